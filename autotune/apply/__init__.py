@@ -1,0 +1,1 @@
+"""From a Config to the way a script is started."""

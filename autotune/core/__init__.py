@@ -1,0 +1,1 @@
+"""Nouns of the system: frozen, standard library only, no input or output."""

@@ -1,0 +1,110 @@
+"""How one value reaches a script: as data, rendered and carried out elsewhere. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.core.config import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """An option on the command line that the script itself already has.
+
+    Args:
+        names: Spellings to look for among the script's own options, best first
+            (``--batch-size``, ``--batch_size``). One that the script lacks is not a way.
+    """
+
+    names: tuple[str, ...]
+
+    @property
+    def how(self) -> str:
+        return "flag"
+
+    @property
+    def text(self) -> str:
+        return self.names[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Env:
+    """An environment variable of the training process."""
+
+    name: str
+
+    @property
+    def how(self) -> str:
+        return "env"
+
+    @property
+    def text(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Keyword:
+    """A keyword argument of a callable named by dotted path.
+
+    Args:
+        target: Public path of the callable, ``torch.utils.data.DataLoader``.
+        name: The keyword.
+        defining_module: The module whose import makes the target wrappable; the part of
+            ``target`` before the last dot where empty.
+    """
+
+    target: str
+    name: str
+    defining_module: str = ""
+
+    @property
+    def how(self) -> str:
+        return "keyword"
+
+    @property
+    def text(self) -> str:
+        return f"{self.target}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Code of ours in the training process, reversible; the knob's own `patch()`."""
+
+    @property
+    def how(self) -> str:
+        return "patch"
+
+    @property
+    def text(self) -> str:
+        return "in-process patch"
+
+
+Spelling = Flag | Env | Keyword | Patch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One knob, one value, one way.
+
+    Args:
+        knob: Name of the knob.
+        value: What is asked for.
+        spelling: How it travels. A `Flag` here has exactly one name: the script's own.
+        delivered: The text handed over for `Flag` and `Env` (``"64"``); empty for a switch
+            option and for the other ways.
+        site: ``file.py:124`` of the call that a keyword or patch relies on, where known.
+    """
+
+    knob: str
+    value: Value
+    spelling: Spelling
+    delivered: str = ""
+    site: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A knob that is not varied for this script, and the whole sentence that says why."""
+
+    knob: str
+    reason: str

@@ -1,0 +1,69 @@
+"""Config: what is asked of a script, knob by knob. Standard library only; every ring may import it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+
+Value = bool | int | float | str
+"""The values a knob can take; they survive JSON unchanged."""
+
+
+class Config(Mapping[str, Value]):
+    """The knobs that differ from the user's script as it is, and their values.
+
+    A knob that is absent is left alone, so ``Config()`` is the baseline, two configs that do the
+    same have the same items, and the user's own configuration is in every space. Immutable,
+    hashable, equal by content; order does not count.
+    """
+
+    __slots__ = ("_items",)
+
+    def __init__(self, values: Mapping[str, Value] | None = None) -> None:
+        pairs = sorted((values or {}).items())
+        self._items: dict[str, Value] = dict(pairs)
+
+    def __getitem__(self, knob: str) -> Value:
+        return self._items[knob]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Config) and self.canonical() == other.canonical()
+
+    def __repr__(self) -> str:
+        return f"Config({self._items!r})"
+
+    def canonical(self) -> str:
+        """The items as JSON with sorted keys; 1, 1.0 and True stay apart."""
+        return json.dumps(self._items, sort_keys=True, allow_nan=False)
+
+    @property
+    def digest(self) -> str:
+        """Twelve hexadecimal characters that name the content."""
+        return hashlib.sha256(self.canonical().encode()).hexdigest()[:12]
+
+    @property
+    def is_baseline(self) -> bool:
+        """Nothing is changed."""
+        return not self._items
+
+    def with_(self, **values: Value) -> Config:
+        """A copy with these knobs set."""
+        return Config({**self._items, **values})
+
+    def without(self, *knobs: str) -> Config:
+        """A copy that leaves these knobs alone."""
+        return Config({k: v for k, v in self._items.items() if k not in knobs})
+
+    def text(self) -> str:
+        """For people: ``precision=bf16 num_workers=2``, or ``your script as it is``."""
+        return " ".join(f"{k}={v}" for k, v in self._items.items()) or "your script as it is"

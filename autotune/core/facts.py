@@ -1,0 +1,252 @@
+"""Facts about host, devices, script and the script's own run. Standard library only.
+
+Refusals and domains are functions of `Facts` alone, so they are tested without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autotune.core.config import Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFacts:
+    """One accelerator.
+
+    Args:
+        capability: CUDA compute capability as (major, minor).
+    """
+
+    name: str
+    uuid: str
+    memory_bytes: int
+    capability: tuple[int, int] = (0, 0)
+    driver: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFacts:
+    """The machine a trial runs on.
+
+    Args:
+        cpus: CPUs this process may use (affinity and cgroup quota taken in).
+        physical_cores: Physical cores among them.
+        memory_bytes: Memory this process may use (cgroup limit taken in).
+        cpu_flags: Interesting instruction sets: ``avx512_bf16``, ``amx_bf16``, ``avx2``, ...
+        devices: Accelerators, empty for a CPU machine.
+        cxx: Path of a C++ compiler, empty where none was found.
+        isolation: ``overlay`` or ``redirect``: how a trial's writes are kept off the user's files.
+    """
+
+    cpus: int
+    physical_cores: int
+    memory_bytes: int
+    cpu_flags: tuple[str, ...] = ()
+    devices: tuple[DeviceFacts, ...] = ()
+    cpu_model: str = ""
+    platform: str = ""
+    python: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    cxx: str = ""
+    isolation: str = "redirect"
+
+    @property
+    def has_cuda(self) -> bool:
+        """At least one NVIDIA device is there."""
+        return bool(self.devices)
+
+    @property
+    def has_bf16(self) -> bool:
+        """bf16 is done in hardware on what would train here."""
+        if self.devices:
+            return all(device.capability >= (8, 0) for device in self.devices)
+        return bool({"avx512_bf16", "amx_bf16"} & set(self.cpu_flags))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptFlag:
+    """One option of the script's own, read from its source.
+
+    Args:
+        names: All spellings (``--batch-size``, ``-b``).
+        dest: Name of the value in the script.
+        kind: ``int``, ``float``, ``str``, ``switch`` (store_true), ``off_switch`` (store_false),
+            ``pair`` (``--amp/--no-amp``).
+        default: As written, None where it is no constant.
+        choices: Where the script lists them.
+    """
+
+    names: tuple[str, ...]
+    dest: str
+    kind: str = "str"
+    default: Value | None = None
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptFacts:
+    """What the source says, without running it.
+
+    Args:
+        sha256: Of the script's bytes.
+        flags: The script's own options.
+        imports: Top-level names of imported packages.
+        hazards: Words from a closed list: ``bare_except``, ``own_autocast``, ``own_scaler``,
+            ``own_compile``, ``lbfgs``, ``float64``, ``bce_on_sigmoid``, ``step_counted_loop``.
+    """
+
+    path: str
+    sha256: str = ""
+    flags: tuple[ScriptFlag, ...] = ()
+    imports: tuple[str, ...] = ()
+    hazards: tuple[str, ...] = ()
+
+    def flag(self, *names: str) -> ScriptFlag | None:
+        """The script's option that has one of these spellings, by order of `names`."""
+        for name in names:
+            for option in self.flags:
+                if name in option.names:
+                    return option
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderFacts:
+    """The training DataLoader: the one whose batches were followed by a backward.
+
+    Args:
+        site: ``train.py:124``, where it is built.
+        batch_size: Its own batch size; None for ``batch_size=None`` or a custom batch sampler.
+        kind: ``map`` or ``iterable``.
+        custom_batch_sampler: A batch sampler that is not torch's own.
+        shards: For ``iterable``: the dataset asks for `get_worker_info`.
+        length: Batches per epoch; None where unknown.
+        dataset_length: Samples; None where unknown.
+        fetch_cpu_frac: CPU seconds per wall second of fetching in the main process, 0..1; low
+            where the loader waits (storage, network). None where it was not seen (workers).
+        fetch_s: Seconds per fetched batch.
+        cuda_tensors: The dataset holds tensors on an accelerator.
+        random: The dataset draws random numbers in the process that loads (augmentation).
+    """
+
+    site: str
+    batch_size: int | None
+    num_workers: int
+    prefetch_factor: int | None
+    pin_memory: bool
+    persistent_workers: bool
+    kind: str = "map"
+    custom_batch_sampler: bool = False
+    drop_last: bool = False
+    shards: bool = False
+    length: int | None = None
+    dataset_length: int | None = None
+    fetch_cpu_frac: float | None = None
+    fetch_s: float | None = None
+    cuda_tensors: bool = False
+    random: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """The outermost module that is trained.
+
+    Args:
+        roots: Number of outermost trained modules seen.
+        dtypes: Names of the parameters' dtypes.
+        has_4d: There are 4-D parameters (convolutions over images).
+        batch_norm: A module whose training statistics depend on the micro-batch.
+        dropout: A module that draws random numbers per batch.
+        device: ``cpu`` or ``cuda``.
+        forward_direct: `.forward()` was called around `__call__`.
+    """
+
+    name: str
+    roots: int = 1
+    parameters: int = 0
+    parameter_bytes: int = 0
+    dtypes: tuple[str, ...] = ("float32",)
+    has_4d: bool = False
+    batch_norm: bool = False
+    dropout: bool = False
+    device: str = "cpu"
+    forward_direct: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerFacts:
+    """The optimizer whose step is the boundary.
+
+    Args:
+        count: Optimizers that stepped.
+        can_fuse: The exact class has a fused kernel for these parameters.
+        kernel_given: The user passed `fused` or `foreach`.
+        closure: `step(closure)` was used.
+    """
+
+    name: str
+    count: int = 1
+    fused: bool = False
+    can_fuse: bool = False
+    kernel_given: bool = False
+    closure: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What the baseline's own process showed.
+
+    Args:
+        loader: The training loader, None where batches come another way.
+        model: The trained module, None where none was seen.
+        optimizer: None for manual updates.
+        samples_source: ``loader``, ``input`` (unconfirmed) or ``none``.
+        backward_per_step: Backward passes per optimizer step.
+        own_accumulation: The script itself accumulates (more than one micro-batch per step).
+        zero_grad_seen: `zero_grad` was called between steps.
+        reduction: How the loss is reduced over the batch: ``mean``, ``sum``, ``unknown``.
+        bce_outside: `binary_cross_entropy` was applied to the model's output.
+        own_autocast, own_scaler, own_compile: The script does it itself.
+        owners: Frameworks that were constructed: ``accelerate``, ``lightning``, ``transformers``.
+        threads: `torch.get_num_threads()` after the first steps.
+        scheduler_per_step: A learning-rate scheduler was stepped once per optimizer step.
+        input_shapes_vary: More than one input shape was seen (the last batch aside).
+        values: Every knob that could be read, with the script's own value: the resolved baseline.
+    """
+
+    loader: LoaderFacts | None = None
+    model: ModelFacts | None = None
+    optimizer: OptimizerFacts | None = None
+    samples_source: str = "none"
+    effective_batch: int | None = None
+    backward_per_step: float = 1.0
+    own_accumulation: bool = False
+    zero_grad_seen: bool = False
+    reduction: str = "unknown"
+    bce_outside: bool = False
+    own_autocast: bool = False
+    own_scaler: bool = False
+    own_compile: bool = False
+    owners: tuple[str, ...] = ()
+    threads: int = 0
+    scheduler_per_step: bool = False
+    input_shapes_vary: bool = False
+    explicit_backward_gradient: bool = False
+    values: Mapping[str, Value] = field(default_factory=dict[str, Value])
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All of it. `run` is None until the baseline has ended."""
+
+    host: HostFacts
+    script: ScriptFacts
+    run: RunFacts | None = None
+    effective_batch_rule: str = "explore"
+
+    def value(self, knob: str) -> Value | None:
+        """What the script itself has for this knob, None where it could not be read."""
+        return None if self.run is None else self.run.values.get(knob)

@@ -1,0 +1,161 @@
+"""What one run of a script yielded, each figure with its interval. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autotune.core.config import Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A value with an interval, never a bare number.
+
+    Args:
+        value: Point estimate.
+        low: Lower end of the interval, 95 % two-sided unless the context says otherwise.
+        high: Upper end.
+        n: Independent parts it rests on (blocks, pairs).
+        unit: ``samples/s``, ``steps/s``, ``s``, ``ratio``, ``bytes``.
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
+    unit: str
+
+    @property
+    def relative_width(self) -> float:
+        """Width of the interval as a share of the value; infinite at zero."""
+        return (self.high - self.low) / self.value if self.value else float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossPoint:
+    """Mean loss of the steps that ended at this many samples.
+
+    Args:
+        samples: Samples consumed since the start of training, this step included.
+        loss: Loss of the optimizer step (mean over its micro-steps).
+        t_s: Seconds since the first step began, as the script ran (compile included).
+    """
+
+    samples: int
+    loss: float
+    t_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Peaks in bytes; None where the machine or the run cannot tell.
+
+    Args:
+        allocator: `torch.cuda.max_memory_reserved`.
+        device: Used on the device as NVML counts it, context included.
+        pss: Proportional set size of the whole process tree, sampled from outside.
+        limit: What the trial was allowed.
+    """
+
+    allocator: int | None = None
+    device: int | None = None
+    pss: int | None = None
+    limit: int | None = None
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The figure that runs out first here: device, else allocator, else process tree."""
+        for figure in (self.device, self.allocator, self.pss):
+            if figure is not None:
+                return figure
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contamination:
+    """Evidence from outside the timing stream that something else used the machine.
+
+    Args:
+        run_queue_frac: Nanoseconds the trial's main thread was runnable but waiting, over wall.
+        pressure_frac: CPU pressure (PSI `some`) during the window, 0..1; None where unreadable.
+        foreign_cpu_frac: CPU time of processes outside the trial's tree, in cores.
+        flags: ``cpu_contended``, ``foreign_gpu``, ``throttled``, ``drifting``,
+            ``no_steady_state``, ``bursty``, ``recompiled``, ``alloc_cliff``.
+    """
+
+    run_queue_frac: float = 0.0
+    pressure_frac: float | None = None
+    foreign_cpu_frac: float | None = None
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a knob really is in the running process.
+
+    Args:
+        knob: Name.
+        wanted: What was asked for; None where the knob was left alone.
+        found: What was read back; None where it could not be read.
+        status: ``applied``, ``refused``, ``not_reached``, or ``asis`` where nothing was asked.
+        reason: Why not, as a sentence; empty when applied.
+    """
+
+    knob: str
+    wanted: Value | None
+    found: Value | None
+    status: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """A run that was measured.
+
+    Args:
+        throughput: Samples per second of the steady window (steps/s where samples are unconfirmed;
+            see its unit). A ratio of sums, the wait for data included.
+        step_time_s: Seconds per optimizer step, same window.
+        data_wait_frac: Share of the window that the loop spent waiting for the next batch.
+        memory: Peaks.
+        loss: Trace from the first step on, thinned to at most some hundred points.
+        compile_s: Seconds spent compiling before the window, cold or warm cache.
+        cold_compile: Whether the compile cache of this config was empty.
+        startup_s: From the start of the process to the end of the first step, compile excluded.
+        warmup_steps: Steps before the window.
+        steps: Steps inside the window.
+        window_s: Length of the window.
+        effective_batch: Samples per optimizer step seen in the window.
+        contamination: Outside evidence.
+        readings: One for every knob that was asked for, and for those that could be read.
+        ended: ``tight``, ``limit``, ``dominated`` or ``script_end``: why measuring stopped.
+    """
+
+    throughput: Estimate
+    step_time_s: Estimate
+    data_wait_frac: float
+    memory: Memory
+    loss: tuple[LossPoint, ...] = ()
+    compile_s: float = 0.0
+    cold_compile: bool = False
+    startup_s: float = 0.0
+    warmup_steps: int = 0
+    steps: int = 0
+    window_s: float = 0.0
+    effective_batch: float = 0.0
+    contamination: Contamination = field(default_factory=Contamination)
+    readings: tuple[Reading, ...] = ()
+    ended: str = "limit"
+    extra: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def amortised(self, run_steps: int | None) -> float:
+        """Throughput over a planned run of this many optimizer steps, compile charged to it.
+
+        Args:
+            run_steps: Length of the real run in steps of *this* config; None leaves it steady.
+        """
+        if not run_steps or self.step_time_s.value <= 0:
+            return self.throughput.value
+        steady_s = run_steps * self.step_time_s.value
+        return self.throughput.value * steady_s / (steady_s + self.compile_s + self.startup_s)

@@ -1,0 +1,141 @@
+"""Study: a specification, what is known, and the trials so far; a value. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from autotune.core.config import Config, Value
+from autotune.core.facts import Facts
+from autotune.core.objective import DEFAULT_OBJECTIVES, Constraint, Objective
+from autotune.core.space import SearchSpace
+from autotune.core.trial import Stage, Trial, TrialState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a search may spend; wall time is a hard wall that includes start-up and confirmation."""
+
+    seconds: float
+    trials: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceRequest:
+    """Which knobs and values the user asked for, before anything about the script is known.
+
+    Args:
+        name: Of the preset or file.
+        knobs: Knob name -> wanted values in the notation of space files (``x2``, ``physical``,
+            ``asis``); empty tuple = the knob's own default values.
+        starts: Configs to try first, same notation.
+        fixed: Pinned values.
+        source: ``quick.yaml`` or a path, for error messages.
+    """
+
+    name: str
+    knobs: Mapping[str, tuple[Value, ...]] = field(default_factory=dict[str, tuple[Value, ...]])
+    starts: tuple[Mapping[str, Value], ...] = ()
+    fixed: Mapping[str, Value] = field(default_factory=dict[str, Value])
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudySpec:
+    """Everything the user said; journaled whole, so that a search can be resumed.
+
+    Args:
+        study_id: ULID.
+        label: For people: ``train-1121-1002``.
+        script: Absolute path.
+        args: The script's own arguments.
+        cwd: The user's working directory.
+        python: Interpreter of the user's environment.
+        budget: Wall time and number of trials.
+        effective_batch: ``explore``, ``keep`` or ``LO..HI``.
+        max_memory_bytes: Upper bound on peak memory the user set, None for the machine's.
+        run_steps: Length of the real run in optimizer steps, None where unknown.
+        seed: Of the search.
+        driver: ``ray`` or ``inline``.
+        ray_address: Of an existing cluster; empty starts a local one.
+        tracking_uri: MLflow; empty for the default store.
+        experiment: MLflow experiment; empty for ``autotune/<script stem>``.
+        out: Where best.yaml goes, absolute.
+        keep_loggers: Leave the script's own trackers on during trials.
+        concurrency: Trials at once; 0 lets the driver decide.
+    """
+
+    study_id: str
+    label: str
+    script: str
+    args: tuple[str, ...]
+    cwd: str
+    python: str
+    space: SpaceRequest
+    budget: Budget
+    objectives: tuple[Objective, ...] = DEFAULT_OBJECTIVES
+    constraints: tuple[Constraint, ...] = ()
+    effective_batch: str = "explore"
+    max_memory_bytes: int | None = None
+    run_steps: int | None = None
+    seed: int = 0
+    driver: str = "ray"
+    ray_address: str = ""
+    tracking_uri: str = ""
+    experiment: str = ""
+    out: str = ""
+    keep_loggers: bool = False
+    concurrency: int = 0
+    sampler: str = "staged"
+    git_commit: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A study as of now: fold(events).
+
+    Args:
+        spec: What was asked.
+        facts: None until inspection was journaled; `facts.run` None until the baseline ended.
+        trials: By number, in order.
+        space: Built from spec and facts by the wiring; None before the baseline ended.
+        refusals: Knob -> sentence, for knobs that are not varied.
+        elapsed_s: Budget spent in all lives of the driver together.
+        stopped: Why it ended, empty while it may go on.
+        created: Wall time label, seconds since the epoch.
+    """
+
+    spec: StudySpec
+    facts: Facts | None = None
+    trials: tuple[Trial, ...] = ()
+    space: SearchSpace | None = None
+    refusals: Mapping[str, str] = field(default_factory=dict[str, str])
+    elapsed_s: float = 0.0
+    stopped: str = ""
+    created: float = 0.0
+
+    def told(self, *stages: Stage) -> Sequence[Trial]:
+        """Trials that have an outcome, of these stages or of all."""
+        return [
+            t for t in self.trials if t.state is TrialState.TOLD and (not stages or t.stage in stages)
+        ]
+
+    def of(self, config: Config, *stages: Stage) -> Sequence[Trial]:
+        """Told trials of one config."""
+        return [t for t in self.told(*stages) if t.config == config]
+
+    @property
+    def baseline(self) -> Sequence[Trial]:
+        """Told baseline trials of the first stage."""
+        return self.told(Stage.BASELINE)
+
+    @property
+    def open_trials(self) -> Sequence[Trial]:
+        """Asked or running, not told."""
+        return [t for t in self.trials if t.state is not TrialState.TOLD]
+
+    def with_trial(self, trial: Trial) -> Study:
+        """A copy in which this trial replaces the one of its number, or is added at the end."""
+        kept = [t for t in self.trials if t.number != trial.number]
+        return replace(self, trials=tuple(sorted([*kept, trial], key=lambda t: t.number)))

@@ -1,0 +1,270 @@
+"""Trials, failures and outcomes. Standard library only.
+
+A failed trial is a value. What a failure means for the search is one table here
+(`FailureKind`), filled by `autotune.launch.classify`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from autotune.core.change import Change
+from autotune.core.config import Config
+from autotune.core.measurement import Measurement
+
+
+class Family(Enum):
+    """What search code matches on."""
+
+    OOM = "oom"
+    HANG = "hang"
+    CRASH = "crash"
+    DIVERGED = "diverged"
+    REFUSED = "refused"
+    LOST = "lost"
+    CANCELLED = "cancelled"
+
+
+class FailureKind(Enum):
+    """The closed vocabulary of endings. Members are only ever added.
+
+    Each value is (name, family, repeats, teaches): how often the same trial is run again, and
+    whether the failure tells the search something about the configuration.
+    """
+
+    OOM_CUDA = ("oom_cuda", Family.OOM, 0, True)
+    OOM_HOST = ("oom_host", Family.OOM, 0, True)
+    TIMEOUT_TOTAL = ("timeout_total", Family.HANG, 0, True)
+    TIMEOUT_PROGRESS = ("timeout_progress", Family.HANG, 0, True)
+    CRASH_SIGNAL = ("crash_signal", Family.CRASH, 1, True)
+    CRASH_EXIT = ("crash_exit", Family.CRASH, 1, True)
+    CUDA_FATAL = ("cuda_fatal", Family.CRASH, 1, True)
+    NO_METRIC = ("no_metric", Family.CRASH, 0, False)
+    WARMUP_SHORT = ("warmup_short", Family.REFUSED, 0, False)
+    DIVERGED = ("diverged", Family.DIVERGED, 0, True)
+    CONTENDED = ("contended", Family.LOST, 2, False)
+    THROTTLED = ("throttled", Family.LOST, 2, False)
+    INFRA_LOST = ("infra_lost", Family.LOST, 3, False)
+    DISK = ("disk", Family.LOST, 0, False)
+    KILLED_USER = ("killed_user", Family.CANCELLED, 0, False)
+    CONFIG_REJECTED = ("config_rejected", Family.REFUSED, 0, False)
+
+    @property
+    def label(self) -> str:
+        """The name used in journal, MLflow and text."""
+        return self.value[0]
+
+    @property
+    def family(self) -> Family:
+        """The group that search code matches on."""
+        return self.value[1]
+
+    @property
+    def repeats(self) -> int:
+        """How often the same trial may be run again."""
+        return self.value[2]
+
+    @property
+    def teaches(self) -> bool:
+        """Whether the configuration can be the cause."""
+        return self.value[3]
+
+    @classmethod
+    def named(cls, label: str) -> FailureKind:
+        """The member with that label.
+
+        Raises:
+            KeyError: No member is called so.
+        """
+        for kind in cls:
+            if kind.label == label:
+                return kind
+        raise KeyError(label)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A trial that yielded no measurement, and why.
+
+    Args:
+        kind: From the closed vocabulary.
+        message: One line for people, with the value seen.
+        evidence: Facts: exit status, phase, last lines (``log_tail``), paths, peak bytes,
+            for ``config_rejected`` the ``knob`` and ``how``.
+        readings: What had been measured before the end, if anything.
+    """
+
+    kind: FailureKind
+    message: str
+    evidence: Mapping[str, str | int | float] = field(default_factory=dict[str, str | int | float])
+    readings: Measurement | None = None
+
+
+Outcome = Measurement | Failure
+
+
+class Source(Enum):
+    """Whether a trial had a process of its own."""
+
+    FRESH = "fresh"
+    SEGMENT = "segment"
+
+
+class Stage(Enum):
+    """Which part of the search asked."""
+
+    BASELINE = "baseline"
+    START = "start"
+    REFINE = "refine"
+    CONFIRM = "confirm"
+
+
+class TrialState(Enum):
+    """Where a trial stands: ASKED -> RUNNING -> TOLD; RUNNING -> ASKED when re-queued."""
+
+    ASKED = "asked"
+    RUNNING = "running"
+    TOLD = "told"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fidelity:
+    """How long one trial may measure.
+
+    Args:
+        min_window_s: Shortest steady window.
+        max_window_s: Longest steady window.
+        min_steps: Fewest steps in the window.
+        target_width: Relative width of the throughput interval at which measuring ends.
+        setup_s: Allowance for start-up, compile and warm-up together.
+        deadline_s: Hard wall limit of the process; the guard ends it then.
+        loss_samples: Run on until at least this many samples were seen (for the loss guard); 0: no.
+    """
+
+    min_window_s: float
+    max_window_s: float
+    min_steps: int
+    target_width: float
+    setup_s: float
+    deadline_s: float
+    loss_samples: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What a strategy wants measured next. It cannot be built without a reason."""
+
+    stage: Stage
+    config: Config
+    fidelity: Fidelity
+    reason: str
+    seed: int = 0
+    group: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Everything needed to start one training process; serialisable.
+
+    Args:
+        command: The user's command without our launcher: ``(python, script, *args)`` with flags
+            of the config already in place.
+        script: Absolute path of the script.
+        argv: Arguments of the script, after the script's path.
+        python: Interpreter.
+        cwd: The user's working directory.
+        env: The complete environment of the training process but for what the launcher adds.
+        changes: What in-process code has to carry out (`Keyword`, `Patch`), and the rest for
+            the record and the readings.
+        seed: Offset of every random seed; 0 leaves the script's own seeds as they are.
+        cache_key: Digest that names the compile caches of this config and these versions.
+        protect: Whether writes are kept off the user's files. False only for `apply`.
+        measure: False for `apply`: no recorder, no stop.
+    """
+
+    command: tuple[str, ...]
+    script: str
+    argv: tuple[str, ...]
+    python: str
+    cwd: str
+    env: Mapping[str, str]
+    changes: tuple[Change, ...] = ()
+    seed: int = 0
+    cache_key: str = ""
+    protect: bool = True
+    measure: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """One config measured inside one process."""
+
+    trial: int
+    config: Config
+    fidelity: Fidelity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """One process to run: how to start it and what to measure in it.
+
+    Args:
+        uid: Unique name of this attempt; also the nonce that its events carry.
+        study_id: The study it belongs to.
+        attempt: 1 for the first try.
+        launch: How to start.
+        segments: What to measure, one config after the other. FRESH trials have exactly one.
+        memory_limit_bytes: The guard ends the trial above this; 0 for none.
+        devices: Names of accelerators it may use.
+    """
+
+    uid: str
+    study_id: str
+    attempt: int
+    launch: Launch
+    segments: tuple[Segment, ...]
+    memory_limit_bytes: int = 0
+    devices: tuple[str, ...] = ()
+
+    @property
+    def trial(self) -> int:
+        """Number of the first (for FRESH: the only) trial."""
+        return self.segments[0].trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One config measured, numbered and told by itself.
+
+    Args:
+        number: From 0, in the order of asking; the baseline is 0.
+        group: Confirmation cycle (pair) it belongs to, from 1; 0 outside confirmation.
+        seconds: Wall time of its process, start to end; 0 while open.
+        finished_s: Seconds since the study began at which it was told.
+    """
+
+    number: int
+    config: Config
+    stage: Stage
+    fidelity: Fidelity
+    reason: str = ""
+    source: Source = Source.FRESH
+    seed: int = 0
+    group: int = 0
+    attempt: int = 1
+    state: TrialState = TrialState.ASKED
+    outcome: Outcome | None = None
+    seconds: float = 0.0
+    finished_s: float = 0.0
+
+    @property
+    def measurement(self) -> Measurement | None:
+        """The outcome where it is a measurement."""
+        return self.outcome if isinstance(self.outcome, Measurement) else None
+
+    @property
+    def failure(self) -> Failure | None:
+        """The outcome where it is a failure."""
+        return self.outcome if isinstance(self.outcome, Failure) else None

@@ -1,0 +1,1 @@
+"""Loops around the Session, and the wiring of everything."""

@@ -1,0 +1,1 @@
+"""Files that people write: YAML, validated and turned into core types."""

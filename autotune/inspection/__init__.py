@@ -1,0 +1,1 @@
+"""Facts about machine and script, found without running anything."""

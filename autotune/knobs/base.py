@@ -1,0 +1,173 @@
+"""What a knob is. Standard library only: torch is handed in through `Patches`.
+
+A knob is one file. Its class attributes are the row that `inspect`, YAML validation, export and
+the reference are made from; `domain`, `refuse`, `effect_for` and `settle` are functions of facts;
+`patch` and `seen` run in the training process.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from autotune.core.change import Spelling
+from autotune.core.config import Config, Value
+from autotune.core.effect import Effect
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.core.facts import Facts
+
+
+class LoaderSeam(Protocol):
+    """The training DataLoader."""
+
+    def override(self, keyword: str, value: Value | None) -> None:
+        """Build the training loader with this keyword from now on; None removes the argument."""
+
+    def observed(self, keyword: str) -> Value | None:
+        """What the training loader in use really has (living workers, batch of the last step);
+        None before a batch of it was followed by a backward."""
+
+
+class PrecisionSeam(Protocol):
+    """Autocast around the trained module's call."""
+
+    def set(self, dtype: str) -> None:
+        """``bf16`` or ``fp16`` (with a gradient scaler of ours)."""
+
+    def observed(self) -> str | None:
+        """``fp32``, ``bf16``, ``fp16``: dtype of a leaf's output in the last training call."""
+
+
+class CompileSeam(Protocol):
+    """In-place compilation of the trained module, or the mode of the script's own compile."""
+
+    def set(self, mode: str) -> None:
+        """``off``, ``default``, ``reduce-overhead``, ``max-autotune``, ``max-autotune-no-cudagraphs``."""
+
+    def observed(self) -> str | None:
+        """The mode in effect, ``off`` for eager; None before the first training call, or when
+        the compiler fell back to eager."""
+
+
+class LayoutSeam(Protocol):
+    """Memory layout of 4-D parameters and inputs."""
+
+    def channels_last(self) -> None:
+        """Convert the trained module and its inputs from the first call on."""
+
+    def observed(self) -> bool | None:
+        """Whether 4-D parameters and the last input are channels-last."""
+
+
+class OptimizerSeam(Protocol):
+    """Construction of optimizers."""
+
+    def fuse(self) -> None:
+        """Build optimizers of the exact classes with a fused kernel with ``fused=True``."""
+
+    def observed(self) -> bool | None:
+        """Whether the anchor optimizer's groups are fused; None before it stepped."""
+
+
+class AccumulationSeam(Protocol):
+    """Deferral of the optimizer step."""
+
+    def set(self, factor: int) -> None:
+        """Let the optimizer step take effect every `factor` micro-batches."""
+
+    def observed(self) -> int | None:
+        """Backward passes per step that took effect, of the last complete step."""
+
+
+class Patches(Protocol):
+    """What a knob may touch in the training process; everything set here can be undone."""
+
+    torch: Any
+    loader: LoaderSeam
+    precision: PrecisionSeam
+    compile: CompileSeam
+    layout: LayoutSeam
+    optimizer: OptimizerSeam
+    accumulation: AccumulationSeam
+
+    def assign(self, owner: object, attribute: str, value: object) -> None:
+        """Set an attribute and remember the old one."""
+
+    def call(self, setter: Any, value: object, *, undo: object) -> None:
+        """Call a setter now, and again with `undo` when patches are undone."""
+
+
+class Knob(ABC):
+    """One thing that can be turned.
+
+    Contract: instances carry no state; every method but `patch` is pure; `domain` contains the
+    script's own value wherever that is known; a refusal is a whole sentence. Tested by
+    `autotune.testing.knobs.KnobContract`.
+    """
+
+    name: ClassVar[str]
+    effect: ClassVar[Effect]
+    spellings: ClassVar[Sequence[Spelling]]
+    ordinal: ClassVar[bool] = False
+    derived: ClassVar[bool] = False
+    unit: ClassVar[str] = ""
+    helps: ClassVar[Sequence[str]] = ()
+    """Bottleneck classes it relieves: ``input``, ``launch``, ``compute``, ``memory``."""
+
+    @property
+    def summary(self) -> str:
+        """First line of the class docstring."""
+        return (type(self).__doc__ or "").strip().splitlines()[0]
+
+    @abstractmethod
+    def domain(self, facts: Facts) -> Sequence[Value]:
+        """Values worth trying for this script and machine, the script's own included."""
+
+    def resolve(self, wanted: Value, facts: Facts) -> Value | None:
+        """A value in the notation of space files made plain: ``x2``, ``physical``, ``asis``.
+
+        Returns:
+            The plain value (also one outside `domain`, if it could be delivered), or None where
+            it means nothing here. The default passes values on, and ``asis`` as the script's own.
+        """
+        return self.own(facts) if wanted == "asis" else wanted
+
+    def own(self, facts: Facts) -> Value | None:
+        """The script's own value; None where it could not be read."""
+        return facts.value(self.name)
+
+    def refuse(self, facts: Facts) -> str | None:
+        """Why this knob must not be varied for this script: a whole sentence, or None."""
+        return None
+
+    def effect_for(self, facts: Facts) -> Effect:
+        """The declared effect, raised where facts demand it; never lowered."""
+        return self.effect
+
+    def redeals(self, facts: Facts) -> bool:
+        """Whether a change re-deals random streams (judged by distribution)."""
+        return False
+
+    def settle(self, config: Config, facts: Facts) -> Config | str:
+        """Ties to other knobs: complete the config, drop what does not apply, or say why not."""
+        return config
+
+    def deliver(self, value: Value) -> str:
+        """The text of a value on a command line or in the environment."""
+        return str(value)
+
+    def patch(self, value: Value, patches: Patches) -> None:
+        """Apply the value in the training process, before the script builds anything.
+
+        Called once torch has been imported, for `Patch` changes, and for `Keyword` changes on
+        torch's own callables. Must be reversible through `patches`.
+        """
+        message = f"{self.name} has no in-process patch"
+        raise NotImplementedError(message)
+
+    def seen(self, patches: Patches) -> Value | None:
+        """What the running process really does, in the notation of `domain`; None: not yet."""
+        return None

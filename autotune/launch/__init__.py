@@ -1,0 +1,1 @@
+"""One trial process, seen from outside."""

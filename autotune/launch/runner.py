@@ -1,0 +1,48 @@
+"""Running one process, as a seam: the real one, a fake one, a recorded one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.core.facts import RunFacts
+    from autotune.core.trial import Assignment, Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """One trial's end, as the launcher saw it.
+
+    Args:
+        trial: Number.
+        outcome: Measurement or Failure.
+        seconds: Wall time of the process so far, start included.
+        facts: What the run showed, where it got so far.
+    """
+
+    trial: int
+    outcome: Outcome
+    seconds: float
+    facts: RunFacts | None = None
+
+
+class Runner(ABC):
+    """Runs an assignment in a process of its own.
+
+    Contract: `run` yields exactly one `Ended` per segment that was begun, never raises for
+    anything the script does, returns within the fidelity's deadline plus the kill ladder
+    (20 s at most), and leaves no process behind. `stop` may be called from another thread or a
+    signal handler and ends the running process soon, as ``killed_user``.
+    """
+
+    @abstractmethod
+    def run(self, assignment: Assignment) -> Iterator[Ended]:
+        """Run it; yield as segments end."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End the running process, if there is one."""

@@ -1,0 +1,1 @@
+"""Messages between a trial process and its launcher; standard library only."""

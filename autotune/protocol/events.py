@@ -1,0 +1,153 @@
+"""What a training process tells its launcher, as lines of an append-only file.
+
+One file per process and attempt, in the trial's directory. Every event carries the attempt's
+nonce, so that a script cannot forge one by accident. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from autotune.core.facts import RunFacts
+from autotune.core.measurement import LossPoint, Reading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """The process has started; nothing is imported yet.
+
+    Args:
+        t_ns: `time.perf_counter_ns()`; CLOCK_MONOTONIC on Linux, shared with the launcher.
+    """
+
+    pid: int
+    t_ns: int
+    python: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """One optimizer step that took effect.
+
+    Args:
+        t_ns: End of the step.
+        wait_ns: Time spent waiting for batches since the previous step's end.
+        samples: Samples consumed since the previous step's end.
+        device_ms: Period on the device by CUDA events, -1 where there is none.
+        queue_ns: Run-queue delay of the main thread since the previous step's end.
+        mark: Bits: 1 evaluation inside, 2 compile event inside, 4 new input shape,
+            8 garbage collection, 16 loader (re)started, 32 allocator grew or retried.
+    """
+
+    t_ns: int
+    wait_ns: int
+    samples: int
+    device_ms: float = -1.0
+    queue_ns: int = 0
+    mark: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """A batch of steps, written a few times a second."""
+
+    rows: tuple[StepRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiling:
+    """A compile began or ended; the progress limit is the compile allowance meanwhile."""
+
+    t_ns: int
+    began: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the run showed once detection had settled; sent again, complete, when it changes."""
+
+    facts: RunFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """One segment is measured: the window and everything that belongs to it.
+
+    Args:
+        begin_ns: Begin of the steady window (the end of the last warm-up step).
+        end_ns: End of the window.
+        ended: As in `Measurement.ended`.
+        steady: Label: ``steady``, ``drifting``, ``no_steady_state``.
+        loss: Trace from the first step on, thinned.
+        first_step_ns: When the first step ended.
+        compile_s: Seconds spent compiling before the window.
+        allocator_peak_bytes: CUDA reserved peak, None on CPU.
+        readings: Status of every requested knob, and what could be read of the others.
+        ready_begin, ready_end: Batches ready in the loader's queue at both ends; None unknown.
+        skipped_scaler_steps: Of a gradient scaler, ours or the script's.
+    """
+
+    trial: int
+    begin_ns: int
+    end_ns: int
+    ended: str
+    steady: str
+    first_step_ns: int
+    compile_s: float
+    loss: tuple[LossPoint, ...] = ()
+    readings: tuple[Reading, ...] = ()
+    allocator_peak_bytes: int | None = None
+    ready_begin: int | None = None
+    ready_end: int | None = None
+    skipped_scaler_steps: int = 0
+    graph_breaks: int = 0
+    counters: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """The process ends by our wish or because the script came to its end.
+
+    Args:
+        why: ``measured``, ``script_end``, ``script_exit``.
+        steps: Optimizer steps seen in all.
+        code: Exit code the script asked for, where it did.
+    """
+
+    why: str
+    steps: int
+    code: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broke:
+    """The process ends by an exception, or because a knob did not take effect, or the loss broke.
+
+    Args:
+        kind: Label of a `FailureKind`: ``crash_exit``, ``oom_cuda``, ``cuda_fatal``,
+            ``config_rejected``, ``diverged``, ``oom_host`` (a Python MemoryError).
+        error: Class of the exception, or empty.
+        message: Its text, first line.
+        tail: Last lines of the traceback.
+        phase: ``import``, ``setup``, ``warmup``, ``window``.
+        knob, how: For ``config_rejected``.
+    """
+
+    kind: str
+    error: str
+    message: str
+    tail: str
+    phase: str
+    steps: int = 0
+    knob: str = ""
+    how: str = ""
+    peak_bytes: int | None = None
+    readings: tuple[Reading, ...] = ()
+
+
+Event = Hello | Steps | Compiling | Seen | Closed | Done | Broke
+EVENTS: Mapping[str, Any] = {
+    kind.__name__: kind for kind in (Hello, Steps, Compiling, Seen, Closed, Done, Broke)
+}

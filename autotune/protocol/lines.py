@@ -1,0 +1,100 @@
+"""Append one message as a line; read complete lines only. Standard library only.
+
+A torn last line is tolerated: it is not there yet. Lines of another nonce are ignored. Step
+batches have a short form of their own (lists), because they are most of the volume.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+from autotune.core import wire
+from autotune.protocol.events import EVENTS, Event, StepRow, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MAX_LINE_BYTES = 4 * 1024 * 1024
+
+
+def encode(event: Event, nonce: str) -> bytes:
+    """One line, newline included."""
+    if isinstance(event, Steps):
+        body: object = [
+            [r.t_ns, r.wait_ns, r.samples, r.device_ms, r.queue_ns, r.mark] for r in event.rows
+        ]
+    else:
+        body = wire.to_wire(event)
+    line = {"n": nonce, "e": type(event).__name__, "d": body}
+    return json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def decode(line: bytes, nonce: str) -> Event | None:
+    """The event of one complete line; None for foreign, damaged or unknown lines."""
+    try:
+        record = json.loads(line)
+        if record["n"] != nonce:
+            return None
+        if record["e"] == "Steps":
+            return Steps(rows=tuple(_row(r) for r in record["d"]))
+        return wire.from_wire(EVENTS[record["e"]], record["d"])
+    except (ValueError, KeyError, TypeError, IndexError):
+        return None
+
+
+def _row(r: list[float]) -> StepRow:
+    return StepRow(
+        t_ns=int(r[0]), wait_ns=int(r[1]), samples=int(r[2]), device_ms=r[3], queue_ns=int(r[4]), mark=int(r[5])
+    )
+
+
+class Writer:
+    """Appends events to one file; owned by one process, writes nothing from a fork of it."""
+
+    def __init__(self, path: Path, nonce: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._nonce = nonce
+        self._pid = os.getpid()
+
+    def write(self, event: Event) -> None:
+        """One `write` call, so that a reader sees the whole line or a torn tail."""
+        if os.getpid() != self._pid:
+            return
+        data = encode(event, self._nonce)
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+    def sync(self) -> None:
+        """Force it to disk; called once, before a process ends."""
+        if os.getpid() == self._pid:
+            os.fsync(self._fd)
+
+
+class Reader:
+    """Follows a file that is being written; the file may not exist yet."""
+
+    def __init__(self, path: Path, nonce: str) -> None:
+        self._path = path
+        self._nonce = nonce
+        self._offset = 0
+        self._rest = b""
+
+    def read(self) -> Iterator[Event]:
+        """Every complete event since the last call."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return
+        self._offset += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > MAX_LINE_BYTES:
+            self._rest = b""
+        for line in lines:
+            event = decode(line, self._nonce)
+            if event is not None:
+                yield event

@@ -1,0 +1,52 @@
+"""What the launcher tells a training process before it starts: one JSON file in its directory.
+
+The file is named by ``AUTOTUNE_PLAN`` in the environment; standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.core.change import Change
+from autotune.core.trial import Segment
+
+PLAN_VARIABLE = "AUTOTUNE_PLAN"
+TRIAL_VARIABLE = "AUTOTUNE_TRIAL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything `python -m autotune.trial` needs.
+
+    Args:
+        nonce: The attempt's uid; every event carries it.
+        script: Absolute path of the script to run.
+        argv: Its arguments, flags of the config already in place.
+        events_path: Where events are appended.
+        trial_dir: The trial's own directory.
+        changes: What to carry out (`Keyword`, `Patch`) and what to read back (all).
+        segments: What to measure; empty for `apply`.
+        seed: Offset of every random seed; 0 leaves seeds as they are. A trial seeds what the
+            script itself leaves unseeded.
+        measure: False for `apply`: readings until detection has settled, no recorder, no stop.
+        shadow_dir: Where redirected writes go when the launcher could not mount an overlay;
+            empty where an overlay protects the user's files, or nothing has to.
+        protected: Folders of the user's whose contents must not change (with `shadow_dir`).
+        sites: Call sites (``train.py:124``) of training loaders confirmed by the baseline; empty
+            in the baseline itself, where all candidate loaders are watched.
+        status_path: `apply` only: a JSON file that receives the readings once settled.
+    """
+
+    nonce: str
+    script: str
+    argv: tuple[str, ...]
+    events_path: str
+    trial_dir: str
+    changes: tuple[Change, ...] = ()
+    segments: tuple[Segment, ...] = ()
+    seed: int = 0
+    measure: bool = True
+    shadow_dir: str = ""
+    protected: tuple[str, ...] = ()
+    sites: tuple[str, ...] = ()
+    status_path: str = ""

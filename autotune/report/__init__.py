@@ -1,0 +1,1 @@
+"""Readers of a study: terminal text and MLflow."""

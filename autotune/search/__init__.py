@@ -1,0 +1,1 @@
+"""Which configuration next; pure and seeded, no clock, no input or output."""

@@ -1,0 +1,33 @@
+"""Which trial next: the seam between the search and the loop that runs it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autotune.core.study import Study
+    from autotune.core.trial import Proposal
+
+
+class Strategy(ABC):
+    """Proposes trials from the study alone.
+
+    Contract: pure and seeded. It holds no state that the study does not hold, reads no clock and
+    draws randomness only from (study seed, number of trials so far), so a strategy asked again
+    after a restart answers as before. Never proposes a config that the space does not contain,
+    nor one that is measured or pending, except to confirm.
+    """
+
+    @abstractmethod
+    def ask(self, study: Study, remaining_s: float) -> Proposal | None:
+        """The next trial, or None when nothing is worth running (or may be run at the moment).
+
+        Args:
+            study: Everything known, open trials included.
+            remaining_s: Budget left, in seconds of wall time.
+        """
+
+    @abstractmethod
+    def is_finished(self, study: Study, remaining_s: float) -> bool:
+        """Whether `ask` answers None for good, once open trials have ended."""

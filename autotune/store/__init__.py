@@ -1,0 +1,1 @@
+"""The journal of a study, and what is derived from it."""

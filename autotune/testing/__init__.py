@@ -1,0 +1,1 @@
+"""Contract tests for people who write knobs, runners and drivers."""

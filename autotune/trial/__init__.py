@@ -1,0 +1,1 @@
+"""What runs inside the user's training process; the only folder that may import torch."""
