@@ -7,7 +7,7 @@ AutotuneError          exit 70   an internal error; asks for a bug report with `
   UsageError           exit 2    UnknownKnob  InvalidSpace  InvalidBudget
   ScriptError          exit 3    the script fails with its own defaults; shows its last lines
   NothingFeasible      exit 4    every configuration failed; shows the commonest failure
-  StoreError           exit 5    StudyNotFound  StudyLocked  JournalDamaged
+  StoreError           exit 5    StudyNotFound  StudyLocked  JournalDamaged  DiskFull
   BackendError         exit 6    RayUnavailable  TrackerUnavailable  NotApplied
 ```
 
@@ -90,6 +90,10 @@ class StudyLocked(StoreError):
 
 class JournalDamaged(StoreError):
     """The chain of events in a journal is broken."""
+
+
+class DiskFull(StoreError):
+    """The disk is full; the search was stopped and can be resumed once there is room."""
 
 
 class BackendError(AutotuneError):

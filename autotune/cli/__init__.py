@@ -1,1 +1,7 @@
-"""One file per verb."""
+"""The command line: one file per verb.
+
+`main` holds the table of verbs and the last catch; `command` reads what the user wrote after
+``--``; `spec` turns options into a `StudySpec`; `opened` opens a study from its journal; `ended`
+prints how a search ended. Modules import typer and the standard library at the top and everything
+else inside the verb, so that help and errors are quick.
+"""

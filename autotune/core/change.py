@@ -13,7 +13,9 @@ class Flag:
 
     Args:
         names: Spellings to look for among the script's own options, best first
-            (``--batch-size``, ``--batch_size``). One that the script lacks is not a way.
+            (``--batch-size``, ``--batch_size``). One that the script lacks is not a way. In a
+            `Change`, the spelling in use first, then the same option's other spellings, so that
+            one the user gave can be replaced whichever way it was written.
     """
 
     names: tuple[str, ...]
@@ -89,7 +91,7 @@ class Change:
     Args:
         knob: Name of the knob.
         value: What is asked for.
-        spelling: How it travels. A `Flag` here has exactly one name: the script's own.
+        spelling: How it travels. The first name of a `Flag` here is the script's own.
         delivered: The text handed over for `Flag` and `Env` (``"64"``); empty for a switch
             option and for the other ways.
         site: ``file.py:124`` of the call that a keyword or patch relies on, where known.

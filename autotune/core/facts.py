@@ -73,7 +73,8 @@ class ScriptFlag:
         names: All spellings (``--batch-size``, ``-b``).
         dest: Name of the value in the script.
         kind: ``int``, ``float``, ``str``, ``switch`` (store_true), ``off_switch`` (store_false),
-            ``pair`` (``--amp/--no-amp``).
+            ``pair`` (``--amp/--no-amp``), ``bool`` (takes the word True or False), ``opaque``
+            (takes a value whose notation is not known; never used).
         default: As written, None where it is no constant.
         choices: Where the script lists them.
     """
@@ -94,7 +95,9 @@ class ScriptFacts:
         flags: The script's own options.
         imports: Top-level names of imported packages.
         hazards: Words from a closed list: ``bare_except``, ``own_autocast``, ``own_scaler``,
-            ``own_compile``, ``lbfgs``, ``float64``, ``bce_on_sigmoid``, ``step_counted_loop``.
+            ``own_compile``, ``lbfgs``, ``float64``, ``bce_on_sigmoid``, ``step_counted_loop``,
+            ``exec_config`` (globals overridden from the command line), ``hf_arguments``
+            (options made from dataclasses), ``hidden_state`` (a hidden state sized by the batch).
     """
 
     path: str

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autotune.core.measurement import Estimate, LossPoint
+from autotune.core.stats import ratio_interval, sd, t_quantile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,3 +42,339 @@ class LossVerdict:
     def passed(self) -> bool:
         """The config may be recommended as far as the loss goes."""
         return self.verdict == "pass"
+
+
+_DIVERGED_FACTOR = 2.0
+_CONFIDENCE = 0.95
+_MARGIN_OF_SEED_SD = 0.5
+_FEWEST_PAIRS = 2
+_FEWEST_SEEDS = 3
+_FEWEST_POINTS = 6
+_FLOAT_NOISE = 1e-5
+_LEVELS = (0.5, 0.6, 0.7, 0.8)
+_SMOOTH_FRAC = 0.15
+
+Traces = Mapping[int, Sequence[LossPoint]]
+
+
+def finite_and_sane(trace: Sequence[LossPoint]) -> LossVerdict:
+    """Level 0: the loss is finite and has not doubled since the start.
+
+    Initial and final value are means over a tenth (at least three points) and the last third of the
+    trace, so that one hard batch is no divergence. A loss that starts at or below zero can only be
+    checked for being finite. Without any loss the verdict is ``unclear``.
+    """
+    steps = len(trace)
+    if not steps:
+        return LossVerdict(level=0, verdict="unclear", reason="No loss was seen.")
+    broken = next((p for p in trace if not math.isfinite(p.loss)), None)
+    if broken is not None:
+        return LossVerdict(
+            level=0,
+            verdict="fail",
+            steps=steps,
+            reason=f"The loss is {broken.loss} at {broken.samples} samples.",
+        )
+    if steps >= _FEWEST_POINTS:
+        first = statistics.fmean(p.loss for p in trace[: max(3, steps // 10)])
+        last = statistics.fmean(p.loss for p in trace[-max(2, steps // 3) :])
+        if first > 0.0 and last > _DIVERGED_FACTOR * first:
+            return LossVerdict(
+                level=0,
+                verdict="fail",
+                delta=last - first,
+                steps=steps,
+                reason=f"The loss rose from {first:.4g} to {last:.4g}: it diverges.",
+            )
+    return LossVerdict(
+        level=0, verdict="pass", steps=steps, reason="The loss is finite and does not diverge."
+    )
+
+
+def judge(candidate: Traces, baseline: Traces, *, redeals: bool, effective_batch: float = 0.0) -> LossVerdict:
+    """Level 1: is the candidate's loss not worse than the baseline's, by the script's own noise?
+
+    Compared is the mean loss over the last third of the samples that all runs saw. The margin is
+    half the spread that the baseline has from seed to seed, or one spread where the candidate
+    re-deals random streams and runs can only be compared by distribution. It is never more than
+    half of what the baseline learned, so that a candidate which learns nothing cannot hide in a
+    noisy script. Where seeds change nothing, the noise of the baseline's own curve takes the place
+    of the spread.
+
+    Args:
+        candidate: Loss traces by seed.
+        baseline: The same of the script as it is.
+        redeals: The candidate uses random streams otherwise; nothing pairs.
+        effective_batch: Samples per optimizer step, to tell steps; 0 where unknown (points count).
+
+    Returns:
+        ``pass``, ``fail``, or ``unclear`` where the runs cannot tell; `delay_frac_upper95` says
+        how many of the steps the candidate may lie behind.
+    """
+    for trace in candidate.values():
+        first = finite_and_sane(trace)
+        if first.verdict == "fail":
+            return replace(first, level=1, paired=not redeals)
+    ours = {s: t for s, t in candidate.items() if _usable(t)}
+    theirs = {s: t for s, t in baseline.items() if _usable(t) and all(math.isfinite(p.loss) for p in t)}
+    if not ours or len(theirs) < _FEWEST_PAIRS:
+        return LossVerdict(
+            level=1, verdict="unclear", paired=not redeals, reason="Too few loss values to compare."
+        )
+    ours, theirs, end = _common(ours, theirs, paired=not redeals)
+    curve = _Curve.of(theirs, end)
+    steps = round(end / effective_batch) if effective_batch > 0 else curve.points
+    mine = {s: _mean_between(t, end * 2 / 3, end) for s, t in ours.items()}
+    base = {s: _mean_between(t, end * 2 / 3, end) for s, t in theirs.items()}
+    share = 1.0 if redeals else _MARGIN_OF_SEED_SD
+    spread = max(
+        sd(list(base.values())), curve.noise if sd(list(base.values())) <= _resolution(base) else 0.0
+    )
+    margin = max(share * spread, _resolution(base))
+    bounds = _by_distribution(mine, base) if redeals else _by_pairs(mine, base)
+    if bounds is None:
+        need = f"{_FEWEST_SEEDS} seeds of each" if redeals else f"{_FEWEST_PAIRS} pairs of runs"
+        return LossVerdict(
+            level=1, verdict="unclear", margin=margin, steps=steps, paired=not redeals,
+            reason=f"Too few runs to compare the loss: {need} are needed.",
+        )  # fmt: skip
+    delta, low, high = bounds
+    unit = curve.loss_per_run
+    verdict = LossVerdict(
+        level=1,
+        verdict="unclear",
+        delta=delta,
+        margin=min(margin, max(0.0, curve.learned / 2)),
+        steps=steps,
+        delay_frac_upper95=max(0.0, high) / unit if unit > 0 else 0.0,
+        noise_frac=margin / unit if unit > 0 else 0.0,
+        paired=not redeals,
+    )
+    identical = not redeals and delta == 0.0 and high == 0.0
+    if identical:
+        return replace(verdict, verdict="pass", reason="The loss is the same to the last digit.")
+    if curve.learned <= 0.0:
+        worse = low > margin
+        return replace(
+            verdict,
+            verdict="fail" if worse else "unclear",
+            reason=f"The script's own loss does not fall within {steps} steps, so nothing can be told."
+            if not worse
+            else f"The loss is worse by {delta:.4g}; the script's own noise allows {margin:.4g}.",
+        )
+    if high <= verdict.margin:
+        return replace(verdict, verdict="pass", reason=_told(verdict))
+    if low > verdict.margin:
+        return replace(
+            verdict,
+            verdict="fail",
+            reason=f"The loss is worse by {delta:.4g} on average; the script's own noise allows "
+            f"{verdict.margin:.4g}.",
+        )
+    return replace(
+        verdict,
+        reason=f"The loss may be worse by up to {high:.4g}; the script's own noise allows "
+        f"{verdict.margin:.4g}. More runs would tell.",
+    )
+
+
+def time_to_equal_loss(
+    candidate: Traces,
+    baseline: Traces,
+    *,
+    candidate_rate: Mapping[int, float] | None = None,
+    baseline_rate: Mapping[int, float] | None = None,
+    confidence: float = 0.95,
+) -> Estimate | None:
+    """How much sooner the candidate reaches the loss that the baseline has at 50 to 80 % of its run.
+
+    For configs whose effective batch differs, so that equal samples mean nothing. Both curves are
+    smoothed over the same number of samples. Runs pair by seed.
+
+    Args:
+        candidate_rate: Samples per second by seed; the time is then samples over rate. Without it
+            the traces' own clock counts, compiling and pauses included.
+        baseline_rate: The same of the baseline.
+
+    Returns:
+        Unit ``ratio``, above 1 where the candidate is sooner, n = pairs of runs. None where there
+        is no pair, the baseline learns nothing, or a candidate run never gets there: what it did
+        not reach cannot be claimed.
+    """
+    logs: list[float] = []
+    for seed in sorted(set(candidate) & set(baseline)):
+        ours, theirs = candidate[seed], baseline[seed]
+        if not (_usable(ours) and _usable(theirs)):
+            continue
+        if not all(math.isfinite(p.loss) for p in (*ours, *theirs)):
+            return None
+        pair = _sooner(
+            ours,
+            theirs,
+            candidate_rate.get(seed) if candidate_rate else None,
+            baseline_rate.get(seed) if baseline_rate else None,
+        )
+        if pair is None:
+            return None
+        logs.append(pair)
+    return ratio_interval(logs, confidence=confidence) if logs else None
+
+
+def _sooner(
+    ours: Sequence[LossPoint], theirs: Sequence[LossPoint], our_rate: float | None, their_rate: float | None
+) -> float | None:
+    width = _SMOOTH_FRAC * theirs[-1].samples
+    smooth = _smoothed(theirs, width)
+    start, end = theirs[0].samples, theirs[-1].samples
+    ratios: list[float] = []
+    for level in _LEVELS:
+        target = min(value for at, value in smooth if at <= start + level * (end - start))
+        if not target < smooth[0][1]:
+            continue
+        mine = _reached(_smoothed(ours, width), target)
+        base = _reached(smooth, target)
+        if base is None or mine is None:
+            return None
+        seconds = mine / our_rate if our_rate else _time_at(ours, mine)
+        base_seconds = base / their_rate if their_rate else _time_at(theirs, base)
+        if seconds <= 0 or base_seconds <= 0:
+            return None
+        ratios.append(math.log(base_seconds / seconds))
+    return statistics.fmean(ratios) if len(ratios) >= 2 else None
+
+
+def _smoothed(trace: Sequence[LossPoint], width: float) -> list[tuple[float, float]]:
+    """Mean over the last `width` samples at each point that has that much behind it."""
+    values: list[tuple[float, float]] = []
+    for point in trace:
+        if point.samples >= width or point is trace[-1]:
+            values.append(
+                (point.samples, _mean_between(trace, max(0.0, point.samples - width), point.samples))
+            )
+    return values
+
+
+def _reached(smooth: Sequence[tuple[float, float]], target: float) -> float | None:
+    before: tuple[float, float] | None = None
+    for at, value in smooth:
+        if value <= target:
+            if before is None or before[1] <= value:
+                return at
+            return before[0] + (at - before[0]) * (before[1] - target) / (before[1] - value)
+        before = (at, value)
+    return None
+
+
+def _time_at(trace: Sequence[LossPoint], samples: float) -> float:
+    before = (0.0, 0.0)
+    for point in trace:
+        if point.samples >= samples:
+            width = point.samples - before[0]
+            return before[1] + (point.t_s - before[1]) * ((samples - before[0]) / width if width else 1.0)
+        before = (float(point.samples), point.t_s)
+    return trace[-1].t_s
+
+
+def _usable(trace: Sequence[LossPoint]) -> bool:
+    return len(trace) >= _FEWEST_POINTS and trace[-1].samples > 0
+
+
+def _common(
+    ours: Traces, theirs: Traces, *, paired: bool
+) -> tuple[dict[int, Sequence[LossPoint]], dict[int, Sequence[LossPoint]], float]:
+    """The runs to compare and the samples all of them reached; much shorter runs are left out
+    where enough remain, since they would cut the others."""
+    longest = min(max(t[-1].samples for t in side.values()) for side in (ours, theirs))
+    long_ours = {s: t for s, t in ours.items() if t[-1].samples >= 0.6 * longest}
+    long_theirs = {s: t for s, t in theirs.items() if t[-1].samples >= 0.6 * longest}
+    matched = len(set(long_ours) & set(long_theirs)) if paired else len(long_ours)
+    enough = matched >= (_FEWEST_PAIRS if paired else _FEWEST_SEEDS) and len(long_theirs) >= _FEWEST_SEEDS
+    if not enough:
+        long_ours, long_theirs = dict(ours), dict(theirs)
+    end = min(t[-1].samples for side in (long_ours, long_theirs) for t in side.values())
+    return long_ours, long_theirs, float(end)
+
+
+def _mean_between(trace: Sequence[LossPoint], begin: float, end: float) -> float:
+    """Mean over (begin, end] on the samples axis; a point stands for the samples since the last.
+
+    Runs on the same samples thus pair even where one trace is thinned more than the other.
+    """
+    weighed, weight, last = 0.0, 0.0, 0.0
+    for point in trace:
+        inside = min(float(point.samples), end) - max(last, begin)
+        if inside > 0:
+            weighed += inside * point.loss
+            weight += inside
+        last = float(point.samples)
+    return weighed / weight if weight else trace[-1].loss
+
+
+def _resolution(means: Mapping[int, float]) -> float:
+    return _FLOAT_NOISE * max(abs(v) for v in means.values())
+
+
+def _by_pairs(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[float, float, float] | None:
+    deltas = [ours[s] - theirs[s] for s in sorted(set(ours) & set(theirs))]
+    n = len(deltas)
+    if n < _FEWEST_PAIRS:
+        return None
+    delta = statistics.fmean(deltas)
+    half = t_quantile(_CONFIDENCE, n - 1) * sd(deltas) / math.sqrt(n)
+    return delta, delta - half, delta + half
+
+
+def _by_distribution(
+    ours: Mapping[int, float], theirs: Mapping[int, float]
+) -> tuple[float, float, float] | None:
+    a, b = list(ours.values()), list(theirs.values())
+    if min(len(a), len(b)) < _FEWEST_SEEDS:
+        return None
+    delta = statistics.fmean(a) - statistics.fmean(b)
+    va, vb = sd(a) ** 2 / len(a), sd(b) ** 2 / len(b)
+    if va + vb <= 0.0:
+        return delta, delta, delta
+    df = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
+    half = t_quantile(_CONFIDENCE, df) * math.sqrt(va + vb)
+    return delta, delta - half, delta + half
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """The baseline's own course: what it learned, how steep it still is, how noisy."""
+
+    learned: float
+    loss_per_run: float
+    noise: float
+    points: int
+
+    @classmethod
+    def of(cls, traces: Traces, end: float) -> _Curve:
+        pieces = 6
+        rows = [
+            [_mean_between(t, end * (2 / 3 + k / (3 * pieces)), end * (2 / 3 + (k + 1) / (3 * pieces))) for k in range(pieces)]
+            for t in traces.values()
+        ]  # fmt: skip
+        mean = [statistics.fmean(column) for column in zip(*rows, strict=True)]
+        slope = statistics.linear_regression(range(pieces), mean).slope
+        middle = (pieces - 1) / 2
+        wobble = [v - statistics.fmean(mean) - slope * (k - middle) for k, v in enumerate(mean)]
+        noise = math.sqrt(math.fsum(w * w for w in wobble) / (pieces - 2)) / math.sqrt(pieces)
+        first = statistics.fmean(
+            _mean_between(t, 0.0, max(end / 10, float(t[0].samples))) for t in traces.values()
+        )
+        learned = first - statistics.fmean(mean)
+        # Per whole run: the local slope where it stands out of its noise, else the mean slope.
+        local = -slope * 3 * pieces
+        steep = -slope > 2 * noise * math.sqrt(pieces) / math.sqrt(17.5)
+        return cls(
+            learned=learned,
+            loss_per_run=local if steep else max(learned, 0.0),
+            noise=noise,
+            points=min(sum(1 for p in t if p.samples <= end) for t in traces.values()),
+        )
+
+
+def _told(verdict: LossVerdict) -> str:
+    behind = f"at most {verdict.delay_frac_upper95:.1%} of {verdict.steps} steps behind"
+    return f"The loss is not inferior: {behind}, inside the script's own noise of {verdict.noise_frac:.1%}."

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from autotune.core.config import Config
 from autotune.core.effect import Effect
-from autotune.core.loss_guard import LossVerdict
-from autotune.core.measurement import Estimate
+from autotune.core.loss_guard import LossVerdict, finite_and_sane, judge, time_to_equal_loss
+from autotune.core.measurement import Estimate, LossPoint, Measurement
+from autotune.core.objective import Goal
+from autotune.core.pareto import front
+from autotune.core.stats import mean_interval, ratio_interval, sd
+from autotune.core.study import Study
+from autotune.core.trial import Stage, Trial
+from autotune.errors import AutotuneError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,3 +92,594 @@ class Answer:
     failures: dict[str, int]
     sentence: str
     caveats: tuple[str, ...] = ()
+
+
+FEWEST_PAIRS = 3
+"""Pairs of confirmation runs below which nothing is claimed."""
+FALSE_WINS = 0.02
+"""Chance, per study, that a gain is claimed where there is none; split over the finalists."""
+
+_LOOKS = 2
+_FEWEST_CONTROLS = 4
+_TIE_FRAC = 0.02
+_SCREEN_NOISE = (0.02, 0.05)
+_FASTEST_AHEAD = 1.05
+_LEAST_SPREAD = 0.005
+_TAU_SHARE = 0.5
+_MEMORY_SLACK = 1.0
+_UNJUDGED = LossVerdict(level=0, verdict="unclear", reason="The loss was not judged.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One finalist against the baseline, from confirmation runs alone.
+
+    Args:
+        speedup: Ratio of amortised throughput, or of the time to equal loss for TRAINING configs;
+            its interval is wide enough for the number of finalists and looks.
+        logs: ln ratio by cycle.
+        loss: The guard's verdict; of level 2 for TRAINING configs.
+        throughput: Of the config, over its confirmation runs.
+    """
+
+    config: Config
+    effect: Effect
+    speedup: Estimate
+    logs: Mapping[int, float]
+    loss: LossVerdict
+    throughput: Estimate
+    peak_bytes: int | None
+    trial: int
+
+    @property
+    def wins(self) -> bool:
+        """Faster than the baseline beyond doubt: enough pairs, lower bound above 1.00."""
+        return self.speedup.n >= FEWEST_PAIRS and self.speedup.low > 1.0
+
+
+def answer_or_none(study: Study) -> Answer | None:
+    """`answer`, or None as long as no baseline run was measured."""
+    return answer(study) if _baseline_runs(study) else None
+
+
+def answer(study: Study) -> Answer:
+    """What the study says now; claims rest on confirmation runs alone.
+
+    A gain is claimed where the lower bound of a paired interval lies above 1.00, the loss guard
+    passed, and the baseline does not differ from itself in the same cycles. Among configs that are
+    equally fast the one with less memory wins, then the one with fewer changes.
+
+    Raises:
+        AutotuneError: No baseline run was measured; ask `answer_or_none` where that can be.
+    """
+    runs = _baseline_runs(study)
+    if not runs:
+        message = "there is no answer before the baseline was measured"
+        raise AutotuneError(message, hint="run `autotune doctor` and report this")
+    compared = compare(study)
+    identical = control(study)
+    steady = identical is None or identical.low <= 1.0 <= identical.high
+    base = _baseline_pick(study, runs)
+    winners = [c for c in compared if c.wins and _lawful(study, c)] if steady else []
+    tame = [c for c in winners if c.effect is not Effect.TRAINING]
+    safe = _choose([c for c in tame if c.effect is Effect.EXACT])
+    best = _choose(tame)
+    fastest = _fastest(study, winners, best)
+    picks = {
+        "safe": _recommend(study, "safe", safe) if safe else replace(base, pick="safe"),
+        "best": _recommend(study, "best", best) if best else replace(base, pick="best"),
+    }
+    rest = [c for c in compared if c not in winners]
+    return Answer(
+        is_better=best is not None,
+        baseline_throughput=base.throughput,
+        baseline_peak_bytes=base.peak_bytes,
+        safe=picks["safe"],
+        best=picks["best"],
+        fastest=_recommend(study, "fastest", fastest) if fastest else None,
+        identical=identical,
+        front=_front(study),
+        failures=_failures(study),
+        sentence=_sentence(picks["best"], compared),
+        caveats=_caveats(study, rest, identical, steady=steady),
+    )
+
+
+def finalists(study: Study) -> tuple[Config, ...]:
+    """Configs that deserve confirmation by their screening runs, best first.
+
+    The fastest config that leaves the training as it is; the fastest EXACT one where that is
+    another; the fastest that changes the training where it is clearly faster still. None of them
+    is slower than the baseline in screening. A config with fewer changes within the noise of
+    a faster one takes its place. The order and choice depend on screening runs and on failures in
+    confirmation only, so they stay as they are while confirmation goes on.
+    """
+    ranked = screened(study)
+    base = ranked.get(Config())
+    if base is None or study.space is None:
+        return ()
+    space = study.space
+    lost = {t.config for t in study.told(Stage.CONFIRM) if t.failure and t.failure.kind.teaches}
+    rates = {
+        config: rate
+        for config, rate in ranked.items()
+        if rate > base and config not in lost and not config.is_baseline and _may_win(study, config)
+    }
+    noise = _screen_noise(study)
+    tame = {c: r for c, r in rates.items() if space.effect(c) is not Effect.TRAINING}
+    exact = {c: r for c, r in tame.items() if space.effect(c) is Effect.EXACT}
+    chosen: list[Config] = []
+    for pool in (tame, exact):
+        config = _simplest(pool, noise)
+        if config is not None and config not in chosen:
+            chosen.append(config)
+    wild = {c: r for c, r in rates.items() if c not in tame}
+    boldest = _simplest(wild, noise)
+    top = rates[chosen[0]] if chosen else base
+    if boldest is not None and wild[boldest] > _FASTEST_AHEAD * top:
+        chosen.append(boldest)
+    return tuple(chosen)
+
+
+def screened(study: Study) -> dict[Config, float]:
+    """Mean amortised throughput by config, from baseline and screening runs."""
+    rates: dict[Config, list[float]] = {}
+    for trial in study.told(Stage.BASELINE, Stage.START, Stage.REFINE):
+        if trial.measurement is not None:
+            rates.setdefault(trial.config, []).append(amortised(study, trial.measurement))
+    return {config: statistics.fmean(values) for config, values in rates.items()}
+
+
+def amortised(study: Study, measurement: Measurement) -> float:
+    """Samples per second over the planned run, whose length in samples is the same for every config."""
+    steps = study.spec.run_steps
+    own = _own_batch(study)
+    if steps and own and measurement.effective_batch > 0:
+        steps = max(1, round(steps * own / measurement.effective_batch))
+    return measurement.amortised(steps)
+
+
+def compare(study: Study) -> list[Comparison]:
+    """Every confirmed config against the baseline, in the order they were first confirmed."""
+    space, cycles = study.space, _cycles(study)
+    members = [c for c in dict.fromkeys(t.config for t in study.told(Stage.CONFIRM)) if not c.is_baseline]
+    rates = {
+        g: {c: amortised(study, t.measurement) for c, t in runs.items() if t.measurement}
+        for g, runs in cycles.items()
+    }
+    logs = {
+        c: {
+            g: math.log(r[c] / r[_BASE])
+            for g, r in rates.items()
+            if c in r and _BASE in r and min(r[c], r[_BASE]) > 0
+        }
+        for c in members
+    }
+    spread, df = _pooled_spread(rates)
+    floor = max(_LEAST_SPREAD, _TAU_SHARE * _successive(rates))
+    confidence = 1.0 - 2.0 * FALSE_WINS / (_LOOKS * max(1, len(members)))
+    found: list[Comparison] = []
+    for config in members:
+        if not logs[config]:
+            continue
+        effect = space.effect(config) if space is not None else Effect.TRAINING
+        values = logs[config]
+        if effect is Effect.TRAINING:
+            later = _time_logs(study, config, cycles, rates)
+            loss = _level_two(later, len(values))
+            values = later or values
+        else:
+            loss = loss_verdict(study, config)
+        own_df = len(values) - 1
+        found.append(
+            Comparison(
+                config=config,
+                effect=effect,
+                speedup=ratio_interval(
+                    list(values.values()),
+                    confidence=confidence,
+                    tau=max(floor, spread),
+                    df=max(own_df, df) if df else None,
+                ),
+                logs=values,
+                loss=loss,
+                throughput=_mean_rate([r[config] for r in rates.values() if config in r], _unit(study)),
+                peak_bytes=_peak(study, config),
+                trial=next(t.number for t in study.told() if t.config == config and t.measurement),
+            )
+        )
+    return found
+
+
+def control(study: Study) -> Estimate | None:
+    """The baseline against itself: consecutive confirmation runs paired; None with fewer than four."""
+    cycles = _cycles(study)
+    runs = [cycles[g][_BASE] for g in sorted(cycles) if _BASE in cycles[g]]
+    rates = [amortised(study, t.measurement) for t in runs if t.measurement]
+    if len(rates) < _FEWEST_CONTROLS or min(rates) <= 0:
+        return None
+    logs: list[float] = []
+    for index in range(0, len(rates) - 1, 2):
+        sign = 1.0 if index % 4 == 0 else -1.0
+        logs.append(sign * math.log(rates[index + 1] / rates[index]))
+    return ratio_interval(
+        logs, confidence=1.0 - FALSE_WINS, tau=max(_LEAST_SPREAD, sd(list(map(math.log, rates))))
+    )
+
+
+def loss_verdict(study: Study, config: Config) -> LossVerdict:
+    """The guard on a config: level 0 for EXACT ones, level 1 for what changes the numbers.
+
+    An EXACT config is held to level 1 as well where the runs show it worse beyond doubt: then it
+    was not exact.
+    """
+    space = study.space
+    candidate, baseline = _traces(study, config), _traces(study, _BASE)
+    if not baseline:
+        seen = [finite_and_sane(t) for t in candidate.values()]
+        bad = next((v for v in seen if v.verdict == "fail"), None)
+        return bad or LossVerdict(level=0, verdict="unclear", reason="The script shows no loss.")
+    effect = space.effect(config) if space is not None else Effect.TRAINING
+    redeals = space.redeals(config) if space is not None else True
+    verdict = judge(candidate, baseline, redeals=redeals, effective_batch=_own_batch(study))
+    if effect is not Effect.EXACT or verdict.verdict != "unclear":
+        return verdict
+    levels = [finite_and_sane(t) for t in candidate.values()]
+    return next((v for v in levels if not v.passed), levels[0]) if levels else _UNJUDGED
+
+
+_BASE = Config()
+
+
+def _lawful(study: Study, compared: Comparison) -> bool:
+    """Loss and memory let it be recommended."""
+    if not _fits(study, compared.peak_bytes):
+        return False
+    if compared.loss.passed:
+        return True
+    blind = not _traces(study, _BASE)
+    return blind and compared.effect is Effect.EXACT and compared.loss.verdict == "unclear"
+
+
+def _fits(study: Study, peak_bytes: int | None) -> bool:
+    bounds = [c.at_most for c in study.spec.constraints if c.metric == "peak_memory"]
+    if study.spec.max_memory_bytes is not None:
+        bounds.append(float(study.spec.max_memory_bytes))
+    return peak_bytes is None or all(peak_bytes <= bound * _MEMORY_SLACK for bound in bounds)
+
+
+def _may_win(study: Study, config: Config) -> bool:
+    if not _fits(study, _peak(study, config)):
+        return False
+    return all(
+        finite_and_sane(t.measurement.loss).verdict != "fail"
+        for t in study.of(config, Stage.START, Stage.REFINE)
+        if t.measurement
+    )
+
+
+def _choose(pool: Sequence[Comparison]) -> Comparison | None:
+    if not pool:
+        return None
+    top = max(pool, key=lambda c: c.speedup.value)
+    tied = [c for c in pool if c is top or _ties(c, top)]
+    sizes = [c.peak_bytes for c in tied if c.peak_bytes is not None]
+    smallest = min(sizes, default=0)
+
+    def rank(c: Comparison) -> tuple[int, int, float]:
+        more = 0 if c.peak_bytes is None or len(sizes) < len(tied) or c.peak_bytes <= 1.02 * smallest else 1
+        return more, len(c.config), -c.speedup.value
+
+    return min(tied, key=rank)
+
+
+def _ties(other: Comparison, top: Comparison) -> bool:
+    """Within 2 %, and their own pairs do not tell them apart."""
+    if other.speedup.value < (1.0 - _TIE_FRAC) * top.speedup.value:
+        return False
+    shared = [top.logs[g] - other.logs[g] for g in top.logs if g in other.logs]
+    return len(shared) < 2 or ratio_interval(shared, tau=_LEAST_SPREAD).low <= 1.0
+
+
+def _fastest(study: Study, winners: Sequence[Comparison], best: Comparison | None) -> Comparison | None:
+    wild = [c for c in winners if c.effect is Effect.TRAINING]
+    top = max(wild, key=lambda c: c.speedup.value, default=None)
+    if top is None or best is None:
+        return top
+    ahead = [top.logs[g] - best.logs[g] for g in top.logs if g in best.logs]
+    if len(ahead) < FEWEST_PAIRS:
+        return None
+    return top if ratio_interval(ahead, tau=_LEAST_SPREAD).low > 1.0 else None
+
+
+def _level_two(logs: Mapping[int, float] | None, pairs: int) -> LossVerdict:
+    if logs is None:
+        return LossVerdict(
+            level=2,
+            verdict="unclear",
+            reason="It did not reach the baseline's loss within its runs, so no time to equal loss is known.",
+        )
+    enough = len(logs) >= FEWEST_PAIRS
+    ratio = math.exp(statistics.fmean(logs.values()))
+    return LossVerdict(
+        level=2,
+        verdict="pass" if enough else "unclear",
+        steps=pairs,
+        reason=f"It reaches the baseline's loss {ratio:.2f} times as fast, {len(logs)} pairs.",
+    )
+
+
+def _time_logs(
+    study: Study,
+    config: Config,
+    cycles: Mapping[int, Mapping[Config, Trial]],
+    rates: Mapping[int, Mapping[Config, float]],
+) -> dict[int, float] | None:
+    """ln of the time to equal loss, by cycle; None where a run never got there or nothing is seen."""
+    logs: dict[int, float] = {}
+    for group, runs in cycles.items():
+        ours, theirs = runs.get(config), runs.get(_BASE)
+        if ours is None or theirs is None or ours.measurement is None or theirs.measurement is None:
+            continue
+        ratio = time_to_equal_loss(
+            {0: ours.measurement.loss},
+            {0: theirs.measurement.loss},
+            candidate_rate={0: rates[group][config]},
+            baseline_rate={0: rates[group][_BASE]},
+        )
+        if ratio is None or ratio.value <= 0:
+            return None
+        logs[group] = math.log(ratio.value)
+    return logs or None
+
+
+def _cycles(study: Study) -> dict[int, dict[Config, Trial]]:
+    cycles: dict[int, dict[Config, Trial]] = {}
+    for trial in study.told(Stage.CONFIRM):
+        if trial.measurement is not None and trial.group > 0:
+            cycles.setdefault(trial.group, {})[trial.config] = trial
+    return cycles
+
+
+def _pooled_spread(rates: Mapping[int, Mapping[Config, float]]) -> tuple[float, float]:
+    """Standard deviation of a log ratio pooled over all members, and its degrees of freedom.
+
+    Residuals of log rate = cycle + config over complete cycles: what the order and the drift of the
+    machine do to a whole cycle drops out.
+    """
+    members = {c for r in rates.values() for c in r}
+    full = [r for r in rates.values() if set(r) == members and min(r.values()) > 0]
+    n, m = len(full), len(members)
+    if n < 2 or m < 3:
+        return 0.0, 0.0
+    rows = [[math.log(r[c]) for c in sorted(members, key=Config.canonical)] for r in full]
+    by_config = [statistics.fmean(column) for column in zip(*rows, strict=True)]
+    overall = statistics.fmean(by_config)
+    squares = math.fsum(
+        (value - statistics.fmean(row) - by_config[k] + overall) ** 2
+        for row in rows
+        for k, value in enumerate(row)
+    )
+    df = (n - 1) * (m - 1)
+    return math.sqrt(2.0 * squares / df), float(df)
+
+
+def _successive(rates: Mapping[int, Mapping[Config, float]]) -> float:
+    """Root mean square of ln ratios of consecutive baseline runs: their spread without slow drift."""
+    base = [rates[g][_BASE] for g in sorted(rates) if _BASE in rates[g] and rates[g][_BASE] > 0]
+    steps = [math.log(b / a) for a, b in zip(base, base[1:], strict=False)]
+    return math.sqrt(statistics.fmean(s * s for s in steps)) if steps else 0.0
+
+
+def _screen_noise(study: Study) -> float:
+    rates = [amortised(study, t.measurement) for t in study.baseline if t.measurement]
+    low, high = _SCREEN_NOISE
+    if len(rates) < 2 or min(rates) <= 0:
+        return low
+    return min(high, max(low, sd([math.log(r) for r in rates])))
+
+
+def _simplest(rates: Mapping[Config, float], noise: float) -> Config | None:
+    """The fastest, or a part of its changes that is as fast within the noise."""
+    if not rates:
+        return None
+    top = max(rates, key=lambda c: (rates[c], -len(c), c.canonical()))
+    parts = [
+        c for c, r in rates.items() if set(c.items()) <= set(top.items()) and r >= (1.0 - noise) * rates[top]
+    ]
+    return min(parts, key=lambda c: (len(c), -rates[c], c.canonical()))
+
+
+def _baseline_runs(study: Study) -> list[Trial]:
+    return [t for t in study.told() if t.config.is_baseline and t.measurement is not None]
+
+
+def _own_batch(study: Study) -> float:
+    for trial in _baseline_runs(study):
+        if trial.measurement and trial.measurement.effective_batch > 0:
+            return trial.measurement.effective_batch
+    return 0.0
+
+
+def _traces(study: Study, config: Config) -> dict[int, Sequence[LossPoint]]:
+    """Loss by seed; of several runs with one seed the longest trace."""
+    found: dict[int, Sequence[LossPoint]] = {}
+    for trial in study.of(config):
+        trace = trial.measurement.loss if trial.measurement else ()
+        if trace and (trial.seed not in found or trace[-1].samples > found[trial.seed][-1].samples):
+            found[trial.seed] = trace
+    return found
+
+
+def _peak(study: Study, config: Config) -> int | None:
+    peaks = [t.measurement.memory.peak_bytes for t in study.of(config) if t.measurement]
+    return max((p for p in peaks if p is not None), default=None)
+
+
+def _unit(study: Study) -> str:
+    runs = _baseline_runs(study)
+    return runs[0].measurement.throughput.unit if runs and runs[0].measurement else "samples/s"
+
+
+def _mean_rate(rates: Sequence[float], unit: str) -> Estimate:
+    mean, low, high = mean_interval(rates)
+    return Estimate(value=mean, low=max(0.0, low), high=high, n=len(rates), unit=unit)
+
+
+def _baseline_pick(study: Study, runs: Sequence[Trial]) -> Recommendation:
+    confirmed = [t for t in runs if t.stage is Stage.CONFIRM] or list(runs)
+    rates = [amortised(study, t.measurement) for t in confirmed if t.measurement]
+    pairs = len(confirmed) if confirmed[0].stage is Stage.CONFIRM else 0
+    return Recommendation(
+        pick="best",
+        config=_BASE,
+        trial=runs[0].number,
+        effect=Effect.EXACT,
+        speedup=Estimate(value=1.0, low=1.0, high=1.0, n=pairs, unit="ratio"),
+        throughput=_mean_rate(rates, _unit(study)),
+        peak_bytes=_peak(study, _BASE),
+        loss=LossVerdict(level=0, verdict="pass", reason="This is your script as it is."),
+        reasons=("Nothing that was tried is faster beyond doubt, so your script stays as it is.",),
+    )
+
+
+def _recommend(study: Study, pick: str, chosen: Comparison) -> Recommendation:
+    runs = [t.measurement for t in study.of(chosen.config) if t.measurement]
+    compile_s = max((m.compile_s for m in runs), default=0.0)
+    return Recommendation(
+        pick=pick,
+        config=chosen.config,
+        trial=chosen.trial,
+        effect=chosen.effect,
+        speedup=chosen.speedup,
+        throughput=chosen.throughput,
+        peak_bytes=chosen.peak_bytes,
+        loss=chosen.loss,
+        compile_s=compile_s,
+        break_even_steps=_break_even(study, runs, compile_s),
+        reasons=tuple(_reasons(study, chosen)),
+    )
+
+
+def _break_even(study: Study, runs: Sequence[Measurement], compile_s: float) -> int | None:
+    if compile_s <= 0.0:
+        return None
+    base = [t.measurement.throughput.value for t in _baseline_runs(study) if t.measurement]
+    ours = statistics.fmean(m.throughput.value for m in runs)
+    theirs = statistics.fmean(base)
+    batch = runs[0].effective_batch or 1.0
+    saved_s = batch / theirs - batch / ours if min(ours, theirs) > 0 else 0.0
+    return math.ceil(compile_s / saved_s) if saved_s > 0 else None
+
+
+def _reasons(study: Study, chosen: Comparison) -> list[str]:
+    speedup = chosen.speedup
+    what = "reaches the same loss" if chosen.effect is Effect.TRAINING else "trains"
+    reasons = [
+        f"It {what} {_ratio(speedup)} times as fast, in {speedup.n} pairs of fresh runs.",
+        chosen.loss.reason,
+    ]
+    base = _peak(study, _BASE)
+    if chosen.peak_bytes is not None and base:
+        reasons.append(f"Its peak memory is {chosen.peak_bytes / base:.2f} times that of your script.")
+    if chosen.effect is Effect.TRAINING:
+        reasons.append("It changes the training itself: the effective batch or what depends on it.")
+    return [r for r in reasons if r]
+
+
+def _ratio(speedup: Estimate) -> str:
+    return f"{speedup.value:.2f} [{speedup.low:.2f}, {speedup.high:.2f}]"
+
+
+def _sentence(best: Recommendation, compared: Sequence[Comparison]) -> str:
+    if not best.config.is_baseline:
+        return f"{best.config.text()} is {_ratio(best.speedup)} times as fast as your script, {best.speedup.n} pairs."
+    if not compared:
+        return "Nothing was confirmed to be faster than your script as it is."
+    top = max(compared, key=lambda c: c.speedup.value)
+    return (
+        "Nothing is faster than your script beyond doubt; "
+        f"the closest, {top.config.text()}, reads {_ratio(top.speedup)}."
+    )
+
+
+def _caveats(
+    study: Study, rest: Sequence[Comparison], identical: Estimate | None, *, steady: bool
+) -> tuple[str, ...]:
+    told: list[str] = []
+    if identical is not None and not steady:
+        told.append(
+            f"Your script differs from itself by {_ratio(identical)}: this machine was not steady "
+            "enough for a claim."
+        )
+    for c in rest:
+        if c.wins and not _fits(study, c.peak_bytes):
+            told.append(f"{c.config.text()} reads {_ratio(c.speedup)} but needs more memory than allowed.")
+        elif c.wins and not c.loss.passed:
+            told.append(
+                f"{c.config.text()} reads {_ratio(c.speedup)} but is not recommended: {c.loss.reason}"
+            )
+        elif 0 < c.speedup.n < FEWEST_PAIRS:
+            told.append(f"{c.config.text()} was confirmed in {c.speedup.n} of {FEWEST_PAIRS} pairs only.")
+    if not _cycles(study):
+        ahead = finalists(study)
+        if ahead:
+            ranked = screened(study)
+            ratio = ranked[ahead[0]] / ranked[_BASE]
+            told.append(f"{ahead[0].text()} read {ratio:.2f} in screening; that was not confirmed.")
+    elif identical is None:
+        told.append("Too few runs to compare your script with itself.")
+    if not _traces(study, _BASE):
+        told.append("No loss was seen, so only changes that keep the arithmetic can be recommended.")
+    return tuple(told)
+
+
+def _failures(study: Study) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for trial in study.told():
+        if trial.failure is not None:
+            label = trial.failure.kind.label
+            counts[label] = counts.get(label, 0) + 1
+    return counts
+
+
+def _front(study: Study) -> tuple[FrontMember, ...]:
+    """On a grid of 1 % in rate and memory and of the seed noise in loss: noise makes no member."""
+    members: dict[Config, FrontMember] = {}
+    samples = [t[-1].samples for t in (m.loss for m in _measured(study)) if t]
+    end = min(samples, default=0)
+    for trial in study.told():
+        config, m = trial.config, trial.measurement
+        if m is None or config in members or finite_and_sane(m.loss).verdict == "fail":
+            continue
+        rates = [amortised(study, t.measurement) for t in study.of(config) if t.measurement]
+        members[config] = FrontMember(
+            trial=trial.number,
+            config=config,
+            throughput=statistics.fmean(rates),
+            peak_bytes=_peak(study, config),
+            loss=_late_loss(m.loss, end),
+        )
+    base = _traces(study, _BASE)
+    losses = [v for v in (_late_loss(t, end) for t in base.values()) if v is not None]
+    grid = max(sd(losses), 1e-3 * abs(statistics.fmean(losses)) if losses else 0.0) or 1.0
+    points = {
+        config: (
+            float(round(math.log(max(m.throughput, 1e-9)) / 0.01)),
+            float(round(math.log(m.peak_bytes) / 0.01)) if m.peak_bytes else math.inf,
+            float(round(m.loss / grid)) if m.loss is not None else math.inf,
+        )
+        for config, m in members.items()
+    }
+    goals = (Goal.MAXIMIZE, Goal.MINIMIZE, Goal.MINIMIZE)
+    kept = front(points, goals)
+    return tuple(sorted((members[c] for c in kept), key=lambda m: -m.throughput))
+
+
+def _measured(study: Study) -> list[Measurement]:
+    return [t.measurement for t in study.told() if t.measurement]
+
+
+def _late_loss(trace: Sequence[LossPoint], end: int) -> float | None:
+    late = [p.loss for p in trace if 2 * end / 3 < p.samples <= end] or [p.loss for p in trace[-3:]]
+    return statistics.fmean(late) if late else None

@@ -3,6 +3,10 @@
 A knob is one file. Its class attributes are the row that `inspect`, YAML validation, export and
 the reference are made from; `domain`, `refuse`, `effect_for` and `settle` are functions of facts;
 `patch` and `seen` run in the training process.
+
+A *virtual* knob has no delivery of its own: it is realised by other knobs (`effective_batch` by
+`batch_size` times `accumulation`), so no `Change` is made for it and it is never read back; the
+readings of the knobs that realise it are its reading.
 """
 
 from __future__ import annotations
@@ -15,9 +19,9 @@ from autotune.core.config import Config, Value
 from autotune.core.effect import Effect
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from autotune.core.facts import Facts
+    from autotune.core.facts import Facts, ScriptFlag
 
 
 class LoaderSeam(Protocol):
@@ -113,6 +117,10 @@ class Knob(ABC):
     spellings: ClassVar[Sequence[Spelling]]
     ordinal: ClassVar[bool] = False
     derived: ClassVar[bool] = False
+    virtual: ClassVar[bool] = False
+    """Realised by other knobs alone: no spellings, no `Change`, no reading of its own."""
+    brings: ClassVar[Sequence[str]] = ()
+    """Knobs that a space gets along with this one, because this one acts through them."""
     unit: ClassVar[str] = ""
     helps: ClassVar[Sequence[str]] = ()
     """Bottleneck classes it relieves: ``input``, ``launch``, ``compute``, ``memory``."""
@@ -143,6 +151,32 @@ class Knob(ABC):
         """Why this knob must not be varied for this script: a whole sentence, or None."""
         return None
 
+    def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:
+        """Why this one way must not be used for this script: a whole sentence, or None."""
+        return None
+
+    def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
+        """Why the knob could change nothing in a space of exactly these knobs, or None.
+
+        Args:
+            facts: Of this script and machine.
+            varied: Names of all knobs of the space, this one included.
+        """
+        return None
+
+    def derived_in(self, facts: Facts, varied: Collection[str]) -> bool:
+        """Whether a rule sets this knob in a space of these knobs, so that it is never sampled."""
+        return self.derived
+
+    def follow(self, values: Mapping[str, Sequence[Value]], facts: Facts) -> Sequence[Value]:
+        """Every value that a rule can give to this knob, for spaces in which it is derived.
+
+        Args:
+            values: The values of the space's other knobs.
+            facts: Of this script and machine.
+        """
+        return ()
+
     def effect_for(self, facts: Facts) -> Effect:
         """The declared effect, raised where facts demand it; never lowered."""
         return self.effect
@@ -151,13 +185,52 @@ class Knob(ABC):
         """Whether a change re-deals random streams (judged by distribution)."""
         return False
 
-    def settle(self, config: Config, facts: Facts) -> Config | str:
-        """Ties to other knobs: complete the config, drop what does not apply, or say why not."""
+    def settle(
+        self, config: Config, facts: Facts, varied: Collection[str] | None = None
+    ) -> Config | str:
+        """Ties to other knobs: complete the config, drop what does not apply, or say why not.
+
+        Args:
+            config: What is wanted; knobs at the script's own value are absent.
+            facts: Of this script and machine.
+            varied: Names of the space's knobs; None: every knob that facts do not refuse.
+        """
         return config
 
     def deliver(self, value: Value) -> str:
         """The text of a value on a command line or in the environment."""
         return str(value)
+
+    def option(self, value: Value, flag: ScriptFlag) -> tuple[str, str] | None:
+        """How the script's own option says this value.
+
+        Returns:
+            The spelling to use and the text to hand over (empty for a switch), or None where
+            the option cannot say it: a switch can be set, never unset, and `choices` bind.
+        """
+        name = next((n for n in flag.names if n.startswith("--")), flag.names[0])
+        if flag.choices and self.deliver(value) not in flag.choices:
+            return None
+        match flag.kind:
+            case "switch":
+                return (name, "") if value is True else None
+            case "off_switch":
+                return (name, "") if value is False else None
+            case "pair":
+                wanted = [n for n in flag.names if n.startswith("--no") is (value is False)]
+                return (wanted[0], "") if wanted and isinstance(value, bool) else None
+            case "bool":
+                return (name, str(value)) if isinstance(value, bool) else None
+            case "int":
+                fits = isinstance(value, int) and not isinstance(value, bool)
+                return (name, self.deliver(value)) if fits else None
+            case "float":
+                fits = isinstance(value, (int, float)) and not isinstance(value, bool)
+                return (name, self.deliver(value)) if fits else None
+            case "str":
+                return None if isinstance(value, bool) else (name, self.deliver(value))
+            case _:
+                return None
 
     def patch(self, value: Value, patches: Patches) -> None:
         """Apply the value in the training process, before the script builds anything.

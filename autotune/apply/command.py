@@ -1,0 +1,110 @@
+"""The command line and environment that carry a config's flags and variables. Pure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autotune.core.change import Change, Env, Flag
+from autotune.core.trial import Launch
+
+
+def build_launch(
+    *,
+    script: str,
+    args: Sequence[str],
+    python: str,
+    cwd: str,
+    env: Mapping[str, str],
+    changes: Sequence[Change],
+    seed: int = 0,
+    cache_key: str = "",
+    protect: bool = True,
+    measure: bool = True,
+) -> Launch:
+    """How to start one training process, as data.
+
+    An option the user gave is replaced where it stands, in whichever of its spellings; others
+    are added at the end (before a bare ``--``) as one word, ``--flag=value``, so that no value
+    can be taken for an option. Nothing passes through a shell.
+
+    Args:
+        script: Path of the script, made absolute against `cwd`.
+        args: The user's arguments of the script.
+        python: Interpreter.
+        cwd: The user's working directory.
+        env: Environment that the changes are merged into.
+        changes: From `autotune.apply.choose`.
+        seed, cache_key, protect, measure: As in `Launch`.
+    """
+    argv = with_flags(args, changes)
+    variables = {c.spelling.name: c.delivered for c in changes if isinstance(c.spelling, Env)}
+    return Launch(
+        command=(python, script, *argv),
+        script=os.path.normpath(os.path.join(cwd, script)),  # noqa: PTH118 (a pure join, no file is touched)
+        argv=argv,
+        python=python,
+        cwd=cwd,
+        env={**env, **variables},
+        changes=tuple(changes),
+        seed=seed,
+        cache_key=cache_key,
+        protect=protect,
+        measure=measure,
+    )
+
+
+def with_flags(args: Sequence[str], changes: Sequence[Change]) -> tuple[str, ...]:
+    """The arguments with every `Flag` change in place, each option once."""
+    words = list(args)
+    end = words.index("--") if "--" in words else len(words)
+    options, positional = words[:end], words[end:]
+    for change in changes:
+        if isinstance(change.spelling, Flag):
+            options = _placed(options, change.spelling.names, change.delivered)
+    return (*options, *positional)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Words ``at`` up to ``at + length`` give the option."""
+
+    at: int
+    length: int
+
+
+def _placed(words: list[str], names: tuple[str, ...], value: str) -> list[str]:
+    """Replace the first occurrence, drop further ones; append where there is none."""
+    written = f"{names[0]}={value}" if value else names[0]
+    result: list[str] = []
+    placed = False
+    at = 0
+    while at < len(words):
+        found = _occurrence(words, at, names, takes_value=bool(value))
+        if found is None:
+            result.append(words[at])
+            at += 1
+            continue
+        if not placed:
+            result.append(written)
+            placed = True
+        at += found.length
+    return result if placed else [*result, written]
+
+
+def _occurrence(words: Sequence[str], at: int, names: tuple[str, ...], *, takes_value: bool) -> _Found | None:
+    word = words[at]
+    if word in names:
+        has_value = takes_value and at + 1 < len(words)
+        return _Found(at, 2 if has_value else 1)
+    for name in names:
+        if word.startswith(f"{name}="):
+            return _Found(at, 1)
+        if takes_value and _is_short(name) and word.startswith(name) and word[2:].isdecimal():
+            return _Found(at, 1)
+    return None
+
+
+def _is_short(name: str) -> bool:
+    return len(name) == 2 and name[0] == "-" and name[1] != "-"

@@ -1,0 +1,43 @@
+"""The environment of a training process: the user's own, plus quiet defaults. Pure.
+
+The copy is taken in the driver before Ray starts: Ray writes ``OMP_NUM_THREADS`` and others into
+its workers, and a trial that inherited them would measure another program.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_NO_TELEMETRY: Final = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+}
+_NO_LOGGERS: Final = {
+    "WANDB_MODE": "disabled",
+    "COMET_MODE": "DISABLED",
+    "CLEARML_OFFLINE_MODE": "1",
+    "NEPTUNE_MODE": "debug",
+}
+_OURS: Final = ("AUTOTUNE_PLAN", "AUTOTUNE_TRIAL")
+
+
+def user_environment(environ: Mapping[str, str], *, keep_loggers: bool, trial: bool) -> dict[str, str]:
+    """A copy of the user's environment for a training process.
+
+    What the user set stays; defaults are only added where nothing is set.
+
+    Args:
+        environ: `os.environ` as it was before anything of ours changed it.
+        keep_loggers: Leave the script's own trackers (wandb, comet, clearml, neptune) on.
+        trial: False for `apply`, the user's real run: nothing is added.
+    """
+    copy = {name: value for name, value in environ.items() if name not in _OURS}
+    if not trial:
+        return copy
+    defaults = _NO_TELEMETRY if keep_loggers else {**_NO_TELEMETRY, **_NO_LOGGERS}
+    return {**defaults, **copy}

@@ -1,0 +1,36 @@
+"""`autotune resume`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Optional
+
+import typer
+
+
+def resume(
+    study: Annotated[Optional[str], typer.Argument(help="Label, id, or the beginning of one; else the latest.")] = None,
+    *,
+    budget: Annotated[str, typer.Option(metavar="30m", help="More wall time from now; else what is left.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout at the end.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    exit_zero: Annotated[bool, typer.Option("--exit-zero", help="End with 0 where nothing beats the script.")] = False,
+) -> int:
+    """Go on with a search that was stopped; no finished trial is run again."""
+    from autotune.cli.ended import guarded, searched
+    from autotune.cli.spec import budget_s
+
+    with guarded(as_json=json):
+        seconds = budget_s(budget) if budget else None
+        from autotune.store.paths import find_study
+
+        path = find_study(study)
+        from autotune.driver import tune
+        from autotune.report.text import Progress
+
+        progress = Progress(sys.stderr, quiet=quiet)
+        try:
+            end = tune.resume_search(path, budget_s=seconds, listeners=[progress])
+        finally:
+            progress.close()
+        return searched(end, as_json=json, exit_zero=exit_zero)

@@ -1,0 +1,206 @@
+"""Options of `search` -> `StudySpec`, everything checked before anything runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.errors import InvalidBudget, UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from autotune.cli.command import Command
+    from autotune.core.study import StudySpec
+
+MIN_BUDGET_S = 20.0
+"""Below it not even two baseline runs of a tiny script and one other fit."""
+
+SAMPLERS = ("staged", "tpe", "nsga2", "random")
+DRIVERS = ("ray", "inline")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """What was typed, as it was typed; see `autotune search --help`."""
+
+    budget: str
+    space: str = "default"
+    sets: tuple[str, ...] = ()
+    fixes: tuple[str, ...] = ()
+    knobs: tuple[str, ...] = ()
+    max_memory: str = ""
+    effective_batch: str = "explore"
+    driver: str = "ray"
+    address: str = ""
+    tracking_uri: str = ""
+    experiment: str = ""
+    trials: int | None = None
+    seed: int = 0
+    out: str = "best.yaml"
+    run_steps: int | None = None
+    keep_loggers: bool = False
+    sampler: str = "staged"
+    concurrency: int = 0
+    label: str = ""
+
+
+def version() -> str:
+    """The installed version, empty where the package is not installed."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("autotune-training")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def budget_s(text: str) -> float:
+    """A budget in seconds.
+
+    Raises:
+        InvalidBudget: No duration, or too short for a search.
+    """
+    from autotune.edge.duration import duration_s
+
+    seconds = duration_s(text)
+    if seconds < MIN_BUDGET_S:
+        raise InvalidBudget(
+            f'a budget of "{text}" is too short for a search: at least {MIN_BUDGET_S:.0f}s',
+            hint="the script's start-up counts, about ten times over: 10m is a good first try",
+        )
+    return seconds
+
+
+def one_of(option: str, value: str, known: tuple[str, ...]) -> str:
+    """The value, if it is one of those known.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if value in known:
+        return value
+    hint = did_you_mean(value, known) or f"one of: {', '.join(known)}"
+    raise UsageError(f'{option} "{value}" is not known', hint=hint)
+
+
+def effective_batch(text: str) -> str:
+    """``explore``, ``keep`` or ``LO..HI``, checked.
+
+    Raises:
+        UsageError: None of these.
+    """
+    bounds = re.fullmatch(r"(\d+)\.\.(\d+)", text)
+    if bounds is None:
+        return one_of("--effective-batch", text, ("explore", "keep"))
+    if not 0 < int(bounds[1]) <= int(bounds[2]):
+        raise UsageError(f'--effective-batch "{text}" holds no batch', hint="the smaller bound comes first: 64..1024")
+    return text
+
+
+def out_path(text: str) -> str:
+    """Where best.yaml goes, absolute and writable.
+
+    Raises:
+        UsageError: It is a folder, or lies in none.
+    """
+    path = Path(text).expanduser().absolute()
+    if path.is_dir():
+        raise UsageError(f"--out {text} is a folder", hint=f"name the file: --out {os.path.join(text, 'best.yaml')}")
+    if not path.parent.is_dir():
+        raise UsageError(f"--out {text}: there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise UsageError(f"--out {text}: {path.parent} cannot be written to", hint="choose another place with --out")
+    return str(path)
+
+
+def build_spec(command: Command, options: SearchOptions) -> StudySpec:
+    """The specification that was typed.
+
+    Raises:
+        UsageError: Anything in it cannot be carried out.
+    """
+    from autotune.core.study import Budget, StudySpec
+    from autotune.edge.preset import load_space
+    from autotune.store.paths import new_id
+
+    cwd = str(Path.cwd())
+    seconds = budget_s(options.budget)
+    space = load_space(
+        options.space, cwd=cwd, sets=options.sets, fixes=options.fixes, only=options.knobs
+    )
+    _positive("--trials", options.trials)
+    _positive("--run-steps", options.run_steps)
+    if options.concurrency < 0:
+        raise UsageError(f"--concurrency {options.concurrency} is negative", hint="0 lets the driver decide")
+    driver = one_of("--driver", options.driver, DRIVERS)
+    if options.address and driver != "ray":
+        raise UsageError("--address names a Ray cluster, and --driver is inline", hint="leave one of them out")
+    return StudySpec(
+        study_id=new_id(),
+        label=_label(options.label, command.script),
+        script=command.script,
+        args=command.args,
+        cwd=cwd,
+        python=command.python,
+        space=space,
+        budget=Budget(seconds=seconds, trials=options.trials),
+        effective_batch=effective_batch(options.effective_batch),
+        max_memory_bytes=_memory(options.max_memory),
+        run_steps=options.run_steps,
+        seed=options.seed,
+        driver=driver,
+        ray_address=options.address,
+        tracking_uri=options.tracking_uri,
+        experiment=options.experiment,
+        out=out_path(options.out),
+        keep_loggers=options.keep_loggers,
+        concurrency=options.concurrency,
+        sampler=one_of("--sampler", options.sampler, SAMPLERS),
+        git_commit=_git_commit(Path(command.script).parent),
+        version=version(),
+    )
+
+
+def _positive(option: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise UsageError(f"{option} {value} is not positive")
+
+
+def _memory(text: str) -> int | None:
+    if not text:
+        return None
+    from autotune.edge.memory import memory_bytes
+
+    return memory_bytes(text)
+
+
+def _label(text: str, script: str) -> str:
+    from autotune.store.paths import is_label, new_label, studies
+
+    if text and not is_label(text):
+        raise UsageError(f'--label "{text}" is no label', hint="letters, digits, dot, dash and underscore, at most 64")
+    label = text or new_label(script, time.time())
+    taken = {study.label for study in studies()}
+    if label not in taken:
+        return label
+    if text:
+        raise UsageError(f'a study is called "{text}" already', hint="autotune list shows them; choose another --label")
+    return next(name for name in (f"{label}-{n}" for n in range(2, len(taken) + 3)) if name not in taken)
+
+
+def _git_commit(folder: Path) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603
+            ["git", "-C", str(folder), "rev-parse", "--short=12", "HEAD"],  # noqa: S607
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

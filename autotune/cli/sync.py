@@ -1,0 +1,38 @@
+"""`autotune sync`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Optional
+
+import typer
+
+from autotune.errors import TrackerUnavailable
+
+
+def sync(
+    study: Annotated[Optional[str], typer.Argument(help="Label, id, or the beginning of one; else the latest.")] = None,
+    *,
+    wait: Annotated[str, typer.Option(metavar="60s", help="Give up after this long.")] = "60s",
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> int:
+    """Send to MLflow what it has not received of a study."""
+    from autotune.cli.ended import guarded, print_json
+
+    with guarded(as_json=json):
+        from autotune.edge.duration import duration_s
+        from autotune.store.paths import find_study
+
+        deadline_s, path = duration_s(wait), find_study(study)
+        from autotune.driver.sync import sync_study
+
+        unsent = sync_study(path, deadline_s)
+        if unsent:
+            raise TrackerUnavailable(
+                f"{unsent} records of {path.name} could not be sent to MLflow",
+                hint="is the store reachable? autotune doctor --check-mlflow; then sync again, nothing is lost",
+            )
+    if json:
+        print_json({"schema": "autotune.sync/v1", "study": path.name, "unsent": 0, "exit": 0})
+    else:
+        print(f"MLflow has everything of {path.name}")
+    return 0

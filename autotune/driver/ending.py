@@ -1,0 +1,84 @@
+"""How a search ends: its exit code, or the error that says why there is no answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.core.pick import answer
+from autotune.core.trial import FailureKind, Stage
+from autotune.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_NO,
+    EXIT_STOPPED,
+    EXIT_YES,
+    AutotuneError,
+    NothingFeasible,
+    ScriptError,
+    StoreError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from autotune.core.pick import Answer
+    from autotune.core.study import Study
+    from autotune.core.trial import Trial
+
+
+class StoppedEarly(AutotuneError):
+    """Stopped by the user before there was a baseline; resumable."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
+def answer_or_none(study: Study) -> Answer | None:
+    """The answer as of now; None where the script was never measured as it is."""
+    if not any(trial.measurement for trial in study.baseline):
+        return None
+    return answer(study)
+
+
+def exit_code(study: Study, found: Answer) -> int:
+    """0 where something beats the baseline, 1 where nothing does, or how it was stopped.
+
+    Raises:
+        NothingFeasible: The user's memory bound admits neither the script nor anything tried.
+    """
+    if study.stopped == "interrupted":
+        return EXIT_INTERRUPTED
+    if study.stopped == "signal":
+        return EXIT_STOPPED
+    bound = study.spec.max_memory_bytes
+    if bound is not None and not found.is_better and (found.baseline_peak_bytes or 0) > bound:
+        message = f"no configuration fits into {bound / 2**30:.2f} GiB, not even {Path(study.spec.script).name} as it is"
+        raise NothingFeasible(message, hint="raise --max-memory")
+    return EXIT_YES if found.is_better else EXIT_NO
+
+
+def why_nothing(study: Study) -> AutotuneError:
+    """The error for a study without a measured baseline: what happened, its last lines, a remedy."""
+    script = Path(study.spec.script).name
+    failed = next((t for t in study.told(Stage.BASELINE) if t.failure is not None), None)
+    if failed is None or failed.failure is None:
+        if study.stopped in ("interrupted", "signal"):
+            message = f"the search of {script} was stopped before its baseline was measured"
+            return StoppedEarly(message, hint=f"go on: autotune resume {study.spec.label}")
+        if study.stopped == "finished":
+            message = f"a budget of {study.spec.budget.seconds:.0f} s ended before {script} was measured once"
+            return UsageError(message, hint="give more time: --budget 10m")
+        return ScriptError(f"{script} was run, and nothing in it could be measured", hint=_hint_for(None))
+    tail = str(failed.failure.evidence.get("log_tail", ""))
+    if failed.failure.kind is FailureKind.DISK:
+        return StoreError(failed.failure.message, hint="free some space, then: autotune resume " + study.spec.label)
+    message = f"{script} fails without any change of ours: {failed.failure.message}"
+    return ScriptError(message + (f"\n{tail}" if tail else ""), hint=_hint_for(failed))
+
+
+def _hint_for(trial: Trial | None) -> str:
+    if trial is not None and trial.failure is not None:
+        kind = trial.failure.kind
+        if kind in (FailureKind.NO_METRIC, FailureKind.WARMUP_SHORT):
+            return "give it more to do (more epochs or steps) so that a steady part can be measured"
+        if kind.family.value == "hang":
+            return "a trial needs to start and make some steps within the budget; give a longer --budget"
+    return "run the script by itself first, without autotune"

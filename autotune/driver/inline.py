@@ -1,0 +1,34 @@
+"""The plain loop: one trial after the other in this process's children, without Ray."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autotune.driver.session import Session
+    from autotune.launch.runner import Runner
+
+
+class InlineDriver:
+    """Runs a session to its end with one runner.
+
+    Args:
+        session: What to run.
+        runner: How one assignment is run; closed over by `stop` so that a signal ends it.
+    """
+
+    def __init__(self, session: Session, runner: Runner) -> None:
+        self._session = session
+        self._runner = runner
+
+    def run(self) -> None:
+        """Return when nothing is left to do."""
+        while (assignment := self._session.ask()) is not None:
+            self._session.start(assignment)
+            for ended in self._runner.run(assignment):
+                self._session.tell(assignment.uid, ended)
+            self._session.lost(assignment.uid, "the runner ended without an outcome")
+
+    def interrupt(self) -> None:
+        """End the running trial soon; `run` returns after it. For signal handlers."""
+        self._runner.stop()

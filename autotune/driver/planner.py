@@ -1,0 +1,120 @@
+"""From a trial to an assignment: everything one process needs, or the reason why it cannot be."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autotune.apply.choose import choose
+from autotune.apply.command import build_launch
+from autotune.apply.space import build_space
+from autotune.core.trial import Assignment, Failure, FailureKind, Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autotune.core.change import Change, Refusal
+    from autotune.core.config import Config
+    from autotune.core.facts import Facts
+    from autotune.core.space import SearchSpace
+    from autotune.core.study import Study, StudySpec
+    from autotune.core.trial import Trial
+    from autotune.knobs.base import Knob
+
+Dead = frozenset[tuple[str, str]]
+"""(knob, how) pairs that were handed over in this study and seen not to act."""
+
+
+def dead_ways(study: Study) -> Dead:
+    """Ways that a trial of this study has shown not to act, read off its failures."""
+    found: set[tuple[str, str]] = set()
+    for trial in study.told():
+        failure = trial.failure
+        if failure is not None and failure.kind is FailureKind.CONFIG_REJECTED:
+            knob, how = failure.evidence.get("knob", ""), failure.evidence.get("how", "")
+            if isinstance(knob, str) and isinstance(how, str) and knob and how == "flag":
+                found.add((knob, how))
+    return frozenset(found)
+
+
+class Planner:
+    """Builds spaces and assignments from a study; holds the knobs and the user's environment.
+
+    Args:
+        knobs: By name, in order of expected gain.
+        environ: The environment of training processes, the user's own with quiet defaults.
+        memory_limit_bytes: What a trial's process tree may use at most; 0 for no limit.
+    """
+
+    def __init__(
+        self, *, knobs: Mapping[str, Knob], environ: Mapping[str, str], memory_limit_bytes: int
+    ) -> None:
+        self._knobs = knobs
+        self._environ = environ
+        self._memory_limit_bytes = memory_limit_bytes
+
+    def space(
+        self, spec: StudySpec, facts: Facts, dead: Dead = frozenset()
+    ) -> tuple[SearchSpace, dict[str, str]]:
+        """The space this script has, and the knobs that are not varied with their reasons."""
+        return build_space(spec.space, facts, self._knobs, dead=dead)
+
+    def changes(
+        self, config: Config, facts: Facts, dead: Dead = frozenset()
+    ) -> tuple[Sequence[Change], Sequence[Refusal]]:
+        """How each knob of a config reaches the script."""
+        return choose(config, facts, self._knobs, dead=dead)
+
+    def assign(self, study: Study, trial: Trial) -> Assignment | Failure:
+        """The process that measures this trial, or a Failure where a knob has no way."""
+        facts, spec = study.facts, study.spec
+        if facts is None:
+            return Failure(kind=FailureKind.INFRA_LOST, message="nothing is known about the script yet")
+        changes, refusals = self.changes(trial.config, facts, dead_ways(study))
+        if refusals:
+            first = refusals[0]
+            return Failure(
+                kind=FailureKind.CONFIG_REJECTED,
+                message=f"{first.knob}: {first.reason}",
+                evidence={"knob": first.knob, "how": "none"},
+            )
+        launch = build_launch(
+            script=spec.script,
+            args=spec.args,
+            python=spec.python,
+            cwd=spec.cwd,
+            env=self._environ,
+            changes=changes,
+            seed=trial.seed,
+            cache_key=cache_key(trial.config, facts),
+        )
+        return Assignment(
+            uid=f"t{trial.number:04d}-a{trial.attempt}-{secrets.token_hex(3)}",
+            study_id=spec.study_id,
+            attempt=trial.attempt,
+            launch=launch,
+            segments=(Segment(trial=trial.number, config=trial.config, fidelity=trial.fidelity),),
+            memory_limit_bytes=self._memory_limit_bytes,
+        )
+
+
+def cache_key(config: Config, facts: Facts) -> str:
+    """Names the compile caches of one config under one script and one set of versions."""
+    versions = dict(facts.host.versions) | (dict(facts.run.versions) if facts.run else {})
+    told = "|".join((facts.script.sha256, repr(sorted(versions.items())), facts.host.cpu_model))
+    return f"{config.digest}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+
+
+def clipped(trial: Trial, deadline_s: float) -> Trial:
+    """The trial with its deadline, and the parts of it, brought inside what is left."""
+    fidelity = trial.fidelity
+    if fidelity.deadline_s <= deadline_s:
+        return trial
+    return replace(
+        trial,
+        fidelity=replace(
+            fidelity, deadline_s=deadline_s, setup_s=min(fidelity.setup_s, deadline_s), loss_samples=fidelity.loss_samples
+        ),
+    )

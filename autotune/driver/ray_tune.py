@@ -1,0 +1,314 @@
+"""Ray Tune as the loop: the only module that imports ray.
+
+One Tune trial is one `Assignment`. The trainable supervises a guarded process and holds neither
+torch nor a device, so its actor is reused. A trial that fails is a result; an error of Tune's is
+the loss of an actor or a node and nothing else. Nothing of Ray's state is ever read back.
+"""
+
+from __future__ import annotations
+
+import _thread
+import logging
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
+
+import ray
+from ray import tune
+from ray.tune.search import Searcher
+
+from autotune.core import wire
+from autotune.core.trial import Assignment
+from autotune.errors import RayUnavailable
+from autotune.launch.process import LocalRunner
+from autotune.launch.runner import Ended
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.driver.session import Session
+
+log = logging.getLogger(__name__)
+
+SCHEDULING_S = 60.0
+"""A trial that was asked and has not started by then waits for something that will not come."""
+
+OBJECT_STORE_BYTES = 100 * 1024 * 1024
+"""Only assignments and outcomes travel, some kilobytes each; Ray's floor is 75 MB."""
+
+
+class _Breaking:
+    """Breaks the main thread out of Tune's loop, but never out of the middle of a session call.
+
+    A signal arrives between any two bytecodes; while the session is being told something it only
+    leaves a mark, and the loop breaks when that call has ended.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._wanted = False
+
+    def __enter__(self) -> None:
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if self._wanted and not self._depth:
+            self._wanted = False
+            raise KeyboardInterrupt
+
+    def now(self) -> None:
+        """Raise KeyboardInterrupt here, or at the end of the session call that is under way."""
+        if self._depth:
+            self._wanted = True
+        else:
+            raise KeyboardInterrupt
+
+
+class SessionSearcher(Searcher):
+    """An adapter of `Session`; holds no state that the journal does not hold."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+        self._open: dict[str, Assignment] = {}
+        self.started = threading.Event()
+        self.breaking = _Breaking()
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """The next assignment; None while there is none, FINISHED when there will be none."""
+        with self.breaking:
+            assignment = self._session.ask()
+        if assignment is None:
+            return Searcher.FINISHED if self._session.is_over or self._session.stopping else None
+        self._open[trial_id] = assignment
+        self.started.clear()
+        return {"assignment": wire.dumps(assignment)}
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """One message of the trainable: that it starts, or an outcome."""
+        assignment = self._open.get(trial_id)
+        if assignment is None:
+            return
+        self.started.set()
+        with self.breaking:
+            if result.get("begins"):
+                self._session.start(assignment)
+            elif text := result.get("ended"):
+                self._session.tell(assignment.uid, wire.loads(Ended, text))
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Carries no data: what was not told by now is lost and asked again."""
+        assignment = self._open.pop(trial_id, None)
+        if assignment is not None:
+            with self.breaking:
+                self._session.lost(assignment.uid, "the Ray worker that ran it was lost")
+
+    def waiting(self) -> bool:
+        """Something was asked and has not started."""
+        return bool(self._open) and not self.started.is_set()
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: the journal is the state."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing: a search is resumed from the journal."""
+
+
+class Launcher(tune.Trainable):
+    """Runs one assignment in a guarded process; reports its start, its outcomes, its end."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Called once per actor."""
+        self._take(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """The same actor runs the next assignment."""
+        self._take(new_config)
+        return True
+
+    def _take(self, config: dict[str, Any]) -> None:
+        self._assignment = wire.loads(Assignment, config["assignment"])
+        self._outcomes: Iterator[Ended] | None = None
+        self._study_dir = Path(config["study_dir"])
+        self._isolation = str(config["isolation"])
+
+    def step(self) -> dict[str, Any]:
+        """The first result says that it begins, the last that it is done, those between are outcomes."""
+        if self._outcomes is None:
+            self._study_dir.mkdir(parents=True, exist_ok=True)
+            runner = LocalRunner(study_dir=self._study_dir, isolation=self._isolation)
+            self._outcomes = runner.run(self._assignment)
+            return {"begins": True, "ended": ""}
+        ended = next(self._outcomes, None)
+        if ended is None:
+            return {"begins": False, "ended": "", "done": True}
+        return {"begins": False, "ended": wire.dumps(ended)}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Nothing to keep: a trial is never continued."""
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Nothing to load."""
+
+
+class RayDriver:
+    """Runs a session by Ray Tune, on a local Ray of its own or on an existing cluster.
+
+    Args:
+        session: What to run.
+        study_dir: Where trials write on their node.
+        isolation: Handed to the runner.
+        address: Of an existing cluster; empty starts a local Ray that ends with us.
+        concurrency: Trials at once; 0 = one per GPU, one on a machine without.
+    """
+
+    def __init__(
+        self, session: Session, *, study_dir: Path, isolation: str, address: str = "", concurrency: int = 0
+    ) -> None:
+        self._session = session
+        self._study_dir = study_dir
+        self._isolation = isolation
+        self._address = address
+        self._concurrency = concurrency
+        self._temp = ""
+        self._searcher: SessionSearcher | None = None
+        self._broken = ""
+        self._over = threading.Event()
+
+    def connect(self) -> None:
+        """Start or reach Ray.
+
+        Raises:
+            RayUnavailable: With the mode of authentication on our side in the message.
+        """
+        try:
+            if self._address:
+                os.environ.setdefault("RAY_AUTH_MODE", _mode_of_the_user())
+                ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
+            else:
+                self._start_local()
+        except (ConnectionError, RuntimeError, TimeoutError, OSError, ValueError) as error:
+            where = self._address or "a local Ray"
+            message = f"{where} could not be reached: {str(error).splitlines()[0] if str(error) else error!r}"
+            mode = os.environ.get("RAY_AUTH_MODE", "unset")
+            hint = f"RAY_AUTH_MODE is {mode} on this side; the cluster's must be the same. Or: --driver inline"
+            raise RayUnavailable(message, hint=hint) from error
+
+    def _start_local(self) -> None:
+        # Sockets live below this folder and their paths are limited to 107 bytes.
+        self._temp = tempfile.mkdtemp(prefix="at-ray-")
+        token = Path(self._temp) / "token"
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_hex(32))
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
+        os.environ.pop("RAY_ADDRESS", None)
+        ray.init(
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=OBJECT_STORE_BYTES,
+            _temp_dir=self._temp,
+        )
+
+    def run(self) -> None:
+        """Return when nothing is left to do.
+
+        Raises:
+            RayUnavailable: Nothing could be scheduled, with what is missing.
+        """
+        searcher = SessionSearcher(self._session)
+        threading.Thread(target=self._watch, args=(searcher,), daemon=True).start()
+        gpus = 1 if ray.cluster_resources().get("GPU", 0) >= 1 else 0
+        trainable = tune.with_resources(Launcher, {"cpu": 1, "gpu": gpus})
+        tuner = tune.Tuner(
+            trainable,
+            param_space={"study_dir": str(self._study_dir), "isolation": self._isolation},
+            tune_config=tune.TuneConfig(
+                search_alg=searcher,
+                num_samples=-1,
+                max_concurrent_trials=self._slots(gpus),
+                reuse_actors=True,
+            ),
+            run_config=tune.RunConfig(
+                name="tune",
+                storage_path=str(self._study_dir / "ray"),
+                failure_config=tune.FailureConfig(max_failures=0),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
+                verbose=0,
+            ),
+        )
+        try:
+            self._searcher = searcher
+            with _Quiet():
+                tuner.fit()
+        except KeyboardInterrupt:
+            if not self._session.stopping and not self._broken:
+                raise
+        finally:
+            self._searcher = None
+            self._over.set()
+        if self._broken:
+            raise RayUnavailable(self._broken, hint="free the resource, add a node, or use --driver inline")
+
+    def _slots(self, gpus: int) -> int:
+        if self._concurrency:
+            return self._concurrency
+        return max(1, int(ray.cluster_resources().get("GPU", 1))) if gpus else 1
+
+    def interrupt(self) -> None:
+        """Break Tune's loop. For signal handlers of the main thread."""
+        searcher, self._searcher = self._searcher, None
+        if searcher is not None:
+            searcher.breaking.now()
+
+    def _watch(self, searcher: SessionSearcher) -> None:
+        """A placement that never comes is an error here; Tune itself would wait for ever."""
+        waited_s = 0.0
+        while not self._over.wait(1.0):
+            waited_s = waited_s + 1.0 if searcher.waiting() else 0.0
+            if waited_s >= SCHEDULING_S and self._searcher is not None:
+                have = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
+                self._broken = f"no trial could start within {SCHEDULING_S:.0f} s; Ray has free: {have}"
+                self._session.stop("backend")
+                _thread.interrupt_main()
+                return
+
+    def close(self) -> None:
+        """Disconnect; ends the Ray that we started, and only that one."""
+        ray.shutdown()
+        if self._temp:
+            shutil.rmtree(self._temp, ignore_errors=True)
+
+
+def _mode_of_the_user() -> str:
+    given = any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    return "token" if given else "disabled"
+
+
+class _Quiet:
+    """Tune's own printing goes nowhere: stdout is the user's answer, stderr our progress."""
+
+    def __enter__(self) -> None:
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        logging.getLogger("ray.tune").setLevel(logging.ERROR)
+        self._stdout = sys.stdout
+        self._null = open(os.devnull, "w", encoding="utf-8")
+        sys.stdout = self._null
+
+    def __exit__(self, *_: object) -> None:
+        sys.stdout = self._stdout
+        self._null.close()

@@ -1,0 +1,327 @@
+"""Session: the one state machine. Every driver is a loop around `ask` and `tell`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autotune.core.trial import (
+    Assignment,
+    Failure,
+    FailureKind,
+    Family,
+    Measurement,
+    Stage,
+    Trial,
+    TrialState,
+)
+from autotune.core.wire import to_wire
+from autotune.driver.planner import clipped, dead_ways
+from autotune.launch.runner import Ended
+from autotune.store.outbox import rows_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from autotune.clock import Clock
+    from autotune.core.study import Study
+    from autotune.driver.planner import Planner
+    from autotune.report.listener import Listener
+    from autotune.search.strategy import Strategy
+    from autotune.store.journal import Journal
+
+log = logging.getLogger(__name__)
+
+ENDING_S = 3.0
+"""Kept back for the answer, best.yaml and the last events; measured at 0.2-1 s, times three."""
+
+KILL_S = 6.0
+"""A trial that reaches its deadline is gone this much later (TERM, 5 s of grace, KILL)."""
+
+SHORTEST_TRIAL_S = 4.0
+"""No process that could train starts, steps and ends in less; asking for one is waste."""
+
+CRASH_REPEAT_SHARE = 0.02
+"""A crash is repeated only where the repeat costs at most this share of what is left."""
+
+
+class Session:
+    """Asks the strategy, journals before anything is visible, tells the study, repeats what was lost.
+
+    Thread-safe: a driver may tell from another thread than it asks. Resuming is building a
+    Session from the refolded study; trials that were open are asked again.
+
+    Args:
+        journal: Open for writing; this session is its one writer.
+        study: Folded from the journal.
+        strategy: What to try next.
+        planner: Turns trials into assignments and facts into a space.
+        clock: For durations; never the wall clock.
+        elapsed_s: Budget spent before this object was made (earlier lives, start-up).
+        listeners: Told after the journal.
+    """
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        study: Study,
+        strategy: Strategy,
+        planner: Planner,
+        clock: Clock,
+        elapsed_s: float = 0.0,
+        listeners: Sequence[Listener] = (),
+    ) -> None:
+        self._journal = journal
+        self._study = study
+        self._strategy = strategy
+        self._planner = planner
+        self._clock = clock
+        self._began_s = clock.now_s() - elapsed_s
+        self._listeners = listeners
+        self._lock = threading.RLock()
+        self._running: dict[str, Assignment] = {}
+        self._waiting: list[Trial] = list(study.open_trials)
+        self._stopping = ""
+
+    # -- reading ------------------------------------------------------------------------------
+
+    @property
+    def study(self) -> Study:
+        """The study as of now."""
+        with self._lock:
+            return replace(self._study, elapsed_s=self.elapsed_s)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Budget spent, earlier lives included."""
+        return self._clock.now_s() - self._began_s
+
+    @property
+    def remaining_s(self) -> float:
+        """Budget left for trials; the ending is already taken off."""
+        return self._study.spec.budget.seconds - self.elapsed_s - ENDING_S
+
+    @property
+    def stopping(self) -> str:
+        """Why nothing more is asked, empty while the search goes on."""
+        return self._stopping
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing runs and nothing will be asked again."""
+        with self._lock:
+            if self._running:
+                return False
+            if self._stopping:
+                return True
+            return not self._waiting and self._strategy.is_finished(self._study, self.remaining_s)
+
+    # -- the loop's three calls ---------------------------------------------------------------
+
+    def ask(self) -> Assignment | None:
+        """The next process to run, journaled; None when there is none (now, or for good)."""
+        with self._lock:
+            while not self._stopping:
+                trial = self._next_trial()
+                if trial is None:
+                    return None
+                planned = self._planner.assign(self._study, trial)
+                uid = planned.uid if isinstance(planned, Assignment) else f"t{trial.number:04d}-refused"
+                self._append("asked", f"{trial.number}/{trial.attempt}", {"trial": trial, "uid": uid})
+                self._study = self._study.with_trial(trial)
+                if isinstance(planned, Assignment):
+                    self._running[uid] = planned
+                    return planned
+                self._close(trial, Ended(trial=trial.number, outcome=planned, seconds=0.0))
+            return None
+
+    def start(self, assignment: Assignment) -> None:
+        """The process is about to be started by whoever runs it."""
+        with self._lock:
+            trial = self._trial(assignment.trial)
+            data = {
+                "number": trial.number,
+                "attempt": trial.attempt,
+                "uid": assignment.uid,
+                "host": platform.node(),
+                "pid": os.getpid(),
+            }
+            self._append("started", f"{trial.number}/{trial.attempt}", data)
+            self._study = self._study.with_trial(replace(trial, state=TrialState.RUNNING))
+            self._tell_listeners(lambda listener: listener.trial_started(self.study, trial))
+
+    def tell(self, uid: str, ended: Ended) -> None:
+        """One trial of a running assignment has ended; idempotent, a late answer is only noted."""
+        with self._lock:
+            if uid not in self._running:
+                self._append("late", f"{uid}/{self._clock.wall_s()}", {"uid": uid, "number": ended.trial})
+                return
+            del self._running[uid]
+            trial = self._trial(ended.trial)
+            reason = self._repeat_reason(trial, ended)
+            if reason:
+                self._requeue(trial, reason)
+                return
+            knob = self._dead_flag(trial, ended)
+            self._close(trial, ended)
+            if knob:
+                self._ask_another_way(trial, knob)
+
+    def lost(self, uid: str, message: str) -> None:
+        """Whoever ran this assignment died without an answer."""
+        with self._lock:
+            assignment = self._running.get(uid)
+            if assignment is None:
+                return
+            failure = Failure(kind=FailureKind.INFRA_LOST, message=message)
+            self.tell(uid, Ended(trial=assignment.trial, outcome=failure, seconds=0.0))
+
+    # -- ending -------------------------------------------------------------------------------
+
+    def stop(self, why: str) -> None:
+        """Ask nothing more. Safe to call from a signal handler's thread; first reason wins."""
+        self._stopping = self._stopping or why
+
+    def close(self) -> Study:
+        """Write down how it ended; trials still open stay open and are asked again on resume."""
+        with self._lock:
+            why = self._stopping or "finished"
+            for uid in list(self._running):
+                trial = self._trial(self._running.pop(uid).trial)
+                self._requeue(trial, f"the search stopped: {why}")
+            self._study = replace(self._study, stopped=why, elapsed_s=self.elapsed_s)
+            self._append("stopped", str(self._journal.epoch), {"why": why, "elapsed_s": self.elapsed_s})
+            return self._study
+
+    def note(self, text: str) -> None:
+        """Something worth a line in the journal and on the screen."""
+        with self._lock:
+            self._append("noted", str(self._clock.wall_s()), {"text": text})
+        self._tell_listeners(lambda listener: listener.note(self.study, text))
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _next_trial(self) -> Trial | None:
+        left = self.remaining_s
+        if left < SHORTEST_TRIAL_S + KILL_S:
+            return None
+        if self._waiting:
+            again = self._waiting.pop(0)
+            return clipped(replace(again, state=TrialState.ASKED), left - KILL_S)
+        proposal = self._strategy.ask(self._study, left)
+        if proposal is None:
+            return None
+        number = max((t.number for t in self._study.trials), default=-1) + 1
+        trial = Trial(
+            number=number,
+            config=proposal.config,
+            stage=proposal.stage,
+            fidelity=proposal.fidelity,
+            reason=proposal.reason,
+            seed=proposal.seed,
+            group=proposal.group,
+        )
+        return clipped(trial, left - KILL_S)
+
+    def _trial(self, number: int) -> Trial:
+        return next(t for t in self._study.trials if t.number == number)
+
+    def _close(self, trial: Trial, ended: Ended) -> None:
+        told = replace(
+            trial,
+            state=TrialState.TOLD,
+            outcome=ended.outcome,
+            seconds=ended.seconds,
+            finished_s=self.elapsed_s,
+        )
+        wants_facts = self._study.facts is not None and self._study.facts.run is None
+        facts = ended.facts if wants_facts and isinstance(ended.outcome, Measurement) else None
+        data = {
+            "number": trial.number,
+            "attempt": trial.attempt,
+            "outcome": ended.outcome,
+            "seconds": ended.seconds,
+            "elapsed_s": self.elapsed_s,
+            "facts": facts,
+        }
+        self._append("told", f"{trial.number}/{trial.attempt}", data)
+        before = dead_ways(self._study)
+        self._study = replace(self._study.with_trial(told), elapsed_s=self.elapsed_s)
+        if facts is not None and self._study.facts is not None:
+            self._study = replace(self._study, facts=replace(self._study.facts, run=facts))
+        if facts is not None or dead_ways(self._study) != before:
+            self._rebuild_space()
+        self._judge_baseline(told)
+        self._tell_listeners(lambda listener: listener.trial_ended(self.study, told))
+
+    def _rebuild_space(self) -> None:
+        if self._study.facts is None or self._study.facts.run is None:
+            return
+        space, refusals = self._planner.space(self._study.spec, self._study.facts, dead_ways(self._study))
+        self._study = replace(self._study, space=space, refusals=refusals)
+
+    def _judge_baseline(self, trial: Trial) -> None:
+        if trial.stage is not Stage.BASELINE or trial.failure is None:
+            if trial.stage is Stage.BASELINE and self._study.facts is not None and self._study.facts.run is None:
+                self.stop("no_baseline")
+            return
+        if not any(t.measurement for t in self._study.baseline):
+            self.stop("disk" if trial.failure.kind is FailureKind.DISK else "no_baseline")
+
+    def _repeat_reason(self, trial: Trial, ended: Ended) -> str:
+        failure = ended.outcome if isinstance(ended.outcome, Failure) else None
+        if failure is None:
+            return ""
+        if self._stopping:
+            return f"the search stopped: {self._stopping}" if failure.kind is FailureKind.KILLED_USER else ""
+        if trial.attempt > failure.kind.repeats:
+            return ""
+        if failure.kind.family is Family.CRASH:
+            cheap = ended.seconds < CRASH_REPEAT_SHARE * self.remaining_s
+            return "" if trial.stage is Stage.BASELINE or not cheap else "to learn whether the crash repeats"
+        return failure.message
+
+    def _dead_flag(self, trial: Trial, ended: Ended) -> str:
+        """The knob whose option of the script did not act although another way is open, or ""."""
+        facts, failure = self._study.facts, ended.outcome
+        if facts is None or not isinstance(failure, Failure) or failure.kind is not FailureKind.CONFIG_REJECTED:
+            return ""
+        knob, how = str(failure.evidence.get("knob", "")), str(failure.evidence.get("how", ""))
+        known = dead_ways(self._study)
+        if how != "flag" or (knob, how) in known or self._stopping:
+            return ""
+        _, refusals = self._planner.changes(trial.config, facts, known | {(knob, how)})
+        return "" if refusals else knob
+
+    def _ask_another_way(self, trial: Trial, knob: str) -> None:
+        number = max(t.number for t in self._study.trials) + 1
+        reason = f"{knob} again by another way: the script's own option did not act"
+        self._waiting.append(replace(trial, number=number, attempt=1, reason=reason))
+
+    def _requeue(self, trial: Trial, reason: str) -> None:
+        self._append(
+            "requeued",
+            f"{trial.number}/{trial.attempt}",
+            {"number": trial.number, "attempt": trial.attempt, "reason": reason},
+        )
+        again = replace(trial, attempt=trial.attempt + 1, state=TrialState.ASKED)
+        self._study = self._study.with_trial(again)
+        if not self._stopping:
+            self._waiting.append(again)
+        self._tell_listeners(lambda listener: listener.note(self.study, f"trial {trial.number} again: {reason}"))
+
+    def _append(self, kind: str, key: str, data: Mapping[str, object]) -> None:
+        wired: dict[str, object] = to_wire(data)
+        self._journal.append(kind, f"{kind}/{key}", wired, outbox=rows_for(kind, wired))
+
+    def _tell_listeners(self, call: Callable[[Listener], None]) -> None:
+        for listener in self._listeners:
+            try:
+                call(listener)
+            except Exception:
+                log.exception("a listener failed; the search goes on")

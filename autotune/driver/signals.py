@@ -1,0 +1,57 @@
+"""What Ctrl-C and a scheduler's signals do to a search."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from autotune.errors import EXIT_INTERRUPTED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+log = logging.getLogger(__name__)
+
+SCHEDULER_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+
+
+@contextmanager
+def polite_ending(stop: Callable[[str], None]) -> Iterator[None]:
+    """Within it, the first Ctrl-C or scheduler's signal calls `stop`, the second Ctrl-C ends at once.
+
+    Ending at once leaves the running trial to its guard, which sees our death and cleans up.
+
+    Args:
+        stop: Called with ``interrupted`` or ``signal``; must return soon. It may raise
+            KeyboardInterrupt to break a loop that does not look.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    presses = 0
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        nonlocal presses
+        presses += 1
+        if presses > 1:
+            os._exit(EXIT_INTERRUPTED)
+        stop("interrupted")
+
+    def scheduled(number: int, frame: FrameType | None) -> None:
+        log.info("stopped by signal %d", number)
+        stop("signal")
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *SCHEDULER_SIGNALS)}
+    signal.signal(signal.SIGINT, interrupted)
+    for number in SCHEDULER_SIGNALS:
+        signal.signal(number, scheduled)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

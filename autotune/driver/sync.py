@@ -1,0 +1,297 @@
+"""Sends what the outbox holds to MLflow, from a thread of its own; delays no trial and never raises."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from autotune.errors import AutotuneError, StoreError
+from autotune.report.mlflow import MlflowSink, Refused, absolute_uri
+from autotune.store.fold import fold
+from autotune.store.journal import Journal
+from autotune.store.outbox import MLFLOW, OutboxRow
+from autotune.store.paths import default_artifact_root, default_tracking_uri
+from autotune.store.redact import is_incomplete, redact, restore
+
+if TYPE_CHECKING:
+    from autotune.core.facts import Facts
+    from autotune.core.pick import Answer
+    from autotune.core.space import SearchSpace
+    from autotune.core.study import Study, StudySpec
+
+log = logging.getLogger(__name__)
+
+IDLE_S = 1.0
+"""How long an empty outbox is left alone."""
+
+BACK_OFF_S = 1.0
+LONGEST_BACK_OFF_S = 60.0
+_BATCH = 50
+
+
+class Sink(Protocol):
+    """What rows are sent through."""
+
+    def open(self) -> None:
+        """Get ready; may be slow."""
+
+    def send(self, op: str, payload: Mapping[str, Any], study: Study, answer: Answer | None = None) -> None:
+        """Carry out one operation, harmless when repeated."""
+
+    def links(self) -> dict[str, str]:
+        """Name -> address of what to look at."""
+
+
+SinkFactory = Callable[[], Sink]
+
+
+class Syncer:
+    """One background thread between a journal's outbox and MLflow.
+
+    A store that does not answer is asked again after 1, 2, 4 ... 60 s, said once, and otherwise
+    ignored; rows stay in the journal. A row that MLflow refuses is set aside for this life, so
+    that it does not hold up those behind it.
+
+    Args:
+        journal: Open for writing; used from this thread for reading rows and acknowledging.
+        study: Gives the study as of now.
+        sink: Makes the sink; called in the thread, since it imports MLflow.
+        tracking_uri: Used to make the sink where none is given; empty for the default store.
+        experiment: Likewise; empty for ``autotune/<script stem>``.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        study: Callable[[], Study],
+        sink: SinkFactory | None = None,
+        *,
+        tracking_uri: str = "",
+        experiment: str = "",
+        idle_s: float = IDLE_S,
+        back_off_s: float = BACK_OFF_S,
+    ) -> None:
+        self._journal = journal
+        self._study = study
+        self._factory = sink or (lambda: mlflow_sink(tracking_uri, experiment))
+        self._idle_s = idle_s
+        self._back_off_s = back_off_s
+        self._sink: Sink | None = None
+        self._thread: threading.Thread | None = None
+        self._state = threading.Condition()
+        self._is_open = False
+        self._failures = 0
+        self._attempts = 0
+        self._closing = False
+        self._nudged = False
+        self._is_idle = False
+        self._aside: set[int] = set()
+        self._warned = False
+
+    def start(self) -> None:
+        """Begin to send; a repeat does nothing."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="autotune-sync", daemon=True)
+            self._thread.start()
+
+    def warm_up(self, timeout_s: float) -> bool:
+        """Wait until the store was opened, so that this work does not fall into a measurement.
+
+        Ends early where the first try failed.
+
+        Args:
+            timeout_s: At most so long.
+
+        Returns:
+            Whether the store is open.
+        """
+        self.start()
+        with self._state:
+            self._state.wait_for(lambda: self._is_open or self._failures > 0, timeout=max(0.0, timeout_s))
+            return self._is_open
+
+    def flush(self, deadline_s: float) -> int:
+        """Send what is left and end the thread.
+
+        Args:
+            deadline_s: At most so long. A store that does not answer ends it sooner.
+
+        Returns:
+            How many rows were not sent; they stay in the journal for `sync_study`.
+        """
+        self.start()
+        end_s = time.monotonic() + max(0.0, deadline_s)
+        with self._state:
+            tried = self._attempts
+            self._nudged = True
+            self._state.notify_all()
+
+            def done() -> bool:
+                # One fresh try that fails is enough: the budget is over.
+                return self._is_idle or (self._attempts > tried and self._failures > 0)
+
+            self._is_idle = False
+            self._state.wait_for(done, timeout=max(0.0, end_s - time.monotonic()))
+            self._closing = True
+            self._state.notify_all()
+        if self._thread is not None:
+            self._thread.join(timeout=max(0.0, min(0.2, end_s - time.monotonic())))
+        with contextlib.suppress(AutotuneError):
+            return self._journal.unsent(MLFLOW)
+        return 0
+
+    def links(self) -> dict[str, str]:
+        """Name -> address or command, best first; empty where nothing was sent."""
+        return self._sink.links() if self._sink is not None and self._is_open else {}
+
+    # -- the thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closing:
+            try:
+                sent_all = self._step()
+            except Exception as error:
+                # Whatever goes wrong here is no reason to end a search.
+                self._failed(error)
+                continue
+            with self._state:
+                self._is_open, self._failures = True, 0
+                self._attempts += 1
+                self._is_idle = sent_all
+                self._state.notify_all()
+                if sent_all:
+                    self._wait(self._idle_s)
+
+    def _step(self) -> bool:
+        """Send one batch; True where nothing was left to send."""
+        if self._sink is None:
+            self._sink = self._factory()
+        self._sink.open()
+        if not self._is_open:
+            with self._state:
+                self._is_open = True
+                self._state.notify_all()
+        # Rows set aside stay pending, so they are asked for on top.
+        rows = [r for r in self._journal.pending(MLFLOW, _BATCH + len(self._aside)) if r.seq not in self._aside]
+        for row in rows:
+            if self._closing:
+                return False
+            self._send(row)
+        return not rows
+
+    def _send(self, row: OutboxRow) -> None:
+        if self._sink is None:
+            return
+        study = self._study()
+        answer = _answer(study) if row.op == "study_ended" else None
+        payload = {**row.payload, "wall_s": row.wall_s}
+        if row.op == "study_ended":
+            study = replace(study, stopped=str(row.payload.get("why", "")) or study.stopped)
+            payload = {**payload, **_best_yaml(payload, self._journal.file.parent)}
+        try:
+            self._sink.send(row.op, payload, study, answer)
+        except Refused as error:
+            self._aside.add(row.seq)
+            self._say(error)
+            return
+        self._journal.ack(row.seq)
+
+    def _failed(self, error: Exception) -> None:
+        self._say(error)
+        with self._state:
+            self._failures += 1
+            self._attempts += 1
+            self._is_idle = False
+            self._state.notify_all()
+            self._wait(min(LONGEST_BACK_OFF_S, self._back_off_s * 2.0 ** min(self._failures - 1, 10)))
+
+    def _wait(self, seconds: float) -> None:
+        self._state.wait_for(lambda: self._closing or self._nudged, timeout=seconds)
+        self._nudged = False
+
+    def _say(self, error: Exception) -> None:
+        if self._closing and isinstance(error, StoreError):
+            return
+        if self._warned:
+            log.debug("still not sent", exc_info=error)
+            return
+        self._warned = True
+        text = error.message if isinstance(error, AutotuneError) else f"{type(error).__name__}: {error}"
+        log.warning("%s. The search goes on; `autotune sync` sends the records later.", redact(text).rstrip("."))
+
+
+def mlflow_sink(tracking_uri: str = "", experiment: str = "") -> MlflowSink:
+    """The sink for a store, the default one where none is named; secrets are kept out of it."""
+    default = default_tracking_uri()
+    uri = tracking_uri or default
+    root = default_artifact_root() if uri == default else None
+    return MlflowSink(uri, experiment, artifact_root=root, clean=redact)
+
+
+def sync_study(path: Path, deadline_s: float = 60.0, *, tracking_uri: str = "", sink: SinkFactory | None = None) -> int:
+    """Send what a study has not yet sent.
+
+    Args:
+        path: The study's directory.
+        deadline_s: At most so long.
+        tracking_uri: Instead of the one the study was started with.
+        sink: Makes the sink; for tests.
+
+    Returns:
+        How many rows are still unsent.
+
+    Raises:
+        StudyLocked: The study is being searched; that search sends by itself.
+        StoreError: Its journal cannot be read, or its tracking address held a secret that this
+            environment does not have.
+    """
+    with Journal.open(path, ballast_bytes=0) as journal:
+        study = fold(journal.entries(), build=_build)
+        uri = restore(tracking_uri or study.spec.tracking_uri)
+        if is_incomplete(uri):
+            message = f"the tracking address {uri} had a secret in it, which is not kept"
+            raise StoreError(message, hint="Give the address again: --tracking-uri.")
+        uri = absolute_uri(uri, study.spec.cwd)
+        if not journal.unsent(MLFLOW):
+            return 0
+        made = sink or (lambda: mlflow_sink(uri, study.spec.experiment))
+        syncer = Syncer(journal, lambda: study, made, idle_s=0.05)
+        syncer.start()
+        return syncer.flush(deadline_s)
+
+
+def _build(spec: StudySpec, facts: Facts) -> tuple[SearchSpace, dict[str, str]]:
+    from autotune.apply.space import build_space
+    from autotune.core.space import SearchSpace
+    from autotune.knobs.registry import builtin
+
+    # The knobs of another version may not fit; then the note lacks its table of untouched knobs.
+    try:
+        return build_space(spec.space, facts, builtin())
+    except Exception:
+        log.debug("the search space could not be built again", exc_info=True)
+        return SearchSpace(dimensions={}), {}
+
+
+def _answer(study: Study) -> Answer | None:
+    from autotune.core.pick import answer
+
+    if not any(trial.measurement for trial in study.baseline):
+        return None
+    return answer(study)
+
+
+def _best_yaml(payload: Mapping[str, Any], study_dir: Path) -> dict[str, str]:
+    if payload.get("best_yaml"):
+        return {}
+    try:
+        given = str(payload.get("best_yaml_path") or study_dir / "best.yaml")
+        return {"best_yaml": Path(given).read_text(encoding="utf-8")}
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,334 @@
+"""Wiring: from a specification to an answer. The only place where concrete classes are chosen."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.apply.choose import choose
+from autotune.apply.environment import user_environment
+from autotune.apply.space import build_space
+from autotune.clock import SystemClock
+from autotune.core.facts import Facts
+from autotune.core.wire import to_wire
+from autotune.driver.ending import answer_or_none, exit_code, why_nothing
+from autotune.driver.inline import InlineDriver
+from autotune.driver.planner import Planner, dead_ways
+from autotune.driver.session import Session
+from autotune.driver.signals import polite_ending
+from autotune.driver.sync import Syncer
+from autotune.errors import StoreError
+from autotune.export.best_config import write_best
+from autotune.inspection.host import host_facts
+from autotune.inspection.script import script_facts
+from autotune.knobs.registry import builtin
+from autotune.launch import enclosure
+from autotune.launch.process import LocalRunner
+from autotune.search.sampler import OptunaSampler
+from autotune.search.stages import Staged
+from autotune.store.fold import fold
+from autotune.store.journal import Journal
+from autotune.store.outbox import rows_for
+from autotune.store.paths import default_tracking_uri, study_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from autotune.core.change import Change
+    from autotune.core.config import Config
+    from autotune.core.pick import Answer
+    from autotune.core.space import SearchSpace
+    from autotune.core.study import Study, StudySpec
+    from autotune.knobs.base import Knob
+    from autotune.report.listener import Listener
+
+log = logging.getLogger(__name__)
+
+FLUSH_S = 15.0
+"""The sink gets this long after the end of the budget; the process is gone 20 s after it."""
+
+WARM_UP_SHARE = 0.1
+"""At most this share of the budget is waited for MLflow's store to open before the first trial."""
+
+HOST_MEMORY_SHARE = 0.9
+"""Of the memory that is free when the search begins; below Ray's own threshold of 0.95."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchEnd:
+    """How a search ended.
+
+    Args:
+        study: As it was closed.
+        answer: None where the script never worked.
+        exit_code: For the command line.
+        unsent: Rows that MLflow has not received; `autotune sync` sends them.
+        links: Name -> address or command, best first.
+        study_dir: Where everything lies.
+    """
+
+    study: Study
+    answer: Answer | None
+    exit_code: int
+    unsent: int
+    links: Mapping[str, str] = field(default_factory=dict[str, str])
+    study_dir: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRun:
+    """What a search would do, found without running the script.
+
+    Args:
+        facts: Static facts.
+        space: As far as it is known before the baseline has run.
+        refusals: Knob -> sentence.
+        ways: Knob -> how its values would reach the script.
+    """
+
+    spec: StudySpec
+    facts: Facts
+    space: SearchSpace
+    refusals: Mapping[str, str]
+    ways: Mapping[str, str]
+
+
+def plan_search(spec: StudySpec) -> DryRun:
+    """The plan of a search; nothing is run and nothing is written.
+
+    Raises:
+        UsageError: The space names nothing that this script has.
+    """
+    knobs = builtin()
+    facts = _static_facts(spec)
+    space, refusals = build_space(spec.space, facts, knobs)
+    ways: dict[str, str] = {}
+    for knob, dimension in space.dimensions.items():
+        other = next((v for v in dimension.values if v != dimension.own), None)
+        if other is not None and (config := space.complete({knob: other})) and not isinstance(config, str):
+            ways[knob] = ", ".join(sorted({c.spelling.text for c in choose(config, facts, knobs)[0]}))
+    return DryRun(spec=spec, facts=facts, space=space, refusals=refusals, ways=ways)
+
+
+def run_search(
+    spec: StudySpec, *, listeners: Sequence[Listener] = (), head_start_s: float = 0.0
+) -> SearchEnd:
+    """Search as specified, from nothing.
+
+    Args:
+        spec: What the user asked for.
+        listeners: Told as it goes.
+        head_start_s: Seconds of the budget already spent when this was called (start of Python).
+
+    Raises:
+        UsageError: Nothing could be searched; nothing was run.
+        ScriptError: The script fails by itself.
+        NothingFeasible: No configuration fits the bounds.
+        StoreError, BackendError: As their names say.
+    """
+    plan = plan_search(spec)
+    home = study_dir(spec.study_id)
+    home.mkdir(parents=True, exist_ok=True)
+    journal = Journal.create(home / "journal.db")
+    return _Search(spec, home, journal, listeners, head_start_s).begin(plan.facts)
+
+
+def resume_search(
+    directory: Path, *, budget_s: float | None = None, listeners: Sequence[Listener] = ()
+) -> SearchEnd:
+    """Go on with a study where its journal ends; no finished trial is run again.
+
+    Args:
+        directory: Of the study.
+        budget_s: A new total budget in seconds; None keeps the old one.
+        listeners: Told as it goes.
+    """
+    journal = Journal.open(directory / "journal.db")
+    folded = fold(journal.entries())
+    spec = folded.spec
+    if budget_s is not None:
+        spec = replace(spec, budget=replace(spec.budget, seconds=folded.elapsed_s + budget_s))
+    if folded.facts is None:
+        message = f"study {spec.label} ended before anything was known about the script"
+        raise StoreError(message, hint="start it again: autotune search")
+    return _Search(spec, directory, journal, listeners, 0.0).go_on()
+
+
+class _Search:
+    """One life of the driver over one study."""
+
+    def __init__(
+        self, spec: StudySpec, home: Path, journal: Journal, listeners: Sequence[Listener], head_start_s: float
+    ) -> None:
+        self._spec = spec
+        self._home = home
+        self._journal = journal
+        self._listeners = listeners
+        self._head_start_s = head_start_s
+        self._clock = SystemClock()
+        self._began_s = self._clock.now_s()
+        self._knobs = builtin()
+        # Copied before ray.init, which adds variables of its own to this process.
+        environ = user_environment(os.environ, keep_loggers=spec.keep_loggers, trial=True)
+        self._planner = Planner(knobs=self._knobs, environ=environ, memory_limit_bytes=_memory_limit(spec))
+
+    def begin(self, facts: Facts) -> SearchEnd:
+        self._append_opened()
+        self._append("inspected", "inspected/1", {"facts": facts})
+        return self._run()
+
+    def go_on(self) -> SearchEnd:
+        self._append_opened()
+        return self._run()
+
+    def _run(self) -> SearchEnd:
+        study = fold(self._journal.entries(), build=self._planner.space)
+        if dead_ways(study) and study.facts is not None and study.facts.run is not None:
+            space, refusals = self._planner.space(self._spec, study.facts, dead_ways(study))
+            study = replace(study, space=space, refusals=refusals)
+        study = replace(study, spec=self._spec, stopped="")
+        spent_s = study.elapsed_s + self._head_start_s + (self._clock.now_s() - self._began_s)
+        session = Session(
+            journal=self._journal,
+            study=study,
+            strategy=_strategy(self._spec.sampler),
+            planner=self._planner,
+            clock=self._clock,
+            elapsed_s=spent_s,
+            listeners=self._listeners,
+        )
+        uri = self._spec.tracking_uri or default_tracking_uri()
+        syncer = Syncer(
+            self._journal, lambda: session.study, tracking_uri=uri, experiment=self._spec.experiment
+        )
+        try:
+            return self._search(session, syncer)
+        finally:
+            self._journal.close()
+
+    def _search(self, session: Session, syncer: Syncer) -> SearchEnd:
+        self._tell(lambda listener: listener.study_began(session.study))
+        syncer.start()
+        if self._spec.driver == "ray":
+            self._by_ray(session, syncer)
+        else:
+            syncer.warm_up(WARM_UP_SHARE * self._spec.budget.seconds)
+            runner = LocalRunner(study_dir=self._home, isolation=_isolation(session.study))
+            driver = InlineDriver(session, runner)
+            with polite_ending(_stopper(session, driver.interrupt)):
+                driver.run()
+        return self._end(session, syncer)
+
+    def _by_ray(self, session: Session, syncer: Syncer) -> None:
+        from autotune.driver.ray_tune import RayDriver
+
+        driver = RayDriver(
+            session,
+            study_dir=self._home,
+            isolation=_isolation(session.study),
+            address=self._spec.ray_address,
+            concurrency=self._spec.concurrency,
+        )
+        try:
+            with polite_ending(_stopper(session, driver.interrupt)):
+                driver.connect()
+                syncer.warm_up(WARM_UP_SHARE * self._spec.budget.seconds)
+                with suppress(KeyboardInterrupt):
+                    driver.run()
+        finally:
+            driver.close()
+
+    def _end(self, session: Session, syncer: Syncer) -> SearchEnd:
+        study = session.study
+        found = answer_or_none(study)
+        if found is not None:
+            out = Path(self._spec.out)
+            write_best(out, study, found, self._changes_of(study))
+            write_best(self._home / "best.yaml", study, found, self._changes_of(study))
+        study = session.close()
+        unsent = syncer.flush(FLUSH_S)
+        self._tell(lambda listener: listener.study_ended(study))
+        if found is None:
+            raise why_nothing(study)
+        return SearchEnd(
+            study=study,
+            answer=found,
+            exit_code=exit_code(study, found),
+            unsent=unsent,
+            links=syncer.links(),
+            study_dir=self._home,
+        )
+
+    def _changes_of(self, study: Study) -> Callable[[Config], Sequence[Change]]:
+        facts = study.facts
+        if facts is None:
+            return lambda config: ()
+        return lambda config: self._planner.changes(config, facts, dead_ways(study))[0]
+
+    def _append_opened(self) -> None:
+        data = {
+            "spec": self._spec,
+            "wall_s": self._clock.wall_s(),
+            "host": "",
+            "pid": os.getpid(),
+            "version": self._spec.version,
+        }
+        self._append("opened", f"opened/{self._journal.epoch}", data)
+
+    def _append(self, kind: str, uid: str, data: Mapping[str, object]) -> None:
+        wired: dict[str, object] = to_wire(data)
+        self._journal.append(kind, uid, wired, outbox=rows_for(kind, wired))
+
+    def _tell(self, call: Callable[[Listener], None]) -> None:
+        for listener in self._listeners:
+            try:
+                call(listener)
+            except Exception:
+                log.exception("a listener failed; the search goes on")
+
+
+def _static_facts(spec: StudySpec) -> Facts:
+    host = replace(host_facts(), isolation=enclosure.available())
+    return Facts(host=host, script=script_facts(spec.script), effective_batch_rule=spec.effective_batch)
+
+
+def _isolation(study: Study) -> str:
+    return study.facts.host.isolation if study.facts is not None else "auto"
+
+
+def _strategy(sampler: str) -> Staged:
+    if sampler == "staged":
+        return Staged(OptunaSampler("tpe"))
+    return Staged(OptunaSampler(sampler), pure_sampler=True)
+
+
+def _memory_limit(spec: StudySpec) -> int:
+    """Bytes that a trial's process tree may take; the user's bound where training is on the CPU."""
+    host = host_facts()
+    free = int(HOST_MEMORY_SHARE * _available_bytes(host.memory_bytes))
+    if spec.max_memory_bytes is None or host.has_cuda:
+        return free
+    return min(free, spec.max_memory_bytes)
+
+
+def _available_bytes(total: int) -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return total
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            return min(total, int(line.split()[1]) * 1024)
+    return total
+
+
+def _stopper(session: Session, interrupt: Callable[[], None]) -> Callable[[str], None]:
+    def stop(why: str) -> None:
+        session.stop(why)
+        interrupt()
+
+    return stop

@@ -1,0 +1,143 @@
+"""Micro-batches per optimizer step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from autotune.core.change import Patch, Spelling
+from autotune.core.effect import Effect
+from autotune.knobs import batching
+from autotune.knobs.base import Knob, Patches
+from autotune.knobs.common import as_count, family, joined
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from autotune.core.config import Config, Value
+    from autotune.core.facts import Facts, RunFacts
+
+ACCUMULATION_OPTIONS = family(
+    "gradient-accumulation-steps",
+    "grad-accumulation-steps",
+    "accumulation-steps",
+    "grad-accum-steps",
+    "grad-accum",
+    "accum-steps",
+    "accumulate-grad-batches",
+    "accumulate",
+)
+
+
+class Accumulation(Knob):
+    """Micro-batches per optimizer step: what keeps the effective batch when the micro-batch changes.
+
+    Never sampled: effective batch over micro-batch. As little of it as possible is best on one
+    device.
+
+    Effect: EXACT; TRAINING with BatchNorm, NUMERIC with dropout. Unit: micro-batches.
+    Source: arXiv 2507.07101 (advises against it where memory allows the batch).
+    """
+
+    name: ClassVar[str] = "accumulation"
+    effect: ClassVar[Effect] = Effect.EXACT
+    ordinal: ClassVar[bool] = True
+    derived: ClassVar[bool] = True
+    unit: ClassVar[str] = "micro-batches"
+    helps: ClassVar[Sequence[str]] = ("memory",)
+    spellings: ClassVar[Sequence[Spelling]] = (ACCUMULATION_OPTIONS, Patch())
+
+    def own(self, facts: Facts) -> Value | None:
+        return batching.own_factor(facts)
+
+    def domain(self, facts: Facts) -> Sequence[Value]:
+        effectives = batching.effective_values(facts)
+        micro = batching.own_micro(facts)
+        ladder = () if micro is None else (micro * 2**k // 8 for k in range(7) if micro * 2**k % 8 == 0)
+        values = {"effective_batch": effectives, "batch_size": tuple(ladder)}
+        return joined(batching.factors(values, facts), self.own(facts))
+
+    def resolve(self, wanted: Value, facts: Facts) -> Value | None:
+        return self.own(facts) if wanted == "asis" else as_count(wanted, self.own(facts), least=1)
+
+    def refuse(self, facts: Facts) -> str | None:
+        if facts.script.flag(*ACCUMULATION_OPTIONS.names) is not None:
+            return None
+        return self.refuse_spelling(Patch(), facts)
+
+    def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:
+        run = facts.run
+        if not isinstance(spelling, Patch) or run is None:
+            return None
+        return _seams(run) or _mathematics(run) or _loop(facts)
+
+    def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
+        if {"batch_size", "effective_batch"} & set(varied):
+            return None
+        return "Accumulation follows batch_size and effective_batch, and neither is varied."
+
+    def follow(self, values: Mapping[str, Sequence[Value]], facts: Facts) -> Sequence[Value]:
+        return batching.factors(values, facts)
+
+    def effect_for(self, facts: Facts) -> Effect:
+        if facts.run is None:
+            return self.effect
+        if facts.run.model is None:
+            return Effect.NUMERIC
+        if facts.run.model.batch_norm:
+            return Effect.TRAINING
+        return Effect.NUMERIC if facts.run.model.dropout else self.effect
+
+    def redeals(self, facts: Facts) -> bool:
+        model = None if facts.run is None else facts.run.model
+        return model is None or model.dropout
+
+    def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
+        known = ("batch_size", "effective_batch", *(() if self.refuse(facts) else (self.name,)))
+        return batching.settle_batch(config, facts, known if varied is None else varied)
+
+    def patch(self, value: Value, patches: Patches) -> None:
+        patches.accumulation.set(int(value))
+
+    def seen(self, patches: Patches) -> Value | None:
+        return patches.accumulation.observed()
+
+
+def _seams(run: RunFacts) -> str | None:
+    """What keeps the step from being deferred."""
+    if run.loader is None or run.loader.batch_size is None or run.loader.custom_batch_sampler:
+        return "The micro-batch is not under our control, so the optimizer step cannot be deferred."
+    if run.owners:
+        return f"Accumulation belongs to {run.owners[0]}, which this script uses."
+    if run.optimizer is None:
+        return "No optimizer was seen whose step could be deferred."
+    if run.optimizer.count > 1:
+        return f"{run.optimizer.count} optimizers step, and which of them should wait cannot be decided."
+    if run.optimizer.closure:
+        return "The optimizer step takes a closure, which runs the model as often as it likes."
+    if run.own_scaler:
+        return "The script has a gradient scaler of its own, which unscales gradients in place at each step."
+    return None
+
+
+def _mathematics(run: RunFacts) -> str | None:
+    """What keeps the sum of deferred gradients from being the gradient of the full batch."""
+    if run.own_accumulation or run.backward_per_step > 1:
+        return (
+            f"There are {run.backward_per_step:g} backward passes per step: the script accumulates by "
+            f"itself or has several losses."
+        )
+    if run.backward_per_step < 1:
+        return "No backward pass was seen for some steps, so gradients cannot be scaled."
+    if run.explicit_backward_gradient:
+        return "The script hands its own gradient to backward."
+    if not run.zero_grad_seen:
+        return "No zero_grad was seen, so gradients may be reset in a way that cannot be deferred."
+    if run.reduction not in ("mean", "sum"):
+        return "How the loss is reduced over the batch is not known, so gradients cannot be scaled."
+    return None
+
+
+def _loop(facts: Facts) -> str | None:
+    if "step_counted_loop" in facts.script.hazards:
+        return "The training loop or its schedule counts steps, so it would end early with deferred steps."
+    return None

@@ -1,0 +1,128 @@
+"""Samples per micro-batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from autotune.core.change import Keyword, Patch, Spelling
+from autotune.core.effect import Effect, strictest
+from autotune.knobs import batching
+from autotune.knobs.accumulation import Accumulation
+from autotune.knobs.base import Knob, Patches
+from autotune.knobs.common import LOADER, as_count, family, joined, loader_of, no_loader
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from autotune.core.config import Config, Value
+    from autotune.core.facts import Facts
+
+BATCH_OPTIONS = family(
+    "batch-size",
+    "train-batch-size",
+    "per-device-train-batch-size",
+    "micro-batch-size",
+    "mini-batch-size",
+    "batchSize",
+    "batchsize",
+    "bs",
+    "batch",
+)
+_STEPS = range(-3, 4)
+
+
+class BatchSize(Knob):
+    """Samples per micro-batch: more fill the device better, too many run out of memory.
+
+    With a kept effective batch it must divide it, and accumulation makes up for the rest; where
+    accumulation cannot, it moves together with `effective_batch`.
+
+    Effect: EXACT (another order of summation); TRAINING with BatchNorm, NUMERIC with dropout.
+    Unit: samples. Source: DeepLearningExamples nnUNet README (the gain is not monotone).
+    """
+
+    name: ClassVar[str] = "batch_size"
+    effect: ClassVar[Effect] = Effect.EXACT
+    ordinal: ClassVar[bool] = True
+    unit: ClassVar[str] = "samples"
+    helps: ClassVar[Sequence[str]] = ("launch", "compute", "memory")
+    brings: ClassVar[Sequence[str]] = ("accumulation",)
+    spellings: ClassVar[Sequence[Spelling]] = (BATCH_OPTIONS, Keyword(LOADER, "batch_size"))
+
+    def own(self, facts: Facts) -> Value | None:
+        return batching.own_micro(facts)
+
+    def domain(self, facts: Facts) -> Sequence[Value]:
+        own = batching.own_batch(facts)
+        if own is None:
+            return ()
+        if Accumulation().refuse(facts) is not None:
+            return self._possible(batching.micros({"effective_batch": batching.effective_values(facts)}, facts), facts)
+        effectives = batching.effective_values(facts)
+        ladder = {int(own.micro * 2.0**k) for k in _STEPS if own.micro * 2.0**k % 1 == 0}
+        fits = {m for m in ladder if any(e % m == 0 for e in effectives)}
+        return self._possible(tuple(fits), facts)
+
+    def _possible(self, values: Sequence[int], facts: Facts) -> Sequence[Value]:
+        loader = loader_of(facts)
+        most = loader.dataset_length if loader is not None else None
+        return joined((v for v in values if v >= 1 and (most is None or v <= most)), self.own(facts))
+
+    def resolve(self, wanted: Value, facts: Facts) -> Value | None:
+        if wanted == "asis":
+            return self.own(facts)
+        count, loader = as_count(wanted, self.own(facts), least=1), loader_of(facts)
+        if count is not None and loader is not None and loader.dataset_length is not None:
+            return count if count <= loader.dataset_length or count == self.own(facts) else None
+        return count
+
+    def refuse(self, facts: Facts) -> str | None:
+        if facts.run is not None and batching.own_micro(facts) is None and loader_of(facts) is not None:
+            return "The loader has no batch size of its own: the dataset or a sampler makes the batches."
+        return no_loader(facts)
+
+    def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:
+        loader = loader_of(facts)
+        if not isinstance(spelling, (Keyword, Patch)) or facts.run is None or loader is None:
+            return None
+        if loader.custom_batch_sampler:
+            return "The loader uses a batch sampler of the script's own, which decides the batches itself."
+        if "transformers" in facts.run.owners:
+            return "The transformers Trainer sets the batch size itself."
+        if "hidden_state" in facts.script.hazards:
+            return "The script sizes a hidden state by its own batch size, so only its option may change it."
+        return None
+
+    def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
+        if {"accumulation", "effective_batch"} & set(varied):
+            return None
+        reason = Accumulation().refuse(facts) or "Accumulation is not part of this search."
+        return f"Another batch_size would change the effective batch, which is kept. {reason}"
+
+    def derived_in(self, facts: Facts, varied: Collection[str]) -> bool:
+        return "accumulation" not in varied
+
+    def follow(self, values: Mapping[str, Sequence[Value]], facts: Facts) -> Sequence[Value]:
+        return batching.micros(values, facts)
+
+    def effect_for(self, facts: Facts) -> Effect:
+        return strictest(self.effect, Accumulation().effect_for(facts))
+
+    def redeals(self, facts: Facts) -> bool:
+        loader = loader_of(facts)
+        return Accumulation().redeals(facts) or (loader is not None and loader.random)
+
+    def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
+        return batching.settle_batch(config, facts, available(facts) if varied is None else varied)
+
+    def patch(self, value: Value, patches: Patches) -> None:
+        patches.loader.override("batch_size", value)
+
+    def seen(self, patches: Patches) -> Value | None:
+        return patches.loader.observed("batch_size")
+
+
+def available(facts: Facts) -> Collection[str]:
+    """The batch knobs that facts leave: what `settle` assumes outside of a space."""
+    factor = () if Accumulation().refuse(facts) else ("accumulation",)
+    return ("batch_size", "effective_batch", *factor)

@@ -1,0 +1,169 @@
+"""Micro-batch, accumulation and effective batch are one move: the arithmetic that ties the three.
+
+``effective = micro x accumulation`` always holds. What a config does not name keeps the script's
+own value, except for accumulation, which always follows. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from autotune.core.config import Config, Value
+    from autotune.core.facts import Facts
+
+MICRO: Final = "batch_size"
+FACTOR: Final = "accumulation"
+EFFECTIVE: Final = "effective_batch"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnBatch:
+    """The script's own: samples per micro-batch, micro-batches per step, samples per step."""
+
+    micro: int
+    factor: int
+
+    @property
+    def effective(self) -> int:
+        """Samples per optimizer step."""
+        return self.micro * self.factor
+
+
+def own_micro(facts: Facts) -> int | None:
+    """The script's own micro-batch, None where it could not be read."""
+    read = _count(facts.value(MICRO))
+    if read is None and facts.run is not None and facts.run.loader is not None:
+        read = _count(facts.run.loader.batch_size)
+    return read
+
+
+def own_factor(facts: Facts) -> int | None:
+    """The script's own accumulation; 1 where a run showed none, None before a run."""
+    if facts.run is None:
+        return None
+    return _count(facts.value(FACTOR)) or 1
+
+
+def own_batch(facts: Facts) -> OwnBatch | None:
+    """All of it, None where the micro-batch could not be read."""
+    micro, factor = own_micro(facts), own_factor(facts)
+    return OwnBatch(micro, factor) if micro is not None and factor is not None else None
+
+
+def effective_bounds(facts: Facts) -> tuple[int, int] | None:
+    """Smallest and largest effective batch that the user's rule allows.
+
+    Returns:
+        None where the script's own is not known, or the rule is none of ``explore``, ``keep``,
+        ``LO..HI``.
+    """
+    own = own_batch(facts)
+    if own is None:
+        return None
+    rule = facts.effective_batch_rule
+    if rule == "keep":
+        return own.effective, own.effective
+    if rule == "explore":
+        return max(1, own.effective // 2), own.effective * 8
+    low, dots, high = rule.partition("..")
+    if dots and low.strip().isdecimal() and high.strip().isdecimal():
+        return int(low), int(high)
+    return None
+
+
+def effective_values(facts: Facts) -> tuple[int, ...]:
+    """Effective batches worth trying: the script's own by powers of two, inside the rule's bounds."""
+    own, bounds = own_batch(facts), effective_bounds(facts)
+    if own is None or bounds is None:
+        return () if own is None else (own.effective,)
+    low, high = bounds
+    ladder = {own.effective * 2**k for k in range(20)}
+    ladder |= {own.effective // 2**k for k in range(20) if own.effective % 2**k == 0}
+    inside = {value for value in ladder if low <= value <= high}
+    if facts.effective_batch_rule not in ("explore", "keep") and not inside - {own.effective}:
+        inside = {value for value in (low, high) if value >= 1}
+    return tuple(sorted(inside | {own.effective}))
+
+
+def settle_batch(config: Config, facts: Facts, varied: Collection[str]) -> Config | str:
+    """Make the three agree, or say why they cannot.
+
+    Where accumulation is not to be had, the micro-batch alone moves the effective batch, and the
+    config has to name both.
+    """
+    own = own_batch(facts)
+    if own is None or not {MICRO, EFFECTIVE} & set(config):
+        return config.without(FACTOR)
+    effective = _count(config.get(EFFECTIVE, own.effective))
+    micro = _count(config.get(MICRO, own.micro))
+    if effective is None or micro is None:
+        return f"A batch has to be a whole number of samples, found {config.text()}."
+    if FACTOR not in varied:
+        return _without_factor(config, own, effective, micro)
+    if micro > effective and MICRO not in config and MICRO in varied:
+        micro = effective
+    if micro > effective:
+        return (
+            f"A micro-batch of {micro} does not fit into an effective batch of {effective}; "
+            f"a larger effective_batch has to be named."
+        )
+    if effective % micro:
+        return f"A micro-batch of {micro} does not divide the effective batch of {effective}."
+    return _named(config, own, micro, effective // micro)
+
+
+def _without_factor(config: Config, own: OwnBatch, effective: int, micro: int) -> Config | str:
+    if MICRO not in config:
+        if effective % own.factor:
+            return f"An effective batch of {effective} is no multiple of {own.factor} micro-batches."
+        micro = effective // own.factor
+    if micro * own.factor != effective:
+        return (
+            f"A batch_size of {micro} makes the effective batch {micro * own.factor}, not {effective}, "
+            f"because accumulation cannot make up for it here; effective_batch={micro * own.factor} "
+            f"has to be named with it."
+        )
+    return _named(config, own, micro, own.factor)
+
+
+def _named(config: Config, own: OwnBatch, micro: int, factor: int) -> Config:
+    settled = config.without(MICRO, FACTOR, EFFECTIVE)
+    if micro != own.micro:
+        settled = settled.with_(**{MICRO: micro})
+    if factor != own.factor:
+        settled = settled.with_(**{FACTOR: factor})
+    if micro * factor != own.effective:
+        settled = settled.with_(**{EFFECTIVE: micro * factor})
+    return settled
+
+
+def factors(values: Mapping[str, Sequence[Value]], facts: Facts) -> tuple[int, ...]:
+    """Every accumulation that these micro-batches and effective batches can need."""
+    own = own_batch(facts)
+    if own is None:
+        return ()
+    micros = {*_counts(values.get(MICRO, ())), own.micro}
+    effectives = {*_counts(values.get(EFFECTIVE, ())), own.effective}
+    micros |= effectives if MICRO in values else set()
+    return tuple(sorted({e // m for e in effectives for m in micros if e % m == 0}))
+
+
+def micros(values: Mapping[str, Sequence[Value]], facts: Facts) -> tuple[int, ...]:
+    """Every micro-batch that these effective batches need where accumulation stays as it is."""
+    own = own_batch(facts)
+    if own is None:
+        return ()
+    effectives = {*_counts(values.get(EFFECTIVE, ())), own.effective}
+    return tuple(sorted({e // own.factor for e in effectives if e % own.factor == 0}))
+
+
+def _counts(values: Sequence[Value]) -> set[int]:
+    return {count for count in map(_count, values) if count is not None}
+
+
+def _count(value: Value | None) -> int | None:
+    plain = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return value if plain and isinstance(value, int) else None

@@ -1,0 +1,83 @@
+"""What several knobs ask of facts. Standard library only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from autotune.core.change import Flag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from autotune.core.config import Value
+    from autotune.core.facts import Facts, LoaderFacts
+
+LOADER: Final = "torch.utils.data.DataLoader"
+_ON: Final = frozenset({"1", "on", "true", "yes"})
+_OFF: Final = frozenset({"0", "off", "false", "no"})
+
+
+def family(*stems: str) -> Flag:
+    """Both spellings of each option, dashes first: ``--batch-size``, ``--batch_size``."""
+    names: dict[str, None] = {}
+    for stem in stems:
+        names[f"--{stem}"] = None
+        names[f"--{stem.replace('-', '_')}"] = None
+    return Flag(tuple(names))
+
+
+def trains_on_cuda(facts: Facts) -> bool:
+    """Whether training happens on an NVIDIA device: as seen, else as the machine suggests."""
+    if facts.run is not None and facts.run.model is not None:
+        return facts.run.model.device.startswith("cuda")
+    return facts.host.has_cuda
+
+
+def loader_of(facts: Facts) -> LoaderFacts | None:
+    """The training loader, None where none was seen or nothing has run yet."""
+    return None if facts.run is None else facts.run.loader
+
+
+def no_loader(facts: Facts) -> str | None:
+    """The refusal that every knob of the DataLoader shares."""
+    if facts.run is not None and facts.run.loader is None:
+        return "No training DataLoader was seen: the script gets its batches another way."
+    return None
+
+
+def listed(words: Iterable[object]) -> str:
+    """``a, b and c``."""
+    texts = [str(word) for word in words]
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+
+
+def as_switch(wanted: Value) -> bool | None:
+    """True and False in any of the notations of space files, None for anything else."""
+    word = str(wanted).lower()
+    return True if word in _ON else False if word in _OFF else None
+
+
+def as_count(wanted: Value, own: Value | None, *, least: int) -> int | None:
+    """A whole number, or ``x2`` and ``x0.5`` relative to `own`; None where there is none."""
+    if isinstance(wanted, str) and wanted[:1] == "x":
+        return _scaled(wanted[1:], own, least)
+    if isinstance(wanted, bool) or not isinstance(wanted, (int, float)) or wanted != int(wanted):
+        return None
+    return int(wanted) if wanted >= least else None
+
+
+def _scaled(factor_text: str, own: Value | None, least: int) -> int | None:
+    try:
+        factor = float(factor_text)
+    except ValueError:
+        return None
+    if isinstance(own, bool) or not isinstance(own, int) or not 0 < factor < float("inf"):
+        return None
+    scaled = own * factor
+    return int(scaled) if scaled == int(scaled) and scaled >= least else None
+
+
+def joined(values: Iterable[int], own: Value | None) -> tuple[int, ...]:
+    """These values and the script's own, ascending and each once."""
+    known = {own} if isinstance(own, int) and not isinstance(own, bool) else set[int]()
+    return tuple(sorted({*values, *known}))

@@ -1,0 +1,52 @@
+"""Choice of convolution kernels by trying them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from autotune.core.change import Patch, Spelling
+from autotune.core.effect import Effect
+from autotune.knobs.base import Knob, Patches
+from autotune.knobs.common import as_switch, family, trains_on_cuda
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.core.config import Value
+    from autotune.core.facts import Facts
+
+
+class CudnnBenchmark(Knob):
+    """Choice of convolution kernels by trying them: slow at each new shape, fast afterwards.
+
+    Effect: NUMERIC (the choice may differ from run to run). Unit: on or off. Source: PyTorch
+    performance tuning guide, "Enable cuDNN auto-tuner".
+    """
+
+    name: ClassVar[str] = "cudnn_benchmark"
+    effect: ClassVar[Effect] = Effect.NUMERIC
+    helps: ClassVar[Sequence[str]] = ("compute",)
+    spellings: ClassVar[Sequence[Spelling]] = (family("cudnn-benchmark", "cudnn.benchmark"), Patch())
+
+    def domain(self, facts: Facts) -> Sequence[Value]:
+        return (False, True)
+
+    def resolve(self, wanted: Value, facts: Facts) -> Value | None:
+        return self.own(facts) if wanted == "asis" else as_switch(wanted)
+
+    def refuse(self, facts: Facts) -> str | None:
+        if not trains_on_cuda(facts):
+            return "cuDNN runs on NVIDIA devices only, and training runs on the CPU."
+        if facts.run is None:
+            return None
+        if facts.run.input_shapes_vary:
+            return "The input shapes vary, and each new one would be tuned afresh."
+        if facts.run.model is not None and not facts.run.model.has_4d:
+            return "The model has no convolutions over images whose kernels could be chosen."
+        return None
+
+    def patch(self, value: Value, patches: Patches) -> None:
+        patches.assign(patches.torch.backends.cudnn, "benchmark", value)
+
+    def seen(self, patches: Patches) -> Value | None:
+        return bool(patches.torch.backends.cudnn.benchmark)

@@ -1,0 +1,74 @@
+"""Samples per optimizer step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from autotune.core.change import Spelling
+from autotune.core.effect import Effect
+from autotune.knobs import batching
+from autotune.knobs.base import Knob
+from autotune.knobs.batch_size import available
+from autotune.knobs.common import as_count, no_loader
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from autotune.core.config import Config, Value
+    from autotune.core.facts import Facts
+
+
+class EffectiveBatch(Knob):
+    """Samples per optimizer step: another one trains differently, and may reach a loss sooner.
+
+    Realised by `batch_size` times `accumulation`. The user's rule bounds it: ``explore`` (half to
+    eight times the script's own, in powers of two), ``keep``, or ``LO..HI``.
+
+    Effect: TRAINING. Unit: samples. Source: arXiv 1812.06162 (critical batch size).
+    """
+
+    name: ClassVar[str] = "effective_batch"
+    effect: ClassVar[Effect] = Effect.TRAINING
+    ordinal: ClassVar[bool] = True
+    virtual: ClassVar[bool] = True
+    unit: ClassVar[str] = "samples"
+    helps: ClassVar[Sequence[str]] = ("launch", "compute")
+    brings: ClassVar[Sequence[str]] = ("batch_size", "accumulation")
+    spellings: ClassVar[Sequence[Spelling]] = ()
+
+    def own(self, facts: Facts) -> Value | None:
+        own = batching.own_batch(facts)
+        return None if own is None else own.effective
+
+    def domain(self, facts: Facts) -> Sequence[Value]:
+        return batching.effective_values(facts)
+
+    def resolve(self, wanted: Value, facts: Facts) -> Value | None:
+        if wanted == "asis":
+            return self.own(facts)
+        count, bounds = as_count(wanted, self.own(facts), least=1), batching.effective_bounds(facts)
+        if count is None or bounds is None:
+            return None
+        return count if bounds[0] <= count <= bounds[1] else None
+
+    def refuse(self, facts: Facts) -> str | None:
+        if facts.effective_batch_rule == "keep":
+            return "The effective batch is kept, as asked."
+        if facts.run is None:
+            return None
+        if facts.run.samples_source != "loader":
+            return "How many samples a step takes is not confirmed, so another effective batch cannot be judged."
+        if batching.own_batch(facts) is None:
+            return "The script's own effective batch could not be read."
+        return no_loader(facts)
+
+    def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
+        if {"batch_size", "accumulation"} & set(varied):
+            return None
+        return "Neither batch_size nor accumulation can be changed, and nothing else moves the effective batch."
+
+    def redeals(self, facts: Facts) -> bool:
+        return True
+
+    def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
+        return batching.settle_batch(config, facts, available(facts) if varied is None else varied)

@@ -1,0 +1,69 @@
+"""Loader workers that outlive an epoch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from autotune.core.change import Keyword, Spelling
+from autotune.core.effect import Effect
+from autotune.knobs.base import Knob, Patches
+from autotune.knobs.common import LOADER, as_switch, family, loader_of, no_loader
+from autotune.knobs.num_workers import workers_of
+from autotune.knobs.prefetch_factor import without_workers
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from autotune.core.config import Config, Value
+    from autotune.core.facts import Facts
+
+
+class PersistentWorkers(Knob):
+    """Loader workers that outlive an epoch: saves starting them again, which short epochs feel.
+
+    Only with workers. Invisible in a steady rate, visible over whole epochs.
+
+    Effect: EXACT; NUMERIC where the dataset draws random numbers (workers keep their streams).
+    Unit: on or off. Source: torch.utils.data docs, `persistent_workers`.
+    """
+
+    name: ClassVar[str] = "persistent_workers"
+    effect: ClassVar[Effect] = Effect.EXACT
+    helps: ClassVar[Sequence[str]] = ("input",)
+    spellings: ClassVar[Sequence[Spelling]] = (
+        family("persistent-workers", "dataloader-persistent-workers"),
+        Keyword(LOADER, "persistent_workers"),
+    )
+
+    def own(self, facts: Facts) -> Value | None:
+        loader = loader_of(facts)
+        read = facts.value(self.name)
+        return read if read is not None or loader is None else loader.persistent_workers
+
+    def domain(self, facts: Facts) -> Sequence[Value]:
+        return (False, True)
+
+    def resolve(self, wanted: Value, facts: Facts) -> Value | None:
+        return self.own(facts) if wanted == "asis" else as_switch(wanted)
+
+    def refuse(self, facts: Facts) -> str | None:
+        return no_loader(facts)
+
+    def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
+        return without_workers(facts, varied)
+
+    def effect_for(self, facts: Facts) -> Effect:
+        return Effect.NUMERIC if self.redeals(facts) else self.effect
+
+    def redeals(self, facts: Facts) -> bool:
+        loader = loader_of(facts)
+        return loader is not None and loader.random
+
+    def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
+        return config if workers_of(config.get("num_workers"), facts) else config.without(self.name)
+
+    def patch(self, value: Value, patches: Patches) -> None:
+        patches.loader.override("persistent_workers", value)
+
+    def seen(self, patches: Patches) -> Value | None:
+        return patches.loader.observed("persistent_workers")

@@ -1,0 +1,155 @@
+"""Number format of the forward pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from autotune.core.change import Flag, Patch, Spelling
+from autotune.core.effect import Effect
+from autotune.knobs.base import Knob, Patches
+from autotune.knobs.common import family, trains_on_cuda
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.core.config import Value
+    from autotune.core.facts import Facts, ScriptFlag
+
+_WORDS: Final[dict[str, tuple[str, ...]]] = {
+    "fp32": ("fp32", "float32", "no", "32", "32-true", "full", "float"),
+    "bf16": ("bf16", "bfloat16", "bf16-mixed"),
+    "fp16": ("fp16", "float16", "16-mixed", "half"),
+}
+_SWITCHES: Final = {"--bf16": "bf16", "--fp16": "fp16"}
+
+
+class Precision(Knob):
+    """Number format of the forward pass: half precision computes and moves less, and rounds more.
+
+    ``bf16`` is autocast around the trained module, entered and left at each call; ``fp16`` has a
+    gradient scaler of ours besides. Outputs come back as float32, so the loss stays outside.
+
+    Effect: NUMERIC. Unit: format. Source: NVIDIA DeepLearningExamples, resnet50v1.5 (2.63 times on
+    A100); torch.amp docs.
+    """
+
+    name: ClassVar[str] = "precision"
+    effect: ClassVar[Effect] = Effect.NUMERIC
+    helps: ClassVar[Sequence[str]] = ("compute", "memory")
+    spellings: ClassVar[Sequence[Spelling]] = (
+        family("precision", "mixed-precision", "amp-dtype", "dtype"),
+        Flag(("--bf16",)),
+        Flag(("--fp16",)),
+        Patch(),
+    )
+
+    def domain(self, facts: Facts) -> Sequence[Value]:
+        own = self.own(facts)
+        formats = ("fp32", "bf16", "fp16")
+        return tuple(f for f in formats if f in ("fp32", own) or _no_hardware(f, facts) is None)
+
+    def resolve(self, wanted: Value, facts: Facts) -> Value | None:
+        if wanted == "asis":
+            return self.own(facts)
+        found = next((f for f, words in _WORDS.items() if str(wanted) in words), None)
+        if found is None or found == self.own(facts) or found == "fp32":
+            return found
+        if found == "fp16" and _no_scaler(facts) is not None:
+            return None
+        return found if _no_hardware(found, facts) is None else None
+
+    def refuse(self, facts: Facts) -> str | None:
+        if _no_hardware("bf16", facts) is not None and _no_hardware("fp16", facts) is not None:
+            return _no_hardware("bf16", facts)
+        offered = any(
+            isinstance(s, Flag)
+            and facts.script.flag(*s.names) is not None
+            and self.refuse_spelling(s, facts) is None
+            for s in self.spellings
+        )
+        return None if offered else self.refuse_spelling(Patch(), facts)
+
+    def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:
+        own = "own_autocast" in facts.script.hazards or (facts.run is not None and facts.run.own_autocast)
+        if isinstance(spelling, Flag):
+            if own:
+                return None
+            return "The script enters no autocast, so its option may turn the weights themselves into half precision."
+        if own:
+            return "The script enters autocast itself, so only an option of its own could change the format."
+        return _owned(facts) or _numbers(facts)
+
+    def redeals(self, facts: Facts) -> bool:
+        model = None if facts.run is None else facts.run.model
+        return model is not None and model.dropout and model.device.startswith("cuda")
+
+    def option(self, value: Value, flag: ScriptFlag) -> tuple[str, str] | None:
+        name = next((n for n in flag.names if n.startswith("--")), flag.names[0])
+        if name in _SWITCHES:
+            wanted = _SWITCHES[name] == value
+            return super().option(True, flag) if wanted and flag.kind != "str" else None
+        if flag.kind != "str" or not isinstance(value, str):
+            return None
+        vocabulary = flag.choices or _vocabulary(flag.default)
+        word = next((w for w in _WORDS.get(value, ()) if w in vocabulary), None)
+        return None if word is None else (name, word)
+
+    def patch(self, value: Value, patches: Patches) -> None:
+        if value != "fp32":
+            patches.precision.set(str(value))
+
+    def seen(self, patches: Patches) -> Value | None:
+        return patches.precision.observed()
+
+
+def _vocabulary(default: Value | None) -> tuple[str, ...]:
+    """The words that an option understands, guessed from the one it starts with."""
+    styles = (("float32", "bfloat16", "float16"), ("fp32", "bf16", "fp16"), ("no", "bf16", "fp16"))
+    return next((style for style in styles if default in style), ())
+
+
+def _no_hardware(form: str, facts: Facts) -> str | None:
+    if trains_on_cuda(facts):
+        oldest = min((device.capability for device in facts.host.devices), default=(0, 0))
+        if form == "bf16" and oldest < (8, 0):
+            return "The device has no bf16 in hardware (compute capability 8.0 or newer is needed)."
+        if form == "fp16" and not (7, 0) <= oldest < (8, 0):
+            return "fp16 is for Volta and Turing devices only; bf16 is the safer twin on newer ones."
+        return None
+    if form == "fp16":
+        return "fp16 gains nothing on a CPU."
+    if not {"avx512_bf16", "amx_bf16"} & set(facts.host.cpu_flags):
+        return "This CPU has no bf16 in hardware (avx512_bf16 or amx_bf16 is needed)."
+    return None
+
+
+def _owned(facts: Facts) -> str | None:
+    owners = () if facts.run is None else facts.run.owners
+    return f"The number format belongs to {owners[0]}, which this script uses." if owners else None
+
+
+def _numbers(facts: Facts) -> str | None:
+    run, hazards = facts.run, facts.script.hazards
+    if "bce_on_sigmoid" in hazards or (run is not None and run.bce_outside):
+        return "The loss is BCELoss on the model's output: a sigmoid in half precision saturates and the loss blows up."
+    if run is None:
+        return None
+    if run.model is None:
+        return "No trained module was seen that autocast could be put around."
+    if set(run.model.dtypes) != {"float32"}:
+        return f"The parameters are not all float32 but {' and '.join(sorted(run.model.dtypes))}."
+    return None
+
+
+def _no_scaler(facts: Facts) -> str | None:
+    """Why fp16 cannot have its gradient scaler."""
+    run = facts.run
+    if run is None:
+        return None
+    if run.optimizer is None:
+        return "No optimizer was seen whose step could be scaled."
+    if run.optimizer.closure:
+        return "The optimizer step takes a closure, which a gradient scaler does not support."
+    if run.own_scaler:
+        return "The script has a gradient scaler of its own."
+    return None

@@ -1,0 +1,73 @@
+"""Rounding of float32 matrix products."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from autotune.core.change import Patch, Spelling
+from autotune.core.effect import Effect
+from autotune.knobs.base import Knob, Patches
+from autotune.knobs.common import as_switch, family, trains_on_cuda
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from autotune.core.config import Config, Value
+    from autotune.core.facts import Facts, ScriptFlag
+
+_VALUES: Final = ("highest", "high", "medium")
+
+
+class Tf32(Knob):
+    """Rounding of float32 matrix products: tensor cores take them with 10 bits of mantissa.
+
+    Without effect where the forward pass is in half precision.
+
+    Effect: NUMERIC. Unit: torch's words ``highest``, ``high``, ``medium``. Source:
+    torch.set_float32_matmul_precision docs.
+    """
+
+    name: ClassVar[str] = "tf32"
+    effect: ClassVar[Effect] = Effect.NUMERIC
+    helps: ClassVar[Sequence[str]] = ("compute",)
+    spellings: ClassVar[Sequence[Spelling]] = (family("tf32", "allow-tf32"), Patch())
+
+    def domain(self, facts: Facts) -> Sequence[Value]:
+        own = self.own(facts)
+        return tuple(v for v in _VALUES if v in ("highest", "high", own))
+
+    def resolve(self, wanted: Value, facts: Facts) -> Value | None:
+        if wanted == "asis":
+            return self.own(facts)
+        if wanted in _VALUES:
+            return wanted
+        switch = as_switch(wanted)
+        return None if switch is None else "high" if switch else "highest"
+
+    def refuse(self, facts: Facts) -> str | None:
+        if not trains_on_cuda(facts):
+            return "TF32 exists on NVIDIA devices only, and training runs on the CPU."
+        if any(device.capability < (8, 0) for device in facts.host.devices):
+            return "The device has no TF32 (compute capability 8.0 or newer is needed)."
+        model = None if facts.run is None else facts.run.model
+        if model is not None and "float32" not in model.dtypes:
+            return "The model has no float32 parameters that TF32 could be used for."
+        return None
+
+    def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
+        form = config.get("precision") or facts.value("precision")
+        return config.without(self.name) if form in ("bf16", "fp16") else config
+
+    def option(self, value: Value, flag: ScriptFlag) -> tuple[str, str] | None:
+        if flag.kind in ("switch", "off_switch", "pair", "bool"):
+            known = {"high": True, "highest": False}
+            return super().option(known[value], flag) if value in ("high", "highest") else None
+        return super().option(value, flag) if flag.choices else None
+
+    def patch(self, value: Value, patches: Patches) -> None:
+        torch = patches.torch
+        old = torch.get_float32_matmul_precision()
+        patches.call(torch.set_float32_matmul_precision, value, undo=old)
+
+    def seen(self, patches: Patches) -> Value | None:
+        return str(patches.torch.get_float32_matmul_precision())

@@ -1,0 +1,71 @@
+"""Threads of one operation on the CPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from autotune.core.change import Env, Patch, Spelling
+from autotune.core.effect import Effect
+from autotune.knobs.base import Knob, Patches
+from autotune.knobs.common import as_count, joined, trains_on_cuda
+from autotune.knobs.num_workers import workers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.core.config import Value
+    from autotune.core.facts import Facts
+
+
+class Threads(Knob):
+    """Threads of one operation on the CPU: too many wait for each other, and for loader workers.
+
+    By ``OMP_NUM_THREADS``, which has to stand before the process starts, or else by
+    `torch.set_num_threads`.
+
+    Effect: EXACT (another order of summation). Unit: threads. Source: PyTorch performance tuning
+    guide, "CPU specific optimizations".
+    """
+
+    name: ClassVar[str] = "threads"
+    effect: ClassVar[Effect] = Effect.EXACT
+    ordinal: ClassVar[bool] = True
+    unit: ClassVar[str] = "threads"
+    helps: ClassVar[Sequence[str]] = ("compute", "input")
+    spellings: ClassVar[Sequence[Spelling]] = (Env("OMP_NUM_THREADS"), Patch())
+
+    def own(self, facts: Facts) -> Value | None:
+        read = None if facts.run is None else facts.run.threads
+        return read or facts.value(self.name)
+
+    def domain(self, facts: Facts) -> Sequence[Value]:
+        cores = max(1, facts.host.physical_cores)
+        return joined({cores, max(1, cores - 1), max(1, cores // 2), 1}, self.own(facts))
+
+    def resolve(self, wanted: Value, facts: Facts) -> Value | None:
+        cores = max(1, facts.host.physical_cores)
+        workers = workers_of(None, facts) or 0
+        named = {
+            "physical": cores,
+            "physical-1": max(1, cores - 1),
+            "physical_minus_1": max(1, cores - 1),
+            "physical_minus_workers": max(1, cores - workers),
+            "half": max(1, cores // 2),
+        }
+        if wanted == "asis":
+            return self.own(facts)
+        if isinstance(wanted, str) and wanted in named:
+            return named[wanted]
+        return as_count(wanted, self.own(facts), least=1)
+
+    def refuse(self, facts: Facts) -> str | None:
+        if trains_on_cuda(facts):
+            return "Training runs on an NVIDIA device, where the threads of CPU operations hardly matter."
+        return None
+
+    def patch(self, value: Value, patches: Patches) -> None:
+        torch = patches.torch
+        patches.call(torch.set_num_threads, value, undo=torch.get_num_threads())
+
+    def seen(self, patches: Patches) -> Value | None:
+        return int(patches.torch.get_num_threads())

@@ -1,0 +1,84 @@
+"""Compile caches of a trial: seeded from what an earlier trial of the same config left, published whole.
+
+A trial works on a copy of its own, so that a killed one can leave neither a torn file nor a stale lock
+to a later one. A cache is published by one rename, and only after a clean end.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autotune.launch import enclosure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+VARIABLES: Mapping[str, str] = {
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "TORCH_EXTENSIONS_DIR": "extensions",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caches:
+    """The caches of one trial.
+
+    Args:
+        folder: The trial's own copy.
+        published: Where the caches of this config are published; None where it has no key.
+        cold: Nothing had been published when the trial began.
+    """
+
+    folder: Path
+    published: Path | None
+    cold: bool
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The variables that point a process at the trial's copy."""
+        return {variable: str(self.folder / name) for variable, name in VARIABLES.items()}
+
+    def publish(self) -> bool:
+        """Offer what this trial compiled to later ones; the first of several wins.
+
+        Returns:
+            Whether it was published by this call.
+        """
+        if self.published is None or not self.cold or not _has_files(self.folder):
+            return False
+        self.published.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            # Onto a folder that is not empty this fails, and that is the whole locking there is.
+            self.folder.rename(self.published)
+        except OSError:
+            return False
+        return True
+
+
+def prepare(study_dir: Path, trial_dir: Path, cache_key: str) -> Caches:
+    """Make a trial's caches, from a copy of the published ones where there are any."""
+    folder = trial_dir / "cache"
+    published = study_dir / "cache" / cache_key if cache_key else None
+    cold = True
+    if published is not None and published.is_dir():
+        try:
+            shutil.copytree(published, folder, ignore=_locks, symlinks=True)
+            cold = False
+        except OSError:
+            enclosure.remove(folder)
+    for name in VARIABLES.values():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    return Caches(folder=folder, published=published, cold=cold)
+
+
+def _locks(_folder: str, names: list[str]) -> list[str]:
+    return [n for n in names if n in ("lock", "locks") or n.endswith((".lock", ".tmp")) or n.startswith("tmp.")]
+
+
+def _has_files(folder: Path) -> bool:
+    return any(files for _, _, files in os.walk(folder))

@@ -1,0 +1,123 @@
+"""How a trial's writes are kept off the user's files on this machine: found out by trying."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.launch import enter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+PROBE_S = 15.0
+MANIFEST_FILES = 20_000
+_SKIPPED = frozenset({".git", "__pycache__", "node_modules", ".venv", "venv"})
+
+Manifest = dict[str, tuple[int, int, int]]
+"""Path -> (size, mtime in ns, inode)."""
+
+
+@functools.cache
+def available(base: str = "") -> str:
+    """``overlay`` where the kernel lets us overlay the file tree, ``redirect`` where not.
+
+    Really tries it once, in a process of its own, at most `PROBE_S` seconds.
+
+    Args:
+        base: The folder in which trials will keep their layers (what works depends on its file
+            system); the system's temporary folder where empty.
+    """
+    try:
+        Path(base or tempfile.gettempdir()).mkdir(parents=True, exist_ok=True)
+        folder = tempfile.mkdtemp(prefix=".autotune-probe-", dir=base or None)
+    except OSError:
+        return "redirect"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-S", "-E", enter.__file__, folder],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=PROBE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "redirect"
+    finally:
+        remove(folder)
+    return "overlay" if done.returncode == 0 else "redirect"
+
+
+def remove(folder: str | Path) -> None:
+    """Delete a folder of ours, the kernel's closed work folders in it included; never raises."""
+    for place, names, _ in os.walk(folder):
+        for name in names:
+            path = os.path.join(place, name)
+            if not os.path.islink(path):
+                with contextlib.suppress(OSError):
+                    os.chmod(path, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def project_root(script: str) -> str:
+    """The git work tree that holds the script, else the script's own folder."""
+    folder = Path(script).resolve().parent
+    for place in (folder, *folder.parents):
+        if (place / ".git").exists():
+            return str(place)
+    return str(folder)
+
+
+def protected(script: str, cwd: str, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Folders of the user's that a trial must not change: project, working directory, home."""
+    wanted = [project_root(script), os.path.realpath(cwd)]
+    home = env.get("HOME", "")
+    if home and home != "/":
+        wanted.append(os.path.realpath(home))
+    found: list[str] = []
+    for folder in sorted({w for w in wanted if os.path.isdir(w)}, key=len):
+        if not any(folder == f or folder.startswith(f.rstrip("/") + "/") for f in found):
+            found.append(folder)
+    return tuple(found)
+
+
+def manifest(folders: Iterable[str], *, skip: Iterable[str] = ()) -> Manifest:
+    """Size, modification time and inode of the files in these folders, at most `MANIFEST_FILES`.
+
+    Version control and environments are left out, and so is everything in `skip`.
+    """
+    found: Manifest = {}
+    skipped = tuple(os.path.realpath(s) for s in skip)
+    for folder in folders:
+        for place, names, files in os.walk(folder):
+            names[:] = sorted(
+                n
+                for n in names
+                if n not in _SKIPPED and not n.startswith(".") and os.path.join(place, n) not in skipped
+            )
+            for name in sorted(files):
+                path = os.path.join(place, name)
+                with contextlib.suppress(OSError):
+                    status = os.lstat(path)
+                    found[path] = (status.st_size, status.st_mtime_ns, status.st_ino)
+                if len(found) >= MANIFEST_FILES:
+                    return found
+    return found
+
+
+def violations(before: Manifest, after: Manifest) -> list[str]:
+    """Files that were changed, removed or, where both lists are complete, added; sorted."""
+    changed = {path for path, status in before.items() if after.get(path) != status}
+    if len(before) < MANIFEST_FILES and len(after) < MANIFEST_FILES:
+        changed |= after.keys() - before.keys()
+    elif len(after) >= MANIFEST_FILES:
+        changed = {path for path in changed if path in after}
+    return sorted(changed)

@@ -1,0 +1,340 @@
+"""Steps into a mount namespace in which every write to a real filesystem lands in one folder.
+
+The whole file tree is overlaid: the root and each further real, writable mount; pseudo filesystems
+and device nodes stay what they are. Paths are the same inside and outside, reads fall through, and
+whatever a process writes, renames or deletes is kept in the upper layer. Folders named as ``keep``
+stay really writable.
+
+Linux refuses an upper layer that lies below its own lower layer. Then the lower layer is first
+mounted read-only as an overlay of its own, which is another filesystem to the kernel; where that is
+refused as well (a container's root is an overlay already), the upper layer goes to memory.
+
+Standard library only, and nothing of autotune: the guard loads it by path under ``python -S -E``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+import stat
+import sys
+
+_CLONE_NEWNS = 0x00020000
+_CLONE_NEWUSER = 0x10000000
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 1, 2, 4, 8, 32
+_MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
+_MNT_DETACH = 2
+_SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+
+_PSEUDO = frozenset(
+    "proc sysfs devtmpfs devpts cgroup cgroup2 securityfs debugfs tracefs pstore bpf configfs fusectl "
+    "hugetlbfs mqueue binfmt_misc efivarfs autofs rpc_pipefs nsfs selinuxfs nfsd ramfs "
+    "fuse.gvfsd-fuse fuse.portal fuse.lxcfs".split()
+)
+_SYSTEM = ("/proc", "/sys", "/dev", "/run")
+_MEMORY_SHARE = 4
+_COPY_BYTES = 16 * 1024 * 1024
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    result = _libc.mount(
+        os.fsencode(source),
+        os.fsencode(target),
+        kind.encode() if kind else None,
+        ctypes.c_ulong(flags),
+        os.fsencode(data) if data else None,
+    )
+    _check(result, f"mount {target}")
+
+
+def mounts(text: str) -> list[tuple[str, str]]:
+    """(mount point, filesystem type) from the text of ``mountinfo``, parents first, topmost only."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        left, _, right = line.partition(" - ")
+        fields = left.split(" ")
+        if len(fields) < 6 or not right:
+            continue
+        point = fields[4].encode().decode("unicode_escape").encode("latin-1").decode("utf-8", "surrogateescape")
+        found.pop(point, None)
+        found[point] = right.split(" ")[0]
+    return list(found.items())
+
+
+def _inside(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _own_namespace() -> bool:
+    """A namespace of our own; True where it took a user namespace."""
+    if _libc.unshare(_CLONE_NEWNS) == 0:
+        return False
+    uid, gid = os.geteuid(), os.getegid()
+    _check(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWUSER), "unshare")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+    return True
+
+
+class _Layers:
+    """Where upper layers go: the trial's folder, or memory where its filesystem cannot hold one."""
+
+    def __init__(self, base: str, *, user: bool) -> None:
+        self.base = base
+        self.user = user
+        self.count = 0
+        self.in_memory = False
+
+    def _folders(self, *, memory: bool) -> list[str]:
+        base = os.path.join(self.base, "memory") if memory else self.base
+        made = [os.path.join(base, kind, str(self.count)) for kind in ("upper", "work", "lower")]
+        for folder in made:
+            os.makedirs(folder, exist_ok=True)
+        return made
+
+    def _options(self, lower: str, upper: str = "", work: str = "") -> str:
+        for path in (lower, upper, work):
+            if "," in path or "\\" in path:
+                raise OSError(errno.EINVAL, f"no overlay over a path with a comma or backslash: {path}")
+        text = "lowerdir=" + lower.replace(":", "\\:")
+        if upper:
+            text += f",upperdir={upper},workdir={work}"
+        return text + (",userxattr" if self.user else "")
+
+    def overlay(self, lower: str, target: str) -> None:
+        """Mount an overlay of `lower` at `target`; the first way that the kernel takes."""
+        self.count += 1
+        if not self.in_memory:
+            upper, work, middle = self._folders(memory=False)
+            try:
+                self._writable(lower, upper, work, target)
+                return
+            except OSError:
+                pass
+            try:
+                empty = os.path.join(self.base, "empty")
+                os.makedirs(empty, exist_ok=True)
+                both = self._options(lower).replace("lowerdir=", "", 1)
+                head, _, options = both.partition(",")
+                data = f"lowerdir={head}:{empty}" + (f",{options}" if options else "")
+                _mount("autotune", middle, "overlay", _MS_RDONLY, data)
+                self._writable(middle, upper, work, target)
+                return
+            except OSError:
+                pass
+            self._to_memory()
+        upper, work, _ = self._folders(memory=True)
+        self._writable(lower, upper, work, target)
+
+    def _writable(self, lower: str, upper: str, work: str, target: str) -> None:
+        status = os.stat(lower)
+        os.chmod(upper, status.st_mode & 0o7777)
+        if not self.user:
+            os.chown(upper, status.st_uid, status.st_gid)
+        _mount("autotune", target, "overlay", 0, self._options(lower, upper, work))
+        if os.access(lower, os.W_OK):
+            probe = os.path.join(target, f".autotune-{os.getpid()}")
+            try:
+                with open(probe, "w"):
+                    os.unlink(probe)
+            except OSError:
+                _libc.umount2(os.fsencode(target), _MNT_DETACH)
+                raise
+
+    def _to_memory(self) -> None:
+        folder = os.path.join(self.base, "memory")
+        os.makedirs(folder, exist_ok=True)
+        size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _MEMORY_SHARE
+        _mount("autotune", folder, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={size},mode=0700")
+        self.in_memory = True
+
+
+def _bind(source: str, target: str, *, recursive: bool, read_only: bool = False) -> None:
+    _mount(source, target, None, _MS_BIND | (_MS_REC if recursive else 0))
+    if read_only:
+        flags = _MS_BIND | _MS_REMOUNT | _MS_RDONLY
+        have = os.statvfs(source).f_flag
+        for ours, theirs in ((_MS_NOSUID, os.ST_NOSUID), (_MS_NODEV, os.ST_NODEV), (_MS_NOEXEC, os.ST_NOEXEC)):
+            flags |= ours if have & theirs else 0
+        _mount("none", target, None, flags)
+
+
+def enter(base: str, keep: list[str], must: list[str]) -> None:
+    """Move this process into the enclosure; there is no way back.
+
+    Args:
+        base: An existing folder of ours for the layers; it has to be inside one of `keep`.
+        keep: Folders that stay really writable.
+        must: Folders that have to be protected; a failure to do so is an error.
+
+    Raises:
+        OSError: The kernel, or a policy of the machine, does not allow it.
+    """
+    cwd = os.getcwd()
+    table = mounts(_text("/proc/self/mountinfo"))
+    user = _own_namespace()
+    _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
+    layers = _Layers(base, user=user)
+    root = os.path.join(base, "root")
+    os.makedirs(root, exist_ok=True)
+    if user:
+        _mount("autotune", root, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=0755")
+        _compose("/", root, layers, dict(table), must)
+    else:
+        layers.overlay("/", root)
+        for point, kind in table:
+            if point != "/":
+                _carry_over(point, kind, root, layers, keep, must)
+    for folder in keep:
+        os.makedirs(root + folder, exist_ok=True)
+        _bind(folder, root + folder, recursive=False)
+    _change_root(root)
+    os.chdir(cwd)
+
+
+def _carry_over(
+    point: str, kind: str, root: str, layers: _Layers, keep: list[str], must: list[str]
+) -> None:
+    target = root + point
+    try:
+        read_only = bool(os.statvfs(point).f_flag & os.ST_RDONLY)
+        folder = os.path.isdir(point)
+        if not os.path.exists(target):
+            return
+    except OSError:
+        return
+    system = any(_inside(point, top) for top in _SYSTEM)
+    if kind in _PSEUDO or (system and kind == "tmpfs"):
+        _bind_or_pass(point, target)
+    elif read_only or not folder:
+        _bind_or_pass(point, target, read_only=True)
+    else:
+        try:
+            layers.overlay(point, target)
+        except OSError:
+            if any(_inside(path, point) for path in must):
+                raise
+            _bind(point, target, recursive=True, read_only=True)
+
+
+def _compose(folder: str, target: str, layers: _Layers, table: dict[str, str], must: list[str]) -> None:
+    """The same tree out of its parts.
+
+    A user namespace may not overlay a folder below which something is mounted, since that could
+    bring hidden files to light; so such folders are made anew and their entries treated one by one.
+    """
+    for entry in os.scandir(folder):
+        inner = os.path.join(target, entry.name)
+        if entry.is_symlink():
+            os.symlink(os.readlink(entry.path), inner)
+        elif entry.is_dir():
+            os.mkdir(inner)
+            _compose_folder(entry.path, inner, layers, table, must)
+        else:
+            _compose_file(entry.path, inner)
+
+
+def _compose_folder(
+    path: str, target: str, layers: _Layers, table: dict[str, str], must: list[str]
+) -> None:
+    below = any(point != path and _inside(point, path) for point in table)
+    # A copy to the upper layer keeps the owners of the folders above it, and other owners than
+    # ours cannot be expressed in here.
+    foreign = os.stat(path).st_uid != os.geteuid() and any(p != path and _inside(p, path) for p in must)
+    if table.get(path) in _PSEUDO or (below and path in _SYSTEM) or (path == "/run" and path in table):
+        _bind(path, target, recursive=True)
+        return
+    try:
+        if below or foreign:
+            _compose(path, target, layers, table, must)
+        else:
+            layers.overlay(path, target)
+    except OSError:
+        if any(_inside(place, path) or _inside(path, place) for place in must):
+            raise
+        _bind(path, target, recursive=True, read_only=True)
+
+
+def _compose_file(path: str, target: str) -> None:
+    try:
+        status = os.stat(path)
+        if stat.S_ISREG(status.st_mode) and status.st_size <= _COPY_BYTES:
+            shutil.copy2(path, target)
+            return
+    except OSError:
+        pass
+    with open(target, "w"):
+        pass
+    _bind(path, target, recursive=False, read_only=stat.S_ISREG(os.stat(path).st_mode))
+
+
+def _bind_or_pass(point: str, target: str, *, read_only: bool = False) -> None:
+    try:
+        _bind(point, target, recursive=not read_only)
+    except OSError:
+        _bind(point, target, recursive=True)
+    if read_only:
+        try:
+            _bind(target, target, recursive=True, read_only=True)
+        except OSError:
+            if not os.statvfs(target).f_flag & os.ST_RDONLY:
+                raise
+
+
+def _change_root(root: str) -> None:
+    os.chdir(root)
+    number = _SYS_PIVOT_ROOT.get(os.uname().machine)
+    if number is not None and _libc.syscall(number, b".", b".") == 0:
+        _check(_libc.umount2(b".", _MNT_DETACH), "umount old root")
+    else:
+        os.chroot(".")
+    os.chdir("/")
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read()
+
+
+def probe(base: str) -> int:
+    """Try it for real below `base`: 0 where writes stay inside, 1 otherwise."""
+    ours = os.path.join(base, "trial")
+    kept = os.path.join(base, "user", "kept.txt")
+    made = os.path.join(base, "user", "made.txt")
+    os.makedirs(ours)
+    os.makedirs(os.path.dirname(kept))
+    with open(kept, "w") as file:
+        file.write("before")
+    outside = os.open(base, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        enter(ours, [ours], [os.path.dirname(kept)])
+        with open(kept, "a") as file:
+            file.write(" after")
+        with open(made, "w") as file:
+            file.write("new")
+        with open(os.path.join(ours, "real.txt"), "w") as file:
+            file.write("real")
+        inside = _text(kept) == "before after" and _text(made) == "new" and os.path.exists("/proc/self/stat")
+        with open(os.open("user/kept.txt", os.O_RDONLY, dir_fd=outside)) as file:
+            untouched = file.read() == "before"
+        gone = "made.txt" not in os.listdir(os.open("user", os.O_RDONLY, dir_fd=outside))
+        real = os.stat("trial/real.txt", dir_fd=outside).st_size == 4
+    except OSError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0 if inside and untouched and gone and real else 1
+
+
+if __name__ == "__main__":
+    sys.exit(probe(sys.argv[1]))

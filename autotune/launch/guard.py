@@ -1,0 +1,429 @@
+"""Owns one trial's process tree and nothing else, so that nothing of it is ever left behind.
+
+Runs as a process of its own, ``python -S -E guard.py <life fd>``, with its orders as one JSON object on
+standard input. The launcher holds the write end of the life pipe: its end of file, or one line with a
+reason, ends the trial. What happened is in ``result.json``, written before the guard exits.
+
+Standard library only, and nothing of autotune but its two neighbours.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if __package__:
+    from autotune.launch import enter, sweep
+else:
+    import enter  # pyright: ignore[reportMissingImports]
+    import sweep  # pyright: ignore[reportMissingImports]
+
+if TYPE_CHECKING:
+    from autotune.launch import enter, sweep
+
+SAMPLE_S = 0.25
+DUMP_S = 1.0
+LEFTOVER_GRACE_S = 0.5
+HEAD_BYTES = 1024 * 1024
+TAIL_BYTES = 4 * 1024 * 1024
+MAX_SAMPLES = 4000
+DUMP_REASONS = ("timeout_progress", "timeout_total")
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Drain:
+    """Takes output off a pipe so that the script never blocks; keeps the head and the tail.
+
+    Args:
+        path: The head is written there as it comes, the tail when the trial has ended.
+    """
+
+    def __init__(self, path: str, head_bytes: int = HEAD_BYTES, tail_bytes: int = TAIL_BYTES) -> None:
+        self.read_fd, self.write_fd = os.pipe()
+        os.set_blocking(self.read_fd, False)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        self._head_left = head_bytes
+        self._tail: deque[bytes] = deque()
+        self._tail_bytes = 0
+        self._tail_limit = tail_bytes
+        self.drained = 0
+        self.open = True
+
+    def pump(self) -> bool:
+        """Read once; False at the end of the stream or when nothing is there."""
+        try:
+            data = os.read(self.read_fd, 65536)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self.open = False
+            return False
+        self.drained += len(data)
+        if self._head_left > 0:
+            self._store(data[: self._head_left])
+            data, self._head_left = data[self._head_left :], self._head_left - len(data)
+        if data:
+            self._tail.append(data)
+            self._tail_bytes += len(data)
+            while self._tail_bytes - len(self._tail[0]) >= self._tail_limit:
+                self._tail_bytes -= len(self._tail.popleft())
+        return True
+
+    def _store(self, data: bytes) -> None:
+        try:
+            while data:
+                data = data[os.write(self._file, data) :]
+        except OSError:
+            self._head_left = 0
+
+    def close(self) -> None:
+        """Take what is still in the pipe, then write the tail."""
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until and self.pump():
+            pass
+        if self._tail:
+            tail = b"".join(self._tail)[-self._tail_limit :]
+            dropped = self.drained - (os.lseek(self._file, 0, os.SEEK_CUR) + len(tail))
+            if dropped > 0:
+                self._store(f"\n[{dropped} bytes left out]\n".encode())
+            self._store(tail)
+        os.close(self._file)
+
+
+class Samples:
+    """Memory and CPU of the trial's tree, and of the rest of the machine, four times a second."""
+
+    def __init__(self) -> None:
+        self.peak_bytes = 0
+        self.rows: list[list[float | int | None]] = []
+        self._pss_cost_s = 0.0
+        self._pss_at = 0.0
+        self._pss: dict[int, int] = {}
+        self._own_s: dict[int, float] = {}
+
+    def take(self) -> int:
+        """One sample; memory of the tree in bytes.
+
+        Shared pages are counted once where that is cheap enough (proportional set size); otherwise
+        by resident size, which is the same for a single process.
+        """
+        pids = sweep.descendants(os.getpid())
+        rss = {pid: _rss(pid) for pid in pids}
+        total = sum(rss.values())
+        now = time.monotonic()
+        if len(pids) > 1:
+            if now - self._pss_at > 50 * self._pss_cost_s:
+                self._pss = {pid: _pss(pid) for pid in pids}
+                self._pss_at, self._pss_cost_s = now, time.monotonic() - now
+            shares = [self._pss.get(pid, 0) or rss[pid] for pid in pids]
+            total = min(total, sum(shares))
+        self.peak_bytes = max(self.peak_bytes, total)
+        for pid in pids:
+            self._own_s[pid] = max(self._own_s.get(pid, 0.0), sweep.cpu_s(pid))
+        if len(self.rows) >= MAX_SAMPLES:
+            self.rows = self.rows[::2]
+        self.rows.append([time.perf_counter_ns(), total, _busy_s(), self._tree_s(pids), _pressure_us()])
+        return total
+
+    def _tree_s(self, alive: list[int]) -> float:
+        return sum(self._own_s[pid] for pid in alive)
+
+
+def _rss(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm", "rb", buffering=0) as file:
+            return int(file.read().split()[1]) * sweep.PAGE_BYTES
+    except (OSError, IndexError):
+        return 0
+
+
+def _pss(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb", buffering=0) as file:
+            for line in file.read().split(b"\n"):
+                if line.startswith(b"Pss:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
+def _busy_s() -> float | None:
+    """CPU seconds the machine has spent on anything, stolen time included."""
+    try:
+        with open("/proc/stat", "rb", buffering=0) as file:
+            fields = file.read(512).split(b"\n", 1)[0].split()
+        user, nice, system, _idle, _wait, irq, softirq, steal = (int(x) for x in fields[1:9])
+    except (OSError, ValueError):
+        return None
+    return (user + nice + system + irq + softirq + steal) * sweep.TICK_S
+
+
+def _pressure_us() -> int | None:
+    try:
+        with open("/proc/pressure/cpu", "rb", buffering=0) as file:
+            return int(file.read().split(b"total=", 1)[1].split()[0])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _write_atomically(path: str, record: dict[str, Any]) -> None:
+    data = json.dumps(record, separators=(",", ":"), allow_nan=False).encode()
+    fd = os.open(path + ".part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.rename(path + ".part", path)
+
+
+def _become_script(spec: dict[str, Any], guard_pid: int, out: int, err: int) -> NoReturn:
+    """In the forked child: everything between fork and exec."""
+    os.setsid()
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+    except OSError:
+        pass
+    os.chdir(spec["cwd"])
+    enclosure = spec.get("enclosure")
+    if enclosure:
+        enter.enter(enclosure["base"], enclosure["keep"], enclosure["must"])
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != guard_pid:
+        os._exit(127)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    os.execve(spec["argv"][0], spec["argv"], spec["env"])
+
+
+class Guard:
+    """One trial from start to result; see the module."""
+
+    def __init__(self, spec: dict[str, Any], life_fd: int) -> None:
+        self.spec = spec
+        self.life_fd = life_fd
+        self.uid = str(spec["uid"])
+        self.folder = str(spec["trial_dir"])
+        self.started_s = time.monotonic()
+        self.deadline_s = self.started_s + float(spec["deadline_s"])
+        self.memory_limit = int(spec.get("memory_limit_bytes") or 0)
+        self.why = ""
+        self.status: int | None = None
+        self.script_ended_s = 0.0
+        self.killed = ""
+        self.spawn_error = ""
+        self.script = 0
+        self.wake_read, wake_write = os.pipe()
+        os.set_blocking(self.wake_read, False)
+        os.set_blocking(wake_write, False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, self._on_signal)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        self.out = Drain(os.path.join(self.folder, "stdout.log"))
+        self.err = Drain(os.path.join(self.folder, "stderr.log"))
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        if number != signal.SIGCHLD and not self.why:
+            self.why = f"guard_{signal.Signals(number).name.lower()}"
+
+    def run(self) -> None:
+        """Start, watch, end, report."""
+        self._spawn()
+        self.samples = Samples()
+        if not self.spawn_error:
+            self._watch()
+        survivors = self._end()
+        self.out.close()
+        self.err.close()
+        self._report(survivors)
+
+    def _spawn(self) -> None:
+        error_read, error_write = os.pipe()
+        guard_pid = os.getpid()
+        self.script = os.fork()
+        if self.script == 0:
+            try:
+                _become_script(self.spec, guard_pid, self.out.write_fd, self.err.write_fd)
+            except BaseException as error:
+                os.write(error_write, f"{type(error).__name__}: {error}".encode()[:4000])
+            finally:
+                os._exit(127)
+        os.close(error_write)
+        os.close(self.out.write_fd)
+        os.close(self.err.write_fd)
+        parts: list[bytes] = []
+        while select.select([error_read], [], [], 20.0)[0] and (data := os.read(error_read, 4096)):
+            parts.append(data)
+        os.close(error_read)
+        if parts:
+            self.spawn_error = b"".join(parts).decode(errors="backslashreplace")
+            self.why = "spawn"
+
+    def _watch(self) -> None:
+        next_sample_s = 0.0
+        while self.status is None and not self.why:
+            now = time.monotonic()
+            if now >= self.deadline_s:
+                self.why = "timeout_total"
+                break
+            if now >= next_sample_s:
+                used = self.samples.take()
+                # Late by whole periods rather than in bursts where /proc is slow.
+                next_sample_s = max(next_sample_s, now) + SAMPLE_S
+                if self.memory_limit and used > self.memory_limit:
+                    self.why = "memory_limit"
+                    break
+            self._wait(min(next_sample_s, self.deadline_s) - time.monotonic(), life=True)
+
+    def _wait(self, seconds: float, *, life: bool) -> None:
+        """Sleep at most so long; drain output, reap, and listen to the launcher meanwhile."""
+        fds = [self.wake_read, *(d.read_fd for d in (self.out, self.err) if d.open)]
+        if life:
+            fds.append(self.life_fd)
+        ready = select.select(fds, [], [], max(0.0, seconds))[0]
+        if self.wake_read in ready:
+            try:
+                os.read(self.wake_read, 4096)
+            except BlockingIOError:
+                pass
+        for drain in (self.out, self.err):
+            if drain.read_fd in ready:
+                drain.pump()
+        self._reap()
+        if life and self.life_fd in ready:
+            order = os.read(self.life_fd, 4096).decode(errors="replace").split("\n")[0].strip()
+            self.why = self.why or order or "launcher_gone"
+
+    def _reap(self) -> bool:
+        """Collect every dead child; False once there is none left at all."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self.script:
+                self.status = status
+                self.script_ended_s = time.monotonic()
+
+    def _tree(self) -> list[int]:
+        return sweep.descendants(os.getpid())
+
+    def _end(self) -> list[int]:
+        if self.status is None and self.why in DUMP_REASONS:
+            self._dump_stacks()
+        if self._reap():
+            alone = self.status is not None
+            grace_s = LEFTOVER_GRACE_S if alone else float(self.spec.get("grace_s", 5.0))
+            self.killed = "" if alone else "TERM"
+            self._signal_until_gone(signal.SIGTERM, grace_s, repeat=False)
+        if self._reap():
+            self.killed = self.killed and "KILL"
+            self._signal_until_gone(signal.SIGKILL, float(self.spec.get("reap_s", 10.0)), repeat=True)
+        strays = sweep.end_marked(self.uid, bound_s=float(self.spec.get("reap_s", 10.0)))
+        self._reap()
+        return sorted({*strays, *(pid for pid in self._tree() if not sweep.is_zombie(pid))})
+
+    def _dump_stacks(self) -> None:
+        for pid in [self.script, *sweep.descendants(self.script)]:
+            if _catches(pid, signal.SIGUSR2):
+                sweep.send([pid], signal.SIGUSR2)
+        until = time.monotonic() + DUMP_S
+        while self.status is None and (left := until - time.monotonic()) > 0:
+            self._wait(min(left, 0.1), life=False)
+
+    def _signal_until_gone(self, number: int, bound_s: float, *, repeat: bool) -> None:
+        until = time.monotonic() + bound_s
+        told: set[int] = set()
+        pause = 0.01
+        while True:
+            tree = self._tree()
+            sweep.send([pid for pid in tree if repeat or pid not in told], number)
+            if not repeat:
+                # A stopped process sees nothing before it goes on.
+                sweep.send([pid for pid in tree if pid not in told], signal.SIGCONT)
+            told.update(tree)
+            self._wait(pause, life=False)
+            if not self._reap() or time.monotonic() >= until:
+                return
+            pause = min(pause * 1.5, 0.1)
+
+    def _report(self, survivors: list[int]) -> None:
+        status = self.status
+        exited = status is not None and os.WIFEXITED(status)
+        signalled = status is not None and os.WIFSIGNALED(status)
+        now = time.monotonic()
+        record: dict[str, Any] = {
+            "uid": self.uid,
+            "why": self.why or "exit",
+            "code": os.WEXITSTATUS(status) if exited and status is not None else None,
+            "signal": os.WTERMSIG(status) if signalled and status is not None else None,
+            "killed": self.killed,
+            "spawn_error": self.spawn_error,
+            "script_s": (self.script_ended_s or now) - self.started_s,
+            "seconds": now - self.started_s,
+            "peak_bytes": self.samples.peak_bytes,
+            "memory_limit_bytes": self.memory_limit,
+            "stdout_bytes": self.out.drained,
+            "stderr_bytes": self.err.drained,
+            "survivors": survivors,
+            "samples": self.samples.rows,
+        }
+        path = os.path.join(self.folder, "result.json")
+        try:
+            _write_atomically(path, record)
+        except OSError:
+            # A full disk: the verdict is worth more than the logs and the samples.
+            for name in ("stdout.log", "stderr.log"):
+                try:
+                    os.truncate(os.path.join(self.folder, name), 0)
+                except OSError:
+                    continue
+            _write_atomically(path, {**record, "samples": []})
+
+
+def _catches(pid: int, number: int) -> bool:
+    """The process has a handler for the signal, so that sending it does not end the process."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            for line in file:
+                if line.startswith("SigCgt:"):
+                    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    except OSError:
+        pass
+    return False
+
+
+def main(life_fd: int) -> int:
+    """Read the orders from standard input and carry them out."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    os.set_inheritable(life_fd, False)
+    parts: list[bytes] = []
+    while data := os.read(0, 1 << 20):
+        parts.append(data)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    Guard(json.loads(b"".join(parts)), life_fd).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

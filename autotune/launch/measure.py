@@ -1,0 +1,422 @@
+"""Folds what a trial process told and what was seen of it from outside into one Measurement."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from autotune.core.measurement import Contamination, Estimate, Measurement, Memory
+from autotune.core.stats import form_blocks, window_estimate
+from autotune.core.trial import Failure, FailureKind
+from autotune.protocol.events import Broke, Closed, Compiling, Done, Hello, Seen, StepRow, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from autotune.core.change import Change
+    from autotune.core.facts import RunFacts
+    from autotune.core.trial import Outcome
+    from autotune.protocol.events import Event
+
+MARK_COMPILE = 2
+MIN_BLOCK_S = 0.25
+BURSTY_RATIO = 1.05
+CONTENDED_FOREIGN_FRAC = 0.10
+CONTENDED_QUEUE_FRAC = 0.05
+CONTENDED_PRESSURE_FRAC = 0.10
+BUSY_FRAC = 0.85
+COMPILE_OWN_COST_FRAC = 0.25
+QUEUE_FALL_FRAC = 0.02
+LOST_BLOCKS_FRAC = 0.5
+SKIPPED_SCALER_FRAC = 0.5
+_WIDEN: Mapping[str, float] = {"steady": 1.0, "drifting": 1.5, "no_steady_state": 2.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One look at the process tree and the machine, by the guard.
+
+    Args:
+        t_ns: `time.perf_counter_ns()`.
+        bytes: Memory of the tree.
+        busy_s: CPU seconds the whole machine had spent by then; None where unreadable.
+        own_s: CPU seconds of the tree.
+        pressure_us: Microseconds for which some task had waited for a CPU (PSI); None unreadable.
+    """
+
+    t_ns: int
+    bytes: int
+    busy_s: float | None
+    own_s: float
+    pressure_us: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSample:
+    """One look at the accelerators a trial uses, by the launcher.
+
+    Args:
+        used_bytes: Memory in use on the fullest of them.
+        foreign: A process outside the trial's tree was on one of them.
+        throttled: Clocks were held down by hardware: heat, slowdown, power brake.
+    """
+
+    t_ns: int
+    used_bytes: int = 0
+    foreign: bool = False
+    throttled: bool = False
+
+
+@dataclass
+class Told:
+    """Everything a trial process has told so far; `take` adds one event."""
+
+    hello: Hello | None = None
+    rows: list[StepRow] = field(default_factory=list[StepRow])
+    compiles: list[Compiling] = field(default_factory=list[Compiling])
+    facts: RunFacts | None = None
+    closed: dict[int, Closed] = field(default_factory=dict[int, Closed])
+    done: Done | None = None
+    broke: Broke | None = None
+
+    def take(self, event: Event) -> None:
+        """Add one event."""
+        if isinstance(event, Steps):
+            self.rows.extend(event.rows)
+        elif isinstance(event, Closed):
+            self.closed[event.trial] = event
+        elif isinstance(event, Compiling):
+            self.compiles.append(event)
+        elif isinstance(event, Seen):
+            self.facts = event.facts
+        elif isinstance(event, Hello):
+            self.hello = event
+        elif isinstance(event, Done):
+            self.done = event
+        else:
+            self.broke = event
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps known of."""
+        said = [e.steps for e in (self.done, self.broke) if e is not None]
+        return max([len(self.rows), *said])
+
+    @property
+    def compiling(self) -> bool:
+        """A compile has begun and not ended."""
+        return sum(1 if c.began else -1 for c in self.compiles) > 0
+
+    def median_step_s(self) -> float:
+        """Median of the last steps' periods, 0 where fewer than two are known."""
+        recent = self.rows[-101:]
+        periods = [b.t_ns - a.t_ns for a, b in zip(recent, recent[1:])]
+        return statistics.median(periods) / 1e9 if periods else 0.0
+
+    def compile_s_before(self, t_ns: int) -> float:
+        """Seconds of compiling before a moment; overlapping compiles count once."""
+        total, depth, began = 0, 0, 0
+        for event in self.compiles:
+            t = min(event.t_ns, t_ns)
+            if event.began:
+                began = t if depth == 0 else began
+                depth += 1
+            elif depth:
+                depth -= 1
+                total += t - began if depth == 0 else 0
+        return (total + (t_ns - min(began, t_ns) if depth else 0)) / 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """What was seen of a trial from outside.
+
+    Args:
+        start_ns: `perf_counter_ns` when its process was started.
+        peak_bytes: Memory of its tree.
+        limit_bytes: What it was allowed; 0 for no limit.
+        cold: Its compile caches were empty.
+        cpus: CPUs of the machine, as ``busy_s`` counts them.
+        flags: Further contamination flags (``wrote_outside``).
+    """
+
+    start_ns: int
+    samples: Sequence[Sample] = ()
+    devices: Sequence[DeviceSample] = ()
+    peak_bytes: int = 0
+    limit_bytes: int = 0
+    cold: bool = False
+    cpus: int = field(default_factory=lambda: os.cpu_count() or 1)
+    flags: tuple[str, ...] = ()
+
+
+def read_samples(rows: Iterable[Sequence[Any]]) -> tuple[Sample, ...]:
+    """Samples from the guard's result."""
+    return tuple(
+        Sample(t_ns=int(r[0]), bytes=int(r[1]), busy_s=r[2], own_s=float(r[3]), pressure_us=r[4]) for r in rows
+    )
+
+
+def measure(closed: Closed, told: Told, outside: Outside, changes: Sequence[Change] = ()) -> Outcome:
+    """The outcome of one closed segment.
+
+    Throughput is the ratio of sums over the window's blocks. A block is set aside only on evidence
+    from outside the stream of step times: a compile inside it, or another user of the accelerator.
+    Where a loader's queue was still draining, what came out of it is taken off.
+
+    Returns:
+        A `Measurement`; or a `Failure` where a knob did not take effect, the loss is not finite, the
+        gradient scaler skipped most steps, or others used the accelerator for most of the window.
+    """
+    rejected = rejection(closed, changes)
+    if rejected is not None:
+        return rejected
+    window = _Window.of(closed, told, outside)
+    if not window.rows or window.seconds <= 0:
+        return Failure(
+            kind=FailureKind.NO_METRIC,
+            message=f"no step ended inside the window ({told.steps} steps were seen in all)",
+            evidence={"steps": told.steps},
+        )
+    measurement = window.measurement()
+    lost = window.lost()
+    if lost is not None:
+        return replace(lost, readings=measurement)
+    return _diverged(closed, measurement) or measurement
+
+
+def rejection(closed: Closed, changes: Sequence[Change]) -> Failure | None:
+    """A Failure where a knob that was asked for was not seen to take effect."""
+    for reading in closed.readings:
+        if reading.wanted is not None and reading.status != "applied":
+            how = next((c.spelling.how for c in changes if c.knob == reading.knob), "")
+            why = reading.reason or f"found {reading.found!r}"
+            return Failure(
+                kind=FailureKind.CONFIG_REJECTED,
+                message=f"{reading.knob}={reading.wanted} did not take effect: {why}",
+                evidence={"knob": reading.knob, "how": how, "status": reading.status},
+            )
+    return None
+
+
+def _diverged(closed: Closed, measurement: Measurement) -> Failure | None:
+    bad = next((p for p in measurement.loss if not math.isfinite(p.loss)), None)
+    if bad is not None:
+        return Failure(
+            kind=FailureKind.DIVERGED,
+            message=f"the loss became {bad.loss} after {bad.samples} samples",
+            evidence={"samples": bad.samples},
+            readings=measurement,
+        )
+    tried = measurement.steps + closed.skipped_scaler_steps
+    if closed.skipped_scaler_steps > SKIPPED_SCALER_FRAC * tried:
+        return Failure(
+            kind=FailureKind.DIVERGED,
+            message=f"the gradient scaler skipped {closed.skipped_scaler_steps} of {tried} steps",
+            evidence={"skipped": closed.skipped_scaler_steps, "steps": tried},
+            readings=measurement,
+        )
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Window:
+    """The steps between two moments, with periods; one place for all that is computed from them."""
+
+    closed: Closed
+    told: Told
+    outside: Outside
+    rows: tuple[StepRow, ...]
+    periods_s: tuple[float, ...]
+    dirty: tuple[bool, ...]
+    counts_samples: bool
+
+    @classmethod
+    def of(cls, closed: Closed, told: Told, outside: Outside) -> _Window:
+        rows = tuple(r for r in told.rows if closed.begin_ns < r.t_ns <= closed.end_ns)
+        stamps = [closed.begin_ns, *(r.t_ns for r in rows)]
+        periods = tuple((b - a) / 1e9 for a, b in zip(stamps, stamps[1:]))
+        device_s = sum(r.device_ms for r in rows) / 1e3
+        # The host runs ahead of the device step by step; over the window both clocks agree.
+        if rows and min(r.device_ms for r in rows) > 0 and 0.8 < device_s / (sum(periods) or 1.0) < 1.25:
+            periods = tuple(r.device_ms / 1e3 for r in rows)
+        facts = told.facts
+        return cls(
+            closed=closed,
+            told=told,
+            outside=outside,
+            rows=rows,
+            periods_s=periods,
+            dirty=_dirty(rows, stamps, outside),
+            counts_samples=facts is not None and facts.samples_source == "loader" and any(r.samples for r in rows),
+        )
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.periods_s)
+
+    def measurement(self) -> Measurement:
+        rows, closed = self.rows, self.closed
+        throughput, step_time = self._estimates()
+        first_ns = closed.first_step_ns or rows[0].t_ns
+        startup_s = (first_ns - self.outside.start_ns) / 1e9 - self.told.compile_s_before(first_ns)
+        wait_s = sum(r.wait_ns for r in rows) / 1e9
+        return Measurement(
+            throughput=throughput,
+            step_time_s=step_time,
+            data_wait_frac=min(1.0, wait_s / self.seconds),
+            memory=Memory(
+                allocator=closed.allocator_peak_bytes,
+                device=max((d.used_bytes for d in self.outside.devices), default=0) or None,
+                pss=self.outside.peak_bytes or None,
+                limit=self.outside.limit_bytes or None,
+            ),
+            loss=closed.loss,
+            compile_s=closed.compile_s,
+            cold_compile=self.outside.cold and closed.compile_s > 0,
+            startup_s=max(0.0, startup_s),
+            warmup_steps=sum(r.t_ns <= closed.begin_ns for r in self.told.rows),
+            steps=len(rows),
+            window_s=self.seconds,
+            effective_batch=sum(r.samples for r in rows) / len(rows),
+            contamination=self._contamination(),
+            readings=closed.readings,
+            ended=closed.ended,
+            extra={
+                **closed.counters,
+                "dirty_steps": float(sum(self.dirty)),
+                "graph_breaks": float(closed.graph_breaks),
+                "skipped_scaler_steps": float(closed.skipped_scaler_steps),
+            },
+        )
+
+    def _estimates(self) -> tuple[Estimate, Estimate]:
+        ends: list[float] = []
+        at = 0.0
+        for period in self.periods_s:
+            at += period
+            ends.append(at)
+        loader = self.told.facts.loader if self.told.facts else None
+        blocks = form_blocks(
+            [0.0, *ends[:-1]],
+            ends,
+            [r.samples if self.counts_samples else 1 for r in self.rows],
+            [r.wait_ns / 1e9 for r in self.rows],
+            self.dirty,
+            min_block_s=MIN_BLOCK_S,
+            min_steps=max(1, loader.num_workers if loader else 1),
+        )
+        unit = "samples/s" if self.counts_samples else "steps/s"
+        kept = self._kept_frac()
+        wide = _WIDEN.get(self.closed.steady, 1.0)
+        throughput = _adjusted(window_estimate(blocks, unit=unit), kept, wide)
+        return throughput, _adjusted(window_estimate(blocks, unit="s", per_step=True), 1.0 / kept, wide)
+
+    def _kept_frac(self) -> float:
+        """Share of the consumed batches that was also produced inside the window."""
+        closed, facts = self.closed, self.told.facts
+        if closed.ready_begin is None or closed.ready_end is None or facts is None:
+            return 1.0
+        samples = sum(r.samples for r in self.rows)
+        batch = facts.loader.batch_size if facts.loader else None
+        consumed = samples / batch if batch else len(self.rows) * facts.backward_per_step
+        fell = closed.ready_begin - closed.ready_end
+        if fell < 2 or fell < QUEUE_FALL_FRAC * consumed or fell >= consumed:
+            return 1.0
+        return (consumed - fell) / consumed
+
+    def _contamination(self) -> Contamination:
+        begin, end = self.closed.begin_ns, self.closed.end_ns
+        inside = [s for s in self.outside.samples if begin <= s.t_ns <= end]
+        queue_frac = sum(r.queue_ns for r in self.rows) / 1e9 / self.seconds
+        pressure, foreign, busy = _rates(inside)
+        flags = list(self.outside.flags)
+        if self._cpu_contended(queue_frac, pressure, foreign, busy):
+            flags.append("cpu_contended")
+        devices = [d for d in self.outside.devices if begin <= d.t_ns <= end]
+        flags += ["foreign_gpu"] if any(d.foreign for d in devices) else []
+        flags += ["throttled"] if any(d.throttled for d in devices) else []
+        if self.closed.steady in ("drifting", "no_steady_state"):
+            flags.append(self.closed.steady)
+        middle = statistics.median(self.periods_s)
+        if middle > 0 and statistics.fmean(self.periods_s) / middle > BURSTY_RATIO:
+            flags.append("bursty")
+        flags += ["recompiled"] if any(r.mark & MARK_COMPILE for r in self.rows) else []
+        flags += ["alloc_cliff"] if self.closed.counters.get("alloc_retries", 0) > 0 else []
+        return Contamination(
+            run_queue_frac=queue_frac,
+            pressure_frac=pressure,
+            foreign_cpu_frac=foreign,
+            flags=tuple(dict.fromkeys(flags)),
+        )
+
+    def _cpu_contended(
+        self, queue_frac: float, pressure: float | None, foreign: float | None, busy: float | None
+    ) -> bool:
+        """Others took CPU that the trial would have used.
+
+        A trial with more threads than cores waits for itself; so delay alone does not count, only
+        delay together with a busy machine and CPU time spent outside the trial.
+        """
+        if foreign is None or busy is None or foreign < CONTENDED_FOREIGN_FRAC * self.outside.cpus:
+            return False
+        delayed = queue_frac > CONTENDED_QUEUE_FRAC or (pressure or 0.0) > CONTENDED_PRESSURE_FRAC
+        return delayed and busy > BUSY_FRAC * self.outside.cpus
+
+    def lost(self) -> Failure | None:
+        """A Failure where others held the accelerator, or heat its clocks, for most of the window."""
+        inside = [d for d in self.outside.devices if self.closed.begin_ns <= d.t_ns <= self.closed.end_ns]
+        if not inside:
+            return None
+        for kind, bad, words in (
+            (FailureKind.CONTENDED, sum(d.foreign for d in inside), "another process used the accelerator"),
+            (FailureKind.THROTTLED, sum(d.throttled for d in inside), "the accelerator's clocks were held down"),
+        ):
+            if bad > LOST_BLOCKS_FRAC * len(inside):
+                return Failure(
+                    kind=kind,
+                    message=f"{words} in {bad} of {len(inside)} samples of the window",
+                    evidence={"samples": len(inside), "bad": bad},
+                )
+        return None
+
+
+def _dirty(rows: Sequence[StepRow], stamps: Sequence[int], outside: Outside) -> tuple[bool, ...]:
+    compiles = [bool(r.mark & MARK_COMPILE) for r in rows]
+    # Compiling again and again is no accident but what this configuration costs.
+    if sum(compiles) > COMPILE_OWN_COST_FRAC * len(rows):
+        compiles = [False] * len(rows)
+    bad = sorted(d.t_ns for d in outside.devices if d.foreign or d.throttled)
+    if not bad:
+        return tuple(compiles)
+    return tuple(
+        c or any(a <= t < b for t in bad) for c, a, b in zip(compiles, stamps, stamps[1:], strict=False)
+    )
+
+
+def _rates(samples: Sequence[Sample]) -> tuple[float | None, float | None, float | None]:
+    """(CPU pressure 0..1, foreign cores, busy cores) between the first and the last sample."""
+    if len(samples) < 2:
+        return None, None, None
+    first, last = samples[0], samples[-1]
+    seconds = (last.t_ns - first.t_ns) / 1e9
+    pressure = foreign = busy = None
+    if first.pressure_us is not None and last.pressure_us is not None:
+        pressure = min(1.0, (last.pressure_us - first.pressure_us) / 1e6 / seconds)
+    if first.busy_s is not None and last.busy_s is not None:
+        busy = (last.busy_s - first.busy_s) / seconds
+        foreign = max(0.0, busy - (last.own_s - first.own_s) / seconds)
+    return pressure, foreign, busy
+
+
+def _adjusted(estimate: Estimate, factor: float, widen: float) -> Estimate:
+    value = estimate.value * factor
+    return replace(
+        estimate,
+        value=value,
+        low=max(0.0, value - (estimate.value - estimate.low) * factor * widen),
+        high=value + (estimate.high - estimate.value) * factor * widen,
+    )

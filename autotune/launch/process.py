@@ -1,0 +1,479 @@
+"""Runs a trial in a guarded process of its own and says how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import autotune.launch as here
+from autotune.clock import SystemClock
+from autotune.core import wire
+from autotune.core.trial import Failure, FailureKind
+from autotune.launch import caches, classify, enclosure, guard, measure, sweep
+from autotune.launch.runner import Ended, Runner
+from autotune.protocol.lines import Reader
+from autotune.protocol.plan import PLAN_VARIABLE, TRIAL_VARIABLE, Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from autotune.clock import Clock
+    from autotune.core.trial import Assignment, Fidelity, Launch, Outcome, Segment
+
+POLL_S = 0.1
+GRACE_S = 5.0
+REAP_S = 10.0
+LINGER_S = 5.0
+SPACE_FLOOR_BYTES = 2 * 1024**3
+SPACE_FLOOR_FRAC = 0.05
+STEP_FACTOR = 10.0
+FIRST_STEPS = 3
+_TAIL_BYTES = 64 * 1024
+_SCRATCH = ("upper", "work", "lower", "root", "empty", "memory", "shadow", "tmp", "cache")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+# An interpreter other than ours has its own packages; ours may lend it this one and nothing else.
+_BOOT = (
+    "import sys; sys.path[:1] = [{root!r}]; import autotune; sys.path[:1] = [''];"
+    " import runpy; runpy.run_module('autotune.trial', run_name='__main__', alter_sys=True)"
+)
+
+
+def trial_command(python: str) -> tuple[str, ...]:
+    """The command that runs our part of the training process under this interpreter."""
+    if os.path.abspath(python) == os.path.abspath(sys.executable):
+        return (python, "-m", "autotune.trial")
+    root = str(Path(here.__file__).resolve().parents[2])
+    return (python, "-c", _BOOT.format(root=root))
+
+
+class LocalRunner(Runner):
+    """Runs assignments on this machine, one at a time.
+
+    Each runs under a guard (`autotune.launch.guard`) that outlives neither the trial nor this
+    process, in a directory of its own below the study's, with its writes kept off the user's files.
+
+    Args:
+        study_dir: Trials live in ``trials/<uid>`` below it, published compile caches in ``cache``.
+        isolation: ``overlay``, ``redirect``, or ``auto`` for the best that the machine allows.
+        clock: Durations come from it; the machine's where None.
+        progress_floor_s: No limit on the time between two steps is shorter.
+        sample_devices: Looks at the accelerators once; called a few times a second while a trial
+            runs. None where there is nothing to look at.
+        command: From the interpreter to the command to run; another one than ours in tests.
+        space_floor_bytes: Less free disk space than this refuses a trial; None for 2 GiB or 5 % of
+            the disk, whichever is less.
+        grace_s: From the request to end to the kill.
+    """
+
+    def __init__(
+        self,
+        *,
+        study_dir: Path,
+        isolation: str = "auto",
+        clock: Clock | None = None,
+        progress_floor_s: float = 30.0,
+        sample_devices: Callable[[], measure.DeviceSample | None] | None = None,
+        command: Callable[[str], Sequence[str]] = trial_command,
+        space_floor_bytes: int | None = None,
+        grace_s: float = GRACE_S,
+    ) -> None:
+        self._study_dir = Path(study_dir).absolute()
+        self._isolation = isolation
+        self._clock = clock or SystemClock()
+        self._progress_floor_s = progress_floor_s
+        self._sample_devices = sample_devices
+        self._command = command
+        self._space_floor_bytes = space_floor_bytes
+        self._grace_s = grace_s
+        self._running: _Running | None = None
+        self._stop_wanted = False
+
+    @property
+    def isolation(self) -> str:
+        """``overlay`` or ``redirect``: how writes are kept off the user's files here."""
+        if self._isolation == "auto":
+            self._isolation = enclosure.available(str(self._study_dir / "trials"))
+        return self._isolation
+
+    def run(self, assignment: Assignment) -> Iterator[Ended]:
+        """Run it; see `Runner.run`. Segments are told once the process has ended."""
+        self._stop_wanted = False
+        begun_s = self._clock.now_s()
+        try:
+            outcomes, told = self._run(assignment)
+        except OSError as error:
+            full = error.errno in (28, 122)
+            kind = FailureKind.DISK if full else FailureKind.INFRA_LOST
+            failure = Failure(kind=kind, message=f"the trial could not be set up: {error}")
+            outcomes, told = {assignment.trial: failure}, measure.Told()
+        seconds = self._clock.now_s() - begun_s
+        for number, outcome in outcomes.items():
+            yield Ended(trial=number, outcome=outcome, seconds=seconds, facts=told.facts)
+
+    def stop(self) -> None:
+        """End the running process soon, as ``killed_user``."""
+        self._stop_wanted = True
+        running = self._running
+        if running is not None:
+            running.order("killed_user")
+
+    def _run(self, assignment: Assignment) -> tuple[dict[int, Outcome], measure.Told]:
+        short = self._short_of_space()
+        if short is not None:
+            return {assignment.trial: short}, measure.Told()
+        prepared = _prepare(self._study_dir, assignment, self.isolation)
+        before = enclosure.manifest(prepared.watched, skip=[str(self._study_dir)])
+        running = _Running(prepared, self._command(assignment.launch.python), self._grace_s)
+        self._running = running
+        try:
+            if self._stop_wanted:
+                running.order("killed_user")
+            result = running.follow(self._progress_floor_s, self._sample_devices)
+        finally:
+            self._running = None
+            running.close()
+        wrote = enclosure.violations(before, enclosure.manifest(prepared.watched, skip=[str(self._study_dir)]))
+        outcomes = _outcomes(running, result, wrote)
+        if all(not isinstance(outcome, Failure) for outcome in outcomes.values()):
+            prepared.caches.publish()
+        for name in _SCRATCH:
+            enclosure.remove(prepared.folder / name)
+        return outcomes, running.told
+
+    def _short_of_space(self) -> Failure | None:
+        self._study_dir.mkdir(parents=True, exist_ok=True)
+        usage = shutil.disk_usage(self._study_dir)
+        floor = self._space_floor_bytes
+        if floor is None:
+            floor = min(SPACE_FLOOR_BYTES, int(usage.total * SPACE_FLOOR_FRAC))
+        if usage.free >= floor:
+            return None
+        return Failure(
+            kind=FailureKind.DISK,
+            message=f"{usage.free / 2**30:.2f} GiB are free in {self._study_dir}, {floor / 2**30:.2f} GiB are needed",
+            evidence={"free_bytes": usage.free, "floor_bytes": floor},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prepared:
+    """A trial's directory, ready to start."""
+
+    assignment: Assignment
+    folder: Path
+    caches: caches.Caches
+    env: dict[str, str]
+    plan_path: Path
+    enclosed: bool
+    protected: tuple[str, ...]
+    watched: tuple[str, ...]
+
+
+def _prepare(study_dir: Path, assignment: Assignment, isolation: str) -> _Prepared:
+    launch = assignment.launch
+    folder = study_dir / "trials" / assignment.uid
+    folder.mkdir(parents=True)
+    (folder / "tmp").mkdir()
+    cached = caches.prepare(study_dir, folder, launch.cache_key)
+    overlay = launch.protect and isolation == "overlay"
+    redirect = launch.protect and isolation == "redirect"
+    protected = enclosure.protected(launch.script, launch.cwd, launch.env) if launch.protect else ()
+    if redirect:
+        (folder / "shadow").mkdir()
+    plan = Plan(
+        nonce=assignment.uid,
+        script=launch.script,
+        argv=launch.argv,
+        events_path=str(folder / "events.jsonl"),
+        trial_dir=str(folder),
+        changes=launch.changes,
+        segments=assignment.segments,
+        seed=launch.seed,
+        measure=launch.measure,
+        shadow_dir=str(folder / "shadow") if redirect else "",
+        protected=protected if redirect else (),
+        sites=tuple(dict.fromkeys(c.site for c in launch.changes if c.site)),
+    )
+    plan_path = folder / "plan.json"
+    plan_path.write_text(wire.dumps(plan), encoding="utf-8")
+    env = {
+        **launch.env,
+        **cached.env,
+        "TMPDIR": str(folder / "tmp"),
+        PLAN_VARIABLE: str(plan_path),
+        TRIAL_VARIABLE: assignment.uid,
+    }
+    home = os.path.realpath(launch.env.get("HOME") or "/")
+    return _Prepared(
+        assignment=assignment,
+        folder=folder,
+        caches=cached,
+        env=env,
+        plan_path=plan_path,
+        enclosed=overlay,
+        protected=protected,
+        # A home holds what other programs write all the time; only the project is compared.
+        watched=tuple(p for p in (enclosure.project_root(launch.script), launch.cwd) if os.path.realpath(p) != home)
+        if redirect
+        else (),
+    )
+
+
+@dataclass
+class _Running:
+    """A started guard and what is heard of its trial."""
+
+    prepared: _Prepared
+    command: Sequence[str]
+    grace_s: float
+    told: measure.Told = field(default_factory=measure.Told)
+    devices: list[measure.DeviceSample] = field(default_factory=list[measure.DeviceSample])
+    progress_limit_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        launch = self.prepared.assignment.launch
+        folder = self.prepared.folder
+        self._reader = Reader(folder / "events.jsonl", self.prepared.assignment.uid)
+        read_fd, self._life_fd = os.pipe()
+        self.start_ns = time.perf_counter_ns()
+        orders: dict[str, Any] = {
+            "uid": self.prepared.assignment.uid,
+            "trial_dir": str(folder),
+            "argv": list(self.command),
+            "env": self.prepared.env,
+            "cwd": launch.cwd,
+            "deadline_s": self.deadline_s,
+            "grace_s": self.grace_s,
+            "reap_s": REAP_S,
+            "memory_limit_bytes": self.prepared.assignment.memory_limit_bytes,
+        }
+        if self.prepared.enclosed:
+            orders["enclosure"] = {"base": str(folder), "keep": [str(folder)], "must": list(self.prepared.protected)}
+        try:
+            self._guard = subprocess.Popen(
+                [sys.executable, "-S", "-E", guard.__file__, str(read_fd)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=(folder / "guard.log").open("wb"),
+                pass_fds=[read_fd],
+                start_new_session=True,
+                cwd="/",
+                env={"PATH": os.defpath, "LANG": "C.UTF-8", "AUTOTUNE_GUARD": self.prepared.assignment.uid},
+            )
+        finally:
+            os.close(read_fd)
+        assert self._guard.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._guard.stdin as stdin:
+            stdin.write(json.dumps(orders).encode())
+
+    @property
+    def pid(self) -> int:
+        """The guard's pid."""
+        return self._guard.pid
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self.prepared.assignment.segments
+
+    @property
+    def deadline_s(self) -> float:
+        return sum(s.fidelity.deadline_s for s in self.segments)
+
+    @property
+    def fidelity(self) -> Fidelity:
+        """Of the segment that is open."""
+        return next((s for s in self.segments if s.trial not in self.told.closed), self.segments[-1]).fidelity
+
+    def order(self, why: str) -> None:
+        """Have the guard end the trial for this reason; the first reason counts."""
+        with contextlib.suppress(OSError):
+            os.write(self._life_fd, why.encode() + b"\n")
+
+    def close(self) -> None:
+        """Let go of the guard; it ends its trial by itself if it has not yet."""
+        with contextlib.suppress(OSError):
+            os.close(self._life_fd)
+        if self._guard.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._guard.wait(self.grace_s + REAP_S)
+        if self._guard.poll() is None:
+            self._guard.kill()
+        sweep.end_marked(self.prepared.assignment.uid, bound_s=REAP_S)
+        self._guard.wait()
+
+    def follow(
+        self, progress_floor_s: float, sample_devices: Callable[[], measure.DeviceSample | None] | None
+    ) -> dict[str, Any] | None:
+        """Watch until the guard has ended; its verdict, None where it left none."""
+        ends = _EndOf(self._guard)
+        moved_s = begun_s = time.monotonic()
+        last_s = begun_s + self.deadline_s + self.grace_s + REAP_S + 2 * LINGER_S
+        finished_s = 0.0
+        ordered = False
+        while not ends.wait(POLL_S):
+            now = time.monotonic()
+            moved_s = now if self._read() else moved_s
+            if sample_devices is not None and (sample := sample_devices()) is not None:
+                self.devices.append(sample)
+            if self.told.done is not None or self.told.broke is not None:
+                finished_s = finished_s or now
+            limit_s = self._limit_s(progress_floor_s)
+            if ordered:
+                pass
+            elif finished_s:
+                if now - finished_s > LINGER_S:
+                    ordered = True
+                    self.order("lingers")
+            elif now - (moved_s if self.told.rows else begun_s) > limit_s:
+                ordered = True
+                self.progress_limit_s = limit_s
+                self.order("timeout_progress")
+            if now > last_s:
+                self._guard.kill()
+        self._read()
+        try:
+            return json.loads((self.prepared.folder / "result.json").read_bytes())
+        except (OSError, ValueError):
+            return None
+
+    def _limit_s(self, floor_s: float) -> float:
+        starting = len(self.told.rows) < FIRST_STEPS or self.told.compiling
+        setup_s = self.fidelity.setup_s if starting else 0.0
+        return max(floor_s, STEP_FACTOR * self.told.median_step_s(), setup_s)
+
+    def _read(self) -> bool:
+        """Take what the trial has told meanwhile; whether it moved on."""
+        moved = False
+        for event in self._reader.read():
+            self.told.take(event)
+            moved = True
+        return moved
+
+
+class _EndOf:
+    """Waits for a process to end, woken by its end where the kernel can do so."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        try:
+            self._fd = os.pidfd_open(process.pid)
+        except (AttributeError, OSError):
+            self._fd = -1
+
+    def wait(self, seconds: float) -> bool:
+        if self._fd >= 0:
+            select.select([self._fd], [], [], seconds)
+        else:
+            time.sleep(seconds)
+        ended = self._process.poll() is not None
+        if ended and self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        return ended
+
+
+def _outcomes(running: _Running, result: dict[str, Any] | None, wrote: Sequence[str]) -> dict[int, Outcome]:
+    """Closed segments keep what they measured; the one that was open is charged with the ending."""
+    told, assignment = running.told, running.prepared.assignment
+    outside = measure.Outside(
+        start_ns=running.start_ns,
+        samples=measure.read_samples(result["samples"] if result else ()),
+        devices=tuple(running.devices),
+        peak_bytes=int(result["peak_bytes"]) if result else 0,
+        limit_bytes=assignment.memory_limit_bytes,
+        cold=running.prepared.caches.cold,
+        flags=("wrote_outside",) if wrote else (),
+    )
+    outcomes: dict[int, Outcome] = {}
+    for segment in assignment.segments:
+        closed = told.closed.get(segment.trial)
+        if closed is None:
+            failure = classify.classify(
+                result,
+                told,
+                log_tail(running.prepared.folder),
+                segment.fidelity,
+                progress_limit_s=running.progress_limit_s,
+            )
+            extra: dict[str, str | int | float] = {"attempt": assignment.attempt, "dir": str(running.prepared.folder)}
+            if wrote:
+                extra["wrote_outside"] = "; ".join(wrote[:10])
+            outcomes[segment.trial] = Failure(
+                kind=failure.kind,
+                message=failure.message,
+                evidence={**failure.evidence, **extra},
+                readings=failure.readings,
+            )
+            break
+        outcomes[segment.trial] = measure.measure(closed, told, outside, assignment.launch.changes)
+    return outcomes
+
+
+def log_tail(folder: Path, lines: int = classify.TAIL_LINES) -> str:
+    """The last lines of a trial's error output, or of its output where there is none."""
+    for name in ("stderr.log", "stdout.log"):
+        try:
+            with (folder / name).open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                text = file.read().decode(errors="backslashreplace")
+        except OSError:
+            continue
+        if text.strip():
+            return "\n".join(text.splitlines()[-lines:])
+    return ""
+
+
+def run_plain(launch: Launch, plan_dir: Path) -> int:
+    """Run the user's script with a config for real: unguarded, unmeasured, as the user would.
+
+    Standard streams are inherited and signals are passed on.
+
+    Args:
+        launch: With ``measure=False``.
+        plan_dir: An existing or new folder of ours for the plan.
+
+    Returns:
+        The script's exit code; 128 + n where signal n ended it.
+    """
+    plan_dir.mkdir(parents=True, exist_ok=True)
+    plan = Plan(
+        nonce=f"apply-{os.getpid()}",
+        script=launch.script,
+        argv=launch.argv,
+        events_path=str(plan_dir / "events.jsonl"),
+        trial_dir=str(plan_dir),
+        changes=launch.changes,
+        seed=launch.seed,
+        measure=False,
+        sites=tuple(dict.fromkeys(c.site for c in launch.changes if c.site)),
+        status_path=str(plan_dir / "status.json"),
+    )
+    plan_path = plan_dir / "plan.json"
+    plan_path.write_text(wire.dumps(plan), encoding="utf-8")
+    process = subprocess.Popen(
+        [*trial_command(launch.python)], cwd=launch.cwd, env={**launch.env, PLAN_VARIABLE: str(plan_path)}
+    )
+
+    def forward(number: int, _frame: object) -> None:
+        # A terminal has already told the whole foreground group about Ctrl-C.
+        if number != signal.SIGINT or not sys.stdin or not sys.stdin.isatty():
+            process.send_signal(number)
+
+    kept = {number: signal.signal(number, forward) for number in _SIGNALS}
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+    return 128 - code if code < 0 else code

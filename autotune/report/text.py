@@ -1,0 +1,435 @@
+"""What a person reads in the terminal: progress on stderr while it runs, one screen at the end.
+
+rich is imported only when there is a terminal to draw on.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+from autotune.clock import Clock, SystemClock
+from autotune.core.measurement import Estimate
+from autotune.core.trial import Stage
+from autotune.report.listener import Listener
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autotune.core.pick import Answer, Recommendation
+    from autotune.core.study import Study
+    from autotune.core.trial import Trial
+
+GIB = 1024**3
+_INDENT = 8
+_RECENT = 8
+_REFUSALS = 4
+
+
+def duration_text(seconds: float) -> str:
+    """``1 h 58 min``, ``12 min``, ``45 s``."""
+    whole = max(0, round(seconds))
+    if whole < 90:
+        return f"{whole} s"
+    minutes = round(whole / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
+
+
+def bytes_text(size: int | None) -> str:
+    """``6.8 GiB`` or ``512 MiB``; ``unknown`` for None."""
+    if size is None:
+        return "unknown"
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / 1024**2:.0f} MiB"
+
+
+def ratio_text(ratio: Estimate) -> str:
+    """``2.41x [2.34, 2.48]``, without the interval where there is none."""
+    if abs(ratio.low) == float("inf") or abs(ratio.high) == float("inf") or ratio.n == 0:
+        return f"{ratio.value:.2f}x"
+    return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+
+def rate_text(rate: Estimate) -> str:
+    """``1505 samples/s`` with three to four figures."""
+    return f"{number_text(rate.value)} {rate.unit}"
+
+
+def number_text(value: float) -> str:
+    """Four significant figures, never in exponent form for ordinary sizes."""
+    if value >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.4g}"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 trial``, ``3 trials``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def baseline_rate(study: Study) -> float | None:
+    """Mean throughput of the baseline trials of the first stage; None before one was measured."""
+    rates = [t.measurement.throughput.value for t in study.baseline if t.measurement is not None]
+    return sum(rates) / len(rates) if rates else None
+
+
+def failure_counts(study: Study) -> dict[str, int]:
+    """Failure label -> how many trials ended so, commonest first."""
+    counts: dict[str, int] = {}
+    for trial in study.told():
+        if trial.failure is not None:
+            counts[trial.failure.kind.label] = counts.get(trial.failure.kind.label, 0) + 1
+    return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
+
+
+def best_so_far(study: Study) -> tuple[float, Trial] | None:
+    """The highest measured ratio to the baseline outside the baseline stage, unconfirmed."""
+    rate = baseline_rate(study)
+    if not rate:
+        return None
+    found = [
+        (t.measurement.throughput.value / rate, t)
+        for t in study.told(Stage.START, Stage.REFINE, Stage.CONFIRM)
+        if t.measurement is not None and not t.config.is_baseline
+    ]
+    return max(found, key=lambda pair: pair[0], default=None)
+
+
+def result_text(study: Study, trial: Trial) -> str:
+    """One trial's result in a few words: ratio and rate, or how it failed."""
+    if trial.failure is not None:
+        return f"failed: {trial.failure.kind.label} ({trial.failure.message.splitlines()[0]})" if trial.failure.message else f"failed: {trial.failure.kind.label}"
+    if trial.measurement is None:
+        return "running"
+    rate, base = trial.measurement.throughput, baseline_rate(study)
+    ratio = f"{rate.value / base:.2f}x  " if base and trial.stage is not Stage.BASELINE else ""
+    return ratio + rate_text(rate)
+
+
+def progress_line(study: Study, trial: Trial) -> str:
+    """The line for one ended trial where there is no terminal."""
+    parts = [f"[{trial.stage.value}] trial {trial.number}", trial.config.text(), result_text(study, trial)]
+    best = best_so_far(study)
+    if best is not None:
+        parts.append(f"best {best[0]:.2f}x (trial {best[1].number})")
+    failed = failure_counts(study)
+    if failed:
+        kinds = ", ".join(f"{kind} {count}" if count > 1 else kind for kind, count in failed.items())
+        parts.append(f"{sum(failed.values())} failed ({kinds})")
+    parts.append(f"{duration_text(study.spec.budget.seconds - study.elapsed_s)} left")
+    return " | ".join(parts)
+
+
+def wants_live_view(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether this stream is a terminal that a person watches."""
+    if environ.get("TERM", "") == "dumb" or environ.get("CI"):
+        return False
+    try:
+        return stream.isatty()
+    except ValueError:
+        return False
+
+
+class Progress(Listener):
+    """Shows a search as it goes: a live view on a terminal, else one plain line per trial.
+
+    Writes to `stream` only and never raises: a closed pipe ends the showing, not the search.
+
+    Args:
+        stream: Where to write; the process's stderr by default.
+        quiet: Show nothing at all.
+        live: Force the live view on or off; None decides by the stream.
+        clock: For the time that runs between two events.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        quiet: bool = False,
+        live: bool | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        self._quiet = quiet
+        self._is_live = wants_live_view(self._stream, os.environ) if live is None else live
+        self._clock = clock or SystemClock()
+        self._view: Any = None
+        self._study: Study | None = None
+        self._running: dict[int, tuple[Trial, float]] = {}
+        self._seen_s = self._clock.now_s()
+        self._notes: list[str] = []
+
+    def study_began(self, study: Study) -> None:
+        self._see(study)
+        spec = study.spec
+        self._line(
+            f"study {spec.label}: {os.path.basename(spec.script)}, "
+            f"{duration_text(spec.budget.seconds - study.elapsed_s)}, driver {spec.driver}"
+        )
+        if self._is_live and not self._quiet:
+            self._open_view()
+
+    def trial_started(self, study: Study, trial: Trial) -> None:
+        self._see(study)
+        self._running[trial.number] = (trial, self._clock.now_s())
+        self._refresh()
+
+    def trial_ended(self, study: Study, trial: Trial) -> None:
+        self._see(study)
+        self._running.pop(trial.number, None)
+        if self._view is None:
+            self._line(progress_line(study, trial))
+        self._refresh()
+
+    def note(self, study: Study, text: str) -> None:
+        self._see(study)
+        self._notes = [*self._notes[-2:], text]
+        if self._view is None:
+            self._line(text)
+        self._refresh()
+
+    def study_ended(self, study: Study) -> None:
+        self._see(study)
+        self._running.clear()
+        self.close()
+
+    def close(self) -> None:
+        """End the live view and give the terminal back; harmless when called twice."""
+        view, self._view = self._view, None
+        if view is not None:
+            try:
+                view.stop()
+            except (OSError, ValueError):
+                self._quiet = True
+
+    def _see(self, study: Study) -> None:
+        self._study = study
+        self._seen_s = self._clock.now_s()
+
+    def _line(self, text: str) -> None:
+        if self._quiet:
+            return
+        try:
+            self._stream.write(text + "\n")
+            self._stream.flush()
+        except (OSError, ValueError):
+            self._quiet = True
+
+    def _open_view(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        # Redirecting would put what other code prints to stdout onto stderr.
+        self._view = Live(
+            get_renderable=self._render,
+            console=Console(file=self._stream),
+            refresh_per_second=2,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        try:
+            self._view.start()
+        except (OSError, ValueError):
+            self._view, self._quiet = None, True
+
+    def _refresh(self) -> None:
+        if self._view is None:
+            return
+        try:
+            self._view.refresh()
+        except (OSError, ValueError):
+            self._view, self._quiet = None, True
+
+    def _render(self) -> Any:
+        from rich.text import Text
+
+        return Text("\n".join(self.view_lines()), overflow="ellipsis", no_wrap=True)
+
+    def view_lines(self) -> list[str]:
+        """The live view as lines: head, recent trials, what is running, notes."""
+        study = self._study
+        if study is None:
+            return []
+        now_s = self._clock.now_s()
+        left_s = study.spec.budget.seconds - study.elapsed_s - (now_s - self._seen_s)
+        told, failed, best = study.told(), failure_counts(study), best_so_far(study)
+        head = f"{study.spec.label}   {duration_text(left_s)} left   {plural(len(told), 'trial')}"
+        if failed:
+            head += f", {sum(failed.values())} failed ({', '.join(failed)})"
+        lines = [head]
+        if best is not None:
+            lines.append(f"best so far {best[0]:.2f}x   {best[1].config.text()}   trial {best[1].number}")
+        lines += [
+            f"  {t.number:>4} {t.stage.value:<8} {t.config.text()}   {result_text(study, t)}"
+            for t in told[-_RECENT:]
+        ]
+        lines += [
+            f"  {number:>4} {trial.stage.value:<8} {trial.config.text()}   running {duration_text(now_s - since)}"
+            for number, (trial, since) in self._running.items()
+        ]
+        return lines + [f"  {text}" for text in self._notes]
+
+
+def final_screen(
+    study: Study,
+    answer: Answer,
+    *,
+    out: str = "",
+    links: Mapping[str, str] | None = None,
+    unsent: int = 0,
+    seconds: float | None = None,
+) -> str:
+    """The answer as one screen, for stdout.
+
+    Args:
+        study: As it ended.
+        answer: Its answer.
+        out: Path of best.yaml as the user would type it; empty where none was written.
+        links: Name -> address of where to look further.
+        unsent: Records that MLflow has not received.
+        seconds: Wall time spent; that of the study where None.
+    """
+    rows = _headline_rows(study, answer) if answer.is_better else _no_gain_rows(study, answer)
+    rows.append(("memory", _memory_sentence(study, answer, study.elapsed_s if seconds is None else seconds)))
+    if answer.identical is not None:
+        rows.append(("control", f"your script against itself: {ratio_text(answer.identical)}"))
+    rows += [("note", caveat) for caveat in answer.caveats]
+    rows += _refusal_rows(study)
+    if out and answer.is_better:
+        rows.append(("apply", f"autotune apply {shlex.quote(out)} -- {user_command(study)}"))
+    elif out:
+        rows.append(("file", f"{out} holds your script as it is"))
+    rows += _look_rows(study, links or {}, unsent)
+    return "\n".join(f"{name:<{_INDENT}}{text}".rstrip() for name, text in rows) + "\n"
+
+
+def stopped_screen(study: Study, *, reason: str) -> str:
+    """What is said where a search ended before it could answer anything.
+
+    Args:
+        study: As far as it came.
+        reason: A whole sentence.
+    """
+    rows = [("none", reason)]
+    best = best_so_far(study)
+    if best is not None:
+        rows.append(("seen", f"{best[0]:.2f}x, not confirmed   {best[1].config.text()}   trial {best[1].number}"))
+    rows.append(("go on", f"autotune resume {study.spec.label}"))
+    return "\n".join(f"{name:<{_INDENT}}{text}" for name, text in rows) + "\n"
+
+
+def user_command(study: Study) -> str:
+    """The user's own command as they would type it, quoted."""
+    spec = study.spec
+    script = os.path.relpath(spec.script, spec.cwd) if spec.cwd else spec.script
+    if script.startswith(".."):
+        script = spec.script
+    return shlex.join(["python", script, *spec.args])
+
+
+def _pick_line(pick: Recommendation, claim: str) -> str:
+    return f"{ratio_text(pick.speedup)} {claim}   {pick.config.text()}   {plural(pick.speedup.n, 'pair')}"
+
+
+def _headline_rows(study: Study, answer: Answer) -> list[tuple[str, str]]:
+    best, safe, fastest = answer.best, answer.safe, answer.fastest
+    rows = [("best", _pick_line(best, "faster than your script"))]
+    if safe.config == best.config:
+        rows.append(("safe", "the same: nothing in it changes the training"))
+    elif safe.config.is_baseline:
+        rows.append(("safe", "none: nothing that leaves the training unchanged beats your script"))
+    else:
+        rows.append(("safe", _pick_line(safe, "faster, training unchanged")))
+    if fastest is not None:
+        rows.append(("fastest", _pick_line(fastest, "sooner at the same loss, training changed")))
+    else:
+        rows.append(("fastest", _no_fastest(study)))
+    rows += [("why" if i == 0 else "", reason) for i, reason in enumerate(best.reasons)]
+    rows.append(("loss", loss_sentence(best)))
+    if best.break_even_steps:
+        rows.append(("compile", f"{duration_text(best.compile_s)} once; paid back after {best.break_even_steps} steps"))
+    return rows
+
+
+def _no_fastest(study: Study) -> str:
+    if study.spec.effective_batch == "keep":
+        return "none: other effective batches were not tried (--effective-batch keep)"
+    return "none: no other effective batch was shown to reach the same loss sooner than best"
+
+
+def _no_gain_rows(study: Study, answer: Answer) -> list[tuple[str, str]]:
+    configs = {t.config for t in study.told() if not t.config.is_baseline}
+    rows = [
+        ("none", f"nothing beats your script: {plural(len(configs), 'other configuration')} tried"),
+        ("", answer.sentence),
+        ("yours", rate_text(answer.baseline_throughput)),
+    ]
+    best = best_so_far(study)
+    if best is not None:
+        trial = f"trial {best[1].number}"
+        rows.append(("closest", f"{best[0]:.2f}x in one run, not confirmed   {best[1].config.text()}   {trial}"))
+    return [row for row in rows if row[1]]
+
+
+def loss_sentence(pick: Recommendation) -> str:
+    """The loss guard's verdict on a pick as a sentence."""
+    verdict = pick.loss
+    if verdict.reason:
+        return verdict.reason
+    if not verdict.passed:
+        return f"{verdict.verdict}: the loss could not be shown to hold"
+    if verdict.level == 0:
+        return "finite and falling as before"
+    if verdict.noise_frac > 0:
+        return (
+            f"not inferior: at most {100 * verdict.delay_frac_upper95:.1f} % of {verdict.steps} steps behind "
+            f"(your script's own noise: {100 * verdict.noise_frac:.1f} %)"
+        )
+    return f"not inferior over {plural(verdict.steps, 'step')}"
+
+
+def _memory_sentence(study: Study, answer: Answer, seconds: float) -> str:
+    total = None
+    if study.facts is not None:
+        host = study.facts.host
+        total = min((d.memory_bytes for d in host.devices), default=host.memory_bytes) or None
+    peak = bytes_text(answer.best.peak_bytes)
+    figure = f"{peak} of {bytes_text(total)}" if total and answer.best.peak_bytes is not None else peak
+    failed = sum(answer.failures.values())
+    kinds = ", ".join(f"{kind} {count}" for kind, count in answer.failures.items())
+    survived = f", {failed} failed and survived ({kinds})" if failed else ""
+    return f"{figure}      {plural(len(study.told()), 'trial')}{survived}, {duration_text(seconds)}"
+
+
+def _refusal_rows(study: Study) -> list[tuple[str, str]]:
+    refusals = list(study.refusals.items())
+    rows = [
+        ("left" if i == 0 else "", f"{knob}: {reason}") for i, (knob, reason) in enumerate(refusals[:_REFUSALS])
+    ]
+    if len(refusals) > _REFUSALS:
+        rows.append(("", f"and {len(refusals) - _REFUSALS} more: autotune show {study.spec.label}"))
+    return rows
+
+
+def _look_rows(study: Study, links: Mapping[str, str], unsent: int) -> list[tuple[str, str]]:
+    rows = [("look" if i == 0 else "", f"{name}: {link}") for i, (name, link) in enumerate(links.items())]
+    rows = rows or [("look", f"autotune show {study.spec.label}")]
+    if unsent:
+        waiting = f"{plural(unsent, 'record')} not in MLflow yet; your result is safe"
+        rows.append(("unsent", f"{waiting}. Send with: autotune sync {study.spec.label}"))
+    return rows
+
+
+def trials_table(study: Study, trials: Sequence[Trial] | None = None) -> str:
+    """Every trial in a line: number, stage, config, result."""
+    chosen = study.trials if trials is None else trials
+    rows = [(str(t.number), t.stage.value, t.config.text(), result_text(study, t)) for t in chosen]
+    widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
+    return "\n".join(
+        f"{row[0]:>{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]}" for row in rows
+    )

@@ -1,0 +1,162 @@
+"""From the events of a journal to the study they tell. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from autotune.core.facts import Facts, RunFacts
+from autotune.core.measurement import Measurement
+from autotune.core.space import SearchSpace
+from autotune.core.study import Study, StudySpec
+from autotune.core.trial import Failure, Outcome, Stage, Trial, TrialState
+from autotune.core.wire import from_wire
+from autotune.errors import JournalDamaged
+
+if TYPE_CHECKING:
+    from autotune.store.journal import Entry
+
+Build = Callable[[StudySpec, Facts], tuple[SearchSpace, dict[str, str]]]
+
+
+def fold(entries: Iterable[Entry], *, build: Build | None = None) -> Study:
+    """The study after these events; any prefix of a journal that holds its first event will do.
+
+    Trials without an outcome stay ASKED or RUNNING; whoever drives the study decides about them.
+    Outcomes are final: a second one for the same trial, and one for an attempt that was given up,
+    change nothing. Kinds of event that are not known here are passed over, so that a journal of a
+    newer version can still be shown.
+
+    Args:
+        entries: In the order of writing.
+        build: Makes the search space from the spec and the facts. Called once, as soon as a
+            baseline's own facts are there; None leaves the space unbuilt.
+
+    Raises:
+        JournalDamaged: The first event is missing, or an event does not hold what its kind says.
+    """
+    state = _State()
+    for entry in entries:
+        handler = _HANDLERS.get(entry.kind)
+        if handler is None:
+            continue
+        try:
+            handler(state, entry.data)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            message = f"event {entry.seq} ({entry.uid}) does not hold a valid {entry.kind!r}: {error!r}"
+            raise JournalDamaged(message, hint=_HINT) from error
+    return state.study(build)
+
+
+_HINT = "It may stem from another version of autotune; `autotune show` with that version reads it."
+
+
+class _State:
+    """What has been gathered so far."""
+
+    def __init__(self) -> None:
+        self.spec: StudySpec | None = None
+        self.facts: Facts | None = None
+        self.run: RunFacts | None = None
+        self.trials: dict[int, Trial] = {}
+        self.elapsed_s = 0.0
+        self.stopped = ""
+        self.created = 0.0
+
+    def study(self, build: Build | None) -> Study:
+        if self.spec is None:
+            message = "the journal holds no `opened` event"
+            raise JournalDamaged(message, hint="The search ended before it began; start it again.")
+        facts = None if self.facts is None else replace(self.facts, run=self.run)
+        space: SearchSpace | None = None
+        refusals: Mapping[str, str] = {}
+        if build is not None and facts is not None and facts.run is not None:
+            space, refusals = build(self.spec, facts)
+        return Study(
+            spec=self.spec,
+            facts=facts,
+            trials=tuple(self.trials[number] for number in sorted(self.trials)),
+            space=space,
+            refusals=refusals,
+            elapsed_s=self.elapsed_s,
+            stopped=self.stopped,
+            created=self.created,
+        )
+
+    def attempt(self, data: Mapping[str, Any]) -> Trial | None:
+        """The trial this event is about, where it may still change through it."""
+        trial = self.trials.get(int(data["number"]))
+        if trial is None or trial.state is TrialState.TOLD or int(data["attempt"]) < trial.attempt:
+            return None
+        return trial
+
+
+def _opened(state: _State, data: Mapping[str, Any]) -> None:
+    # A later life may have been given another budget: its own spec holds from then on.
+    if state.spec is None:
+        state.created = float(data["wall_s"])
+    state.spec = from_wire(StudySpec, data["spec"])
+    state.stopped = ""
+
+
+def _inspected(state: _State, data: Mapping[str, Any]) -> None:
+    state.facts = from_wire(Facts, data["facts"])
+    state.run = state.run or state.facts.run
+
+
+def _asked(state: _State, data: Mapping[str, Any]) -> None:
+    trial = from_wire(Trial, data["trial"])
+    known = state.trials.get(trial.number)
+    if known is None or (known.state is not TrialState.TOLD and trial.attempt >= known.attempt):
+        state.trials[trial.number] = replace(trial, state=TrialState.ASKED, outcome=None)
+
+
+def _started(state: _State, data: Mapping[str, Any]) -> None:
+    trial = state.attempt(data)
+    if trial is not None:
+        state.trials[trial.number] = replace(trial, state=TrialState.RUNNING, attempt=int(data["attempt"]))
+
+
+def _told(state: _State, data: Mapping[str, Any]) -> None:
+    elapsed_s = float(data["elapsed_s"])
+    state.elapsed_s = max(state.elapsed_s, elapsed_s)
+    trial = state.attempt(data)
+    if trial is None:
+        return
+    outcome: Any = from_wire(cast("type[Any]", Outcome), data["outcome"])
+    if not isinstance(outcome, (Measurement, Failure)):
+        message = "an outcome is a Measurement or a Failure"
+        raise TypeError(message)
+    state.trials[trial.number] = replace(
+        trial,
+        state=TrialState.TOLD,
+        attempt=int(data["attempt"]),
+        outcome=outcome,
+        seconds=float(data["seconds"]),
+        finished_s=elapsed_s,
+    )
+    if state.run is None and trial.stage is Stage.BASELINE and isinstance(outcome, Measurement):
+        state.run = None if data.get("facts") is None else from_wire(RunFacts, data["facts"])
+
+
+def _requeued(state: _State, data: Mapping[str, Any]) -> None:
+    trial = state.attempt(data)
+    if trial is not None:
+        state.trials[trial.number] = replace(trial, state=TrialState.ASKED, attempt=int(data["attempt"]) + 1)
+
+
+def _stopped(state: _State, data: Mapping[str, Any]) -> None:
+    state.stopped = str(data["why"])
+    state.elapsed_s = max(state.elapsed_s, float(data["elapsed_s"]))
+
+
+_HANDLERS: Mapping[str, Callable[[_State, Mapping[str, Any]], None]] = {
+    "opened": _opened,
+    "inspected": _inspected,
+    "asked": _asked,
+    "started": _started,
+    "told": _told,
+    "requeued": _requeued,
+    "stopped": _stopped,
+}

@@ -1,0 +1,580 @@
+"""The journal: one SQLite file per study, appended to by one writer, read by anybody.
+
+Events are never changed or removed. Each carries a digest over itself and the digest before it,
+so that a cut, a gap or an edit is noticed and located. An event that `append` has returned for is
+on the disk (`synchronous=FULL`); whatever is told to anyone is committed first.
+
+One writer at a time: `flock` on a file beside the journal, held until `close` or the end of the
+process. Each opening for writing takes a new epoch, which every commit checks inside its own
+transaction, so that a writer that lost the lock unnoticed writes nothing more.
+
+On network file systems write-ahead logging needs shared memory that does not exist between hosts
+(https://sqlite.org/wal.html, section 1); there the rollback journal is used, and `flock` is tried
+for effect first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autotune.clock import Clock, SystemClock
+from autotune.core.wire import to_wire
+from autotune.errors import DiskFull, JournalDamaged, StoreError, StudyLocked, StudyNotFound
+from autotune.store.outbox import OutboxRow
+from autotune.store.paths import BALLAST_FILE, JOURNAL_FILE, LOCK_FILE
+from autotune.store.redact import redact_data
+
+FORMAT = 1
+BALLAST_BYTES = 16 * 1024 * 1024
+"""Room kept for the last words of a search whose disk is full."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS events (
+    seq INTEGER PRIMARY KEY, uid TEXT NOT NULL UNIQUE, epoch INTEGER NOT NULL, kind TEXT NOT NULL,
+    wall_s REAL NOT NULL, json TEXT NOT NULL, sha TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS outbox (
+    seq INTEGER PRIMARY KEY, event INTEGER NOT NULL, sink TEXT NOT NULL, op TEXT NOT NULL,
+    key TEXT NOT NULL, payload TEXT NOT NULL, done INTEGER NOT NULL DEFAULT 0, UNIQUE (sink, key));
+CREATE INDEX IF NOT EXISTS outbox_open ON outbox (sink, seq) WHERE done = 0;
+"""
+_NETWORK = ("nfs", "cifs", "smb", "lustre", "fuse", "9p", "gpfs", "ceph", "beegfs", "afs", "gluster", "pvfs", "orangefs")
+_PAGE = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One event as it was written.
+
+    Args:
+        seq: From 1, without gaps.
+        uid: ``kind/number/attempt``; unique in the journal.
+        epoch: Which life of a writer wrote it.
+        data: In wire form; `autotune.store.fold` makes values of it.
+        wall_s: Seconds since the epoch; a label.
+    """
+
+    seq: int
+    uid: str
+    epoch: int
+    kind: str
+    data: Mapping[str, Any]
+    wall_s: float
+
+
+class Journal:
+    """A study's journal, open for writing or only for reading. Safe to use from several threads.
+
+    Open one with `create`, `open` or `read`.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        connection: sqlite3.Connection,
+        *,
+        lock: _Lock | None,
+        clock: Clock,
+        environ: Mapping[str, str] | None,
+        ballast: Path | None,
+    ) -> None:
+        self.file = file
+        self.epoch = 0
+        self._connection = connection
+        self._lock = lock
+        self._clock = clock
+        self._environ = environ
+        self._ballast = ballast
+        self._mutex = threading.RLock()
+        self._seq = 0
+        self._sha = ""
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        *,
+        clock: Clock | None = None,
+        environ: Mapping[str, str] | None = None,
+        ballast_bytes: int = BALLAST_BYTES,
+    ) -> Journal:
+        """Begin the journal of a new study and hold its lock.
+
+        Args:
+            path: The study's directory (made if missing), or the journal's file in it.
+            clock: For the wall-time labels.
+            environ: Where secrets to be kept out are looked up; this process's by default.
+            ballast_bytes: Disk space kept in reserve; 0 for none.
+
+        Raises:
+            StoreError: There is a journal already, or the place cannot be written.
+            StudyLocked: Somebody else just began it.
+        """
+        file = _file(path)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            message = f"the study directory {file.parent} cannot be made: {error.strerror}"
+            raise StoreError(message, hint="Set AUTOTUNE_HOME to a directory that can be written.") from error
+        if file.exists():
+            message = f"{file} exists already"
+            raise StoreError(message, hint="`autotune resume` goes on with a study.")
+        return cls._writer(file, clock, environ, ballast_bytes)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        clock: Clock | None = None,
+        environ: Mapping[str, str] | None = None,
+        ballast_bytes: int = BALLAST_BYTES,
+    ) -> Journal:
+        """Open an existing journal for writing: lock, new epoch, whole chain checked.
+
+        Raises:
+            StudyNotFound: No journal is there.
+            StudyLocked: Another process writes to it; names its pid and host.
+            JournalDamaged: With what is wrong and where.
+        """
+        file = _file(path)
+        if not file.is_file():
+            message = f"there is no journal at {file}"
+            raise StudyNotFound(message, hint="`autotune list` shows the studies.")
+        return cls._writer(file, clock, environ, ballast_bytes)
+
+    @classmethod
+    def read(cls, path: Path) -> Journal:
+        """Open for reading, without a lock; also while somebody writes.
+
+        Raises:
+            StudyNotFound: No journal is there.
+            JournalDamaged: It is no journal.
+        """
+        file = _file(path)
+        if not file.is_file():
+            message = f"there is no journal at {file}"
+            raise StudyNotFound(message, hint="`autotune list` shows the studies.")
+        journal = cls(file, _connect_to_read(file), lock=None, clock=SystemClock(), environ=None, ballast=None)
+        with _closing_on_error(journal), journal._guarded("read"):
+            journal._check_format()
+        return journal
+
+    @classmethod
+    def _writer(
+        cls, file: Path, clock: Clock | None, environ: Mapping[str, str] | None, ballast_bytes: int
+    ) -> Journal:
+        network = is_network_filesystem(file.parent)
+        lock = _Lock(file.with_name(LOCK_FILE), prove=network)
+        try:
+            connection = sqlite3.connect(file, timeout=30.0, isolation_level=None, check_same_thread=False)
+        except sqlite3.Error as error:
+            lock.release()
+            message = f"{file} cannot be opened: {error}"
+            raise StoreError(message) from error
+        ballast = file.with_name(BALLAST_FILE) if ballast_bytes else None
+        journal = cls(file, connection, lock=lock, clock=clock or SystemClock(), environ=environ, ballast=ballast)
+        with _closing_on_error(journal):
+            with journal._guarded("open"):
+                journal._prepare("DELETE" if network else "WAL")
+            for _entry in journal.entries():
+                pass
+            with journal._guarded("open"):
+                journal._next_epoch()
+            journal._take_ballast(ballast_bytes)
+        return journal
+
+    @property
+    def is_writable(self) -> bool:
+        """Opened by `create` or `open`."""
+        return self._lock is not None
+
+    def append(
+        self, kind: str, uid: str, data: Mapping[str, Any], *, outbox: Sequence[OutboxRow] = ()
+    ) -> int:
+        """Write one event and what is to be sent about it, in one transaction.
+
+        When this returns, the event is on the disk. An event whose uid is there already is a
+        repeat: nothing is written, its rows for the outbox neither. Secrets are redacted.
+
+        Args:
+            kind: ``opened``, ``told``, ...
+            uid: Names the event; what makes a repeat a repeat.
+            data: Core values and plain data; anything `autotune.core.wire.to_wire` takes.
+            outbox: Rows, usually `autotune.store.outbox.rows_for(kind, data)`.
+
+        Returns:
+            Its number in the journal.
+
+        Raises:
+            StudyLocked: Another writer has taken over; nothing was written and nothing must be.
+            DiskFull: Nothing was written but, into space kept for this, a ``stopped`` event.
+            StoreError: The journal was opened for reading only, or the disk refuses.
+        """
+        self._must_write()
+        text = self._strict(data)
+        rows = [(row.sink, row.op, row.key, self._strict(row.payload)) for row in outbox]
+        with self._mutex:
+            try:
+                with self._guarded("write"):
+                    return self._commit(kind, uid, text, rows)
+            except DiskFull:
+                self._last_words(data)
+                raise
+
+    def entries(self, *, after: int = 0) -> Iterator[Entry]:
+        """Events in order, each checked against the chain.
+
+        Args:
+            after: Begin behind this event; 0 for all.
+
+        Raises:
+            JournalDamaged: At the first event that does not fit; those before it are intact.
+        """
+        sha, seq = "", 0
+        if after:
+            sha, seq = self._digest_at(after), after
+        while True:
+            with self._mutex, self._guarded("read"):
+                rows = self._connection.execute(
+                    "SELECT seq, uid, epoch, kind, wall_s, json, sha FROM events WHERE seq > ? ORDER BY seq LIMIT ?",
+                    (seq, _PAGE),
+                ).fetchall()
+            for row in rows:
+                entry = self._checked(row, seq, sha)
+                seq, sha = entry.seq, row[6]
+                yield entry
+            if len(rows) < _PAGE:
+                break
+        with self._mutex:
+            if seq >= self._seq:
+                self._seq, self._sha = seq, sha
+
+    def pending(self, sink: str, limit: int = 100) -> list[OutboxRow]:
+        """Rows not yet acknowledged for this sink, oldest first."""
+        with self._mutex, self._guarded("read"):
+            rows = self._connection.execute(
+                "SELECT o.seq, o.op, o.key, o.payload, e.wall_s FROM outbox o JOIN events e ON e.seq = o.event "
+                "WHERE o.sink = ? AND o.done = 0 ORDER BY o.seq LIMIT ?",
+                (sink, limit),
+            ).fetchall()
+        return [
+            OutboxRow(seq=seq, sink=sink, op=op, key=key, payload=json.loads(payload), wall_s=wall_s)
+            for seq, op, key, payload, wall_s in rows
+        ]
+
+    def unsent(self, sink: str) -> int:
+        """How many rows are not yet acknowledged."""
+        with self._mutex, self._guarded("read"):
+            (count,) = self._connection.execute(
+                "SELECT COUNT(*) FROM outbox WHERE sink = ? AND done = 0", (sink,)
+            ).fetchone()
+        return int(count)
+
+    def ack(self, seq: int) -> None:
+        """Note that a row of the outbox has arrived; a repeat changes nothing."""
+        self._must_write()
+        with self._mutex, self._guarded("write"), self._transaction():
+            self._connection.execute("UPDATE outbox SET done = 1 WHERE seq = ?", (seq,))
+
+    def resend(self, sink: str) -> None:
+        """Mark every row of a sink as not sent, so that a lost store is filled again."""
+        self._must_write()
+        with self._mutex, self._guarded("write"), self._transaction():
+            self._connection.execute("UPDATE outbox SET done = 0 WHERE sink = ?", (sink,))
+
+    def close(self) -> None:
+        """Close the file and let go of the lock; a repeat does nothing."""
+        with self._mutex:
+            self._connection.close()
+            if self._lock is not None:
+                if self._ballast is not None and self._lock.is_held:
+                    self._ballast.unlink(missing_ok=True)
+                self._lock.release()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _prepare(self, mode: str) -> None:
+        self._connection.execute("PRAGMA busy_timeout=30000")
+        self._connection.execute(f"PRAGMA journal_mode={mode}")
+        self._connection.execute("PRAGMA synchronous=FULL")
+        self._connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+        with self._transaction(fenced=False):
+            self._connection.execute("INSERT OR IGNORE INTO meta VALUES ('format', ?)", (str(FORMAT),))
+        self._check_format()
+
+    def _check_format(self) -> None:
+        row = self._connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
+        if row is None or int(row[0]) > FORMAT:
+            seen = "none" if row is None else row[0]
+            message = f"{self.file} has format {seen}; this version reads formats up to {FORMAT}"
+            raise StoreError(message, hint="Upgrade autotune.")
+
+    def _next_epoch(self) -> None:
+        with self._transaction(fenced=False):
+            self.epoch = self._stored_epoch() + 1
+            self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('epoch', ?)", (str(self.epoch),))
+
+    def _stored_epoch(self) -> int:
+        row = self._connection.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
+        return int(row[0]) if row else 0
+
+    @contextlib.contextmanager
+    def _transaction(self, *, fenced: bool = True) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            if fenced and (newest := self._stored_epoch()) != self.epoch:
+                message = f"another driver has taken over {self.file.parent} (epoch {newest}, ours is {self.epoch})"
+                raise StudyLocked(message, hint="This driver ends; the other one goes on.")
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+            raise
+
+    def _commit(self, kind: str, uid: str, text: str, rows: Sequence[tuple[str, str, str, str]]) -> int:
+        with self._transaction():
+            known = self._connection.execute("SELECT seq FROM events WHERE uid = ?", (uid,)).fetchone()
+            if known is not None:
+                return int(known[0])
+            seq, wall_s = self._seq + 1, self._clock.wall_s()
+            sha = _digest(self._sha, seq, uid, self.epoch, kind, wall_s, text)
+            self._connection.execute(
+                "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", (seq, uid, self.epoch, kind, wall_s, text, sha)
+            )
+            self._connection.executemany(
+                "INSERT OR IGNORE INTO outbox (event, sink, op, key, payload) VALUES (?, ?, ?, ?, ?)",
+                [(seq, *row) for row in rows],
+            )
+        self._seq, self._sha = seq, sha
+        return seq
+
+    def _strict(self, data: Mapping[str, Any]) -> str:
+        clean = redact_data(to_wire(data), self._environ)
+        return json.dumps(clean, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+
+    def _last_words(self, data: Mapping[str, Any]) -> None:
+        if self._ballast is None:
+            return
+        self._ballast.unlink(missing_ok=True)
+        elapsed_s = data.get("elapsed_s", 0.0)
+        text = self._strict({"why": "disk", "elapsed_s": elapsed_s})
+        # The caller hears of the full disk either way; without these words the study merely looks
+        # as if its driver had been killed.
+        with contextlib.suppress(StoreError), self._guarded("write"):
+            self._commit("stopped", f"stopped/{self.epoch}", text, ())
+
+    def _take_ballast(self, size_bytes: int) -> None:
+        if self._ballast is None:
+            return
+        with contextlib.suppress(OSError), open(self._ballast, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, size_bytes)
+
+    def _must_write(self) -> None:
+        if self._lock is None:
+            message = f"{self.file} was opened for reading only"
+            raise StoreError(message)
+
+    def _digest_at(self, seq: int) -> str:
+        with self._mutex, self._guarded("read"):
+            row = self._connection.execute("SELECT sha FROM events WHERE seq = ?", (seq,)).fetchone()
+        if row is None:
+            message = f"{self.file} has no event {seq}"
+            raise JournalDamaged(message)
+        return str(row[0])
+
+    def _checked(self, row: tuple[Any, ...], before: int, sha_before: str) -> Entry:
+        seq, uid, epoch, kind, wall_s, text, sha = row
+        intact = f"events 1 to {before} are intact" if before else "no event before it"
+        if seq != before + 1:
+            message = f"{self.file}: events {before + 1} to {seq - 1} are missing; {intact}"
+            raise JournalDamaged(message, hint=_DAMAGED_HINT)
+        if _digest(sha_before, seq, uid, epoch, kind, wall_s, text) != sha:
+            message = f"{self.file}: event {seq} ({uid}) is not what was written; {intact}"
+            raise JournalDamaged(message, hint=_DAMAGED_HINT)
+        return Entry(seq=seq, uid=uid, epoch=epoch, kind=kind, data=json.loads(text), wall_s=wall_s)
+
+    @contextlib.contextmanager
+    def _guarded(self, doing: str) -> Iterator[None]:
+        """SQLite's errors as ours."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            if _is_full(error):
+                message = f"the disk of {self.file.parent} is full; the last step of the search was not recorded"
+                raise DiskFull(message, hint="Make room, then `autotune resume`.") from error
+            if isinstance(error, sqlite3.ProgrammingError):
+                message = f"{self.file} was closed"
+                raise StoreError(message) from error
+            if isinstance(error, sqlite3.OperationalError) and not _is_corrupt(error):
+                message = f"{self.file} cannot be {_PARTICIPLE[doing]}: {error}"
+                raise StoreError(message, hint="Is its disk there, and may it be written?") from error
+            message = f"{self.file} is damaged: {error}; {self._seq} events had been read before"
+            raise JournalDamaged(message, hint=_DAMAGED_HINT) from error
+
+
+_PARTICIPLE = {"open": "opened", "read": "read", "write": "written"}
+_DAMAGED_HINT = (
+    "Keep a copy of the directory. The trials' own results lie in its folder `trials`; a new search is not affected."
+)
+
+
+def is_network_filesystem(directory: Path, *, mounts: str | None = None) -> bool:
+    """Whether a directory lies on a file system that several hosts share, or that FUSE serves.
+
+    Args:
+        directory: Existing.
+        mounts: Text in the form of ``/proc/self/mountinfo``, which is read otherwise.
+    """
+    if mounts is None:
+        try:
+            mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return False
+    real = os.path.realpath(directory)
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        left, dash, right = line.partition(" - ")
+        fields = left.split()
+        if not dash or len(fields) < 5 or not right:
+            continue
+        point = fields[4].replace("\\040", " ")
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        # Of two mounts on one point the later one is on top.
+        if inside and len(point) >= len(best):
+            best, kind = point, right.split()[0]
+    return kind.startswith(_NETWORK)
+
+
+class _Lock:
+    """An exclusive `flock`, with the holder's name in the file for whoever is refused."""
+
+    def __init__(self, path: Path, *, prove: bool) -> None:
+        self._path = path
+        try:
+            # Close-on-exec is Python's default: a trial's process must not keep the lock alive.
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            message = f"{path} cannot be opened: {error.strerror}"
+            raise StoreError(message) from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = self._holder()
+            os.close(self._fd)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                message = f"{path.parent} cannot be locked: {error.strerror}"
+                raise StoreError(message, hint=_NO_LOCKS) from error
+            message = f"another driver writes to {path.parent}: {holder}"
+            raise StudyLocked(message, hint="Wait for it, or end it; `autotune show` needs no lock.") from error
+        self.is_held = True
+        if prove and not self._has_effect():
+            self.release()
+            message = f"locks have no effect in {path.parent}"
+            raise StoreError(message, hint=_NO_LOCKS)
+        note = f"pid {os.getpid()} on host {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
+        os.ftruncate(self._fd, 0)
+        # On a full disk the note is missing, not the lock.
+        with contextlib.suppress(OSError):
+            os.pwrite(self._fd, note.encode(), 0)
+
+    def release(self) -> None:
+        """Let go; a repeat does nothing."""
+        if self.is_held:
+            self.is_held = False
+            os.close(self._fd)
+
+    def _holder(self) -> str:
+        with contextlib.suppress(OSError):
+            if text := os.pread(self._fd, 200, 0).decode(errors="replace").strip():
+                return text
+        return "an unknown process"
+
+    def _has_effect(self) -> bool:
+        # From a process of its own: NFS turns flock into record locks, which one process never
+        # refuses to itself.
+        code = (
+            "import fcntl, sys\n"
+            "file = open(sys.argv[1], 'r+')\n"
+            "try:\n    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+            "except OSError:\n    sys.exit(3)\n"
+        )
+        try:
+            done = subprocess.run(
+                [sys.executable, "-I", "-S", "-c", code, os.fspath(self._path)], timeout=30, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        return done.returncode == 3
+
+
+_NO_LOCKS = "Set AUTOTUNE_HOME to a directory on a local disk."
+
+
+def _file(path: Path) -> Path:
+    path = Path(path).absolute()
+    return path if path.suffix == ".db" else path / JOURNAL_FILE
+
+
+def _connect_to_read(file: Path) -> sqlite3.Connection:
+    tries: list[str] = ["mode=ro"]
+    # A directory that may not be written cannot hold the shared memory of the write-ahead log;
+    # without a log there is nothing that it would be needed for.
+    if not os.access(file.parent, os.W_OK) and not file.with_name(file.name + "-wal").exists():
+        tries = ["mode=ro&immutable=1"]
+    try:
+        connection = sqlite3.connect(
+            f"{file.as_uri()}?{tries[0]}", uri=True, timeout=30.0, isolation_level=None, check_same_thread=False
+        )
+    except sqlite3.Error as error:
+        message = f"{file} cannot be opened: {error}"
+        raise StoreError(message) from error
+    connection.execute("PRAGMA busy_timeout=30000")
+    return connection
+
+
+@contextlib.contextmanager
+def _closing_on_error(journal: Journal) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        journal.close()
+        raise
+
+
+def _digest(before: str, seq: int, uid: str, epoch: int, kind: str, wall_s: float, text: str) -> str:
+    # str() of everything: a damaged file may hold any type in any column.
+    parts = (before, seq, uid, epoch, kind, repr(wall_s), text)
+    return hashlib.sha256("\x00".join(map(str, parts)).encode(errors="surrogatepass")).hexdigest()
+
+
+def _is_full(error: sqlite3.Error) -> bool:
+    name = str(getattr(error, "sqlite_errorname", ""))
+    return name == "SQLITE_FULL" or "disk is full" in str(error)
+
+
+def _is_corrupt(error: sqlite3.Error) -> bool:
+    name = str(getattr(error, "sqlite_errorname", ""))
+    words = ("malformed", "not a database", "no such table", "no such column")
+    return name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or any(w in str(error) for w in words)

@@ -1,0 +1,55 @@
+"""What is to be told to the outside, written in the same transaction as the event it is about.
+
+A row says what happened, not what to show: whoever sends it makes texts and figures from the
+study as it is by then. So a row sent late, or twice, says the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+MLFLOW = "mlflow"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxRow:
+    """One thing to be sent.
+
+    Args:
+        sink: Who is to be told.
+        op: ``study_began``, ``trial_ended`` or ``study_ended``.
+        key: Unique per sink and study; a second row of that key is a repeat and is not written.
+        payload: JSON-ready.
+        seq: Its place in the journal, 0 before it was written; what `Journal.ack` takes.
+        wall_s: When its event was written, seconds since the epoch.
+    """
+
+    sink: str
+    op: str
+    key: str
+    payload: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    seq: int = 0
+    wall_s: float = 0.0
+
+
+def rows_for(kind: str, data: Mapping[str, Any], **extra: Any) -> tuple[OutboxRow, ...]:
+    """The rows that belong to an event; none for events that nobody outside needs.
+
+    Args:
+        kind: Of the event.
+        data: Of the event.
+        extra: Goes into the payload: ``best_yaml`` (the text of the file) or ``best_yaml_path``
+            with ``stopped``.
+    """
+    if kind == "opened":
+        return (OutboxRow(sink=MLFLOW, op="study_began", key=f"study_began/{data['wall_s']!r}", payload=extra),)
+    if kind == "told":
+        place = {"number": data["number"], "attempt": data["attempt"]}
+        key = f"trial_ended/{data['number']}/{data['attempt']}"
+        return (OutboxRow(sink=MLFLOW, op="trial_ended", key=key, payload={**place, **extra}),)
+    if kind == "stopped":
+        key = f"study_ended/{data['why']}/{data['elapsed_s']!r}"
+        return (OutboxRow(sink=MLFLOW, op="study_ended", key=key, payload={"why": data["why"], **extra}),)
+    return ()

@@ -1,0 +1,59 @@
+"""What every driver promises, as tests: subclass `DriverContract` and give it `drive`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from autotune.core.trial import Stage, TrialState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.core.study import Study
+    from autotune.store.journal import Entry
+
+
+class DriverContract(ABC):
+    """Override `drive`; every test makes one search of a small script that trains for real or fakes it."""
+
+    @abstractmethod
+    def drive(self, folder: Path, *, script: str, budget_s: float) -> tuple[Study, list[Entry]]:
+        """Search one of the named scripts (``good``, ``crashes_on_bf16``, ``fails``) to its end.
+
+        Returns:
+            The closed study and the journal's entries.
+        """
+
+    def test_every_trial_is_asked_started_and_told_once(self, tmp_path: Path) -> None:
+        """The journal holds one asked, one started and one told per trial and attempt."""
+        study, entries = self.drive(tmp_path, script="good", budget_s=60)
+        uids = [e.uid for e in entries]
+        assert len(uids) == len(set(uids))
+        for trial in study.trials:
+            assert trial.state is TrialState.TOLD
+            for kind in ("asked", "told"):
+                assert f"{kind}/{trial.number}/{trial.attempt}" in uids
+        assert entries[-1].kind == "stopped"
+
+    def test_the_baseline_comes_first_and_the_finalists_last(self, tmp_path: Path) -> None:
+        """Stages never run backwards."""
+        study, _ = self.drive(tmp_path, script="good", budget_s=60)
+        order = [Stage.BASELINE, Stage.START, Stage.REFINE, Stage.CONFIRM]
+        ranks = [order.index(t.stage) for t in study.trials]
+        assert ranks[0] == 0
+        first_confirm = ranks.index(3) if 3 in ranks else len(ranks)
+        assert all(rank == 3 for rank in ranks[first_confirm:])
+
+    def test_a_failing_value_does_not_end_the_search(self, tmp_path: Path) -> None:
+        """A crash is a value; the search goes on after it."""
+        study, _ = self.drive(tmp_path, script="crashes_on_bf16", budget_s=60)
+        failed = [t for t in study.trials if t.failure is not None]
+        assert failed
+        assert any(t.measurement for t in study.trials if t.number > failed[0].number)
+
+    def test_a_script_that_fails_by_itself_ends_it_at_once(self, tmp_path: Path) -> None:
+        """One baseline, nothing after it."""
+        study, _ = self.drive(tmp_path, script="fails", budget_s=60)
+        assert study.stopped == "no_baseline"
+        assert len(study.trials) == 1

@@ -1,0 +1,57 @@
+"""What leaves the process: events, buffered steps at most four times a second."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from autotune.protocol.events import StepRow, Steps
+from autotune.protocol.lines import Writer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.protocol.events import Event
+
+FLUSH_NS = 250_000_000
+Row = tuple[int, int, int, float, int, int]
+
+
+class Channel:
+    """The event file of this process."""
+
+    def __init__(self, path: Path, nonce: str) -> None:
+        self._writer = Writer(path, nonce)
+        self._rows: list[Row] = []
+        self._flushed_ns = 0
+
+    def send(self, event: Event) -> None:
+        """Write now, buffered steps first, so that the order on disk is the order of events."""
+        self.flush()
+        self._writer.write(event)
+
+    def step(self, row: Row) -> None:
+        """Buffer one step."""
+        self._rows.append(row)
+        if row[0] - self._flushed_ns > FLUSH_NS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the buffered steps."""
+        self._flushed_ns = time.perf_counter_ns()
+        if not self._rows:
+            return
+        rows, self._rows = self._rows, []
+        self._writer.write(
+            Steps(
+                rows=tuple(
+                    StepRow(t_ns=r[0], wait_ns=r[1], samples=r[2], device_ms=r[3], queue_ns=r[4], mark=r[5])
+                    for r in rows
+                )
+            )
+        )
+
+    def close(self) -> None:
+        """Force everything to disk."""
+        self.flush()
+        self._writer.sync()

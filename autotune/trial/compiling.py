@@ -1,0 +1,148 @@
+"""Compile events, the script's own torch.compile, and in-place compilation of the root."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from autotune.protocol.events import Compiling
+from autotune.trial.state import COMPILE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.trial.channel import Channel
+    from autotune.trial.imports import AfterImport
+    from autotune.trial.patches import Undo
+    from autotune.trial.state import State
+
+
+class Compile:
+    """Implements `CompileSeam`."""
+
+    def __init__(self, state: State, undo: Undo, hooks: AfterImport, channel: Channel | None) -> None:
+        self._state = state
+        self._undo = undo
+        self._hooks = hooks
+        self._channel = channel
+        self._mode: str | None = None
+        self._real: Any = None
+        self._inside = False
+        self.own = False
+        self._own_mode = "default"
+        self.roots = 0
+        self.called = False
+        self.on_own: list[Callable[[], None]] = []
+
+    def set(self, mode: str) -> None:
+        """Compile the root in place in this mode, or override the script's own mode; ``off``: eager."""
+        self._mode = mode
+
+    def observed(self) -> str | None:
+        """The mode in effect; None before the first training call and after a fallback."""
+        if not self.called or "compile" in self._state.faults.off:
+            return None
+        if self.own:
+            mode = self._mode or self._own_mode
+        else:
+            mode = self._mode if self._mode not in (None, "off") and self.roots else "off"
+        if mode in (None, "off"):
+            return "off"
+        return mode if self._compiled_frames() else None
+
+    def _compiled_frames(self) -> bool:
+        if not self._state.compile_events:
+            return False
+        utils: Any = sys.modules.get("torch._dynamo.utils")
+        frames = getattr(utils, "counters", {}).get("frames", {})
+        return not frames or frames.get("ok", 0) > 0
+
+    @property
+    def active(self) -> bool:
+        """Something is or will be compiled in this process."""
+        return self.own or self._mode not in (None, "off")
+
+    def graph_breaks(self) -> int:
+        """Graph breaks that dynamo counted."""
+        utils: Any = sys.modules.get("torch._dynamo.utils")
+        return sum(getattr(utils, "counters", {}).get("graph_break", {}).values())
+
+    def inner_of(self, root: Any) -> Callable[..., Any] | None:
+        """The compiled call of a new root; None for eager."""
+        if self.own or self._mode in (None, "off"):
+            return None
+        self.roots += 1
+        self._inside = True
+        try:
+            return self._real(root._call_impl, mode=self._mode)
+        finally:
+            self._inside = False
+
+    def install(self, torch: Any) -> None:
+        """Wrap `torch.compile`, and wait for dynamo."""
+        self._real = original = torch.compile
+        state = self._state
+
+        @functools.wraps(original)
+        def compile_(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if not state.active or self._inside or kwargs.get("disable"):
+                return original(model, *args, **kwargs)
+            if not self.own:
+                self.own = True
+                for callback in self.on_own:
+                    callback()
+            self._own_mode = str(kwargs.get("mode") or "default")
+            if self._mode == "off":
+                return (lambda function: function) if model is None else model
+            if self._mode is not None:
+                kwargs["mode"] = self._mode
+                kwargs.pop("options", None)
+            self._inside = model is not None
+            try:
+                return original(model, *args, **kwargs)
+            finally:
+                self._inside = False
+
+        self._undo.assign(torch, "compile", compile_)
+        self._hooks.on("torch._dynamo", self._dynamo)
+
+    def _dynamo(self, dynamo: Any) -> None:
+        try:
+            config: Any = sys.modules["torch._dynamo.config"]
+            if self.active and hasattr(config, "fail_on_recompile_limit_hit"):
+                config.fail_on_recompile_limit_hit = True
+            handler = sys.modules["torch._dynamo.callback"].callback_handler
+            handler.register_start_callback(self._began)
+            handler.register_end_callback(self._ended)
+        except Exception as error:
+            self._state.faults.note("compile_events", error)
+
+    def arm(self) -> None:
+        """No silent eager runs under a compiled label, also where dynamo was loaded before."""
+        config: Any = sys.modules.get("torch._dynamo.config")
+        if config is not None and self.active and hasattr(config, "fail_on_recompile_limit_hit"):
+            config.fail_on_recompile_limit_hit = True
+
+    def _began(self, _args: object) -> None:
+        state = self._state
+        if not state.active:
+            return
+        now = time.perf_counter_ns()
+        state.compile_begun_ns = now
+        state.mark |= COMPILE
+        if self._channel is not None:
+            self._channel.send(Compiling(t_ns=now, began=True))
+
+    def _ended(self, _args: object) -> None:
+        state = self._state
+        if not state.active or not state.compile_begun_ns:
+            return
+        now = time.perf_counter_ns()
+        state.compile_ns += now - state.compile_begun_ns
+        state.compile_begun_ns = 0
+        state.compile_events += 1
+        state.mark |= COMPILE
+        if self._channel is not None:
+            self._channel.send(Compiling(t_ns=now, began=False))

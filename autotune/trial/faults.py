@@ -1,0 +1,35 @@
+"""Our own faults: noted in a file, the seam switched off, the script unharmed.
+
+A seam that is off no longer confirms its knobs, so a trial that asked for them is not ranked.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Faults:
+    """Collects faults of one process; at most one note per seam."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self.off: set[str] = set()
+
+    def note(self, seam: str, error: BaseException) -> None:
+        """Switch the seam off and write down why; never raises."""
+        if seam in self.off:
+            return
+        self.off.add(seam)
+        if self._path is None:
+            return
+        try:
+            text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(f"{time.perf_counter():.3f} {seam}\n{text}\n")
+        except OSError:
+            return

@@ -1,0 +1,465 @@
+"""The DataLoader seam: overrides at construction, waits, samples, and which loader trains."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import random
+import sys
+import time
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from autotune.core.facts import LoaderFacts
+from autotune.trial.state import LOADER, caller
+
+if TYPE_CHECKING:
+    from autotune.core.config import Value
+    from autotune.trial.patches import Undo
+    from autotune.trial.state import State
+
+_WORKER_ONLY = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
+_RECENT = 16
+How = tuple[str, tuple[Any, ...], int]
+
+
+class Record:
+    """One DataLoader object."""
+
+    def __init__(self, loader: Any, sites: list[str]) -> None:
+        self.loader = weakref.ref(loader)
+        self.sites = sites
+        self.confirmed = False
+        self.since = 0
+        self.recent: list[int] = []
+        self.fetches = 0
+        self.how: How | None = None
+        self.iterator: weakref.ref[Any] | None = None
+        self.workers = 0
+        self.fetch_ns = 0
+        self.fetch_cpu_ns = 0
+        self.in_process = 0
+        self.random = False
+
+    @property
+    def site(self) -> str:
+        """Innermost user frame that built it."""
+        return self.sites[0] if self.sites else ""
+
+    @property
+    def chain(self) -> str:
+        """Two user frames, for factories that build several loaders at one line."""
+        return "<".join(self.sites)
+
+
+class Loader:
+    """Implements `LoaderSeam`, and counts."""
+
+    def __init__(self, state: State, undo: Undo) -> None:
+        self._state = state
+        self._undo = undo
+        self.sites: set[str] = set()
+        self._overrides: dict[str, Value | None] = {}
+        self.records: list[Record] = []
+        self._last: Record | None = None
+        self.train: Record | None = None
+        self.built_any = False
+        self.input_batch: int | None = None
+        self._grad_enabled: Any = None
+        self._torch: Any = None
+
+    def override(self, keyword: str, value: Value | None) -> None:
+        """Build the training loader with this keyword from now on; None removes the argument."""
+        self._overrides[keyword] = value
+
+    def observed(self, keyword: str) -> Value | None:
+        """What the training loader in use really has; None before it is known."""
+        record = self.train
+        if "loader" in self._state.faults.off:
+            return None
+        if record is None:
+            return self.input_batch if keyword == "batch_size" and self._state.steps >= 2 else None
+        if keyword == "batch_size":
+            return max(record.recent) if record.recent else None
+        if keyword == "num_workers":
+            return self._workers(record)
+        loader = record.loader()
+        if loader is None:
+            return None
+        if keyword == "prefetch_factor" and getattr(loader, "num_workers", 0) == 0:
+            return None
+        found = getattr(loader, keyword, None)
+        return found if isinstance(found, (bool, int, float, str)) else None
+
+    def _workers(self, record: Record) -> int:
+        iterator = record.iterator() if record.iterator is not None else None
+        workers = getattr(iterator, "_workers", None)
+        if workers is not None and not getattr(iterator, "_shutdown", False):
+            record.workers = sum(1 for worker in workers if worker.is_alive())
+        return record.workers
+
+    def ready(self) -> int | None:
+        """Batches that lie ready for the main process; None where it cannot be told."""
+        record = self.train
+        iterator = record.iterator() if record is not None and record.iterator is not None else None
+        if iterator is None:
+            return None
+        try:
+            level = int(iterator._worker_result_queue.qsize())
+            data = iterator._data_queue
+            if data is not iterator._worker_result_queue:
+                level += int(data.qsize())
+            return level + sum(1 for info in iterator._task_info.values() if len(info) == 2)
+        except (AttributeError, NotImplementedError, OSError):
+            return None
+
+    def queue_batches(self) -> int:
+        """Batches to take before the prefetch queue is no relic: max(W * P + W, 3)."""
+        record = self.train
+        loader = record.loader() if record is not None else None
+        if loader is None or not getattr(loader, "num_workers", 0):
+            return 3
+        workers = int(loader.num_workers)
+        return max(workers * int(getattr(loader, "prefetch_factor", 2) or 2) + workers, 3)
+
+    def take_samples(self) -> int | None:
+        """Samples fetched from training loaders since the last call; None without such a loader."""
+        if self.train is None:
+            for record in self.records:
+                record.since = 0
+            return None
+        total = 0
+        for record in self.records:
+            if record.confirmed:
+                total += record.since
+            record.since = 0
+        return total
+
+    def backward_seen(self) -> None:
+        """A backward pass follows the last batch: its loader is a training loader."""
+        last = self._last
+        if last is None:
+            return
+        self._last = None
+        last.confirmed = True
+        if self.train is not last:
+            self.train = last
+
+    # Installation
+
+    def install(self, torch: Any) -> None:
+        """Put the seam in."""
+        self._torch = torch
+        self._grad_enabled = torch.is_grad_enabled
+        data = torch.utils.data
+        module = sys.modules[data.DataLoader.__module__]
+        base = module._BaseDataLoaderIter
+        self._wrap_init(data.DataLoader)
+        self._wrap_iterator(base)
+
+    def _wrap_init(self, cls: Any) -> None:
+        original = cls.__init__
+        signature = inspect.signature(original)
+        state = self._state
+
+        @functools.wraps(original)
+        def init(this: Any, *args: Any, **kwargs: Any) -> None:
+            if not state.active or "loader" in state.faults.off:
+                original(this, *args, **kwargs)
+                return
+            sites: list[str] = []
+            try:
+                sites = state.user_frames(caller(1))
+                if self._overrides and self._is_target(sites, signature, this, args, kwargs):
+                    bound = signature.bind(this, *args, **kwargs)
+                    self._apply(bound.arguments)
+                    args, kwargs = bound.args[1:], bound.kwargs
+            except TypeError:
+                pass  # the original raises the script's own error
+            except Exception as error:
+                state.faults.note("loader", error)
+            original(this, *args, **kwargs)
+            try:
+                self.built_any = True
+                record = Record(this, sites)
+                this.__dict__["_autotune_record"] = record
+                self.records = [r for r in self.records if r.loader() is not None or r is self.train]
+                self.records.append(record)
+            except Exception as error:
+                state.faults.note("loader", error)
+
+        self._undo.assign(cls, "__init__", init)
+        getstate = getattr(cls, "__getstate__", None)
+
+        def without_record(this: Any) -> Any:
+            held = getstate(this) if getstate is not None else dict(this.__dict__)
+            if isinstance(held, dict):
+                return {k: v for k, v in held.items() if k != "_autotune_record"}  # pyright: ignore
+            return held
+
+        self._undo.assign(cls, "__getstate__", without_record)
+
+    def _is_target(self, sites: list[str], signature: Any, this: Any, args: Any, kwargs: Any) -> bool:
+        if self.sites:
+            return bool({sites[0], "<".join(sites)} & self.sites) if sites else False
+        given = signature.bind(this, *args, **kwargs).arguments
+        if given.get("shuffle"):
+            return True
+        for name in ("sampler", "batch_sampler"):
+            sampler = given.get(name)
+            inner = getattr(sampler, "sampler", sampler)
+            if sampler is not None and type(inner).__name__ != "SequentialSampler":
+                return True
+        if isinstance(given.get("dataset"), self._torch.utils.data.IterableDataset):
+            return True
+        return not self.records
+
+    def _apply(self, given: dict[str, Any]) -> None:
+        for keyword, value in self._overrides.items():
+            if keyword == "batch_size":
+                self._apply_batch(given, value)
+            elif value is None:
+                given.pop(keyword, None)
+            else:
+                given[keyword] = value
+        if not given.get("num_workers"):
+            for keyword in _WORKER_ONLY:
+                if given.get(keyword) and self._overrides.get(keyword):
+                    self._state.refusals[keyword] = f"{keyword} has no meaning without loader workers."
+                given.pop(keyword, None)
+
+    def _apply_batch(self, given: dict[str, Any], value: Any) -> None:
+        sampler = given.get("batch_sampler")
+        standard = self._torch.utils.data.BatchSampler
+        if sampler is not None and type(sampler) is not standard:
+            name = type(sampler).__name__
+            self._state.refusals["batch_size"] = f"The training loader has a batch sampler of its own ({name})."
+        elif sampler is not None:
+            given["batch_sampler"] = standard(sampler.sampler, value, sampler.drop_last)
+        elif "batch_size" in given and given["batch_size"] is None:
+            self._state.refusals["batch_size"] = "The dataset makes the batches itself (batch_size=None)."
+        elif _length(given.get("dataset"), value) < value:
+            self._state.refusals["batch_size"] = f"A batch of {value} is larger than the data set."
+        else:
+            given["batch_size"] = value
+
+    def _wrap_iterator(self, base: Any) -> None:
+        state = self._state
+        original_init, original_next, original_reset = base.__init__, base.__next__, base._reset
+        clock, cpu = time.perf_counter_ns, time.thread_time_ns
+
+        @functools.wraps(original_init)
+        def init(this: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+            original_init(this, loader, *args, **kwargs)
+            record = getattr(loader, "_autotune_record", None)
+            if record is not None and state.active:
+                this._autotune_record = record
+                record.iterator = weakref.ref(this)
+                if record.confirmed:
+                    state.mark |= LOADER
+
+        @functools.wraps(original_reset)
+        def reset(this: Any, *args: Any, **kwargs: Any) -> None:
+            original_reset(this, *args, **kwargs)
+            record = getattr(this, "_autotune_record", None)
+            if record is not None and record.confirmed:
+                state.mark |= LOADER
+
+        @functools.wraps(original_next)
+        def advance(this: Any) -> Any:
+            record: Record | None = getattr(this, "_autotune_record", None)
+            if record is None or not state.here() or "loader" in state.faults.off:
+                return original_next(this)
+            probe = 1 <= record.in_process <= 3
+            before = self._random_state() if probe else None
+            cpu_begin, begin = cpu(), clock()
+            try:
+                batch = original_next(this)
+            finally:
+                spent = clock() - begin
+                state.wait_ns += spent
+            try:
+                record.fetch_ns += spent
+                record.fetch_cpu_ns += cpu() - cpu_begin
+                if not hasattr(this, "_workers"):
+                    record.in_process += 1
+                    if probe and before != self._random_state():
+                        record.random = True
+                self._count(record, batch)
+            except Exception as error:
+                state.faults.note("loader", error)
+            return batch
+
+        self._undo.assign(base, "__init__", init)
+        self._undo.assign(base, "_reset", reset)
+        self._undo.assign(base, "__next__", advance)
+
+    def _count(self, record: Record, batch: Any) -> None:
+        how = record.how
+        if how is None:
+            loader = record.loader()
+            expected = getattr(loader, "batch_size", None)
+            if expected is None:
+                expected = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+            record.how = how = find_count(batch, expected)
+        samples = count(batch, how)
+        record.fetches += 1
+        recent = record.recent
+        recent.append(samples)
+        if len(recent) > _RECENT:
+            del recent[0]
+        record.since += samples
+        self._state.batches += 1
+        if self._grad_enabled():
+            self._last = record
+
+    def _random_state(self) -> Any:
+        numpy = sys.modules.get("numpy.random")
+        state: Any = None if numpy is None else numpy.get_state()
+        drawn = None if state is None else (int(state[2]), int(state[1][0]))
+        return random.getstate(), bytes(self._torch.get_rng_state().numpy().tobytes()), drawn
+
+    # Facts
+
+    def facts(self) -> LoaderFacts | None:
+        """What is known about the training loader; None without one."""
+        record = self.train
+        loader = record.loader() if record is not None else None
+        if record is None or loader is None:
+            return None
+        torch = self._torch
+        dataset = getattr(loader, "dataset", None)
+        iterable = isinstance(dataset, torch.utils.data.IterableDataset)
+        sampler = getattr(loader, "batch_sampler", None)
+        custom = sampler is not None and type(sampler) is not torch.utils.data.BatchSampler
+        batch_size = getattr(loader, "batch_size", None)
+        if batch_size is None and not custom:
+            batch_size = getattr(sampler, "batch_size", None)
+        source = _source(dataset)
+        in_process = record.in_process > 0
+        return LoaderFacts(
+            site=self._site(record),
+            batch_size=batch_size,
+            num_workers=int(getattr(loader, "num_workers", 0)),
+            prefetch_factor=getattr(loader, "prefetch_factor", None),
+            pin_memory=bool(getattr(loader, "pin_memory", False)),
+            persistent_workers=bool(getattr(loader, "persistent_workers", False)),
+            kind="iterable" if iterable else "map",
+            custom_batch_sampler=custom,
+            drop_last=bool(getattr(sampler, "drop_last", getattr(loader, "drop_last", False))),
+            shards=iterable and "get_worker_info" in source,
+            length=_length(loader, None),
+            dataset_length=_length(dataset, None),
+            fetch_cpu_frac=min(1.0, record.fetch_cpu_ns / record.fetch_ns)
+            if in_process and record.fetch_ns
+            else None,
+            fetch_s=record.fetch_ns / record.fetches / 1e9 if record.fetches else None,
+            cuda_tensors=_holds_cuda(dataset, torch),
+            random=record.random or (not in_process and _looks_random(dataset, source)),
+        )
+
+    def _site(self, record: Record) -> str:
+        twins = [r for r in self.records if r.site == record.site and r.chain != record.chain]
+        return record.chain if any(not r.confirmed for r in twins) else record.site
+
+
+def find_count(batch: Any, expected: int | None) -> How:
+    """How to count the samples of batches of this form.
+
+    The first tensor's first dimension, unless the loader's own batch size says that another
+    dimension or the length of a list is the batch.
+
+    Returns:
+        (kind, path, dimension), for `count`.
+    """
+    tensors: list[tuple[tuple[Any, ...], tuple[int, ...]]] = []
+    lengths: list[tuple[tuple[Any, ...], int]] = []
+    graphs: list[tuple[Any, ...]] = []
+
+    def walk(item: Any, path: tuple[Any, ...], level: int) -> None:
+        if isinstance(getattr(item, "num_graphs", None), int):
+            graphs.append(path)
+        shape = getattr(item, "shape", None)
+        if shape is not None and not callable(shape):
+            tensors.append((path, tuple(int(n) for n in shape)))
+        elif level >= 4:
+            return
+        elif isinstance(item, Mapping) or (hasattr(item, "keys") and hasattr(item, "__getitem__")):
+            for key in list(item.keys())[:16]:  # pyright: ignore
+                walk(item[key], (*path, key), level + 1)  # pyright: ignore
+        elif isinstance(item, (list, tuple)):
+            lengths.append((path, len(item)))  # pyright: ignore
+            for index, inner in enumerate(item[:16]):  # pyright: ignore
+                walk(inner, (*path, index), level + 1)
+
+    walk(batch, (), 0)
+    if graphs:
+        return ("graphs", graphs[0], 0)
+    sized = [(path, shape) for path, shape in tensors if shape]
+    if expected is not None:
+        for path, shape in sized:
+            if shape[0] == expected:
+                return ("dim", path, 0)
+        for path, length in lengths:
+            if length == expected:
+                return ("len", path, 0)
+        for path, shape in sized:
+            if expected in shape:
+                return ("dim", path, shape.index(expected))
+    if sized:
+        return ("dim", sized[0][0], 0)
+    if lengths:
+        return ("len", lengths[0][0], 0)
+    return ("one", (), 0)
+
+
+def count(batch: Any, how: How) -> int:
+    """Samples in a batch."""
+    kind, path, dimension = how
+    if kind == "one":
+        return 1
+    for key in path:
+        batch = batch[key]
+    if kind == "dim":
+        return int(batch.shape[dimension])
+    return len(batch) if kind == "len" else int(batch.num_graphs)
+
+
+def _length(sized: Any, default: Any) -> Any:
+    try:
+        return len(sized)
+    except Exception:
+        return default
+
+
+def _source(dataset: Any) -> str:
+    parts: list[str] = []
+    for cls in type(dataset).__mro__[:4]:
+        if cls.__module__.startswith("torch.utils.data"):
+            break
+        try:
+            parts.append(inspect.getsource(cls))
+        except (OSError, TypeError):
+            continue
+    return "\n".join(parts)
+
+
+def _holds_cuda(dataset: Any, torch: Any) -> bool:
+    held = list(getattr(dataset, "__dict__", {}).values())
+    held += [t for group in held if isinstance(group, (list, tuple)) for t in group[:8]]  # pyright: ignore
+    return any(isinstance(item, torch.Tensor) and item.is_cuda for item in held)
+
+
+def _looks_random(dataset: Any, source: str) -> bool:
+    words = ("random.", "torch.rand", "torch.bernoulli", "default_rng")
+    if any(word in source for word in words):
+        return True
+    text = " ".join(repr(value)[:2000] for key, value in _members(dataset) if "transform" in key.lower())
+    return any(word in text for word in ("Random", "Jitter", "Augment", "MixUp", "CutMix"))
+
+
+def _members(dataset: Any) -> list[tuple[str, Any]]:
+    found = list(getattr(dataset, "__dict__", {}).items())
+    inner = getattr(dataset, "dataset", None)
+    return found + (list(getattr(inner, "__dict__", {}).items()) if inner is not None else [])

@@ -1,0 +1,147 @@
+"""How the loss is reduced over the batch, and whether BCE stands on the model's output.
+
+The functional losses are replaced while detection runs. What they returned is then looked for in
+the graph of the value that `backward` is called on: only a linear way from one to the other says
+how gradients scale with the batch.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.trial.root import Root
+    from autotune.trial.state import State
+
+_NAMES = (
+    "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div",
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "poisson_nll_loss", "gaussian_nll_loss",
+    "hinge_embedding_loss", "margin_ranking_loss", "cosine_embedding_loss", "triplet_margin_loss",
+    "soft_margin_loss", "multi_margin_loss", "multilabel_soft_margin_loss",
+)  # fmt: skip
+_LINEAR = ("Add", "Sub", "Neg", "Mul", "Div", "ToCopy", "Clone", "View", "Squeeze", "Unsqueeze", "Alias", "Expand")
+_MAX_NODES = 200
+
+
+class Losses:
+    """Watches the functional losses; `reduction` is ``mean``, ``sum`` or ``unknown``."""
+
+    def __init__(self, state: State, root: Root) -> None:
+        self._state = state
+        self._root = root
+        self._calls: list[tuple[Any, str, float]] = []
+        self._inside = False
+        self._verdicts: list[str] = []
+        self.bce_outside = False
+
+    @property
+    def reduction(self) -> str:
+        """What every judged backward pass agreed on."""
+        kinds = set(self._verdicts)
+        return kinds.pop() if len(kinds) == 1 else "unknown"
+
+    def install(self, torch: Any, assign: Callable[[Any, str, Any], None]) -> None:
+        """Replace the functional losses until detection has settled."""
+        functional = torch.nn.functional
+        for name in _NAMES:
+            original = getattr(functional, name, None)
+            if original is None:
+                continue
+            watching = self._watch(name, original, torch)
+            assign(functional, name, watching)
+            self._root.swap_while_detecting(functional, name, original, watching)
+
+    def _watch(self, name: str, original: Callable[..., Any], torch: Any) -> Callable[..., Any]:
+        state = self._state
+
+        @functools.wraps(original)
+        def loss(*args: Any, **kwargs: Any) -> Any:
+            if self._inside or not state.here() or "losses" in state.faults.off:
+                return original(*args, **kwargs)
+            self._inside = True
+            try:
+                value = original(*args, **kwargs)
+            finally:
+                self._inside = False
+            try:
+                if name == "binary_cross_entropy" and not state.depth:
+                    self.bce_outside = True
+                if self._root.detecting and torch.is_grad_enabled():
+                    self._note(name, args, kwargs, value)
+            except Exception as error:
+                state.faults.note("losses", error)
+            return value
+
+        return loss
+
+    def _note(self, name: str, args: Any, kwargs: Any, value: Any) -> None:
+        function = getattr(value, "grad_fn", None)
+        if function is None or len(self._calls) > 64:
+            return
+        kind = kwargs.get("reduction", "mean")
+        positional = [a for a in args[2:] if isinstance(a, str)]
+        if positional:
+            kind = positional[-1]
+        if kwargs.get("size_average") is False:
+            kind = "sum"
+        if value.dim() and kind != "batchmean":
+            kind = "none"
+        if name in ("cross_entropy", "nll_loss") and kind == "mean" and self._uneven(args, kwargs):
+            kind = "unknown"
+        kind = {"batchmean": "mean"}.get(kind, kind)
+        self._calls.append((function, kind if kind in ("mean", "sum") else "unknown", float(value.sum())))
+
+    def _uneven(self, args: Any, kwargs: Any) -> bool:
+        """Means over classes with weights, or over what is not padding: no mean over the batch."""
+        weight = kwargs.get("weight", args[2] if len(args) > 2 else None)
+        if weight is not None:
+            return True
+        target = kwargs.get("target", args[1] if len(args) > 1 else None)
+        if target is None or target.is_floating_point():
+            return False
+        ignored = kwargs.get("ignore_index", -100)
+        return bool((target == ignored).any())
+
+    def backward(self, loss: Any) -> None:
+        """Judge by the graph of the value that `backward` is about to be called on."""
+        calls, self._calls = self._calls, []
+        if not self._root.detecting or len(self._verdicts) >= 8:
+            return
+        known = {function: (kind, value) for function, kind, value in calls}
+        self._verdicts.append(self._judge(loss, known))
+
+    def _judge(self, loss: Any, known: dict[Any, tuple[str, float]]) -> str:
+        start = getattr(loss, "grad_fn", None)
+        if start is None or not known or loss.dim():
+            return "unknown"
+        met: list[tuple[str, float]] = []
+        scaled = False
+        queue, visited = [start], set[Any]()
+        while queue and len(visited) < _MAX_NODES:
+            node = queue.pop()
+            if node in visited:
+                continue
+            visited.add(node)
+            if node in known:
+                met.append(known[node])
+                continue
+            name = type(node).__name__
+            if not name.startswith(_LINEAR):
+                continue
+            scaled = scaled or name.startswith(("Mul", "Div"))
+            queue += [inner for inner, _ in node.next_functions if inner is not None]
+        kinds = {kind for kind, _ in met}
+        if len(kinds) != 1:
+            return "unknown"
+        kind = kinds.pop()
+        if kind == "sum" and scaled:
+            return "unknown"
+        total = sum(value for _, value in met)
+        if kind == "mean" and scaled and total and abs(float(loss.detach())) > 8 * abs(total):
+            return "unknown"
+        return kind
+
+

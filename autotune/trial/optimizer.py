@@ -1,0 +1,492 @@
+"""Optimizer steps, backward passes and everything that has to keep quiet while a step is deferred.
+
+Accumulation and our fp16 scaling are a factor in the seed gradient of `backward`: neither the graph
+nor the loss that the script prints is touched.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from autotune.core.facts import OptimizerFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.trial.loader import Loader
+    from autotune.trial.losses import Losses
+    from autotune.trial.patches import Undo
+    from autotune.trial.root import Root
+    from autotune.trial.state import State
+    from autotune.trial.steps import Boundary
+
+_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+_NO_OPTIMIZER_BACKWARDS = 3
+
+
+class Optimizer:
+    """Implements `OptimizerSeam` and `AccumulationSeam` (as `accumulation`)."""
+
+    def __init__(
+        self, state: State, undo: Undo, boundary: Boundary, loader: Loader, root: Root, losses: Losses
+    ) -> None:
+        self._state = state
+        self._undo = undo
+        self._boundary = boundary
+        self._loader = loader
+        self._root = root
+        self._losses = losses
+        self._torch: Any = None
+        self._nested = False
+        self._in_backward = False
+        self._fuse = False
+        self.accumulation = Accumulation(state)
+        self.constructed = 0
+        self.stepped: dict[int, weakref.ref[Any]] = {}
+        self.closure = False
+        self.kernel_given = False
+        self.zero_grad_seen = False
+        self.explicit_gradient = False
+        self.own_scaler = False
+        self.skipped_steps = 0
+        self.scheduler_per_step = False
+        self.backwards_seen = 0
+        self._scheduler_at: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._in_scheduler = False
+        self._scaled: tuple[Any, Any] | None = None
+        self._scaler: Any = None
+        self._unscaled = False
+        self._alive: list[weakref.ref[Any]] = []
+        self._hooked: list[tuple[Any, Any, Any]] = []
+        self._seed: dict[tuple[Any, float], Any] = {}
+
+    # Kernel
+
+    def fuse(self) -> None:
+        """Build optimizers of the exact classes with a fused kernel with ``fused=True``."""
+        self._fuse = True
+
+    def observed(self) -> bool | None:
+        """Whether the anchor's groups are fused; None before it stepped."""
+        anchor = self._boundary.anchor_optimizer()
+        if anchor is None or "optimizer" in self._state.faults.off:
+            return None
+        groups = getattr(anchor, "param_groups", [])
+        return bool(groups) and all(bool(group.get("fused")) for group in groups)
+
+    # Installation
+
+    def install(self, torch: Any) -> None:
+        """Put the seams in."""
+        self._torch = torch
+        self._wrap_step(torch.optim.Optimizer)
+        self._wrap_backward(torch)
+        self._wrap_zero_grad(torch.optim.Optimizer)
+        self._wrap_zero_grad(torch.nn.Module)
+        self._wrap_clip(torch)
+        self._wrap_schedulers(torch.optim.lr_scheduler)
+        self._wrap_scaler(torch.amp.GradScaler)
+        for name in _FUSED:
+            cls = getattr(torch.optim, name, None)
+            if cls is not None:
+                self._wrap_kernel(cls)
+
+    def release(self) -> None:
+        """Give optimizer classes that were hooked through us torch's own wrapper."""
+        for cls, ours, plain in self._hooked:
+            if cls.__dict__.get("step") is ours:
+                plain.hooked = True
+                cls.step = plain
+        self._hooked.clear()
+
+    def _wrap_step(self, base: Any) -> None:
+        original = base.__dict__["profile_hook_step"]
+        wrap = original.__func__ if isinstance(original, staticmethod) else original
+        original_init = base.__init__
+        state = self._state
+
+        def profile_hook_step(function: Any) -> Any:
+            inner = wrap(function)
+
+            @functools.wraps(inner)
+            def step(this: Any, *args: Any, **kwargs: Any) -> Any:
+                if self._nested or not state.here() or "optimizer" in state.faults.off:
+                    return inner(this, *args, **kwargs)
+                return self._step(inner, this, args, kwargs)
+
+            step.__dict__["_autotune_plain"] = inner
+            return step
+
+        @functools.wraps(original_init)
+        def init(this: Any, *args: Any, **kwargs: Any) -> None:
+            original_init(this, *args, **kwargs)
+            if not state.active:
+                return
+            self.constructed += 1
+            self._alive.append(weakref.ref(this))
+            step = type(this).__dict__.get("step")
+            plain = getattr(step, "_autotune_plain", None)
+            if plain is not None and not any(cls is type(this) for cls, _, _ in self._hooked):
+                self._hooked.append((type(this), step, plain))
+
+        self._undo.assign(base, "profile_hook_step", staticmethod(profile_hook_step))
+        self._undo.assign(base, "__init__", init)
+
+    def _step(self, inner: Any, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        state, accumulation = self._state, self.accumulation
+        closure = kwargs.get("closure", args[0] if args else None)
+        self._nested = True
+        try:
+            if closure is not None:
+                self.closure = True
+            state.micro_steps += 1
+            if id(optimizer) not in self.stepped:
+                self.stepped[id(optimizer)] = weakref.ref(optimizer)
+            if accumulation.factor > 1 and self._may_defer(closure):
+                accumulation.pending += 1
+                if accumulation.pending < accumulation.factor:
+                    return None
+                accumulation.pending = 0
+            result = self._take(inner, optimizer, args, kwargs, closure)
+        finally:
+            self._nested = False
+        self._boundary.passed(optimizer)
+        return result
+
+    def _may_defer(self, closure: Any) -> bool:
+        accumulation = self.accumulation
+        if closure is not None:
+            accumulation.give_up("The optimizer steps with a closure.")
+        elif len(self.stepped) > 1:
+            accumulation.give_up(f"{len(self.stepped)} optimizers step.")
+        elif self.own_scaler:
+            accumulation.give_up("The script scales its gradients itself.")
+        return accumulation.factor > 1
+
+    def _take(self, inner: Any, optimizer: Any, args: Any, kwargs: Any, closure: Any) -> Any:
+        scaler = self._scaler
+        if scaler is None or closure is not None:
+            return inner(optimizer, *args, **kwargs)
+        before = scaler.get_scale() if not self._on_cuda() else None
+        result = scaler.step(optimizer, *args, **kwargs)
+        scaler.update()
+        self._unscaled = False
+        if before is not None and scaler.get_scale() < before:
+            self.skipped_steps += 1
+        return result
+
+    def _on_cuda(self) -> bool:
+        return bool(self._torch.cuda.is_initialized())
+
+    # Backward
+
+    def _wrap_backward(self, torch: Any) -> None:
+        original = torch.Tensor.backward
+        direct = torch.autograd.backward
+        state = self._state
+
+        @functools.wraps(original)
+        def backward(this: Any, gradient: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if self._in_backward or not state.here() or "backward" in state.faults.off:
+                return original(this, gradient, *args, **kwargs)
+            self._in_backward = True
+            try:
+                try:
+                    gradient = self._before_backward(this, gradient)
+                except Exception as error:
+                    state.faults.note("backward", error)
+                result = original(this, gradient, *args, **kwargs)
+            finally:
+                self._in_backward = False
+            self._after_backward()
+            return result
+
+        @functools.wraps(direct)
+        def autograd_backward(*args: Any, **kwargs: Any) -> Any:
+            if self._in_backward or not state.here() or "backward" in state.faults.off:
+                return direct(*args, **kwargs)
+            self._in_backward = True
+            try:
+                result = direct(*args, **kwargs)
+            finally:
+                self._in_backward = False
+            self.explicit_gradient = True
+            state.backwards += 1
+            self._after_backward()
+            return result
+
+        self._undo.assign(torch.Tensor, "backward", backward)
+        self._undo.assign(torch.autograd, "backward", autograd_backward)
+
+    def _before_backward(self, loss: Any, gradient: Any) -> Any:
+        state = self._state
+        state.backwards += 1
+        value = loss
+        scaled, self._scaled = self._scaled, None
+        if scaled is not None and scaled[0] is loss:
+            value = scaled[1]
+        if self._root.detecting:
+            self._losses.backward(value)
+        factor = self._factor()
+        if gradient is None:
+            state.losses.append((value.detach(), factor))
+            if factor != 1.0 or self._own_scaler_wanted():
+                return self._seed_gradient(loss, factor)
+            return None
+        self.explicit_gradient = True
+        if self.accumulation.factor > 1:
+            self.accumulation.give_up("backward is called with a gradient of the script's own.")
+        return gradient
+
+    def _factor(self) -> float:
+        factor = self.accumulation.factor
+        return 1.0 if factor <= 1 or self._losses.reduction == "sum" else 1.0 / factor
+
+    def _own_scaler_wanted(self) -> bool:
+        return self._root.dtype_name == "fp16" and not self.own_scaler
+
+    def _seed_gradient(self, loss: Any, factor: float) -> Any:
+        torch = self._torch
+        if self._own_scaler_wanted():
+            if self._scaler is None:
+                self._scaler = torch.amp.GradScaler(loss.device.type)
+            one = torch.full((), factor, dtype=torch.float32, device=loss.device)
+            seed = self._scaler.scale(one)
+            return seed.expand_as(loss).to(loss.dtype)
+        if loss.dim():
+            return torch.full_like(loss, factor)
+        key = (loss.device, loss.dtype, factor)
+        seed = self._seed.get(key)
+        if seed is None:
+            self._seed[key] = seed = torch.full((), factor, dtype=loss.dtype, device=loss.device)
+        return seed
+
+    def _after_backward(self) -> None:
+        state = self._state
+        try:
+            self._loader.backward_seen()
+            self.backwards_seen += 1
+            if not self._loader.built_any and self._loader.input_batch is None and state.input_samples:
+                self._loader.input_batch = state.input_samples
+        except Exception as error:
+            state.faults.note("backward", error)
+        if not self.constructed and not self._nested and self.backwards_seen >= _NO_OPTIMIZER_BACKWARDS:
+            self._boundary.passed(None)
+
+    # What has to keep quiet
+
+    def _wrap_zero_grad(self, cls: Any) -> None:
+        original = cls.zero_grad
+
+        @functools.wraps(original)
+        def zero_grad(this: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._state.active:
+                return original(this, *args, **kwargs)
+            self.zero_grad_seen = True
+            if self.accumulation.pending:
+                return None
+            return original(this, *args, **kwargs)
+
+        self._undo.assign(cls, "zero_grad", zero_grad)
+
+    def _wrap_clip(self, torch: Any) -> None:
+        places = [torch.nn.utils, sys.modules["torch.nn.utils.clip_grad"]]
+        for name in ("clip_grad_norm_", "clip_grad_value_"):
+            original = getattr(torch.nn.utils, name)
+            wrapped = self._clip(original, torch)
+            for place in places:
+                if hasattr(place, name):
+                    self._undo.assign(place, name, wrapped)
+
+    def _clip(self, original: Callable[..., Any], torch: Any) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            accumulation = self.accumulation
+            if not self._state.here():
+                return original(parameters, *args, **kwargs)
+            if accumulation.factor > 1 and accumulation.pending < accumulation.factor - 1:
+                return torch.zeros(())
+            if self._scaler is not None and not self._unscaled:
+                alive = [o for o in (r() for r in self._alive) if o is not None]
+                if len(alive) == 1:
+                    self._scaler.unscale_(alive[0])
+                    self._unscaled = True
+            return original(parameters, *args, **kwargs)
+
+        return clip
+
+    def _wrap_schedulers(self, module: Any) -> None:
+        for cls in vars(module).values():
+            if isinstance(cls, type) and "step" in cls.__dict__ and issubclass(
+                cls, (module.LRScheduler, getattr(module, "ReduceLROnPlateau", module.LRScheduler))
+            ):
+                self._undo.assign(cls, "step", self._scheduler_step(cls.__dict__["step"]))
+
+    def _scheduler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        state = self._state
+
+        @functools.wraps(original)
+        def step(this: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._in_scheduler or not state.here():
+                return original(this, *args, **kwargs)
+            since = state.micro_steps - self._scheduler_at.get(this, 0)
+            self._scheduler_at[this] = state.micro_steps
+            if since == 1:
+                if state.micro_steps > 1:
+                    self.scheduler_per_step = True
+                if self.accumulation.pending:
+                    return None
+            self._in_scheduler = True
+            try:
+                return original(this, *args, **kwargs)
+            finally:
+                self._in_scheduler = False
+
+        return step
+
+    # The script's own scaler
+
+    def _wrap_scaler(self, cls: Any) -> None:
+        original_scale, original_step = cls.scale, cls.step
+        state = self._state
+
+        @functools.wraps(original_scale)
+        def scale(this: Any, outputs: Any) -> Any:
+            scaled = original_scale(this, outputs)
+            if this is not self._scaler and not self._in_backward and state.here():
+                self._scaled = (scaled, outputs)
+                if this.is_enabled():
+                    self.own_scaler = True
+            return scaled
+
+        @functools.wraps(original_step)
+        def step(this: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._nested or this is self._scaler or not state.here() or not this.is_enabled():
+                return original_step(this, optimizer, *args, **kwargs)
+            self.own_scaler = True
+            if self.accumulation.factor > 1:
+                self.accumulation.give_up("The script scales its gradients itself.")
+            taken = state.micro_steps
+            self._nested = True
+            marker = _StepMarker(optimizer)
+            try:
+                with marker:
+                    result = original_step(this, optimizer, *args, **kwargs)
+            finally:
+                self._nested = False
+            state.micro_steps = taken + 1
+            if id(optimizer) not in self.stepped:
+                self.stepped[id(optimizer)] = weakref.ref(optimizer)
+            if not marker.stepped and not getattr(optimizer, "_step_supports_amp_scaling", False):
+                self.skipped_steps += 1
+            self._boundary.passed(optimizer)
+            return result
+
+        self._undo.assign(cls, "scale", scale)
+        self._undo.assign(cls, "step", step)
+
+    # Kernel construction
+
+    def _wrap_kernel(self, cls: Any) -> None:
+        original = cls.__init__
+        state = self._state
+
+        @functools.wraps(original)
+        def init(this: Any, *args: Any, **kwargs: Any) -> None:
+            if type(this) is not cls or not state.active:
+                original(this, *args, **kwargs)
+                return
+            given = kwargs.get("fused") is not None or kwargs.get("foreach") is not None
+            self.kernel_given = self.kernel_given or given
+            if not self._fuse or given:
+                if self._fuse:
+                    state.refusals["fused_optimizer"] = "The script chooses the optimizer's kernel itself."
+                original(this, *args, **kwargs)
+                return
+            if args and not isinstance(args[0], (list, tuple, dict, self._torch.Tensor)):
+                args = (list(args[0]), *args[1:])
+            elif "params" in kwargs and not isinstance(kwargs["params"], (list, tuple, dict)):
+                kwargs["params"] = list(kwargs["params"])
+            try:
+                original(this, *args, **{**kwargs, "fused": True})
+            except (RuntimeError, TypeError, ValueError) as error:
+                state.refusals["fused_optimizer"] = f"torch has no fused kernel here: {error}"
+                original(this, *args, **kwargs)
+
+        self._undo.assign(cls, "__init__", init)
+
+    # Facts
+
+    def facts(self) -> OptimizerFacts | None:
+        """What is known of the anchor; None for manual updates."""
+        anchor = self._boundary.anchor_optimizer()
+        if anchor is None:
+            return None
+        torch = self._torch
+        exact = type(anchor) in tuple(getattr(torch.optim, n, None) for n in _FUSED)
+        parameters = [p for group in anchor.param_groups for p in group["params"]]
+        groups = anchor.param_groups
+        return OptimizerFacts(
+            name=type(anchor).__name__,
+            count=max(1, len(self.stepped)),
+            fused=all(bool(group.get("fused")) for group in groups),
+            can_fuse=exact
+            and all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
+            and not any(group.get("differentiable") for group in groups),
+            kernel_given=self.kernel_given,
+            closure=self.closure,
+        )
+
+
+class Accumulation:
+    """Implements `AccumulationSeam`: the optimizer step takes effect every `factor` micro-batches."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.factor = 1
+        self.pending = 0
+        self.last_backwards: int | None = None
+
+    def set(self, factor: int) -> None:
+        """Let the optimizer step take effect every `factor` micro-batches."""
+        self.factor = int(factor)
+        self.pending = 0
+
+    def observed(self) -> int | None:
+        """Backward passes of the last complete step; None before there was one."""
+        off = self._state.faults.off
+        if "optimizer" in off or "backward" in off:
+            return None
+        return self.last_backwards
+
+    def give_up(self, reason: str) -> None:
+        """The step is taken every time again; the reading then says so."""
+        self._state.refusals["accumulation"] = reason
+        self.factor = 1
+        self.pending = 0
+
+
+class _StepMarker:
+    """Notes whether an optimizer's step was called, by torch's own post hook."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.stepped = False
+        self._optimizer = optimizer
+        self._handle: Any = None
+
+    def __enter__(self) -> None:
+        register = getattr(self._optimizer, "register_step_post_hook", None)
+        if register is not None:
+            self._handle = register(self._fired)
+        else:
+            self.stepped = True
+
+    def __exit__(self, *_: object) -> None:
+        if self._handle is not None:
+            self._handle.remove()
+
+    def _fired(self, *_: object) -> None:
+        self.stepped = True

@@ -1,0 +1,409 @@
+"""The trained module: found at its first training call, then called through us.
+
+`nn.Module.__call__` is replaced only while detecting, and put back for the time of a root's call,
+so that nothing inside the model ever runs, or is compiled, through our wrapper. A root that was
+found is called through the instance slot that torch has for in-place compilation; it is left out
+of pickles and copies by torch itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from autotune.core.facts import ModelFacts
+from autotune.trial.state import EVALUATION, NEW_SHAPE, caller, is_user_file
+
+if TYPE_CHECKING:
+    from autotune.trial.compiling import Compile
+    from autotune.trial.patches import Undo
+    from autotune.trial.state import State
+
+_MAX_ROOTS = 16
+_LEAVES = ("Linear", "Bilinear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d",
+           "ConvTranspose3d", "LSTM", "GRU", "RNN", "MultiheadAttention")
+_SHORT = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float64": "fp64"}
+
+
+class Root:
+    """Autocast, layout and compilation around the root, and what was seen of it.
+
+    Implements `PrecisionSeam` (`set`, `observed`); `layout` implements `LayoutSeam`.
+    """
+
+    def __init__(self, state: State, undo: Undo, compiling: Compile) -> None:
+        self._state = state
+        self._undo = undo
+        self._compile = compiling
+        self._torch: Any = None
+        self.dtype_name: str | None = None
+        self._dtype: Any = None
+        self.layout = Layout(self)
+        self.calls: list[RootCall] = []
+        self.shapes: set[tuple[Any, ...]] = set()
+        self.in_ours = False
+        self.own_autocast = False
+        self._own_enters = 0
+        self.leaf_dtype: str | None = None
+        self.raw_dtype: str | None = None
+        self.probe = 2
+        self.detecting = False
+        self._plain_call: Any = None
+        self._watching_call: Any = None
+        self._swapped: list[tuple[Any, str, Any, Any]] = []
+        self.autocast_seen: str | None = None
+
+    # Precision
+
+    def set(self, dtype: str) -> None:
+        """``bf16``, ``fp16``, or ``fp32`` (nothing)."""
+        self.dtype_name = dtype
+        self._dtype = {"bf16": self._torch.bfloat16, "fp16": self._torch.float16}.get(dtype)
+
+    def observed(self) -> str | None:
+        """Dtype of a leaf's output in a training call, else of the root's raw output."""
+        if "root" in self._state.faults.off:
+            return None
+        return self.leaf_dtype or self.autocast_seen or self.raw_dtype
+
+    # Detection
+
+    def install(self, torch: Any) -> None:
+        """Start detecting."""
+        self._torch = torch
+        module_class = torch.nn.Module
+        self._plain_call = original = module_class.__call__
+        state = self._state
+
+        @functools.wraps(original)
+        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if state.depth or not state.here() or "root" in state.faults.off:
+                return original(module, *args, **kwargs)
+            try:
+                if self._is_new_root(module):
+                    self._adopt(module, args, kwargs)
+            except Exception as error:
+                state.faults.note("root", error)
+            return original(module, *args, **kwargs)
+
+        self._watching_call = call
+        self._undo.assign(module_class, "__call__", call)
+        self.detecting = True
+        self._wrap_autocast(torch)
+
+    def settle(self) -> None:
+        """No further root is expected: modules are called as if we were not there."""
+        if self.detecting:
+            self.detecting = False
+            self._torch.nn.Module.__call__ = self._plain_call
+            for owner, name, original, _ in self._swapped:
+                setattr(owner, name, original)
+            self._swapped.clear()
+
+    def swap_while_detecting(self, owner: Any, name: str, original: Any, watching: Any) -> None:
+        """An attribute that is put back inside compiled roots and once detection has settled."""
+        self._swapped.append((owner, name, original, watching))
+
+    def _is_new_root(self, module: Any) -> bool:
+        if not self._torch.is_grad_enabled() or len(self.calls) >= _MAX_ROOTS:
+            return False
+        if isinstance(module.__dict__.get("_compiled_call_impl"), RootCall):
+            return False
+        return any(p.requires_grad for p in module.parameters())
+
+    def _adopt(self, module: Any, args: Any, kwargs: Any) -> None:
+        if isinstance(module, self._torch.jit.ScriptModule):
+            return
+        if self.layout.wanted:
+            self.layout.convert(module)
+        self._compile.arm()
+        inner = self._compile.inner_of(module) or module.__dict__.get("_compiled_call_impl") or module._call_impl
+        call = RootCall(self, self._state, module, inner)
+        module.__dict__["_compiled_call_impl"] = call
+        self.calls.append(call)
+
+    def release(self) -> None:
+        """Give every root back its plain call."""
+        for call in self.calls:
+            module = call.module()
+            if module is not None and module.__dict__.get("_compiled_call_impl") is call:
+                del module.__dict__["_compiled_call_impl"]
+                if call.previous is not None:
+                    module.__dict__["_compiled_call_impl"] = call.previous
+        self.calls.clear()
+
+    def _wrap_autocast(self, torch: Any) -> None:
+        cls = torch.amp.autocast_mode.autocast
+        original = cls.__enter__
+
+        @functools.wraps(original)
+        def enter(this: Any) -> Any:
+            if not self.in_ours and not self.own_autocast and self._state.here():
+                try:
+                    if getattr(this, "_enabled", False) and self._by_user():
+                        self.own_autocast = True
+                except Exception as error:
+                    self._state.faults.note("autocast", error)
+            return original(this)
+
+        self._undo.assign(cls, "__enter__", enter)
+        self.swap_while_detecting(cls, "__enter__", original, enter)
+
+    def _by_user(self) -> bool:
+        frame = caller(2)
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if is_user_file(name):
+                return True
+            module = str(frame.f_globals.get("__name__", ""))
+            if not module.startswith(("torch", "contextlib", "autotune")):
+                return False
+            frame = frame.f_back
+        return False
+
+    # Facts
+
+    def facts(self) -> ModelFacts | None:
+        """What is known of the first root; None without one."""
+        modules = [m for m in (call.module() for call in self.calls) if m is not None]
+        if not modules:
+            return None
+        torch = self._torch
+        first = modules[0]
+        named = getattr(first, "_orig_mod", first)
+        parameters = [p for m in modules for p in m.parameters()]
+        kinds = {type(m) for module in modules for m in module.modules()}
+        norm = torch.nn.modules.batchnorm._BatchNorm
+        drop = torch.nn.modules.dropout._DropoutNd
+        return ModelFacts(
+            name=type(named).__name__,
+            roots=len(modules),
+            parameters=sum(p.numel() for p in parameters),
+            parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+            dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
+            has_4d=any(p.dim() == 4 for p in parameters),
+            batch_norm=any(issubclass(kind, norm) for kind in kinds),
+            dropout=any(issubclass(kind, drop) for kind in kinds)
+            or any(getattr(m, "dropout", 0.0) for m in first.modules() if _is_recurrent(m)),
+            device=str(parameters[0].device.type) if parameters else "cpu",
+        )
+
+    def shapes_vary(self) -> bool:
+        """Inputs differ in more than the batch dimension."""
+        return len({tuple(s[1:] for s in key) for key in self.shapes}) > 1
+
+
+class RootCall:
+    """Stands in the root's ``_compiled_call_impl``: every call of the root passes here."""
+
+    def __init__(self, root: Root, state: State, module: Any, inner: Any) -> None:
+        self._root = root
+        self._state = state
+        self.module: weakref.ref[Any] = weakref.ref(module)
+        self.previous = module.__dict__.get("_compiled_call_impl")
+        # A bound method would keep the module alive in a cycle; that is what torch's own slot does too.
+        self._inner = inner
+        self._grad_enabled = root._torch.is_grad_enabled  # pyright: ignore[reportPrivateUsage]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        state, root = self._state, self._root
+        if state.depth or not state.here() or "root" in state.faults.off:
+            return self._inner(*args, **kwargs)
+        training = self._grad_enabled()
+        try:
+            args, kwargs, context, hooks = self._before(training, args, kwargs)
+        except Exception as error:
+            state.faults.note("root", error)
+            return self._inner(*args, **kwargs)
+        state.depth = 1
+        unswap = root.detecting and self._step_aside()
+        try:
+            if context is None:
+                out = self._inner(*args, **kwargs)
+            else:
+                root.in_ours = True
+                try:
+                    with context:
+                        out = self._inner(*args, **kwargs)
+                finally:
+                    root.in_ours = False
+        finally:
+            state.depth = 0
+            if unswap:
+                self._step_back()
+            for hook in hooks:
+                hook.remove()
+        try:
+            return self._after(training, out, context is not None)
+        except Exception as error:
+            state.faults.note("root", error)
+            return out
+
+    def _before(self, training: bool, args: Any, kwargs: Any) -> tuple[Any, Any, Any, list[Any]]:
+        state, root = self._state, self._root
+        hooks: list[Any] = []
+        if not training:
+            state.mark |= EVALUATION
+        else:
+            self._see_inputs(args, kwargs)
+            root._compile.called = True  # pyright: ignore[reportPrivateUsage]
+            if root.probe > 0:
+                root.probe -= 1
+                root.leaf_dtype = None
+                if not root._compile.active:  # pyright: ignore[reportPrivateUsage]
+                    hooks = self._leaf_hooks()
+        if root.layout.wanted:
+            args, kwargs = root.layout.inputs(args, kwargs)
+        context = None
+        dtype = root._dtype  # pyright: ignore[reportPrivateUsage]
+        if dtype is not None:
+            torch = root._torch  # pyright: ignore[reportPrivateUsage]
+            context = torch.autocast(self._device(), dtype=dtype)
+        return args, kwargs, context, hooks
+
+    def _device(self) -> str:
+        module = self.module()
+        if module is None:
+            return "cpu"
+        for parameter in module.parameters():
+            return str(parameter.device.type)
+        return "cpu"
+
+    def _see_inputs(self, args: Any, kwargs: Any) -> None:
+        state, root = self._state, self._root
+        found: list[tuple[int, ...]] = []
+        for value in (*args, *kwargs.values()):
+            shape = getattr(value, "shape", None)
+            if shape is not None:
+                found.append(tuple(shape))
+            elif isinstance(value, (list, tuple, dict)):
+                inner: Any = value.values() if isinstance(value, dict) else value
+                found += [tuple(v.shape) for v in inner if hasattr(v, "shape")]
+        if not found:
+            return
+        key = tuple(found)
+        if self is root.calls[0]:
+            state.input_samples += found[0][0] if found[0] else 1
+        if key not in root.shapes and len(root.shapes) < 256:
+            root.shapes.add(key)
+            state.mark |= NEW_SHAPE
+
+    def _leaf_hooks(self) -> list[Any]:
+        root = self._root
+        module = self.module()
+        if module is None:
+            return []
+
+        def fired(_module: Any, _inputs: Any, output: Any) -> None:
+            if root.leaf_dtype is None:
+                name = _dtype_of(output)
+                if name is not None:
+                    root.leaf_dtype = name
+
+        return [m.register_forward_hook(fired) for m in module.modules() if type(m).__name__ in _LEAVES]
+
+    def _after(self, training: bool, out: Any, ours: bool) -> Any:
+        root = self._root
+        if training:
+            raw = _dtype_of(out)
+            if raw is not None:
+                root.raw_dtype = raw
+            if ours and root._compile.active:  # pyright: ignore[reportPrivateUsage]
+                root.autocast_seen = root.dtype_name
+        return to_float32(out, root._torch) if ours else out  # pyright: ignore[reportPrivateUsage]
+
+    def _step_aside(self) -> bool:
+        root = self._root
+        root._torch.nn.Module.__call__ = root._plain_call  # pyright: ignore[reportPrivateUsage]
+        if root._compile.active:  # pyright: ignore[reportPrivateUsage]
+            for owner, name, original, _ in root._swapped:  # pyright: ignore[reportPrivateUsage]
+                setattr(owner, name, original)
+        return True
+
+    def _step_back(self) -> None:
+        root = self._root
+        if not root.detecting:
+            return
+        root._torch.nn.Module.__call__ = root._watching_call  # pyright: ignore[reportPrivateUsage]
+        if root._compile.active:  # pyright: ignore[reportPrivateUsage]
+            for owner, name, _, watching in root._swapped:  # pyright: ignore[reportPrivateUsage]
+                setattr(owner, name, watching)
+
+
+class Layout:
+    """Implements `LayoutSeam`."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self.wanted = False
+        self._input_ok: bool | None = None
+
+    def channels_last(self) -> None:
+        """Convert the trained module and its 4-D inputs from the first call on."""
+        self.wanted = True
+
+    def observed(self) -> bool | None:
+        """Whether 4-D parameters and the last 4-D input are channels-last; None before a call."""
+        root = self._root
+        if not root.calls or "root" in root._state.faults.off:  # pyright: ignore[reportPrivateUsage]
+            return None
+        form = root._torch.channels_last  # pyright: ignore[reportPrivateUsage]
+        modules = [m for m in (call.module() for call in root.calls) if m is not None]
+        weights = [p for m in modules for p in m.parameters() if p.dim() == 4]
+        # A 1x1 kernel or a single channel is contiguous in both layouts and says nothing.
+        telling = [p for p in weights if p.shape[1] > 1 and p.shape[2] * p.shape[3] > 1]
+        if not telling:
+            return False if not (self.wanted and weights) else self._input_ok
+        return all(p.is_contiguous(memory_format=form) for p in telling) and (
+            self._input_ok is not False if self.wanted else True
+        )
+
+    def convert(self, module: Any) -> None:
+        """Parameters and buffers of the root, in place; they stay the same objects."""
+        module.to(memory_format=self._root._torch.channels_last)  # pyright: ignore[reportPrivateUsage]
+
+    def inputs(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """4-D tensor inputs in channels-last."""
+        torch = self._root._torch  # pyright: ignore[reportPrivateUsage]
+        form = torch.channels_last
+
+        def turn(value: Any) -> Any:
+            if isinstance(value, torch.Tensor) and value.dim() == 4:
+                value = value.contiguous(memory_format=form)
+                self._input_ok = bool(value.is_contiguous(memory_format=form))
+            return value
+
+        return tuple(turn(a) for a in args), {k: turn(v) for k, v in kwargs.items()}
+
+
+def to_float32(out: Any, torch: Any) -> Any:
+    """The same structure with half-precision tensors as float32."""
+    if isinstance(out, torch.Tensor):
+        return out.float() if out.dtype in (torch.float16, torch.bfloat16) else out
+    if isinstance(out, dict):
+        turned = {k: to_float32(v, torch) for k, v in out.items()}  # pyright: ignore
+        if type(out) is dict:  # pyright: ignore
+            return turned
+        try:
+            return type(out)(**turned)  # pyright: ignore
+        except TypeError:
+            return type(out)(turned)  # pyright: ignore
+    if isinstance(out, tuple) and hasattr(out, "_fields"):  # pyright: ignore
+        return type(out)(*(to_float32(v, torch) for v in out))  # pyright: ignore
+    if type(out) in (list, tuple):
+        return type(out)(to_float32(v, torch) for v in out)
+    return out
+
+
+def _dtype_of(out: Any) -> str | None:
+    if isinstance(out, (list, tuple)):
+        return next((n for n in map(_dtype_of, out) if n is not None), None)  # pyright: ignore
+    if isinstance(out, dict):
+        return next((n for n in map(_dtype_of, out.values()) if n is not None), None)  # pyright: ignore
+    dtype = getattr(out, "dtype", None)
+    return _SHORT.get(str(dtype)) if dtype is not None else None
+
+
+def _is_recurrent(module: Any) -> bool:
+    return type(module).__name__ in ("LSTM", "GRU", "RNN", "MultiheadAttention")

@@ -1,0 +1,82 @@
+"""What the seams of one training process share. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from autotune.trial.faults import Faults
+
+EVALUATION, COMPILE, NEW_SHAPE, COLLECTION, LOADER, ALLOCATOR = 1, 2, 4, 8, 16, 32
+
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+
+
+class State:
+    """Counters since the last boundary and switches, written by the seams, read at the boundary.
+
+    `active` is False in forked children: every wrapper is then transparent.
+    """
+
+    def __init__(self, faults: Faults, script: str) -> None:
+        self.faults = faults
+        self.script_dir = os.path.dirname(os.path.abspath(script))
+        self.active = True
+        self.main = threading.get_ident()
+        self.depth = 0
+        self.mark = 0
+        self.wait_ns = 0
+        self.input_samples = 0
+        self.batches = 0
+        self.backwards = 0
+        self.losses: list[tuple[Any, float]] = []
+        self.steps = 0
+        self.micro_steps = 0
+        self.samples_total = 0
+        self.refusals: dict[str, str] = {}
+        """Knob -> sentence, for knobs that a seam found it cannot carry out."""
+        self.compile_ns = 0
+        self.compile_events = 0
+        self.compile_begun_ns = 0
+        os.register_at_fork(after_in_child=self._in_child)
+
+    def _in_child(self) -> None:
+        self.active = False
+
+    def here(self) -> bool:
+        """In the training process itself, in its main thread."""
+        return self.active and threading.get_ident() == self.main
+
+    def user_frames(self, frame: FrameType | None, limit: int = 2) -> list[str]:
+        """``file.py:12`` of the innermost frames outside all libraries."""
+        found: list[str] = []
+        while frame is not None and len(found) < limit:
+            name = frame.f_code.co_filename
+            if is_user_file(name):
+                path = os.path.abspath(name)
+                inside = path.startswith(self.script_dir + os.sep)
+                text = os.path.relpath(path, self.script_dir) if inside else os.path.basename(path)
+                found.append(f"{text}:{frame.f_lineno}")
+            frame = frame.f_back
+        return found
+
+
+def is_user_file(name: str) -> bool:
+    """Whether code of this file belongs to the user: no library, nothing of ours, no generated code."""
+    if name.startswith("<") or "site-packages" in name or "dist-packages" in name:
+        return False
+    return not (name.startswith(_OWN) or name.startswith(_LIBRARY))
+
+
+def caller(depth: int) -> FrameType | None:
+    """The frame so many levels above the caller, None where the stack is shorter."""
+    try:
+        return sys._getframe(depth + 1)  # pyright: ignore[reportPrivateUsage]
+    except ValueError:
+        return None

@@ -1,0 +1,162 @@
+"""The boundary: one optimizer step that took effect. Everything that can end a run happens here."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from autotune.trial.state import COLLECTION
+
+if TYPE_CHECKING:
+    from autotune.trial.loader import Loader
+    from autotune.trial.optimizer import Optimizer
+    from autotune.trial.recorder import Recorder
+    from autotune.trial.state import State
+
+_SILENT_STEPS = 8
+_BAD_LOSSES = 2
+
+
+class Boundary:
+    """Turns what the seams counted since the last step into one row.
+
+    The first optimizer seen is the anchor; where it stays silent while others step, the anchor
+    moves. `sdk.step` replaces every other source.
+    """
+
+    def __init__(self, state: State, recorder: Recorder) -> None:
+        self._state = state
+        self._recorder = recorder
+        self.loader: Loader | None = None
+        self.optimizer: Optimizer | None = None
+        self._anchor: weakref.ref[Any] | None = None
+        self._others = 0
+        self._by_sdk = False
+        self._schedstat = _open_schedstat()
+        self._queue_ns = self._read_queue_ns()
+        self._bad = 0
+        self._on_cpu = True
+        self._last_samples = 0
+        self.backward_total = 0
+        self.input_total = 0
+        gc.callbacks.append(self._collected)
+
+    def anchor_optimizer(self) -> Any:
+        """The optimizer whose step is the boundary; None where it is another source."""
+        return self._anchor() if self._anchor is not None else None
+
+    def passed(self, optimizer: Any) -> None:
+        """A step took effect (None: counted by backward passes)."""
+        if self._by_sdk:
+            return
+        if optimizer is not None:
+            anchor = self.anchor_optimizer()
+            if anchor is None:
+                self._anchor = weakref.ref(optimizer)
+            elif anchor is not optimizer:
+                self._others += 1
+                if self._others <= _SILENT_STEPS:
+                    return
+                self._anchor = weakref.ref(optimizer)
+                self._recorder.restart()
+        self._others = 0
+        try:
+            self._close_step(None)
+        except Exception as error:
+            self._state.faults.note("boundary", error)
+
+    def sdk_step(self, samples: int | None, loss: object) -> None:
+        """`autotune.sdk.step` was called."""
+        state = self._state
+        if not state.here():
+            return
+        self._by_sdk = True
+        if loss is not None:
+            value = loss.detach() if hasattr(loss, "detach") else loss  # pyright: ignore
+            state.losses = [(value, 1.0)]
+        self._close_step(samples)
+
+    def _close_step(self, given: int | None) -> None:
+        state = self._state
+        now = time.perf_counter_ns()
+        state.steps += 1
+        samples, optimizer = given, self.optimizer
+        fetched = self.loader.take_samples() if self.loader is not None else None
+        if samples is None:
+            samples = fetched
+        if samples is None:
+            samples = state.input_samples
+        state.samples_total += samples
+        if optimizer is not None and state.backwards:
+            optimizer.accumulation.last_backwards = 1 if optimizer.closure else state.backwards
+        self.backward_total += state.backwards
+        if state.input_samples and self.loader is not None and not self.loader.built_any:
+            self.loader.input_batch = state.input_samples // max(1, state.backwards)
+        queue_ns = self._read_queue_ns()
+        row = (now, state.wait_ns, samples, -1.0, queue_ns - self._queue_ns, state.mark)
+        self._queue_ns = queue_ns
+        losses, state.losses = state.losses, []
+        batches = state.batches
+        state.wait_ns = state.input_samples = state.mark = state.backwards = state.batches = 0
+        loss = self._loss(losses)
+        self._recorder.step(row, loss, batches)
+
+    def _loss(self, losses: list[tuple[Any, float]]) -> Any:
+        """The step's loss as a number where that costs nothing, else as what is to be read later."""
+        if not losses:
+            return None
+        optimizer = self.optimizer
+        if optimizer is not None and optimizer.closure:
+            losses = losses[:1]
+        if any(getattr(value, "is_cuda", False) for value, _ in losses):
+            self._on_cpu = False
+            return losses
+        loss = read_loss(losses)
+        self._bad = 0 if math.isfinite(loss) else self._bad + 1
+        if self._bad >= _BAD_LOSSES:
+            self._recorder.diverged(loss)
+        return loss
+
+    def _collected(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "stop" and info.get("generation") == 2 and self._state.active:
+            self._state.mark |= COLLECTION
+
+    def _read_queue_ns(self) -> int:
+        if self._schedstat < 0:
+            return 0
+        try:
+            return int(os.pread(self._schedstat, 96, 0).split()[1])
+        except (OSError, ValueError, IndexError):
+            return 0
+
+    def release(self) -> None:
+        """Give back what is held of the system."""
+        if self._collected in gc.callbacks:
+            gc.callbacks.remove(self._collected)
+        if self._schedstat >= 0:
+            os.close(self._schedstat)
+            self._schedstat = -1
+
+
+def read_loss(losses: Any) -> float:
+    """Sum of the values that `backward` was called on, each with its factor; a mean where no scalar."""
+    if isinstance(losses, (int, float)):
+        return float(losses)
+    total = 0.0
+    for value, factor in losses:
+        if getattr(value, "ndim", 0):
+            value = value.float().mean()
+        total += float(value) * factor
+    return total
+
+
+def _open_schedstat() -> int:
+    try:
+        return os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1

@@ -1,0 +1,91 @@
+"""Search ten minutes on both workloads, measure the answer again from outside, compare with the claim.
+
+    python run.py [photos_denoise] [vision_digits] [--budget 10m] [--pairs 10] [--driver ray|inline]
+
+What was found stays in `work/` (not kept in the repository), so that a second call measures on instead of
+searching again; the figures go to `results/<workload>.json`.
+"""
+
+import argparse
+import datetime
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import timer
+import yaml
+
+HERE = Path(__file__).resolve().parent
+WORKLOADS = HERE.parent / "workloads"
+NAMES = ("photos_denoise", "vision_digits")
+
+
+def search(name, budget, driver):
+    """best.yaml of a search, its exit code and wall time; an earlier search's where there is one."""
+    folder = HERE / "work" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    note = folder / "search.json"
+    best = folder / "best.yaml"
+    if not (note.exists() and best.exists()):
+        began = time.monotonic()
+        done = subprocess.run(
+            [
+                sys.executable, "-m", "autotune", "search", "--budget", budget, "--driver", driver,
+                "--out", str(best), "--script", str(WORKLOADS / f"{name}.py"),
+            ],
+            cwd=folder, stdout=subprocess.PIPE, text=True,
+        )
+        print(done.stdout, flush=True)
+        if done.returncode not in (0, 1):
+            raise SystemExit(f"search on {name} ended with exit code {done.returncode}")
+        note.write_text(
+            json.dumps(
+                {
+                    "exit": done.returncode, "seconds": time.monotonic() - began, "budget": budget,
+                    "driver": driver, "date": datetime.date.today().isoformat(),
+                }
+            )
+        )
+    return best, json.loads(note.read_text())
+
+
+def verdict(name, options):
+    """Search, measure again, compare; one sentence."""
+    best, note = search(name, options.budget, options.driver)
+    document = yaml.safe_load(best.read_text())
+    pick = document["picks"]["best"]
+    if note["exit"] == 1:
+        return f"{name}: the search claims no gain; nothing to compare"
+    result = HERE / "results" / f"{name}.json"
+    state = timer.measure(best, WORKLOADS / f"{name}.py", [], pairs=options.pairs, result=result)
+    claim = pick["speedup"]
+    state["search"] = note
+    state["claim"] = {"speedup": claim, "knobs": pick["knobs"], "changed": [c["knob"] for c in pick["changes"]]}
+    state["prediction"] = timer.prediction(claim, state["speedup"])
+    timer.write(result, state)
+    again, same, expected = state["speedup"], state["identical"], state["prediction"]
+    holds = "within" if expected["within"] else "OUTSIDE"
+    quiet = "contains" if same["low"] <= 1 <= same["high"] else "EXCLUDES"
+    return (
+        f"{name}: claimed {claim['value']:.2f}x [{claim['low']:.2f}, {claim['high']:.2f}] from {claim['n']} pairs; "
+        f"re-measured {again['value']:.2f}x [{again['low']:.2f}, {again['high']:.2f}] from {again['n']} pairs, "
+        f"{holds} the predicted [{expected['low']:.2f}, {expected['high']:.2f}]; "
+        f"A/A {same['value']:.3f} [{same['low']:.3f}, {same['high']:.3f}] {quiet} 1.00"
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[*NAMES, []], default=[])
+    parser.add_argument("--budget", default="10m")
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--driver", choices=["ray", "inline"], default="ray")
+    options = parser.parse_args()
+    for name in options.names or NAMES:
+        print(verdict(name, options), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Measure a best.yaml against the script as it is, again and from outside.
+
+    python timer.py best.yaml --pairs 10 --result results/photos_denoise.json -- photos_denoise.py [args]
+
+Every run is a fresh process in an empty folder: `python script args` or
+`autotune apply best.yaml -- python script args`. Timing is `stamps/sitecustomize.py`, nothing of autotune's.
+One cycle holds three runs, baseline A, best B and baseline A2 again, in an order that rotates through all
+six permutations; it yields one pair B/A and one identical pair A2/A. Runs that are done are kept: started
+again with the same arguments, it goes on where it stopped.
+"""
+
+import argparse
+import datetime
+import hashlib
+import itertools
+import json
+import math
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+from scipy.stats import t as student
+
+STAMPS = Path(__file__).resolve().parent / "stamps"
+ORDERS = list(itertools.permutations(("A", "B", "A2")))
+
+
+def interval(logs):
+    """Geometric mean of ratios with its 95 % t interval, from their logarithms."""
+    n = len(logs)
+    mean = sum(logs) / n
+    if n < 2:
+        return {"value": math.exp(mean), "low": None, "high": None, "n": n, "sd_log": None}
+    sd = math.sqrt(sum((x - mean) ** 2 for x in logs) / (n - 1))
+    half = student.ppf(0.975, n - 1) * sd / math.sqrt(n)
+    return {
+        "value": math.exp(mean), "low": math.exp(mean - half), "high": math.exp(mean + half), "n": n, "sd_log": sd,
+    }
+
+
+def run_once(command, *, warm_s, window_s, limit_s):
+    """Samples per second of one fresh process."""
+    with tempfile.TemporaryDirectory() as folder:
+        stamps = Path(folder) / "stamps.json"
+        work = Path(folder) / "work"
+        work.mkdir()
+        log = Path(folder) / "log.txt"
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(STAMPS), os.environ.get("PYTHONPATH", "")])),
+            "STAMPS_FILE": str(stamps), "STAMPS_WARM_S": str(warm_s), "STAMPS_WINDOW_S": str(window_s),
+        }
+        with log.open("w") as stream:
+            process = subprocess.Popen(
+                command, cwd=work, env=environment, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True
+            )
+            try:
+                process.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                end_group(process)
+        if not stamps.exists():
+            tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+            raise SystemExit(f"no figures from: {' '.join(command)}\nexit {process.returncode}\n{tail}")
+        figures = json.loads(stamps.read_text())
+        return {**figures, "samples_per_s": figures["samples"] / figures["seconds"]}
+
+
+def end_group(process):
+    """End whatever is left of the process group that we started."""
+    for wanted in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, wanted)
+        except ProcessLookupError:
+            break
+        time.sleep(0.5)
+    process.wait()
+
+
+def machine():
+    """What the figures were made on; no names, no paths."""
+    model = ""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        model = lines[0].split(":", 1)[1].strip() if lines else ""
+    return {
+        "cpu": model or platform.machine(), "cores": len(os.sched_getaffinity(0)),
+        "system": f"{platform.system()} {platform.machine()}", "python": platform.python_version(),
+        "torch": version("torch"),
+    }
+
+
+def measure(best, script, args, *, pairs, result, warm_s=6.0, window_s=20.0, limit_s=300.0):
+    """All missing runs, then the summary; writes `result` after every run."""
+    script = Path(script).resolve()
+    best = Path(best).resolve()
+    plain = [sys.executable, str(script), *args]
+    tuned = [sys.executable, "-m", "autotune", "apply", str(best), "--", *plain]
+    identity = {
+        "script": script.name, "script_sha256": hashlib.sha256(script.read_bytes()).hexdigest(),
+        "best_sha256": hashlib.sha256(best.read_bytes()).hexdigest(), "args": list(args),
+        "warm_s": warm_s, "window_s": window_s,
+    }
+    state = {"identity": identity, "runs": []}
+    if result.exists():
+        earlier = json.loads(result.read_text())
+        if earlier["identity"] == identity:
+            state = earlier
+    state.update(machine=machine(), date=datetime.date.today().isoformat())
+    done = {(run["cycle"], run["arm"]) for run in state["runs"]}
+    for cycle in range(pairs):
+        for arm in ORDERS[cycle % len(ORDERS)]:
+            if (cycle, arm) in done:
+                continue
+            figures = run_once(tuned if arm == "B" else plain, warm_s=warm_s, window_s=window_s, limit_s=limit_s)
+            state["runs"].append({"cycle": cycle, "arm": arm, **figures})
+            print(f"cycle {cycle} {arm:2} {figures['samples_per_s']:.1f} samples/s", file=sys.stderr, flush=True)
+            write(result, summary(state))
+    return write(result, summary(state))
+
+
+def summary(state):
+    """The ratios of complete cycles, added to the runs."""
+    cycles = {}
+    for run in state["runs"]:
+        cycles.setdefault(run["cycle"], {})[run["arm"]] = run["samples_per_s"]
+    whole = [arms for _, arms in sorted(cycles.items()) if len(arms) == len(ORDERS[0])]
+    if whole:
+        state["speedup_ratios"] = [arms["B"] / arms["A"] for arms in whole]
+        state["identical_ratios"] = [arms["A2"] / arms["A"] for arms in whole]
+        state["speedup"] = interval([math.log(x) for x in state["speedup_ratios"]])
+        state["identical"] = interval([math.log(x) for x in state["identical_ratios"]])
+    return state
+
+
+def write(path, state):
+    """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(state, indent=1) + "\n")
+    part.replace(path)
+    return state
+
+
+def prediction(claim, again):
+    """Where the re-measured geometric mean should lie, if the claim holds.
+
+    With L = log ratio, the claim is L_c with standard error e_c (its half-width over the t quantile of n-1),
+    the new mean L_m has e_m = s_m / sqrt(m). L_m - L_c has standard error sqrt(e_c^2 + e_m^2), with Welch's
+    degrees of freedom; the interval is exp(L_c -+ t * that).
+    """
+    centre = math.log(claim["value"])
+    n, m = claim["n"], again["n"]
+    se_claim = (math.log(claim["high"]) - math.log(claim["low"])) / 2 / student.ppf(0.975, n - 1)
+    se_again = again["sd_log"] / math.sqrt(m)
+    both = se_claim**2 + se_again**2
+    df = both**2 / (se_claim**4 / (n - 1) + se_again**4 / (m - 1)) if both else 1
+    half = student.ppf(0.975, df) * math.sqrt(both)
+    low, high = math.exp(centre - half), math.exp(centre + half)
+    return {"low": low, "high": high, "df": float(df), "within": bool(low <= again["value"] <= high)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("best", type=Path)
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--result", type=Path, required=True)
+    parser.add_argument("--warm", type=float, default=6.0, help="seconds skipped after the first step")
+    parser.add_argument("--window", type=float, default=20.0, help="seconds measured")
+    parser.add_argument("script")
+    parser.add_argument("args", nargs="*")
+    options = parser.parse_args()
+    state = measure(
+        options.best, options.script, options.args, pairs=options.pairs, result=options.result,
+        warm_s=options.warm, window_s=options.window,
+    )
+    for name in ("speedup", "identical"):
+        print(name, json.dumps(state[name]))
+
+
+if __name__ == "__main__":
+    main()

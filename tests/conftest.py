@@ -1,0 +1,30 @@
+"""Every test gets a home of its own: nothing is read from, or left in, the user's folders."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parent / "scripts"
+WORKLOADS = Path(__file__).parents[1] / "experiments" / "workloads"
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path_factory, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("AUTOTUNE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path_factory.mktemp("home", numbered=True)))
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+@pytest.fixture
+def scripts() -> Path:
+    """The folder of small training scripts."""
+    return SCRIPTS
+
+
+@pytest.fixture
+def workloads() -> Path:
+    """The folder of the two real workloads."""
+    return WORKLOADS

@@ -1,0 +1,208 @@
+"""The state machine: what is asked, journaled, told, repeated and never repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autotune.clock import SimulatedClock
+from autotune.core.config import Config
+from autotune.core.study import Study
+from autotune.core.trial import Failure, FailureKind, TrialState
+from autotune.core.wire import to_wire
+from autotune.driver.session import Session
+from autotune.launch.runner import Ended
+from autotune.store.fold import fold
+from autotune.store.journal import Journal
+
+from session_fakes import RUN_FACTS, Listed, PlainPlanner, facts, measurement, spec
+
+MakeSession = Callable[..., Session]
+
+
+@pytest.fixture
+def make_session(tmp_path: Path) -> MakeSession:
+    def make(configs: Sequence[Config], *, budget_s: float = 300.0, planner: PlainPlanner | None = None) -> Session:
+        return Session(
+            journal=Journal.create(tmp_path / "journal.db"),
+            study=Study(spec=spec(budget_s), facts=facts()),
+            strategy=Listed(configs),
+            planner=planner or PlainPlanner(),  # type: ignore[arg-type]
+            clock=SimulatedClock(),
+        )
+
+    return make
+
+
+def failure(kind: FailureKind, **evidence: str) -> Failure:
+    return Failure(kind=kind, message="it broke", evidence=evidence)
+
+
+def tell_next(session: Session, outcome: object, seconds: float = 1.0) -> int:
+    assignment = session.ask()
+    assert assignment is not None
+    session.start(assignment)
+    ended = Ended(trial=assignment.trial, outcome=outcome, seconds=seconds, facts=RUN_FACTS)  # type: ignore[arg-type]
+    session.tell(assignment.uid, ended)
+    return assignment.trial
+
+
+def kinds(session: Session) -> list[str]:
+    return [entry.kind for entry in session._journal.entries()]
+
+
+def test_a_trial_is_journaled_before_anyone_can_run_it(make_session: MakeSession) -> None:
+    session = make_session([Config()])
+    assignment = session.ask()
+    assert assignment is not None
+    assert kinds(session) == ["asked"]
+
+
+def test_the_space_is_built_when_the_first_baseline_was_measured(make_session: MakeSession) -> None:
+    planner = PlainPlanner()
+    session = make_session([Config(), Config(), Config({"workers": 1})], planner=planner)
+    assert session.study.space is None
+    tell_next(session, measurement())
+    assert session.study.space is not None
+    tell_next(session, measurement())
+    assert len(planner.spaces_built) == 1
+    assert session.study.refusals == {"precision": "There is no bf16 here."}
+
+
+def test_a_failing_baseline_ends_the_search(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config()])
+    tell_next(session, failure(FailureKind.CRASH_EXIT))
+    assert session.ask() is None
+    assert session.is_over
+    assert session.close().stopped == "no_baseline"
+
+
+def test_what_was_lost_is_asked_again_and_at_most_three_times(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    tell_next(session, measurement())
+    numbers = []
+    while (assignment := session.ask()) is not None:
+        numbers.append((assignment.trial, assignment.attempt))
+        session.start(assignment)
+        session.tell(
+            assignment.uid,
+            Ended(trial=assignment.trial, outcome=failure(FailureKind.INFRA_LOST), seconds=1.0),
+        )
+    assert numbers == [(1, 1), (1, 2), (1, 3), (1, 4)]
+    assert session.study.trials[1].state is TrialState.TOLD
+
+
+def test_an_out_of_memory_is_never_repeated(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config({"workers": 1}), Config({"workers": 2})])
+    tell_next(session, measurement())
+    assert tell_next(session, failure(FailureKind.OOM_HOST)) == 1
+    assert tell_next(session, measurement()) == 2
+
+
+def test_an_option_of_the_script_that_does_not_act_is_replaced_by_another_way(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    tell_next(session, measurement())
+    tell_next(session, failure(FailureKind.CONFIG_REJECTED, knob="workers", how="flag"))
+    again = session.ask()
+    assert again is not None
+    assert again.segments[0].config == Config({"workers": 1})
+    assert again.trial == 2
+
+
+def test_without_another_way_the_rejection_stands(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config({"workers": 1})], planner=PlainPlanner(other_way=False))
+    tell_next(session, measurement())
+    tell_next(session, failure(FailureKind.CONFIG_REJECTED, knob="workers", how="flag"))
+    assert session.ask() is None
+    assert session.is_over
+
+
+def test_a_knob_without_any_way_is_told_without_a_process(make_session: MakeSession) -> None:
+    planner = PlainPlanner(dead_knobs=frozenset({"odd"}))
+    session = make_session([Config(), Config({"odd": 1}), Config({"workers": 1})], planner=planner)
+    tell_next(session, measurement())
+    assert tell_next(session, measurement()) == 2
+    assert session.study.trials[1].failure is not None
+
+
+def test_a_late_answer_changes_nothing(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    tell_next(session, measurement())
+    before = session.study.trials
+    session.tell("t0-a1", Ended(trial=0, outcome=failure(FailureKind.CRASH_EXIT), seconds=1.0))
+    assert session.study.trials == before
+    assert kinds(session)[-1] == "late"
+
+
+def test_nothing_is_asked_when_the_budget_is_too_short_for_a_process(make_session: MakeSession) -> None:
+    session = make_session([Config()], budget_s=12.0)
+    assert session.ask() is None
+
+
+def test_deadlines_end_inside_the_budget(make_session: MakeSession) -> None:
+    session = make_session([Config()], budget_s=25.0)
+    assignment = session.ask()
+    assert assignment is not None
+    assert assignment.segments[0].fidelity.deadline_s <= 25.0 - 3.0 - 6.0
+
+
+def test_after_a_stop_nothing_more_is_asked_and_open_trials_stay_open(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    tell_next(session, measurement())
+    assignment = session.ask()
+    assert assignment is not None
+    session.stop("interrupted")
+    assert session.ask() is None
+    study = session.close()
+    assert study.stopped == "interrupted"
+    assert [t.state for t in study.trials] == [TrialState.TOLD, TrialState.ASKED]
+
+
+OUTCOMES = st.lists(
+    st.sampled_from(["ok", "oom_host", "crash_exit", "infra_lost", "config_rejected", "killed_user"]),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(outcomes=OUTCOMES, cut=st.integers(0, 60))
+def test_any_prefix_of_the_journal_folds_to_a_study_that_can_go_on(
+    tmp_path_factory: pytest.TempPathFactory, outcomes: list[str], cut: int
+) -> None:
+    folder: Path = tmp_path_factory.mktemp("prefix")
+    journal = Journal.create(folder / "journal.db")
+    opened = {"spec": spec(), "wall_s": 0.0, "host": "", "pid": 1, "version": "0"}
+    journal.append("opened", f"opened/{journal.epoch}", to_wire(opened))
+    journal.append("inspected", "inspected/1", to_wire({"facts": facts()}))
+    configs = [Config(), *(Config({"workers": n}) for n in range(1, len(outcomes) + 1))]
+    planner = PlainPlanner()
+    session = Session(
+        journal=journal,
+        study=Study(spec=spec(), facts=facts()),
+        strategy=Listed(configs),
+        planner=planner,  # type: ignore[arg-type]
+        clock=SimulatedClock(),
+    )
+    tell_next(session, measurement())
+    for word in outcomes:
+        if (assignment := session.ask()) is None:
+            break
+        session.start(assignment)
+        outcome = measurement() if word == "ok" else failure(FailureKind.named(word), knob="workers", how="flag")
+        session.tell(assignment.uid, Ended(trial=assignment.trial, outcome=outcome, seconds=1.0))
+    entries = list(journal.entries())
+    full = fold(entries, build=planner.space)
+    assert [replace(t, finished_s=0.0) for t in full.trials] == [
+        replace(t, finished_s=0.0) for t in session.study.trials
+    ]
+    part = fold(entries[: max(2, min(cut, len(entries)))], build=planner.space)
+    told = [t for t in part.trials if t.state is TrialState.TOLD]
+    assert all(t.outcome is not None for t in told)
+    assert {t.number for t in told} <= {t.number for t in full.trials}
+    journal.close()

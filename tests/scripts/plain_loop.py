@@ -1,0 +1,37 @@
+"""A small perceptron on noisy vectors: the plainest training loop there is."""
+
+import argparse
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--epochs", type=int, default=1000)
+    args = parser.parse_args()
+
+    torch.manual_seed(0)
+    x = torch.randn(4096, 32)
+    y = x @ torch.randn(32, 1) + 0.1 * torch.randn(4096, 1)
+    loader = DataLoader(
+        TensorDataset(x, y), batch_size=args.batch_size, shuffle=True, num_workers=args.workers
+    )
+    model = nn.Sequential(
+        nn.Linear(32, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for epoch in range(args.epochs):
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+        print(f"epoch {epoch} loss {loss.item():.4f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
