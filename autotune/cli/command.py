@@ -46,9 +46,10 @@ def read_command(words: list[str], *, script: str = "", python: str = "") -> Com
         return Command(python=_interpreter(python), script=_existing(script), args=tuple(words))
     if not words:
         raise UsageError(
-            "no script is given", hint="autotune search --script train.py --budget 30m [-- the script's arguments]"
+            "no script is given",
+            hint="autotune search --script train.py --budget 30m [-- the script's arguments]",
         )
-    first = os.path.basename(words[0])
+    first = Path(words[0]).name
     if _PYTHON.fullmatch(first):
         return _after_python(words, python)
     if first in _LAUNCHERS:
@@ -58,7 +59,9 @@ def read_command(words: list[str], *, script: str = "", python: str = "") -> Com
         )
     if re.match(r"[A-Za-z_]\w*=", words[0]):
         name = words[0].partition("=")[0]
-        raise UsageError(f"{words[0]!r} is no script", hint=f"set {name} before autotune: {words[0]} autotune ...")
+        raise UsageError(
+            f"{words[0]!r} is no script", hint=f"set {name} before autotune: {words[0]} autotune ..."
+        )
     return Command(python=_interpreter(python), script=_existing(words[0]), args=tuple(words[1:]))
 
 
@@ -70,16 +73,14 @@ def _after_python(words: list[str], python: str) -> Command:
             f"the interpreter's option {words[1]} cannot be carried over",
             hint="name a script file: -- python train.py ...",
         )
-    return Command(
-        python=_interpreter(python or words[0]), script=_existing(words[1]), args=tuple(words[2:])
-    )
+    return Command(python=_interpreter(python or words[0]), script=_existing(words[1]), args=tuple(words[2:]))
 
 
 def _interpreter(name: str) -> str:
     if not name:
         return sys.executable
     if os.sep in name:
-        path = os.path.abspath(name)
+        path = str(Path(name).absolute())
         if not os.access(path, os.X_OK):
             raise UsageError(f"there is no interpreter {name}")
         return path
@@ -88,7 +89,7 @@ def _interpreter(name: str) -> str:
         return sys.executable
     if found is None:
         raise UsageError(f"there is no interpreter {name} on the PATH")
-    return os.path.abspath(found)
+    return str(Path(found).absolute())
 
 
 def _existing(script: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.errors import EXIT_NO, EXIT_YES, AutotuneError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from autotune.driver.tune import DryRun, SearchEnd
 
@@ -27,7 +27,7 @@ def print_json(data: dict[str, Any]) -> None:
 
 
 @contextmanager
-def guarded(*, as_json: bool) -> Iterator[None]:
+def guarded(*, as_json: bool) -> Generator[None]:
     """Within it an error of ours is also told as a JSON object, where JSON was asked for."""
     try:
         yield
@@ -67,9 +67,12 @@ def searched(end: SearchEnd, *, as_json: bool, exit_zero: bool) -> int:
     else:
         sys.stdout.write(
             final_screen(
-                end.study, end.answer, out=shown_path(spec.out) if spec.out else "",
-                links=end.links, unsent=end.unsent,
-            )  # fmt: skip
+                end.study,
+                end.answer,
+                out=shown_path(spec.out) if spec.out else "",
+                links=end.links,
+                unsent=end.unsent,
+            )
         )
         if code not in (EXIT_YES, EXIT_NO):
             print(f"{'go on':<8}autotune resume {spec.label}")
@@ -114,10 +117,16 @@ def say_plan(plan: DryRun, *, as_json: bool) -> int:
     if as_json:
         print_json(
             {
-                "schema": PLAN_SCHEMA, "script": spec.script, "args": list(spec.args), "budget_s": spec.budget.seconds,
-                "driver": spec.driver, "knobs": knobs, "refused": dict(plan.refusals),
-                "configurations_at_most": space.size_bound(), "exit": EXIT_YES,
-            }  # fmt: skip
+                "schema": PLAN_SCHEMA,
+                "script": spec.script,
+                "args": list(spec.args),
+                "budget_s": spec.budget.seconds,
+                "driver": spec.driver,
+                "knobs": knobs,
+                "refused": dict(plan.refusals),
+                "configurations_at_most": space.size_bound(),
+                "exit": EXIT_YES,
+            }
         )
         return EXIT_YES
     sys.stdout.write(_plan_text(spec.label, knobs, dict(plan.refusals), space.size_bound()))
@@ -125,10 +134,12 @@ def say_plan(plan: DryRun, *, as_json: bool) -> int:
 
 
 def _plan_text(label: str, knobs: dict[str, Any], refusals: dict[str, str], size: int) -> str:
+    from autotune.report.summary import value_text
+
     width = max((len(name) for name in [*knobs, *refusals]), default=0)
     lines = [f"study {label}: nothing is run", "", "would be searched, as far as the source tells:"]
     lines += [
-        f"  {name:<{width}}  {', '.join(str(v).lower() if isinstance(v, bool) else str(v) for v in row['values'])}"
+        f"  {name:<{width}}  {', '.join(value_text(v) for v in row['values'])}"
         f"   {row['effect']}   by {row['how'] or 'a way known after the first run'}"
         for name, row in knobs.items()
     ]

@@ -44,9 +44,7 @@ def open_study(path: Path) -> Opened:
 
     journal = Journal.read(path / JOURNAL_FILE)
     try:
-        study = fold(
-            journal.entries(), build=lambda spec, facts: build_space(spec.space, facts, builtin())
-        )
+        study = fold(journal.entries(), build=lambda spec, facts: build_space(spec.space, facts, builtin()))
     finally:
         journal.close()
     is_measured = any(trial.measurement is not None for trial in study.baseline)
@@ -61,7 +59,7 @@ def changes_of(study: Study) -> Callable[[Config], Sequence[Change]]:
 
     facts = study.facts
     if facts is None:
-        return lambda config: ()
+        return lambda _config: ()
     knobs, dead = builtin(), dead_ways(study)
     return lambda config: choose(config, facts, knobs, dead=dead)[0]
 

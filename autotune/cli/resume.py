@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
 
 def resume(
-    study: Annotated[Optional[str], typer.Argument(help="Label, id, or the beginning of one; else the latest.")] = None,
+    study: Annotated[
+        str | None, typer.Argument(help="Label, id, or the beginning of one; else the latest.")
+    ] = None,
     *,
-    budget: Annotated[str, typer.Option(metavar="30m", help="More wall time from now; else what is left.")] = "",
+    budget: Annotated[
+        str, typer.Option(metavar="30m", help="More wall time from now; else what is left.")
+    ] = "",
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout at the end.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
-    exit_zero: Annotated[bool, typer.Option("--exit-zero", help="End with 0 where nothing beats the script.")] = False,
+    exit_zero: Annotated[
+        bool, typer.Option("--exit-zero", help="End with 0 where nothing beats the script.")
+    ] = False,
 ) -> int:
     """Go on with a search that was stopped; no finished trial is run again."""
     from autotune.cli.ended import guarded, searched

@@ -97,7 +97,9 @@ def effective_batch(text: str) -> str:
     if bounds is None:
         return one_of("--effective-batch", text, ("explore", "keep"))
     if not 0 < int(bounds[1]) <= int(bounds[2]):
-        raise UsageError(f'--effective-batch "{text}" holds no batch', hint="the smaller bound comes first: 64..1024")
+        raise UsageError(
+            f'--effective-batch "{text}" holds no batch', hint="the smaller bound comes first: 64..1024"
+        )
     return text
 
 
@@ -109,11 +111,15 @@ def out_path(text: str) -> str:
     """
     path = Path(text).expanduser().absolute()
     if path.is_dir():
-        raise UsageError(f"--out {text} is a folder", hint=f"name the file: --out {os.path.join(text, 'best.yaml')}")
+        raise UsageError(
+            f"--out {text} is a folder", hint=f"name the file: --out {text.rstrip('/')}/best.yaml"
+        )
     if not path.parent.is_dir():
         raise UsageError(f"--out {text}: there is no folder {path.parent}")
     if not os.access(path.parent, os.W_OK):
-        raise UsageError(f"--out {text}: {path.parent} cannot be written to", hint="choose another place with --out")
+        raise UsageError(
+            f"--out {text}: {path.parent} cannot be written to", hint="choose another place with --out"
+        )
     return str(path)
 
 
@@ -129,16 +135,16 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
 
     cwd = str(Path.cwd())
     seconds = budget_s(options.budget)
-    space = load_space(
-        options.space, cwd=cwd, sets=options.sets, fixes=options.fixes, only=options.knobs
-    )
+    space = load_space(options.space, cwd=cwd, sets=options.sets, fixes=options.fixes, only=options.knobs)
     _positive("--trials", options.trials)
     _positive("--run-steps", options.run_steps)
     if options.concurrency < 0:
         raise UsageError(f"--concurrency {options.concurrency} is negative", hint="0 lets the driver decide")
     driver = one_of("--driver", options.driver, DRIVERS)
     if options.address and driver != "ray":
-        raise UsageError("--address names a Ray cluster, and --driver is inline", hint="leave one of them out")
+        raise UsageError(
+            "--address names a Ray cluster, and --driver is inline", hint="leave one of them out"
+        )
     return StudySpec(
         study_id=new_id(),
         label=_label(options.label, command.script),
@@ -182,20 +188,24 @@ def _label(text: str, script: str) -> str:
     from autotune.store.paths import is_label, new_label, studies
 
     if text and not is_label(text):
-        raise UsageError(f'--label "{text}" is no label', hint="letters, digits, dot, dash and underscore, at most 64")
+        raise UsageError(
+            f'--label "{text}" is no label', hint="letters, digits, dot, dash and underscore, at most 64"
+        )
     label = text or new_label(script, time.time())
     taken = {study.label for study in studies()}
     if label not in taken:
         return label
     if text:
-        raise UsageError(f'a study is called "{text}" already', hint="autotune list shows them; choose another --label")
+        raise UsageError(
+            f'a study is called "{text}" already', hint="autotune list shows them; choose another --label"
+        )
     return next(name for name in (f"{label}-{n}" for n in range(2, len(taken) + 3)) if name not in taken)
 
 
 def _git_commit(folder: Path) -> str:
     try:
-        done = subprocess.run(  # noqa: S603
-            ["git", "-C", str(folder), "rev-parse", "--short=12", "HEAD"],  # noqa: S607
+        done = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "--short=12", "HEAD"],
             capture_output=True,
             text=True,
             timeout=5,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -10,7 +10,9 @@ from autotune.errors import TrackerUnavailable
 
 
 def sync(
-    study: Annotated[Optional[str], typer.Argument(help="Label, id, or the beginning of one; else the latest.")] = None,
+    study: Annotated[
+        str | None, typer.Argument(help="Label, id, or the beginning of one; else the latest.")
+    ] = None,
     *,
     wait: Annotated[str, typer.Option(metavar="60s", help="Give up after this long.")] = "60s",
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
@@ -29,7 +31,7 @@ def sync(
         if unsent:
             raise TrackerUnavailable(
                 f"{unsent} records of {path.name} could not be sent to MLflow",
-                hint="is the store reachable? autotune doctor --check-mlflow; then sync again, nothing is lost",
+                hint="nothing is lost; is the store reachable? autotune doctor --check-mlflow",
             )
     if json:
         print_json({"schema": "autotune.sync/v1", "study": path.name, "unsent": 0, "exit": 0})

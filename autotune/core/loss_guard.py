@@ -192,9 +192,12 @@ def time_to_equal_loss(
     smoothed over the same number of samples. Runs pair by seed.
 
     Args:
+        candidate: Loss traces by seed.
+        baseline: The same of the script as it is.
         candidate_rate: Samples per second by seed; the time is then samples over rate. Without it
             the traces' own clock counts, compiling and pauses included.
         baseline_rate: The same of the baseline.
+        confidence: Of the interval.
 
     Returns:
         Unit ``ratio``, above 1 where the candidate is sooner, n = pairs of runs. None where there
@@ -282,8 +285,10 @@ def _usable(trace: Sequence[LossPoint]) -> bool:
 def _common(
     ours: Traces, theirs: Traces, *, paired: bool
 ) -> tuple[dict[int, Sequence[LossPoint]], dict[int, Sequence[LossPoint]], float]:
-    """The runs to compare and the samples all of them reached; much shorter runs are left out
-    where enough remain, since they would cut the others."""
+    """The runs to compare and the samples all of them reached.
+
+    Much shorter runs are left out where enough remain, since they would cut the others.
+    """
     longest = min(max(t[-1].samples for t in side.values()) for side in (ours, theirs))
     long_ours = {s: t for s, t in ours.items() if t[-1].samples >= 0.6 * longest}
     long_theirs = {s: t for s, t in theirs.items() if t[-1].samples >= 0.6 * longest}

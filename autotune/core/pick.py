@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -164,7 +165,7 @@ def answer(study: Study) -> Answer:
     tame = [c for c in winners if c.effect is not Effect.TRAINING]
     safe = _choose([c for c in tame if c.effect is Effect.EXACT])
     best = _choose(tame)
-    fastest = _fastest(study, winners, best)
+    fastest = _fastest(winners, best)
     picks = {
         "safe": _recommend(study, "safe", safe) if safe else replace(base, pick="safe"),
         "best": _recommend(study, "best", best) if best else replace(base, pick="best"),
@@ -185,7 +186,7 @@ def answer(study: Study) -> Answer:
     )
 
 
-def finalists(study: Study) -> tuple[Config, ...]:
+def finalists(study: Study, *, out: frozenset[Config] = frozenset()) -> tuple[Config, ...]:
     """Configs that deserve confirmation by their screening runs, best first.
 
     The fastest config that leaves the training as it is; the fastest EXACT one where that is
@@ -193,13 +194,18 @@ def finalists(study: Study) -> tuple[Config, ...]:
     is slower than the baseline in screening. A config with fewer changes within the noise of
     a faster one takes its place. The order and choice depend on screening runs and on failures in
     confirmation only, so they stay as they are while confirmation goes on.
+
+    Args:
+        study: As of now.
+        out: Configs that confirmation has ruled out; the next best take their places.
     """
     ranked = screened(study)
     base = ranked.get(Config())
     if base is None or study.space is None:
         return ()
     space = study.space
-    lost = {t.config for t in study.told(Stage.CONFIRM) if t.failure and t.failure.kind.teaches}
+    failed = {t.config for t in study.told(Stage.CONFIRM) if t.failure and t.failure.kind.teaches}
+    lost = out | failed
     rates = {
         config: rate
         for config, rate in ranked.items()
@@ -266,7 +272,7 @@ def compare(study: Study) -> list[Comparison]:
         values = logs[config]
         if effect is Effect.TRAINING:
             later = _time_logs(study, config, cycles, rates)
-            loss = _level_two(later, len(values))
+            loss = _level_two(later)
             values = later or values
         else:
             loss = loss_verdict(study, config)
@@ -381,7 +387,7 @@ def _ties(other: Comparison, top: Comparison) -> bool:
     return len(shared) < 2 or ratio_interval(shared, tau=_LEAST_SPREAD).low <= 1.0
 
 
-def _fastest(study: Study, winners: Sequence[Comparison], best: Comparison | None) -> Comparison | None:
+def _fastest(winners: Sequence[Comparison], best: Comparison | None) -> Comparison | None:
     wild = [c for c in winners if c.effect is Effect.TRAINING]
     top = max(wild, key=lambda c: c.speedup.value, default=None)
     if top is None or best is None:
@@ -392,7 +398,7 @@ def _fastest(study: Study, winners: Sequence[Comparison], best: Comparison | Non
     return top if ratio_interval(ahead, tau=_LEAST_SPREAD).low > 1.0 else None
 
 
-def _level_two(logs: Mapping[int, float] | None, pairs: int) -> LossVerdict:
+def _level_two(logs: Mapping[int, float] | None) -> LossVerdict:
     if logs is None:
         return LossVerdict(
             level=2,
@@ -404,7 +410,6 @@ def _level_two(logs: Mapping[int, float] | None, pairs: int) -> LossVerdict:
     return LossVerdict(
         level=2,
         verdict="pass" if enough else "unclear",
-        steps=pairs,
         reason=f"It reaches the baseline's loss {ratio:.2f} times as fast, {len(logs)} pairs.",
     )
 
@@ -415,7 +420,7 @@ def _time_logs(
     cycles: Mapping[int, Mapping[Config, Trial]],
     rates: Mapping[int, Mapping[Config, float]],
 ) -> dict[int, float] | None:
-    """ln of the time to equal loss, by cycle; None where a run never got there or nothing is seen."""
+    """Logarithm of the time to equal loss, by cycle; None where a run never got there or nothing is seen."""
     logs: dict[int, float] = {}
     for group, runs in cycles.items():
         ours, theirs = runs.get(config), runs.get(_BASE)
@@ -467,7 +472,7 @@ def _pooled_spread(rates: Mapping[int, Mapping[Config, float]]) -> tuple[float, 
 def _successive(rates: Mapping[int, Mapping[Config, float]]) -> float:
     """Root mean square of ln ratios of consecutive baseline runs: their spread without slow drift."""
     base = [rates[g][_BASE] for g in sorted(rates) if _BASE in rates[g] and rates[g][_BASE] > 0]
-    steps = [math.log(b / a) for a, b in zip(base, base[1:], strict=False)]
+    steps = [math.log(b / a) for a, b in itertools.pairwise(base)]
     return math.sqrt(statistics.fmean(s * s for s in steps)) if steps else 0.0
 
 
@@ -593,7 +598,8 @@ def _ratio(speedup: Estimate) -> str:
 
 def _sentence(best: Recommendation, compared: Sequence[Comparison]) -> str:
     if not best.config.is_baseline:
-        return f"{best.config.text()} is {_ratio(best.speedup)} times as fast as your script, {best.speedup.n} pairs."
+        ratio = f"{_ratio(best.speedup)} times as fast as your script"
+        return f"{best.config.text()} is {ratio}, {best.speedup.n} pairs."
     if not compared:
         return "Nothing was confirmed to be faster than your script as it is."
     top = max(compared, key=lambda c: c.speedup.value)

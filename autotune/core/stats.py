@@ -7,6 +7,7 @@ means with a correction for lag-1 correlation (Law, *Simulation Modeling and Ana
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -272,7 +273,7 @@ def lag1(residuals: Sequence[float]) -> float:
     power = math.fsum(e * e for e in residuals)
     if n < _FEWEST_FOR_RHO or power <= 0.0:
         return 0.0
-    raw = math.fsum(a * b for a, b in zip(residuals, residuals[1:], strict=False)) / power
+    raw = math.fsum(a * b for a, b in itertools.pairwise(residuals)) / power
     return min(_MAX_RHO, max(0.0, raw + (1.0 + 3.0 * max(0.0, raw)) / n))
 
 

@@ -31,6 +31,7 @@ class SpaceRequest:
         starts: Configs to try first, same notation.
         fixed: Pinned values.
         source: ``quick.yaml`` or a path, for error messages.
+        notes: What was left out of the file and why, as sentences for the user.
     """
 
     name: str
@@ -38,6 +39,7 @@ class SpaceRequest:
     starts: tuple[Mapping[str, Value], ...] = ()
     fixed: Mapping[str, Value] = field(default_factory=dict[str, Value])
     source: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

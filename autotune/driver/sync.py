@@ -46,6 +46,7 @@ class Sink(Protocol):
 
     def links(self) -> dict[str, str]:
         """Name -> address of what to look at."""
+        ...
 
 
 SinkFactory = Callable[[], Sink]
@@ -87,10 +88,11 @@ class Syncer:
         self._state = threading.Condition()
         self._is_open = False
         self._failures = 0
-        self._attempts = 0
         self._closing = False
-        self._nudged = False
-        self._is_idle = False
+        self._wanted = 0
+        self._begun = 0
+        self._idle_for = -1
+        self._failed_for = -1
         self._aside: set[int] = set()
         self._warned = False
 
@@ -128,16 +130,14 @@ class Syncer:
         self.start()
         end_s = time.monotonic() + max(0.0, deadline_s)
         with self._state:
-            tried = self._attempts
-            self._nudged = True
+            # Only a round that began after this moment has seen every row written before it.
+            self._wanted += 1
+            mine = self._wanted
             self._state.notify_all()
-
-            def done() -> bool:
-                # One fresh try that fails is enough: the budget is over.
-                return self._is_idle or (self._attempts > tried and self._failures > 0)
-
-            self._is_idle = False
-            self._state.wait_for(done, timeout=max(0.0, end_s - time.monotonic()))
+            # One fresh round that fails is enough: the budget is over.
+            self._state.wait_for(
+                lambda: max(self._idle_for, self._failed_for) >= mine, timeout=max(0.0, end_s - time.monotonic())
+            )
             self._closing = True
             self._state.notify_all()
         if self._thread is not None:
@@ -154,6 +154,8 @@ class Syncer:
 
     def _run(self) -> None:
         while not self._closing:
+            with self._state:
+                self._begun = self._wanted
             try:
                 sent_all = self._step()
             except Exception as error:
@@ -161,11 +163,10 @@ class Syncer:
                 self._failed(error)
                 continue
             with self._state:
-                self._is_open, self._failures = True, 0
-                self._attempts += 1
-                self._is_idle = sent_all
-                self._state.notify_all()
+                self._failures = 0
                 if sent_all:
+                    self._idle_for = self._begun
+                    self._state.notify_all()
                     self._wait(self._idle_s)
 
     def _step(self) -> bool:
@@ -206,14 +207,12 @@ class Syncer:
         self._say(error)
         with self._state:
             self._failures += 1
-            self._attempts += 1
-            self._is_idle = False
+            self._failed_for = self._begun
             self._state.notify_all()
             self._wait(min(LONGEST_BACK_OFF_S, self._back_off_s * 2.0 ** min(self._failures - 1, 10)))
 
     def _wait(self, seconds: float) -> None:
-        self._state.wait_for(lambda: self._closing or self._nudged, timeout=seconds)
-        self._nudged = False
+        self._state.wait_for(lambda: self._closing or self._wanted > self._begun, timeout=seconds)
 
     def _say(self, error: Exception) -> None:
         if self._closing and isinstance(error, StoreError):

@@ -8,15 +8,25 @@ left out.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import re
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+)
 
 from autotune.core.change import Change, Env, Flag, Keyword, Patch
 from autotune.core.config import Config, Value
@@ -34,6 +44,7 @@ if TYPE_CHECKING:
 SCHEMA = "autotune.config/v1"
 _MINOR = 0
 GIB = 1024**3
+_ALWAYS = frozenset({"knobs", "argv", "changes", "gpu", "value", "from", "to"})
 HIDDEN = "<redacted>"
 _SECRET_OPTION = re.compile(
     r"(secret|[-_]token$|passw|passphrase|(api|access|private|auth)[-_]?key|credential|dsn)", re.IGNORECASE
@@ -179,7 +190,7 @@ class EnvironmentPart(_Part):
 
 
 class ProvenancePart(_Part):
-    """How it came about."""
+    """How it came about; `digest` tells a file edited by hand from one as it was written."""
 
     trials: int = 0
     failed: int = 0
@@ -187,6 +198,7 @@ class ProvenancePart(_Part):
     method: str = ""
     created: str = ""
     autotune: str = ""
+    digest: str = ""
 
 
 class BestConfig(_Part):
@@ -241,29 +253,35 @@ def build_best(
     """
     picks = {"best": answer.best, "safe": answer.safe, "fastest": answer.fastest}
     memory_gib = _memory_of(study)
-    return BestConfig(
-        schema_=SCHEMA,
-        study=_study_part(study, mlflow_run),
-        is_better=answer.is_better,
-        effective_batch=_batch_part(study),
-        objective=ObjectivePart(
-            form="amortised" if study.spec.run_steps else "steady", run_steps=study.spec.run_steps
-        ),
-        baseline=BaselinePart(
-            knobs=_resolved(study, Config()),
-            throughput=_estimate(answer.baseline_throughput),
-            peak_memory=_memory(answer.baseline_peak_bytes, memory_gib),
-        ),
-        picks={
-            name: _pick_part(  # pyright: ignore[reportArgumentType]
-                study, pick, changes_of(pick.config), memory_gib, gains_of(pick.config) if gains_of else {}
-            )
-            for name, pick in picks.items()
-            if pick is not None
-        },
-        pareto=[_pareto_part(study, member) for member in answer.front],
-        environment=_environment_part(study),
-        provenance=_provenance_part(study, answer),
+    return _sealed(
+        BestConfig(
+            schema=SCHEMA,
+            study=_study_part(study, mlflow_run),
+            is_better=answer.is_better,
+            effective_batch=_batch_part(study),
+            objective=ObjectivePart(
+                form="amortised" if study.spec.run_steps else "steady", run_steps=study.spec.run_steps
+            ),
+            baseline=BaselinePart(
+                knobs=_resolved(study, Config()),
+                throughput=_estimate(answer.baseline_throughput),
+                peak_memory=_memory(answer.baseline_peak_bytes, memory_gib),
+            ),
+            picks={
+                name: _pick_part(  # pyright: ignore[reportArgumentType]
+                    study,
+                    pick,
+                    changes_of(pick.config),
+                    memory_gib,
+                    gains_of(pick.config) if gains_of else {},
+                )
+                for name, pick in picks.items()
+                if pick is not None
+            },
+            pareto=[_pareto_part(study, member) for member in answer.front],
+            environment=_environment_part(study),
+            provenance=_provenance_part(study, answer),
+        )
     )
 
 
@@ -324,7 +342,9 @@ def read_best(path: str | os.PathLike[str]) -> BestConfig:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"cannot read {os.fspath(path)}: {reason}", hint="a search writes it: autotune search") from error
+        raise UsageError(
+            f"cannot read {os.fspath(path)}: {reason}", hint="a search writes it: autotune search"
+        ) from error
     return parse(text, source=str(os.fspath(path)))
 
 
@@ -332,7 +352,7 @@ def parse(text: str, *, source: str) -> BestConfig:
     """The content of a best.yaml given as text; see `read_best`."""
     from autotune.edge.yaml import load
 
-    data = load(text, source=source)
+    data = load(text, source=source, error=UsageError)
     if not isinstance(data, dict):
         raise UsageError(f"{source} is no best.yaml: it holds no mapping", hint="a search writes it")
     is_newer = _check_schema(data, source)
@@ -343,15 +363,42 @@ def render(best: BestConfig, *, name: str = "best.yaml") -> str:
     """The file's text: a comment that says what to do with it, then YAML."""
     import yaml
 
-    body = yaml.dump(best.data(), Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=4096)
+    body = yaml.dump(_lean(best.data()), Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=4096)
     return f"# {_headline(best, name)}\n{body}"
 
 
+def _lean(data: Any) -> Any:
+    """The data without empty fields; knob values are all kept."""
+    if isinstance(data, list):
+        return [_lean(item) for item in cast("list[Any]", data)]
+    if not isinstance(data, dict):
+        return data
+    fields = cast("dict[str, Any]", data).items()
+    return {
+        key: value if key == "knobs" else _lean(value)
+        for key, value in fields
+        if key in _ALWAYS or value not in ("", [])
+    }
+
+
+def _digest(best: BestConfig) -> str:
+    bare = best.model_copy(update={"provenance": best.provenance.model_copy(update={"digest": ""})})
+    return hashlib.sha256(json.dumps(bare.data(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _sealed(best: BestConfig) -> BestConfig:
+    return best.model_copy(
+        update={"provenance": best.provenance.model_copy(update={"digest": _digest(best)})}
+    )
+
+
 def _headline(best: BestConfig, name: str) -> str:
-    made = f"Made by autotune {best.provenance.autotune}." if best.provenance.autotune else "Made by autotune."
+    made = (
+        f"Made by autotune {best.provenance.autotune}." if best.provenance.autotune else "Made by autotune."
+    )
     if not any(pick.changes for pick in best.picks.values()):
         return f"{made} Nothing beats your script: these picks are your script as it is."
-    return f"{made} Apply: autotune apply {name} -- python {os.path.basename(best.study.script)}"
+    return f"{made} Apply: autotune apply {name} -- python {Path(best.study.script).name}"
 
 
 def core_changes(pick: PickPart) -> tuple[Change, ...]:
@@ -365,7 +412,9 @@ def fingerprint(*, devices: Iterable[str], torch: str, script_sha256: str) -> st
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def differences(best: BestConfig, host: HostFacts, *, torch: str | None, script_sha256: str) -> dict[str, str]:
+def differences(
+    best: BestConfig, host: HostFacts, *, torch: str | None, script_sha256: str
+) -> dict[str, str]:
     """Which parts of the fingerprint differ here: ``gpu``, ``torch``, ``script`` -> a sentence.
 
     Args:
@@ -517,8 +566,11 @@ def _pick_part(
         compile_s=_round(pick.compile_s),
         break_even_steps=pick.break_even_steps,
         contributions=[
-            ContributionPart(knob=knob, from_=own.get(knob), to=pick.config[knob], gain=_round(gain))
+            ContributionPart.model_validate(
+                {"knob": knob, "from": own.get(knob), "to": pick.config[knob], "gain": _round(gain)}
+            )
             for knob, gain in gains.items()
+            if knob in pick.config
         ],
         reasons=list(pick.reasons),
     )
@@ -598,9 +650,14 @@ def _check_schema(data: Mapping[str, Any], source: str) -> bool:
     given = data.get("schema")
     match = re.fullmatch(r"autotune\.config/v(\d+)(?:\.(\d+))?", given) if isinstance(given, str) else None
     if match is None:
-        raise UsageError(f"{source}: schema is {given!r}, not {SCHEMA}", hint="is this a file that autotune search wrote?")
+        raise UsageError(
+            f"{source}: schema is {given!r}, not {SCHEMA}", hint="is this a file that autotune search wrote?"
+        )
     if match[1] != "1":
-        raise UsageError(f"{source}: schema {given} is not one that this version reads ({SCHEMA})", hint="install the autotune that wrote it, or search again")
+        raise UsageError(
+            f"{source}: schema {given} is not one that this version reads ({SCHEMA})",
+            hint="install the autotune that wrote it, or search again",
+        )
     return int(match[2] or 0) > _MINOR
 
 
@@ -619,7 +676,9 @@ def _validate(data: dict[str, Any], source: str, *, is_newer: bool) -> BestConfi
     if fault["type"] == "extra_forbidden":
         hint = did_you_mean(str(fault["loc"][-1]), _field_names())
         raise UsageError(f'{source}: unknown key "{where}"', hint=hint)
-    raise UsageError(f"{source}: {where or 'the file'}: {fault['msg']}", hint=f"found {_short(fault.get('input'))}")
+    raise UsageError(
+        f"{source}: {where or 'the file'}: {fault['msg']}", hint=f"found {_short(fault.get('input'))}"
+    )
 
 
 def _short(value: object) -> str:
@@ -666,7 +725,7 @@ def _is_same_unedited(old: bytes, path: Path, best: BestConfig) -> bool:
         before = parse(old.decode(), source=str(path))
     except (UsageError, UnicodeDecodeError):
         return False
-    return before.study.id == best.study.id and render(before, name=path.name).encode() == old
+    return before.study.id == best.study.id and before.provenance.digest == _digest(before)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -683,8 +742,10 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _dumper() -> type[Any]:
-    """A safe dumper: flow style for flat mappings and lists, and texts quoted that some YAML
-    reader would take for a boolean, a number or null."""
+    """A safe dumper that puts flat mappings on one line.
+
+    Texts that some YAML reader would take for a boolean, a number or null are quoted.
+    """
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -711,6 +772,10 @@ def _represent_text(dumper: Any, data: str) -> Any:
 
 def _represent_mapping(dumper: Any, data: dict[str, Any]) -> Any:
     node = dumper.represent_mapping("tag:yaml.org,2002:map", data)
+    for key, _value in node.value:
+        # The key of every estimate; only YAML 1.1 by the letter would read it as a boolean.
+        if key.value == "n":
+            key.style = None
     node.flow_style = bool(data) and _is_flat(data)
     return node
 

@@ -228,7 +228,7 @@ class Knob(ABC):
                 fits = isinstance(value, (int, float)) and not isinstance(value, bool)
                 return (name, self.deliver(value)) if fits else None
             case "str":
-                return None if isinstance(value, bool) else (name, self.deliver(value))
+                return (name, value) if isinstance(value, str) else None
             case _:
                 return None
 

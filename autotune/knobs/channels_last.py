@@ -30,6 +30,10 @@ class ChannelsLast(Knob):
     helps: ClassVar[Sequence[str]] = ("compute",)
     spellings: ClassVar[Sequence[Spelling]] = (family("channels-last"), Patch())
 
+    def own(self, facts: Facts) -> Value | None:
+        read = facts.value(self.name)
+        return read if read is not None or facts.run is None else False
+
     def domain(self, facts: Facts) -> Sequence[Value]:
         return (False, True)
 

@@ -40,6 +40,10 @@ class CompileMode(Knob):
         Patch(),
     )
 
+    def own(self, facts: Facts) -> Value | None:
+        read, run = facts.value(self.name), facts.run
+        return read if read is not None or run is None or run.own_compile else "off"
+
     def domain(self, facts: Facts) -> Sequence[Value]:
         own = self.own(facts)
         return tuple(m for m in _MODES if m in ("off", own) or _no_mode(m, facts) is None)

@@ -29,6 +29,10 @@ class FusedOptimizer(Knob):
     helps: ClassVar[Sequence[str]] = ("launch",)
     spellings: ClassVar[Sequence[Spelling]] = (family("fused-optimizer", "fused-adam", "fused"), Patch())
 
+    def own(self, facts: Facts) -> Value | None:
+        read, run = facts.value(self.name), facts.run
+        return read if read is not None or run is None or run.optimizer is None else run.optimizer.fused
+
     def domain(self, facts: Facts) -> Sequence[Value]:
         return (False, True)
 

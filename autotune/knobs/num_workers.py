@@ -50,6 +50,9 @@ class NumWorkers(Knob):
         Keyword(LOADER, "num_workers"),
     )
 
+    def own(self, facts: Facts) -> Value | None:
+        return workers_of(None, facts)
+
     def domain(self, facts: Facts) -> Sequence[Value]:
         limit = worker_limit(facts)
         return joined((count for count in _LADDER if count <= limit), self.own(facts))

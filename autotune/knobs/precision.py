@@ -43,6 +43,12 @@ class Precision(Knob):
         Patch(),
     )
 
+    def own(self, facts: Facts) -> Value | None:
+        read, run = facts.value(self.name), facts.run
+        if read is not None or run is None or run.model is None or run.own_autocast or run.owners:
+            return read
+        return "fp32" if set(run.model.dtypes) == {"float32"} else None
+
     def domain(self, facts: Facts) -> Sequence[Value]:
         own = self.own(facts)
         formats = ("fp32", "bf16", "fp16")
@@ -70,9 +76,10 @@ class Precision(Knob):
         return None if offered else self.refuse_spelling(Patch(), facts)
 
     def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:
-        own = "own_autocast" in facts.script.hazards or (facts.run is not None and facts.run.own_autocast)
+        written = "own_autocast" in facts.script.hazards
+        own = written if facts.run is None else facts.run.own_autocast
         if isinstance(spelling, Flag):
-            if own:
+            if own or written:
                 return None
             return "The script enters no autocast, so its option may turn the weights themselves into half precision."
         if own:
@@ -130,7 +137,7 @@ def _owned(facts: Facts) -> str | None:
 
 def _numbers(facts: Facts) -> str | None:
     run, hazards = facts.run, facts.script.hazards
-    if "bce_on_sigmoid" in hazards or (run is not None and run.bce_outside):
+    if "bce_on_sigmoid" in hazards if run is None else run.bce_outside:
         return "The loss is BCELoss on the model's output: a sigmoid in half precision saturates and the loss blows up."
     if run is None:
         return None

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import autotune.launch as here
 from autotune.clock import SystemClock
 from autotune.core import wire
 from autotune.core.trial import Failure, FailureKind
@@ -53,7 +52,7 @@ def trial_command(python: str) -> tuple[str, ...]:
     """The command that runs our part of the training process under this interpreter."""
     if os.path.abspath(python) == os.path.abspath(sys.executable):
         return (python, "-m", "autotune.trial")
-    root = str(Path(here.__file__).resolve().parents[2])
+    root = str(Path(__file__).resolve().parents[2])
     return (python, "-c", _BOOT.format(root=root))
 
 
@@ -202,7 +201,7 @@ def _prepare(study_dir: Path, assignment: Assignment, isolation: str) -> _Prepar
         seed=launch.seed,
         measure=launch.measure,
         shadow_dir=str(folder / "shadow") if redirect else "",
-        protected=protected if redirect else (),
+        protected=(*protected, "/") if redirect else (),
         sites=tuple(dict.fromkeys(c.site for c in launch.changes if c.site)),
     )
     plan_path = folder / "plan.json"
@@ -319,13 +318,15 @@ class _Running:
         ends = _EndOf(self._guard)
         moved_s = begun_s = time.monotonic()
         last_s = begun_s + self.deadline_s + self.grace_s + REAP_S + 2 * LINGER_S
-        finished_s = 0.0
+        finished_s = sampled_s = 0.0
         ordered = False
         while not ends.wait(POLL_S):
             now = time.monotonic()
             moved_s = now if self._read() else moved_s
-            if sample_devices is not None and (sample := sample_devices()) is not None:
-                self.devices.append(sample)
+            if sample_devices is not None and now - sampled_s >= guard.SAMPLE_S:
+                sampled_s = now
+                sample = sample_devices()
+                self.devices += [sample] if sample is not None else []
             if self.told.done is not None or self.told.broke is not None:
                 finished_s = finished_s or now
             limit_s = self._limit_s(progress_floor_s)

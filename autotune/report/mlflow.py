@@ -21,7 +21,7 @@ import re
 import urllib.parse
 import uuid
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,13 +141,22 @@ class MlflowSink:
             TrackerUnavailable: MLflow cannot be reached.
         """
         self.open()
-        with _border(self.tracking_uri):
-            if op == "study_began":
-                self._study_began(study, answer)
-            elif op == "trial_ended":
-                self._trial_ended(payload, study)
-            elif op == "study_ended":
-                self._study_ended(payload, study, answer)
+        try:
+            with _border(self.tracking_uri):
+                self._carry_out(op, payload, study, answer)
+        except TrackerUnavailable:
+            # Somebody may have deleted what we remember; the next try looks again.
+            self._experiment_id = self._parent = self._parent_name = ""
+            self._children = None
+            raise
+
+    def _carry_out(self, op: str, payload: Mapping[str, Any], study: Study, answer: Answer | None) -> None:
+        if op == "study_began":
+            self._study_began(study, answer)
+        elif op == "trial_ended":
+            self._trial_ended(payload, study)
+        elif op == "study_ended":
+            self._study_ended(payload, study, answer)
 
     def links(self) -> dict[str, str]:
         """Name -> address of what to look at, best first; a command where no server runs."""
@@ -782,7 +791,7 @@ def _study_status(study: Study) -> str:
 
 
 @contextlib.contextmanager
-def _border(uri: str) -> Iterator[None]:
+def _border(uri: str) -> Generator[None, None, None]:
     """The one place where MLflow's errors, whatever they are, become ours."""
     try:
         yield
@@ -790,8 +799,8 @@ def _border(uri: str) -> Iterator[None]:
         raise
     except Exception as error:
         shown = _without_userinfo(uri)
-        code = getattr(error, "get_http_status_code", None)
-        status = int(code()) if callable(code) else 0
+        code: Callable[[], Any] | None = getattr(error, "get_http_status_code", None)
+        status = int(code()) if code is not None else 0
         text = f"{type(error).__name__}: {str(error).splitlines()[0][:300] if str(error) else ''}"
         if isinstance(error, (KeyError, TypeError, ValueError, AttributeError)) or (
             400 <= status < 500 and status not in _UNAVAILABLE
@@ -804,12 +813,15 @@ def _border(uri: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _loggers_kept() -> Iterator[None]:
+def _loggers_kept() -> Generator[None, None, None]:
     """Importing and migrating configures logging for the whole process; put ours back."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
-    ours = [log for name, log in logging.root.manager.loggerDict.items() if isinstance(log, logging.Logger) and not name.startswith(("mlflow", "alembic"))]
-    before = [(one, one.disabled) for one in ours]
+    before = [
+        (one, one.disabled)
+        for name, one in root.manager.loggerDict.items()
+        if isinstance(one, logging.Logger) and not name.startswith(("mlflow", "alembic"))
+    ]
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
     try:

@@ -6,74 +6,38 @@ rich is imported only when there is a terminal to draw on.
 from __future__ import annotations
 
 import os
-import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from autotune.clock import Clock, SystemClock
-from autotune.core.measurement import Estimate
-from autotune.core.trial import Stage
 from autotune.report.listener import Listener
+from autotune.report.summary import (
+    apply_command,
+    bytes_text,
+    contributions,
+    duration_text,
+    long_config,
+    loss_sentence,
+    number_text,
+    plural,
+    ratio_text,
+    script_name,
+    short_config,
+    speedup_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autotune.core.measurement import Estimate
     from autotune.core.pick import Answer, Recommendation
     from autotune.core.study import Study
     from autotune.core.trial import Trial
 
-GIB = 1024**3
 _INDENT = 8
 _RECENT = 8
 _REFUSALS = 4
-
-
-def duration_text(seconds: float) -> str:
-    """``1 h 58 min``, ``12 min``, ``45 s``."""
-    whole = max(0, round(seconds))
-    if whole < 90:
-        return f"{whole} s"
-    minutes = round(whole / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
-
-
-def bytes_text(size: int | None) -> str:
-    """``6.8 GiB`` or ``512 MiB``; ``unknown`` for None."""
-    if size is None:
-        return "unknown"
-    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / 1024**2:.0f} MiB"
-
-
-def ratio_text(ratio: Estimate) -> str:
-    """``2.41x [2.34, 2.48]``, without the interval where there is none."""
-    if abs(ratio.low) == float("inf") or abs(ratio.high) == float("inf") or ratio.n == 0:
-        return f"{ratio.value:.2f}x"
-    return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
-
-
-def rate_text(rate: Estimate) -> str:
-    """``1505 samples/s`` with three to four figures."""
-    return f"{number_text(rate.value)} {rate.unit}"
-
-
-def number_text(value: float) -> str:
-    """Four significant figures, never in exponent form for ordinary sizes."""
-    if value >= 1000:
-        return f"{value:.0f}"
-    return f"{value:.4g}"
-
-
-def plural(count: int, noun: str) -> str:
-    """``1 trial``, ``3 trials``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def baseline_rate(study: Study) -> float | None:
-    """Mean throughput of the baseline trials of the first stage; None before one was measured."""
-    rates = [t.measurement.throughput.value for t in study.baseline if t.measurement is not None]
-    return sum(rates) / len(rates) if rates else None
 
 
 def failure_counts(study: Study) -> dict[str, int]:
@@ -85,34 +49,41 @@ def failure_counts(study: Study) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
 
 
-def best_so_far(study: Study) -> tuple[float, Trial] | None:
-    """The highest measured ratio to the baseline outside the baseline stage, unconfirmed."""
-    rate = baseline_rate(study)
-    if not rate:
-        return None
+def rate_text(rate: Estimate) -> str:
+    """``1505 samples/s``."""
+    return f"{number_text(rate.value)} {rate.unit}"
+
+
+def best_other(study: Study) -> tuple[float, Trial] | None:
+    """The largest ratio of single runs, one that changes something; unconfirmed."""
     found = [
-        (t.measurement.throughput.value / rate, t)
-        for t in study.told(Stage.START, Stage.REFINE, Stage.CONFIRM)
-        if t.measurement is not None and not t.config.is_baseline
+        (ratio.value, t)
+        for t in study.told()
+        if not t.config.is_baseline and (ratio := speedup_of(study, t)) is not None
     ]
-    return max(found, key=lambda pair: pair[0], default=None)
+    return max(found, key=lambda pair: (pair[0], -pair[1].number), default=None)
 
 
 def result_text(study: Study, trial: Trial) -> str:
     """One trial's result in a few words: ratio and rate, or how it failed."""
     if trial.failure is not None:
-        return f"failed: {trial.failure.kind.label} ({trial.failure.message.splitlines()[0]})" if trial.failure.message else f"failed: {trial.failure.kind.label}"
+        lines = trial.failure.message.splitlines()
+        return f"failed: {trial.failure.kind.label}" + (f" ({lines[0]})" if lines else "")
     if trial.measurement is None:
-        return "running"
-    rate, base = trial.measurement.throughput, baseline_rate(study)
-    ratio = f"{rate.value / base:.2f}x  " if base and trial.stage is not Stage.BASELINE else ""
-    return ratio + rate_text(rate)
+        return trial.state.value
+    ratio = speedup_of(study, trial)
+    shown = f"{ratio.value:.2f}x  " if ratio is not None and not trial.config.is_baseline else ""
+    return shown + rate_text(trial.measurement.throughput)
 
 
 def progress_line(study: Study, trial: Trial) -> str:
     """The line for one ended trial where there is no terminal."""
-    parts = [f"[{trial.stage.value}] trial {trial.number}", trial.config.text(), result_text(study, trial)]
-    best = best_so_far(study)
+    parts = [
+        f"[{trial.stage.value}] trial {trial.number}",
+        short_config(trial.config),
+        result_text(study, trial),
+    ]
+    best = best_other(study)
     if best is not None:
         parts.append(f"best {best[0]:.2f}x (trial {best[1].number})")
     failed = failure_counts(study)
@@ -167,7 +138,7 @@ class Progress(Listener):
         self._see(study)
         spec = study.spec
         self._line(
-            f"study {spec.label}: {os.path.basename(spec.script)}, "
+            f"study {spec.label}: {script_name(study)}, "
             f"{duration_text(spec.budget.seconds - study.elapsed_s)}, driver {spec.driver}"
         )
         if self._is_live and not self._quiet:
@@ -257,20 +228,22 @@ class Progress(Listener):
             return []
         now_s = self._clock.now_s()
         left_s = study.spec.budget.seconds - study.elapsed_s - (now_s - self._seen_s)
-        told, failed, best = study.told(), failure_counts(study), best_so_far(study)
+        told, failed, best = study.told(), failure_counts(study), best_other(study)
         head = f"{study.spec.label}   {duration_text(left_s)} left   {plural(len(told), 'trial')}"
         if failed:
             head += f", {sum(failed.values())} failed ({', '.join(failed)})"
         lines = [head]
         if best is not None:
-            lines.append(f"best so far {best[0]:.2f}x   {best[1].config.text()}   trial {best[1].number}")
+            lines.append(
+                f"best so far {best[0]:.2f}x   {long_config(best[1].config)}   trial {best[1].number}"
+            )
         lines += [
-            f"  {t.number:>4} {t.stage.value:<8} {t.config.text()}   {result_text(study, t)}"
+            f"  {t.number:>4} {t.stage.value:<8} {short_config(t.config)}   {result_text(study, t)}"
             for t in told[-_RECENT:]
         ]
         lines += [
-            f"  {number:>4} {trial.stage.value:<8} {trial.config.text()}   running {duration_text(now_s - since)}"
-            for number, (trial, since) in self._running.items()
+            f"  {t.number:>4} {t.stage.value:<8} {short_config(t.config)}   running {duration_text(now_s - since)}"
+            for t, since in self._running.values()
         ]
         return lines + [f"  {text}" for text in self._notes]
 
@@ -283,6 +256,7 @@ def final_screen(
     links: Mapping[str, str] | None = None,
     unsent: int = 0,
     seconds: float | None = None,
+    refusals: int | None = _REFUSALS,
 ) -> str:
     """The answer as one screen, for stdout.
 
@@ -293,15 +267,16 @@ def final_screen(
         links: Name -> address of where to look further.
         unsent: Records that MLflow has not received.
         seconds: Wall time spent; that of the study where None.
+        refusals: Show at most so many knobs that were left alone; None for all.
     """
     rows = _headline_rows(study, answer) if answer.is_better else _no_gain_rows(study, answer)
     rows.append(("memory", _memory_sentence(study, answer, study.elapsed_s if seconds is None else seconds)))
     if answer.identical is not None:
         rows.append(("control", f"your script against itself: {ratio_text(answer.identical)}"))
     rows += [("note", caveat) for caveat in answer.caveats]
-    rows += _refusal_rows(study)
+    rows += _refusal_rows(study, refusals)
     if out and answer.is_better:
-        rows.append(("apply", f"autotune apply {shlex.quote(out)} -- {user_command(study)}"))
+        rows.append(("apply", _apply_line(study, out)))
     elif out:
         rows.append(("file", f"{out} holds your script as it is"))
     rows += _look_rows(study, links or {}, unsent)
@@ -316,24 +291,22 @@ def stopped_screen(study: Study, *, reason: str) -> str:
         reason: A whole sentence.
     """
     rows = [("none", reason)]
-    best = best_so_far(study)
+    best = best_other(study)
     if best is not None:
-        rows.append(("seen", f"{best[0]:.2f}x, not confirmed   {best[1].config.text()}   trial {best[1].number}"))
+        rows.append(
+            (
+                "seen",
+                f"{best[0]:.2f}x, not confirmed   {long_config(best[1].config)}   trial {best[1].number}",
+            )
+        )
     rows.append(("go on", f"autotune resume {study.spec.label}"))
     return "\n".join(f"{name:<{_INDENT}}{text}" for name, text in rows) + "\n"
 
 
-def user_command(study: Study) -> str:
-    """The user's own command as they would type it, quoted."""
-    spec = study.spec
-    script = os.path.relpath(spec.script, spec.cwd) if spec.cwd else spec.script
-    if script.startswith(".."):
-        script = spec.script
-    return shlex.join(["python", script, *spec.args])
-
-
 def _pick_line(pick: Recommendation, claim: str) -> str:
-    return f"{ratio_text(pick.speedup)} {claim}   {pick.config.text()}   {plural(pick.speedup.n, 'pair')}"
+    return (
+        f"{ratio_text(pick.speedup)} {claim}   {long_config(pick.config)}   {plural(pick.speedup.n, 'pair')}"
+    )
 
 
 def _headline_rows(study: Study, answer: Answer) -> list[tuple[str, str]]:
@@ -349,11 +322,29 @@ def _headline_rows(study: Study, answer: Answer) -> list[tuple[str, str]]:
         rows.append(("fastest", _pick_line(fastest, "sooner at the same loss, training changed")))
     else:
         rows.append(("fastest", _no_fastest(study)))
-    rows += [("why" if i == 0 else "", reason) for i, reason in enumerate(best.reasons)]
-    rows.append(("loss", loss_sentence(best)))
+    why = [*_gain_lines(study, best), *best.reasons]
+    rows += [("why" if i == 0 else "", reason) for i, reason in enumerate(why)]
+    if best.loss.reason not in best.reasons:
+        rows.append(("loss", loss_sentence(best)))
     if best.break_even_steps:
-        rows.append(("compile", f"{duration_text(best.compile_s)} once; paid back after {best.break_even_steps} steps"))
+        rows.append(
+            (
+                "compile",
+                f"{duration_text(best.compile_s)} once; paid back after {best.break_even_steps} steps",
+            )
+        )
     return rows
+
+
+def _gain_lines(study: Study, best: Recommendation) -> list[str]:
+    gains = [f"{knob} {100 * gain:+.0f} %" for knob, gain in contributions(study, best.config).items()]
+    return [", ".join(gains)] if len(best.config) > 1 and gains else []
+
+
+def _apply_line(study: Study, out: str) -> str:
+    from dataclasses import replace
+
+    return apply_command(replace(study, spec=replace(study.spec, out=str(Path(out).absolute()))))
 
 
 def _no_fastest(study: Study) -> str:
@@ -369,28 +360,13 @@ def _no_gain_rows(study: Study, answer: Answer) -> list[tuple[str, str]]:
         ("", answer.sentence),
         ("yours", rate_text(answer.baseline_throughput)),
     ]
-    best = best_so_far(study)
+    best = best_other(study)
     if best is not None:
         trial = f"trial {best[1].number}"
-        rows.append(("closest", f"{best[0]:.2f}x in one run, not confirmed   {best[1].config.text()}   {trial}"))
-    return [row for row in rows if row[1]]
-
-
-def loss_sentence(pick: Recommendation) -> str:
-    """The loss guard's verdict on a pick as a sentence."""
-    verdict = pick.loss
-    if verdict.reason:
-        return verdict.reason
-    if not verdict.passed:
-        return f"{verdict.verdict}: the loss could not be shown to hold"
-    if verdict.level == 0:
-        return "finite and falling as before"
-    if verdict.noise_frac > 0:
-        return (
-            f"not inferior: at most {100 * verdict.delay_frac_upper95:.1f} % of {verdict.steps} steps behind "
-            f"(your script's own noise: {100 * verdict.noise_frac:.1f} %)"
+        rows.append(
+            ("closest", f"{best[0]:.2f}x in one run, not confirmed   {long_config(best[1].config)}   {trial}")
         )
-    return f"not inferior over {plural(verdict.steps, 'step')}"
+    return [row for row in rows if row[1]]
 
 
 def _memory_sentence(study: Study, answer: Answer, seconds: float) -> str:
@@ -406,13 +382,12 @@ def _memory_sentence(study: Study, answer: Answer, seconds: float) -> str:
     return f"{figure}      {plural(len(study.told()), 'trial')}{survived}, {duration_text(seconds)}"
 
 
-def _refusal_rows(study: Study) -> list[tuple[str, str]]:
-    refusals = list(study.refusals.items())
-    rows = [
-        ("left" if i == 0 else "", f"{knob}: {reason}") for i, (knob, reason) in enumerate(refusals[:_REFUSALS])
-    ]
-    if len(refusals) > _REFUSALS:
-        rows.append(("", f"and {len(refusals) - _REFUSALS} more: autotune show {study.spec.label}"))
+def _refusal_rows(study: Study, at_most: int | None) -> list[tuple[str, str]]:
+    everything = list(study.refusals.items())
+    shown = everything if at_most is None else everything[:at_most]
+    rows = [("left" if i == 0 else "", f"{knob}: {reason}") for i, (knob, reason) in enumerate(shown)]
+    if len(everything) > len(shown):
+        rows.append(("", f"and {len(everything) - len(shown)} more: autotune show {study.spec.label}"))
     return rows
 
 
@@ -428,7 +403,7 @@ def _look_rows(study: Study, links: Mapping[str, str], unsent: int) -> list[tupl
 def trials_table(study: Study, trials: Sequence[Trial] | None = None) -> str:
     """Every trial in a line: number, stage, config, result."""
     chosen = study.trials if trials is None else trials
-    rows = [(str(t.number), t.stage.value, t.config.text(), result_text(study, t)) for t in chosen]
+    rows = [(str(t.number), t.stage.value, short_config(t.config), result_text(study, t)) for t in chosen]
     widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
     return "\n".join(
         f"{row[0]:>{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]}" for row in rows

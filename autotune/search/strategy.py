@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from autotune.core.config import Config
+    from autotune.core.space import SearchSpace
     from autotune.core.study import Study
     from autotune.core.trial import Proposal
 
@@ -31,3 +33,16 @@ class Strategy(ABC):
     @abstractmethod
     def is_finished(self, study: Study, remaining_s: float) -> bool:
         """Whether `ask` answers None for good, once open trials have ended."""
+
+
+class Sampler(Protocol):
+    """A foreign proposer of configs, rebuilt from the study each time it is asked."""
+
+    def propose(self, study: Study, space: SearchSpace, count_seed: int) -> Config | None:
+        """A complete config of the space that the study has not asked for, or None.
+
+        Args:
+            study: Everything known.
+            space: Of the study.
+            count_seed: Makes the draw; the same study and number give the same config.
+        """

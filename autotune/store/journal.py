@@ -27,7 +27,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -339,7 +339,7 @@ class Journal:
         return int(row[0]) if row else 0
 
     @contextlib.contextmanager
-    def _transaction(self, *, fenced: bool = True) -> Iterator[None]:
+    def _transaction(self, *, fenced: bool = True) -> Generator[None, None, None]:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             if fenced and (newest := self._stored_epoch()) != self.epoch:
@@ -416,7 +416,7 @@ class Journal:
         return Entry(seq=seq, uid=uid, epoch=epoch, kind=kind, data=json.loads(text), wall_s=wall_s)
 
     @contextlib.contextmanager
-    def _guarded(self, doing: str) -> Iterator[None]:
+    def _guarded(self, doing: str) -> Generator[None, None, None]:
         """SQLite's errors as ours."""
         try:
             yield
@@ -555,7 +555,7 @@ def _connect_to_read(file: Path) -> sqlite3.Connection:
 
 
 @contextlib.contextmanager
-def _closing_on_error(journal: Journal) -> Iterator[None]:
+def _closing_on_error(journal: Journal) -> Generator[None, None, None]:
     try:
         yield
     except BaseException:

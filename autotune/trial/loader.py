@@ -313,6 +313,8 @@ class Loader:
         self._state.batches += 1
         if self._grad_enabled():
             self._last = record
+            if not self._state.began_ns:
+                self._state.began_ns = time.perf_counter_ns()
 
     def _random_state(self) -> Any:
         numpy = sys.modules.get("numpy.random")

@@ -92,7 +92,7 @@ class Losses:
         if name in ("cross_entropy", "nll_loss") and kind == "mean" and self._uneven(args, kwargs):
             kind = "unknown"
         kind = {"batchmean": "mean"}.get(kind, kind)
-        self._calls.append((function, kind if kind in ("mean", "sum") else "unknown", float(value.sum())))
+        self._calls.append((function, kind if kind in ("mean", "sum") else "unknown", float(value.detach().sum())))
 
     def _uneven(self, args: Any, kwargs: Any) -> bool:
         """Means over classes with weights, or over what is not padding: no mean over the batch."""

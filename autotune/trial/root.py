@@ -9,6 +9,7 @@ of pickles and copies by torch itself.
 from __future__ import annotations
 
 import functools
+import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -97,13 +98,17 @@ class Root:
         if self.detecting:
             self.detecting = False
             self._torch.nn.Module.__call__ = self._plain_call
-            for owner, name, original, _ in self._swapped:
-                setattr(owner, name, original)
-            self._swapped.clear()
+            self.drop_swapped()
 
     def swap_while_detecting(self, owner: Any, name: str, original: Any, watching: Any) -> None:
         """An attribute that is put back inside compiled roots and once detection has settled."""
         self._swapped.append((owner, name, original, watching))
+
+    def drop_swapped(self) -> None:
+        """The script compiles code of its own: nothing of ours may stand where it is traced."""
+        for owner, name, original, _ in self._swapped:
+            setattr(owner, name, original)
+        self._swapped.clear()
 
     def _is_new_root(self, module: Any) -> bool:
         if not self._torch.is_grad_enabled() or len(self.calls) >= _MAX_ROOTS:
@@ -246,6 +251,8 @@ class RootCall:
         if not training:
             state.mark |= EVALUATION
         else:
+            if not state.began_ns:
+                state.began_ns = time.perf_counter_ns()
             self._see_inputs(args, kwargs)
             root._compile.called = True  # pyright: ignore[reportPrivateUsage]
             if root.probe > 0:

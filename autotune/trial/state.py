@@ -44,6 +44,8 @@ class State:
         self.compile_ns = 0
         self.compile_events = 0
         self.compile_begun_ns = 0
+        self.began_ns = 0
+        """When the first step began: the first fetch or call with gradients on."""
         os.register_at_fork(after_in_child=self._in_child)
 
     def _in_child(self) -> None:

@@ -32,10 +32,22 @@ def search(name, budget, driver):
         began = time.monotonic()
         done = subprocess.run(
             [
-                sys.executable, "-m", "autotune", "search", "--budget", budget, "--driver", driver,
-                "--out", str(best), "--script", str(WORKLOADS / f"{name}.py"),
+                sys.executable,
+                "-m",
+                "autotune",
+                "search",
+                "--budget",
+                budget,
+                "--driver",
+                driver,
+                "--out",
+                str(best),
+                "--script",
+                str(WORKLOADS / f"{name}.py"),
             ],
-            cwd=folder, stdout=subprocess.PIPE, text=True,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         print(done.stdout, flush=True)
         if done.returncode not in (0, 1):
@@ -43,8 +55,11 @@ def search(name, budget, driver):
         note.write_text(
             json.dumps(
                 {
-                    "exit": done.returncode, "seconds": time.monotonic() - began, "budget": budget,
-                    "driver": driver, "date": datetime.date.today().isoformat(),
+                    "exit": done.returncode,
+                    "seconds": time.monotonic() - began,
+                    "budget": budget,
+                    "driver": driver,
+                    "date": datetime.date.today().isoformat(),
                 }
             )
         )
@@ -62,23 +77,33 @@ def verdict(name, options):
     state = timer.measure(best, WORKLOADS / f"{name}.py", [], pairs=options.pairs, result=result)
     claim = pick["speedup"]
     state["search"] = note
-    state["claim"] = {"speedup": claim, "knobs": pick["knobs"], "changed": [c["knob"] for c in pick["changes"]]}
+    state["claim"] = {
+        "speedup": claim,
+        "knobs": pick["knobs"],
+        "changed": [c["knob"] for c in pick["changes"]],
+    }
     state["prediction"] = timer.prediction(claim, state["speedup"])
     timer.write(result, state)
     again, same, expected = state["speedup"], state["identical"], state["prediction"]
     holds = "within" if expected["within"] else "OUTSIDE"
     quiet = "contains" if same["low"] <= 1 <= same["high"] else "EXCLUDES"
     return (
-        f"{name}: claimed {claim['value']:.2f}x [{claim['low']:.2f}, {claim['high']:.2f}] from {claim['n']} pairs; "
-        f"re-measured {again['value']:.2f}x [{again['low']:.2f}, {again['high']:.2f}] from {again['n']} pairs, "
-        f"{holds} the predicted [{expected['low']:.2f}, {expected['high']:.2f}]; "
-        f"A/A {same['value']:.3f} [{same['low']:.3f}, {same['high']:.3f}] {quiet} 1.00"
+        f"{name}: claimed {shown(claim)} from {claim['n']} pairs; re-measured {shown(again)} from "
+        f"{again['n']} pairs, {holds} the predicted [{expected['low']:.3f}, {expected['high']:.3f}]; "
+        f"A/A {shown(same)} {quiet} 1.00"
     )
 
 
+def shown(ratio):
+    """A ratio with its interval."""
+    return f"{ratio['value']:.3f}x [{ratio['low']:.3f}, {ratio['high']:.3f}]"
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", choices=[*NAMES, []], default=[])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="WORKLOAD", help=", ".join(NAMES))
     parser.add_argument("--budget", default="10m")
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--driver", choices=["ray", "inline"], default="ray")

@@ -40,7 +40,11 @@ def interval(logs):
     sd = math.sqrt(sum((x - mean) ** 2 for x in logs) / (n - 1))
     half = student.ppf(0.975, n - 1) * sd / math.sqrt(n)
     return {
-        "value": math.exp(mean), "low": math.exp(mean - half), "high": math.exp(mean + half), "n": n, "sd_log": sd,
+        "value": math.exp(mean),
+        "low": math.exp(mean - half),
+        "high": math.exp(mean + half),
+        "n": n,
+        "sd_log": sd,
     }
 
 
@@ -54,11 +58,18 @@ def run_once(command, *, warm_s, window_s, limit_s):
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, [str(STAMPS), os.environ.get("PYTHONPATH", "")])),
-            "STAMPS_FILE": str(stamps), "STAMPS_WARM_S": str(warm_s), "STAMPS_WINDOW_S": str(window_s),
+            "STAMPS_FILE": str(stamps),
+            "STAMPS_WARM_S": str(warm_s),
+            "STAMPS_WINDOW_S": str(window_s),
         }
         with log.open("w") as stream:
             process = subprocess.Popen(
-                command, cwd=work, env=environment, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                cwd=work,
+                env=environment,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
             try:
                 process.wait(limit_s)
@@ -92,8 +103,10 @@ def machine():
         lines = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
         model = lines[0].split(":", 1)[1].strip() if lines else ""
     return {
-        "cpu": model or platform.machine(), "cores": len(os.sched_getaffinity(0)),
-        "system": f"{platform.system()} {platform.machine()}", "python": platform.python_version(),
+        "cpu": model or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
         "torch": version("torch"),
     }
 
@@ -105,9 +118,12 @@ def measure(best, script, args, *, pairs, result, warm_s=6.0, window_s=20.0, lim
     plain = [sys.executable, str(script), *args]
     tuned = [sys.executable, "-m", "autotune", "apply", str(best), "--", *plain]
     identity = {
-        "script": script.name, "script_sha256": hashlib.sha256(script.read_bytes()).hexdigest(),
-        "best_sha256": hashlib.sha256(best.read_bytes()).hexdigest(), "args": list(args),
-        "warm_s": warm_s, "window_s": window_s,
+        "script": script.name,
+        "script_sha256": hashlib.sha256(script.read_bytes()).hexdigest(),
+        "best_sha256": hashlib.sha256(best.read_bytes()).hexdigest(),
+        "args": list(args),
+        "warm_s": warm_s,
+        "window_s": window_s,
     }
     state = {"identity": identity, "runs": []}
     if result.exists():
@@ -120,9 +136,13 @@ def measure(best, script, args, *, pairs, result, warm_s=6.0, window_s=20.0, lim
         for arm in ORDERS[cycle % len(ORDERS)]:
             if (cycle, arm) in done:
                 continue
-            figures = run_once(tuned if arm == "B" else plain, warm_s=warm_s, window_s=window_s, limit_s=limit_s)
+            figures = run_once(
+                tuned if arm == "B" else plain, warm_s=warm_s, window_s=window_s, limit_s=limit_s
+            )
             state["runs"].append({"cycle": cycle, "arm": arm, **figures})
-            print(f"cycle {cycle} {arm:2} {figures['samples_per_s']:.1f} samples/s", file=sys.stderr, flush=True)
+            print(
+                f"cycle {cycle} {arm:2} {figures['samples_per_s']:.1f} samples/s", file=sys.stderr, flush=True
+            )
             write(result, summary(state))
     return write(result, summary(state))
 
@@ -169,7 +189,9 @@ def prediction(claim, again):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("best", type=Path)
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--result", type=Path, required=True)
@@ -179,8 +201,13 @@ def main():
     parser.add_argument("args", nargs="*")
     options = parser.parse_args()
     state = measure(
-        options.best, options.script, options.args, pairs=options.pairs, result=options.result,
-        warm_s=options.warm, window_s=options.window,
+        options.best,
+        options.script,
+        options.args,
+        pairs=options.pairs,
+        result=options.result,
+        warm_s=options.warm,
+        window_s=options.window,
     )
     for name in ("speedup", "identical"):
         print(name, json.dumps(state[name]))

@@ -36,7 +36,9 @@ class NoisyPatches(Dataset):
         draw = torch.Generator().manual_seed(index)
         photo = Image.open(io.BytesIO(self.files[index % len(self.files)])).convert("RGB")
         zoom = 0.6 + 0.4 * torch.rand(1, generator=draw).item()
-        photo = photo.resize((round(zoom * photo.width), round(zoom * photo.height)), Image.Resampling.BILINEAR)
+        photo = photo.resize(
+            (round(zoom * photo.width), round(zoom * photo.height)), Image.Resampling.BILINEAR
+        )
         left = int(torch.randint(photo.width - self.size + 1, (1,), generator=draw))
         top = int(torch.randint(photo.height - self.size + 1, (1,), generator=draw))
         patch = photo.crop((left, top, left + self.size, top + self.size))
@@ -61,7 +63,9 @@ class Denoiser(nn.Module):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--lr", type=float, default=1e-3)

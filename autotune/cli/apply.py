@@ -1,0 +1,188 @@
+"""`autotune apply`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune.cli.command import Command, read_command
+from autotune.errors import NotApplied, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.core.change import Change
+    from autotune.core.trial import Launch
+    from autotune.export.best_config import BestConfig, PickPart
+
+IN_PROCESS = ("keyword", "patch")
+
+
+def apply(
+    file: Annotated[str, typer.Argument(metavar="best.yaml", help="The file that a search wrote.")],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- CMD", help="After --: python train.py ...; else the file's own command."),
+    ] = None,
+    *,
+    pick: Annotated[
+        str, typer.Option(metavar="safe|best|fastest", help="Which pick; else the file's own.")
+    ] = "",
+    python: Annotated[
+        str, typer.Option(metavar="PATH", help="Interpreter of the script's environment.")
+    ] = "",
+    print_env: Annotated[
+        bool, typer.Option("--print-env", help="Print the plain command and run nothing.")
+    ] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Show what changes and run nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Run although the script has changed.")] = False,
+) -> int:
+    """Run your own script with a configuration that was found.
+
+    Ends with the script's own exit code; 6 where the configuration does not take effect here.
+    """
+    from autotune.export.best_config import read_best
+
+    best = read_best(file)
+    name, chosen = best.chosen(pick)
+    if diff:
+        sys.stdout.write(diff_text(best, name, chosen))
+        return 0
+    run = _command(best, command or [], python, Path(file))
+    _check(best, chosen, run, force=force or print_env)
+    launch = _launch(chosen, run)
+    if print_env:
+        sys.stdout.write(plain_command(launch))
+        return 0
+    return _run(best, name, chosen, launch)
+
+
+def diff_text(best: BestConfig, name: str, pick: PickPart) -> str:
+    """What a pick changes, a line per knob."""
+    if not pick.changes:
+        return f"{name}: your script as it is\n"
+    rows = [
+        (
+            c.knob,
+            str(best.baseline.knobs.get(c.knob, "unread")),
+            str(c.value),
+            f"{c.how} {c.spelling}".strip(),
+        )
+        for c in pick.changes
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    lines = [f"{k:<{widths[0]}}  {a:>{widths[1]}} -> {b:<{widths[2]}}  by {how}" for k, a, b, how in rows]
+    return "\n".join([f"{name}: {pick.speedup.value:.2f}x, {pick.effect}", *lines]) + "\n"
+
+
+def plain_command(launch: Launch) -> str:
+    """The command line and variables of a config, and what they cannot say as comments."""
+    from autotune.core.change import Env, Flag
+
+    variables = [
+        f"{c.spelling.name}={shlex.quote(c.delivered)}" for c in launch.changes if isinstance(c.spelling, Env)
+    ]
+    inside = [c for c in launch.changes if not isinstance(c.spelling, (Env, Flag))]
+    lines = [f"# {c.knob}={c.value}: {c.spelling.text}, needs `autotune apply`" for c in inside]
+    return "\n".join([*lines, " ".join([*variables, shlex.join(launch.command)])]) + "\n"
+
+
+def _command(best: BestConfig, words: list[str], python: str, file: Path) -> Command:
+    if words:
+        return read_command(words, python=python)
+    from autotune.store.redact import is_incomplete, restore
+
+    args = [restore(arg) for arg in best.study.argv]
+    hidden = [arg for arg in args if is_incomplete(arg)]
+    if hidden:
+        raise UsageError(
+            "the file leaves out a secret of the command line",
+            hint="say the command: autotune apply best.yaml -- python ...",
+        )
+    # The script's path is relative to where the search was started, usually the file's own folder.
+    beside = file.absolute().parent / best.study.script
+    script = best.study.script if Path(best.study.script).is_file() or not beside.is_file() else str(beside)
+    return read_command(args, script=script, python=python)
+
+
+def _check(best: BestConfig, pick: PickPart, run: Command, *, force: bool) -> None:
+    """Say what differs from the search's machine; a changed script under a patch ends it."""
+    import hashlib
+
+    from autotune.export.best_config import differences
+    from autotune.inspection.host import host_facts
+
+    sha256 = hashlib.sha256(Path(run.script).read_bytes()).hexdigest()
+    found = differences(best, host_facts(), torch=_torch_version(run), script_sha256=sha256)
+    relying = [change.knob for change in pick.changes if change.how in IN_PROCESS]
+    if "script" in found and relying and not force:
+        raise NotApplied(
+            f"{Path(run.script).name} is not the script that was searched, and these knobs rely on its code: "
+            + ", ".join(relying),
+            hint="search again, or run it all the same with --force",
+        )
+    for sentence in found.values() if pick.changes else ():
+        print(f"warning: {sentence}; the gain may not hold", file=sys.stderr)
+
+
+def _torch_version(run: Command) -> str | None:
+    """None where another interpreter runs the script: its packages are not ours to see."""
+    from importlib import metadata
+
+    if run.python != sys.executable:
+        return None
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _launch(pick: PickPart, run: Command) -> Launch:
+    import os
+
+    from autotune.apply.command import build_launch
+    from autotune.apply.environment import user_environment
+    from autotune.export.best_config import core_changes
+
+    changes: Sequence[Change] = core_changes(pick)
+    return build_launch(
+        script=run.script,
+        args=run.args,
+        python=run.python,
+        cwd=str(Path.cwd()),
+        env=user_environment(os.environ, keep_loggers=True, trial=False),
+        changes=changes,
+        protect=False,
+        measure=False,
+    )
+
+
+def _run(best: BestConfig, name: str, pick: PickPart, launch: Launch) -> int:
+    from dataclasses import replace
+
+    from autotune.launch.process import run_plain
+
+    if not pick.changes:
+        print(f"autotune: {name} is your script as it is; running it unchanged", file=sys.stderr)
+    else:
+        said = " ".join(f"{change.knob}={change.value}" for change in pick.changes)
+        print(f"autotune: {name}: {said}", file=sys.stderr)
+    launch = replace(launch, env={**_cache_variables(best, pick), **launch.env})
+    with tempfile.TemporaryDirectory(prefix="autotune-apply-", ignore_cleanup_errors=True) as folder:
+        return run_plain(launch, Path(folder))
+
+
+def _cache_variables(best: BestConfig, pick: PickPart) -> dict[str, str]:
+    """Variables that point at what the search has compiled for this config, where it is still here."""
+    from autotune.cli.opened import compiled_for
+    from autotune.errors import AutotuneError
+
+    try:
+        return compiled_for(best.study.id, pick.trial)
+    except (AutotuneError, OSError):
+        return {}

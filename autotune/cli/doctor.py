@@ -1,0 +1,230 @@
+"""`autotune doctor`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune.errors import BackendError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.core.facts import HostFacts
+
+PACKAGES = (
+    "torch",
+    "ray",
+    "optuna",
+    "mlflow",
+    "nvidia-ml-py",
+    "typer",
+    "rich",
+    "pydantic",
+    "PyYAML",
+    "durationpy",
+    "psutil",
+)
+SHM = "/dev/shm"  # noqa: S108 (where loader workers share memory)
+MIN_FREE_BYTES = 1024**3
+MIN_SHM_BYTES = 256 * 1024**2
+REACH_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of the report.
+
+    Args:
+        state: ``ok``, ``warn`` or ``block`` (a search cannot work).
+        hint: What to do; empty where all is well.
+    """
+
+    name: str
+    state: str
+    text: str
+    hint: str = ""
+
+
+def doctor(
+    *,
+    check_mlflow: Annotated[
+        bool, typer.Option("--check-mlflow", help="Try to reach the MLflow store as well.")
+    ] = False,
+    tracking_uri: Annotated[str, typer.Option(metavar="URI", help="The MLflow store to try.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> int:
+    """Check what a search needs here. Shows no secrets; your home is shown as ~."""
+    from autotune.cli.ended import print_json
+
+    findings = list(examined(tracking_uri, check_mlflow=check_mlflow))
+    blocked = any(finding.state == "block" for finding in findings)
+    code = BackendError.exit_code if blocked else 0
+    if json:
+        rows = [{key: _public(value) for key, value in asdict(finding).items()} for finding in findings]
+        print_json({"schema": "autotune.doctor/v1", "findings": rows, "exit": code})
+    else:
+        width = max(len(finding.name) for finding in findings)
+        for f in findings:
+            print(
+                f"{f.state:<5}  {f.name:<{width}}  {_public(f.text)}"
+                + (f"   ({_public(f.hint)})" if f.hint else "")
+            )
+    return code
+
+
+def examined(tracking_uri: str, *, check_mlflow: bool) -> Iterator[Finding]:
+    """Every finding, one after the other; a check that fails is a finding itself."""
+    from autotune.cli.spec import version
+    from autotune.inspection.host import host_facts
+
+    host = host_facts()
+    yield Finding(name="autotune", state="ok", text=version() or "not installed as a package")
+    yield Finding(
+        name="python", state="ok", text=f"{host.python or sys.version.split()[0]}, {sys.executable}"
+    )
+    yield from packages()
+    yield from _machine(host)
+    yield _shared_memory()
+    yield from _disk()
+    yield _isolation()
+    yield _ray_auth()
+    if check_mlflow:
+        yield mlflow_store(tracking_uri)
+
+
+def packages() -> Iterator[Finding]:
+    """Installed versions; nothing is imported."""
+    for name in PACKAGES:
+        try:
+            yield Finding(name=name, state="ok", text=metadata.version(name))
+        except metadata.PackageNotFoundError:
+            if name == "torch":
+                hint = "install it for this interpreter, or name the script's with --python"
+                yield Finding(name=name, state="block", text="not installed", hint=hint)
+            elif name == "ray":
+                yield Finding(name=name, state="warn", text="not installed", hint="use --driver inline")
+            else:
+                yield Finding(name=name, state="block", text="not installed", hint=f"pip install {name}")
+
+
+def _machine(host: HostFacts) -> Iterator[Finding]:
+    from autotune.report.summary import bytes_text
+
+    yield Finding(
+        name="machine", state="ok", text=f"{host.platform or sys.platform}, {host.cpu_model or 'CPU'}"
+    )
+    cores = f"{host.cpus} CPUs ({host.physical_cores} cores), {bytes_text(host.memory_bytes)}"
+    yield Finding(name="cpu", state="ok", text=cores)
+    if not host.devices:
+        yield Finding(name="device", state="ok", text="no NVIDIA GPU: training runs on the CPU")
+    for device in host.devices:
+        text = f"{device.name}, {bytes_text(device.memory_bytes)}, driver {device.driver or 'unknown'}"
+        yield Finding(name="device", state="ok", text=text)
+    if host.cxx:
+        yield Finding(name="compiler", state="ok", text=host.cxx)
+    else:
+        hint = "install g++ or clang; until then compile_mode is left alone"
+        yield Finding(name="compiler", state="warn", text="no C++ compiler for torch.compile", hint=hint)
+
+
+def _shared_memory() -> Finding:
+    from autotune.report.summary import bytes_text
+
+    try:
+        free = shutil.disk_usage(SHM).free
+    except OSError:
+        return Finding(name=SHM, state="warn", text="missing", hint="loader workers need it: --shm-size=2g")
+    if free < MIN_SHM_BYTES:
+        hint = "loader workers may fail; with docker: --shm-size=2g"
+        return Finding(name=SHM, state="warn", text=f"{bytes_text(free)} free", hint=hint)
+    return Finding(name=SHM, state="ok", text=f"{bytes_text(free)} free")
+
+
+def _disk() -> Iterator[Finding]:
+    from autotune.report.summary import bytes_text
+    from autotune.store.paths import home
+
+    place = home()
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(place).free
+    except OSError as error:
+        text = f"{place} cannot be made: {error.strerror}"
+        yield Finding(name="store", state="block", text=text, hint="set AUTOTUNE_HOME to a folder of yours")
+        return
+    if not os.access(place, os.W_OK):
+        text = f"{place} cannot be written to"
+        yield Finding(name="store", state="block", text=text, hint="set AUTOTUNE_HOME to a folder of yours")
+    elif free < MIN_FREE_BYTES:
+        text = f"{bytes_text(free)} free at {place}"
+        yield Finding(name="store", state="block", text=text, hint="free some space, or set AUTOTUNE_HOME")
+    else:
+        yield Finding(name="store", state="ok", text=f"{place}, {bytes_text(free)} free")
+
+
+def _isolation() -> Finding:
+    from autotune.launch.enclosure import available
+
+    if available() == "overlay":
+        return Finding(name="isolation", state="ok", text="overlay: the kernel keeps trials off your files")
+    text = "redirect: trials' writes are redirected inside the process"
+    return Finding(name="isolation", state="ok", text=text)
+
+
+def _ray_auth() -> Finding:
+    mode = os.environ.get("RAY_AUTH_MODE", "")
+    given = (
+        "a token is set"
+        if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+        else "no token"
+    )
+    return Finding(name="ray auth", state="ok", text=f"mode {mode or 'not set'}, {given}")
+
+
+def mlflow_store(tracking_uri: str) -> Finding:
+    """Whether the store can be reached; MLflow itself is not imported."""
+    from autotune.store.paths import default_tracking_uri
+    from autotune.store.redact import redact
+
+    uri = tracking_uri or default_tracking_uri()
+    shown = redact(uri)
+    if uri.startswith(("http://", "https://")):
+        return _server(uri, shown)
+    path = Path(uri.partition("sqlite:///")[2] or uri.removeprefix("file://"))
+    folder = next((p for p in (path, *path.parents) if p.exists()), Path("/"))
+    if os.access(folder, os.W_OK):
+        return Finding(name="mlflow store", state="ok", text=shown)
+    return Finding(
+        name="mlflow store", state="warn", text=f"{shown} cannot be written to", hint="--tracking-uri"
+    )
+
+
+def _server(uri: str, shown: str) -> Finding:
+    import urllib.error
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(uri.rstrip("/") + "/health", timeout=REACH_S) as answer:  # noqa: S310
+            return Finding(name="mlflow store", state="ok", text=f"{shown} answers ({answer.status})")
+    except urllib.error.HTTPError as error:
+        return Finding(name="mlflow store", state="ok", text=f"{shown} answers ({error.code})")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        hint = "a search does not need it: records wait, and `autotune sync` sends them"
+        return Finding(
+            name="mlflow store", state="warn", text=f"{shown} does not answer: {reason}", hint=hint
+        )
+
+
+def _public(text: str) -> str:
+    """The text with the user's home as ``~``."""
+    home = str(Path.home())
+    return text.replace(home, "~") if len(home) > 1 else text

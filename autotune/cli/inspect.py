@@ -1,0 +1,100 @@
+"""`autotune inspect`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autotune.errors import UsageError
+
+if TYPE_CHECKING:
+    from autotune.core.facts import Facts
+    from autotune.knobs.base import Knob
+
+
+def inspect(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="SCRIPT", help="The training script; it is read, not run.")
+    ] = None,
+    *,
+    knobs: Annotated[bool, typer.Option("--knobs", help="List every knob there is.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> int:
+    """Say what would be tuned in a script, how each value would reach it, and what would not and why."""
+    from autotune.cli.command import read_command
+    from autotune.cli.ended import guarded, print_json
+
+    with guarded(as_json=json):
+        if knobs:
+            rows = every_knob()
+        elif command:
+            rows = script_knobs(read_command(command).script)
+        else:
+            raise UsageError(
+                "no script is given", hint="autotune inspect train.py, or autotune inspect --knobs"
+            )
+    if json:
+        print_json({"schema": "autotune.inspect/v1", "knobs": rows, "exit": 0})
+    else:
+        sys.stdout.write(table(rows, note="" if knobs else "The first run of the script may refuse more."))
+    return 0
+
+
+def every_knob() -> list[dict[str, Any]]:
+    """Knobs in order of expected gain, with their effect and every way they know."""
+    from autotune.knobs.registry import builtin
+
+    return [
+        {"knob": name, "status": knob.effect.name, "how": _ways(knob), "why": knob.summary}
+        for name, knob in builtin().items()
+    ]
+
+
+def script_knobs(script: str) -> list[dict[str, Any]]:
+    """Knobs as the source of this script shows them."""
+    from autotune.core.facts import Facts
+    from autotune.inspection.host import host_facts
+    from autotune.inspection.script import script_facts
+    from autotune.knobs.registry import builtin
+
+    facts = Facts(host=host_facts(), script=script_facts(script))
+    return [_row(knob, facts) for knob in builtin().values()]
+
+
+def _row(knob: Knob, facts: Facts) -> dict[str, Any]:
+    from autotune.apply.choose import way
+    from autotune.core.change import Change
+
+    reason = knob.refuse(facts)
+    if reason is not None:
+        return {"knob": knob.name, "status": "left alone", "how": "", "why": reason}
+    effect = knob.effect_for(facts).name
+    if knob.virtual:
+        through = ", ".join(knob.brings)
+        return {
+            "knob": knob.name,
+            "status": "searched",
+            "how": f"through {through}",
+            "why": f"{effect}: {knob.summary}",
+        }
+    ways = [way(knob, value, facts) for value in knob.domain(facts)]
+    usable = list(dict.fromkeys(f"{w.spelling.how} {w.spelling.text}" for w in ways if isinstance(w, Change)))
+    if ways and not usable:
+        return {"knob": knob.name, "status": "left alone", "how": "", "why": str(ways[0])}
+    how = ", ".join(usable) or _ways(knob)
+    return {"knob": knob.name, "status": "searched", "how": how, "why": f"{effect}: {knob.summary}"}
+
+
+def _ways(knob: Knob) -> str:
+    return ", ".join(f"{s.how} {s.text}" for s in knob.spellings) or f"through {', '.join(knob.brings)}"
+
+
+def table(rows: list[dict[str, Any]], *, note: str = "") -> str:
+    """The rows aligned: knob, status, how, why."""
+    columns = ("knob", "status", "how", "why")
+    cells = [tuple(c.upper() for c in columns), *(tuple(str(row[c]) for c in columns) for row in rows)]
+    widths = [min(44, max(len(line[i]) for line in cells)) for i in range(3)]
+    lines = ["  ".join(f"{line[i]:<{widths[i]}}" for i in range(3)) + f"  {line[3]}" for line in cells]
+    return "\n".join(lines) + "\n" + (f"{note}\n" if note else "")

@@ -1,0 +1,85 @@
+"""`autotune list`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def list_studies(
+    *,
+    count: Annotated[int, typer.Option("-n", metavar="N", help="At most this many, newest first.")] = 20,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> int:
+    """List the studies on this machine, newest first."""
+    from autotune.cli.ended import print_json
+    from autotune.store.paths import home, studies
+
+    found = studies()
+    rows = [_row(study.path, study.label, study.created) for study in found[:count]]
+    if json:
+        print_json({"schema": "autotune.list/v1", "studies": rows, "count": len(found), "exit": 0})
+    elif not rows:
+        print(f"no studies below {home() / 'studies'}; begin one: autotune search")
+    else:
+        print(_table(rows))
+    return 0
+
+
+def _row(path: Path, label: str, created: float) -> dict[str, Any]:
+    from autotune.cli.opened import open_study
+    from autotune.errors import AutotuneError
+    from autotune.report.summary import script_name, short_config
+
+    row: dict[str, Any] = {
+        "id": path.name,
+        "label": label,
+        "created": created,
+        "script": "",
+        "trials": 0,
+        "answer": "",
+        "stopped": "",
+    }
+    try:
+        opened = open_study(path)
+    except AutotuneError as error:
+        return {**row, "answer": f"unreadable: {error.message}"}
+    study, answer = opened.study, opened.answer
+    said = "no answer yet"
+    if answer is not None and answer.is_better:
+        said = f"{answer.best.speedup.value:.2f}x {short_config(answer.best.config)}"
+    elif answer is not None and study.stopped == "finished":
+        said = "nothing beats the script"
+    return {
+        **row,
+        "script": script_name(study),
+        "trials": len(study.told()),
+        "answer": said,
+        "stopped": study.stopped or "open",
+    }
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    cells = [("LABEL", "SCRIPT", "WHEN", "TRIALS", "STATE", "ANSWER", "ID")]
+    cells += [
+        (
+            row["label"],
+            row["script"],
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(row["created"])),
+            str(row["trials"]),
+            row["stopped"],
+            row["answer"],
+            row["id"],
+        )
+        for row in rows
+    ]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
+    return "\n".join(
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    )

@@ -1,0 +1,109 @@
+"""`autotune show`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from autotune.cli.opened import Opened
+
+
+def show(
+    study: Annotated[
+        str | None, typer.Argument(help="Label, id, or the beginning of one; else the latest.")
+    ] = None,
+    *,
+    trials: Annotated[
+        bool, typer.Option("--trials", help="Every trial, not only those of the front.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> int:
+    """Show a study from its journal: picks, why, front, failures."""
+    from autotune.cli.ended import guarded, print_json
+    from autotune.cli.opened import open_study
+    from autotune.store.paths import find_study
+
+    with guarded(as_json=json):
+        opened = open_study(find_study(study))
+        if json:
+            print_json(show_json(opened))
+        else:
+            sys.stdout.write(show_text(opened, all_trials=trials))
+    return 0
+
+
+def show_text(opened: Opened, *, all_trials: bool) -> str:
+    """The study for people."""
+    from autotune.report.text import final_screen, stopped_screen, trials_table
+
+    study, answer = opened.study, opened.answer
+    spec = study.spec
+    head = f"study {spec.label} ({spec.study_id})   {spec.script} {' '.join(spec.args)}".rstrip()
+    parts = [f"{head}   {study.stopped or 'open'}\n"]
+    if answer is None:
+        parts.append(stopped_screen(study, reason="the script was not measured as it is"))
+    else:
+        parts.append(final_screen(study, answer, out=_file(opened), refusals=None))
+        front = {member.trial for member in answer.front}
+        chosen = [t for t in study.trials if t.number in front]
+        if not all_trials:
+            parts.append(
+                "front: nothing beats these on speed, memory and loss together\n"
+                + trials_table(study, chosen)
+            )
+    if all_trials or answer is None:
+        parts.append("trials\n" + trials_table(study))
+    failed = [t for t in study.told() if t.failure is not None]
+    if failed and not all_trials and answer is not None:
+        parts.append("failed\n" + trials_table(study, failed))
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def show_json(opened: Opened) -> dict[str, Any]:
+    """``autotune.show/v1``."""
+    from autotune.cli.opened import changes_of
+    from autotune.core.wire import to_wire
+    from autotune.export.best_config import build_best
+    from autotune.report.summary import contributions
+
+    study, answer = opened.study, opened.answer
+    data: dict[str, Any] = {"study": {"id": study.spec.study_id, "label": study.spec.label}}
+    if answer is not None:
+        best = build_best(
+            study, answer, changes_of(study), gains_of=lambda config: contributions(study, config)
+        )
+        data = best.data()
+        data.pop("schema", None)
+    return {
+        "schema": "autotune.show/v1",
+        **data,
+        "sentence": answer.sentence if answer else "",
+        "caveats": list(answer.caveats) if answer else [],
+        "failures": dict(answer.failures) if answer else {},
+        "refusals": dict(study.refusals),
+        "stopped": study.stopped,
+        "elapsed_s": study.elapsed_s,
+        "trials": [to_wire(trial) for trial in study.trials],
+        "exit": 0,
+    }
+
+
+def _file(opened: Opened) -> str:
+    """The study's best.yaml, where the user put it or as it was kept; empty where neither is there."""
+    from pathlib import Path
+
+    from autotune.cli.ended import shown_path
+    from autotune.errors import UsageError
+    from autotune.export.best_config import read_best
+
+    for path in (opened.study.spec.out, str(opened.path / "best.yaml")):
+        if path and Path(path).is_file():
+            try:
+                if read_best(path).study.id == opened.study.spec.study_id:
+                    return shown_path(path)
+            except UsageError:
+                continue
+    return ""

@@ -1,0 +1,55 @@
+"""What an accelerator tells about itself. Standard library only."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autotune.core.facts import DeviceFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSample:
+    """One look at a device; None where it cannot tell.
+
+    Args:
+        used_bytes: Memory in use by everybody, contexts included.
+        sm_clock_mhz: Clock of the multiprocessors.
+        memory_clock_mhz: Clock of the memory.
+        temperature_c: Of the chip, degrees Celsius.
+        power_w: Drawn now.
+        slowdowns: Reasons why the clock is held down by hardware: ``hw_slowdown``,
+            ``hw_thermal``, ``hw_power_brake``; ``sw_thermal`` and ``sw_power_cap`` by the driver.
+        pids: Processes that compute or draw on it, as far as this process may see them.
+    """
+
+    used_bytes: int | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    slowdowns: tuple[str, ...] = ()
+    pids: tuple[int, ...] = ()
+
+    @property
+    def is_throttled(self) -> bool:
+        """Hardware holds the clock down: what is timed now does not count."""
+        return bool({"hw_slowdown", "hw_thermal", "hw_power_brake"} & set(self.slowdowns))
+
+
+class Device(ABC):
+    """One accelerator.
+
+    Contract: nothing here raises for what a driver lacks or refuses; it is None or empty then.
+    """
+
+    @property
+    @abstractmethod
+    def facts(self) -> DeviceFacts:
+        """What does not change."""
+
+    @abstractmethod
+    def sample(self) -> DeviceSample:
+        """What does."""

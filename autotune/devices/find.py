@@ -1,0 +1,20 @@
+"""Which accelerators this machine has. pynvml is imported when this is called, not before."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from autotune.devices.common import Device
+from autotune.devices.none import NoDevice
+from autotune.devices.nvidia import NvidiaDevices
+
+
+def find_devices() -> Sequence[Device]:
+    """Accelerators that a process started in this environment would see; empty on a CPU machine."""
+    return NvidiaDevices(visible=os.environ.get("CUDA_VISIBLE_DEVICES")).devices()
+
+
+def find_device(uuid: str) -> Device:
+    """The accelerator with that UUID, or `NoDevice`."""
+    return next((d for d in find_devices() if d.facts.uuid == uuid), NoDevice())

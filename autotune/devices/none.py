@@ -1,0 +1,19 @@
+"""The accelerator of a machine that has none. Standard library only."""
+
+from __future__ import annotations
+
+from autotune.core.facts import DeviceFacts
+from autotune.devices.common import Device, DeviceSample
+
+
+class NoDevice(Device):
+    """Stands in where there is no device, so that callers need no special case."""
+
+    @property
+    def facts(self) -> DeviceFacts:
+        """An unnamed device without memory."""
+        return DeviceFacts(name="", uuid="", memory_bytes=0)
+
+    def sample(self) -> DeviceSample:
+        """Nothing is known."""
+        return DeviceSample()

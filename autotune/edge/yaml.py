@@ -1,0 +1,159 @@
+"""Reading YAML that somebody else wrote: small, flat, without tags, and with line numbers.
+
+A subset of YAML: scalars, lists and mappings with text keys. ``true`` and ``false`` alone are
+booleans, so that ``off``, ``on``, ``yes`` and ``no`` stay text; ``1e-3`` is a number; dates stay
+text. Everything that can make a small file large is bounded.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import yaml
+
+from autotune.errors import InvalidSpace, UsageError
+
+MAX_BYTES: Final = 1 << 20
+MAX_DEPTH: Final = 32
+MAX_ALIASES: Final = 100
+MAX_NODES: Final = 50_000
+"""After aliases are followed; some hundred aliases can stand for billions of values."""
+
+_INT: Final = re.compile(r"[-+]?[0-9]+")
+_FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_NULL: Final = frozenset({"", "~", "null"})
+
+
+class Lines(dict[str, Any]):
+    """A mapping that knows on which line, from 1, each of its keys stands."""
+
+    def __init__(self, values: dict[str, Any], *, lines: dict[str, int], line: int) -> None:
+        super().__init__(values)
+        self.lines = lines
+        self.line = line
+
+
+class Items(list[Any]):
+    """A list that knows on which line, from 1, each of its items stands."""
+
+    def __init__(self, values: list[Any], *, lines: list[int], line: int) -> None:
+        super().__init__(values)
+        self.lines = lines
+        self.line = line
+
+
+def load(text: str, *, source: str, error: type[UsageError] = InvalidSpace) -> Any:
+    """The one document in `text` as plain data; mappings are `Lines`, lists are `Items`.
+
+    Args:
+        text: Of the file.
+        source: Name of the file, for messages.
+        error: Class of what is raised.
+
+    Raises:
+        UsageError: As the class `error`: too large, too deep, too many aliases, a tag, a
+            duplicate key, or no YAML.
+    """
+    if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+        raise error(f"{source} is larger than {MAX_BYTES >> 20} MiB", hint="A file of this kind has some kilobytes.")
+    try:
+        _check_events(text, source, error)
+        node = yaml.compose(text, Loader=_Loader)
+    except yaml.YAMLError as bad:
+        raise error(f"{_place(source, bad)}: this is no YAML: {_problem(bad)}") from bad
+    return None if node is None else _Building(source, error).value(node, 0)
+
+
+def scalar(text: str) -> bool | int | float | str | None:
+    """What an unquoted word means: ``true``, ``64``, ``1e-3``; everything else is text."""
+    if text in ("true", "false"):
+        return text == "true"
+    if text in _NULL:
+        return None
+    if _INT.fullmatch(text) and len(text) <= 19:
+        return int(text)
+    if not _FLOAT.fullmatch(text) or _INT.fullmatch(text):
+        return text
+    number = float(text)
+    return number if math.isfinite(number) else text
+
+
+class _Loader(yaml.SafeLoader):
+    """A safe loader that resolves no scalar by itself; `scalar` does."""
+
+    yaml_implicit_resolvers: Final = {}  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+def _check_events(text: str, source: str, error: type[UsageError]) -> None:
+    """Bounds that hold before anything is built; parsing events needs no stack of ours."""
+    depth = aliases = documents = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise error(f"{source}:{line}: nested deeper than {MAX_DEPTH} levels")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.AliasEvent):
+            aliases += 1
+            if aliases > MAX_ALIASES:
+                raise error(f"{source}:{line}: more than {MAX_ALIASES} aliases")
+        elif isinstance(event, yaml.DocumentStartEvent):
+            documents += 1
+            if documents > 1:
+                raise error(f"{source}:{line}: a second document begins; there can be only one")
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            raise error(f"{source}:{line}: tags are not allowed, found {tag}")
+
+
+@dataclass(slots=True)
+class _Building:
+    """Builds data from nodes, counting what aliases expand to."""
+
+    source: str
+    error: type[UsageError]
+    nodes: int = 0
+
+    def value(self, node: yaml.Node, depth: int) -> Any:
+        self.nodes += 1
+        line = node.start_mark.line + 1
+        if self.nodes > MAX_NODES:
+            raise self.error(f"{self.source}:{line}: aliases expand to more than {MAX_NODES} values")
+        if depth > MAX_DEPTH:
+            raise self.error(f"{self.source}:{line}: nested deeper than {MAX_DEPTH} levels")
+        if isinstance(node, yaml.ScalarNode):
+            plain = node.style is None
+            return scalar(node.value) if plain else node.value
+        if isinstance(node, yaml.SequenceNode):
+            children = cast("list[yaml.Node]", node.value)
+            values = [self.value(child, depth + 1) for child in children]
+            return Items(values, lines=[c.start_mark.line + 1 for c in children], line=line)
+        return self.mapping(cast("yaml.MappingNode", node), depth)
+
+    def mapping(self, node: yaml.MappingNode, depth: int) -> Lines:
+        values: dict[str, Any] = {}
+        lines: dict[str, int] = {}
+        for key_node, value_node in cast("list[tuple[yaml.Node, yaml.Node]]", node.value):
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise self.error(f"{self.source}:{line}: a key has to be text")
+            key = str(key_node.value)
+            if key in values:
+                raise self.error(f'{self.source}:{line}: "{key}" stands here twice, first on line {lines[key]}')
+            values[key] = self.value(value_node, depth + 1)
+            lines[key] = line
+        return Lines(values, lines=lines, line=node.start_mark.line + 1)
+
+
+def _place(source: str, bad: yaml.YAMLError) -> str:
+    mark = getattr(bad, "problem_mark", None) or getattr(bad, "context_mark", None)
+    return source if mark is None else f"{source}:{mark.line + 1}"
+
+
+def _problem(bad: yaml.YAMLError) -> str:
+    return str(getattr(bad, "problem", None) or getattr(bad, "reason", None) or "it cannot be read")

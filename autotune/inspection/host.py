@@ -1,0 +1,150 @@
+"""Facts about this machine, as far as this process may use it. Linux; torch is not imported."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from autotune.core.facts import HostFacts
+from autotune.devices.find import find_devices
+
+_FLAGS: Final = frozenset(
+    {"avx", "avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8"}
+    | {"asimd", "bf16", "sve", "i8mm"}
+)
+_PACKAGES: Final = (
+    "torch",
+    "torchvision",
+    "triton",
+    "numpy",
+    "accelerate",
+    "lightning",
+    "transformers",
+    "timm",
+    "ray",
+    "optuna",
+    "mlflow",
+)
+_NO_LIMIT_BYTES: Final = 1 << 60
+"""cgroup v1 writes a number near 2^63 where there is no limit."""
+
+
+@functools.cache
+def host_facts() -> HostFacts:
+    """This machine and its devices; read once per process."""
+    return read_host(Path("/"))
+
+
+def read_host(root: Path) -> HostFacts:
+    """The same, with ``/proc`` and ``/sys`` found below `root`."""
+    blocks = _cpuinfo(root)
+    usable = usable_cpus(root)
+    return HostFacts(
+        cpus=usable,
+        physical_cores=min(usable, _physical_cores(blocks) or psutil.cpu_count(logical=False) or usable),
+        memory_bytes=memory_limit_bytes(root),
+        cpu_flags=tuple(sorted(_FLAGS & _cpu_flags(blocks))),
+        devices=tuple(device.facts for device in find_devices()),
+        cpu_model=next((b["model name"] for b in blocks if "model name" in b), platform.processor()),
+        platform=platform.platform(),
+        python=platform.python_version(),
+        versions=dict(_versions()),
+        cxx=compiler(),
+    )
+
+
+def usable_cpus(root: Path = Path("/")) -> int:
+    """CPUs by affinity and cgroup quota, at least 1; a part of a CPU counts as one."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quotas = [math.ceil(quota) for quota in _quotas(root)]
+    return max(1, min([allowed, *quotas]))
+
+
+def memory_limit_bytes(root: Path = Path("/")) -> int:
+    """Memory of the machine, or of the tightest cgroup that holds this process."""
+    limits = [int(text) for text in _limits(root) if text.isdecimal()]
+    return min([psutil.virtual_memory().total, *(n for n in limits if 0 < n < _NO_LIMIT_BYTES)])
+
+
+def compiler() -> str:
+    """Path of a C++ compiler, empty where none is found; ``CXX`` comes first."""
+    named = os.environ.get("CXX", "").split()
+    candidates = [*named[:1], "g++", "clang++", "c++"]
+    return next((found for name in candidates if (found := shutil.which(name))), "")
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """CPUs' worth of time per period, of every cgroup around this process."""
+    for folder in _cgroups(root, ""):
+        words = _read(folder / "cpu.max").split()
+        if len(words) == 2 and words[0].isdecimal() and int(words[1]) > 0:
+            yield int(words[0]) / int(words[1])
+    for folder in _cgroups(root, "cpu"):
+        quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
+        if quota.isdecimal() and period.isdecimal() and int(period) > 0:
+            yield int(quota) / int(period)
+
+
+def _limits(root: Path) -> Iterator[str]:
+    for folder in _cgroups(root, ""):
+        yield _read(folder / "memory.max")
+    for folder in _cgroups(root, "memory"):
+        yield _read(folder / "memory.limit_in_bytes")
+
+
+def _cgroups(root: Path, controller: str) -> Iterator[Path]:
+    """Folders of this process's cgroup and its parents; the empty controller is version 2."""
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        parts = line.split(":", 2)
+        if len(parts) != 3 or controller not in parts[1].split(","):
+            continue
+        mount = root / "sys/fs/cgroup" / controller
+        below = [p for p in parts[2].split("/") if p and p != ".."]
+        for depth in range(len(below), -1, -1):
+            yield mount.joinpath(*below[:depth])
+
+
+def _cpuinfo(root: Path) -> list[dict[str, str]]:
+    """One mapping per logical CPU."""
+    blocks = _read(root / "proc/cpuinfo").split("\n\n")
+    rows = [[line.split(":", 1) for line in block.splitlines() if ":" in line] for block in blocks]
+    return [{key.strip(): value.strip() for key, value in row} for row in rows if row]
+
+
+def _physical_cores(blocks: list[dict[str, str]]) -> int:
+    """Distinct cores among the CPUs that affinity allows; 0 where the file does not say."""
+    allowed = {str(n) for n in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else set[str]()
+    mine = [b for b in blocks if not allowed or b.get("processor") in allowed]
+    return len({(b.get("physical id", "0"), b["core id"]) for b in mine if "core id" in b})
+
+
+def _cpu_flags(blocks: list[dict[str, str]]) -> frozenset[str]:
+    for block in blocks:
+        for key in ("flags", "Features"):
+            if key in block:
+                return frozenset(block[key].split())
+    return frozenset()
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for package in _PACKAGES:
+        try:
+            yield package, metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,290 @@
+"""What a script's source says about its options and its hazards, without running it.
+
+Reads the syntax tree of one file; follows no import. Names found here are guesses until a run
+has seen them act.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from autotune.core.config import Value
+from autotune.core.facts import ScriptFacts, ScriptFlag
+from autotune.errors import UsageError
+
+_KINDS: Final = {"int": "int", "float": "float", "str": "str", "INT": "int", "FLOAT": "float", "STRING": "str"}
+_COUNTER: Final = re.compile(r"step|iter|idx|count|n_?batch", re.IGNORECASE)
+_CALLS: Final = {
+    "autocast": "own_autocast",
+    "GradScaler": "own_scaler",
+    "LBFGS": "lbfgs",
+    "BCELoss": "bce_on_sigmoid",
+    "binary_cross_entropy": "bce_on_sigmoid",
+    "double": "float64",
+    "init_hidden": "hidden_state",
+    "HfArgumentParser": "hf_arguments",
+}
+
+
+def script_facts(path: str) -> ScriptFacts:
+    """Options, imports and hazards of a script.
+
+    Args:
+        path: Of the script. A file that is no valid Python yields facts without options: what
+            is wrong with it shows when it runs.
+
+    Raises:
+        UsageError: The file cannot be read.
+    """
+    try:
+        source = Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read the script {path}: {error.strerror}") from error
+    digest = hashlib.sha256(source).hexdigest()
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ScriptFacts(path=path, sha256=digest)
+    hazards = {word for node in ast.walk(tree) for word in _hazards(node)} | set(_loop_hazards(tree))
+    flags = [*_argparse_flags(tree), *_click_flags(tree)]
+    if "exec_config" in hazards:
+        flags += _global_flags(tree)
+    return ScriptFacts(
+        path=path,
+        sha256=digest,
+        flags=tuple(_merged(flags)),
+        imports=tuple(sorted(_imports(tree))),
+        hazards=tuple(sorted(hazards)),
+    )
+
+
+def _merged(flags: list[ScriptFlag]) -> Iterator[ScriptFlag]:
+    """Each spelling once; one that is declared in two ways cannot be trusted to mean either."""
+    groups: dict[str, list[ScriptFlag]] = {}
+    for flag in flags:
+        groups.setdefault(flag.names[0], []).append(flag)
+    for group in groups.values():
+        kinds = {(flag.kind, flag.choices) for flag in group}
+        first = group[0]
+        yield first if len(kinds) == 1 else ScriptFlag(names=first.names, dest=first.dest, kind="opaque")
+
+
+def _imports(tree: ast.AST) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+# Options ------------------------------------------------------------------------------------
+
+
+def _argparse_flags(tree: ast.AST) -> Iterator[ScriptFlag]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _last(node.func) == "add_argument":
+            names = _spellings(node)
+            if names:
+                yield _argparse_flag(node, names)
+
+
+def _argparse_flag(call: ast.Call, names: tuple[str, ...]) -> ScriptFlag:
+    keywords = {k.arg: k.value for k in call.keywords if k.arg}
+    default = _constant(keywords.get("default"))
+    kind = _argparse_kind(keywords, default)
+    if any(k.arg is None for k in call.keywords):
+        kind = "opaque"
+    if kind == "pair":
+        names = (*names, *(f"--no-{n[2:]}" for n in names if n.startswith("--")))
+    dest = _constant(keywords.get("dest"))
+    return ScriptFlag(
+        names=names,
+        dest=dest if isinstance(dest, str) else _dest(names),
+        kind=kind,
+        default=default,
+        choices=_choices(keywords.get("choices")),
+    )
+
+
+def _argparse_kind(keywords: dict[str, ast.expr], default: Value | None) -> str:
+    action = keywords.get("action")
+    if action is not None:
+        word = _constant(action) if isinstance(action, ast.Constant) else _last(action)
+        known = {"store_true": "switch", "store_false": "off_switch", "BooleanOptionalAction": "pair"}
+        if word != "store":
+            return known.get(str(word), "opaque")
+    nargs = keywords.get("nargs")
+    if nargs is not None and _constant(nargs) != "?":
+        return "opaque"
+    if "choices" in keywords and not _choices(keywords["choices"]):
+        return "opaque"
+    return _kind_of(keywords["type"], default) if "type" in keywords else "str"
+
+
+def _kind_of(kind: ast.expr, default: Value | None) -> str:
+    """The notation of a converter: plain types, else what the default suggests."""
+    name = _last(kind)
+    if name in _KINDS:
+        return _KINDS[name]
+    if name == "bool" or isinstance(default, (bool, str)) or default is None:
+        return "opaque"
+    return "int" if isinstance(default, int) else "float"
+
+
+def _click_flags(tree: ast.AST) -> Iterator[ScriptFlag]:
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        for call in node.decorator_list:
+            if isinstance(call, ast.Call) and _last(call.func) == "option":
+                names = _spellings(call)
+                if names:
+                    yield _click_flag(call, names)
+
+
+def _click_flag(call: ast.Call, names: tuple[str, ...]) -> ScriptFlag:
+    keywords = {k.arg: k.value for k in call.keywords if k.arg}
+    default = _constant(keywords.get("default"))
+    pair = next((n for n in names if "/" in n), None)
+    kind, choices = _click_kind(keywords, default)
+    if pair is not None:
+        on, _, off = pair.partition("/")
+        names, kind = (on.strip(), off.strip()), "pair"
+    return ScriptFlag(names=names, dest=_dest(names), kind=kind, default=default, choices=choices)
+
+
+def _click_kind(keywords: dict[str, ast.expr], default: Value | None) -> tuple[str, tuple[str, ...]]:
+    if "multiple" in keywords or "nargs" in keywords or "count" in keywords or "flag_value" in keywords:
+        return "opaque", ()
+    if _constant(keywords.get("is_flag")) is True:
+        return ("opaque" if default is True else "switch"), ()
+    kind = keywords.get("type")
+    if isinstance(kind, ast.Call) and _last(kind.func) == "Choice":
+        choices = _choices(kind.args[0] if kind.args else None)
+        return ("str" if choices else "opaque"), choices
+    if isinstance(kind, ast.Call) and _last(kind.func) in ("IntRange", "FloatRange"):
+        return ("int" if _last(kind.func) == "IntRange" else "float"), ()
+    name = _last(kind) if kind is not None else type(default).__name__
+    if kind is None and default is None:
+        name = "str"
+    return {"bool": "bool", "BOOL": "bool", **_KINDS}.get(name, "opaque"), ()
+
+
+def _global_flags(tree: ast.Module) -> list[ScriptFlag]:
+    """Constants of the module, where a configurator lets ``--name=value`` override them."""
+    found: dict[str, ScriptFlag] = {}
+    for node in tree.body:
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+            continue
+        target, value = node.targets[0], _constant(node.value)
+        if isinstance(target, ast.Name) and value is not None and not target.id.startswith("_"):
+            kind = type(value).__name__
+            found[target.id] = ScriptFlag(names=(f"--{target.id}",), dest=target.id, kind=kind, default=value)
+    return list(found.values())
+
+
+def _spellings(call: ast.Call) -> tuple[str, ...]:
+    words = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+    return tuple(word for word in words if word.startswith("-"))
+
+
+def _dest(names: tuple[str, ...]) -> str:
+    best = next((n for n in names if n.startswith("--")), names[0])
+    return best.lstrip("-").replace("-", "_")
+
+
+def _choices(node: ast.expr | None) -> tuple[str, ...]:
+    if not isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+        return ()
+    values = [_constant(item) for item in node.elts]
+    return () if any(v is None for v in values) else tuple(str(v) for v in values)
+
+
+def _constant(node: ast.expr | None) -> Value | None:
+    """A literal's value; negative numbers too."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _constant(node.operand)
+        return -inner if isinstance(inner, (int, float)) and not isinstance(inner, bool) else None
+    if isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float, str)):
+        finite = not isinstance(node.value, float) or abs(node.value) < float("inf")
+        return node.value if finite else None
+    return None
+
+
+def _last(node: ast.expr) -> str:
+    """The last name of a dotted expression: ``torch.optim.LBFGS`` -> ``LBFGS``."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+# Hazards ------------------------------------------------------------------------------------
+
+
+def _hazards(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.ExceptHandler):
+        if node.type is None or _last(node.type) == "BaseException":
+            yield "bare_except"
+    elif isinstance(node, ast.Attribute):
+        if _is_torch(node.value) and node.attr in ("float64", "double"):
+            yield "float64"
+        if _is_torch(node.value) and node.attr == "compile":
+            yield "own_compile"
+    elif isinstance(node, ast.ImportFrom):
+        if node.module == "torch" and any(alias.name == "compile" for alias in node.names):
+            yield "own_compile"
+    elif isinstance(node, ast.Call):
+        name = _last(node.func)
+        if name in _CALLS and not (name == "double" and node.args):
+            yield _CALLS[name]
+        if name == "exec" and any("open" in ast.unparse(a) or "config" in ast.unparse(a) for a in node.args):
+            yield "exec_config"
+
+
+def _is_torch(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "torch"
+
+
+def _loop_hazards(tree: ast.AST) -> Iterator[str]:
+    """Whether the innermost loop around a backward pass counts steps."""
+    for loop in ast.walk(tree):
+        if not isinstance(loop, (ast.For, ast.While)):
+            continue
+        inside = list(_directly_in(loop))
+        if not any(isinstance(n, ast.Call) and _last(n.func) == "backward" for n in inside):
+            continue
+        counted = isinstance(loop, ast.While) or _is_range(loop.iter)
+        if counted or any(_breaks_at_count(n) for n in inside):
+            yield "step_counted_loop"
+
+
+def _directly_in(loop: ast.For | ast.While) -> Iterator[ast.AST]:
+    """Nodes of a loop's body, without those of loops and functions inside it."""
+    pending: list[ast.AST] = list(loop.body)
+    while pending:
+        node = pending.pop()
+        yield node
+        if not isinstance(node, (ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            pending.extend(ast.iter_child_nodes(node))
+
+
+def _is_range(node: ast.expr) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    wrapped = [a for a in node.args if isinstance(a, ast.Call)]
+    return _last(node.func) in ("range", "trange", "count") or any(_is_range(a) for a in wrapped)
+
+
+def _breaks_at_count(node: ast.AST) -> bool:
+    if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
+        return False
+    ordered = any(isinstance(op, (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq)) for op in node.test.ops)
+    leaves = any(isinstance(n, (ast.Break, ast.Return)) for part in node.body for n in ast.walk(part))
+    return ordered and leaves and bool(_COUNTER.search(ast.unparse(node.test)))

@@ -1,0 +1,160 @@
+"""What a trial costs in wall time, how long it may measure, and what is set aside for the end; pure."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autotune.core.config import Config
+from autotune.core.effect import Effect
+from autotune.core.trial import Fidelity, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.core.measurement import Measurement
+    from autotune.core.study import Study
+
+_WINDOWS = ((240.0, 1.5, 4.0), (1200.0, 2.0, 6.0), (3600.0, 3.0, 10.0))
+_LONG_WINDOW = (4.0, 20.0)
+_FEWEST_STEPS = 10
+_EXPLORE_WIDTH = 0.05
+_CONFIRM_WIDTH = 0.02
+_COMPILE_S = {"default": 40.0, "reduce-overhead": 45.0, "max-autotune": 120.0}
+_COMPILE_GUESS_S = 45.0
+_WARM_COMPILE = 0.2
+_CYCLES = 3
+_PLANNED_CYCLES = 5
+_PLANNED_SHARE = 0.4
+_MARGIN_S = 2.0
+_TRAINING_SAMPLES = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Built by `Costs.of` for one study at one moment; seconds of wall time throughout."""
+
+    study: Study
+    plain_s: float
+    startup_s: float
+    compile_s: dict[object, float]
+
+    @classmethod
+    def of(cls, study: Study) -> Costs:
+        """Learn from what every process so far has taken."""
+        plain: list[float] = []
+        compiled: dict[object, list[float]] = {}
+        for trial in study.told():
+            m = trial.measurement
+            if m is None or trial.seconds <= 0:
+                continue
+            plain.append(trial.seconds - m.compile_s)
+            if m.compile_s > 1.0 and m.cold_compile:
+                compiled.setdefault(_mode(trial.config), []).append(m.compile_s)
+        starts = [t.measurement.startup_s for t in study.told() if t.measurement]
+        return cls(
+            study=study,
+            plain_s=statistics.fmean(plain[-8:]) if plain else 0.0,
+            startup_s=max(starts, default=0.0),
+            compile_s={mode: max(values) for mode, values in compiled.items()},
+        )
+
+    def cold_compile(self, config: Config) -> float:
+        """Expected seconds of a first compile; 0 for a config that does not compile."""
+        mode = _mode(config)
+        if mode is None:
+            return 0.0
+        seen = self.compile_s.get(mode)
+        if seen is not None:
+            return seen
+        guess = _COMPILE_S.get(str(mode), _COMPILE_GUESS_S)
+        default = self.compile_s.get("default")
+        return guess if default is None else default * guess / _COMPILE_S["default"]
+
+    def screening(self, config: Config) -> float:
+        """Expected seconds of a screening trial."""
+        return self.plain_s + self.cold_compile(config)
+
+    def confirming(self, config: Config) -> float:
+        """Expected seconds of a confirmation run, its compile cache warm."""
+        own = [t.seconds for t in self.study.of(config, Stage.CONFIRM) if t.measurement]
+        if own:
+            return statistics.fmean(own)
+        seen = [
+            t.seconds - t.measurement.compile_s
+            for t in self.study.of(config)
+            if t.measurement and t.seconds > 0
+        ]
+        longer_s = 0.5 * (self._window(Stage.CONFIRM)[1] - self._window(Stage.REFINE)[1])
+        warm_s = max((t.measurement.compile_s for t in self.study.of(config) if t.measurement), default=0.0)
+        return (statistics.fmean(seen) if seen else self.plain_s) + longer_s + _WARM_COMPILE * warm_s
+
+    def cycle(self, members: Sequence[Config]) -> float:
+        """Expected seconds of one confirmation cycle: the baseline and these."""
+        return self.confirming(Config()) + sum(self.confirming(c) for c in members)
+
+    def reserve(self, members: Sequence[Config]) -> float:
+        """What screening may not spend: three cycles at least, more where the budget has room."""
+        cycle = self.cycle(members) if members else 2.0 * self.confirming(Config())
+        planned = min(_PLANNED_CYCLES * cycle, _PLANNED_SHARE * self.study.spec.budget.seconds)
+        return max(_CYCLES * cycle, planned) + _MARGIN_S
+
+    def fidelity(self, stage: Stage, config: Config, *, remaining_s: float, reserve_s: float) -> Fidelity:
+        """How long a trial of this stage may start up, measure and live."""
+        low, high = self._window(stage)
+        compile_s = self.cold_compile(config)
+        left = max(1.0, remaining_s - _MARGIN_S / 2)
+        if stage is Stage.BASELINE:
+            share = 0.7 if not self.plain_s else 0.5
+            deadline = max(1.0, min(left, max(share * remaining_s, 8.0 * self.plain_s)))
+            setup = deadline
+        else:
+            expected = self.plain_s + compile_s
+            wanted = max(4.0 * self.plain_s, 20.0) + max(120.0, 3.0 * compile_s) * (compile_s > 0)
+            room = max(left - reserve_s, 1.5 * expected)
+            deadline = min(left, wanted, room)
+            setup = min(
+                deadline, max(20.0, 4.0 * self.startup_s) + max(120.0, 3.0 * compile_s) * (compile_s > 0)
+            )
+        return Fidelity(
+            min_window_s=low,
+            max_window_s=high,
+            min_steps=_FEWEST_STEPS,
+            target_width=_CONFIRM_WIDTH if stage is Stage.CONFIRM else _EXPLORE_WIDTH,
+            setup_s=setup,
+            deadline_s=deadline,
+            loss_samples=self._loss_samples(config) if stage is Stage.CONFIRM else 0,
+        )
+
+    def _window(self, stage: Stage) -> tuple[float, float]:
+        budget = self.study.spec.budget.seconds
+        low, high = next(((a, b) for limit, a, b in _WINDOWS if budget <= limit), _LONG_WINDOW)
+        slow = [t.measurement.step_time_s.value for t in self.study.baseline if t.measurement]
+        needed = _FEWEST_STEPS * max(slow, default=0.0)
+        high = max(high, min(needed, 0.05 * budget))
+        return low, 1.5 * high if stage is Stage.CONFIRM else high
+
+    def _loss_samples(self, config: Config) -> int:
+        """So many that the loss traces of a cycle overlap with those of the baseline's first runs."""
+        traces = [t.measurement.loss for t in self.study.baseline if t.measurement and t.measurement.loss]
+        if not traces:
+            return 0
+        wanted = min(t[-1].samples for t in traces)
+        space = self.study.space
+        if space is not None and space.effect(config) is Effect.TRAINING:
+            return int(_TRAINING_SAMPLES * wanted)
+        return wanted
+
+
+def cold_compile_s(measurement: Measurement) -> float:
+    """Seconds of a compile that found its cache empty."""
+    return measurement.compile_s if measurement.cold_compile else 0.0
+
+
+def _mode(config: Config) -> object:
+    """The compile mode that a config asks for, None where it leaves compiling alone."""
+    for knob, value in config.items():
+        if "compile" in knob and value not in ("off", False):
+            return value
+    return None

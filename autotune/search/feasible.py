@@ -1,0 +1,90 @@
+"""Which configs are worth no trial: asked before, out of memory, or with values that never worked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autotune.core.trial import FailureKind, Family
+from autotune.search.memory_model import MemoryModel
+
+if TYPE_CHECKING:
+    from autotune.core.config import Config, Value
+    from autotune.core.space import SearchSpace
+    from autotune.core.study import Study
+    from autotune.core.trial import Trial
+
+QUARANTINE = 2
+"""Distinct configs with a value that must have failed, none having worked, before it is left out."""
+FITS = 0.5
+"""Least probability of fitting into memory at which a config is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feasible:
+    """Built by `Feasible.of` for one study at one moment."""
+
+    space: SearchSpace
+    asked: frozenset[Config]
+    memory: MemoryModel
+    failed: dict[tuple[str, Value], int]
+    worked: dict[tuple[str, Value], int]
+    quarantined: frozenset[tuple[str, Value]]
+
+    @classmethod
+    def of(cls, study: Study, space: SearchSpace) -> Feasible:
+        """Read the study."""
+        failed: dict[tuple[str, Value], set[Config]] = {}
+        worked: dict[tuple[str, Value], set[Config]] = {}
+        refused: set[tuple[str, Value]] = set()
+        for trial in study.told():
+            refused |= _refused(trial)
+            side = worked if trial.measurement else failed if _blames(trial) else None
+            if side is None:
+                continue
+            for item in trial.config.items():
+                side.setdefault(item, set()).add(trial.config)
+        out = {i for i, configs in failed.items() if len(configs) >= QUARANTINE and i not in worked}
+        return cls(
+            space=space,
+            asked=frozenset(t.config for t in study.trials),
+            memory=MemoryModel.of(study, space),
+            failed={i: len(c) for i, c in failed.items()},
+            worked={i: len(c) for i, c in worked.items()},
+            quarantined=frozenset(out | refused),
+        )
+
+    def allows(self, config: Config) -> bool:
+        """In the space, never asked, free of quarantined values, likely to fit."""
+        return (
+            config not in self.asked
+            and not any(item in self.quarantined for item in config.items())
+            and self.space.contains(config)
+            and self.memory.fits(config) >= FITS
+        )
+
+    def works(self, config: Config) -> float:
+        """Probability that the config runs through, memory included."""
+        chance = self.memory.fits(config)
+        for item in config.items():
+            bad = self.failed.get(item, 0)
+            if bad:
+                good = self.worked.get(item, 0) + 0.35
+                chance *= good / (good + 0.45 * bad)
+        return chance
+
+
+def _blames(trial: Trial) -> bool:
+    failure = trial.failure
+    return failure is not None and failure.kind.teaches and failure.kind.family is not Family.OOM
+
+
+def _refused(trial: Trial) -> set[tuple[str, Value]]:
+    """The value that a run proved not to take effect."""
+    failure = trial.failure
+    if failure is None or failure.kind is not FailureKind.CONFIG_REJECTED:
+        return set()
+    knob = failure.evidence.get("knob")
+    if isinstance(knob, str) and knob in trial.config:
+        return {(knob, trial.config[knob])}
+    return set()

@@ -1,0 +1,121 @@
+"""Small Bayesian models solved in plain Python: ridge over named columns, a Gaussian process.
+
+A study has tens of trials, so a Cholesky without any library takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+
+def cholesky(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Lower factor of a symmetric positive definite matrix."""
+    n = len(matrix)
+    lower = [[0.0] * n for _ in range(n)]
+    for i in range(n):
+        row = lower[i]
+        for j in range(i + 1):
+            other = lower[j]
+            rest = matrix[i][j] - sum(map(float.__mul__, row[:j], other[:j]))
+            if i == j:
+                row[i] = math.sqrt(max(rest, 1e-12))
+            else:
+                row[j] = rest / other[j]
+    return lower
+
+
+def forward(lower: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
+    """Solve lower @ x = right."""
+    found: list[float] = []
+    for i, row in enumerate(lower):
+        found.append((right[i] - sum(map(float.__mul__, row[:i], found))) / row[i])
+    return found
+
+
+def backward(lower: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
+    """Solve lower.T @ x = right."""
+    n = len(lower)
+    found = [0.0] * n
+    for i in reversed(range(n)):
+        found[i] = (right[i] - sum(lower[j][i] * found[j] for j in range(i + 1, n))) / lower[i][i]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A Gaussian process after its observations.
+
+    Args:
+        kernel: Prior covariance of two points.
+        points: Where it was observed.
+        lower: Cholesky factor of the observations' covariance.
+        weights: Covariance solved against the observations.
+    """
+
+    kernel: Callable[[object, object], float]
+    points: tuple[object, ...]
+    lower: Sequence[Sequence[float]]
+    weights: Sequence[float]
+
+    @classmethod
+    def of(
+        cls,
+        points: Sequence[object],
+        values: Sequence[float],
+        noise: Sequence[float],
+        kernel: Callable[[object, object], float],
+    ) -> Process:
+        """Condition on values with these standard deviations of noise; the prior mean is 0."""
+        matrix = [
+            [kernel(a, b) + (noise[i] ** 2 if i == j else 0.0) for j, b in enumerate(points)]
+            for i, a in enumerate(points)
+        ]
+        lower = cholesky(matrix)
+        return cls(kernel, tuple(points), lower, backward(lower, forward(lower, values)))
+
+    def predict(self, point: object) -> tuple[float, float]:
+        """Mean and standard deviation at a point, noise not included."""
+        across = [self.kernel(point, other) for other in self.points]
+        mean = sum(map(float.__mul__, across, self.weights))
+        half = forward(self.lower, across)
+        variance = self.kernel(point, point) - sum(h * h for h in half)
+        return mean, math.sqrt(max(0.0, variance))
+
+
+@dataclass(frozen=True, slots=True)
+class Ridge:
+    """Linear in named columns, each with a normal prior of mean 0; the same machinery."""
+
+    process: Process
+
+    @classmethod
+    def of(
+        cls,
+        rows: Sequence[Mapping[str, float]],
+        values: Sequence[float],
+        noise: Sequence[float],
+        spread: Mapping[str, float],
+        other_spread: float,
+    ) -> Ridge:
+        """Fit.
+
+        Args:
+            rows: Column -> value; absent columns are 0.
+            values: Observed.
+            noise: Standard deviation of each observation.
+            spread: Prior standard deviation by column.
+            other_spread: Of columns that `spread` does not name.
+        """
+
+        def kernel(a: object, b: object) -> float:
+            assert isinstance(a, Mapping)
+            assert isinstance(b, Mapping)
+            return float(sum(a[c] * b[c] * spread.get(c, other_spread) ** 2 for c in a if c in b))
+
+        return cls(Process.of(rows, values, noise, kernel))
+
+    def predict(self, row: Mapping[str, float]) -> tuple[float, float]:
+        """Mean and standard deviation."""
+        return self.process.predict(row)

@@ -1,0 +1,547 @@
+"""The search: baseline, start, refine, confirm. A pure function of the study.
+
+Screening chooses, confirmation claims. What confirmation needs is set aside before screening
+spends anything, and a confirmation cycle runs the baseline and every finalist once, in an order
+that turns from cycle to cycle, so that a drifting machine treats all of them alike.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from autotune.core.config import Config
+from autotune.core.effect import Effect
+from autotune.core.pick import Comparison, compare, finalists
+from autotune.core.trial import Proposal, Stage
+from autotune.search.costs import Costs
+from autotune.search.feasible import Feasible
+from autotune.search.strategy import Sampler, Strategy
+from autotune.search.throughput_model import (
+    LOADER_KNOBS,
+    ThroughputModel,
+    compute_part,
+    loader_part,
+    wait_frac,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from autotune.core.config import Value
+    from autotune.core.space import Dimension, SearchSpace
+    from autotune.core.study import Study
+
+_BASE = Config()
+_BASELINES = 2
+_ENUMERABLE = 512
+_DRAWS = 64
+_WAITS = 0.1
+_HELPS = 0.01
+_LEAST_HOPE = 0.02
+_LEAST_GAIN = 0.002
+_PATIENCE = 8
+_TRAINING_SHARE = 0.25
+_TRAINING_EVERY = 4
+_SAMPLER_EVERY = 3
+_JUMP_EVERY = 3
+_START_SHARE = 0.6
+_CYCLES = 3
+_PLANNED_CYCLES = 6
+_MOST_CYCLES = 12
+_CLEAR_WIDTH = 0.04
+_CLEAR_SHARE = 0.25
+_NO_GAIN = 1.02
+_COST_POWER = 0.7
+_COOLED_AFTER = 12
+
+
+@dataclass(frozen=True, slots=True)
+class _Pick:
+    config: Config
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What every stage looks at, derived from the study once per question."""
+
+    study: Study
+    space: SearchSpace
+    remaining_s: float
+    costs: Costs
+    feasible: Feasible
+    model: ThroughputModel
+    reserve_s: float
+    trials: int
+
+    @property
+    def spare_s(self) -> float:
+        return self.remaining_s - self.reserve_s
+
+    def affordable(self, config: Config) -> bool:
+        """It fits into what confirmation does not need, its own part in it included."""
+        if self.costs.screening(config) > self.spare_s:
+            return False
+        compile_s = self.costs.cold_compile(config)
+        return compile_s <= 0.5 * self.spare_s or compile_s <= 0.05 * self.study.spec.budget.seconds
+
+    def hopeful(self, config: Config) -> bool:
+        """The waits seen so far leave room for a gain over the baseline."""
+        return self.model.roof(config) > _LEAST_HOPE
+
+    def tame(self, config: Config) -> bool:
+        return self.space.effect(config) is not Effect.TRAINING
+
+    def best_tame(self) -> float:
+        return max((y for c, y in self.model.seen.items() if self.tame(c)), default=0.0)
+
+
+class Staged(Strategy):
+    """Proposes baseline, start, refine and confirmation trials in turn.
+
+    Args:
+        sampler: Takes turns with the models while refining; None leaves all to the models.
+        pure_sampler: The sampler takes the place of both start and refine; what is asked twice,
+            does not fit or never worked is still kept from it.
+    """
+
+    def __init__(self, sampler: Sampler | None = None, *, pure_sampler: bool = False) -> None:
+        self._sampler = sampler
+        self._pure_sampler = pure_sampler
+
+    def ask(self, study: Study, remaining_s: float) -> Proposal | None:
+        """See `Strategy.ask`."""
+        if study.stopped or remaining_s <= 0:
+            return None
+        first = self._baseline(study, remaining_s)
+        if first is not None or study.space is None or len(_measured_baselines(study)) == 0:
+            return first
+        if not _confirming(study):
+            proposal = self._screen(study, study.space, remaining_s)
+            if proposal is not None:
+                return proposal
+        return _confirm(study, remaining_s)
+
+    def is_finished(self, study: Study, remaining_s: float) -> bool:
+        """See `Strategy.is_finished`."""
+        if study.open_trials:
+            return False
+        return self.ask(study, remaining_s) is None
+
+    def _baseline(self, study: Study, remaining_s: float) -> Proposal | None:
+        asked = [t for t in study.trials if t.stage is Stage.BASELINE]
+        if study.open_trials or len(asked) >= _BASELINES or len(asked) < len(study.trials):
+            return None
+        if asked and not _measured_baselines(study):
+            return None
+        costs = Costs.of(study)
+        if asked and costs.plain_s * (1 + 2 * _CYCLES) > remaining_s:
+            return None
+        fidelity = costs.fidelity(Stage.BASELINE, _BASE, remaining_s=remaining_s, reserve_s=0.0)
+        reason = "Your script as it is" + (", once more with another seed." if asked else ".")
+        return Proposal(stage=Stage.BASELINE, config=_BASE, fidelity=fidelity, reason=reason, seed=len(asked))
+
+    def _screen(self, study: Study, space: SearchSpace, remaining_s: float) -> Proposal | None:
+        search = _look(study, space, remaining_s)
+        if search is None or search.spare_s < search.costs.plain_s or _trials_spent(search):
+            return None
+        if self._pure_sampler:
+            picked = None if _no_progress(search) else self._sampled(search)
+            return _proposal(search, Stage.REFINE, picked)
+        picked = None if _started(search) else _start(search)
+        if picked is not None:
+            return _proposal(search, Stage.START, picked)
+        if _no_progress(search):
+            return None
+        count = sum(1 for t in study.trials if t.stage is Stage.REFINE)
+        picked = None
+        if count % _TRAINING_EVERY == _TRAINING_EVERY - 1:
+            picked = _bold(search)
+        elif self._sampler is not None and count % _SAMPLER_EVERY == _SAMPLER_EVERY - 1:
+            picked = self._sampled(search)
+        return _proposal(search, Stage.REFINE, picked or _likeliest(search))
+
+    def _sampled(self, search: _Search) -> _Pick | None:
+        if self._sampler is None:
+            return None
+        for attempt in range(_DRAWS):
+            config = self._sampler.propose(search.study, search.space, search.trials * _DRAWS + attempt)
+            if config is None:
+                return None
+            if _may_try(search, config):
+                return _Pick(config, "Drawn by the sampler.")
+        return None
+
+
+def _look(study: Study, space: SearchSpace, remaining_s: float) -> _Search | None:
+    model = ThroughputModel.of(study, space)
+    if model is None or not space.free():
+        return None
+    costs = Costs.of(study)
+    return _Search(
+        study=study,
+        space=space,
+        remaining_s=remaining_s,
+        costs=costs,
+        feasible=Feasible.of(study, space),
+        model=model,
+        reserve_s=costs.reserve(finalists(study)),
+        trials=len(study.trials),
+    )
+
+
+def _proposal(search: _Search, stage: Stage, picked: _Pick | None) -> Proposal | None:
+    if picked is None:
+        return None
+    fidelity = search.costs.fidelity(
+        stage, picked.config, remaining_s=search.remaining_s, reserve_s=search.reserve_s
+    )
+    return Proposal(stage=stage, config=picked.config, fidelity=fidelity, reason=picked.reason)
+
+
+def _trials_spent(search: _Search) -> bool:
+    limit = search.study.spec.budget.trials
+    if limit is None:
+        return False
+    kept = _CYCLES * (1 + max(1, len(finalists(search.study))))
+    return search.trials >= max(_BASELINES + 1, limit - kept) or search.trials >= limit
+
+
+# Start: what is likely to help, one change at a time, and early all of it together.
+
+
+def _start(search: _Search) -> _Pick | None:
+    asked = [t for t in search.study.trials if t.stage is Stage.START]
+    if len(asked) % _JUMP_EVERY == _JUMP_EVERY - 1:
+        jump = _jump(search)
+        if jump is not None:
+            return jump
+    for config, reason in _start_list(search):
+        if search.tame(config) and search.hopeful(config) and _may_try(search, config):
+            return _Pick(config, reason)
+    return _jump(search)
+
+
+def _started(search: _Search) -> bool:
+    """Start trials have had their share of the time that screening has in all."""
+    spent = sum(t.seconds for t in search.study.told(Stage.START))
+    whole = spent + max(0.0, search.spare_s)
+    refined = any(t.stage is Stage.REFINE for t in search.study.trials)
+    return refined or spent > _START_SHARE * whole + search.costs.plain_s
+
+
+def _start_list(search: _Search) -> Iterable[tuple[Config, str]]:
+    waits = wait_frac(search.study) > _WAITS
+
+    def late(config: Config) -> bool:
+        part = compute_part(config) if waits else loader_part(config)
+        return bool(config) and part == config
+
+    starts = sorted(search.space.starts, key=late)
+    yield from ((c, "A start that is worth trying first.") for c in starts if not late(c))
+    dimensions = sorted(search.space.free(), key=lambda d: (d.knob in LOADER_KNOBS) is not waits)
+    columns = [_promising(d) for d in dimensions]
+    for turn in range(max((len(c) for c in columns), default=0)):
+        for dimension, values in zip(dimensions, columns, strict=True):
+            if turn < len(values):
+                config = search.space.complete({dimension.knob: values[turn]})
+                if isinstance(config, Config):
+                    yield config, f"What {dimension.knob}={values[turn]} does by itself."
+    yield from ((c, "A start that is worth trying.") for c in starts if late(c))
+
+
+def _promising(dimension: Dimension) -> list[Value]:
+    """Values to try alone: of an ordered knob the middle and the end above the script's own."""
+    others = [v for v in dimension.values if v != dimension.own or type(v) is not type(dimension.own)]
+    if not dimension.ordinal or len(others) <= 2:
+        return list(others)
+    above = others
+    if dimension.own in dimension.values:
+        above = list(dimension.values[dimension.values.index(dimension.own) + 1 :]) or others
+    picks = [above[(len(above) - 1) // 2], above[-1]]
+    return list(dict.fromkeys(picks))
+
+
+def _jump(search: _Search) -> _Pick | None:
+    """Everything that helped, together."""
+    config = _BASE
+    for dimension in search.space.free():
+        gains = [(search.model.predict(other)[0], other) for other in _varied(search, config, dimension)]
+        if not gains:
+            continue
+        gain, other = max(gains, key=lambda pair: (pair[0], pair[1].canonical()))
+        if gain > search.model.predict(config)[0] + _HELPS and _seen_value(search, other, dimension):
+            config = other
+    if len(config) < 2 or not search.tame(config) or not _may_try(search, config):
+        return None
+    ratio = math.exp(search.model.predict(config)[0])
+    return _Pick(config, f"What helped by itself, together: {ratio:.2f} times the baseline expected.")
+
+
+def _varied(search: _Search, config: Config, dimension: Dimension) -> list[Config]:
+    found: list[Config] = []
+    for value in dimension.values:
+        other = search.space.complete({**search.space.resolved_free(config), dimension.knob: value})
+        if isinstance(other, Config) and other != config and search.tame(other):
+            bad = any(item in search.feasible.quarantined for item in other.items())
+            if not bad and search.feasible.memory.fits(other) >= 0.5:
+                found.append(other)
+    return found
+
+
+def _seen_value(search: _Search, config: Config, dimension: Dimension) -> bool:
+    item = config.get(dimension.knob)
+    return item is None or any(c.get(dimension.knob) == item for c in search.model.seen)
+
+
+# Refine: expected improvement by the models, the sampler in between.
+
+
+def _likeliest(search: _Search) -> _Pick | None:
+    incumbent = search.best_tame()
+    scored = _scored(search, (c for c in _pool(search) if search.tame(c)), incumbent)
+    if not scored:
+        return None
+    _, gain, config = max(scored, key=lambda s: (s[0], s[2].canonical()))
+    if gain < _LEAST_GAIN and sum(1 for t in search.study.trials if t.stage is Stage.REFINE) >= 3:
+        return None
+    mean, sd = search.model.predict(config)
+    low, high = math.exp(mean - 2 * sd), math.exp(mean + 2 * sd)
+    return _Pick(
+        config,
+        f"Predicted {math.exp(mean):.2f} [{low:.2f}, {high:.2f}] times the baseline, runs with "
+        f"p = {search.feasible.works(config):.2f}, {search.costs.screening(config):.0f} s.",
+    )
+
+
+def _bold(search: _Search) -> _Pick | None:
+    """A config that changes the training, while that has had less than its share of the time."""
+    told = search.study.told(Stage.START, Stage.REFINE)
+    spent = sum(t.seconds for t in told if not search.tame(t.config))
+    whole = sum(t.seconds for t in told) + max(0.0, search.spare_s)
+    pool = [c for c in _pool(search) if not search.tame(c)]
+    if search.study.spec.effective_batch == "keep" or not pool:
+        return None
+    scored = [
+        s
+        for s in _scored(search, pool, max(search.model.seen.values()))
+        if spent + search.costs.screening(s[2]) <= _TRAINING_SHARE * whole
+    ]
+    if not scored:
+        return None
+    _, gain, config = max(scored, key=lambda s: (s[0], s[2].canonical()))
+    if gain < _LEAST_GAIN:
+        return None
+    ratio = math.exp(search.model.predict(config)[0])
+    return _Pick(config, f"Changes the training; {ratio:.2f} times the baseline's throughput expected.")
+
+
+def _scored(search: _Search, pool: Iterable[Config], incumbent: float) -> list[tuple[float, float, Config]]:
+    done = sum(1 for t in search.study.trials if t.stage in (Stage.START, Stage.REFINE))
+    power = _COST_POWER * max(0.0, 1.0 - done / _COOLED_AFTER)
+    scored: list[tuple[float, float, Config]] = []
+    for config in pool:
+        if not _may_try(search, config):
+            continue
+        gain = search.model.expected_improvement(config, incumbent) * search.feasible.works(config)
+        scored.append((gain / max(0.1, search.costs.screening(config)) ** power, gain, config))
+    return scored
+
+
+def _may_try(search: _Search, config: Config) -> bool:
+    if not search.tame(config) and search.study.spec.effective_batch == "keep":
+        return False
+    return search.feasible.allows(config) and search.affordable(config)
+
+
+def _pool(search: _Search) -> list[Config]:
+    """Candidates: all of a small space; else neighbours of the best, the best sum, and draws."""
+    space = search.space
+    if space.size_bound() <= _ENUMERABLE:
+        return [c for c in space.enumerate() if c not in search.feasible.asked]
+    ranked = sorted(search.model.seen, key=lambda c: (-search.model.seen[c], c.canonical()))
+    found: dict[Config, None] = {}
+    for config in [*ranked[:3], _climbed(search, ranked[0])]:
+        found[config] = None
+        found.update(dict.fromkeys(space.neighbours(config)))
+    draw = random.Random(f"{search.study.spec.seed}/{search.trials}")
+    for _ in range(_DRAWS):
+        wanted = {d.knob: draw.choice(d.values) for d in space.free()}
+        config = space.complete(wanted)
+        if isinstance(config, Config):
+            found[config] = None
+    return [c for c in found if c not in search.feasible.asked]
+
+
+def _climbed(search: _Search, config: Config) -> Config:
+    """Uphill by the model from here, knob by knob."""
+    for _ in range(2):
+        for dimension in search.space.free():
+            options = [config, *_varied(search, config, dimension)]
+            config = max(options, key=lambda c: (search.model.predict(c)[0], c.canonical()))
+    return config
+
+
+def _no_progress(search: _Search) -> bool:
+    """The last refine trials brought nothing new."""
+    patience = max(_PATIENCE, 2 * len(search.space.free()))
+    told = search.study.told(Stage.START, Stage.REFINE)
+    refined = [t for t in told if t.stage is Stage.REFINE]
+    if len(refined) < patience:
+        return False
+    recent = {t.config for t in refined[-patience:]}
+    before = max((y for c, y in search.model.seen.items() if c not in recent), default=0.0)
+    return max((search.model.seen.get(c, -math.inf) for c in recent), default=before) <= before + _HELPS
+
+
+# Confirm: cycles of baseline and finalists.
+
+
+def _confirming(study: Study) -> bool:
+    return any(t.stage is Stage.CONFIRM for t in study.trials)
+
+
+def _measured_baselines(study: Study) -> list[Config]:
+    return [t.config for t in study.baseline if t.measurement]
+
+
+def _confirm(study: Study, remaining_s: float) -> Proposal | None:
+    if study.open_trials:
+        return None
+    limit = study.spec.budget.trials
+    if limit is not None and len(study.trials) >= limit:
+        return None
+    costs = Costs.of(study)
+    group, asked = _last_cycle(study)
+    if group:
+        # Who takes part is settled by the cycles before, so that it cannot change within one.
+        before = _before(study, group)
+        active = _active(before, _members(before, study, costs, remaining_s), group - 1)
+        following = _rest_of_cycle(group, asked, active, costs, remaining_s)
+        if following is not None:
+            return _cycle_proposal(costs, group, following, active, remaining_s)
+    active = _active(study, _members(study, study, costs, remaining_s), group)
+    if not active or group >= _MOST_CYCLES:
+        return None
+    following = _first_of_cycle(group + 1, active, costs, remaining_s)
+    if following is None:
+        return None
+    return _cycle_proposal(costs, group + 1, following, active, remaining_s)
+
+
+def _before(study: Study, group: int) -> Study:
+    return replace(
+        study, trials=tuple(t for t in study.trials if t.stage is not Stage.CONFIRM or t.group < group)
+    )
+
+
+def _last_cycle(study: Study) -> tuple[int, list[Config]]:
+    trials = [t for t in study.trials if t.stage is Stage.CONFIRM]
+    group = max((t.group for t in trials), default=0)
+    return group, [t.config for t in trials if t.group == group]
+
+
+def _members(before: Study, study: Study, costs: Costs, remaining_s: float) -> tuple[Config, ...]:
+    """Finalists by the cycles before, best first; at first as many as three cycles can be paid for."""
+    began = {t.config for t in before.trials if t.stage is Stage.CONFIRM}
+    out = _ruled_out(before)
+    chosen = finalists(before, out=frozenset(out))
+    if began:
+        replaced = bool(out) or _failed(before)
+        return tuple(c for c in chosen if c in began or replaced)
+    whole = remaining_s + sum(t.seconds for t in study.trials if t.stage is Stage.CONFIRM)
+    kept = tuple(chosen)
+    while len(kept) > 1 and _CYCLES * costs.cycle(kept) > whole:
+        kept = kept[:-1]
+    return kept
+
+
+def _failed(study: Study) -> bool:
+    return any(t.failure for t in study.told(Stage.CONFIRM))
+
+
+def _ruled_out(study: Study) -> set[Config]:
+    """Finalists that confirmation has shown to be slower, or worse in loss, beyond doubt."""
+    return {
+        c.config
+        for c in _compared(study)
+        if len(c.logs) >= _CYCLES and (c.speedup.high < 1.0 or c.loss.verdict == "fail")
+    }
+
+
+def _compared(study: Study) -> list[Comparison]:
+    return compare(study) if _confirming(study) else []
+
+
+def _active(study: Study, members: Sequence[Config], cycles: int) -> tuple[Config, ...]:
+    """Members that more cycles can still tell something about; the best is the last to leave."""
+    if cycles < _CYCLES:
+        return tuple(members)
+    compared = {c.config: c for c in _compared(study)}
+    open_ones = [c for c in members if c not in compared or not _settled(compared[c], cycles)]
+    if cycles >= _PLANNED_CYCLES:
+        open_ones = [c for c in open_ones if c == members[0] or len(_logs(compared, c)) < _PLANNED_CYCLES]
+    return tuple(open_ones)
+
+
+def _logs(compared: dict[Config, Comparison], config: Config) -> dict[int, float]:
+    return dict(compared[config].logs) if config in compared else {}
+
+
+def _settled(compared: Comparison, cycles: int) -> bool:
+    speedup = compared.speedup
+    if speedup.n < _CYCLES:
+        return False
+    width = speedup.high - speedup.low
+    if speedup.low > 1.0 and compared.loss.verdict != "unclear":
+        return width <= _CLEAR_WIDTH * speedup.value or width <= _CLEAR_SHARE * (speedup.value - 1.0)
+    return speedup.high < _NO_GAIN and cycles >= _PLANNED_CYCLES - 1
+
+
+def _order(group: int, members: Sequence[Config]) -> list[Config]:
+    line = [_BASE, *members]
+    return line if group % 2 else line[::-1]
+
+
+def _first_of_cycle(group: int, members: Sequence[Config], costs: Costs, remaining_s: float) -> Config | None:
+    """Where the cycle starts; late finalists are left out where the time is short."""
+    order = _order(group, members)
+    if costs.cycle(members[:1]) > remaining_s:
+        return None
+    if group % 2:
+        return order[0]
+    for position, config in enumerate(order[:-1]):
+        if sum(costs.confirming(c) for c in order[position:]) <= remaining_s or config == members[0]:
+            return config
+    return None
+
+
+def _rest_of_cycle(
+    group: int, asked: Sequence[Config], members: Sequence[Config], costs: Costs, remaining_s: float
+) -> Config | None:
+    """The next member of a cycle under way: only such as come after all that were asked in it."""
+    order = _order(group, members)
+    places = [order.index(c) for c in asked if c in order]
+    if not places:
+        return None
+    wanted = order[max(places) + 1 :]
+    needed = [c for c in wanted if c.is_baseline]
+    for config in wanted:
+        after = sum(costs.confirming(c) for c in needed if c != config)
+        if costs.confirming(config) + after <= remaining_s:
+            return config
+    return None
+
+
+def _cycle_proposal(
+    costs: Costs, group: int, config: Config, members: Sequence[Config], remaining_s: float
+) -> Proposal:
+    fidelity = costs.fidelity(Stage.CONFIRM, config, remaining_s=remaining_s, reserve_s=0.0)
+    what = "Your script" if config.is_baseline else "A finalist"
+    reason = f"{what} in confirmation cycle {group}; finalists: {len(members)}."
+    return Proposal(
+        stage=Stage.CONFIRM, config=config, fidelity=fidelity, reason=reason, seed=group + 1, group=group
+    )

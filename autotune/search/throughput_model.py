@@ -1,0 +1,184 @@
+"""How fast is a config likely to be? Learned from screening runs; pure.
+
+A Gaussian process over ln(rate / baseline's rate) with one additive term per knob and a small
+joint one, under two roofs that the wait for data proves: while the loop waits, faster computing
+cannot help beyond the loader's rate, and a loop that never waits gains nothing from its loader.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autotune.core.config import Config
+from autotune.core.pick import amortised, screened
+from autotune.search.linear import Process
+
+if TYPE_CHECKING:
+    from autotune.core.config import Value
+    from autotune.core.measurement import Measurement
+    from autotune.core.space import SearchSpace
+    from autotune.core.study import Study
+
+LOADER_KNOBS = frozenset(
+    {"num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "mp_context", "in_order"}
+)
+"""Knobs that feed the loop and do not compute in it."""
+
+_WAITS = 0.1
+_AMPLITUDES = (0.35, 0.8, 0.1)
+_JOINT = 0.06
+_CONSTANT = 0.1
+_LENGTH = 1.3
+_NOISE = 0.02
+_SLACK = 0.03
+
+Point = tuple["Value | None", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughputModel:
+    """Built by `ThroughputModel.of` for one study at one moment.
+
+    Args:
+        base: Baseline's amortised rate.
+        seen: ln ratio to it by measured config.
+    """
+
+    study: Study
+    space: SearchSpace
+    base: float
+    seen: dict[Config, float]
+    process: Process
+    loader_roof: dict[Config, float]
+    compute_roof: dict[Config, float]
+
+    @classmethod
+    def of(cls, study: Study, space: SearchSpace) -> ThroughputModel | None:
+        """Fit; None as long as the baseline was not measured."""
+        rates = screened(study)
+        base = rates.get(Config(), 0.0)
+        if base <= 0.0:
+            return None
+        seen = {c: math.log(r / base) for c, r in rates.items() if r > 0}
+        kernel = _Kernel.of(space)
+        points = [_point(space, c) for c in seen]
+        process = Process.of(points, list(seen.values()), [_NOISE] * len(points), kernel)
+        loader, compute = _roofs(study, base)
+        return cls(study, space, base, seen, process, loader, compute)
+
+    def predict(self, config: Config) -> tuple[float, float]:
+        """Mean and standard deviation of ln(rate / baseline's rate)."""
+        mean, sd = self.process.predict(_point(self.space, config))
+        roof = self.roof(config)
+        if mean + sd > roof:
+            mean, sd = min(mean, roof), min(sd, max(_SLACK, (roof - mean) / 2 if mean < roof else _SLACK))
+        return mean, sd
+
+    def roof(self, config: Config) -> float:
+        """What ln(rate / baseline's rate) cannot exceed by the waits seen so far; infinite if open."""
+        loader = self.loader_roof.get(loader_part(config), math.inf)
+        compute = self.compute_roof.get(compute_part(config), math.inf)
+        return min(loader, compute) + _SLACK
+
+    def expected_improvement(self, config: Config, incumbent: float) -> float:
+        """Expected gain in ln rate over the incumbent."""
+        mean, sd = self.predict(config)
+        if sd <= 0.0:
+            return max(0.0, mean - incumbent)
+        z = (mean - incumbent) / sd
+        normal = statistics.NormalDist()
+        return sd * (z * normal.cdf(z) + normal.pdf(z))
+
+
+def loader_part(config: Config) -> Config:
+    """The changes that feed the loop."""
+    return Config({k: v for k, v in config.items() if k in LOADER_KNOBS})
+
+
+def compute_part(config: Config) -> Config:
+    """The changes that compute."""
+    return config.without(*LOADER_KNOBS)
+
+
+def wait_frac(study: Study) -> float:
+    """Share of the baseline's time spent waiting for data."""
+    waits = [t.measurement.data_wait_frac for t in study.baseline if t.measurement]
+    return statistics.fmean(waits) if waits else 0.0
+
+
+def _roofs(study: Study, base: float) -> tuple[dict[Config, float], dict[Config, float]]:
+    """Upper bounds of ln ratio by what feeds the loop, and by what computes in it.
+
+    With worker processes, a loop that waits runs at the loader's rate. Without, loading and
+    computing take turns: their times add, and each alone bounds the rate.
+    """
+    loader: dict[Config, float] = {}
+    compute: dict[Config, float] = {}
+    for trial in study.told():
+        m = trial.measurement
+        if m is None or trial.group:
+            continue
+        y, q = _log_ratio(study, m, base), min(0.99, max(0.0, m.data_wait_frac))
+        if y is None:
+            continue
+        if _workers(study, trial.config) > 0:
+            roof = y if q > _WAITS else math.inf
+        else:
+            roof = y - math.log(max(q, 0.01))
+        feed, work = loader_part(trial.config), compute_part(trial.config)
+        loader[feed] = max(loader.get(feed, -math.inf), roof)
+        compute[work] = max(compute.get(work, -math.inf), y - math.log(1.0 - q))
+    return loader, compute
+
+
+def _log_ratio(study: Study, m: Measurement, base: float) -> float | None:
+    rate = amortised(study, m)
+    return math.log(rate / base) if rate > 0 else None
+
+
+def _workers(study: Study, config: Config) -> int:
+    value = config.get("num_workers")
+    if value is None and study.facts is not None and study.facts.run is not None:
+        loader = study.facts.run.loader
+        value = loader.num_workers if loader is not None else 0
+    return int(value) if isinstance(value, int) else 0
+
+
+def _point(space: SearchSpace, config: Config) -> Point:
+    return tuple(config.get(d.knob, d.own) for d in space.dimensions.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """Sum over knobs, ordinal ones smooth along their values, plus a small joint term."""
+
+    amplitudes: tuple[float, ...]
+    ranks: tuple[dict[Value | None, int] | None, ...]
+
+    @classmethod
+    def of(cls, space: SearchSpace) -> _Kernel:
+        start, ratio, floor = _AMPLITUDES
+        dimensions = list(space.dimensions.values())
+        return cls(
+            tuple(max(floor, start * ratio**k) for k in range(len(dimensions))),
+            tuple({v: i for i, v in enumerate(d.values)} if d.ordinal else None for d in dimensions),
+        )
+
+    def __call__(self, a: object, b: object) -> float:
+        assert isinstance(a, tuple)
+        assert isinstance(b, tuple)
+        total, joint = _CONSTANT**2, _JOINT**2
+        for k, (x, y) in enumerate(zip(a, b, strict=True)):
+            likeness = 1.0 if x == y else self._likeness(k, x, y)
+            total += self.amplitudes[k] ** 2 * likeness
+            joint *= likeness if likeness > 0.0 else 0.1
+        return total + joint
+
+    def _likeness(self, k: int, x: Value | None, y: Value | None) -> float:
+        ranks = self.ranks[k]
+        if ranks is None or x not in ranks or y not in ranks:
+            return 0.0
+        return math.exp(-0.5 * ((ranks[x] - ranks[y]) / _LENGTH) ** 2)

@@ -1,0 +1,344 @@
+"""What every knob has to fulfil, as tests: subclass `KnobContract` and say which knob.
+
+```python
+class TestMyKnob(KnobContract):
+    knob = MyKnob()
+```
+
+`FakePatches` stands in for the training process; `example_facts` for scripts and machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+from autotune.apply.choose import choose, way
+from autotune.core.change import Change, Flag
+from autotune.core.config import Config, Value
+from autotune.core.effect import Effect
+from autotune.core.facts import (
+    DeviceFacts,
+    Facts,
+    HostFacts,
+    LoaderFacts,
+    ModelFacts,
+    OptimizerFacts,
+    RunFacts,
+    ScriptFacts,
+    ScriptFlag,
+)
+from autotune.core.wire import dumps, loads
+from autotune.knobs.base import Knob
+
+CPU_HOST = HostFacts(
+    cpus=8,
+    physical_cores=4,
+    memory_bytes=32 << 30,
+    cpu_flags=("avx2", "avx512_bf16"),
+    cxx="/usr/bin/g++",
+)
+GPU_HOST = replace(
+    CPU_HOST,
+    devices=(DeviceFacts(name="NVIDIA H200", uuid="GPU-1", memory_bytes=141 << 30, capability=(9, 0)),),
+)
+LOADER = LoaderFacts(
+    site="train.py:12",
+    batch_size=32,
+    num_workers=0,
+    prefetch_factor=None,
+    pin_memory=False,
+    persistent_workers=False,
+    length=1000,
+    dataset_length=32000,
+    fetch_cpu_frac=0.9,
+)
+CPU_RUN = RunFacts(
+    loader=LOADER,
+    model=ModelFacts(name="Net", has_4d=True),
+    optimizer=OptimizerFacts(name="AdamW", can_fuse=True),
+    samples_source="loader",
+    effective_batch=32,
+    zero_grad_seen=True,
+    reduction="mean",
+    threads=4,
+    values={
+        "batch_size": 32,
+        "accumulation": 1,
+        "precision": "fp32",
+        "tf32": "highest",
+        "compile_mode": "off",
+        "num_workers": 0,
+        "pin_memory": False,
+        "persistent_workers": False,
+        "channels_last": False,
+        "fused_optimizer": False,
+        "threads": 4,
+        "cudnn_benchmark": False,
+    },
+)
+GPU_RUN = replace(CPU_RUN, model=ModelFacts(name="Net", has_4d=True, device="cuda"))
+SCRIPT = ScriptFacts(path="/home/me/train.py", sha256="0" * 64, imports=("torch",))
+
+
+def facts(
+    *,
+    host: HostFacts = CPU_HOST,
+    script: ScriptFacts = SCRIPT,
+    run: RunFacts | None = CPU_RUN,
+    rule: str = "explore",
+) -> Facts:
+    """Facts of a small training loop on a CPU machine, but for what is given."""
+    return Facts(host=host, script=script, run=run, effective_batch_rule=rule)
+
+
+def example_facts() -> Sequence[Facts]:
+    """Scripts and machines that differ in everything a knob may ask about."""
+    flagged = replace(
+        SCRIPT,
+        flags=(
+            ScriptFlag(names=("-b", "--batch-size"), dest="batch_size", kind="int", default=32),
+            ScriptFlag(names=("--workers",), dest="workers", kind="int", default=0),
+            ScriptFlag(names=("--accum-steps",), dest="accum_steps", kind="int", default=1),
+            ScriptFlag(names=("--channels-last",), dest="channels_last", kind="switch", default=False),
+        ),
+    )
+    bare = RunFacts()
+    workers = replace(LOADER, num_workers=4, prefetch_factor=2, random=True, fetch_cpu_frac=0.05)
+    with_workers = replace(CPU_RUN, loader=workers, values={**CPU_RUN.values, "num_workers": 4})
+    normed = replace(CPU_RUN, model=ModelFacts(name="Net", batch_norm=True, dropout=True, has_4d=True))
+    owned = replace(CPU_RUN, owners=("accelerate",), own_autocast=True, own_compile=True, own_scaler=True)
+    return (
+        facts(),
+        facts(run=None),
+        facts(run=bare),
+        facts(script=flagged),
+        facts(host=GPU_HOST, run=GPU_RUN),
+        facts(host=GPU_HOST, run=None),
+        facts(run=with_workers),
+        facts(run=normed),
+        facts(run=owned),
+        facts(rule="keep"),
+        facts(rule="64..512"),
+        facts(host=replace(CPU_HOST, cpu_flags=(), cxx="", cpus=1, physical_cores=1)),
+        facts(run=replace(CPU_RUN, loader=None)),
+        facts(run=replace(CPU_RUN, zero_grad_seen=False)),
+    )
+
+
+class KnobContract:
+    """Tests that hold for every knob; collected by pytest through a subclass named ``Test...``."""
+
+    knob: ClassVar[Knob]
+    facts: ClassVar[Sequence[Facts]] = example_facts()
+
+    def test_it_says_what_it_is(self) -> None:
+        knob = self.knob
+        assert knob.name.isidentifier() and knob.name == knob.name.lower()
+        assert isinstance(knob.effect, Effect)
+        assert knob.summary.endswith(".") or ":" in knob.summary
+        text = type(knob).__doc__ or ""
+        for part in ("Effect:", "Unit:", "Source:"):
+            assert part in text, f"the docstring of {knob.name} lacks {part}"
+
+    def test_its_spellings_are_unique(self) -> None:
+        texts = [spelling.text for spelling in self.knob.spellings]
+        assert len(texts) == len(set(texts))
+        assert bool(texts) is not self.knob.virtual
+
+    def test_its_domain_holds_the_scripts_own_value(self) -> None:
+        for given in self.facts:
+            own, domain = self.knob.own(given), list(self.knob.domain(given))
+            if own is not None and domain:
+                assert any(type(v) is type(own) and v == own for v in domain), (own, domain)
+            assert len(domain) == len({(type(v), v) for v in domain})
+
+    def test_an_ordinal_domain_ascends(self) -> None:
+        for given in self.facts if self.knob.ordinal else ():
+            numbers = [v for v in self.knob.domain(given) if isinstance(v, (int, float))]
+            assert numbers == sorted(numbers) and len(numbers) == len(self.knob.domain(given))
+
+    def test_asis_means_the_scripts_own_value(self) -> None:
+        for given in self.facts:
+            assert self.knob.resolve("asis", given) == self.knob.own(given)
+
+    def test_plain_values_resolve_to_themselves(self) -> None:
+        for given in self.facts:
+            if self.knob.refuse(given) is None:
+                assert [self.knob.resolve(v, given) for v in self.knob.domain(given)] == list(self.knob.domain(given))
+
+    def test_nonsense_resolves_to_nothing(self) -> None:
+        for given in self.facts:
+            assert self.knob.resolve("no such value", given) is None
+            assert self.knob.resolve(-7, given) is None
+
+    def test_a_refusal_is_a_whole_sentence(self) -> None:
+        for reason in self.refusals():
+            assert len(reason.split()) >= 4 and reason.endswith("."), reason
+            assert reason[0].isupper() or reason[0].isdigit() or "(" in reason or reason.split()[0].islower(), reason
+
+    def refusals(self) -> Iterator[str]:
+        """Every refusal that the example facts lead to."""
+        for given in self.facts:
+            found = [self.knob.refuse(given), self.knob.idle(given, (self.knob.name,))]
+            found += [self.knob.refuse_spelling(spelling, given) for spelling in self.knob.spellings]
+            yield from (reason for reason in found if reason is not None)
+
+    def test_facts_raise_its_effect_and_never_lower_it(self) -> None:
+        for given in self.facts:
+            assert self.knob.effect_for(given).rank >= self.knob.effect.rank
+
+    def test_settling_twice_changes_nothing_more(self) -> None:
+        for given, value in self.values():
+            once = self.knob.settle(Config({self.knob.name: value}), given)
+            if isinstance(once, Config):
+                assert self.knob.settle(once, given) == once
+            else:
+                assert once.endswith(".")
+
+    def test_settling_leaves_the_baseline_alone(self) -> None:
+        for given in self.facts:
+            assert self.knob.settle(Config(), given) == Config()
+
+    def test_its_values_survive_the_wire(self) -> None:
+        for given, value in self.values():
+            assert loads(Config, dumps(Config({self.knob.name: value}))) == Config({self.knob.name: value})
+            change = None if self.knob.virtual else way(self.knob, value, given)
+            if isinstance(change, Change):
+                assert loads(Change, dumps(change)) == change
+
+    def test_it_is_applied_or_refused_and_never_both(self) -> None:
+        for given, value in self.values():
+            changes, refusals = choose(Config({self.knob.name: value}), given, {self.knob.name: self.knob})
+            expected = 0 if self.knob.virtual and not refusals else 1
+            assert len(changes) + len(refusals) == expected
+
+    def test_a_flag_is_one_of_the_scripts_own(self) -> None:
+        for given, value in self.values():
+            change = None if self.knob.virtual else way(self.knob, value, given)
+            if isinstance(change, Change) and isinstance(change.spelling, Flag):
+                assert given.script.flag(change.spelling.names[0]) is not None
+
+    def test_what_it_patches_is_read_back_and_can_be_undone(self) -> None:
+        if not any(s.how in ("patch", "keyword") for s in self.knob.spellings):
+            return
+        for given, value in self.values():
+            patches = FakePatches()
+            before = patches.state()
+            self.knob.patch(value, patches)
+            if value != self.knob.own(given):
+                assert self.knob.seen(patches) == value
+            patches.undo()
+            assert patches.state() == before
+
+    def values(self) -> Iterator[tuple[Facts, Value]]:
+        """Every value of the domain under all example facts."""
+        for given in self.facts:
+            for value in self.knob.domain(given):
+                yield given, value
+
+
+class FakePatches:
+    """A training process that does what it is told, and forgets it on `undo`."""
+
+    def __init__(self) -> None:
+        """Begin with torch's own defaults."""
+        self.threads = 4
+        self.matmul = "highest"
+        self.cudnn = SimpleNamespace(benchmark=False)
+        self.done: list[Callable[[], None]] = []
+        self.torch: Any = SimpleNamespace(
+            get_num_threads=lambda: self.threads,
+            set_num_threads=lambda n: setattr(self, "threads", n),
+            get_float32_matmul_precision=lambda: self.matmul,
+            set_float32_matmul_precision=lambda word: setattr(self, "matmul", word),
+            backends=SimpleNamespace(cudnn=self.cudnn),
+        )
+        self.loader = _Loader(self)
+        self.precision = _Word(self, "fp32")
+        self.compile = _Word(self, "off")
+        self.layout = _Switch(self)
+        self.optimizer = _Switch(self)
+        self.accumulation = _Count(self)
+
+    def assign(self, owner: object, attribute: str, value: object) -> None:
+        """Set an attribute and remember the old one."""
+        old = getattr(owner, attribute)
+        self.done.append(lambda: setattr(owner, attribute, old))
+        setattr(owner, attribute, value)
+
+    def call(self, setter: Any, value: object, *, undo: object) -> None:
+        """Call a setter now, and with `undo` later."""
+        setter(value)
+        self.done.append(lambda: setter(undo))
+
+    def undo(self) -> None:
+        """Take back everything, last first."""
+        while self.done:
+            self.done.pop()()
+
+    def state(self) -> tuple[object, ...]:
+        """All that a knob could have changed."""
+        seams = (self.precision.value, self.compile.value, self.layout.value, self.optimizer.value)
+        return (self.threads, self.matmul, self.cudnn.benchmark, dict(self.loader.keywords), *seams, self.accumulation.value)
+
+
+class _Loader:
+    def __init__(self, patches: FakePatches) -> None:
+        self.patches = patches
+        self.keywords: dict[str, Value] = {}
+
+    def override(self, keyword: str, value: Value | None) -> None:
+        old = dict(self.keywords)
+        self.patches.done.append(lambda: (self.keywords.clear(), self.keywords.update(old)) and None)
+        if value is None:
+            self.keywords.pop(keyword, None)
+        else:
+            self.keywords[keyword] = value
+
+    def observed(self, keyword: str) -> Value | None:
+        return self.keywords.get(keyword)
+
+
+class _Word:
+    def __init__(self, patches: FakePatches, value: str) -> None:
+        self.patches = patches
+        self.value = value
+
+    def set(self, word: str) -> None:
+        self.patches.assign(self, "value", word)
+
+    def observed(self) -> str | None:
+        return self.value
+
+
+class _Switch:
+    def __init__(self, patches: FakePatches) -> None:
+        self.patches = patches
+        self.value = False
+
+    def channels_last(self) -> None:
+        self.patches.assign(self, "value", True)
+
+    def fuse(self) -> None:
+        self.patches.assign(self, "value", True)
+
+    def observed(self) -> bool | None:
+        return self.value
+
+
+class _Count:
+    def __init__(self, patches: FakePatches) -> None:
+        self.patches = patches
+        self.value = 1
+
+    def set(self, factor: int) -> None:
+        self.patches.assign(self, "value", factor)
+
+    def observed(self) -> int | None:
+        return self.value
+
+
+__all__ = ["FakePatches", "KnobContract", "example_facts", "facts"]

@@ -1,0 +1,166 @@
+"""``python -m autotune.trial``: runs the user's script in this process, watched and changed by plan.
+
+Only the standard library is imported before the script; what concerns torch waits for the script's
+own import.
+"""
+
+from __future__ import annotations
+
+import builtins
+import faulthandler
+import importlib
+import io
+import os
+import signal
+import sys
+import time
+import traceback
+import types
+from pathlib import Path
+from typing import Any, NoReturn
+
+from autotune.core import wire
+from autotune.protocol.events import Hello
+from autotune.protocol.plan import PLAN_VARIABLE, Plan
+from autotune.trial.channel import Channel
+from autotune.trial.install import Session
+
+_TAIL_LINES = 40
+_MESSAGE_CHARS = 500
+
+
+def main() -> None:
+    """Run the plan that the environment names."""
+    path = os.environ.get(PLAN_VARIABLE)
+    if not path:
+        sys.stderr.write(f"autotune: {PLAN_VARIABLE} names no plan; this module is started by the launcher\n")
+        raise SystemExit(2)
+    plan = wire.loads(Plan, Path(path).read_text(encoding="utf-8"))
+    channel = None
+    if plan.measure and plan.segments:
+        channel = Channel(Path(plan.events_path), plan.nonce)
+        channel.send(Hello(pid=os.getpid(), t_ns=time.perf_counter_ns(), python=sys.version.split()[0]))
+    _register_stacks(plan)
+    session = Session(plan, channel)
+    if plan.shadow_dir and plan.measure:
+        try:
+            importlib.import_module("autotune.trial.shadow").install(plan.protected, plan.shadow_dir)
+        except Exception as error:
+            # Without protection the user's files could be overwritten: better no trial than that.
+            session.faults.note("shadow", error)
+            if channel is not None:
+                session.recorder.broke(
+                    kind="crash_exit", error=type(error).__name__, message=f"the user's files cannot be protected: {error}"
+                )
+    session.begin()
+    if channel is None:
+        _run_freely(plan)
+    else:
+        _run_measured(plan, session)
+
+
+def run_script(plan: Plan) -> None:
+    """Run the script as ``__main__``, as ``python script.py`` would."""
+    sys.argv = [plan.script, *plan.argv]
+    folder = os.path.dirname(os.path.abspath(plan.script))
+    if getattr(sys.flags, "safe_path", False):
+        pass
+    elif sys.path:
+        sys.path[0] = folder
+    else:
+        sys.path.append(folder)
+    with io.open_code(plan.script) as file:
+        code = compile(file.read(), plan.script, "exec")
+    module = types.ModuleType("__main__")
+    module.__dict__.update({"__file__": plan.script, "__builtins__": builtins, "__cached__": None})
+    # It stays the main module until the process ends: exit handlers and pickles look for it.
+    sys.modules["__main__"] = module
+    exec(code, module.__dict__)
+
+
+def _run_freely(plan: Plan) -> None:
+    """Under `apply`: the script's own end is the process's end."""
+    try:
+        run_script(plan)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        _show(error)
+        raise SystemExit(130 if isinstance(error, KeyboardInterrupt) else 1) from None
+
+
+def _run_measured(plan: Plan, session: Session) -> NoReturn:
+    recorder = session.recorder
+    try:
+        run_script(plan)
+    except SystemExit as ending:
+        code = _exit_code(ending)
+        recorder.script_ended(code, "script_exit" if code else "script_end")
+    except BaseException as error:
+        _show(error)
+        recorder.broke(
+            kind=kind_of(error),
+            error=type(error).__name__,
+            message=(str(error).strip().splitlines() or [""])[0][:_MESSAGE_CHARS],
+            tail="".join(_lines(error))[-8000:],
+            code=130 if isinstance(error, KeyboardInterrupt) else 1,
+        )
+    else:
+        recorder.script_ended(0, "script_end")
+    raise AssertionError("the process has ended before this line")
+
+
+def kind_of(error: BaseException) -> str:
+    """Label of the failure kind of an exception that ended the script."""
+    name, text = type(error).__name__, str(error)
+    if name == "OutOfMemoryError" or "CUDA out of memory" in text:
+        return "oom_cuda"
+    if isinstance(error, MemoryError) or "DefaultCPUAllocator" in text or "Cannot allocate memory" in text:
+        return "oom_host"
+    if "CUDA error" in text or "cuDNN error" in text or "CUBLAS_STATUS" in text or name == "AcceleratorError":
+        return "cuda_fatal"
+    return "crash_exit"
+
+
+def _exit_code(ending: SystemExit) -> int:
+    if ending.code is None:
+        return 0
+    if isinstance(ending.code, int):
+        return ending.code & 0xFF
+    sys.stderr.write(f"{ending.code}\n")
+    return 1
+
+
+def _show(error: BaseException) -> None:
+    """The traceback on the script's own stderr, without our frames above it."""
+    try:
+        sys.excepthook(type(error), error, _own_part(error))
+        sys.stderr.flush()
+    except Exception:
+        traceback.print_exception(type(error), error, error.__traceback__)
+
+
+def _own_part(error: BaseException) -> Any:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return trace or error.__traceback__
+
+
+def _lines(error: BaseException) -> list[str]:
+    return traceback.format_exception(type(error), error, _own_part(error))[-_TAIL_LINES:]
+
+
+def _register_stacks(plan: Plan) -> None:
+    """SIGUSR2 writes every thread's stack into the trial's directory."""
+    if not plan.trial_dir or not plan.measure:
+        return
+    try:
+        file = Path(plan.trial_dir, "stacks.txt").open("w", encoding="utf-8")  # noqa: SIM115
+        faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
+    except (OSError, ValueError, AttributeError):
+        return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""Puts the seams in when the script imports torch, carries the changes out, and gathers facts."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune import sdk
+from autotune.core import wire
+from autotune.core.change import Keyword, Patch
+from autotune.core.facts import RunFacts
+from autotune.knobs.registry import builtin
+from autotune.trial.channel import Channel
+from autotune.trial.compiling import Compile
+from autotune.trial.faults import Faults
+from autotune.trial.imports import AfterImport
+from autotune.trial.keywords import Keywords
+from autotune.trial.loader import Loader
+from autotune.trial.losses import Losses
+from autotune.trial.memory import Memory
+from autotune.trial.optimizer import Optimizer
+from autotune.trial.patches import Patches, Undo
+from autotune.trial.readings import Readings
+from autotune.trial.recorder import Recorder
+from autotune.trial.root import Root
+from autotune.trial.seeds import Seeds
+from autotune.trial.state import State
+from autotune.trial.steps import Boundary
+
+if TYPE_CHECKING:
+    from autotune.core.config import Value
+    from autotune.core.measurement import Reading
+    from autotune.protocol.plan import Plan
+
+_QUIET_STEPS = 2
+_DETECT_STEPS = 12
+_VERSIONED = ("torch", "numpy", "torchvision", "accelerate", "lightning", "pytorch_lightning", "transformers", "timm")
+
+
+class Session:
+    """One training process under observation.
+
+    Args:
+        plan: What to run, change and measure.
+        channel: Where events go; None under `apply`.
+    """
+
+    def __init__(self, plan: Plan, channel: Channel | None) -> None:
+        self.plan = plan
+        self.channel = channel
+        self.faults = Faults(Path(plan.trial_dir, "faults.log") if plan.trial_dir else None)
+        self.state = State(self.faults, plan.script)
+        self.hooks = AfterImport()
+        self.undo = Undo()
+        self.knobs = builtin()
+        self.memory = Memory()
+        self.readings = Readings(plan.changes, self.knobs, self.state)
+        self.keywords = Keywords(self.state, self.undo, self.readings)
+        self.patches: Patches | None = None
+        self._loader: Loader | None = None
+        self._root: Root | None = None
+        self._optimizer: Optimizer | None = None
+        self._compile: Compile | None = None
+        self._losses: Losses | None = None
+        self._roots_at = (0, 0)
+        self.recorder = Recorder(
+            self.state,
+            channel,
+            plan.segments[0] if plan.segments else None,
+            self.memory,
+            readings=self.readings.compute,
+            facts=self.facts,
+            settled=self._settled,
+            settle_root=self._settle_root,
+        )
+        self.recorder.hows = {change.knob: change.spelling.how for change in plan.changes}
+        self.boundary = Boundary(self.state, self.recorder)
+
+    def begin(self) -> None:
+        """Register what waits for the script's own imports; imports nothing itself."""
+        if self.plan.measure:
+            seeds = Seeds(self.plan.seed, self.state, self.undo)
+            seeds.begin(self.hooks)
+            self.hooks.on("torch", lambda torch: self._guarded("seeds", lambda: seeds.torch(torch)))
+        self.hooks.on("torch", lambda torch: self._guarded("torch", lambda: self._torch(torch)))
+        self.keywords.watch_owners(self.hooks)
+        for change in self.plan.changes:
+            spelling = change.spelling
+            if isinstance(spelling, Keyword) and not self._by_knob(change.knob, spelling):
+                self.keywords.carry_out(change, spelling, self.hooks)
+        sdk.attach(self)
+
+    def _guarded(self, seam: str, action: Any) -> None:
+        try:
+            action()
+        except Exception as error:
+            self.faults.note(seam, error)
+
+    def _by_knob(self, name: str, spelling: Keyword) -> bool:
+        return name in self.knobs and spelling.target.startswith("torch.")
+
+    def _torch(self, torch: Any) -> None:
+        state, undo = self.state, self.undo
+        loader = Loader(state, undo)
+        compiling = Compile(state, undo, self.hooks, self.channel)
+        root = Root(state, undo, compiling)
+        losses = Losses(state, root)
+        optimizer = Optimizer(state, undo, self.boundary, loader, root, losses)
+        loader.sites = {*self.plan.sites, *(c.site for c in self.plan.changes if c.site)}
+        compiling.on_own.append(root.drop_swapped)
+        loader.install(torch)
+        compiling.install(torch)
+        root.install(torch)
+        losses.install(torch, undo.assign)
+        optimizer.install(torch)
+        self.memory.attach(torch)
+        self._loader, self._root, self._optimizer = loader, root, optimizer
+        self._compile, self._losses = compiling, losses
+        self.boundary.loader, self.boundary.optimizer = loader, optimizer
+        self.recorder.loader = loader
+        self.recorder.skipped_steps = lambda: optimizer.skipped_steps
+        self.recorder.graph_breaks = compiling.graph_breaks
+        self.patches = self.readings.patches = Patches(torch, undo, loader, root, compiling, optimizer)
+        for change in self.plan.changes:
+            spelling = change.spelling
+            if isinstance(spelling, Patch) or (
+                isinstance(spelling, Keyword) and self._by_knob(change.knob, spelling)
+            ):
+                self._patch(change.knob, change.value)
+
+    def _patch(self, name: str, value: Value) -> None:
+        knob = self.knobs.get(name)
+        if knob is None or self.patches is None:
+            self.state.refusals[name] = f"No knob is called {name}."
+            return
+        try:
+            knob.patch(value, self.patches)
+        except Exception as error:
+            self.state.refusals[name] = f"{type(error).__name__}: {error}"
+            self.faults.note(f"patch:{name}", error)
+
+    # sdk
+
+    def sdk_step(self, samples: int | None, loss: object) -> None:
+        """`autotune.sdk.step`."""
+        try:
+            self.boundary.sdk_step(samples, loss)
+        except Exception as error:
+            self.faults.note("sdk", error)
+
+    def sdk_value(self, name: str, default: Value) -> Value:
+        """`autotune.sdk.value`: what the plan wants under this name."""
+        for change in self.plan.changes:
+            if change.knob == name:
+                self.readings.asked[name] = change.value
+                return change.value
+        return default
+
+    # Settling
+
+    def _settle_root(self, steps: int) -> bool:
+        """No new root for two steps, or there is none to wait for."""
+        root = self._root
+        if root is None:
+            return True
+        if not root.detecting:
+            return True
+        count, since = self._roots_at
+        if len(root.calls) != count:
+            self._roots_at = (len(root.calls), steps)
+            return False
+        if steps - since < _QUIET_STEPS and steps < _DETECT_STEPS:
+            return False
+        root.settle()
+        return True
+
+    def _settled(self, readings: tuple[Reading, ...], final: bool) -> None:
+        if self._root is not None and not final:
+            self._root.probe = 1
+        if final and self.plan.status_path:
+            self._guarded("status", lambda: self._write_status(readings))
+
+    def _write_status(self, readings: tuple[Reading, ...]) -> None:
+        path = Path(self.plan.status_path)
+        part = path.with_name(path.name + ".part")
+        part.write_text(json.dumps(wire.to_wire(readings)), encoding="utf-8")
+        part.replace(path)
+
+    # Facts
+
+    def facts(self) -> RunFacts:
+        """Everything the run has shown so far."""
+        torch = sys.modules.get("torch")
+        versions = {"python": platform.python_version()}
+        for name in _VERSIONED:
+            version = getattr(sys.modules.get(name), "__version__", None)
+            if version is not None:
+                versions[name] = str(version)
+        loader, root, optimizer = self._loader, self._root, self._optimizer
+        compiling, losses, state = self._compile, self._losses, self.state
+        if torch is None or loader is None or root is None or optimizer is None or compiling is None or losses is None:
+            return RunFacts(versions=versions, values=self.readings.values(), owners=tuple(self.keywords.owners))
+        built = loader.facts()
+        batch = loader.observed("batch_size")
+        steps = max(1, state.steps)
+        per_step = self.boundary.backward_total / steps
+        values = self.readings.values()
+        effective = values.get("effective_batch")
+        if not isinstance(effective, int) and isinstance(batch, int):
+            effective = round(batch * max(1.0, per_step)) if not optimizer.closure else batch
+        return RunFacts(
+            loader=built,
+            model=root.facts(),
+            optimizer=optimizer.facts(),
+            samples_source="loader" if built is not None else ("input" if root.calls else "none"),
+            effective_batch=effective if isinstance(effective, int) else None,
+            backward_per_step=per_step,
+            own_accumulation=per_step > 1.5
+            and optimizer.accumulation.factor == 1
+            and len(optimizer.stepped) == 1
+            and not optimizer.closure,
+            zero_grad_seen=optimizer.zero_grad_seen,
+            reduction=losses.reduction,
+            bce_outside=losses.bce_outside,
+            own_autocast=root.own_autocast,
+            own_scaler=optimizer.own_scaler,
+            own_compile=compiling.own,
+            owners=tuple(self.keywords.owners),
+            threads=int(torch.get_num_threads()),
+            scheduler_per_step=optimizer.scheduler_per_step,
+            input_shapes_vary=root.shapes_vary(),
+            explicit_backward_gradient=optimizer.explicit_gradient,
+            values=values,
+            versions=versions,
+        )

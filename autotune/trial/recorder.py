@@ -1,0 +1,481 @@
+"""When warm-up ends, when the window is long enough, and the end of the process.
+
+Nothing here raises into the script. A measured process ends at once from the boundary: `Closed` and
+`Done` are on disk before, and no handler, join or bare ``except`` of the script can get in between.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from autotune.core import stats
+from autotune.core.measurement import LossPoint, Reading
+from autotune.protocol.events import Broke, Closed, Done, Seen
+from autotune.trial.state import ALLOCATOR, COMPILE, EVALUATION, NEW_SHAPE
+from autotune.trial.steps import read_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autotune.core.facts import RunFacts
+    from autotune.core.trial import Segment
+    from autotune.trial.channel import Channel, Row
+    from autotune.trial.loader import Loader
+    from autotune.trial.memory import DeviceClock, Memory
+    from autotune.trial.state import State
+
+SETTLE_STEPS = 3
+REJECT_STEPS = 6
+_GROWTH = 1.3
+_MAX_RESTARTS = 3
+_LOSS_POINTS = 300
+_FEWEST_STEPS = 6
+_FEWEST_BLOCKS = 3
+_DEADLINE_FRAC = 0.92
+_LEVELS = 8
+
+
+class Recorder:
+    """Records one segment of one process.
+
+    Args:
+        state: Shared counters.
+        channel: The event file; None under `apply`.
+        segment: What to measure; None under `apply`.
+        memory: Allocator figures.
+        readings: Computes the status of every knob now.
+        facts: Computes what the run showed; called outside timed windows only.
+        settled: Called once when detection has settled, with the readings.
+        settle_root: Ends the detection of roots.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        channel: Channel | None,
+        segment: Segment | None,
+        memory: Memory,
+        *,
+        readings: Callable[[], tuple[Reading, ...]],
+        facts: Callable[[], RunFacts],
+        settled: Callable[[tuple[Reading, ...], bool], None],
+        settle_root: Callable[[int], bool],
+    ) -> None:
+        self._state = state
+        self._channel = channel
+        self._segment = segment
+        self._memory = memory
+        self._readings = readings
+        self._facts = facts
+        self._on_settled = settled
+        self._settle_root = settle_root
+        self.loader: Loader | None = None
+        self._clock: DeviceClock | None = None
+        self._began_ns = time.perf_counter_ns()
+        self._settled = False
+        self._accepted = False
+        self._first_step_ns = 0
+        self._losses: list[tuple[int, Any, int]] = []
+        self._batches = 0
+        self._event_ns = 0
+        self._levels: deque[int] = deque(maxlen=_LEVELS)
+        self._restarts = 0
+        self._begin_ns = 0
+        self._rows: list[tuple[int, int, int, int]] = []
+        self._next_check_ns = 0
+        self._checked_ns = 0
+        self._ready_begin: int | None = None
+        self._decided: tuple[str, int, int | None] | None = None
+        self._compile_before_ns = 0
+
+    @property
+    def phase(self) -> str:
+        """``import``, ``setup``, ``warmup`` or ``window``."""
+        if self._begin_ns:
+            return "window"
+        if self._state.steps:
+            return "warmup"
+        return "setup" if self.loader is not None else "import"
+
+    def restart(self) -> None:
+        """Warm up again: something changed that the window must not contain."""
+        self._begin_ns = 0
+        self._rows = []
+        self._batches = 0
+        self._levels.clear()
+        self._event_ns = time.perf_counter_ns()
+
+    def step(self, row: Row, loss: Any, batches: int) -> None:
+        """One step has ended."""
+        if self._channel is None or self._segment is None:
+            if not self._accepted:
+                self._settle_steps()
+            return
+        if not self._first_step_ns:
+            self._first_step_ns = row[0]
+            self._event_ns = row[0]
+        self._emit(self._channel, row)
+        if loss is not None:
+            self._losses.append((self._state.samples_total, loss, row[0]))
+        if self._decided is not None:
+            self._wait_for_loss(row[0])
+        elif self._begin_ns:
+            self._in_window(row)
+        else:
+            self._warm_up(row, batches)
+
+    def _emit(self, channel: Channel, row: Row) -> None:
+        if self._memory.on_cuda:
+            if self._clock is None:
+                self._clock = self._memory.clock()
+            if self._clock is not None:
+                self._clock.mark(row)
+                for finished in self._clock.finished():
+                    channel.step(finished)
+                return
+        channel.step(row)
+
+    # Detection
+
+    def _settle_steps(self) -> bool:
+        """Whether detection has settled and nothing speaks against the requested knobs so far."""
+        steps = self._state.steps
+        if steps < SETTLE_STEPS or not self._settle_root(steps):
+            return False
+        if not self._settled:
+            self._settled = True
+            self._on_settled((), False)
+            if self._channel is not None:
+                self._channel.send(Seen(facts=self._facts()))
+            self.restart()
+        if self._accepted:
+            return True
+        readings = self._readings()
+        late = steps >= REJECT_STEPS
+        unfit = [r for r in readings if r.wanted is not None and r.status != "applied"]
+        if not unfit:
+            self._accepted = True
+        elif late and any(r.status == "refused" for r in unfit):
+            self.reject(readings)
+        elif late and (self._channel is not None or steps >= 4 * REJECT_STEPS):
+            self._accepted = True
+            if self._channel is None:
+                self.reject(readings)
+        if self._accepted:
+            self._on_settled(readings, True)
+        return self._accepted
+
+    def reject(self, readings: Sequence[Reading]) -> None:
+        """End the process: a knob that was asked for is not what the process does."""
+        self._on_settled(tuple(readings), True)
+        bad = next(r for r in readings if r.wanted is not None and r.status != "applied")
+        if self._channel is None:
+            sys.stderr.write(f"autotune: {bad.knob}={bad.wanted} was not applied: {bad.reason}\n")
+            sys.stderr.flush()
+            os._exit(6)
+        self.broke(
+            kind="config_rejected", message=bad.reason, knob=bad.knob, how=self._how(bad.knob), readings=tuple(readings)
+        )
+
+    def _how(self, knob: str) -> str:
+        return self.hows.get(knob, "")
+
+    hows: dict[str, str] = {}
+
+    # Warm-up
+
+    def _warm_up(self, row: Row, batches: int) -> None:
+        if not self._settle_steps():
+            return
+        if row[5] & (COMPILE | NEW_SHAPE):
+            self.restart()
+            return
+        if self._batches == 0 and self._event_ns > row[0]:
+            self._event_ns = row[0]
+        self._batches += max(batches, 0 if self.loader is not None and self.loader.train else 1)
+        ready = self.loader.ready() if self.loader is not None else None
+        if ready is not None:
+            self._levels.append(ready)
+        if self._may_open(row[0]):
+            self._open(row[0])
+
+    def _may_open(self, now: int) -> bool:
+        assert self._segment is not None
+        fidelity = self._segment.fidelity
+        spent_s = (now - self._event_ns) / 1e9
+        need = self.loader.queue_batches() if self.loader is not None else 3
+        if self._batches < need or spent_s < min(0.5, 0.2 * fidelity.min_window_s):
+            return False
+        if self._batches > 10 * need and spent_s > 0.25 * fidelity.max_window_s:
+            return True
+        levels = list(self._levels)
+        if len(levels) < _LEVELS:
+            return not levels
+        half = _LEVELS // 2
+        late = sum(levels[half:]) / half
+        return late <= 1.0 or late >= sum(levels[:half]) / half - 0.5
+
+    def _open(self, now: int) -> None:
+        assert self._segment is not None
+        if self._memory.on_cuda:
+            self._memory.synchronise()
+            self._read_losses()
+            self._memory.grew()
+            now = time.perf_counter_ns()
+        self._begin_ns = now
+        self._compile_before_ns = self._state.compile_ns
+        self._ready_begin = self.loader.ready() if self.loader is not None else None
+        self._next_check_ns = now + int(self._segment.fidelity.min_window_s * 1e9)
+
+    # Window
+
+    def _in_window(self, row: Row) -> None:
+        assert self._segment is not None
+        mark = row[5]
+        if mark & COMPILE and self._restarts < _MAX_RESTARTS:
+            self._restarts += 1
+            self.restart()
+            return
+        self._rows.append((row[0], row[1], row[2], mark))
+        if row[0] < self._next_check_ns:
+            return
+        fidelity = self._segment.fidelity
+        spent_s = (row[0] - self._begin_ns) / 1e9
+        if self._memory.on_cuda and self._memory.grew() and self._rows:
+            self._rows[-1] = (row[0], row[1], row[2], mark | ALLOCATOR)
+        if self._past_deadline(row[0]):
+            self._decide("limit", row[0])
+        elif spent_s >= fidelity.max_window_s and len(self._rows) >= _FEWEST_BLOCKS:
+            self._decide("limit", row[0])
+        elif len(self._rows) >= fidelity.min_steps and self._tight():
+            self._decide("tight", row[0])
+        else:
+            step_ns = (row[0] - self._begin_ns) // max(1, len(self._rows))
+            wanted = self._begin_ns + int(spent_s * _GROWTH * 1e9)
+            limit = self._begin_ns + int(fidelity.max_window_s * 1e9)
+            self._next_check_ns = max(row[0] + step_ns // 2, min(wanted, limit))
+
+    def _blocks(self) -> tuple[tuple[int, ...], tuple[stats.Block, ...]]:
+        """Ends of the first step of each block (ns), and the blocks; evaluation apart from the rest."""
+        assert self._segment is not None
+        rows = self._rows
+        begins = [self._begin_ns, *(r[0] for r in rows[:-1])]
+        marked = sum(1 for r in rows if r[3] & EVALUATION)
+        spoils = COMPILE | (EVALUATION if 2 * marked <= len(rows) else 0)
+        min_block_s = min(0.25, self._segment.fidelity.min_window_s / 8)
+        blocks = stats.form_blocks(
+            [b / 1e9 for b in begins],
+            [r[0] / 1e9 for r in rows],
+            [r[2] for r in rows],
+            [r[1] / 1e9 for r in rows],
+            [bool(r[3] & spoils) for r in rows],
+            min_block_s=min_block_s,
+            min_steps=max(1, self._workers()),
+        )
+        firsts: list[int] = []
+        index = 0
+        for block in blocks:
+            firsts.append(begins[index])
+            index += block.steps
+        return tuple(firsts), blocks
+
+    def _workers(self) -> int:
+        found = self.loader.observed("num_workers") if self.loader is not None else None
+        return int(found) if found else 1
+
+    def _tight(self) -> bool:
+        assert self._segment is not None
+        _, blocks = self._blocks()
+        if len(blocks) < _FEWEST_BLOCKS:
+            return False
+        width = self._estimate_width(blocks)
+        return width <= self._segment.fidelity.target_width
+
+    def _estimate_width(self, blocks: Sequence[stats.Block]) -> float:
+        per_step = not any(block.samples for block in blocks)
+        estimate = stats.window_estimate(blocks, unit="s" if per_step else "samples/s", per_step=per_step)
+        return estimate.relative_width
+
+    def _decide(self, ended: str, now: int) -> None:
+        """The window is over; the run goes on only for the loss guard."""
+        if self._memory.on_cuda:
+            self._memory.synchronise()
+            now = time.perf_counter_ns()
+        ready = self.loader.ready() if self.loader is not None else None
+        self._decided = (ended, now, ready)
+        self._wait_for_loss(now)
+
+    def _wait_for_loss(self, now: int) -> None:
+        assert self._segment is not None
+        wanted = self._segment.fidelity.loss_samples
+        if self._state.samples_total >= wanted or not self._losses or self._past_deadline(now):
+            self._close("measured")
+
+    def _past_deadline(self, now: int) -> bool:
+        assert self._segment is not None
+        return (now - self._began_ns) / 1e9 > self._segment.fidelity.deadline_s * _DEADLINE_FRAC
+
+    # Ends
+
+    def _close(self, why: str) -> None:
+        self._send_closed()
+        self.done(why)
+
+    def _send_closed(self) -> None:
+        assert self._channel is not None and self._segment is not None and self._decided is not None
+        ended, end_ns, ready_end = self._decided
+        self._drain()
+        trace = self._trace()
+        readings = self._readings()
+        if any(r.wanted is not None and r.status != "applied" for r in readings):
+            self.reject(readings)
+        firsts, blocks = self._blocks()
+        rates = [b.samples / b.seconds if b.samples else b.steps / b.seconds for b in blocks if b.seconds > 0]
+        cut, steady = stats.steady_start(rates) if len(rates) == len(blocks) else (0, "steady")
+        facts = self._facts()
+        self._channel.send(Seen(facts=facts))
+        self._channel.send(
+            Closed(
+                trial=self._segment.trial,
+                begin_ns=firsts[cut] if cut < len(firsts) else self._begin_ns,
+                end_ns=end_ns,
+                ended=ended,
+                steady=steady,
+                first_step_ns=self._first_step_ns,
+                compile_s=self._compile_before_ns / 1e9,
+                loss=trace,
+                readings=readings,
+                allocator_peak_bytes=self._memory.peak_bytes(),
+                ready_begin=self._ready_begin,
+                ready_end=ready_end,
+                skipped_scaler_steps=self.skipped_steps(),
+                graph_breaks=self.graph_breaks(),
+                counters={
+                    "samples_total": float(self._state.samples_total),
+                    "micro_steps": float(self._state.micro_steps),
+                    "restarts": float(self._restarts),
+                    "compile_events": float(self._state.compile_events),
+                    "faults": float(len(self._state.faults.off)),
+                },
+            )
+        )
+
+    def skipped_steps(self) -> int:
+        """Steps that a gradient scaler skipped; set where there is torch."""
+        return 0
+
+    def graph_breaks(self) -> int:
+        """Graph breaks of dynamo; set where there is torch."""
+        return 0
+
+    def _drain(self) -> None:
+        if self._clock is not None and self._channel is not None:
+            self._memory.synchronise()
+            for row in self._clock.finished():
+                self._channel.step(row)
+        self._read_losses()
+
+    def _read_losses(self) -> None:
+        self._losses = [(s, read_loss(v), t) for s, v, t in self._losses]
+
+    def _trace(self) -> tuple[LossPoint, ...]:
+        """The loss from the first step on, bins of equal step counts; ends the trial where it broke."""
+        points = self._losses
+        if points and not all(math.isfinite(p[1]) for p in points[-2:]):
+            self.diverged(points[-1][1])
+        begin = self._state.began_ns or self._first_step_ns
+        size = max(1, -(-len(points) // _LOSS_POINTS))
+        thin: list[LossPoint] = []
+        for index in range(0, len(points), size):
+            part = points[index : index + size]
+            loss = math.fsum(p[1] for p in part) / len(part)
+            thin.append(LossPoint(samples=part[-1][0], loss=loss, t_s=(part[-1][2] - begin) / 1e9))
+        return tuple(thin)
+
+    def script_ended(self, code: int, why: str) -> None:
+        """The script came to its end before the window did: close what is there, or only say so."""
+        if self._channel is None:
+            return
+        if self._decided is None and self._begin_ns and code == 0:
+            enough = len(self._rows) >= _FEWEST_STEPS
+            if enough and len(self._blocks()[1]) >= _FEWEST_BLOCKS:
+                self._decided = ("script_end", self._rows[-1][0], None)
+                self._send_closed()
+        elif self._decided is not None and code == 0:
+            self._send_closed()
+        elif self._state.steps and code == 0:
+            self._drain()
+            readings = self._readings()
+            if any(r.status == "refused" for r in readings if r.wanted is not None):
+                self.reject(readings)
+            if not self._settled:
+                self._channel.send(Seen(facts=self._facts()))
+        self.done(why, code)
+
+    def diverged(self, loss: float) -> None:
+        """The loss is no number any more."""
+        if self._channel is None:
+            return
+        self.broke(kind="diverged", message=f"the loss became {loss}", readings=self._safe_readings())
+
+    def _safe_readings(self) -> tuple[Reading, ...]:
+        try:
+            return self._readings()
+        except Exception:
+            return ()
+
+    def broke(
+        self,
+        *,
+        kind: str,
+        message: str,
+        error: str = "",
+        tail: str = "",
+        knob: str = "",
+        how: str = "",
+        readings: tuple[Reading, ...] = (),
+        code: int = 1,
+    ) -> NoReturn:
+        """Write `Broke` and end the process."""
+        assert self._channel is not None
+        peak = None
+        try:
+            peak = self._memory.peak_bytes()
+        except Exception as fault:
+            self._state.faults.note("memory", fault)
+        self._channel.send(
+            Broke(
+                kind=kind,
+                error=error,
+                message=message,
+                tail=tail,
+                phase=self.phase,
+                steps=self._state.steps,
+                knob=knob,
+                how=how,
+                peak_bytes=peak,
+                readings=readings,
+            )
+        )
+        self._leave(code)
+
+    def done(self, why: str, code: int = 0) -> NoReturn:
+        """Write `Done` and end the process."""
+        assert self._channel is not None
+        self._channel.send(Done(why=why, steps=self._state.steps, code=code))
+        self._leave(code)
+
+    def _leave(self, code: int) -> NoReturn:
+        assert self._channel is not None
+        self._channel.close()
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except Exception:
+                continue
+        os._exit(code)

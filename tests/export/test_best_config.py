@@ -1,0 +1,227 @@
+"""best.yaml: what is written is what is read, and nothing is ever lost."""
+
+import math
+import re
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.core.change import Keyword
+from autotune.core.measurement import Estimate
+from autotune.errors import UsageError
+from autotune.export import best_config
+from autotune.export.best_config import (
+    BestConfig,
+    build_best,
+    core_changes,
+    differences,
+    parse,
+    read_best,
+    redacted,
+    render,
+    save,
+    write_best,
+)
+from study_fakes import BEST, changes_of, facts, good_answer, no_answer, pick, ratio, spec, study
+
+
+def built(**fields):
+    return build_best(study(**fields), good_answer(), changes_of)
+
+
+def test_what_is_written_is_read_back_equal(tmp_path):
+    path = tmp_path / "best.yaml"
+    written = write_best(path, study(), good_answer(), changes_of, gains_of=lambda config: {"precision": 0.25})
+    assert read_best(path) == written
+    assert [c.name for c in tmp_path.iterdir()] == ["best.yaml"]
+
+
+def test_the_changes_come_back_as_they_were():
+    best = parse(render(built()), source="best.yaml")
+    assert core_changes(best.picks["best"]) == changes_of(BEST)
+
+
+def test_a_keyword_on_another_module_keeps_its_defining_module():
+    def moved(config):
+        return [
+            type(c)(knob=c.knob, value=c.value, spelling=Keyword("a.b.C", "x", "a._b"), site=c.site)
+            for c in changes_of(config)
+        ]
+
+    best = parse(render(build_best(study(), good_answer(), moved)), source="best.yaml")
+    assert core_changes(best.picks["safe"])[0].spelling == Keyword("a.b.C", "x", "a._b")
+
+
+def test_knobs_of_a_pick_are_complete():
+    knobs = built().picks["safe"].knobs
+    assert knobs == {"num_workers": 4, "precision": "fp32", "batch_size": 32, "threads": 1, "compile_mode": "off"}
+
+
+def test_the_first_line_says_how_to_apply_it():
+    first = render(built(), name="fast.yaml").splitlines()[0]
+    assert first == "# Made by autotune 0.1.0. Apply: autotune apply fast.yaml -- python train.py"
+
+
+def test_without_a_gain_the_first_line_says_so_and_the_picks_are_the_baseline():
+    best = build_best(study(better=False), no_answer(), changes_of)
+    assert "Nothing beats your script" in render(best).splitlines()[0]
+    assert best.picks["best"].changes == []
+    assert best.picks["best"].speedup.value == 1.0
+    assert not best.is_better
+
+
+def test_texts_that_yaml_would_read_otherwise_are_quoted():
+    text = render(built(spec=spec(args=("--mode", "no", "--lr", "1e-3", "--x", "off", "0x10", "1_000", "12:30", "null"))))
+    argv = next(line for line in text.splitlines() if "argv" in line)
+    for word in ("no", "1e-3", "off", "0x10", "1_000", "12:30", "null"):
+        assert f'"{word}"' in argv
+    # Readers of both YAML 1.1 and 1.2 agree then.
+    assert yaml.safe_load(text)["study"]["argv"] == parse(text, source="x").study.argv
+
+
+def test_an_existing_file_is_kept_beside(tmp_path):
+    path = tmp_path / "best.yaml"
+    path.write_text("mine\n")
+    write_best(path, study(), good_answer(), changes_of)
+    other = study(spec=spec(study_id="01KAK2M7Q4ZC0V9X3T5R8W6Y1C"))
+    write_best(path, other, good_answer(), changes_of)
+    assert (tmp_path / "best.1.yaml").read_text() == "mine\n"
+    assert read_best(tmp_path / "best.2.yaml").study.id.endswith("1B")
+    assert read_best(path).study.id.endswith("1C")
+
+
+def test_an_unedited_file_of_the_same_study_is_replaced(tmp_path):
+    path = tmp_path / "best.yaml"
+    write_best(path, study(better=False), no_answer(), changes_of)
+    write_best(path, study(), good_answer(), changes_of)
+    assert [c.name for c in tmp_path.iterdir()] == ["best.yaml"]
+
+
+def test_an_edited_file_of_the_same_study_is_kept(tmp_path):
+    path = tmp_path / "best.yaml"
+    write_best(path, study(), good_answer(), changes_of)
+    path.write_text(path.read_text().replace("pick: best", "pick: safe"))
+    write_best(path, study(), good_answer(), changes_of)
+    assert read_best(tmp_path / "best.1.yaml").pick == "safe"
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "best.yaml"
+    path.write_text("mine\n")
+    monkeypatch.setattr(best_config.os, "fsync", lambda _fd: (_ for _ in ()).throw(OSError(28, "no space")))
+    with pytest.raises(OSError, match="no space"):
+        write_best(path, study(), good_answer(), changes_of)
+    assert path.read_text() == "mine\n"
+    assert [c.name for c in tmp_path.iterdir()] == ["best.yaml"]
+
+
+def test_text_that_does_not_read_back_as_meant_is_not_written(tmp_path, monkeypatch):
+    path = tmp_path / "best.yaml"
+    other = built(spec=spec(label="another"))
+    monkeypatch.setattr(best_config, "parse", lambda text, source: other)
+    with pytest.raises(UsageError, match="read back"):
+        save(path, built())
+    assert not path.exists()
+
+
+def test_infinite_interval_ends_are_left_out():
+    once = Estimate(value=1.5, low=-math.inf, high=math.inf, n=1, unit="ratio")
+    best = build_best(study(), good_answer(best=pick("best", BEST, once)), changes_of)
+    assert best.picks["best"].speedup.low is None
+    assert "inf" not in render(best)
+    assert parse(render(best), source="x") == best
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message", "hint"),
+    [
+        ("\npick:", "\npik:", 'unknown key "pik"', 'Did you mean "pick"?'),
+        ("pick: best", "pick: bets", "pick:", "bets"),
+        ("autotune.config/v1", "autotune.config/v2", "v2 is not one", "install"),
+        ("autotune.config/v1", "autotune.space/v1", "schema is 'autotune.space/v1'", "is this a file"),
+        ("trial: 3", "trial: three", "picks.best.trial", "three"),
+        ("how: flag", "how: telepathy", "changes.0.how", "telepathy"),
+        ("pick: best", "pick: best\npick: safe", "twice", ""),
+        ("pick: best", "pick: !!python/name:os.system best", "tags are not allowed", ""),
+    ],
+)
+def test_a_wrong_file_is_refused_with_what_and_where(before, after, message, hint):
+    text = render(built())
+    assert before in text
+    with pytest.raises(UsageError) as caught:
+        parse(text.replace(before, after, 1), source="best.yaml")
+    assert message in caught.value.message
+    assert "best.yaml" in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_unknown_keys_of_a_newer_minor_version_are_passed_over():
+    text = render(built()).replace("autotune.config/v1", "autotune.config/v1.7").replace("\npick:", "\nnew: [1]\npick:")
+    text = text.replace("trial: 3", "trial: 3\n    shiny: 1", 1)
+    best = parse(text, source="best.yaml")
+    assert best.picks["best"].trial == 3
+
+
+@pytest.mark.parametrize("text", ["", "[1, 2]", "just words", "a: [", "\x00"])
+def test_what_is_no_mapping_is_refused(text):
+    with pytest.raises(UsageError):
+        parse(text, source="best.yaml")
+
+
+def test_a_missing_file_and_a_binary_one_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="No such file"):
+        read_best(tmp_path / "no.yaml")
+    (tmp_path / "bin.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="UTF-8"):
+        read_best(tmp_path / "bin.yaml")
+
+
+def test_a_pick_that_is_not_there_is_refused():
+    with pytest.raises(UsageError) as caught:
+        built().chosen("fastest")
+    assert "best, safe" in caught.value.hint
+
+
+def test_differences_name_the_part():
+    best, here = built(), facts().host
+    assert differences(best, here, torch="2.13.0", script_sha256="ab" * 32) == {}
+    assert set(differences(best, here, torch="2.9.0", script_sha256="cd" * 32)) == {"torch", "script"}
+    assert differences(best, here, torch=None, script_sha256="ab" * 32) == {}
+
+
+def test_secrets_do_not_reach_the_file():
+    environ = {"HF_TOKEN": "hf_canary_123", "HOME_KEY_DIR": "/some/folder", "A_KEY": "short"}
+    args = ["--api-key", "canary-a", "--hf-token=canary-b", "--wandb-token", "canary-c", "url?t=hf_canary_123"]
+    assert redacted(args, environ) == [
+        "--api-key", "<redacted>", "--hf-token=<redacted>", "--wandb-token", "<redacted>", "url?t=<redacted:HF_TOKEN>",
+    ]  # fmt: skip
+    assert redacted(["--max-tokens", "64", "--tokenizer", "bpe"], environ) == ["--max-tokens", "64", "--tokenizer", "bpe"]
+
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=12)
+VALUES = st.one_of(
+    st.booleans(), st.integers(-(10**12), 10**12), st.floats(allow_nan=False, allow_infinity=False), WORDS
+)
+
+
+@given(
+    argv=st.lists(st.one_of(WORDS, st.sampled_from(["off", "NO", "1e-3", ".5", "=", "<<", "- a", "# b", "a: b", " x "]))),
+    knobs=st.dictionaries(WORDS, VALUES, max_size=4),
+    speedup=st.floats(0.01, 100.0),
+)
+def test_any_content_survives_the_file(argv, knobs, speedup):
+    data = build_best(study(), good_answer(best=pick("best", BEST, ratio(speedup))), changes_of).data()
+    data["study"]["argv"] = argv
+    data["picks"]["best"]["knobs"] = knobs
+    best = BestConfig.model_validate(data)
+    again = parse(render(best), source="best.yaml")
+    assert again == best
+    assert [type(v) for v in again.picks["best"].knobs.values()] == [type(v) for v in knobs.values()]
+
+
+def test_the_file_is_readable(tmp_path):
+    lines = render(built()).splitlines()
+    assert max(map(len, lines)) < 400
+    assert any(re.match(r"    speedup: \{value: 2.0, low: 1.95, high: 2.05, n: 6, unit: ratio\}", line) for line in lines)

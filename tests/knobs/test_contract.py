@@ -1,0 +1,62 @@
+"""Every built-in knob fulfils the contract."""
+
+import pytest
+
+from autotune.errors import UsageError
+from autotune.knobs import registry
+from autotune.knobs.precision import Precision
+from autotune.knobs.registry import builtin, named
+from autotune.testing.knobs import KnobContract
+
+for _knob in builtin().values():
+    _name = f"Test{type(_knob).__name__}"
+    globals()[_name] = type(_name, (KnobContract,), {"knob": _knob, "__module__": __name__})
+
+
+def test_every_knob_of_the_first_release_is_there() -> None:
+    assert set(builtin()) == {
+        "batch_size", "accumulation", "effective_batch", "precision", "tf32", "num_workers", "prefetch_factor",
+        "pin_memory", "persistent_workers", "compile_mode", "channels_last", "fused_optimizer", "threads",
+        "cudnn_benchmark",
+    }
+
+
+def test_two_knobs_of_one_name_are_an_error() -> None:
+    with pytest.raises(UsageError, match='two knobs are called "precision"'):
+        named([Precision(), Precision()])
+
+
+class _Point:
+    name, value = "mine", "mine:thing"
+
+    def __init__(self, thing: object) -> None:
+        self.thing = thing
+
+    def load(self) -> object:
+        if isinstance(self.thing, Exception):
+            raise self.thing
+        return self.thing
+
+
+class Extra(Precision):
+    """A knob of another package: it exists for this test alone.
+
+    Effect: NUMERIC. Unit: none. Source: none.
+    """
+
+    name = "extra"
+
+
+@pytest.mark.parametrize(
+    ("thing", "message"),
+    [(int, "is no Knob class"), (ImportError("gone"), "cannot be loaded: gone"), (Precision, "two knobs are called")],
+)
+def test_a_bad_entry_point_is_a_usage_error_that_names_it(monkeypatch, thing, message) -> None:
+    monkeypatch.setattr(registry.metadata, "entry_points", lambda group: [_Point(thing)])
+    with pytest.raises(UsageError, match=message):
+        builtin.__wrapped__()
+
+
+def test_knobs_of_other_packages_come_last(monkeypatch) -> None:
+    monkeypatch.setattr(registry.metadata, "entry_points", lambda group: [_Point(Extra)])
+    assert list(builtin.__wrapped__())[-1] == "extra"

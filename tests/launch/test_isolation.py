@@ -1,0 +1,169 @@
+"""A trial may do what it likes to the user's files: they are the same afterwards, and it sees its own writes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.core.measurement import Measurement
+from autotune.core.trial import Failure
+from autotune.launch import enclosure
+
+HAS_OVERLAY = enclosure.available() == "overlay"
+
+PYTHON_WRITES = """
+import shutil
+from pathlib import Path as P
+here = P.cwd()
+P('ckpt.pt').write_bytes(b'weights'); assert P('ckpt.pt').read_bytes() == b'weights'
+with open('log.txt', 'a') as f: f.write('more')
+assert open('log.txt').read() == 'old\\nmore', open('log.txt').read()
+with open('config.json', 'r+') as f: f.truncate(2)
+assert P('config.json').stat().st_size == 2
+open('emptied.txt', 'w').close(); assert os.path.getsize('emptied.txt') == 0
+os.rename('moved.txt', 'moved2.txt'); assert not os.path.exists('moved.txt') and open('moved2.txt').read() == 'move me'
+os.remove('gone.txt'); assert 'gone.txt' not in os.listdir('.')
+try: open('gone.txt'); raise AssertionError('still there')
+except FileNotFoundError: pass
+os.makedirs('runs/a/b', exist_ok=True); P('runs/a/b/x').write_text('1'); assert os.listdir('runs/a/b') == ['x']
+assert sorted(n for _, d, f in os.walk('data') for n in d + f) == ['inner', 'kept.bin', 'raw.bin']
+shutil.rmtree('data/inner'); assert os.listdir('data') == ['raw.bin']
+os.replace('data/raw.bin', 'ckpt.pt'); assert P('ckpt.pt').read_bytes() == b'raw'
+assert os.listdir('data') == []
+P('../sibling.txt').write_text('s'); assert P('../sibling.txt').read_text() == 's'
+home = P(os.environ['HOME']); (home / '.cache').mkdir(exist_ok=True); (home / '.cache' / 'y').write_text('y')
+with open(home / 'theirs.txt', 'ab') as f: f.write(b'!')
+assert (home / 'theirs.txt').read_bytes() == b'home!'
+os.symlink('ckpt.pt', 'latest'); assert open('latest', 'rb').read() == b'raw'
+os.chmod('log.txt', 0o600); os.utime('log.txt', (1, 1)); assert os.stat('log.txt').st_mtime == 1
+fd = os.open('low.txt', os.O_CREAT | os.O_WRONLY | os.O_TRUNC); os.write(fd, b'low'); os.close(fd)
+assert P('low.txt').read_text() == 'low'
+with open('link_to_log', 'a') as f: f.write('by link')
+shutil.copy('config.json', 'runs/config.json')
+os.truncate('cut.txt', 1); assert open('cut.txt').read() == 'c'
+"""
+SHELL_WRITES = """
+import subprocess
+subprocess.run('echo x > by_shell.txt; echo y >> log.txt; rm cut.txt; mkdir -p d/e; mv config.json d/; echo z > ../z',
+               shell=True, check=True)
+assert open('by_shell.txt').read() == 'x\\n' and not os.path.exists('cut.txt') and os.path.exists('d/config.json')
+"""
+
+
+def tree(folder: Path) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for place, names, files in os.walk(folder):
+        for name in names:
+            path = os.path.join(place, name)
+            found[path] = (os.lstat(path).st_mode, os.readlink(path) if os.path.islink(path) else "")
+        for name in files:
+            path = os.path.join(place, name)
+            status = os.lstat(path)
+            data = os.readlink(path).encode() if os.path.islink(path) else Path(path).read_bytes()
+            found[path] = (status.st_mode, status.st_mtime_ns, hashlib.sha256(data).hexdigest())
+    return found
+
+
+@pytest.fixture
+def files(user: Path) -> Path:
+    for name, text in {
+        "log.txt": "old\n",
+        "config.json": '{"a": 1}',
+        "emptied.txt": "full",
+        "moved.txt": "move me",
+        "gone.txt": "delete me",
+        "cut.txt": "cut me",
+    }.items():
+        (user / name).write_text(text)
+    (user / "data" / "inner").mkdir(parents=True)
+    (user / "data" / "raw.bin").write_bytes(b"raw")
+    (user / "data" / "inner" / "kept.bin").write_bytes(b"kept")
+    (user / "link_to_log").symlink_to("log.txt")
+    (user.parent / "theirs.txt").write_text("home")
+    return user
+
+
+@pytest.mark.skipif(not HAS_OVERLAY, reason="this machine lets nobody mount an overlay")
+def test_under_an_overlay_nothing_of_the_user_changes_whatever_writes(
+    runner: Any, assignment: Any, files: Path
+) -> None:
+    made = assignment(PYTHON_WRITES + SHELL_WRITES + "good()")
+    before = tree(files.parent)
+    (ended,) = runner(isolation="overlay").run(made)
+    assert isinstance(ended.outcome, Measurement), ended.outcome
+    assert tree(files.parent) == before
+
+
+@pytest.mark.skipif(not HAS_OVERLAY, reason="this machine lets nobody mount an overlay")
+def test_the_study_may_lie_inside_the_protected_home(
+    runner: Any, assignment: Any, files: Path, tmp_path: Path
+) -> None:
+    study = files.parent / ".local" / "study"
+    (study / "trials").mkdir(parents=True)
+    made = assignment(PYTHON_WRITES + SHELL_WRITES + "good()")
+    before = tree(files)
+    (ended,) = runner(isolation="overlay", study_dir=study).run(made)
+    assert isinstance(ended.outcome, Measurement), ended.outcome
+    assert tree(files) == before
+    assert (files.parent / "theirs.txt").read_text() == "home"
+    assert not (files.parent / ".cache").exists()
+    trial = study / "trials" / "t0000-a1-abcdef"
+    assert {p.name for p in trial.iterdir()} >= {"result.json", "events.jsonl"}
+    assert not (trial / "upper").exists()
+
+
+@pytest.mark.skipif(not HAS_OVERLAY, reason="this machine lets nobody mount an overlay")
+def test_an_absolute_path_far_from_the_project_is_protected_too(
+    runner: Any, assignment: Any, tmp_path: Path
+) -> None:
+    far = tmp_path / "elsewhere"
+    far.mkdir()
+    text = f"p = Path({str(far)!r}) / 'w'; p.write_text('1'); assert p.read_text() == '1'\ngood()"
+    (ended,) = runner(isolation="overlay").run(assignment(text))
+    assert isinstance(ended.outcome, Measurement), ended.outcome
+    assert list(far.iterdir()) == []
+
+
+def test_redirected_python_writes_change_nothing_of_the_user(
+    runner: Any, assignment: Any, files: Path
+) -> None:
+    made = assignment(PYTHON_WRITES + "good()")
+    before = tree(files.parent)
+    (ended,) = runner(isolation="redirect").run(made)
+    assert isinstance(ended.outcome, Measurement), ended.outcome
+    assert tree(files.parent) == before
+    assert "wrote_outside" not in ended.outcome.contamination.flags
+
+
+def test_what_gets_past_the_redirection_is_reported(runner: Any, assignment: Any, files: Path) -> None:
+    past = "import subprocess; subprocess.run('echo x >> log.txt', shell=True, check=True)\n"
+    (ended,) = runner(isolation="redirect").run(assignment(past + "good()"))
+    assert isinstance(ended.outcome, Measurement)
+    assert "wrote_outside" in ended.outcome.contamination.flags
+    (ended,) = runner(isolation="redirect").run(assignment(past + "sys.exit(1)", uid="t0001-a1-000000"))
+    assert isinstance(ended.outcome, Failure)
+    assert str(files / "log.txt") in str(ended.outcome.evidence["wrote_outside"])
+
+
+def test_a_manifest_tells_changed_added_and_removed_files(tmp_path: Path) -> None:
+    for name in ("same", "changed", "removed"):
+        (tmp_path / name).write_text(name)
+    before = enclosure.manifest([str(tmp_path)])
+    (tmp_path / "changed").write_text("longer than before")
+    (tmp_path / "removed").unlink()
+    (tmp_path / "added").write_text("")
+    found = enclosure.violations(before, enclosure.manifest([str(tmp_path)]))
+    assert [Path(p).name for p in found] == ["added", "changed", "removed"]
+
+
+def test_protected_folders_are_the_git_root_the_working_directory_and_the_home(tmp_path: Path) -> None:
+    for folder in ("home/me", "repo/.git", "repo/pkg", "work"):
+        (tmp_path / folder).mkdir(parents=True)
+    found = enclosure.protected(
+        str(tmp_path / "repo" / "pkg" / "train.py"), str(tmp_path / "work"), {"HOME": str(tmp_path / "home/me")}
+    )
+    assert {Path(p).relative_to(tmp_path).as_posix() for p in found} == {"repo", "work", "home/me"}

@@ -1,0 +1,289 @@
+"""The launcher with real processes: how trials end, and that nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from autotune.core.measurement import Measurement
+from autotune.core.trial import Assignment, Failure, FailureKind, Launch
+from autotune.launch import process, sweep
+from autotune.launch.process import LocalRunner, run_plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.launch.runner import Ended
+
+Make = "Callable[..., Assignment]"
+Runners = "Callable[..., LocalRunner]"
+
+
+def only(runner: LocalRunner, assignment: Assignment) -> Ended:
+    (ended,) = runner.run(assignment)
+    assert sweep.marked(assignment.uid) == []
+    return ended
+
+
+def failure(runner: LocalRunner, assignment: Assignment) -> Failure:
+    outcome = only(runner, assignment).outcome
+    assert isinstance(outcome, Failure), outcome
+    return outcome
+
+
+def test_a_good_trial_is_measured_and_its_scratch_is_gone(
+    runner: Any, assignment: Any, tmp_path: Path
+) -> None:
+    ended = only(runner(), assignment("good()"))
+    assert isinstance(ended.outcome, Measurement), ended.outcome
+    assert ended.outcome.throughput.unit == "samples/s"
+    assert 100 < ended.outcome.throughput.value < 400
+    assert ended.outcome.memory.pss is not None
+    assert ended.facts is not None
+    left = {p.name for p in (tmp_path / "study" / "trials" / "t0000-a1-abcdef").iterdir()}
+    assert left == {"plan.json", "events.jsonl", "result.json", "stdout.log", "stderr.log", "guard.log"}
+
+
+ENDINGS = [
+    ("sys.stderr.write('boom'); sys.exit(3)", FailureKind.CRASH_EXIT, "exit code 3: boom"),
+    ("import argparse; argparse.ArgumentParser().parse_args(['--x=1'])", FailureKind.CONFIG_REJECTED, "--x=1"),
+    ("os.kill(os.getpid(), 11)", FailureKind.CRASH_SIGNAL, "SIGSEGV"),
+    ("os.kill(os.getpid(), 9)", FailureKind.OOM_HOST, "SIGKILL"),
+    ("os._exit(0)", FailureKind.NO_METRIC, "without an end message"),
+    ("writer.write(Done(why='script_end', steps=0))", FailureKind.NO_METRIC, "no optimizer step"),
+    ("step(); writer.write(Done(why='script_end', steps=1))", FailureKind.WARMUP_SHORT, "after 1 steps, before 3"),
+    (
+        "writer.write(Broke(kind='oom_cuda', error='OutOfMemoryError', message='no', tail='', phase='window')); os._exit(1)",
+        FailureKind.OOM_CUDA,
+        "OutOfMemoryError",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "kind", "words"), ENDINGS)
+def test_every_ending_has_its_kind(
+    runner: Any, assignment: Any, text: str, kind: FailureKind, words: str
+) -> None:
+    found = failure(runner(), assignment(text))
+    assert found.kind is kind
+    assert words in found.message
+    assert "\n" not in found.message
+
+
+def test_an_interpreter_that_does_not_exist_is_told(runner: Any, assignment: Any) -> None:
+    found = failure(runner(command=lambda _: ("/no/such/python",)), assignment(""))
+    assert found.kind is FailureKind.INFRA_LOST
+    assert "could not be started" in found.message
+
+
+HANGS = {
+    "sleeps": "time.sleep(60)",
+    "stops itself": "os.kill(os.getpid(), 19)",
+    "ignores the request to end": "import signal; signal.signal(15, signal.SIG_IGN)\nwhile True: time.sleep(1)",
+    "loops": "while True: pass",
+}
+
+
+@pytest.mark.parametrize("text", HANGS.values(), ids=HANGS.keys())
+def test_a_hang_is_ended_by_lack_of_progress(runner: Any, assignment: Any, text: str) -> None:
+    begun = time.monotonic()
+    found = failure(runner(progress_floor_s=0.4), assignment("step()\n" + text, setup_s=0.4))
+    assert found.kind is FailureKind.TIMEOUT_PROGRESS
+    assert "1 steps were done" in found.message
+    assert time.monotonic() - begun < 8
+
+
+def test_a_hang_leaves_its_stacks(runner: Any, assignment: Any) -> None:
+    text = "import faulthandler, signal; faulthandler.register(signal.SIGUSR2)\ndef stuck(): time.sleep(60)\nstuck()"
+    found = failure(runner(progress_floor_s=0.5), assignment(text, setup_s=0.5))
+    assert "in stuck" in str(found.evidence["log_tail"])
+
+
+def test_the_wall_limit_holds(runner: Any, assignment: Any) -> None:
+    found = failure(runner(), assignment("while True: step(); time.sleep(0.02)", deadline_s=0.8))
+    assert found.kind is FailureKind.TIMEOUT_TOTAL
+
+
+def test_the_memory_limit_counts_the_whole_tree(runner: Any, assignment: Any) -> None:
+    text = "pid = os.fork()\nif pid == 0:\n    x = b'1' * (300 << 20)\n    time.sleep(60)\ntime.sleep(60)"
+    found = failure(runner(), assignment(text, memory=200 << 20))
+    assert found.kind is FailureKind.OOM_HOST
+    assert "0.20 GiB" in found.message
+
+
+def test_a_flood_of_output_is_drained_and_bounded(runner: Any, assignment: Any, tmp_path: Path) -> None:
+    text = (
+        "os.write(1, b'FIRST')\nfor _ in range(32): os.write(1, b'\\xff\\0' * (1 << 19))\n"
+        "os.write(1, b'LAST'); os.write(2, b'\\xfe bad bytes'); sys.exit(1)"
+    )
+    found = failure(runner(), assignment(text))
+    log = (tmp_path / "study" / "trials" / "t0000-a1-abcdef" / "stdout.log").read_bytes()
+    assert log.startswith(b"FIRST")
+    assert log.endswith(b"LAST")
+    assert len(log) < 5.1 * (1 << 20)
+    assert b"bytes left out" in log
+    assert "bad bytes" in str(found.evidence["log_tail"])
+
+
+def test_too_little_disk_space_refuses_the_trial(runner: Any, assignment: Any) -> None:
+    found = failure(runner(space_floor_bytes=1 << 60), assignment("good()"))
+    assert found.kind is FailureKind.DISK
+
+
+def test_stop_from_another_thread_ends_the_trial(runner: Any, assignment: Any) -> None:
+    launcher = runner()
+    threading.Timer(0.5, launcher.stop).start()
+    assert failure(launcher, assignment("time.sleep(60)")).kind is FailureKind.KILLED_USER
+    assert isinstance(only(launcher, assignment("good()", uid="t0001-a1-abcdef")).outcome, Measurement)
+
+
+def test_the_environment_is_the_launch_and_ours_and_nothing_else(
+    runner: Any, assignment: Any, tmp_path: Path
+) -> None:
+    launch = assignment("print(sorted(os.environ)); sys.exit(1)")
+    failure(runner(), launch)
+    log = (tmp_path / "study" / "trials" / "t0000-a1-abcdef" / "stdout.log").read_text()
+    ours = {"AUTOTUNE_PLAN", "AUTOTUNE_TRIAL", "TMPDIR"}
+    cache = {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR"}
+    assert set(eval(log)) - {"LC_CTYPE"} == ours | cache | {"PATH", "HOME"}
+
+
+def test_two_segments_keep_what_was_closed(runner: Any, assignment: Any) -> None:
+    from dataclasses import replace
+
+    one = assignment("step(); b = now(); time.sleep(.01); step(); close(b); sys.exit(5)")
+    two = replace(one, segments=(*one.segments, replace(one.segments[0], trial=1)))
+    first, second = runner().run(two)
+    assert isinstance(first.outcome, Measurement)
+    assert isinstance(second.outcome, Failure)
+    assert second.outcome.kind is FailureKind.CRASH_EXIT
+
+
+HOSTILE = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        while True: time.sleep(1)
+    os._exit(0)
+if os.fork() == 0:
+    while True: time.sleep(1)
+Path({ready!r}).write_text("ready")
+while True: time.sleep(1)
+"""
+
+PARENT = """
+import sys, pickle
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from autotune.launch.process import LocalRunner
+assignment = pickle.loads(Path({pickled!r}).read_bytes())
+runner = LocalRunner(study_dir=Path({study!r}), command=lambda p: (p, "-S", {stub!r}), space_floor_bytes=1,
+                     isolation={isolation!r}, grace_s=0.2)
+list(runner.run(assignment))
+"""
+
+
+@pytest.mark.parametrize("victim", ["parent", "guard by TERM", "guard by KILL", "script"])
+def test_nothing_survives_whoever_is_killed(
+    assignment: Any, tmp_path: Path, stub: str, victim: str, runner: Any
+) -> None:
+    import pickle
+
+    ready = tmp_path / "study" / "trials" / "t0000-a1-abcdef" / "tmp" / "ready"
+    made = assignment(HOSTILE.format(ready=str(ready)))
+    pickled = tmp_path / "assignment"
+    pickled.write_bytes(pickle.dumps(made))
+    text = PARENT.format(
+        root=str(Path(__file__).resolve().parents[2]),
+        pickled=str(pickled),
+        study=str(tmp_path / "study"),
+        stub=stub,
+        isolation=runner().isolation,
+    )
+    parent = subprocess.Popen([sys.executable, "-c", text])
+    try:
+        wait_for(ready.exists)
+        (guard,) = (p for p in sweep.descendants(parent.pid) if b"guard.py" in _command(p))
+        marked = sweep.marked(made.uid)
+        assert len(marked) == 3
+        target, number = {
+            "parent": (parent.pid, signal.SIGKILL),
+            "guard by TERM": (guard, signal.SIGTERM),
+            "guard by KILL": (guard, signal.SIGKILL),
+            "script": (sweep.descendants(guard)[0], signal.SIGKILL),
+        }[victim]
+        os.kill(target, number)
+        wait_for(lambda: not sweep.marked(made.uid))
+        assert not [p for p in marked if not sweep.is_zombie(p)]
+        wait_for(lambda: sweep.is_zombie(guard))
+        if victim != "guard by KILL":
+            verdict = json.loads((ready.parents[1] / "result.json").read_bytes())
+            assert verdict["survivors"] == []
+    finally:
+        parent.kill()
+        parent.wait()
+        sweep.end_marked(made.uid)
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def wait_for(condition: Any, bound_s: float = 10.0) -> None:
+    until = time.monotonic() + bound_s
+    while not condition():
+        assert time.monotonic() < until, "not in time"
+        time.sleep(0.01)
+
+
+def test_a_daemon_of_a_good_trial_is_ended_and_the_measurement_kept(runner: Any, assignment: Any) -> None:
+    text = "if os.fork() == 0:\n    os.setsid()\n    while True: time.sleep(1)\ngood()"
+    assert isinstance(only(runner(), assignment(text)).outcome, Measurement)
+
+
+def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> int:
+    script = tmp_path / "plain.py"
+    script.write_text(text)
+    monkeypatch.setattr(process, "trial_command", lambda python: (python, str(script)))
+    launch = Launch(
+        command=(),
+        script=str(script),
+        argv=(),
+        python=sys.executable,
+        cwd=str(tmp_path),
+        env={"PATH": os.environ["PATH"]},
+        protect=False,
+        measure=False,
+    )
+    return run_plain(launch, tmp_path / "plan")
+
+
+def test_apply_hands_on_the_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "import os, sys, json; p = json.load(open(os.environ['AUTOTUNE_PLAN'])); sys.exit(7 if not p['measure'] else 1)"
+    assert plain(tmp_path, monkeypatch, text) == 7
+
+
+def test_apply_names_a_signal_by_128_and_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert plain(tmp_path, monkeypatch, "import os; os.kill(os.getpid(), 15)") == 143
+
+
+def test_apply_passes_signals_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(9))\n"
+        "os.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(20)"
+    )
+    assert plain(tmp_path, monkeypatch, text) == 9

@@ -1,0 +1,136 @@
+"""Finished studies and answers, for whatever shows, writes or applies them."""
+
+from __future__ import annotations
+
+from autotune.core.change import Change, Env, Flag, Keyword, Patch
+from autotune.core.config import Config
+from autotune.core.effect import Effect
+from autotune.core.facts import Facts, HostFacts, RunFacts, ScriptFacts
+from autotune.core.loss_guard import LossVerdict
+from autotune.core.measurement import Estimate, Measurement, Memory
+from autotune.core.pick import Answer, FrontMember, Recommendation
+from autotune.core.study import Budget, SpaceRequest, Study, StudySpec
+from autotune.core.trial import Failure, FailureKind, Fidelity, Stage, Trial, TrialState
+
+FIDELITY = Fidelity(min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30)
+BASE = Config()
+SAFE = Config({"num_workers": 4})
+BEST = Config({"num_workers": 4, "precision": "bf16", "batch_size": 64, "threads": 2})
+GIB = 1024**3
+
+
+def rate(value: float, unit: str = "samples/s") -> Estimate:
+    return Estimate(value=value, low=value * 0.98, high=value * 1.02, n=8, unit=unit)
+
+
+def ratio(value: float, n: int = 6) -> Estimate:
+    return Estimate(value=value, low=round(value - 0.05, 4), high=round(value + 0.05, 4), n=n, unit="ratio")
+
+
+def told(number: int, config: Config, outcome, stage: Stage = Stage.REFINE) -> Trial:
+    return Trial(
+        number=number, config=config, stage=stage, fidelity=FIDELITY, state=TrialState.TOLD, outcome=outcome,
+        seconds=10.0, finished_s=10.0 * number,
+    )  # fmt: skip
+
+
+def measured(number: int, config: Config, value: float, stage: Stage = Stage.REFINE) -> Trial:
+    outcome = Measurement(
+        throughput=rate(value),
+        step_time_s=rate(32 / value, "s"),
+        data_wait_frac=0.1,
+        memory=Memory(pss=GIB),
+        effective_batch=32.0,
+    )
+    return told(number, config, outcome, stage)
+
+
+def failed(number: int, config: Config, kind: FailureKind = FailureKind.OOM_HOST) -> Trial:
+    return told(number, config, Failure(kind=kind, message="4.2 GiB were asked for"))
+
+
+def spec(**fields) -> StudySpec:
+    given = {
+        "study_id": "01KAK2M7Q4ZC0V9X3T5R8W6Y1B", "label": "train-1121-1002", "script": "/work/train.py",
+        "args": ("--lr", "1e-3"), "cwd": "/work", "python": "python", "space": SpaceRequest(name="default"),
+        "budget": Budget(seconds=600.0), "out": "/work/best.yaml", "version": "0.1.0", "driver": "inline",
+        **fields,
+    }  # fmt: skip
+    return StudySpec(**given)
+
+
+def facts() -> Facts:
+    host = HostFacts(
+        cpus=2, physical_cores=2, memory_bytes=8 * GIB, python="3.11.7", versions={"torch": "2.13.0"}, cpu_model="CPU X"
+    )
+    run = RunFacts(
+        effective_batch=32,
+        values={"num_workers": 0, "precision": "fp32", "batch_size": 32, "threads": 1, "compile_mode": "off"},
+        versions={"torch": "2.13.0"},
+    )
+    return Facts(host=host, script=ScriptFacts(path="/work/train.py", sha256="ab" * 32), run=run)
+
+
+def study(*, better: bool = True, **fields) -> Study:
+    """Six trials, one failed; with `better` the third is twice as fast."""
+    gain = 2.0 if better else 1.01
+    trials = (
+        measured(0, BASE, 100.0, Stage.BASELINE),
+        measured(1, BASE, 100.0, Stage.BASELINE),
+        measured(2, SAFE, 100.0 + 30 * (gain - 1)),
+        measured(3, BEST, 100.0 * gain),
+        failed(4, Config({"batch_size": 512})),
+        measured(5, BEST.without("precision"), 100.0 + 60 * (gain - 1)),
+    )
+    given = {
+        "spec": spec(), "facts": facts(), "trials": trials, "elapsed_s": 480.0, "stopped": "finished",
+        "created": 1_795_000_000.0,
+        "refusals": {"tf32": "TF32 exists on NVIDIA devices only, and training runs on the CPU."},
+        **fields,
+    }  # fmt: skip
+    return Study(**given)
+
+
+def pick(name: str, config: Config, speedup: Estimate, **fields) -> Recommendation:
+    given = {
+        "pick": name, "config": config, "trial": 3, "effect": Effect.EXACT, "speedup": speedup,
+        "throughput": rate(100.0 * speedup.value), "peak_bytes": GIB,
+        "loss": LossVerdict(level=0, verdict="pass"), **fields,
+    }  # fmt: skip
+    return Recommendation(**given)
+
+
+def good_answer(**fields) -> Answer:
+    verdict = LossVerdict(level=1, verdict="pass", steps=120, delay_frac_upper95=0.006, noise_frac=0.019)
+    given = {
+        "is_better": True, "baseline_throughput": rate(100.0), "baseline_peak_bytes": 2 * GIB,
+        "safe": pick("safe", SAFE, ratio(1.3), trial=2),
+        "best": pick("best", BEST, ratio(2.0), effect=Effect.NUMERIC, loss=verdict, reasons=("It trains 2.00 times as fast.",)),
+        "fastest": None, "identical": ratio(1.0, 3),
+        "front": (FrontMember(trial=3, config=BEST, throughput=200.0, peak_bytes=GIB, loss=0.5),),
+        "failures": {"oom_host": 1}, "sentence": "2.00x faster.", **fields,
+    }  # fmt: skip
+    return Answer(**given)
+
+
+def no_answer(**fields) -> Answer:
+    """Nothing beats the script."""
+    one = Estimate(value=1.0, low=1.0, high=1.0, n=6, unit="ratio")
+    given = {
+        "is_better": False, "safe": pick("safe", BASE, one, trial=0), "best": pick("best", BASE, one, trial=0),
+        "front": (), "sentence": "Nothing is faster than your script beyond doubt.", **fields,
+    }  # fmt: skip
+    return good_answer(**given)
+
+
+def changes_of(config: Config) -> tuple[Change, ...]:
+    """One knob by each of the four ways."""
+    ways = {
+        "batch_size": lambda v: Change(knob="batch_size", value=v, spelling=Flag(("--batch-size", "-b")), delivered=str(v)),
+        "num_workers": lambda v: Change(
+            knob="num_workers", value=v, spelling=Keyword("torch.utils.data.DataLoader", "num_workers"), site="train.py:12"
+        ),
+        "threads": lambda v: Change(knob="threads", value=v, spelling=Env("OMP_NUM_THREADS"), delivered=str(v)),
+        "precision": lambda v: Change(knob="precision", value=v, spelling=Patch()),
+    }
+    return tuple(ways[knob](value) for knob, value in config.items())

@@ -1,0 +1,145 @@
+"""Runs a script in a real process under a plan and gives back what it told."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+from autotune.core import wire
+from autotune.core.change import Change
+from autotune.core.config import Config
+from autotune.core.trial import Fidelity, Segment
+from autotune.protocol.events import Broke, Closed, Done, Event, Seen, StepRow, Steps
+from autotune.protocol.lines import Reader
+from autotune.protocol.plan import PLAN_VARIABLE, Plan
+
+
+@dataclass
+class Ran:
+    """One finished process."""
+
+    code: int
+    out: str
+    err: str
+    events: list[Event]
+    folder: Path
+
+    def one(self, kind: type) -> Any:
+        found = [e for e in self.events if isinstance(e, kind)]
+        return found[-1] if found else None
+
+    @property
+    def rows(self) -> list[StepRow]:
+        return [r for e in self.events if isinstance(e, Steps) for r in e.rows]
+
+    @property
+    def done(self) -> Done | None:
+        return self.one(Done)
+
+    @property
+    def broke(self) -> Broke | None:
+        return self.one(Broke)
+
+    @property
+    def closed(self) -> Closed | None:
+        return self.one(Closed)
+
+    @property
+    def facts(self) -> Any:
+        seen = self.one(Seen)
+        return None if seen is None else seen.facts
+
+    def reading(self, knob: str) -> Any:
+        readings = (self.closed or self.broke).readings  # pyright: ignore
+        return next(r for r in readings if r.knob == knob)
+
+    @property
+    def told(self) -> Any:
+        """What the script printed as JSON on its last line."""
+        return json.loads(self.out.strip().splitlines()[-1])
+
+    @property
+    def faults(self) -> str:
+        path = self.folder / "faults.log"
+        return path.read_text() if path.exists() else ""
+
+
+LONG = Fidelity(
+    min_window_s=60.0, max_window_s=60.0, min_steps=10_000, target_width=0.01, setup_s=60.0, deadline_s=600.0
+)
+SHORT = Fidelity(min_window_s=0.15, max_window_s=0.4, min_steps=5, target_width=0.5, setup_s=60.0, deadline_s=60.0)
+
+PRELUDE = """
+import json, os, sys
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset, Dataset
+
+def told(**what):
+    print(json.dumps(what)); sys.stdout.flush()
+
+def weights(model):
+    return [float(p.detach().double().sum()) for p in model.parameters()]
+"""
+
+
+def runner(tmp_path: Path) -> Callable[..., Ran]:
+    """Run a script under a plan: `run(text, changes=..., fidelity=...)`; ``bare=True`` without us."""
+    count = 0
+
+    def start(
+        text: str,
+        *,
+        changes: Sequence[Change] = (),
+        fidelity: Fidelity = LONG,
+        seed: int = 0,
+        argv: Sequence[str] = (),
+        sites: Sequence[str] = (),
+        bare: bool = False,
+        measure: bool = True,
+        env: dict[str, str] | None = None,
+    ) -> Ran:
+        nonlocal count
+        count += 1
+        folder = tmp_path / f"trial{count}"
+        folder.mkdir()
+        script = tmp_path / "train.py"
+        script.write_text(dedent(text))
+        plan = Plan(
+            nonce=f"t{count}",
+            script=str(script),
+            argv=tuple(argv),
+            events_path=str(folder / "events.jsonl"),
+            trial_dir=str(folder),
+            changes=tuple(changes),
+            segments=(Segment(trial=count, config=Config(), fidelity=fidelity),) if measure else (),
+            seed=seed,
+            measure=measure,
+            sites=tuple(sites),
+            status_path="" if measure else str(folder / "status.json"),
+        )
+        (folder / "plan.json").write_text(wire.dumps(plan))
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+        variables[PLAN_VARIABLE] = str(folder / "plan.json")
+        command = [sys.executable, str(script)] if bare else [sys.executable, "-m", "autotune.trial"]
+        ended = subprocess.run(
+            [*command, *(argv if bare else ())],
+            env=variables,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        events = list(Reader(folder / "events.jsonl", plan.nonce).read())
+        return Ran(ended.returncode, ended.stdout, ended.stderr, events, folder)
+
+    return start

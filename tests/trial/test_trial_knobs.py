@@ -1,0 +1,203 @@
+"""Knobs carried out in real processes, and what was read back."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from trial_kit import LONG, PRELUDE, SHORT
+
+from autotune.core.change import Change, Env, Flag, Keyword, Patch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.torch
+
+LOADER = "torch.utils.data.DataLoader"
+
+
+def patch(knob: str, value: Any) -> Change:
+    return Change(knob=knob, value=value, spelling=Patch())
+
+
+def keyword(name: str, value: Any, site: str = "") -> Change:
+    return Change(knob=name, value=value, spelling=Keyword(LOADER, name), site=site)
+
+
+ACCUMULATED = (
+    PRELUDE
+    + """
+torch.manual_seed(3)
+model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+data = TensorDataset(torch.randn(256, 8), torch.randn(256, 1))
+train = DataLoader(data, batch_size=64, shuffle=False)
+opt = torch.optim.AdamW(model.parameters(), lr=0.01)
+schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 20)
+losses = []
+for epoch in range(5):
+    for x, y in train:
+        opt.zero_grad()
+        loss = F.mse_loss(model(x), y, reduction="REDUCTION")
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+        opt.step()
+        schedule.step()
+told(weights=weights(model), rate=schedule.get_last_lr()[0])
+"""
+)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_accumulation_equals_the_full_batch(run: Callable[..., Any], reduction: str) -> None:
+    text = ACCUMULATED.replace("REDUCTION", reduction)
+    full = run(text)
+    assert full.facts.reduction == reduction and full.facts.scheduler_per_step
+    for factor in (2, 4) if reduction == "mean" else (4,):
+        parts = run(text, changes=[keyword("batch_size", 64 // factor), patch("accumulation", factor)])
+        assert parts.faults == "" and parts.done.why == "script_end", parts.err
+        assert parts.told["weights"] == pytest.approx(full.told["weights"], rel=2e-4, abs=2e-5)
+        assert parts.told["rate"] == pytest.approx(full.told["rate"])
+        assert [r.samples for r in parts.rows] == [r.samples for r in full.rows]
+        assert parts.facts.values["accumulation"] == factor
+
+
+CONV = (
+    PRELUDE
+    + """
+torch.manual_seed(3)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c = nn.Conv2d(3, 8, 3)
+        self.n = nn.BatchNorm2d(8)
+        self.d = nn.Conv2d(8, 8, 3)
+        self.e = nn.Linear(8, 4)
+    def forward(self, x):
+        return F.log_softmax(self.e(self.d(self.n(self.c(x)).relu()).mean((2, 3))), 1)
+class Images(Dataset):
+    def __len__(self): return 96
+    def __getitem__(self, i):
+        torch.rand(1)
+        return {"image": torch.randn(3, 8, 8), "label": i % 4}
+model = Net()
+train = DataLoader(Images(), batch_size=8, shuffle=True)
+test = DataLoader(Images(), batch_size=8)
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+outs, sizes = set(), []
+while True:
+    for batch in train:
+        opt.zero_grad()
+        out = model(batch["image"])
+        outs.add(str(out.dtype))
+        loss = F.nll_loss(out, batch["label"])
+        loss.backward()
+        opt.step()
+        sizes.append(len(out))
+    with torch.no_grad():
+        evals = [len(b["label"]) for b in test]
+    if len(sizes) > STEPS:
+        break
+told(outs=sorted(outs), sizes=sizes, evals=evals, threads=torch.get_num_threads(), test=test.num_workers)
+"""
+)
+
+
+def test_numeric_and_loader_knobs_are_applied_and_read_back_on_the_training_loader_only(
+    run: Callable[..., Any],
+) -> None:
+    base = run(CONV.replace("STEPS", "20"))
+    assert base.faults == ""
+    facts = base.facts
+    assert facts.loader.random and facts.model.batch_norm and facts.model.has_4d
+    assert facts.values["channels_last"] is False
+    changes = [
+        patch("precision", "bf16"),
+        patch("channels_last", True),
+        patch("fused_optimizer", True),
+        keyword("batch_size", 16, facts.loader.site),
+        keyword("num_workers", 1, facts.loader.site),
+        keyword("prefetch_factor", 3, facts.loader.site),
+        keyword("persistent_workers", True, facts.loader.site),
+    ]
+    ran = run(CONV.replace("STEPS", "20"), changes=changes, sites=[facts.loader.site])
+    assert ran.faults == "" and ran.done.why == "script_end", (ran.err, ran.broke)
+    assert ran.told["outs"] == ["torch.float32"]
+    assert set(ran.told["sizes"]) == {16} and set(ran.told["evals"]) == {8} and ran.told["test"] == 0
+    assert {r.samples for r in ran.rows} == {16}
+    values = ran.facts.values
+    assert values["precision"] == "bf16" and values["channels_last"] is True
+    assert values["fused_optimizer"] is True and values["num_workers"] == 1
+    assert values["prefetch_factor"] == 3 and values["persistent_workers"] is True and values["batch_size"] == 16
+    measured = run(CONV.replace("STEPS", "100000"), changes=changes, sites=[facts.loader.site], fidelity=SHORT)
+    assert measured.done.why == "measured", measured.broke
+    assert all(r.status == "applied" for r in measured.closed.readings if r.wanted is not None)
+    assert measured.closed.ready_begin is not None
+
+
+PLAIN = (
+    PRELUDE
+    + """
+torch.manual_seed(3)
+model = nn.Linear(8, 2)
+opt = OPTIMIZER
+x, y = torch.randn(16, 8), torch.randint(0, 2, (16,))
+for i in range(40):
+    opt.zero_grad(); loss = F.cross_entropy(model(x), y); loss.backward(); opt.step()
+told(weights=weights(model))
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (keyword("num_workers", 2), "never came"),
+        (patch("channels_last", True), "found"),
+        (patch("fused_optimizer", True), "itself"),
+    ],
+)
+def test_a_knob_that_cannot_take_effect_is_config_rejected(
+    run: Callable[..., Any], change: Change, reason: str
+) -> None:
+    text = PLAIN.replace("OPTIMIZER", "torch.optim.AdamW(model.parameters(), foreach=True)")
+    ran = run(text.replace("range(40)", "range(10**9)"), changes=[change], fidelity=SHORT)
+    assert ran.broke.kind == "config_rejected" and ran.broke.knob == change.knob
+    assert ran.broke.how == change.spelling.how and reason in ran.broke.message
+    assert ran.code != 0 and ran.done is None
+
+
+def test_under_apply_the_script_runs_on_with_its_own_exit_code_or_ends_with_6(run: Callable[..., Any]) -> None:
+    text = PLAIN.replace("OPTIMIZER", "torch.optim.AdamW(model.parameters())") + "\nsys.exit(5)\n"
+    fused = run(text, changes=[patch("fused_optimizer", True)], measure=False)
+    assert fused.code == 5 and fused.faults == "" and fused.events == []
+    status = json.loads((fused.folder / "status.json").read_text())
+    assert [(r["knob"], r["status"]) for r in status if r["wanted"] is not None] == [("fused_optimizer", "applied")]
+    dead = run(text, changes=[patch("channels_last", True)], measure=False)
+    assert dead.code == 6 and dead.out == ""
+    assert len(dead.err.strip().splitlines()) == 1 and "channels_last" in dead.err
+
+
+def test_delivered_options_and_variables_are_read_back(run: Callable[..., Any]) -> None:
+    text = PLAIN.replace("OPTIMIZER", "torch.optim.AdamW(model.parameters())").replace("range(40)", "range(10**9)")
+    changes = [
+        Change(knob="depth", value=3, spelling=Flag(("--depth",)), delivered="3"),
+        Change(knob="mode", value="a", spelling=Env("MODE"), delivered="a"),
+    ]
+    ran = run(text, changes=changes, fidelity=SHORT, argv=["--depth=3"], env={"MODE": "a"})
+    assert [r.status for r in ran.closed.readings[:2]] == ["applied", "applied"]
+    ran = run(text, changes=changes, fidelity=SHORT, argv=["--depth=4"], env={"MODE": "a"})
+    assert ran.broke.kind == "config_rejected" and ran.broke.knob == "depth"
+
+
+@pytest.mark.slow
+def test_compile_is_applied_in_place_and_its_seconds_stay_outside_the_window(run: Callable[..., Any]) -> None:
+    text = PLAIN.replace("OPTIMIZER", "torch.optim.AdamW(model.parameters())")
+    ran = run(text.replace("range(40)", "range(10**9)"), changes=[patch("compile_mode", "default")], fidelity=SHORT)
+    assert ran.done is not None, (ran.broke, ran.err)
+    assert ran.closed.compile_s > 0.1 and ran.reading("compile_mode").status == "applied"
+    own = text.replace("opt =", "model = torch.compile(model)\nopt =")
+    off = run(own.replace("range(40)", "range(10**9)"), changes=[patch("compile_mode", "off")], fidelity=SHORT)
+    assert off.reading("compile_mode").status == "applied" and off.closed.compile_s == 0
+    assert off.facts.own_compile
