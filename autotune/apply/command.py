@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from autotune.core.change import Change, Env, Flag
 from autotune.core.trial import Launch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 def build_launch(

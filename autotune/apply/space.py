@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,6 +12,8 @@ from autotune.core.space import Dimension, Rule, SearchSpace
 from autotune.errors import InvalidSpace, UnknownKnob, did_you_mean
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from autotune.core.facts import Facts
     from autotune.core.study import SpaceRequest
     from autotune.knobs.base import Knob
@@ -205,7 +206,9 @@ class _Builder:
             self.values[dimension.knob] = tuple(kept)
             if all(_same(v, own) for v in kept):
                 reason = space.complete({dimension.knob: dimension.values[-1]})
-                self._refuse(dimension.knob, reason if isinstance(reason, str) else "Nothing else is possible.")
+                self._refuse(
+                    dimension.knob, reason if isinstance(reason, str) else "Nothing else is possible."
+                )
         return dropped
 
     def _possible(self, space: SearchSpace, name: str, value: Value) -> bool:
@@ -223,7 +226,11 @@ class _Builder:
         derived = knob.derived_in(self.facts, varied)
         values = self.values[name]
         if derived:
-            values = _ordered([*(values if name in self.request.fixed else ()), *knob.follow(self.values, self.facts)], own, ordinal=knob.ordinal)
+            values = _ordered(
+                [*(values if name in self.request.fixed else ()), *knob.follow(self.values, self.facts)],
+                own,
+                ordinal=knob.ordinal,
+            )
         return Dimension(
             knob=name,
             values=values,

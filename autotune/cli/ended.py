@@ -139,7 +139,7 @@ def _plan_text(label: str, knobs: dict[str, Any], refusals: dict[str, str], size
     width = max((len(name) for name in [*knobs, *refusals]), default=0)
     lines = [f"study {label}: nothing is run", "", "would be searched, as far as the source tells:"]
     lines += [
-        f"  {name:<{width}}  {', '.join(value_text(v) for v in row['values'])}"
+        f"  {name:<{width}}  {', '.join(value_text(v) for v in row['values']) or 'values'}"
         f"   {row['effect']}   by {row['how'] or 'a way known after the first run'}"
         for name, row in knobs.items()
     ]

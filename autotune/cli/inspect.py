@@ -10,6 +10,7 @@ import typer
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
+    from autotune.core.change import Spelling
     from autotune.core.facts import Facts
     from autotune.knobs.base import Knob
 
@@ -80,15 +81,20 @@ def _row(knob: Knob, facts: Facts) -> dict[str, Any]:
             "why": f"{effect}: {knob.summary}",
         }
     ways = [way(knob, value, facts) for value in knob.domain(facts)]
-    usable = list(dict.fromkeys(f"{w.spelling.how} {w.spelling.text}" for w in ways if isinstance(w, Change)))
+    usable = list(dict.fromkeys(way_text(w.spelling) for w in ways if isinstance(w, Change)))
     if ways and not usable:
         return {"knob": knob.name, "status": "left alone", "how": "", "why": str(ways[0])}
     how = ", ".join(usable) or _ways(knob)
     return {"knob": knob.name, "status": "searched", "how": how, "why": f"{effect}: {knob.summary}"}
 
 
+def way_text(spelling: Spelling) -> str:
+    """``flag --batch-size``, ``in-process patch``."""
+    return spelling.text if spelling.how == "patch" else f"{spelling.how} {spelling.text}"
+
+
 def _ways(knob: Knob) -> str:
-    return ", ".join(f"{s.how} {s.text}" for s in knob.spellings) or f"through {', '.join(knob.brings)}"
+    return ", ".join(way_text(s) for s in knob.spellings) or f"through {', '.join(knob.brings)}"
 
 
 def table(rows: list[dict[str, Any]], *, note: str = "") -> str:

@@ -99,7 +99,7 @@ def _read(kind: Any, data: Any) -> Any:
     if kind is Config:
         return Config(data)
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind[data]
+        return kind[typing.cast("str", data)]
     if dataclasses.is_dataclass(kind):
         return _read_dataclass(kind, data)
     if kind is float and isinstance(data, int) and not isinstance(data, bool):

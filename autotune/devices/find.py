@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from autotune.devices.common import Device
 from autotune.devices.none import NoDevice
 from autotune.devices.nvidia import NvidiaDevices
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.devices.common import Device
 
 
 def find_devices() -> Sequence[Device]:

@@ -5,12 +5,13 @@ Harmless without a driver: there are no devices then.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from autotune.core.facts import DeviceFacts
 from autotune.devices.common import Device, DeviceSample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
 
 T = TypeVar("T")
 
@@ -31,10 +32,16 @@ class NvidiaDevice(Device):
         """Wrap a handle of an initialised `nvml` module."""
         self._nvml = nvml
         self._handle = handle
+        self._facts: DeviceFacts | None = None
 
-    @functools.cached_property
-    def facts(self) -> DeviceFacts:  # pyright: ignore[reportIncompatibleVariableOverride]
+    @property
+    def facts(self) -> DeviceFacts:
         """Name, UUID, memory and compute capability, read once."""
+        if self._facts is None:
+            self._facts = self._read_facts()
+        return self._facts
+
+    def _read_facts(self) -> DeviceFacts:
         nvml = self._nvml
         memory = self._ask(nvml.nvmlDeviceGetMemoryInfo)
         major, minor = self._ask(nvml.nvmlDeviceGetCudaComputeCapability) or (0, 0)
@@ -92,7 +99,7 @@ class NvidiaDevices:
         self._visible = visible
 
     def devices(self) -> Sequence[Device]:
-        """In the order in which CUDA would number them."""
+        """In NVML's order, which is that of the bus."""
         nvml = self._nvml
         if nvml is None:
             return ()

@@ -136,7 +136,8 @@ class Syncer:
             self._state.notify_all()
             # One fresh round that fails is enough: the budget is over.
             self._state.wait_for(
-                lambda: max(self._idle_for, self._failed_for) >= mine, timeout=max(0.0, end_s - time.monotonic())
+                lambda: max(self._idle_for, self._failed_for) >= mine,
+                timeout=max(0.0, end_s - time.monotonic()),
             )
             self._closing = True
             self._state.notify_all()
@@ -158,8 +159,7 @@ class Syncer:
                 self._begun = self._wanted
             try:
                 sent_all = self._step()
-            except Exception as error:
-                # Whatever goes wrong here is no reason to end a search.
+            except Exception as error:  # noqa: BLE001 (nothing here is a reason to end a search)
                 self._failed(error)
                 continue
             with self._state:
@@ -179,7 +179,9 @@ class Syncer:
                 self._is_open = True
                 self._state.notify_all()
         # Rows set aside stay pending, so they are asked for on top.
-        rows = [r for r in self._journal.pending(MLFLOW, _BATCH + len(self._aside)) if r.seq not in self._aside]
+        rows = [
+            r for r in self._journal.pending(MLFLOW, _BATCH + len(self._aside)) if r.seq not in self._aside
+        ]
         for row in rows:
             if self._closing:
                 return False
@@ -222,7 +224,9 @@ class Syncer:
             return
         self._warned = True
         text = error.message if isinstance(error, AutotuneError) else f"{type(error).__name__}: {error}"
-        log.warning("%s. The search goes on; `autotune sync` sends the records later.", redact(text).rstrip("."))
+        log.warning(
+            "%s. The search goes on; `autotune sync` sends the records later.", redact(text).rstrip(".")
+        )
 
 
 def mlflow_sink(tracking_uri: str = "", experiment: str = "") -> MlflowSink:
@@ -233,7 +237,9 @@ def mlflow_sink(tracking_uri: str = "", experiment: str = "") -> MlflowSink:
     return MlflowSink(uri, experiment, artifact_root=root, clean=redact)
 
 
-def sync_study(path: Path, deadline_s: float = 60.0, *, tracking_uri: str = "", sink: SinkFactory | None = None) -> int:
+def sync_study(
+    path: Path, deadline_s: float = 60.0, *, tracking_uri: str = "", sink: SinkFactory | None = None
+) -> int:
     """Send what a study has not yet sent.
 
     Args:

@@ -34,6 +34,7 @@ from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.outbox import rows_for
 from autotune.store.paths import default_tracking_uri, study_dir
+from autotune.store.redact import with_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -149,7 +150,7 @@ def resume_search(
     """
     journal = Journal.open(directory / "journal.db")
     folded = fold(journal.entries())
-    spec = folded.spec
+    spec = with_secrets(folded.spec)
     if budget_s is not None:
         spec = replace(spec, budget=replace(spec.budget, seconds=folded.elapsed_s + budget_s))
     if folded.facts is None:
@@ -162,7 +163,12 @@ class _Search:
     """One life of the driver over one study."""
 
     def __init__(
-        self, spec: StudySpec, home: Path, journal: Journal, listeners: Sequence[Listener], head_start_s: float
+        self,
+        spec: StudySpec,
+        home: Path,
+        journal: Journal,
+        listeners: Sequence[Listener],
+        head_start_s: float,
     ) -> None:
         self._spec = spec
         self._home = home

@@ -61,4 +61,3 @@ def _machine_bytes() -> int:
     except OSError:
         return whole
     return min(whole, int(limit)) if limit.isdecimal() else whole
-

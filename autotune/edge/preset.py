@@ -65,16 +65,21 @@ class SpaceFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     schema_: Literal["autotune.space/v1"] = Field(alias="schema")
-    name: str = Field(default="", pattern=r"^[A-Za-z0-9_-]*$", description="Shown in results; the file's name where absent.")
+    name: str = Field(
+        default="", pattern=r"^[A-Za-z0-9_-]*$", description="Shown in results; the file's name where absent."
+    )
     description: str = Field(default="", description="When to use it, in one line.")
     extends: str = Field(default="", description="A preset's name, or a path relative to this file.")
     knobs: dict[str, list[PlainValue] | Literal["auto"] | Range | None] = Field(
-        default_factory=dict, description="By expected gain: values, auto, a range, or null to drop an inherited knob."
+        default_factory=dict,
+        description="By expected gain: values, auto, a range, or null to drop an inherited knob.",
     )
     allowed_only: dict[str, list[PlainValue]] = Field(
         default_factory=dict, description="Knobs that change training; ignored unless allowed by name."
     )
-    start: list[dict[str, PlainValue]] | None = Field(default=None, description="Configurations to try first.")
+    start: list[dict[str, PlainValue]] | None = Field(
+        default=None, description="Configurations to try first."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +232,11 @@ def _inherited(path: Path, *, chain: tuple[Path, ...]) -> _Space:
     file = read_space(path)
     space = _Space(name="", source="")
     if file.extends:
-        parent = locate(file.extends, cwd=str(path.parent)) if _is_path(file.extends) else _named(file.extends, path)
+        parent = (
+            locate(file.extends, cwd=str(path.parent))
+            if _is_path(file.extends)
+            else _named(file.extends, path)
+        )
         space = _inherited(parent, chain=(*chain, resolved))
     space.name, space.source = file.name or path.stem, _shown(path)
     space.description = file.description or space.description
@@ -239,7 +248,9 @@ def _inherited(path: Path, *, chain: tuple[Path, ...]) -> _Space:
     if file.start is not None:
         space.starts = tuple(dict(start) for start in file.start)
     for knob in file.allowed_only:
-        space.notes.append(f"{space.source}: {knob} changes training and is left out unless it is allowed by name.")
+        space.notes.append(
+            f"{space.source}: {knob} changes training and is left out unless it is allowed by name."
+        )
     return space
 
 
@@ -287,7 +298,10 @@ def _check_names(file: SpaceFile, data: Lines, source: str) -> None:
     for knob, entry in file.knobs.items():
         where = f"{source}:{_line(data, ('knobs', knob))}"
         _check_knob(knob, where)
-        if isinstance(entry, Range) and not 0 < len(range(entry.low, entry.high + 1, entry.step)) <= _MAX_VALUES:
+        if (
+            isinstance(entry, Range)
+            and not 0 < len(range(entry.low, entry.high + 1, entry.step)) <= _MAX_VALUES
+        ):
             raise InvalidSpace(f"{where}: {knob} has to have 1 to {_MAX_VALUES} values from low to high")
         if isinstance(entry, list) and len(entry) > _MAX_VALUES:
             raise InvalidSpace(f"{where}: {knob} has more than {_MAX_VALUES} values")
@@ -305,37 +319,33 @@ def _check_knob(name: str, where: str) -> None:
 
 def _line(data: Any, path: Sequence[str | int]) -> int:
     """The line of the deepest part of a path that exists."""
-    line = getattr(data, "line", 1)
-    for part in path:
-        if isinstance(data, Lines) and isinstance(part, str) and part in data.lines:
-            line, data = data.lines[part], data[part]
-        elif isinstance(data, Items) and isinstance(part, int) and part < len(data):
-            line, data = data.lines[part], data[part]
+    line: int = getattr(data, "line", 1)
+    for _, line, _ in _steps(data, path):  # noqa: B007 (the last one counts)
+        pass
     return line
+
+
+def _steps(data: Any, path: Sequence[str | int]) -> Iterator[tuple[str | int, int, Any]]:
+    """Parts of a path that name something in the file, with line and value; others are skipped.
+
+    pydantic's locations hold names of types beside those of keys.
+    """
+    for part in path:
+        if (isinstance(data, Lines) and isinstance(part, str) and part in data) or (
+            isinstance(data, Items) and isinstance(part, int) and part < len(data)
+        ):
+            line, data = data.lines[part], data[part]
+            yield part, line, data
 
 
 def _first_error(error: ValidationError, data: Lines, source: str) -> InvalidSpace:
     first = error.errors(include_url=False)[0]
-    path = [p for p in first["loc"] if isinstance(p, (str, int))]
-    shown = ".".join(str(p) for p in path if _exists(data, path, p))
+    path = list(first["loc"])
+    shown = ".".join(str(part) for part, _, _ in _steps(data, path))
     message = first["msg"].removeprefix("Value error, ")
     if path[:1] == ["knobs"]:
         message = "an entry is a list of values, auto, {low, high, step} or null"
     return InvalidSpace(f"{source}:{_line(data, path)}: {shown or 'the file'}: {message}")
-
-
-def _exists(data: Any, path: Sequence[str | int], part: str | int) -> bool:
-    """Whether a part of pydantic's location names something in the file, and no type of a union."""
-    for step in path:
-        if isinstance(data, Lines) and step in data:
-            if step is part:
-                return True
-            data = data[step]
-        elif isinstance(data, Items) and isinstance(step, int) and step < len(data):
-            if step is part:
-                return True
-            data = data[step]
-    return False
 
 
 def _sets(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:

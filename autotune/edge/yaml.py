@@ -58,7 +58,9 @@ def load(text: str, *, source: str, error: type[UsageError] = InvalidSpace) -> A
             duplicate key, or no YAML.
     """
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
-        raise error(f"{source} is larger than {MAX_BYTES >> 20} MiB", hint="A file of this kind has some kilobytes.")
+        raise error(
+            f"{source} is larger than {MAX_BYTES >> 20} MiB", hint="A file of this kind has some kilobytes."
+        )
     try:
         _check_events(text, source, error)
         node = yaml.compose(text, Loader=_Loader)
@@ -144,7 +146,9 @@ class _Building:
                 raise self.error(f"{self.source}:{line}: a key has to be text")
             key = str(key_node.value)
             if key in values:
-                raise self.error(f'{self.source}:{line}: "{key}" stands here twice, first on line {lines[key]}')
+                raise self.error(
+                    f'{self.source}:{line}: "{key}" stands here twice, first on line {lines[key]}'
+                )
             values[key] = self.value(value_node, depth + 1)
             lines[key] = line
         return Lines(values, lines=lines, line=node.start_mark.line + 1)

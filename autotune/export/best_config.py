@@ -12,7 +12,6 @@ import json
 import math
 import os
 import re
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,6 +31,9 @@ from autotune.core.change import Change, Env, Flag, Keyword, Patch
 from autotune.core.config import Config, Value
 from autotune.core.measurement import Estimate
 from autotune.errors import UsageError, did_you_mean
+from autotune.export.dump import dump
+from autotune.export.files import write_whole
+from autotune.export.secrets import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,13 +46,6 @@ if TYPE_CHECKING:
 SCHEMA = "autotune.config/v1"
 _MINOR = 0
 GIB = 1024**3
-_ALWAYS = frozenset({"knobs", "argv", "changes", "gpu", "value", "from", "to"})
-HIDDEN = "<redacted>"
-_SECRET_OPTION = re.compile(
-    r"(secret|[-_]token$|passw|passphrase|(api|access|private|auth)[-_]?key|credential|dsn)", re.IGNORECASE
-)
-_SECRET_NAME = re.compile(r"(TOKEN|KEY|SECRET|PASS|CRED|DSN)(?!.*(_DIR|_FILE|_HOME)$)")
-_SECRET_LENGTH = 8
 
 KnobValue = StrictBool | StrictInt | StrictFloat | StrictStr
 
@@ -316,20 +311,7 @@ def save(path: Path, best: BestConfig) -> None:
     text = render(best, name=path.name)
     if parse(text, source=str(path)) != best:
         raise UsageError(f"{path} would not read back as it was meant; nothing was written")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        _keep_old(path, best)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
+    write_whole(path, text, keep=not _is_same_unedited(path, best))
 
 
 def read_best(path: str | os.PathLike[str]) -> BestConfig:
@@ -361,24 +343,7 @@ def parse(text: str, *, source: str) -> BestConfig:
 
 def render(best: BestConfig, *, name: str = "best.yaml") -> str:
     """The file's text: a comment that says what to do with it, then YAML."""
-    import yaml
-
-    body = yaml.dump(_lean(best.data()), Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=4096)
-    return f"# {_headline(best, name)}\n{body}"
-
-
-def _lean(data: Any) -> Any:
-    """The data without empty fields; knob values are all kept."""
-    if isinstance(data, list):
-        return [_lean(item) for item in cast("list[Any]", data)]
-    if not isinstance(data, dict):
-        return data
-    fields = cast("dict[str, Any]", data).items()
-    return {
-        key: value if key == "knobs" else _lean(value)
-        for key, value in fields
-        if key in _ALWAYS or value not in ("", [])
-    }
+    return f"# {_headline(best, name)}\n{dump(best.data())}"
 
 
 def _digest(best: BestConfig) -> str:
@@ -432,34 +397,6 @@ def differences(
     if then.script_sha256 and script_sha256 != then.script_sha256:
         found["script"] = "the script is not the one that was searched, byte for byte"
     return found
-
-
-def redacted(args: Sequence[str], environ: Mapping[str, str] | None = None) -> list[str]:
-    """Arguments without secrets: values of options that are called like one, and of variables.
-
-    Args:
-        args: The script's arguments.
-        environ: Where values of secret variables are looked up; this process's own by default.
-    """
-    source = os.environ if environ is None else environ
-    secrets = {v: k for k, v in source.items() if _SECRET_NAME.search(k) and len(v) >= _SECRET_LENGTH}
-    shown: list[str] = []
-    hide_next = False
-    for arg in args:
-        name, equals, _value = arg.partition("=")
-        is_secret = name.startswith("-") and bool(_SECRET_OPTION.search(name))
-        if hide_next and not arg.startswith("-"):
-            shown.append(HIDDEN)
-        else:
-            shown.append(f"{name}={HIDDEN}" if is_secret and equals else _without(arg, secrets))
-        hide_next = is_secret and not equals
-    return shown
-
-
-def _without(arg: str, secrets: Mapping[str, str]) -> str:
-    for value, name in secrets.items():
-        arg = arg.replace(value, f"<redacted:{name}>")
-    return arg
 
 
 def _names(names: Sequence[str]) -> str:
@@ -699,97 +636,9 @@ def _field_names() -> list[str]:
     return names
 
 
-def _keep_old(path: Path, best: BestConfig) -> None:
+def _is_same_unedited(path: Path, best: BestConfig) -> bool:
     try:
-        old = path.read_bytes()
-    except FileNotFoundError:
-        return
-    if _is_same_unedited(old, path, best):
-        return
-    number = 1
-    while True:
-        beside = path.with_name(f"{path.stem}.{number}{path.suffix}")
-        try:
-            with beside.open("xb") as stream:
-                stream.write(old)
-                stream.flush()
-                os.fsync(stream.fileno())
-        except FileExistsError:
-            number += 1
-        else:
-            return
-
-
-def _is_same_unedited(old: bytes, path: Path, best: BestConfig) -> bool:
-    try:
-        before = parse(old.decode(), source=str(path))
-    except (UsageError, UnicodeDecodeError):
+        before = read_best(path)
+    except UsageError:
         return False
     return before.study.id == best.study.id and before.provenance.digest == _digest(before)
-
-
-def _sync_folder(folder: Path) -> None:
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        pass
-    finally:
-        os.close(descriptor)
-
-
-def _dumper() -> type[Any]:
-    """A safe dumper that puts flat mappings on one line.
-
-    Texts that some YAML reader would take for a boolean, a number or null are quoted.
-    """
-    import yaml
-
-    class Dumper(yaml.SafeDumper):
-        def ignore_aliases(self, data: object) -> bool:
-            return True
-
-    Dumper.add_representer(str, _represent_text)
-    Dumper.add_representer(dict, _represent_mapping)
-    Dumper.add_representer(list, _represent_list)
-    return Dumper
-
-
-_AMBIGUOUS = re.compile(
-    r"(?:|~|null|true|false|yes|no|on|off|y|n|[-+]?(?:\.inf|\.nan)"
-    r"|[-+]?(?:0[xob])?[0-9_.:]+(?:e[-+]?[0-9]*)?|[-+]?[0-9].*)",
-    re.IGNORECASE,
-)
-
-
-def _represent_text(dumper: Any, data: str) -> Any:
-    style = '"' if _AMBIGUOUS.fullmatch(data) else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", data, style=style)
-
-
-def _represent_mapping(dumper: Any, data: dict[str, Any]) -> Any:
-    node = dumper.represent_mapping("tag:yaml.org,2002:map", data)
-    for key, _value in node.value:
-        # The key of every estimate; only YAML 1.1 by the letter would read it as a boolean.
-        if key.value == "n":
-            key.style = None
-    node.flow_style = bool(data) and _is_flat(data)
-    return node
-
-
-def _represent_list(dumper: Any, data: list[Any]) -> Any:
-    node = dumper.represent_sequence("tag:yaml.org,2002:seq", data)
-    node.flow_style = all(not isinstance(item, (dict, list)) for item in data)
-    return node
-
-
-def _is_flat(data: Mapping[str, Any]) -> bool:
-    """No mapping inside, or only flat ones in a list of scalars: fits one line."""
-    return all(
-        not isinstance(item, dict)
-        and not (isinstance(item, list) and any(isinstance(inner, (dict, list)) for inner in item))
-        for item in data.values()
-    )

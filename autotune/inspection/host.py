@@ -7,18 +7,30 @@ import math
 import os
 import platform
 import shutil
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import psutil
 
 from autotune.core.facts import HostFacts
 from autotune.devices.find import find_devices
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _FLAGS: Final = frozenset(
-    {"avx", "avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8"}
+    {
+        "avx",
+        "avx2",
+        "avx512f",
+        "avx512_bf16",
+        "avx512_fp16",
+        "avx512_vnni",
+        "amx_tile",
+        "amx_bf16",
+        "amx_int8",
+    }
     | {"asimd", "bf16", "sve", "i8mm"}
 )
 _PACKAGES: Final = (

@@ -9,15 +9,25 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from autotune.core.config import Value
 from autotune.core.facts import ScriptFacts, ScriptFlag
 from autotune.errors import UsageError
 
-_KINDS: Final = {"int": "int", "float": "float", "str": "str", "INT": "int", "FLOAT": "float", "STRING": "str"}
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.core.config import Value
+
+_KINDS: Final = {
+    "int": "int",
+    "float": "float",
+    "str": "str",
+    "INT": "int",
+    "FLOAT": "float",
+    "STRING": "str",
+}
 _COUNTER: Final = re.compile(r"step|iter|idx|count|n_?batch", re.IGNORECASE)
 _CALLS: Final = {
     "autocast": "own_autocast",

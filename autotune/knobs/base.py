@@ -14,13 +14,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from autotune.core.change import Spelling
-from autotune.core.config import Config, Value
-from autotune.core.effect import Effect
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from autotune.core.change import Spelling
+    from autotune.core.config import Config, Value
+    from autotune.core.effect import Effect
     from autotune.core.facts import Facts, ScriptFlag
 
 
@@ -32,7 +31,8 @@ class LoaderSeam(Protocol):
 
     def observed(self, keyword: str) -> Value | None:
         """What the training loader in use really has (living workers, batch of the last step);
-        None before a batch of it was followed by a backward."""
+        None before a batch of it was followed by a backward.
+        """
 
 
 class PrecisionSeam(Protocol):
@@ -53,7 +53,8 @@ class CompileSeam(Protocol):
 
     def observed(self) -> str | None:
         """The mode in effect, ``off`` for eager; None before the first training call, or when
-        the compiler fell back to eager."""
+        the compiler fell back to eager.
+        """
 
 
 class LayoutSeam(Protocol):
@@ -185,9 +186,7 @@ class Knob(ABC):
         """Whether a change re-deals random streams (judged by distribution)."""
         return False
 
-    def settle(
-        self, config: Config, facts: Facts, varied: Collection[str] | None = None
-    ) -> Config | str:
+    def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
         """Ties to other knobs: complete the config, drop what does not apply, or say why not.
 
         Args:

@@ -57,7 +57,9 @@ class BatchSize(Knob):
         if own is None:
             return ()
         if Accumulation().refuse(facts) is not None:
-            return self._possible(batching.micros({"effective_batch": batching.effective_values(facts)}, facts), facts)
+            return self._possible(
+                batching.micros({"effective_batch": batching.effective_values(facts)}, facts), facts
+            )
         effectives = batching.effective_values(facts)
         ladder = {int(own.micro * 2.0**k) for k in _STEPS if own.micro * 2.0**k % 1 == 0}
         fits = {m for m in ladder if any(e % m == 0 for e in effectives)}
@@ -79,6 +81,8 @@ class BatchSize(Knob):
     def refuse(self, facts: Facts) -> str | None:
         if facts.run is not None and batching.own_micro(facts) is None and loader_of(facts) is not None:
             return "The loader has no batch size of its own: the dataset or a sampler makes the batches."
+        if facts.run is not None and facts.run.loader is not None and facts.effective_batch_rule == "keep":
+            return self.idle(facts, ("accumulation",) if Accumulation().refuse(facts) is None else ())
         return no_loader(facts)
 
     def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:

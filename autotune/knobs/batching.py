@@ -6,11 +6,12 @@ own value, except for accumulation, which always follows. Standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
     from autotune.core.config import Config, Value
     from autotune.core.facts import Facts
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from autotune.core.change import Spelling
 from autotune.core.effect import Effect
 from autotune.knobs import batching
 from autotune.knobs.base import Knob
@@ -14,6 +13,7 @@ from autotune.knobs.common import as_count, no_loader
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from autotune.core.change import Spelling
     from autotune.core.config import Config, Value
     from autotune.core.facts import Facts
 
@@ -49,7 +49,7 @@ class EffectiveBatch(Knob):
         count, bounds = as_count(wanted, self.own(facts), least=1), batching.effective_bounds(facts)
         if count is None or bounds is None:
             return None
-        return count if bounds[0] <= count <= bounds[1] else None
+        return count if bounds[0] <= count <= bounds[1] or count == self.own(facts) else None
 
     def refuse(self, facts: Facts) -> str | None:
         if facts.effective_batch_rule == "keep":
@@ -57,7 +57,9 @@ class EffectiveBatch(Knob):
         if facts.run is None:
             return None
         if facts.run.samples_source != "loader":
-            return "How many samples a step takes is not confirmed, so another effective batch cannot be judged."
+            return (
+                "How many samples a step takes is not confirmed, so another effective batch cannot be judged."
+            )
         if batching.own_batch(facts) is None:
             return "The script's own effective batch could not be read."
         return no_loader(facts)
@@ -65,7 +67,9 @@ class EffectiveBatch(Knob):
     def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
         if {"batch_size", "accumulation"} & set(varied):
             return None
-        return "Neither batch_size nor accumulation can be changed, and nothing else moves the effective batch."
+        return (
+            "Neither batch_size nor accumulation can be changed, and nothing else moves the effective batch."
+        )
 
     def redeals(self, facts: Facts) -> bool:
         return True

@@ -70,7 +70,9 @@ class NumWorkers(Knob):
         if loader is None:
             return no_loader(facts)
         if loader.kind == "iterable" and not loader.shards:
-            return "The iterable dataset does not share itself out among workers: each would repeat all of it."
+            return (
+                "The iterable dataset does not share itself out among workers: each would repeat all of it."
+            )
         if loader.cuda_tensors:
             return "The dataset holds tensors on an accelerator, which workers cannot share."
         return None

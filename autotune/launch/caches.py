@@ -77,7 +77,9 @@ def prepare(study_dir: Path, trial_dir: Path, cache_key: str) -> Caches:
 
 
 def _locks(_folder: str, names: list[str]) -> list[str]:
-    return [n for n in names if n in ("lock", "locks") or n.endswith((".lock", ".tmp")) or n.startswith("tmp.")]
+    return [
+        n for n in names if n in ("lock", "locks") or n.endswith((".lock", ".tmp")) or n.startswith("tmp.")
+    ]
 
 
 def _has_files(folder: Path) -> bool:

@@ -19,20 +19,21 @@ TAIL_LINES = 20
 _LINE_LENGTH = 300
 
 _OOM_CUDA = re.compile(
-    r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|hipErrorOutOfMemory"
+    r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|hipErrorOutOfMemory"
 )
 _OOM_HOST = re.compile(
     r"\bMemoryError\b|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory|std::bad_alloc"
     r"|DataLoader worker \(pid\(?s?\)? [^)]*\) (?:is )?killed by signal: Killed"
 )
 _CUDA_FATAL = re.compile(
-    r"CUDA error: |cudaError\w+|device-side assert|illegal memory access|CUDNN_STATUS_(?:EXECUTION|INTERNAL)\w*"
-    r"|CUBLAS_STATUS_(?:EXECUTION|INTERNAL)\w*|uncorrectable ECC error"
+    r"CUDA error: |cudaError\w+|device-side assert|illegal memory access|uncorrectable ECC error"
+    r"|CUDNN_STATUS_(?:EXECUTION|INTERNAL)\w*|CUBLAS_STATUS_(?:EXECUTION|INTERNAL)\w*"
 )
 _DISK = re.compile(r"No space left on device|Disk quota exceeded|errno 28|Errno 28|Errno 122")
 _PARSER = re.compile(
-    r"error: (?P<what>.*(?:unrecognized arguments?|invalid choice|No such option|no such option|expected one argument"
-    r"|invalid \w+ value|ignored explicit argument).*)"
+    r"[Ee]rror: (?P<what>.*(?:unrecognized arguments?|invalid choice|[Nn]o such option"
+    r"|expected one argument|invalid \w+ value|ignored explicit argument).*)"
 )
 _PATTERNS = (
     (FailureKind.OOM_CUDA, _OOM_CUDA),
@@ -45,7 +46,12 @@ _Evidence = dict[str, "str | int | float"]
 
 
 def classify(
-    result: Mapping[str, Any] | None, told: Told, log_tail: str, fidelity: Fidelity, *, progress_limit_s: float = 0.0
+    result: Mapping[str, Any] | None,
+    told: Told,
+    log_tail: str,
+    fidelity: Fidelity,
+    *,
+    progress_limit_s: float = 0.0,
 ) -> Failure:
     """The Failure of a process whose segment was not closed.
 
@@ -88,9 +94,15 @@ def _ending(
         return FailureKind.KILLED_USER, f"ended by request after {result['seconds']:.0f} s"
     if why == "spawn":
         text = str(result.get("spawn_error", ""))
-        return FailureKind.DISK if _DISK.search(text) else FailureKind.INFRA_LOST, f"could not be started: {text}"
+        return FailureKind.DISK if _DISK.search(
+            text
+        ) else FailureKind.INFRA_LOST, f"could not be started: {text}"
     if why == "launcher_gone" or why.startswith("guard_"):
-        what = "its launcher died" if why == "launcher_gone" else f"its guard was told to end ({why[6:].upper()})"
+        what = (
+            "its launcher died"
+            if why == "launcher_gone"
+            else f"its guard was told to end ({why[6:].upper()})"
+        )
         return FailureKind.INFRA_LOST, f"{what} {result['seconds']:.0f} s after the start"
     if told.broke is not None:
         return _broke(told.broke, tail, evidence)
@@ -138,7 +150,10 @@ def _signalled(number: int, tail: str) -> tuple[FailureKind, str]:
         if pattern.search(tail):
             return kind, _matching_line(tail, pattern)
     if number == signal.SIGKILL:
-        return FailureKind.OOM_HOST, "killed from outside (SIGKILL), most likely by the kernel for lack of memory"
+        return (
+            FailureKind.OOM_HOST,
+            "killed from outside (SIGKILL), most likely by the kernel for lack of memory",
+        )
     try:
         name = signal.Signals(number).name
     except ValueError:
@@ -156,12 +171,18 @@ def _exited(code: int, tail: str, evidence: _Evidence) -> tuple[FailureKind, str
         return FailureKind.OOM_HOST, "a process of it was killed from outside (SIGKILL)"
     last = next((line.strip() for line in reversed(tail.splitlines()) if line.strip()), "")
     evidence.setdefault("code", code)
-    return FailureKind.CRASH_EXIT, f"exit code {code}: {last}" if last else f"exit code {code}, without a word"
+    return (
+        FailureKind.CRASH_EXIT,
+        f"exit code {code}: {last}" if last else f"exit code {code}, without a word",
+    )
 
 
 def _silent(told: Told, fidelity: Fidelity, evidence: _Evidence) -> tuple[FailureKind, str]:
     if told.done is None:
-        return FailureKind.NO_METRIC, "exit code 0 without an end message: the script left Python by the back door"
+        return (
+            FailureKind.NO_METRIC,
+            "exit code 0 without an end message: the script left Python by the back door",
+        )
     if told.steps == 0:
         return FailureKind.NO_METRIC, "the script ended and no optimizer step was seen"
     needed = fidelity.min_steps
@@ -173,7 +194,9 @@ def _silent(told: Told, fidelity: Fidelity, evidence: _Evidence) -> tuple[Failur
 
 
 def _matching_line(text: str, pattern: re.Pattern[str]) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if pattern.search(line)), pattern.pattern)
+    return next(
+        (line.strip() for line in reversed(text.splitlines()) if pattern.search(line)), pattern.pattern
+    )
 
 
 def _progress(told: Told) -> str:

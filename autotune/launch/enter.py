@@ -29,9 +29,11 @@ _MNT_DETACH = 2
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
 _PSEUDO = frozenset(
-    "proc sysfs devtmpfs devpts cgroup cgroup2 securityfs debugfs tracefs pstore bpf configfs fusectl "
-    "hugetlbfs mqueue binfmt_misc efivarfs autofs rpc_pipefs nsfs selinuxfs nfsd ramfs "
-    "fuse.gvfsd-fuse fuse.portal fuse.lxcfs".split()
+    (
+        *("proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "securityfs", "debugfs", "tracefs"),
+        *("pstore", "bpf", "configfs", "fusectl", "hugetlbfs", "mqueue", "binfmt_misc", "efivarfs", "autofs"),
+        *("rpc_pipefs", "nsfs", "selinuxfs", "nfsd", "ramfs", "fuse.gvfsd-fuse", "fuse.portal", "fuse.lxcfs"),
+    )
 )
 _SYSTEM = ("/proc", "/sys", "/dev", "/run")
 _MEMORY_SHARE = 4
@@ -65,7 +67,9 @@ def mounts(text: str) -> list[tuple[str, str]]:
         fields = left.split(" ")
         if len(fields) < 6 or not right:
             continue
-        point = fields[4].encode().decode("unicode_escape").encode("latin-1").decode("utf-8", "surrogateescape")
+        point = (
+            fields[4].encode().decode("unicode_escape").encode("latin-1").decode("utf-8", "surrogateescape")
+        )
         found.pop(point, None)
         found[point] = right.split(" ")[0]
     return list(found.items())
@@ -165,7 +169,11 @@ def _bind(source: str, target: str, *, recursive: bool, read_only: bool = False)
     if read_only:
         flags = _MS_BIND | _MS_REMOUNT | _MS_RDONLY
         have = os.statvfs(source).f_flag
-        for ours, theirs in ((_MS_NOSUID, os.ST_NOSUID), (_MS_NODEV, os.ST_NODEV), (_MS_NOEXEC, os.ST_NOEXEC)):
+        for ours, theirs in (
+            (_MS_NOSUID, os.ST_NOSUID),
+            (_MS_NODEV, os.ST_NODEV),
+            (_MS_NOEXEC, os.ST_NOEXEC),
+        ):
             flags |= ours if have & theirs else 0
         _mount("none", target, None, flags)
 
@@ -195,7 +203,7 @@ def enter(base: str, keep: list[str], must: list[str]) -> None:
         layers.overlay("/", root)
         for point, kind in table:
             if point != "/":
-                _carry_over(point, kind, root, layers, keep, must)
+                _carry_over(point, kind, root, layers, must)
     for folder in keep:
         os.makedirs(root + folder, exist_ok=True)
         _bind(folder, root + folder, recursive=False)
@@ -203,9 +211,7 @@ def enter(base: str, keep: list[str], must: list[str]) -> None:
     os.chdir(cwd)
 
 
-def _carry_over(
-    point: str, kind: str, root: str, layers: _Layers, keep: list[str], must: list[str]
-) -> None:
+def _carry_over(point: str, kind: str, root: str, layers: _Layers, must: list[str]) -> None:
     target = root + point
     try:
         read_only = bool(os.statvfs(point).f_flag & os.ST_RDONLY)
@@ -245,9 +251,7 @@ def _compose(folder: str, target: str, layers: _Layers, table: dict[str, str], m
             _compose_file(entry.path, inner)
 
 
-def _compose_folder(
-    path: str, target: str, layers: _Layers, table: dict[str, str], must: list[str]
-) -> None:
+def _compose_folder(path: str, target: str, layers: _Layers, table: dict[str, str], must: list[str]) -> None:
     below = any(point != path and _inside(point, path) for point in table)
     # A copy to the upper layer keeps the owners of the folders above it, and other owners than
     # ours cannot be expressed in here.

@@ -231,7 +231,8 @@ class FakeRunner(Runner):
         begun_s = self.clock.now_s()
         try:
             for segment in assignment.segments:
-                noise = random.Random(f"{self.world.seed}/{assignment.launch.seed}/{assignment.uid}/{segment.trial}")
+                key = (self.world.seed, assignment.launch.seed, assignment.uid, segment.trial)
+                noise = random.Random(repr(key))
                 outcome = self._outcome(segment.config, segment.fidelity, assignment, noise)
                 if self._stopped:
                     outcome = Failure(kind=FailureKind.KILLED_USER, message="ended by request")
@@ -279,7 +280,9 @@ class FakeRunner(Runner):
             step_time_s=_around(seen_step_s, width, steps, "s"),
             data_wait_frac=min(1.0, world.wait_s(config) / world.step_s(config)),
             memory=Memory(allocator=peak, device=peak + GIB // 2, pss=2 * GIB, limit=world.limit_bytes),
-            loss=self._trace(config, assignment.launch.seed, samples, _WARMUP_STEPS + steps, step_s, compile_s),
+            loss=self._trace(
+                config, assignment.launch.seed, samples, _WARMUP_STEPS + steps, step_s, compile_s
+            ),
             compile_s=compile_s,
             cold_compile=cold,
             startup_s=world.startup_s,
@@ -288,9 +291,7 @@ class FakeRunner(Runner):
             window_s=steps * seen_step_s,
             effective_batch=float(samples),
             contamination=Contamination(run_queue_frac=0.0, pressure_frac=0.0, foreign_cpu_frac=0.0),
-            readings=tuple(
-                Reading(knob=k, wanted=v, found=v, status="applied") for k, v in config.items()
-            ),
+            readings=tuple(Reading(knob=k, wanted=v, found=v, status="applied") for k, v in config.items()),
             ended="tight" if 2 * width <= fidelity.target_width else "limit",
         )
         bad = _hit(config, world.diverges)

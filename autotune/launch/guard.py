@@ -9,6 +9,7 @@ Standard library only, and nothing of autotune but its two neighbours.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -18,7 +19,7 @@ import signal
 import sys
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 if __package__:
     from autotune.launch import enter, sweep
@@ -27,7 +28,7 @@ else:
     import sweep  # pyright: ignore[reportMissingImports]
 
 if TYPE_CHECKING:
-    from autotune.launch import enter, sweep
+    from typing import NoReturn
 
 SAMPLE_S = 0.25
 DUMP_S = 1.0
@@ -208,7 +209,14 @@ def _become_script(spec: dict[str, Any], guard_pid: int, out: int, err: int) -> 
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != guard_pid:
         os._exit(127)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+        signal.SIGHUP,
+        signal.SIGCHLD,
+        signal.SIGPIPE,
+        signal.SIGXFSZ,
+    ):
         signal.signal(number, signal.SIG_DFL)
     os.execve(spec["argv"][0], spec["argv"], spec["env"])
 
@@ -299,10 +307,8 @@ class Guard:
             fds.append(self.life_fd)
         ready = select.select(fds, [], [], max(0.0, seconds))[0]
         if self.wake_read in ready:
-            try:
+            with contextlib.suppress(BlockingIOError):
                 os.read(self.wake_read, 4096)
-            except BlockingIOError:
-                pass
         for drain in (self.out, self.err):
             if drain.read_fd in ready:
                 drain.pump()

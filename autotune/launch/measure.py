@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import statistics
@@ -113,7 +114,7 @@ class Told:
     def median_step_s(self) -> float:
         """Median of the last steps' periods, 0 where fewer than two are known."""
         recent = self.rows[-101:]
-        periods = [b.t_ns - a.t_ns for a, b in zip(recent, recent[1:])]
+        periods = [b.t_ns - a.t_ns for a, b in itertools.pairwise(recent)]
         return statistics.median(periods) / 1e9 if periods else 0.0
 
     def compile_s_before(self, t_ns: int) -> float:
@@ -156,7 +157,8 @@ class Outside:
 def read_samples(rows: Iterable[Sequence[Any]]) -> tuple[Sample, ...]:
     """Samples from the guard's result."""
     return tuple(
-        Sample(t_ns=int(r[0]), bytes=int(r[1]), busy_s=r[2], own_s=float(r[3]), pressure_us=r[4]) for r in rows
+        Sample(t_ns=int(r[0]), bytes=int(r[1]), busy_s=r[2], own_s=float(r[3]), pressure_us=r[4])
+        for r in rows
     )
 
 
@@ -238,7 +240,7 @@ class _Window:
     def of(cls, closed: Closed, told: Told, outside: Outside) -> _Window:
         rows = tuple(r for r in told.rows if closed.begin_ns < r.t_ns <= closed.end_ns)
         stamps = [closed.begin_ns, *(r.t_ns for r in rows)]
-        periods = tuple((b - a) / 1e9 for a, b in zip(stamps, stamps[1:]))
+        periods = tuple((b - a) / 1e9 for a, b in itertools.pairwise(stamps))
         device_s = sum(r.device_ms for r in rows) / 1e3
         # The host runs ahead of the device step by step; over the window both clocks agree.
         if rows and min(r.device_ms for r in rows) > 0 and 0.8 < device_s / (sum(periods) or 1.0) < 1.25:
@@ -251,7 +253,9 @@ class _Window:
             rows=rows,
             periods_s=periods,
             dirty=_dirty(rows, stamps, outside),
-            counts_samples=facts is not None and facts.samples_source == "loader" and any(r.samples for r in rows),
+            counts_samples=facts is not None
+            and facts.samples_source == "loader"
+            and any(r.samples for r in rows),
         )
 
     @property
@@ -373,7 +377,11 @@ class _Window:
             return None
         for kind, bad, words in (
             (FailureKind.CONTENDED, sum(d.foreign for d in inside), "another process used the accelerator"),
-            (FailureKind.THROTTLED, sum(d.throttled for d in inside), "the accelerator's clocks were held down"),
+            (
+                FailureKind.THROTTLED,
+                sum(d.throttled for d in inside),
+                "the accelerator's clocks were held down",
+            ),
         ):
             if bad > LOST_BLOCKS_FRAC * len(inside):
                 return Failure(

@@ -38,6 +38,7 @@ SPACE_FLOOR_FRAC = 0.05
 STEP_FACTOR = 10.0
 FIRST_STEPS = 3
 _TAIL_BYTES = 64 * 1024
+_STACKS_BYTES = 8 * 1024
 _SCRATCH = ("upper", "work", "lower", "root", "empty", "memory", "shadow", "tmp", "cache")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -142,7 +143,9 @@ class LocalRunner(Runner):
         finally:
             self._running = None
             running.close()
-        wrote = enclosure.violations(before, enclosure.manifest(prepared.watched, skip=[str(self._study_dir)]))
+        wrote = enclosure.violations(
+            before, enclosure.manifest(prepared.watched, skip=[str(self._study_dir)])
+        )
         outcomes = _outcomes(running, result, wrote)
         if all(not isinstance(outcome, Failure) for outcome in outcomes.values()):
             prepared.caches.publish()
@@ -223,7 +226,9 @@ def _prepare(study_dir: Path, assignment: Assignment, isolation: str) -> _Prepar
         enclosed=overlay,
         protected=protected,
         # A home holds what other programs write all the time; only the project is compared.
-        watched=tuple(p for p in (enclosure.project_root(launch.script), launch.cwd) if os.path.realpath(p) != home)
+        watched=tuple(
+            p for p in (enclosure.project_root(launch.script), launch.cwd) if os.path.realpath(p) != home
+        )
         if redirect
         else (),
     )
@@ -258,7 +263,11 @@ class _Running:
             "memory_limit_bytes": self.prepared.assignment.memory_limit_bytes,
         }
         if self.prepared.enclosed:
-            orders["enclosure"] = {"base": str(folder), "keep": [str(folder)], "must": list(self.prepared.protected)}
+            orders["enclosure"] = {
+                "base": str(folder),
+                "keep": [str(folder)],
+                "must": list(self.prepared.protected),
+            }
         try:
             self._guard = subprocess.Popen(
                 [sys.executable, "-S", "-E", guard.__file__, str(read_fd)],
@@ -407,7 +416,13 @@ def _outcomes(running: _Running, result: dict[str, Any] | None, wrote: Sequence[
                 segment.fidelity,
                 progress_limit_s=running.progress_limit_s,
             )
-            extra: dict[str, str | int | float] = {"attempt": assignment.attempt, "dir": str(running.prepared.folder)}
+            extra: dict[str, str | int | float] = {
+                "attempt": assignment.attempt,
+                "dir": str(running.prepared.folder),
+            }
+            stacks = _text(running.prepared.folder / "stacks.txt", _STACKS_BYTES)
+            if stacks:
+                extra["stacks"] = stacks
             if wrote:
                 extra["wrote_outside"] = "; ".join(wrote[:10])
             outcomes[segment.trial] = Failure(
@@ -424,15 +439,20 @@ def _outcomes(running: _Running, result: dict[str, Any] | None, wrote: Sequence[
 def log_tail(folder: Path, lines: int = classify.TAIL_LINES) -> str:
     """The last lines of a trial's error output, or of its output where there is none."""
     for name in ("stderr.log", "stdout.log"):
-        try:
-            with (folder / name).open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-                text = file.read().decode(errors="backslashreplace")
-        except OSError:
-            continue
+        text = _text(folder / name)
         if text.strip():
             return "\n".join(text.splitlines()[-lines:])
     return ""
+
+
+def _text(path: Path, last_bytes: int = _TAIL_BYTES) -> str:
+    """The end of a file as text, whatever its bytes are; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - last_bytes))
+            return file.read().decode(errors="backslashreplace")
+    except OSError:
+        return ""
 
 
 def run_plain(launch: Launch, plan_dir: Path) -> int:

@@ -21,18 +21,19 @@ import re
 import urllib.parse
 import uuid
 import zlib
-from collections.abc import Callable, Generator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.config import Value
 from autotune.core.trial import Family, Trial
 from autotune.core.wire import to_wire
 from autotune.errors import TrackerUnavailable
 from autotune.report import summary
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping, Sequence
+
+    from autotune.core.config import Value
     from autotune.core.pick import Answer
     from autotune.core.study import Study
 
@@ -89,7 +90,7 @@ class MlflowSink:
         artifact_root: Path | None = None,
         clean: Callable[[str], str] = str,
     ) -> None:
-        self.tracking_uri = absolute_uri(tracking_uri, os.getcwd())
+        self.tracking_uri = absolute_uri(tracking_uri, str(Path.cwd()))
         self._experiment = experiment
         self._artifact_root = artifact_root
         self._clean = clean
@@ -117,6 +118,9 @@ class MlflowSink:
             import mlflow.entities
             from mlflow import MlflowClient
 
+            # The import has just set it to a level that tells of every table made.
+            logging.getLogger("mlflow").setLevel(logging.WARNING)
+
             if path := sqlite_path(self.tracking_uri):
                 path.parent.mkdir(parents=True, exist_ok=True)
             client = MlflowClient(tracking_uri=self.tracking_uri)
@@ -125,9 +129,7 @@ class MlflowSink:
             self._entities = mlflow.entities
             self._client = client
 
-    def send(
-        self, op: str, payload: Mapping[str, Any], study: Study, answer: Answer | None = None
-    ) -> None:
+    def send(self, op: str, payload: Mapping[str, Any], study: Study, answer: Answer | None = None) -> None:
         """Carry out one operation; harmless when repeated.
 
         Args:
@@ -319,12 +321,17 @@ class MlflowSink:
         self, study: Study, answer: Answer | None, picks: Mapping[int, Sequence[str]]
     ) -> dict[str, str]:
         links = {
-            int(uid.rsplit("/t", 1)[1].split("a")[0]): f"#/experiments/{self._experiment_id}/runs/{child.run_id}?{_ML}"
+            int(
+                uid.rsplit("/t", 1)[1].split("a")[0]
+            ): f"#/experiments/{self._experiment_id}/runs/{child.run_id}?{_ML}"
             for uid, child in (self._children or {}).items()
         }
         text = self._clean(summary.note(study, answer, links=links))
         if len(text) > _TAG_CHARACTERS:
-            text = text[: _TAG_CHARACTERS - 60].rsplit("\n", 1)[0] + "\n\nThe rest is in the artifact `report.md`.\n"
+            text = (
+                text[: _TAG_CHARACTERS - 60].rsplit("\n", 1)[0]
+                + "\n\nThe rest is in the artifact `report.md`.\n"
+            )
         tags = {
             "mlflow.note.content": text,
             "autotune.status": summary.status(study, answer),
@@ -498,7 +505,10 @@ class MlflowSink:
                 child.name = name
             marks = f"{','.join(mine)}|{trial.number in front}"
             if marks != child.marks and (mine or trial.number in front or child.marks):
-                tags = {"autotune.pick": ",".join(mine) or "none", "autotune.pareto": str(trial.number in front).lower()}
+                tags = {
+                    "autotune.pick": ",".join(mine) or "none",
+                    "autotune.pareto": str(trial.number in front).lower(),
+                }
                 self._client.log_batch(child.run_id, tags=self._tags(tags), synchronous=True)
                 child.marks = marks
 
@@ -507,7 +517,11 @@ class MlflowSink:
             self._children = {}
             for run in self._search(study, "trial"):
                 tags = run.data.tags
-                marks = f"{tags['autotune.pick']}|{tags.get('autotune.pareto')}" if "autotune.pick" in tags else ""
+                marks = (
+                    f"{tags['autotune.pick']}|{tags.get('autotune.pareto')}"
+                    if "autotune.pick" in tags
+                    else ""
+                )
                 child = _Child(run.info.run_id, str(run.info.run_name), marks)
                 self._children.setdefault(tags.get("autotune.trial_uid", ""), child)
         return self._children
@@ -571,7 +585,7 @@ def sqlite_path(uri: str) -> Path | None:
     """The database file of a SQLite store, None for any other."""
     if not uri.startswith("sqlite:///"):
         return None
-    path = uri[len("sqlite:///") :].split("?")[0]
+    path = uri[len("sqlite:///") :].split("?", maxsplit=1)[0]
     return Path(path) if path and not path.startswith((":memory:", "file:")) else None
 
 
@@ -648,7 +662,12 @@ def view_state(study: Study) -> dict[str, Any]:
     axis = {"type": "METRIC", "index": 0}
     charts: list[dict[str, Any]] = [
         {"type": "SCATTER", "xaxis": {**axis, "key": "peak_mem_gib"}, "yaxis": {**axis, "key": rate}},
-        {"type": "PARALLEL", "selectedParams": knobs[:5], "selectedMetrics": ["speedup"], "showAllRuns": False},
+        {
+            "type": "PARALLEL",
+            "selectedParams": knobs[:5],
+            "selectedMetrics": ["speedup"],
+            "showAllRuns": False,
+        },
         {"type": "BAR", "metricKey": "speedup"},
         {
             "type": "LINE",
@@ -707,9 +726,10 @@ def pareto_svg(study: Study, answer: Answer) -> str:
     width, height, left, right, top, bottom = 720, 440, 80, 30, 40, 60
     unit = answer.baseline_throughput.unit
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>'
-        f'<text x="{left}" y="22" font-size="15">{escape(summary.headline(study, answer))[:110]}</text>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" font-family="sans-serif" font-size="12">'
+        f'<rect width="100%" height="100%" fill="white"/><text x="{left}" y="22" font-size="15">'
+        f"{escape(summary.headline(study, answer)[:100])}</text>"
     )
     if not points:
         return f'{head}<text x="{left}" y="120">No trial reported its peak memory.</text></svg>\n'
@@ -721,17 +741,21 @@ def pareto_svg(study: Study, answer: Answer) -> str:
         return round(x, 1), round(height - bottom - (height - top - bottom) * rate / most_y, 1)
 
     parts = [head]
+    floor, number = height - bottom, summary.number_text
     for i in range(6):
-        x, y = place(most_x * i / 5, most_y * i / 5)
-        parts.append(
-            f'<path d="M{x} {height - bottom}V{top}M{left} {y}H{width - right}" stroke="#ddd" fill="none"/>'
-            f'<text x="{x}" y="{height - bottom + 18}" text-anchor="middle">{summary.number_text(most_x * i / 5, 3)}</text>'
-            f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{summary.number_text(most_y * i / 5, 3)}</text>'
-        )
-    parts.append(
-        f'<text x="{(left + width - right) / 2}" y="{height - 14}" text-anchor="middle">peak memory, GiB</text>'
-        f'<text transform="rotate(-90)" x="{-height / 2}" y="18" text-anchor="middle">throughput, {escape(unit)}</text>'
-    )
+        gib, rate = most_x * i / 5, most_y * i / 5
+        x, y = place(gib, rate)
+        parts += [
+            f'<path d="M{x} {floor}V{top}M{left} {y}H{width - right}" stroke="#ddd" fill="none"/>',
+            f'<text x="{x}" y="{floor + 18}" text-anchor="middle">{number(gib, 3)}</text>',
+            f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{number(rate, 3)}</text>',
+        ]
+    middle_x, middle_y = (left + width - right) / 2, -height / 2
+    parts += [
+        f'<text x="{middle_x}" y="{height - 14}" text-anchor="middle">peak memory, GiB</text>',
+        f'<text transform="rotate(-90)" x="{middle_y}" y="18" text-anchor="middle">',
+        f"throughput, {escape(unit)}</text>",
+    ]
     front = {m.trial for m in answer.front}
     line = sorted(place(gib, rate) for gib, rate, t in points if t.number in front)
     if len(line) > 1:
@@ -801,7 +825,9 @@ def _border(uri: str) -> Generator[None, None, None]:
         shown = _without_userinfo(uri)
         code: Callable[[], Any] | None = getattr(error, "get_http_status_code", None)
         status = int(code()) if code is not None else 0
-        text = f"{type(error).__name__}: {str(error).splitlines()[0][:300] if str(error) else ''}"
+        # MLflow puts the whole address into its texts, password included.
+        said = re.sub(r"://[^\s/@]+@", "://", str(error)).strip().split("\n")[0][:300]
+        text = f"{type(error).__name__}: {said}"
         if isinstance(error, (KeyError, TypeError, ValueError, AttributeError)) or (
             400 <= status < 500 and status not in _UNAVAILABLE
         ):

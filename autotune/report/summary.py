@@ -9,16 +9,17 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from autotune.core.config import Config, Value
 from autotune.core.effect import Effect
 from autotune.core.measurement import Estimate
 from autotune.core.trial import Family, Stage, Trial
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autotune.core.config import Config, Value
     from autotune.core.pick import Answer, Recommendation
     from autotune.core.study import Study
 
@@ -61,7 +62,7 @@ def number_text(value: float, digits: int = 4) -> str:
     if not math.isfinite(rounded):
         return "unknown"
     if abs(rounded) >= 10 ** (digits - 1):
-        return f"{rounded:.0f}"
+        return f"{value:.0f}"
     return f"{rounded:.{digits}g}"
 
 
@@ -198,7 +199,9 @@ def speedup_of(study: Study, trial: Trial) -> Estimate | None:
     if not base:
         return None
     rate = mine.throughput
-    return Estimate(value=rate.value / base, low=rate.low / base, high=rate.high / base, n=rate.n, unit="ratio")
+    return Estimate(
+        value=rate.value / base, low=rate.low / base, high=rate.high / base, n=rate.n, unit="ratio"
+    )
 
 
 def _paired_rate(study: Study, trial: Trial) -> float | None:
@@ -291,7 +294,11 @@ def headline(study: Study, answer: Answer | None, *, interval: bool = False) -> 
     if not study.stopped:
         best = best_so_far(study)
         seen = best is not None and best[0] > 1 and not best[1].config.is_baseline
-        far = f"best single run so far {best[0]:.2f}x, not confirmed" if best and seen else "nothing faster so far"
+        far = (
+            f"best single run so far {best[0]:.2f}x, not confirmed"
+            if best and seen
+            else "nothing faster so far"
+        )
         return f"Searching... {far}"
     if answer is None:
         return f"Stopped before {script_name(study)} was measured"
@@ -332,7 +339,9 @@ def loss_sentence(pick: Recommendation) -> str:
     if verdict.level == 0:
         return "The loss stays finite and falls; it was not compared further."
     noise = f" (the script's own noise: {100 * verdict.noise_frac:.1f} %)" if verdict.noise_frac > 0 else ""
-    behind = f"at most {100 * verdict.delay_frac_upper95:.1f} % of {plural(verdict.steps, 'step')} behind{noise}"
+    behind = (
+        f"at most {100 * verdict.delay_frac_upper95:.1f} % of {plural(verdict.steps, 'step')} behind{noise}"
+    )
     return f"Not inferior to your script: {behind}."
 
 
@@ -355,9 +364,9 @@ def note(study: Study, answer: Answer | None, *, links: Mapping[int, str] | None
         lines += [f"**Keep your script as it is.** {answer.sentence}".rstrip()]
     lines += ["", *_knob_table(study, best, safe), ""]
     lines += _picks(study, answer)
-    lines += ["", f"**Memory:** {_memory(answer)}"]
-    lines += [f"**Loss:** {loss_sentence(best)}" if answer.is_better else f"**Baseline:** {_rate(answer)}"]
-    lines += [f"**Failures survived:** {_failures(answer.failures)}"]
+    lines += ["", f"- **Memory:** {_memory(answer)}"]
+    lines += [f"- **Loss:** {loss_sentence(best)}" if answer.is_better else f"**Baseline:** {_rate(answer)}"]
+    lines += [f"- **Failures survived:** {_failures(answer.failures)}"]
     lines += ["", "### How it was measured", "", *_method(study, answer)]
     if answer.front:
         lines += ["", "### Pareto front", "", *_front(answer, links or {})]
@@ -404,7 +413,9 @@ def picks_of(answer: Answer | None) -> dict[int, list[str]]:
 
 def failed_count(study: Study) -> int:
     """Trials that ended as failures, those that the user cancelled aside."""
-    return sum(1 for t in study.told() if t.failure is not None and t.failure.kind.family is not Family.CANCELLED)
+    return sum(
+        1 for t in study.told() if t.failure is not None and t.failure.kind.family is not Family.CANCELLED
+    )
 
 
 def _short_note(study: Study, answer: Answer | None) -> str:
@@ -416,7 +427,9 @@ def _short_note(study: Study, answer: Answer | None) -> str:
     elif study.stopped:
         lines += [f"It ended by: {study.stopped}. Go on with `autotune resume {study.spec.label}`."]
     else:
-        lines += [f"{plural(len(study.told()), 'trial')} so far; the answer stands here when the search is over."]
+        lines += [
+            f"{plural(len(study.told()), 'trial')} so far; the answer stands here when the search is over."
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -435,7 +448,11 @@ def _knob_table(study: Study, best: Recommendation, safe: Recommendation) -> lis
     if study.space is not None:
         own.update({k: d.own for k, d in study.space.dimensions.items() if d.own is not None})
     changed = [k for k, _ in in_order({**safe.config, **best.config})]
-    kept = [k for k, _ in in_order(own) if k not in changed and (study.space is None or k in study.space.dimensions)]
+    kept = [
+        k
+        for k, _ in in_order(own)
+        if k not in changed and (study.space is None or k in study.space.dimensions)
+    ]
     if not changed and not kept:
         return []
     rows = ["| knob | your script | best | safe | contributes |", "|---|---|---|---|---|"]
@@ -444,7 +461,11 @@ def _knob_table(study: Study, best: Recommendation, safe: Recommendation) -> lis
         cells = [
             f"**{value_text(pick.config[knob])}**" if knob in pick.config else mine for pick in (best, safe)
         ]
-        share = f"{100 * shares[knob]:+.0f} %" if knob in shares else ("not measured" if knob in best.config else "")
+        share = (
+            f"{100 * shares[knob]:+.0f} %"
+            if knob in shares
+            else ("not measured" if knob in best.config else "")
+        )
         rows.append("| " + " | ".join(_cell(c) for c in (knob, mine, *cells, share)) + " |")
     return rows
 
@@ -469,8 +490,7 @@ def _picks(study: Study, answer: Answer) -> list[str]:
             f"- **fastest**, {ratio_text(fastest.speedup)}, {flag}: {long_config(fastest.config)}. "
             f"`{apply_command(study, 'fastest')}` {' '.join(map(_plain, fastest.reasons))}".rstrip()
         )
-    for reason in answer.best.reasons:
-        lines.append(f"- {_plain(reason)}")
+    lines += [f"- {_plain(reason)}" for reason in answer.best.reasons]
     if answer.best.break_even_steps:
         lines.append(
             f"- Compiling takes {duration_text(answer.best.compile_s)} once; it is paid back after "
@@ -500,15 +520,13 @@ def _failures(failures: Mapping[str, int]) -> str:
 
 def _method(study: Study, answer: Answer) -> list[str]:
     confirmed = study.told(Stage.CONFIRM)
-    lines = [
-        f"- {plural(len(study.told()), 'trial')}, each a process of its own unless marked `segment`, in "
-        f"{duration_text(study.elapsed_s)}."
-    ]
+    trials, took = plural(len(study.told()), "trial"), duration_text(study.elapsed_s)
+    lines = [f"- {trials}, each a process of its own unless marked `segment`, in {took}."]
     if confirmed and answer.is_better:
         lines.append(
             f"- The speed-up rests on {plural(answer.best.speedup.n, 'pair')} of runs made after the search, "
-            "each next to a run of your script as it is; the runs that chose the configuration are not in it. "
-            "Interval: 95 %."
+            "each next to a run of your script as it is; the runs that chose the configuration are not "
+            "in it. Interval: 95 %."
         )
     elif not confirmed:
         lines.append("- Nothing was confirmed by paired runs, so nothing is claimed.")
@@ -530,7 +548,13 @@ def _front(answer: Answer, links: Mapping[int, str]) -> list[str]:
         number = f"t{member.trial:02d}"
         where = f"[{number}]({links[member.trial]})" if member.trial in links else number
         loss = "" if member.loss is None else number_text(member.loss)
-        cells = (where, short_config(member.config), number_text(member.throughput), bytes_text(member.peak_bytes), loss)
+        cells = (
+            where,
+            short_config(member.config),
+            number_text(member.throughput),
+            bytes_text(member.peak_bytes),
+            loss,
+        )
         rows.append("| " + " | ".join(map(_cell, cells)) + " |")
     return rows
 

@@ -197,7 +197,7 @@ class Progress(Listener):
         # Redirecting would put what other code prints to stdout onto stderr.
         self._view = Live(
             get_renderable=self._render,
-            console=Console(file=self._stream),
+            console=Console(file=self._stream, force_terminal=True),
             refresh_per_second=2,
             transient=True,
             redirect_stdout=False,

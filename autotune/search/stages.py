@@ -49,6 +49,7 @@ _SAMPLER_EVERY = 3
 _JUMP_EVERY = 3
 _START_SHARE = 0.6
 _CYCLES = 3
+_CYCLES_WITH_MORE = 4
 _PLANNED_CYCLES = 6
 _MOST_CYCLES = 12
 _CLEAR_WIDTH = 0.04
@@ -149,8 +150,7 @@ class Staged(Strategy):
         if search is None or search.spare_s < search.costs.plain_s or _trials_spent(search):
             return None
         if self._pure_sampler:
-            picked = None if _no_progress(search) else self._sampled(search)
-            return _proposal(search, Stage.REFINE, picked)
+            return _proposal(search, Stage.REFINE, self._sampled(search))
         picked = None if _started(search) else _start(search)
         if picked is not None:
             return _proposal(search, Stage.START, picked)
@@ -254,26 +254,33 @@ def _start_list(search: _Search) -> Iterable[tuple[Config, str]]:
 
 
 def _promising(dimension: Dimension) -> list[Value]:
-    """Values to try alone: of an ordered knob the middle and the end above the script's own."""
-    others = [v for v in dimension.values if v != dimension.own or type(v) is not type(dimension.own)]
-    if not dimension.ordinal or len(others) <= 2:
-        return list(others)
-    above = others
-    if dimension.own in dimension.values:
-        above = list(dimension.values[dimension.values.index(dimension.own) + 1 :]) or others
-    picks = [above[(len(above) - 1) // 2], above[-1]]
-    return list(dict.fromkeys(picks))
+    """Values to try alone: of an ordered knob the middle and the end above the script's own, then below."""
+    own = next((i for i, v in enumerate(dimension.values) if _same(v, dimension.own)), None)
+    if own is None or not dimension.ordinal:
+        return [v for v in dimension.values if not _same(v, dimension.own)]
+    above, below = list(dimension.values[own + 1 :]), list(dimension.values[:own])
+    if not above:
+        return below[::-1][:2]
+    return list(dict.fromkeys([above[(len(above) - 1) // 2], above[-1], *below[-1:]]))
+
+
+def _same(a: Value, b: Value | None) -> bool:
+    return type(a) is type(b) and a == b
 
 
 def _jump(search: _Search) -> _Pick | None:
     """Everything that helped, together."""
     config = _BASE
     for dimension in search.space.free():
-        gains = [(search.model.predict(other)[0], other) for other in _varied(search, config, dimension)]
+        gains = [
+            (search.model.predict(other)[0], other)
+            for other in _varied(search, config, dimension)
+            if _seen_value(search, other, dimension)
+        ]
         if not gains:
             continue
         gain, other = max(gains, key=lambda pair: (pair[0], pair[1].canonical()))
-        if gain > search.model.predict(config)[0] + _HELPS and _seen_value(search, other, dimension):
+        if gain > search.model.predict(config)[0] + _HELPS:
             config = other
     if len(config) < 2 or not search.tame(config) or not _may_try(search, config):
         return None
@@ -445,7 +452,7 @@ def _last_cycle(study: Study) -> tuple[int, list[Config]]:
 
 
 def _members(before: Study, study: Study, costs: Costs, remaining_s: float) -> tuple[Config, ...]:
-    """Finalists by the cycles before, best first; at first as many as three cycles can be paid for."""
+    """Finalists by the cycles before, best first; at first as many as four cycles can be paid for."""
     began = {t.config for t in before.trials if t.stage is Stage.CONFIRM}
     out = _ruled_out(before)
     chosen = finalists(before, out=frozenset(out))
@@ -454,7 +461,7 @@ def _members(before: Study, study: Study, costs: Costs, remaining_s: float) -> t
         return tuple(c for c in chosen if c in began or replaced)
     whole = remaining_s + sum(t.seconds for t in study.trials if t.stage is Stage.CONFIRM)
     kept = tuple(chosen)
-    while len(kept) > 1 and _CYCLES * costs.cycle(kept) > whole:
+    while len(kept) > 1 and _CYCLES_WITH_MORE * costs.cycle(kept) > whole:
         kept = kept[:-1]
     return kept
 

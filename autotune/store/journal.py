@@ -27,10 +27,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.clock import Clock, SystemClock
 from autotune.core.wire import to_wire
@@ -38,6 +37,9 @@ from autotune.errors import DiskFull, JournalDamaged, StoreError, StudyLocked, S
 from autotune.store.outbox import OutboxRow
 from autotune.store.paths import BALLAST_FILE, JOURNAL_FILE, LOCK_FILE
 from autotune.store.redact import redact_data
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
 FORMAT = 1
 BALLAST_BYTES = 16 * 1024 * 1024
@@ -53,7 +55,21 @@ CREATE TABLE IF NOT EXISTS outbox (
     key TEXT NOT NULL, payload TEXT NOT NULL, done INTEGER NOT NULL DEFAULT 0, UNIQUE (sink, key));
 CREATE INDEX IF NOT EXISTS outbox_open ON outbox (sink, seq) WHERE done = 0;
 """
-_NETWORK = ("nfs", "cifs", "smb", "lustre", "fuse", "9p", "gpfs", "ceph", "beegfs", "afs", "gluster", "pvfs", "orangefs")
+_NETWORK = (
+    "nfs",
+    "cifs",
+    "smb",
+    "lustre",
+    "fuse",
+    "9p",
+    "gpfs",
+    "ceph",
+    "beegfs",
+    "afs",
+    "gluster",
+    "pvfs",
+    "orangefs",
+)
 _PAGE = 2000
 
 
@@ -170,7 +186,9 @@ class Journal:
         if not file.is_file():
             message = f"there is no journal at {file}"
             raise StudyNotFound(message, hint="`autotune list` shows the studies.")
-        journal = cls(file, _connect_to_read(file), lock=None, clock=SystemClock(), environ=None, ballast=None)
+        journal = cls(
+            file, _connect_to_read(file), lock=None, clock=SystemClock(), environ=None, ballast=None
+        )
         with _closing_on_error(journal), journal._guarded("read"):
             journal._check_format()
         return journal
@@ -188,7 +206,9 @@ class Journal:
             message = f"{file} cannot be opened: {error}"
             raise StoreError(message) from error
         ballast = file.with_name(BALLAST_FILE) if ballast_bytes else None
-        journal = cls(file, connection, lock=lock, clock=clock or SystemClock(), environ=environ, ballast=ballast)
+        journal = cls(
+            file, connection, lock=lock, clock=clock or SystemClock(), environ=environ, ballast=ballast
+        )
         with _closing_on_error(journal):
             with journal._guarded("open"):
                 journal._prepare("DELETE" if network else "WAL")
@@ -252,7 +272,8 @@ class Journal:
         while True:
             with self._mutex, self._guarded("read"):
                 rows = self._connection.execute(
-                    "SELECT seq, uid, epoch, kind, wall_s, json, sha FROM events WHERE seq > ? ORDER BY seq LIMIT ?",
+                    "SELECT seq, uid, epoch, kind, wall_s, json, sha FROM events "
+                    "WHERE seq > ? ORDER BY seq LIMIT ?",
                     (seq, _PAGE),
                 ).fetchall()
             for row in rows:
@@ -269,7 +290,8 @@ class Journal:
         """Rows not yet acknowledged for this sink, oldest first."""
         with self._mutex, self._guarded("read"):
             rows = self._connection.execute(
-                "SELECT o.seq, o.op, o.key, o.payload, e.wall_s FROM outbox o JOIN events e ON e.seq = o.event "
+                "SELECT o.seq, o.op, o.key, o.payload, e.wall_s "
+                "FROM outbox o JOIN events e ON e.seq = o.event "
                 "WHERE o.sink = ? AND o.done = 0 ORDER BY o.seq LIMIT ?",
                 (sink, limit),
             ).fetchall()
@@ -307,7 +329,7 @@ class Journal:
                     self._ballast.unlink(missing_ok=True)
                 self._lock.release()
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> Journal:  # noqa: PYI034 (typing.Self came with Python 3.11)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -343,8 +365,7 @@ class Journal:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             if fenced and (newest := self._stored_epoch()) != self.epoch:
-                message = f"another driver has taken over {self.file.parent} (epoch {newest}, ours is {self.epoch})"
-                raise StudyLocked(message, hint="This driver ends; the other one goes on.")
+                raise _overtaken(self.file.parent, newest, self.epoch)
             yield
             self._connection.execute("COMMIT")
         except BaseException:
@@ -361,7 +382,8 @@ class Journal:
             seq, wall_s = self._seq + 1, self._clock.wall_s()
             sha = _digest(self._sha, seq, uid, self.epoch, kind, wall_s, text)
             self._connection.execute(
-                "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", (seq, uid, self.epoch, kind, wall_s, text, sha)
+                "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (seq, uid, self.epoch, kind, wall_s, text, sha),
             )
             self._connection.executemany(
                 "INSERT OR IGNORE INTO outbox (event, sink, op, key, payload) VALUES (?, ?, ?, ?, ?)",
@@ -388,7 +410,7 @@ class Journal:
     def _take_ballast(self, size_bytes: int) -> None:
         if self._ballast is None:
             return
-        with contextlib.suppress(OSError), open(self._ballast, "wb") as file:
+        with contextlib.suppress(OSError), self._ballast.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, size_bytes)
 
     def _must_write(self) -> None:
@@ -422,7 +444,9 @@ class Journal:
             yield
         except sqlite3.Error as error:
             if _is_full(error):
-                message = f"the disk of {self.file.parent} is full; the last step of the search was not recorded"
+                message = (
+                    f"the disk of {self.file.parent} is full; the last step of the search was not recorded"
+                )
                 raise DiskFull(message, hint="Make room, then `autotune resume`.") from error
             if isinstance(error, sqlite3.ProgrammingError):
                 message = f"{self.file} was closed"
@@ -436,7 +460,8 @@ class Journal:
 
 _PARTICIPLE = {"open": "opened", "read": "read", "write": "written"}
 _DAMAGED_HINT = (
-    "Keep a copy of the directory. The trials' own results lie in its folder `trials`; a new search is not affected."
+    "Keep a copy of the directory. The trials' own results lie in its folder `trials`; "
+    "a new search is not affected."
 )
 
 
@@ -487,13 +512,17 @@ class _Lock:
                 message = f"{path.parent} cannot be locked: {error.strerror}"
                 raise StoreError(message, hint=_NO_LOCKS) from error
             message = f"another driver writes to {path.parent}: {holder}"
-            raise StudyLocked(message, hint="Wait for it, or end it; `autotune show` needs no lock.") from error
+            raise StudyLocked(
+                message, hint="Wait for it, or end it; `autotune show` needs no lock."
+            ) from error
         self.is_held = True
         if prove and not self._has_effect():
             self.release()
             message = f"locks have no effect in {path.parent}"
             raise StoreError(message, hint=_NO_LOCKS)
-        note = f"pid {os.getpid()} on host {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
+        note = (
+            f"pid {os.getpid()} on host {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
+        )
         os.ftruncate(self._fd, 0)
         # On a full disk the note is missing, not the lock.
         with contextlib.suppress(OSError):
@@ -545,7 +574,11 @@ def _connect_to_read(file: Path) -> sqlite3.Connection:
         tries = ["mode=ro&immutable=1"]
     try:
         connection = sqlite3.connect(
-            f"{file.as_uri()}?{tries[0]}", uri=True, timeout=30.0, isolation_level=None, check_same_thread=False
+            f"{file.as_uri()}?{tries[0]}",
+            uri=True,
+            timeout=30.0,
+            isolation_level=None,
+            check_same_thread=False,
         )
     except sqlite3.Error as error:
         message = f"{file} cannot be opened: {error}"
@@ -567,6 +600,11 @@ def _digest(before: str, seq: int, uid: str, epoch: int, kind: str, wall_s: floa
     # str() of everything: a damaged file may hold any type in any column.
     parts = (before, seq, uid, epoch, kind, repr(wall_s), text)
     return hashlib.sha256("\x00".join(map(str, parts)).encode(errors="surrogatepass")).hexdigest()
+
+
+def _overtaken(directory: Path, newest: int, epoch: int) -> StudyLocked:
+    message = f"another driver has taken over {directory} (epoch {newest}, ours is {epoch})"
+    return StudyLocked(message, hint="This driver ends; the other one goes on.")
 
 
 def _is_full(error: sqlite3.Error) -> bool:

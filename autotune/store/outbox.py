@@ -6,9 +6,11 @@ study as it is by then. So a row sent late, or twice, says the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MLFLOW = "mlflow"
 
@@ -44,7 +46,9 @@ def rows_for(kind: str, data: Mapping[str, Any], **extra: Any) -> tuple[OutboxRo
             with ``stopped``.
     """
     if kind == "opened":
-        return (OutboxRow(sink=MLFLOW, op="study_began", key=f"study_began/{data['wall_s']!r}", payload=extra),)
+        return (
+            OutboxRow(sink=MLFLOW, op="study_began", key=f"study_began/{data['wall_s']!r}", payload=extra),
+        )
     if kind == "told":
         place = {"number": data["number"], "attempt": data["attempt"]}
         key = f"trial_ended/{data['number']}/{data['attempt']}"

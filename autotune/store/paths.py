@@ -137,7 +137,9 @@ def _look(path: Path) -> Found | None:
     try:
         connection = sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=2.0)
         try:
-            row = connection.execute("SELECT json FROM events WHERE kind = 'opened' ORDER BY seq LIMIT 1").fetchone()
+            row = connection.execute(
+                "SELECT json FROM events WHERE kind = 'opened' ORDER BY seq LIMIT 1"
+            ).fetchone()
         finally:
             connection.close()
         data = json.loads(row[0]) if row else {}

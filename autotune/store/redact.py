@@ -13,7 +13,13 @@ import functools
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from autotune.errors import UsageError
+
+if TYPE_CHECKING:
+    from autotune.core.study import StudySpec
 
 MARK = "<redacted>"
 _MIN_LENGTH = 6
@@ -24,10 +30,42 @@ _PLACE = re.compile(r"_(DIR|FILE|HOME)$", re.IGNORECASE)
 # Words that the journal itself is written in. A password of that kind protects nothing anyway, and
 # replacing it would make every event unreadable.
 _WORDS = frozenset(
-    "default disabled enabled reduce-overhead max-autotune max-autotune-no-cudagraphs float32 float16 "
-    "bfloat16 python baseline confirm refine finished running physical segment maximize minimize numeric "
-    "training throughput peak_memory explore staged inline measurement failure unknown applied refused "
-    "not_reached signal interrupted".split()
+    [
+        "default",
+        "disabled",
+        "enabled",
+        "reduce-overhead",
+        "max-autotune",
+        "max-autotune-no-cudagraphs",
+        "float32",
+        "float16",
+        "bfloat16",
+        "python",
+        "baseline",
+        "confirm",
+        "refine",
+        "finished",
+        "running",
+        "physical",
+        "segment",
+        "maximize",
+        "minimize",
+        "numeric",
+        "training",
+        "throughput",
+        "peak_memory",
+        "explore",
+        "staged",
+        "inline",
+        "measurement",
+        "failure",
+        "unknown",
+        "applied",
+        "refused",
+        "not_reached",
+        "signal",
+        "interrupted",
+    ]
 )
 _OWN_KEY = re.compile(r"[a-z_]*")
 _USERINFO = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://)([^\s/@'\"<>]+)@")
@@ -103,6 +141,21 @@ def restore(text: str, environ: Mapping[str, str] | None = None) -> str:
 def is_incomplete(text: str) -> bool:
     """Whether a secret is missing from the text, so that it cannot be used as it is."""
     return MARK in text or _PLACEHOLDER.search(text) is not None
+
+
+def with_secrets(spec: StudySpec, environ: Mapping[str, str] | None = None) -> StudySpec:
+    """The spec of a journal made fit for running: secrets taken from the environment again.
+
+    Raises:
+        UsageError: The script's arguments held a secret that this environment does not have.
+    """
+    args = tuple(restore(arg, environ) for arg in spec.args)
+    if missing := [arg for arg in args if is_incomplete(arg)]:
+        message = f"the script's arguments held a secret, which is not kept: {' '.join(missing)}"
+        names = sorted({name for arg in missing for name in _PLACEHOLDER.findall(arg)})
+        hint = f"Set {', '.join(names)} as before." if names else "Begin a new search with `autotune search`."
+        raise UsageError(message, hint=hint)
+    return replace(spec, args=args, tracking_uri=restore(spec.tracking_uri, environ))
 
 
 def _redact_sequence(items: Sequence[Any], environ: Mapping[str, str] | None) -> list[Any]:

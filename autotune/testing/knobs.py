@@ -10,10 +10,9 @@ class TestMyKnob(KnobContract):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.apply.choose import choose, way
 from autotune.core.change import Change, Flag
@@ -31,7 +30,19 @@ from autotune.core.facts import (
     ScriptFlag,
 )
 from autotune.core.wire import dumps, loads
-from autotune.knobs.base import Knob
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from autotune.knobs.base import (
+        AccumulationSeam,
+        CompileSeam,
+        Knob,
+        LayoutSeam,
+        LoaderSeam,
+        OptimizerSeam,
+        PrecisionSeam,
+    )
 
 CPU_HOST = HostFacts(
     cpus=8,
@@ -136,7 +147,8 @@ class KnobContract:
 
     def test_it_says_what_it_is(self) -> None:
         knob = self.knob
-        assert knob.name.isidentifier() and knob.name == knob.name.lower()
+        assert knob.name.isidentifier()
+        assert knob.name == knob.name.lower()
         assert isinstance(knob.effect, Effect)
         assert knob.summary.endswith(".") or ":" in knob.summary
         text = type(knob).__doc__ or ""
@@ -158,7 +170,8 @@ class KnobContract:
     def test_an_ordinal_domain_ascends(self) -> None:
         for given in self.facts if self.knob.ordinal else ():
             numbers = [v for v in self.knob.domain(given) if isinstance(v, (int, float))]
-            assert numbers == sorted(numbers) and len(numbers) == len(self.knob.domain(given))
+            assert numbers == sorted(numbers)
+            assert len(numbers) == len(self.knob.domain(given))
 
     def test_asis_means_the_scripts_own_value(self) -> None:
         for given in self.facts:
@@ -167,7 +180,9 @@ class KnobContract:
     def test_plain_values_resolve_to_themselves(self) -> None:
         for given in self.facts:
             if self.knob.refuse(given) is None:
-                assert [self.knob.resolve(v, given) for v in self.knob.domain(given)] == list(self.knob.domain(given))
+                assert [self.knob.resolve(v, given) for v in self.knob.domain(given)] == list(
+                    self.knob.domain(given)
+                )
 
     def test_nonsense_resolves_to_nothing(self) -> None:
         for given in self.facts:
@@ -177,7 +192,6 @@ class KnobContract:
     def test_a_refusal_is_a_whole_sentence(self) -> None:
         for reason in self.refusals():
             assert len(reason.split()) >= 4 and reason.endswith("."), reason
-            assert reason[0].isupper() or reason[0].isdigit() or "(" in reason or reason.split()[0].islower(), reason
 
     def refusals(self) -> Iterator[str]:
         """Every refusal that the example facts lead to."""
@@ -251,17 +265,27 @@ class FakePatches:
         self.done: list[Callable[[], None]] = []
         self.torch: Any = SimpleNamespace(
             get_num_threads=lambda: self.threads,
-            set_num_threads=lambda n: setattr(self, "threads", n),
+            set_num_threads=self._set_threads,
             get_float32_matmul_precision=lambda: self.matmul,
-            set_float32_matmul_precision=lambda word: setattr(self, "matmul", word),
+            set_float32_matmul_precision=self._set_matmul,
             backends=SimpleNamespace(cudnn=self.cudnn),
         )
-        self.loader = _Loader(self)
-        self.precision = _Word(self, "fp32")
-        self.compile = _Word(self, "off")
-        self.layout = _Switch(self)
-        self.optimizer = _Switch(self)
-        self.accumulation = _Count(self)
+        loader, precision, mode = _Loader(self), _Precision(self, "fp32"), _Compile(self, "off")
+        layout, optimizer, count = _Switch(self), _Switch(self), _Count(self)
+        self._seams = (precision, mode, layout, optimizer, count)
+        self._keywords = loader.keywords
+        self.loader: LoaderSeam = loader
+        self.precision: PrecisionSeam = precision
+        self.compile: CompileSeam = mode
+        self.layout: LayoutSeam = layout
+        self.optimizer: OptimizerSeam = optimizer
+        self.accumulation: AccumulationSeam = count
+
+    def _set_threads(self, count: int) -> None:
+        self.threads = count
+
+    def _set_matmul(self, word: str) -> None:
+        self.matmul = word
 
     def assign(self, owner: object, attribute: str, value: object) -> None:
         """Set an attribute and remember the old one."""
@@ -281,8 +305,8 @@ class FakePatches:
 
     def state(self) -> tuple[object, ...]:
         """All that a knob could have changed."""
-        seams = (self.precision.value, self.compile.value, self.layout.value, self.optimizer.value)
-        return (self.threads, self.matmul, self.cudnn.benchmark, dict(self.loader.keywords), *seams, self.accumulation.value)
+        seams = tuple(seam.value for seam in self._seams)
+        return (self.threads, self.matmul, self.cudnn.benchmark, dict(self._keywords), *seams)
 
 
 class _Loader:
@@ -292,11 +316,15 @@ class _Loader:
 
     def override(self, keyword: str, value: Value | None) -> None:
         old = dict(self.keywords)
-        self.patches.done.append(lambda: (self.keywords.clear(), self.keywords.update(old)) and None)
+        self.patches.done.append(lambda: self._restore(old))
         if value is None:
             self.keywords.pop(keyword, None)
         else:
             self.keywords[keyword] = value
+
+    def _restore(self, old: dict[str, Value]) -> None:
+        self.keywords.clear()
+        self.keywords.update(old)
 
     def observed(self, keyword: str) -> Value | None:
         return self.keywords.get(keyword)
@@ -307,11 +335,18 @@ class _Word:
         self.patches = patches
         self.value = value
 
-    def set(self, word: str) -> None:
-        self.patches.assign(self, "value", word)
-
     def observed(self) -> str | None:
         return self.value
+
+
+class _Precision(_Word):
+    def set(self, dtype: str) -> None:
+        self.patches.assign(self, "value", dtype)
+
+
+class _Compile(_Word):
+    def set(self, mode: str) -> None:
+        self.patches.assign(self, "value", mode)
 
 
 class _Switch:

@@ -44,7 +44,9 @@ def main() -> None:
     session = Session(plan, channel)
     if plan.shadow_dir and plan.measure:
         try:
-            importlib.import_module("autotune.trial.shadow").install(plan.protected, plan.shadow_dir)
+            shadow = importlib.import_module("autotune.trial.shadow")
+            shadow.install(plan.protected, plan.shadow_dir)
+            session.hooks.on("torch", shadow.wrap_torch)
         except Exception as error:
             # Without protection the user's files could be overwritten: better no trial than that.
             session.faults.note("shadow", error)
@@ -134,7 +136,7 @@ def _exit_code(ending: SystemExit) -> int:
 def _show(error: BaseException) -> None:
     """The traceback on the script's own stderr, without our frames above it."""
     try:
-        sys.excepthook(type(error), error, _own_part(error))
+        sys.excepthook(type(error), error.with_traceback(_own_part(error)), _own_part(error))
         sys.stderr.flush()
     except Exception:
         traceback.print_exception(type(error), error, error.__traceback__)

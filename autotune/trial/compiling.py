@@ -50,7 +50,10 @@ class Compile:
             mode = self._mode if self._mode not in (None, "off") and self.roots else "off"
         if mode in (None, "off"):
             return "off"
-        return mode if self._compiled_frames() else None
+        if self._compiled_frames():
+            return mode
+        self._state.refusals.setdefault("compile_mode", "Nothing of the model was compiled: it still runs eagerly.")
+        return None
 
     def _compiled_frames(self) -> bool:
         if not self._state.compile_events:
@@ -76,7 +79,11 @@ class Compile:
         self.roots += 1
         self._inside = True
         try:
-            return self._real(root._call_impl, mode=self._mode)
+            call = root._call_impl
+            if type(root).__module__.startswith("torch.nn"):
+                # Dynamo leaves the frames of torch's own modules eager; a frame of ours is traced.
+                call = _through(root)
+            return self._real(call, mode=self._mode)
         finally:
             self._inside = False
 
@@ -146,3 +153,10 @@ class Compile:
         state.mark |= COMPILE
         if self._channel is not None:
             self._channel.send(Compiling(t_ns=now, began=False))
+
+
+def _through(module: Any) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return module._call_impl(*args, **kwargs)
+
+    return call

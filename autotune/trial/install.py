@@ -89,7 +89,9 @@ class Session:
         self.keywords.watch_owners(self.hooks)
         for change in self.plan.changes:
             spelling = change.spelling
-            if isinstance(spelling, Keyword) and not self._by_knob(change.knob, spelling):
+            if not isinstance(spelling, Keyword) or spelling.target.startswith("autotune.sdk"):
+                continue
+            if not self._by_knob(change.knob, spelling):
                 self.keywords.carry_out(change, spelling, self.hooks)
         sdk.attach(self)
 

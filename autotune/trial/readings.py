@@ -67,6 +67,8 @@ class Readings:
         if found is not None and same(found, change.value):
             return Reading(knob=change.knob, wanted=change.value, found=found, status="applied")
         reason = self._state.refusals.get(change.knob, "")
+        if found is None and not reason and self._state.faults.off:
+            reason = f"Watching the script failed at {', '.join(sorted(self._state.faults.off))}; see faults.log."
         if found is None and not reason:
             return Reading(
                 knob=change.knob,

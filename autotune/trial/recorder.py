@@ -33,6 +33,7 @@ SETTLE_STEPS = 3
 REJECT_STEPS = 6
 _GROWTH = 1.3
 _MAX_RESTARTS = 3
+_MAX_SHAPE_EVENTS = 4
 _LOSS_POINTS = 300
 _FEWEST_STEPS = 6
 _FEWEST_BLOCKS = 3
@@ -73,6 +74,8 @@ class Recorder:
         self._readings = readings
         self._facts = facts
         self._on_settled = settled
+        self.hows: dict[str, str] = {}
+        """Knob -> how its change travels, for the record of a rejection."""
         self._settle_root = settle_root
         self.loader: Loader | None = None
         self._clock: DeviceClock | None = None
@@ -85,6 +88,7 @@ class Recorder:
         self._event_ns = 0
         self._levels: deque[int] = deque(maxlen=_LEVELS)
         self._restarts = 0
+        self._shape_events = 0
         self._begin_ns = 0
         self._rows: list[tuple[int, int, int, int]] = []
         self._next_check_ns = 0
@@ -92,6 +96,11 @@ class Recorder:
         self._ready_begin: int | None = None
         self._decided: tuple[str, int, int | None] | None = None
         self._compile_before_ns = 0
+
+    @property
+    def measures(self) -> bool:
+        """False under `apply`: nothing is recorded."""
+        return self._channel is not None
 
     @property
     def phase(self) -> str:
@@ -145,7 +154,7 @@ class Recorder:
     def _settle_steps(self) -> bool:
         """Whether detection has settled and nothing speaks against the requested knobs so far."""
         steps = self._state.steps
-        if steps < SETTLE_STEPS or not self._settle_root(steps):
+        if not self._settle_root(steps) or steps < SETTLE_STEPS:
             return False
         if not self._settled:
             self._settled = True
@@ -185,14 +194,14 @@ class Recorder:
     def _how(self, knob: str) -> str:
         return self.hows.get(knob, "")
 
-    hows: dict[str, str] = {}
-
     # Warm-up
 
     def _warm_up(self, row: Row, batches: int) -> None:
         if not self._settle_steps():
             return
-        if row[5] & (COMPILE | NEW_SHAPE):
+        if row[5] & COMPILE or (row[5] & NEW_SHAPE and self._shape_events < _MAX_SHAPE_EVENTS):
+            # Scripts whose shapes never settle are warm once they have seen some.
+            self._shape_events += 0 if row[5] & COMPILE else 1
             self.restart()
             return
         if self._batches == 0 and self._event_ns > row[0]:

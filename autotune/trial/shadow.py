@@ -24,16 +24,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-EXEMPT = ("/dev", "/proc", "/sys", "/run", "/tmp", "/var/tmp")
+EXEMPT = ("/dev", "/proc", "/sys", "/run", "/tmp", "/var/tmp")  # noqa: S108
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
-_real = {
-    name: getattr(os, name)
-    for name in (
-        "open stat lstat access listdir scandir mkdir rmdir remove unlink rename replace truncate chmod chown"
-        " utime symlink link readlink mkfifo chdir setxattr"
-    ).split()
-}
+_NAMES = (
+    *("open", "stat", "lstat", "access", "listdir", "scandir", "readlink", "chdir"),
+    *("mkdir", "symlink", "link", "mkfifo", "truncate", "chmod", "chown", "utime", "setxattr"),
+    *("rmdir", "remove", "unlink", "rename", "replace"),
+)
+_real = {name: getattr(os, name) for name in _NAMES if hasattr(os, name)}
 _real_open = io.open
 _MAX_LINKS = 40
 
@@ -91,7 +90,7 @@ class Shadow:
         self._roots = sorted(roots.items(), key=lambda item: -len(item[0]))
         self._hidden: set[str] = set()
         self._touched = False
-        self._parent = functools.lru_cache(maxsize=4096)(_realpath)
+        self._parent = functools.lru_cache(maxsize=4096)(self._resolve)
 
     def covers(self, path: str) -> bool:
         """Whether this absolute path is protected."""
@@ -111,8 +110,22 @@ class Shadow:
     def followed(self, path: Any, dir_fd: int | None = None) -> str:
         """As `name`, the last part followed where it is a link."""
         name = self.name(path, dir_fd)
-        view = self.seen(name)
-        return _realpath(view) if _is_link(view) else name
+        return self._resolve(name) if _is_link(self.seen(name)) else name
+
+    def _resolve(self, path: str, depth: int = 0) -> str:
+        """What `os.path.realpath` would be if the script's own links and removals were real."""
+        found = "/"
+        for part in os.path.abspath(path).split("/"):
+            step = os.path.join(found, part) if part else found
+            seen = self.seen(step)
+            if depth < _MAX_LINKS and _is_link(seen):
+                step = self._resolve(os.path.join(found, _real["readlink"](seen)), depth + 1)
+            found = step
+        return found
+
+    def links_changed(self) -> None:
+        """A link or folder was made, moved or removed: paths may lead elsewhere now."""
+        self._parent.cache_clear()
 
     def copy_of(self, name: str) -> str:
         """Where the copy of a protected path is, or would be."""
@@ -130,14 +143,14 @@ class Shadow:
         """The user's own file of this name is gone as far as the script can see."""
         self._touched = True
         self._hidden.add(name)
+        self.links_changed()
 
-    def view(self, path: Any, dir_fd: int | None = None) -> Any:
+    def view(self, path: Any, dir_fd: int | None = None, *, follow: bool = True) -> Any:
         """What to read in place of this path."""
         if not self._touched or isinstance(path, int):
             return path
-        name = self.name(path, dir_fd)
-        found = self.seen(name)
-        if found is name:
+        found = self.seen(self.followed(path, dir_fd) if follow else self.name(path, dir_fd))
+        if dir_fd is None and found == os.path.abspath(os.fsdecode(path)):
             return path
         return os.fsencode(found) if isinstance(path, bytes) else found
 
@@ -173,7 +186,7 @@ class Shadow:
 
     def _copy(self, source: str, target: str) -> None:
         if _is_link(source):
-            _real["symlink"](_realpath(source), target)
+            _real["symlink"](_real["readlink"](source), target)
         elif _is_dir(source):
             if not _is_dir(target):
                 _real["mkdir"](target)
@@ -222,11 +235,17 @@ class Shadow:
 class _Entry:
     """An `os.DirEntry` whose path is the one the script knows, and whose contents may be elsewhere."""
 
-    def __init__(self, folder: Any, name: str, place: str) -> None:
+    def __init__(self, shadow: Shadow, folder: Any, name: str, place: str) -> None:
         bytes_wanted = isinstance(folder, bytes)
         self.name: Any = os.fsencode(name) if bytes_wanted else name
         self.path: Any = os.path.join(os.fspath(folder), self.name)
+        self._shadow = shadow
         self._place = place
+
+    def _at(self, follow: bool) -> str:
+        if follow and _is_link(self._place):
+            return str(self._shadow.view(os.fsdecode(self.path)))
+        return self._place
 
     def __fspath__(self) -> Any:
         return self.path
@@ -235,10 +254,10 @@ class _Entry:
         return f"<DirEntry {self.name!r}>"
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        return _is_dir(self._place) and (follow_symlinks or not _is_link(self._place))
+        return _is_dir(self._at(follow_symlinks)) and (follow_symlinks or not _is_link(self._place))
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        return _is_file(self._place) and (follow_symlinks or not _is_link(self._place))
+        return _is_file(self._at(follow_symlinks)) and (follow_symlinks or not _is_link(self._place))
 
     def is_symlink(self) -> bool:
         return _is_link(self._place)
@@ -247,7 +266,7 @@ class _Entry:
         return False
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        return _real["stat"](self._place, follow_symlinks=follow_symlinks)
+        return _real["stat"](self._at(follow_symlinks), follow_symlinks=follow_symlinks)
 
     def inode(self) -> int:
         return _real["lstat"](self._place).st_ino
@@ -265,7 +284,7 @@ class _Scan:
     def __next__(self) -> _Entry:
         return next(self._entries)
 
-    def __enter__(self) -> _Scan:
+    def __enter__(self) -> _Scan:  # noqa: PYI034
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -285,7 +304,7 @@ def install(protected: Sequence[str], shadow_dir: str) -> Shadow:
         protected: Absolute folders; ``/`` protects all but `EXEMPT`.
         shadow_dir: An existing folder in the trial's own folder.
     """
-    global _installed  # noqa: PLW0603
+    global _installed
     shadow = Shadow(protected, shadow_dir)
     _installed = shadow
     sys.dont_write_bytecode = True
@@ -354,7 +373,7 @@ def _old_pathlib(replaced: dict[str, Callable[..., Any]], opener: Callable[..., 
 def _opener(shadow: Shadow) -> Callable[..., Any]:
     @functools.wraps(_real_open)
     def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if isinstance(file, int) or not isinstance(mode, str):
+        if isinstance(file, int):
             return _real_open(file, mode, *args, **kwargs)
         if not set(mode) & set("wax+"):
             return _real_open(shadow.view(file), mode, *args, **kwargs)
@@ -371,7 +390,8 @@ def _readers(shadow: Shadow) -> dict[str, Callable[..., Any]]:
         real = _real[name]
 
         def function(path: Any, *args: Any, dir_fd: int | None = None, **kwargs: Any) -> Any:
-            seen = shadow.view(path, dir_fd)
+            follow = name in ("stat", "access") and kwargs.get("follow_symlinks", True)
+            seen = shadow.view(path, dir_fd, follow=follow)
             return real(seen, *args, **({} if dir_fd is None else {"dir_fd": dir_fd}), **kwargs)
 
         return function
@@ -388,10 +408,10 @@ def _readers(shadow: Shadow) -> dict[str, Callable[..., Any]]:
         if name is None:
             return _real["scandir"](path)
         folder = "." if path is None else path
-        return _Scan(iter([_Entry(folder, n, p) for n, p in shadow.entries(name).items()]))
+        return _Scan(iter([_Entry(shadow, folder, n, p) for n, p in shadow.entries(name).items()]))
 
     def chdir(path: Any) -> None:
-        seen = path if isinstance(path, int) or _is_dir(path) and not shadow.covers(path) else None
+        seen = path if isinstance(path, int) or (_is_dir(path) and not shadow.covers(path)) else None
         if seen is None:
             # The user's own folder, where it exists, keeps relative paths what they are.
             name = shadow.name(path)
@@ -430,8 +450,8 @@ def _makers(shadow: Shadow) -> dict[str, Callable[..., Any]]:
             return
         if _exists(shadow.seen(name)):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), dst)
-        wanted = shadow.name(os.path.join(os.path.dirname(name), os.fsdecode(src)))
-        _real["symlink"](shadow.seen(wanted), shadow.target(name, copy=False))
+        _real["symlink"](src, shadow.target(name, copy=False))
+        shadow.links_changed()
 
     def link(src: Any, dst: Any, **kwargs: Any) -> None:
         source, name = shadow.name(src, kwargs.get("src_dir_fd")), shadow.name(dst, kwargs.get("dst_dir_fd"))
@@ -470,6 +490,7 @@ def _movers(shadow: Shadow) -> dict[str, Callable[..., Any]]:
         seen = shadow.seen(name)
         if seen != name:
             _real["unlink"](seen)
+            shadow.links_changed()
         elif not _exists(name):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         elif _is_dir(name) and not _is_link(name):
@@ -505,6 +526,7 @@ def _movers(shadow: Shadow) -> dict[str, Callable[..., Any]]:
             shadow.hide(source)
         if shadow.covers(target) and _exists(target):
             shadow.hide(target)
+        shadow.links_changed()
 
     return {"remove": remove, "unlink": remove, "rmdir": rmdir, "rename": replace, "replace": replace}
 

@@ -40,10 +40,7 @@ class Boundary:
         self._schedstat = _open_schedstat()
         self._queue_ns = self._read_queue_ns()
         self._bad = 0
-        self._on_cpu = True
-        self._last_samples = 0
         self.backward_total = 0
-        self.input_total = 0
         gc.callbacks.append(self._collected)
 
     def anchor_optimizer(self) -> Any:
@@ -108,13 +105,12 @@ class Boundary:
 
     def _loss(self, losses: list[tuple[Any, float]]) -> Any:
         """The step's loss as a number where that costs nothing, else as what is to be read later."""
-        if not losses:
+        if not losses or not self._recorder.measures:
             return None
         optimizer = self.optimizer
         if optimizer is not None and optimizer.closure:
             losses = losses[:1]
         if any(getattr(value, "is_cuda", False) for value, _ in losses):
-            self._on_cpu = False
             return losses
         loss = read_loss(losses)
         self._bad = 0 if math.isfinite(loss) else self._bad + 1

@@ -25,14 +25,18 @@ from autotune.core.wire import dumps, from_wire, loads, to_wire
 
 TEXT = st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=12)
 NUMBERS = st.floats(allow_nan=False)
-VALUES = st.one_of(st.booleans(), st.integers(-(10**6), 10**6), st.floats(allow_nan=False, allow_infinity=False), TEXT)
+VALUES = st.one_of(
+    st.booleans(), st.integers(-(10**6), 10**6), st.floats(allow_nan=False, allow_infinity=False), TEXT
+)
 KNOBS = st.from_regex(r"[a-z]{1,8}", fullmatch=True)
 
 st.register_type_strategy(Config, st.dictionaries(KNOBS, VALUES, max_size=4).map(Config))
 # Without this a Config, being a Mapping, is drawn for any field of that type.
 st.register_type_strategy(
     Mapping,
-    lambda kind: st.dictionaries(*(st.from_type(part) for part in typing.get_args(kind)), max_size=3).map(dict),
+    lambda kind: st.dictionaries(*(st.from_type(part) for part in typing.get_args(kind)), max_size=3).map(
+        dict
+    ),
 )
 st.register_type_strategy(float, NUMBERS)
 st.register_type_strategy(str, TEXT)
@@ -45,7 +49,9 @@ def core_dataclasses() -> list[type]:
         found += [
             thing
             for thing in vars(module).values()
-            if isinstance(thing, type) and dataclasses.is_dataclass(thing) and thing.__module__ == module.__name__
+            if isinstance(thing, type)
+            and dataclasses.is_dataclass(thing)
+            and thing.__module__ == module.__name__
         ]
     return found
 
@@ -64,7 +70,16 @@ PLAIN = [kind for kind in core_dataclasses() if is_plain(kind)]
 
 def test_nothing_of_the_core_was_left_out() -> None:
     names = {kind.__name__ for kind in PLAIN}
-    assert {"StudySpec", "Trial", "Measurement", "Failure", "Facts", "Answer", "Change", "LossVerdict"} <= names
+    assert {
+        "StudySpec",
+        "Trial",
+        "Measurement",
+        "Failure",
+        "Facts",
+        "Answer",
+        "Change",
+        "LossVerdict",
+    } <= names
     assert {kind.__name__ for kind in core_dataclasses()} - names <= {"SearchSpace", "Study"}
 
 
@@ -81,7 +96,9 @@ def test_a_value_survives_the_way_there_and_back(kind: type, data: st.DataObject
     json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not strict JSON"))
 
 
-@pytest.mark.parametrize("kind", [StudySpec, Trial, Facts, Assignment, Answer], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [StudySpec, Trial, Facts, Assignment, Answer], ids=lambda kind: kind.__name__
+)
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_fields_of_a_newer_writer_are_ignored(kind: type, data: st.DataObject) -> None:

@@ -70,9 +70,9 @@ def failures(ended):
 
 
 def test_a_search_ends_within_its_budget_and_writes_what_apply_can_run(search):
-    ended = search("plain_loop.py", "--budget", "50s", "--json")
+    ended = search("plain_loop.py", "--budget", "80s", "--json")
     assert ended.exit in (0, 1), ended
-    assert ended.seconds < 50 + GRACE_S, ended
+    assert ended.seconds < 80 + GRACE_S, ended
     assert ended.report["exit"] == ended.exit
     best = ended.best
     assert best["schema"].startswith("autotune.config/v1")
@@ -89,7 +89,21 @@ def test_a_search_ends_within_its_budget_and_writes_what_apply_can_run(search):
 
 
 def test_an_out_of_memory_is_named_and_the_rest_is_searched(search):
-    ended = search("oom_above.py", "--budget", "45s", "--set", "batch_size=8,16,128")
+    ended = search(
+        "oom_above.py",
+        "--budget",
+        "100s",
+        "--trials",
+        "8",
+        "--effective-batch",
+        "8..128",
+        "--set",
+        "batch_size=8,16,128",
+        "--set",
+        "effective_batch=16,128",
+        "--knob",
+        "threads",
+    )
     assert ended.exit in (0, 1), ended
     assert "oom_host" in failures(ended)
     assert ended.best["picks"]["best"]["knobs"].get("batch_size") != 128
@@ -97,23 +111,27 @@ def test_an_out_of_memory_is_named_and_the_rest_is_searched(search):
 
 @pytest.mark.slow
 def test_a_crash_in_bf16_is_named_and_bf16_is_not_picked(search):
-    ended = search("crash_on_bf16.py", "--budget", "45s", "--set", "precision=bf16", "--knob", "threads")
+    ended = search(
+        "crash_on_bf16.py", "--budget", "90s", "--trials", "8", "--set", "precision=bf16", "--knob", "threads"
+    )
     assert ended.exit in (0, 1), ended
     assert "crash_exit" in failures(ended)
     assert ended.best["picks"]["best"]["knobs"].get("precision") != "bf16"
 
 
 def test_a_loss_that_turns_nan_is_named_and_not_picked(search):
-    ended = search("nan_on_bf16.py", "--budget", "45s", "--set", "precision=bf16", "--knob", "threads")
+    ended = search(
+        "nan_on_bf16.py", "--budget", "90s", "--trials", "8", "--set", "precision=bf16", "--knob", "threads"
+    )
     assert ended.exit in (0, 1), ended
     assert "diverged" in failures(ended)
     assert ended.best["picks"]["best"]["knobs"].get("precision") != "bf16"
 
 
 def test_a_hang_in_loader_workers_ends_in_time_and_is_named(search):
-    ended = search("hang_on_workers.py", "--budget", "80s", "--set", "num_workers=0,2")
+    ended = search("hang_on_workers.py", "--budget", "110s", "--trials", "6", "--set", "num_workers=0,2")
     assert ended.exit in (0, 1), ended
-    assert ended.seconds < 80 + GRACE_S, ended
+    assert ended.seconds < 110 + GRACE_S, ended
     assert {"timeout_progress", "timeout_total"} & set(failures(ended))
     assert ended.best["picks"]["best"]["knobs"].get("num_workers") != 2
 
@@ -214,7 +232,7 @@ def wait_for_told(*, at_least, limit_s):
 
 def test_the_answer_is_in_mlflow_and_json_is_alone_on_stdout(search, tmp_path):
     uri = f"sqlite:///{tmp_path}/tracking.db"
-    ended = search("plain_loop.py", "--budget", "40s", "--trials", "4", "--tracking-uri", uri, "--json")
+    ended = search("plain_loop.py", "--budget", "75s", "--trials", "4", "--tracking-uri", uri, "--json")
     assert ended.exit in (0, 1), ended
     assert ended.report["schema"].startswith("autotune.")
     assert ended.err.strip()

@@ -19,11 +19,12 @@ from autotune.export.best_config import (
     differences,
     parse,
     read_best,
-    redacted,
     render,
     save,
     write_best,
 )
+from autotune.export import files
+from autotune.export.secrets import redacted
 from study_fakes import BEST, changes_of, facts, good_answer, no_answer, pick, ratio, spec, study
 
 
@@ -33,7 +34,9 @@ def built(**fields):
 
 def test_what_is_written_is_read_back_equal(tmp_path):
     path = tmp_path / "best.yaml"
-    written = write_best(path, study(), good_answer(), changes_of, gains_of=lambda config: {"precision": 0.25})
+    written = write_best(
+        path, study(), good_answer(), changes_of, gains_of=lambda config: {"precision": 0.25}
+    )
     assert read_best(path) == written
     assert [c.name for c in tmp_path.iterdir()] == ["best.yaml"]
 
@@ -56,7 +59,13 @@ def test_a_keyword_on_another_module_keeps_its_defining_module():
 
 def test_knobs_of_a_pick_are_complete():
     knobs = built().picks["safe"].knobs
-    assert knobs == {"num_workers": 4, "precision": "fp32", "batch_size": 32, "threads": 1, "compile_mode": "off"}
+    assert knobs == {
+        "num_workers": 4,
+        "precision": "fp32",
+        "batch_size": 32,
+        "threads": 1,
+        "compile_mode": "off",
+    }
 
 
 def test_the_first_line_says_how_to_apply_it():
@@ -73,7 +82,11 @@ def test_without_a_gain_the_first_line_says_so_and_the_picks_are_the_baseline():
 
 
 def test_texts_that_yaml_would_read_otherwise_are_quoted():
-    text = render(built(spec=spec(args=("--mode", "no", "--lr", "1e-3", "--x", "off", "0x10", "1_000", "12:30", "null"))))
+    text = render(
+        built(
+            spec=spec(args=("--mode", "no", "--lr", "1e-3", "--x", "off", "0x10", "1_000", "12:30", "null"))
+        )
+    )
     argv = next(line for line in text.splitlines() if "argv" in line)
     for word in ("no", "1e-3", "off", "0x10", "1_000", "12:30", "null"):
         assert f'"{word}"' in argv
@@ -110,7 +123,7 @@ def test_an_edited_file_of_the_same_study_is_kept(tmp_path):
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "best.yaml"
     path.write_text("mine\n")
-    monkeypatch.setattr(best_config.os, "fsync", lambda _fd: (_ for _ in ()).throw(OSError(28, "no space")))
+    monkeypatch.setattr(files.os, "fsync", lambda _fd: (_ for _ in ()).throw(OSError(28, "no space")))
     with pytest.raises(OSError, match="no space"):
         write_best(path, study(), good_answer(), changes_of)
     assert path.read_text() == "mine\n"
@@ -158,7 +171,11 @@ def test_a_wrong_file_is_refused_with_what_and_where(before, after, message, hin
 
 
 def test_unknown_keys_of_a_newer_minor_version_are_passed_over():
-    text = render(built()).replace("autotune.config/v1", "autotune.config/v1.7").replace("\npick:", "\nnew: [1]\npick:")
+    text = (
+        render(built())
+        .replace("autotune.config/v1", "autotune.config/v1.7")
+        .replace("\npick:", "\nnew: [1]\npick:")
+    )
     text = text.replace("trial: 3", "trial: 3\n    shiny: 1", 1)
     best = parse(text, source="best.yaml")
     assert best.picks["best"].trial == 3
@@ -193,11 +210,23 @@ def test_differences_name_the_part():
 
 def test_secrets_do_not_reach_the_file():
     environ = {"HF_TOKEN": "hf_canary_123", "HOME_KEY_DIR": "/some/folder", "A_KEY": "short"}
-    args = ["--api-key", "canary-a", "--hf-token=canary-b", "--wandb-token", "canary-c", "url?t=hf_canary_123"]
+    args = [
+        "--api-key",
+        "canary-a",
+        "--hf-token=canary-b",
+        "--wandb-token",
+        "canary-c",
+        "url?t=hf_canary_123",
+    ]
     assert redacted(args, environ) == [
         "--api-key", "<redacted>", "--hf-token=<redacted>", "--wandb-token", "<redacted>", "url?t=<redacted:HF_TOKEN>",
     ]  # fmt: skip
-    assert redacted(["--max-tokens", "64", "--tokenizer", "bpe"], environ) == ["--max-tokens", "64", "--tokenizer", "bpe"]
+    assert redacted(["--max-tokens", "64", "--tokenizer", "bpe"], environ) == [
+        "--max-tokens",
+        "64",
+        "--tokenizer",
+        "bpe",
+    ]
 
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=12)
@@ -207,7 +236,9 @@ VALUES = st.one_of(
 
 
 @given(
-    argv=st.lists(st.one_of(WORDS, st.sampled_from(["off", "NO", "1e-3", ".5", "=", "<<", "- a", "# b", "a: b", " x "]))),
+    argv=st.lists(
+        st.one_of(WORDS, st.sampled_from(["off", "NO", "1e-3", ".5", "=", "<<", "- a", "# b", "a: b", " x "]))
+    ),
     knobs=st.dictionaries(WORDS, VALUES, max_size=4),
     speedup=st.floats(0.01, 100.0),
 )
@@ -224,4 +255,7 @@ def test_any_content_survives_the_file(argv, knobs, speedup):
 def test_the_file_is_readable(tmp_path):
     lines = render(built()).splitlines()
     assert max(map(len, lines)) < 400
-    assert any(re.match(r"    speedup: \{value: 2.0, low: 1.95, high: 2.05, n: 6, unit: ratio\}", line) for line in lines)
+    assert any(
+        re.match(r"    speedup: \{value: 2.0, low: 1.95, high: 2.05, n: 6, unit: ratio\}", line)
+        for line in lines
+    )

@@ -20,8 +20,12 @@ from autotune.store.outbox import OutboxRow, rows_for
 STUDY_ID = "01JD0000000000000000000001"
 WALL_S = 1_700_000_000.0
 FIDELITY = Fidelity(min_window_s=1, max_window_s=5, min_steps=5, target_width=0.02, setup_s=30, deadline_s=60)
-RUN = RunFacts(values={"batch_size": 64, "num_workers": 0, "precision": "fp32", "pin_memory": False}, threads=2)
-FACTS = Facts(host=HostFacts(cpus=2, physical_cores=2, memory_bytes=24 * 2**30), script=ScriptFacts(path="/w/train.py"))
+RUN = RunFacts(
+    values={"batch_size": 64, "num_workers": 0, "precision": "fp32", "pin_memory": False}, threads=2
+)
+FACTS = Facts(
+    host=HostFacts(cpus=2, physical_cores=2, memory_bytes=24 * 2**30), script=ScriptFacts(path="/w/train.py")
+)
 
 
 def spec(**changes: Any) -> StudySpec:
@@ -86,18 +90,28 @@ class Event:
         return rows_for(self.kind, self.data)
 
 
-def events(*, stopped: str = "finished", outcomes: tuple[Any, ...] = OUTCOMES, **changes: Any) -> Iterator[Event]:
+def events(
+    *, stopped: str = "finished", outcomes: tuple[Any, ...] = OUTCOMES, **changes: Any
+) -> Iterator[Event]:
     opened = {"spec": spec(**changes), "wall_s": WALL_S, "host": "h", "pid": 1, "version": "0.1.0"}
     yield Event("opened", "opened/1", opened)
     yield Event("inspected", "inspected/1", {"facts": FACTS})
     for number, (stage, config, outcome) in enumerate(outcomes):
         group = 1 if stage is Stage.CONFIRM else 0
-        trial = Trial(number=number, config=config, stage=stage, fidelity=FIDELITY, reason="made by hand", group=group)
+        trial = Trial(
+            number=number, config=config, stage=stage, fidelity=FIDELITY, reason="made by hand", group=group
+        )
         place = {"number": number, "attempt": 1}
         yield Event("asked", f"asked/{number}/1", {"trial": trial, "uid": f"t{number:04d}-a1-00ff00"})
         yield Event("started", f"started/{number}/1", {**place, "uid": "u", "host": "h", "pid": 2})
         facts = RUN if number == 0 else None
-        told = {**place, "outcome": outcome, "seconds": 10.0, "elapsed_s": 12.0 * (number + 1), "facts": facts}
+        told = {
+            **place,
+            "outcome": outcome,
+            "seconds": 10.0,
+            "elapsed_s": 12.0 * (number + 1),
+            "facts": facts,
+        }
         yield Event("told", f"told/{number}/1", told)
     if stopped:
         yield Event("stopped", "stopped/1", {"why": stopped, "elapsed_s": 12.0 * len(outcomes) + 1})
@@ -116,10 +130,14 @@ def study(**changes: Any) -> Study:
 
 
 def verdict(word: str = "pass") -> LossVerdict:
-    return LossVerdict(level=1, verdict=word, delta=0.004, margin=0.02, steps=50, reason="Not inferior by 0.004.")
+    return LossVerdict(
+        level=1, verdict=word, delta=0.004, margin=0.02, steps=50, reason="Not inferior by 0.004."
+    )
 
 
-def pick(name: str, config: Config, trial: int, speedup: Estimate, effect: Effect = Effect.NUMERIC) -> Recommendation:
+def pick(
+    name: str, config: Config, trial: int, speedup: Estimate, effect: Effect = Effect.NUMERIC
+) -> Recommendation:
     return Recommendation(
         pick=name,
         config=config,
@@ -135,7 +153,13 @@ def pick(name: str, config: Config, trial: int, speedup: Estimate, effect: Effec
 
 def found() -> Answer:
     best = pick("best", BEST, 3, Estimate(value=2.41, low=2.34, high=2.48, n=4, unit="ratio"))
-    safe = pick("safe", Config({"num_workers": 2}), 2, Estimate(value=1.3, low=1.25, high=1.36, n=4, unit="ratio"), Effect.EXACT)
+    safe = pick(
+        "safe",
+        Config({"num_workers": 2}),
+        2,
+        Estimate(value=1.3, low=1.25, high=1.36, n=4, unit="ratio"),
+        Effect.EXACT,
+    )
     return Answer(
         is_better=True,
         baseline_throughput=estimate(101.0),

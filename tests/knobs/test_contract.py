@@ -15,8 +15,19 @@ for _knob in builtin().values():
 
 def test_every_knob_of_the_first_release_is_there() -> None:
     assert set(builtin()) == {
-        "batch_size", "accumulation", "effective_batch", "precision", "tf32", "num_workers", "prefetch_factor",
-        "pin_memory", "persistent_workers", "compile_mode", "channels_last", "fused_optimizer", "threads",
+        "batch_size",
+        "accumulation",
+        "effective_batch",
+        "precision",
+        "tf32",
+        "num_workers",
+        "prefetch_factor",
+        "pin_memory",
+        "persistent_workers",
+        "compile_mode",
+        "channels_last",
+        "fused_optimizer",
+        "threads",
         "cudnn_benchmark",
     }
 
@@ -49,7 +60,11 @@ class Extra(Precision):
 
 @pytest.mark.parametrize(
     ("thing", "message"),
-    [(int, "is no Knob class"), (ImportError("gone"), "cannot be loaded: gone"), (Precision, "two knobs are called")],
+    [
+        (int, "is no Knob class"),
+        (ImportError("gone"), "cannot be loaded: gone"),
+        (Precision, "two knobs are called"),
+    ],
 )
 def test_a_bad_entry_point_is_a_usage_error_that_names_it(monkeypatch, thing, message) -> None:
     monkeypatch.setattr(registry.metadata, "entry_points", lambda group: [_Point(thing)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from autotune.launch.process import LocalRunner
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-STUB = '''
+STUB = """
 import os, sys, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
@@ -49,9 +48,18 @@ def good(**more):
     for _ in range(3):
         time.sleep(0.01); step()
     finish(begin, **more)
+def exact():
+    begin = now()
+    rows = tuple(StepRow(t_ns=begin + i * 50_000_000, wait_ns=0, samples=4) for i in range(61))
+    writer.write(Steps(rows=rows))
+    writer.write(Seen(facts=RunFacts(samples_source="loader")))
+    writer.write(Closed(trial=0, begin_ns=begin, end_ns=rows[-1].t_ns, ended="limit", steady="steady",
+                        first_step_ns=begin, compile_s=0.0))
+    writer.write(Done(why="measured", steps=61))
+    os._exit(0)
 sys.argv = [plan.script, *plan.argv]
 exec(compile(Path(plan.script).read_text(), plan.script, "exec"))
-'''
+"""
 
 FIDELITY = Fidelity(
     min_window_s=0.01, max_window_s=5, min_steps=3, target_width=0.05, setup_s=20, deadline_s=30
@@ -121,13 +129,3 @@ def runner(tmp_path: Path, stub: str) -> Callable[..., LocalRunner]:
         )
 
     return make
-
-
-def wait_for(condition: Callable[[], Any], bound_s: float = 10.0) -> Any:
-    """The first true value of the condition; fails when there is none in time."""
-    until = time.monotonic() + bound_s
-    while time.monotonic() < until:
-        if value := condition():
-            return value
-        time.sleep(0.01)
-    pytest.fail("not in time")

@@ -10,10 +10,19 @@ from autotune.clock import SimulatedClock
 from autotune.core.config import Config
 from autotune.core.measurement import Measurement
 from autotune.core.trial import Assignment, Failure, FailureKind, Fidelity, Launch, Segment
-from autotune.launch.fake import COMPUTE_BOUND, FAILS_IN_BASELINE, INPUT_BOUND, TINY_WITH_OOM, FakeRunner, World
+from autotune.launch.fake import (
+    COMPUTE_BOUND,
+    FAILS_IN_BASELINE,
+    INPUT_BOUND,
+    TINY_WITH_OOM,
+    FakeRunner,
+    World,
+)
 from autotune.testing.runners import RunnerContract
 
-FIDELITY = Fidelity(min_window_s=1, max_window_s=10, min_steps=12, target_width=0.05, setup_s=60, deadline_s=300)
+FIDELITY = Fidelity(
+    min_window_s=1, max_window_s=10, min_steps=12, target_width=0.05, setup_s=60, deadline_s=300
+)
 
 
 def assign(seed: int = 0, uid: str = "t0-a1", **knobs: Any) -> Assignment:
@@ -90,7 +99,11 @@ def test_time_passes_on_the_clock_alone_and_a_second_compile_is_warm() -> None:
 
 
 def test_losses_pair_by_seed_and_a_larger_batch_is_behind_per_sample() -> None:
-    one, same, other = outcome(COMPUTE_BOUND), outcome(COMPUTE_BOUND, uid="t9"), outcome(COMPUTE_BOUND, seed=1)
+    one, same, other = (
+        outcome(COMPUTE_BOUND),
+        outcome(COMPUTE_BOUND, uid="t9"),
+        outcome(COMPUTE_BOUND, seed=1),
+    )
     pairs = list(zip(one.loss, same.loss, other.loss, strict=False))
     assert all(a.loss == b.loss != c.loss for a, b, c in pairs)
     assert COMPUTE_BOUND.loss(Config({"batch_size": 256}), 4096) > COMPUTE_BOUND.loss(Config(), 4096)

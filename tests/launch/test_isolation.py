@@ -1,3 +1,4 @@
+# ruff: noqa: E501, PTH - scripts as text, and os functions as the scripts use them
 """A trial may do what it likes to the user's files: they are the same afterwards, and it sees its own writes."""
 
 from __future__ import annotations
@@ -164,6 +165,8 @@ def test_protected_folders_are_the_git_root_the_working_directory_and_the_home(t
     for folder in ("home/me", "repo/.git", "repo/pkg", "work"):
         (tmp_path / folder).mkdir(parents=True)
     found = enclosure.protected(
-        str(tmp_path / "repo" / "pkg" / "train.py"), str(tmp_path / "work"), {"HOME": str(tmp_path / "home/me")}
+        str(tmp_path / "repo" / "pkg" / "train.py"),
+        str(tmp_path / "work"),
+        {"HOME": str(tmp_path / "home/me")},
     )
     assert {Path(p).relative_to(tmp_path).as_posix() for p in found} == {"repo", "work", "home/me"}

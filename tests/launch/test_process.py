@@ -1,3 +1,4 @@
+# ruff: noqa: E501, PTH - scripts as text, and os functions as the scripts use them
 """The launcher with real processes: how trials end, and that nothing is left."""
 
 from __future__ import annotations
@@ -18,14 +19,10 @@ from autotune.core.measurement import Measurement
 from autotune.core.trial import Assignment, Failure, FailureKind, Launch
 from autotune.launch import process, sweep
 from autotune.launch.process import LocalRunner, run_plain
+from autotune.testing.runners import RunnerContract
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from autotune.launch.runner import Ended
-
-Make = "Callable[..., Assignment]"
-Runners = "Callable[..., LocalRunner]"
 
 
 def only(runner: LocalRunner, assignment: Assignment) -> Ended:
@@ -55,12 +52,20 @@ def test_a_good_trial_is_measured_and_its_scratch_is_gone(
 
 ENDINGS = [
     ("sys.stderr.write('boom'); sys.exit(3)", FailureKind.CRASH_EXIT, "exit code 3: boom"),
-    ("import argparse; argparse.ArgumentParser().parse_args(['--x=1'])", FailureKind.CONFIG_REJECTED, "--x=1"),
+    (
+        "import argparse; argparse.ArgumentParser().parse_args(['--x=1'])",
+        FailureKind.CONFIG_REJECTED,
+        "--x=1",
+    ),
     ("os.kill(os.getpid(), 11)", FailureKind.CRASH_SIGNAL, "SIGSEGV"),
     ("os.kill(os.getpid(), 9)", FailureKind.OOM_HOST, "SIGKILL"),
     ("os._exit(0)", FailureKind.NO_METRIC, "without an end message"),
     ("writer.write(Done(why='script_end', steps=0))", FailureKind.NO_METRIC, "no optimizer step"),
-    ("step(); writer.write(Done(why='script_end', steps=1))", FailureKind.WARMUP_SHORT, "after 1 steps, before 3"),
+    (
+        "step(); writer.write(Done(why='script_end', steps=1))",
+        FailureKind.WARMUP_SHORT,
+        "after 1 steps, before 3",
+    ),
     (
         "writer.write(Broke(kind='oom_cuda', error='OutOfMemoryError', message='no', tail='', phase='window')); os._exit(1)",
         FailureKind.OOM_CUDA,
@@ -225,7 +230,7 @@ def test_nothing_survives_whoever_is_killed(
         }[victim]
         os.kill(target, number)
         wait_for(lambda: not sweep.marked(made.uid))
-        assert not [p for p in marked if not sweep.is_zombie(p)]
+        wait_for(lambda: all(sweep.is_zombie(p) for p in marked))
         wait_for(lambda: sweep.is_zombie(guard))
         if victim != "guard by KILL":
             verdict = json.loads((ready.parents[1] / "result.json").read_bytes())
@@ -287,3 +292,38 @@ def test_apply_passes_signals_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "os.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(20)"
     )
     assert plain(tmp_path, monkeypatch, text) == 9
+
+
+class TestContract(RunnerContract):
+    @pytest.fixture(autouse=True)
+    def parts(self, runner: Any, assignment: Any) -> None:
+        self.runner, self.assignment, self.count = runner, assignment, 0
+
+    def make_runner(self) -> LocalRunner:
+        return self.runner()
+
+    def made(self, text: str) -> Assignment:
+        self.count += 1
+        return self.assignment(text, uid=f"t{self.count:04}-a1-abcdef")
+
+    def make_good(self) -> Assignment:
+        return self.made("exact()")
+
+    def make_failing(self) -> Assignment:
+        return self.made("sys.exit(1)")
+
+
+@pytest.mark.torch
+def test_a_trial_runs_in_the_real_bootstrap_and_is_measured(
+    assignment: Any, tmp_path: Path, user: Path
+) -> None:
+    script = (Path(__file__).parent / "data" / "tiny.py").read_text()
+    made = assignment(script, min_window_s=0.3, max_window_s=1.0)
+    launcher = LocalRunner(study_dir=tmp_path / "study", space_floor_bytes=1)
+    (ended,) = launcher.run(made)
+    assert isinstance(ended.outcome, Measurement), ended.outcome
+    assert ended.outcome.throughput.unit == "samples/s"
+    assert ended.facts is not None
+    assert ended.facts.loader is not None
+    assert ended.facts.loader.site == "train.py:5"
+    assert os.listdir(user) == ["train.py"]

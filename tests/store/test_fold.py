@@ -60,13 +60,21 @@ def test_any_prefix_folds_and_can_be_resumed(length: int) -> None:
     if not any(e.kind == "inspected" for e in prefix):
         add("inspected", "inspected/1", {"facts": made.FACTS})
     for trial in study.open_trials:
-        add("requeued", f"requeued/{trial.number}/1", {"number": trial.number, "attempt": 1, "reason": "killed"})
+        add(
+            "requeued",
+            f"requeued/{trial.number}/1",
+            {"number": trial.number, "attempt": 1, "reason": "killed"},
+        )
     for number, (_, _, outcome) in enumerate(made.OUTCOMES):
         if number in told:
             continue
         attempt = 2 if number in asked else 1
         if number not in asked:
-            add("asked", f"asked/{number}/1", next(e.data for e in made.events() if e.uid == f"asked/{number}/1"))
+            add(
+                "asked",
+                f"asked/{number}/1",
+                next(e.data for e in made.events() if e.uid == f"asked/{number}/1"),
+            )
         data = {"number": number, "attempt": attempt, "outcome": outcome, "seconds": 10.0}
         facts = made.RUN if number == 0 else None
         add("told", f"told/{number}/{attempt}", {**data, "elapsed_s": 12.0 * (number + 1), "facts": facts})
@@ -83,16 +91,28 @@ def test_the_journal_gives_back_the_same_study_as_the_events(tmp_path: Path) -> 
         for event in made.events():
             journal.append(event.kind, event.uid, event.data, outbox=event.outbox)
         assert fold(journal.entries()) == fold(entries())
-        assert [r.op for r in journal.pending("mlflow")] == ["study_began", *["trial_ended"] * 7, "study_ended"]
+        assert [r.op for r in journal.pending("mlflow")] == [
+            "study_began",
+            *["trial_ended"] * 7,
+            "study_ended",
+        ]
 
 
 def told(number: int, attempt: int, rate: float) -> made.Event:
-    data = {"number": number, "attempt": attempt, "outcome": made.measured(rate), "seconds": 1.0, "elapsed_s": 99.0}
+    data = {
+        "number": number,
+        "attempt": attempt,
+        "outcome": made.measured(rate),
+        "seconds": 1.0,
+        "elapsed_s": 99.0,
+    }
     return made.Event("told", f"told/{number}/{attempt}", data)
 
 
 def test_an_outcome_is_final() -> None:
-    study = fold(entries(told(3, 2, 1.0), made.Event("requeued", "r", {"number": 3, "attempt": 1, "reason": ""})))
+    study = fold(
+        entries(told(3, 2, 1.0), made.Event("requeued", "r", {"number": 3, "attempt": 1, "reason": ""}))
+    )
     assert study.trials[3].outcome == made.OUTCOMES[3][2]
     assert study.trials[3].state is TrialState.TOLD
     assert study.elapsed_s == 99.0

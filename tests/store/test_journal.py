@@ -100,7 +100,10 @@ def test_a_writer_of_an_older_epoch_writes_nothing_more(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("statement", "says"),
     [
-        ("UPDATE events SET json = '{\"text\":\"other\"}' WHERE seq = 4", "event 4 .* events 1 to 3 are intact"),
+        (
+            'UPDATE events SET json = \'{"text":"other"}\' WHERE seq = 4',
+            "event 4 .* events 1 to 3 are intact",
+        ),
         ("UPDATE events SET wall_s = 1 WHERE seq = 1", "event 1 .* no event before it"),
         ("DELETE FROM events WHERE seq BETWEEN 3 AND 4", "events 3 to 4 are missing"),
         ("UPDATE events SET sha = x'00' WHERE seq = 2", "event 2"),
@@ -230,7 +233,7 @@ def test_a_full_disk_stops_the_study_and_says_so_in_the_reserve(tmp_path: Path) 
     journal.append("noted", "a", {})
     pages = journal._connection.execute("PRAGMA page_count").fetchone()[0]
     journal._connection.execute(f"PRAGMA max_page_count={pages + 2}")
-    with pytest.raises(DiskFull, match="full"):
+    with pytest.raises(DiskFull, match="full"):  # noqa: PT012 (which of them it is does not matter)
         for i in range(50):
             journal.append("told", f"told/{i}", {"text": "x" * 6000, "elapsed_s": 7.0})
     assert not (tmp_path / "journal.ballast").exists()
@@ -266,7 +269,10 @@ except StoreError as error:
     acknowledged: list[str] = []
     for limit in (45_000, 70_000, 95_001, 120_000):
         done = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path), str(limit)], capture_output=True, text=True, check=False
+            [sys.executable, "-c", code, str(tmp_path), str(limit)],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         failed += done.returncode == 3
         acknowledged += done.stdout.split()
@@ -302,7 +308,13 @@ MOUNTS = """\
 
 @pytest.mark.parametrize(
     ("directory", "network"),
-    [("/var/x", False), ("/home", True), ("/home/me", True), ("/home/me/fast/s", False), ("/homework", False)],
+    [
+        ("/var/x", False),
+        ("/home", True),
+        ("/home/me", True),
+        ("/home/me/fast/s", False),
+        ("/homework", False),
+    ],
 )
 def test_shared_file_systems_are_recognised_by_their_mount(directory: str, network: bool) -> None:
     assert is_network_filesystem(Path(directory), mounts=MOUNTS) is network

@@ -65,13 +65,17 @@ def test_without_a_study_it_says_how_to_begin_one(home: Path) -> None:
         paths.find_study(None)
 
 
-@pytest.mark.parametrize("name", ["../../etc", "", "01JD", "01JD000000000000000000000/", "O1JD0000000000000000000001"])
+@pytest.mark.parametrize(
+    "name", ["../../etc", "", "01JD", "01JD000000000000000000000/", "O1JD0000000000000000000001"]
+)
 def test_only_ids_of_ours_become_directories(home: Path, name: str) -> None:
     with pytest.raises(StoreError):
         paths.study_dir(name)
 
 
-def test_ids_are_unique_sort_by_time_and_make_directories(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_are_unique_sort_by_time_and_make_directories(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("autotune.store.paths.time.time_ns", iter(range(10**18, 2 * 10**18, 10**15)).__next__)
     made_ids = [paths.new_id() for _ in range(50)]
     assert made_ids == sorted(set(made_ids))
@@ -81,6 +85,6 @@ def test_ids_are_unique_sort_by_time_and_make_directories(home: Path, monkeypatc
 def test_a_label_is_safe_to_type(home: Path) -> None:
     label = paths.new_label("/w/my train;rm -rf.py", 1_700_000_000.0)
     assert paths.is_label(label)
-    assert label.startswith("my-train-rm--rf-") or label.startswith("my-train-rm-rf-")
+    assert label.startswith(("my-train-rm--rf-", "my-train-rm-rf-"))
     assert not paths.is_label("a/b")
     assert not paths.is_label("x" * 65)

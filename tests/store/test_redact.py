@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from autotune.core.trial import Failure, FailureKind
+from autotune.errors import UsageError
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.outbox import OutboxRow
-from autotune.store.redact import is_incomplete, redact, redact_data, restore
+from autotune.store.redact import is_incomplete, redact, redact_data, restore, with_secrets
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 import made_studies as made
@@ -72,13 +73,24 @@ def test_redacting_twice_changes_nothing() -> None:
 
 def test_a_list_of_arguments_loses_the_item_after_a_secret_option() -> None:
     args = ["train.py", "--hf-token", "whatever", "--epochs", "3", "--token", "--flag"]
-    assert redact_data(args, {}) == ["train.py", "--hf-token", "<redacted>", "--epochs", "3", "--token", "--flag"]
+    assert redact_data(args, {}) == [
+        "train.py",
+        "--hf-token",
+        "<redacted>",
+        "--epochs",
+        "3",
+        "--token",
+        "--flag",
+    ]
 
 
 def test_field_names_and_class_names_survive_any_variable() -> None:
     hostile = {"X_SECRET": "outcome", "Y_TOKEN": "Measurement", "Z_KEY": "throughput"}
     data = {"_": "Measurement", "outcome": {"throughput": "the outcome"}}
-    assert redact_data(data, hostile) == {"_": "Measurement", "outcome": {"throughput": "the <redacted:X_SECRET>"}}
+    assert redact_data(data, hostile) == {
+        "_": "Measurement",
+        "outcome": {"throughput": "the <redacted:X_SECRET>"},
+    }
 
 
 def test_whoever_has_the_variable_gets_the_text_back() -> None:
@@ -88,10 +100,22 @@ def test_whoever_has_the_variable_gets_the_text_back() -> None:
     assert is_incomplete(clean)
 
 
+def test_a_resumed_search_needs_the_secrets_of_its_arguments_again() -> None:
+    spec = made.spec(args=("--key", "<redacted:MY_SECRET>"), tracking_uri="http://<redacted>@h")
+    assert with_secrets(spec, ENVIRON).args == ("--key", ENVIRON["MY_SECRET"])
+    with pytest.raises(UsageError) as caught:
+        with_secrets(spec, {})
+    assert caught.value.hint == "Set MY_SECRET as before."
+    with pytest.raises(UsageError, match="<redacted>"):
+        with_secrets(made.spec(args=("--hf-token=<redacted>",)), ENVIRON)
+
+
 def test_no_canary_reaches_the_disk(tmp_path: Path) -> None:
     canaries = [v for k, v in ENVIRON.items() if "canary" in v]
     args = tuple(f"--x={c}" for c in canaries)
-    failure = Failure(kind=FailureKind.CRASH_EXIT, message=canaries[0], evidence={"log_tail": "\n".join(canaries)})
+    failure = Failure(
+        kind=FailureKind.CRASH_EXIT, message=canaries[0], evidence={"log_tail": "\n".join(canaries)}
+    )
     outcomes = (*made.OUTCOMES[:1], (*made.OUTCOMES[2][:2], failure))
     row = OutboxRow(sink="mlflow", op="x", key="x", payload={"deep": [{"er": canaries[1]}]})
     with Journal.create(tmp_path, ballast_bytes=0, environ=ENVIRON) as journal:

@@ -121,9 +121,7 @@ def loss_trace(
         progress = 0.0 if stuck else k * (1.0 - delay)
         level = 0.3 + 2.0 * math.exp(-progress / (0.4 * steps))
         noise = shared.gauss(0.0, batch_sd) * level / 2 + own.gauss(0.0, jitter)
-        points.append(
-            LossPoint(samples=k * batch, loss=level + shift * (k / steps) + noise, t_s=k * step_s)
-        )
+        points.append(LossPoint(samples=k * batch, loss=level + shift * (k / steps) + noise, t_s=k * step_s))
     return tuple(points)
 
 

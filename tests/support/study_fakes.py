@@ -61,7 +61,12 @@ def spec(**fields) -> StudySpec:
 
 def facts() -> Facts:
     host = HostFacts(
-        cpus=2, physical_cores=2, memory_bytes=8 * GIB, python="3.11.7", versions={"torch": "2.13.0"}, cpu_model="CPU X"
+        cpus=2,
+        physical_cores=2,
+        memory_bytes=8 * GIB,
+        python="3.11.7",
+        versions={"torch": "2.13.0"},
+        cpu_model="CPU X",
     )
     run = RunFacts(
         effective_batch=32,
@@ -126,11 +131,18 @@ def no_answer(**fields) -> Answer:
 def changes_of(config: Config) -> tuple[Change, ...]:
     """One knob by each of the four ways."""
     ways = {
-        "batch_size": lambda v: Change(knob="batch_size", value=v, spelling=Flag(("--batch-size", "-b")), delivered=str(v)),
-        "num_workers": lambda v: Change(
-            knob="num_workers", value=v, spelling=Keyword("torch.utils.data.DataLoader", "num_workers"), site="train.py:12"
+        "batch_size": lambda v: Change(
+            knob="batch_size", value=v, spelling=Flag(("--batch-size", "-b")), delivered=str(v)
         ),
-        "threads": lambda v: Change(knob="threads", value=v, spelling=Env("OMP_NUM_THREADS"), delivered=str(v)),
+        "num_workers": lambda v: Change(
+            knob="num_workers",
+            value=v,
+            spelling=Keyword("torch.utils.data.DataLoader", "num_workers"),
+            site="train.py:12",
+        ),
+        "threads": lambda v: Change(
+            knob="threads", value=v, spelling=Env("OMP_NUM_THREADS"), delivered=str(v)
+        ),
         "precision": lambda v: Change(knob="precision", value=v, spelling=Patch()),
     }
     return tuple(ways[knob](value) for knob, value in config.items())

@@ -136,7 +136,7 @@ def runner(tmp_path: Path) -> Callable[..., Ran]:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=60,
             check=False,
         )
         events = list(Reader(folder / "events.jsonl", plan.nonce).read())

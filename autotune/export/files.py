@@ -1,0 +1,67 @@
+"""Files written whole or not at all, and never over somebody else's."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def write_whole(path: Path, text: str, *, keep: bool) -> None:
+    """Write a file by way of a temporary one beside it.
+
+    Args:
+        path: Where to.
+        text: What.
+        keep: Copy the file that is there to ``name.1.suffix``, ``name.2.suffix``, ... first.
+
+    Raises:
+        OSError: It cannot be written; what was there still is.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if keep:
+            _keep_old(path)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _keep_old(path: Path) -> None:
+    try:
+        old = path.read_bytes()
+    except FileNotFoundError:
+        return
+    number = 1
+    while True:
+        beside = path.with_name(f"{path.stem}.{number}{path.suffix}")
+        try:
+            with beside.open("xb") as stream:
+                stream.write(old)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except FileExistsError:
+            number += 1
+        else:
+            return
+
+
+def _sync_folder(folder: Path) -> None:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,115 @@
+"""Command line and environment of a training process."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.apply.command import build_launch, with_flags
+from autotune.apply.environment import user_environment
+from autotune.core.change import Change, Env, Flag, Keyword
+
+BATCH = Change(knob="batch_size", value=64, spelling=Flag(("--batch-size", "-b")), delivered="64")
+AMP = Change(knob="amp", value=True, spelling=Flag(("--amp",)))
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ((), ("--batch-size=64",)),
+        (("--batch-size", "32"), ("--batch-size=64",)),
+        (("--batch-size=32", "--lr", "1"), ("--batch-size=64", "--lr", "1")),
+        (("-b", "32", "x"), ("--batch-size=64", "x")),
+        (("-b32",), ("--batch-size=64",)),
+        (("--batch-size", "32", "-b", "16"), ("--batch-size=64",)),
+        (
+            ("--lr", "1", "--", "--batch-size", "32"),
+            ("--lr", "1", "--batch-size=64", "--", "--batch-size", "32"),
+        ),
+        (("--batch-size-eval", "32"), ("--batch-size-eval", "32", "--batch-size=64")),
+        (("-bs", "32"), ("-bs", "32", "--batch-size=64")),
+    ],
+)
+def test_an_option_is_given_once(args, expected) -> None:
+    assert with_flags(args, [BATCH]) == expected
+
+
+def test_a_switch_keeps_the_word_after_it() -> None:
+    assert with_flags(("--amp", "data"), [AMP]) == ("--amp", "data")
+    assert with_flags(("data",), [AMP]) == ("data", "--amp")
+
+
+def test_a_pair_replaces_its_counterpart() -> None:
+    off = Change(knob="x", value=False, spelling=Flag(("--no-amp", "--amp")))
+    assert with_flags(("--amp", "data"), [off]) == ("--no-amp", "data")
+
+
+def test_the_launch_carries_everything() -> None:
+    threads = Change(knob="threads", value=2, spelling=Env("OMP_NUM_THREADS"), delivered="2")
+    workers = Change(
+        knob="num_workers", value=4, spelling=Keyword("torch.utils.data.DataLoader", "num_workers")
+    )
+    launch = build_launch(
+        script="train.py",
+        args=("--lr", "1"),
+        python="/py",
+        cwd="/home/me",
+        env={"A": "1", "OMP_NUM_THREADS": "8"},
+        changes=(BATCH, threads, workers),
+        seed=3,
+        cache_key="k",
+    )
+    assert launch.command == ("/py", "train.py", "--lr", "1", "--batch-size=64")
+    assert launch.script == "/home/me/train.py"
+    assert launch.argv == ("--lr", "1", "--batch-size=64")
+    assert launch.env == {"A": "1", "OMP_NUM_THREADS": "2"}
+    assert (launch.changes, launch.seed, launch.cache_key) == ((BATCH, threads, workers), 3, "k")
+
+
+@pytest.mark.parametrize(
+    "hostile", ["a b", 'it\'s "x"', "a\nb", "--out=/etc", "-rf", "$(touch x)", "; rm x", "=", "é"]
+)
+def test_a_hostile_value_arrives_as_one_argument(hostile) -> None:
+    change = Change(knob="mode", value=hostile, spelling=Flag(("--mode",)), delivered=hostile)
+    argv = with_flags(("--mode", "old", "pos itional"), [change])
+    assert argv == (f"--mode={hostile}", "pos itional")
+    script = "import argparse as a; p = a.ArgumentParser(); p.add_argument('--mode'); p.add_argument('rest'); n = p.parse_args(); print(ascii([n.mode, n.rest]), end='')"
+    if hostile in ("a\nb", "-rf"):
+        seen = subprocess.run(
+            [sys.executable, "-c", script, *argv], capture_output=True, text=True, check=True
+        ).stdout
+        assert seen == ascii([hostile, "pos itional"])
+
+
+@given(st.lists(st.text(max_size=6), max_size=6), st.text(min_size=1, max_size=6))
+def test_other_arguments_stay_in_their_order(args, value) -> None:
+    change = Change(knob="k", value=value, spelling=Flag(("--zzz-option",)), delivered=value)
+    argv = with_flags(args, [change])
+    assert argv.count(f"--zzz-option={value}") == 1
+    rest = list(argv)
+    rest.remove(f"--zzz-option={value}")
+    assert rest == args
+
+
+def test_a_trial_is_quiet_and_keeps_what_the_user_set() -> None:
+    env = user_environment(
+        {"PATH": "/bin", "WANDB_MODE": "online", "AUTOTUNE_PLAN": "/x"}, keep_loggers=False, trial=True
+    )
+    assert env["WANDB_MODE"] == "online"
+    assert env["COMET_MODE"] == "DISABLED"
+    assert env["PATH"] == "/bin"
+    assert env["MLFLOW_DISABLE_TELEMETRY"] == "true"
+    assert "AUTOTUNE_PLAN" not in env
+    assert not any(name.startswith("OMP") for name in env)
+
+
+def test_loggers_stay_on_when_asked_and_telemetry_does_not() -> None:
+    env = user_environment({}, keep_loggers=True, trial=True)
+    assert "WANDB_MODE" not in env
+    assert env["DO_NOT_TRACK"] == "true"
+
+
+def test_the_real_run_gets_the_users_environment_as_it_is() -> None:
+    assert user_environment({"A": "1"}, keep_loggers=False, trial=False) == {"A": "1"}

@@ -1,0 +1,37 @@
+"""A folder with a script in it, and a driver that runs nothing."""
+
+import sys
+
+import pytest
+
+import autotune.driver
+from autotune.cli.main import run
+from cli_fakes import FakeTune
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "train.py"
+    path.write_text("print('trained')\n")
+    return path
+
+
+@pytest.fixture
+def tune(monkeypatch):
+    fake = FakeTune()
+    monkeypatch.setitem(sys.modules, "autotune.driver.tune", fake)
+    monkeypatch.setattr(autotune.driver, "tune", fake, raising=False)
+    return fake
+
+
+@pytest.fixture
+def cli(capsys):
+    """Runs a command line: (exit code, stdout, stderr)."""
+
+    def call(*argv):
+        code = run(list(argv))
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return call

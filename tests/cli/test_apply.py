@@ -1,0 +1,201 @@
+"""`autotune apply`: the user's own command with a pick, or a clear reason why not."""
+
+import hashlib
+import json
+import os
+import sys
+from dataclasses import replace
+
+import pytest
+
+from autotune.core.change import Change, Env, Flag, Keyword
+from autotune.core.config import Config
+from autotune.core.facts import ScriptFacts
+from autotune.export.best_config import write_best
+from study_fakes import changes_of, facts, good_answer, no_answer, pick, ratio, spec, study
+
+FLAGS = Config({"batch_size": 64, "threads": 2})
+SHOW = "import sys, os, json\nprint(json.dumps([sys.argv[1:], os.environ.get('OMP_NUM_THREADS'), os.getcwd()]))\n"
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch):
+    """The machine of the search, whichever this one is."""
+    import autotune.inspection.host as host
+
+    monkeypatch.setattr(host, "host_facts", lambda: facts().host)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.13.0")
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """Launches handed to the runner, which runs nothing and ends with 7."""
+    import autotune.launch.process as process
+
+    launches = []
+
+    def run_plain(launch, plan_dir):
+        assert plan_dir.is_dir()
+        launches.append(launch)
+        return 7
+
+    monkeypatch.setattr(process, "run_plain", run_plain)
+    return launches
+
+
+def written(script, answer=None, **fields):
+    sha256 = hashlib.sha256(script.read_bytes()).hexdigest()
+    known = replace(facts(), script=ScriptFacts(path=str(script), sha256=sha256))
+    done = study(spec=spec(script=str(script), cwd=str(script.parent), **fields), facts=known)
+    write_best(script.parent / "best.yaml", done, answer or good_answer(), changes_of)
+
+
+def test_the_pick_reaches_the_launch_and_the_scripts_code_is_the_exit_code(cli, script, ran, monkeypatch):
+    monkeypatch.setenv("MINE", "1")
+    written(script)
+    code, out, err = cli("apply", "best.yaml", "--", "python", "train.py", "-b", "8", "--lr", "2")
+    (launch,) = ran
+    assert code == 7
+    assert (out, launch.script, launch.cwd) == ("", str(script), str(script.parent))
+    assert launch.argv in {("--batch-size=64", "--lr", "2"), ("-b", "64", "--lr", "2")}
+    assert launch.env["OMP_NUM_THREADS"] == "2"
+    assert launch.env["MINE"] == "1"
+    assert "WANDB_MODE" not in launch.env
+    assert [c.knob for c in launch.changes] == ["batch_size", "num_workers", "precision", "threads"]
+    assert not launch.measure
+    assert not launch.protect
+    assert "best: " in err
+
+
+def test_without_a_command_the_files_own_is_run(cli, script, ran):
+    written(script)
+    cli("apply", "best.yaml", "--pick", "safe")
+    (launch,) = ran
+    assert launch.script == str(script)
+    assert launch.argv == ("--lr", "1e-3")
+    assert [c.spelling for c in launch.changes] == [Keyword("torch.utils.data.DataLoader", "num_workers")]
+
+
+def test_without_a_command_the_script_is_found_beside_the_file(cli, script, ran, tmp_path, monkeypatch):
+    written(script)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    cli("apply", "../best.yaml")
+    assert ran[0].script == str(script)
+
+
+def test_a_hidden_argument_has_to_be_said_again(cli, script, ran):
+    written(script, args=("--api-key", "canary"))
+    code, out, err = cli("apply", "best.yaml")
+    assert code == 2
+    assert "secret" in err
+    assert ran == []
+
+
+def test_the_baseline_is_run_as_it_is_and_said_so(cli, script, ran):
+    written(script, no_answer())
+    code, out, err = cli("apply", "best.yaml", "--", "python", "train.py")
+    assert ran[0].changes == ()
+    assert "your script as it is" in err
+
+
+def test_a_changed_script_under_a_patch_ends_with_6_and_names_the_knobs(cli, script, ran):
+    written(script)
+    script.write_text("print('other')\n")
+    code, out, err = cli("apply", "best.yaml", "--", "python", "train.py")
+    assert (code, ran) == (6, [])
+    assert "num_workers, precision" in err
+    assert "--force" in err
+    code, out, err = cli("apply", "best.yaml", "--force", "--", "python", "train.py")
+    assert code == 7
+    assert "warning: the script is not the one" in err
+
+
+def test_a_changed_script_is_only_a_warning_where_flags_do_it_all(cli, script, ran):
+    written(script, good_answer(best=pick("best", FLAGS, ratio(1.4))))
+    script.write_text("print('other')\n")
+    code, out, err = cli("apply", "best.yaml", "--", "python", "train.py")
+    assert code == 7
+    assert err.count("warning") == 1
+
+
+def test_another_torch_and_device_are_named(cli, script, ran, monkeypatch):
+    written(script)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.9.9")
+    code, out, err = cli("apply", "best.yaml", "--", "train.py")
+    assert code == 7
+    assert "warning: torch is 2.9.9, the search ran with 2.13.0" in err
+
+
+def test_print_env_says_the_plain_command_and_runs_nothing(cli, script, ran):
+    written(script, good_answer(best=pick("best", FLAGS, ratio(1.4))))
+    code, out, err = cli(
+        "apply", "best.yaml", "--print-env", "--python", sys.executable, "--", "train.py", "--name", "a b"
+    )
+    assert (code, ran) == (0, [])
+    assert out == f"OMP_NUM_THREADS=2 {sys.executable} {script} --name 'a b' --batch-size=64\n"
+
+
+def test_print_env_comments_what_a_command_line_cannot_say(cli, script, ran):
+    written(script)
+    out = cli("apply", "best.yaml", "--print-env", "--", "train.py")[1]
+    assert "# precision=bf16: in-process patch, needs `autotune apply`" in out
+
+
+def test_diff_shows_a_line_per_knob(cli, script, ran):
+    written(script)
+    code, out, err = cli("apply", "best.yaml", "--diff")
+    assert (code, ran) == (0, [])
+    assert out.splitlines()[1].split() == ["batch_size", "32", "->", "64", "by", "flag", "--batch-size"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["no.yaml", "--", "train.py"], "cannot read no.yaml"),
+        (["best.yaml", "--pick", "fastest", "--", "train.py"], 'no pick "fastest"'),
+        (["best.yaml", "--", "trian.py"], 'Did you mean "train.py"?'),
+    ],
+)
+def test_usage_errors_end_with_2(cli, script, ran, argv, said):
+    written(script)
+    code, out, err = cli("apply", *argv)
+    assert (code, ran) == (2, [])
+    assert said in err
+
+
+def test_published_compile_caches_are_used_but_never_forced(cli, script, ran, monkeypatch):
+    import autotune.cli.opened as opened
+
+    written(script)
+    monkeypatch.setattr(
+        opened,
+        "compiled_for",
+        lambda study, trial: {"TORCHINDUCTOR_CACHE_DIR": f"/c/{trial}", "TRITON_CACHE_DIR": "/c/t"},
+    )
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/mine")
+    cli("apply", "best.yaml", "--", "train.py")
+    assert ran[0].env["TORCHINDUCTOR_CACHE_DIR"] == "/c/3"
+    assert ran[0].env["TRITON_CACHE_DIR"] == "/mine"
+
+
+@pytest.mark.torch
+def test_flags_and_variables_really_reach_the_script(script, capfd):
+    from autotune.cli.main import run
+
+    script.write_text(SHOW)
+    written(script, good_answer(best=pick("best", FLAGS, ratio(1.4))))
+    code = run(["apply", "best.yaml", "--", sys.executable, "train.py", "--lr", "1"])
+    told = capfd.readouterr()
+    assert code == 0
+    assert json.loads(told.out.splitlines()[-1]) == [["--lr", "1", "--batch-size=64"], "2", os.getcwd()]
+
+
+def test_changes_survive_the_file_for_the_launcher(script):
+    from autotune.export.best_config import core_changes, read_best
+
+    written(script)
+    assert core_changes(read_best("best.yaml").picks["best"])[:1] == (
+        Change(knob="batch_size", value=64, spelling=Flag(("--batch-size", "-b")), delivered="64"),
+    )
+    assert core_changes(read_best("best.yaml").picks["best"])[-1].spelling == Env("OMP_NUM_THREADS")

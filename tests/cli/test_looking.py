@@ -1,0 +1,135 @@
+"""doctor, inspect, spaces: what is seen without running anything."""
+
+import http.server
+import json
+import threading
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import autotune.cli.doctor as doctor
+from study_fakes import facts
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    import autotune.inspection.host as host
+    import autotune.launch.enclosure as enclosure
+
+    monkeypatch.setattr(host, "host_facts", lambda: facts().host)
+    monkeypatch.setattr(enclosure, "available", lambda base="": "redirect")
+
+
+def test_doctor_shows_versions_and_what_is_missing(cli):
+    code, out, err = cli("doctor")
+    assert (code, err) == (0, "")
+    for word in ("torch", "ray", "python", "isolation", "redirect", "no NVIDIA GPU", "no C++ compiler"):
+        assert word in out
+    assert "mlflow store" not in out
+
+
+def test_a_missing_torch_blocks_with_6(cli, monkeypatch):
+    real = metadata.version
+
+    def version(name):
+        if name == "torch":
+            raise metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    code, out, err = cli("doctor", "--json")
+    data = json.loads(out)
+    assert code == data["exit"] == 6
+    assert [f["name"] for f in data["findings"] if f["state"] == "block"] == ["torch"]
+
+
+def test_a_missing_ray_is_a_warning(monkeypatch):
+    def version(name):
+        if name == "ray":
+            raise metadata.PackageNotFoundError(name)
+        return "1"
+
+    monkeypatch.setattr(metadata, "version", version)
+    found = {f.name: f for f in doctor.packages()}
+    assert (found["ray"].state, found["ray"].hint) == ("warn", "use --driver inline")
+
+
+def test_a_store_that_cannot_be_made_blocks(cli, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "file" / "home"))
+    code, out, err = cli("doctor")
+    assert code == 6
+    assert "set AUTOTUNE_HOME" in out
+
+
+def test_doctor_shows_neither_home_nor_secrets(cli, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "deep"))
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "canary-token-1")
+    out = cli("doctor", "--check-mlflow", "--tracking-uri", "http://me:canary-pass@127.0.0.1:9/")[1]
+    out += cli("doctor", "--json", "--check-mlflow")[1]
+    assert "canary" not in out
+    assert str(tmp_path) not in out
+    assert "~/deep" in out
+    assert str(Path.home()) == str(tmp_path)
+
+
+def test_an_mlflow_server_that_answers_and_one_that_does_not():
+    class Health(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path == "/health" else 404)
+            self.end_headers()
+
+        def log_message(self, *_args):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Health)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    uri = f"http://127.0.0.1:{server.server_port}"
+    try:
+        assert doctor.mlflow_store(uri).state == "ok"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    gone = doctor.mlflow_store(uri)
+    assert gone.state == "warn"
+    assert "autotune sync" in gone.hint
+
+
+def test_inspect_says_for_every_knob_how_or_why_not(cli, script):
+    script.write_text(
+        "import argparse, torch\np = argparse.ArgumentParser()\np.add_argument('--batch-size', type=int, default=8)\np.parse_args()\n"
+    )
+    code, out, err = cli("inspect", "train.py", "--json")
+    rows = {row["knob"]: row for row in json.loads(out)["knobs"]}
+    assert code == 0
+    assert rows["batch_size"]["how"].startswith("flag --batch-size")
+    assert rows["tf32"]["status"] == "left alone"
+    assert "NVIDIA" in rows["tf32"]["why"]
+    assert rows["effective_batch"]["how"].startswith("through batch_size")
+    assert all(row["why"] for row in rows.values())
+    assert "KNOB" in cli("inspect", "train.py")[1]
+
+
+def test_inspect_lists_every_knob(cli):
+    from autotune.knobs.registry import builtin
+
+    rows = json.loads(cli("inspect", "--knobs", "--json")[1])["knobs"]
+    assert [row["knob"] for row in rows] == list(builtin())
+    assert cli("inspect")[0] == 2
+
+
+def test_spaces_are_listed_shown_and_checked(cli, script):
+    assert "quick" in cli("spaces", "list")[1]
+    names = [row["name"] for row in json.loads(cli("spaces", "list", "--json")[1])["spaces"]]
+    for name in names:
+        assert cli("spaces", "validate", name)[0] == 0
+    assert "num_workers" in cli("spaces", "show", "quick")[1]
+    assert json.loads(cli("spaces", "show", "quick", "--json")[1])["knobs"]
+    Path("mine.yaml").write_text("schema: autotune.space/v1\nknobs:\n  num_worker: [0, 2]\n")
+    code, out, err = cli("spaces", "validate", "./mine.yaml")
+    assert code == 2
+    assert "num_workers" in err

@@ -1,0 +1,169 @@
+"""`autotune search`: everything is checked before anything runs; one answer on stdout."""
+
+import json
+import shutil
+import sys
+
+import pytest
+
+from cli_fakes import ended
+from study_fakes import good_answer, no_answer
+
+REST = ("--budget", "10m", "--driver", "inline")
+
+
+def test_a_script_and_its_arguments_reach_the_driver(cli, script, tune):
+    code, out, err = cli(
+        "search", "--script", "train.py", *REST, "--", "--lr", "1e-3", "--budget", "7", "--", "x"
+    )
+    (spec,) = tune.specs
+    assert code == 0
+    assert spec.script == str(script)
+    assert spec.args == ("--lr", "1e-3", "--budget", "7", "--", "x")
+    assert spec.python == sys.executable
+    assert (spec.cwd, spec.out) == (str(script.parent), str(script.parent / "best.yaml"))
+    assert spec.budget.seconds == 600.0
+
+
+@pytest.mark.parametrize("words", [["python", "train.py"], ["train.py"], ["python3", "./train.py"]])
+def test_a_whole_command_means_the_same(cli, script, tune, words):
+    cli("search", *REST, "--", *words, "--lr", "1", "--json")
+    (spec,) = tune.specs
+    assert (spec.script, spec.args) == (str(script), ("--lr", "1", "--json"))
+
+
+def test_the_named_interpreter_is_kept_with_its_links(cli, script, tune):
+    link = script.parent / "python"
+    link.symlink_to(sys.executable)
+    cli("search", *REST, "--", "./python", "train.py")
+    assert tune.specs[0].python == str(link)
+
+
+def test_options_reach_the_spec(cli, script, tune):
+    cli(
+        "search", "--script", "train.py", *REST, "--space", "quick", "--set", "num_workers=0,2", "--fix", "pin_memory=true",
+        "--max-memory", "2GiB", "--effective-batch", "16..64", "--trials", "9", "--seed", "3", "--run-steps", "500",
+        "--tracking-uri", "http://x", "--experiment", "e", "--sampler", "tpe", "--concurrency", "2", "--keep-loggers",
+        "--label", "mine", "--out", "sub.yaml",
+    )  # fmt: skip
+    (spec,) = tune.specs
+    assert spec.space.knobs["num_workers"] == (0, 2)
+    assert spec.space.fixed == {"pin_memory": True}
+    assert (spec.max_memory_bytes, spec.effective_batch, spec.budget.trials) == (2 * 1024**3, "16..64", 9)
+    assert (spec.seed, spec.run_steps, spec.tracking_uri, spec.experiment) == (3, 500, "http://x", "e")
+    assert (spec.sampler, spec.concurrency, spec.keep_loggers, spec.label) == ("tpe", 2, True, "mine")
+    assert spec.out.endswith("/sub.yaml")
+    assert spec.version
+
+
+@pytest.mark.parametrize(
+    ("argv", "message", "hint"),
+    [
+        (["--script", "trian.py"], "there is no script trian.py", 'Did you mean "train.py"?'),
+        (["--script", "no/train.py"], "there is no script", "there is no folder"),
+        (["--script", "."], "is a folder", "train.py"),
+        ([], "no script is given", "--script"),
+        (["--", "python"], "no script follows", "train.py"),
+        (["--", "python", "-m", "pkg.train"], "-m cannot be carried over", "script file"),
+        (["--", "torchrun", "train.py"], "torchrun is a launcher", "leave it out"),
+        (["--", "A=1", "python", "train.py"], "'A=1' is no script", "set A before autotune"),
+        (["--", "./python9", "train.py"], "no interpreter", ""),
+        (["--script", "train.py", "--budget", "2"], '"2" has no unit', "2s"),
+        (["--script", "train.py", "--budget", "abc"], "no duration", "90m"),
+        (["--script", "train.py", "--budget", "5s"], "too short", "10m"),
+        (["--script", "train.py", "--driver", "rya"], "--driver", 'Did you mean "ray"?'),
+        (["--script", "train.py", "--sampler", "grid"], "--sampler", "staged"),
+        (["--script", "train.py", "--effective-batch", "64..16"], "holds no batch", "64..1024"),
+        (["--script", "train.py", "--effective-batch", "kep"], "not known", '"keep"'),
+        (["--script", "train.py", "--max-memory", "6"], "has no unit", "GiB"),
+        (["--script", "train.py", "--trials", "0"], "--trials 0 is not positive", ""),
+        (["--script", "train.py", "--run-steps", "-1"], "--run-steps -1", ""),
+        (["--script", "train.py", "--concurrency", "-1"], "negative", "0"),
+        (["--script", "train.py", "--address", "a:1"], "--driver is inline", "leave one"),
+        (["--script", "train.py", "--out", "no/best.yaml"], "there is no folder", ""),
+        (["--script", "train.py", "--out", "."], "is a folder", "best.yaml"),
+        (["--script", "train.py", "--label", "../x"], "is no label", "letters"),
+        (["--script", "train.py", "--space", "qiuck"], "qiuck", "quick"),
+        (["--script", "train.py", "--knob", "num_worker"], "num_worker", "num_workers"),
+        (["--script", "train.py", "--set", "num_workers"], "num_workers", "="),
+    ],
+)
+def test_what_cannot_be_carried_out_ends_with_2_before_anything_runs(cli, script, tune, argv, message, hint):
+    given = list(REST) if "--budget" not in argv else ["--driver", "inline"]
+    code, out, err = cli("search", *given, *argv)
+    assert (code, out, tune.specs) == (2, "", [])
+    assert message in err
+    assert hint in err
+    assert "Traceback" not in err
+
+
+def test_the_answer_is_on_stdout_and_progress_on_stderr(cli, script, tune):
+    code, out, err = cli("search", "--script", "train.py", *REST)
+    assert out.startswith("best    2.00x [1.95, 2.05] faster than your script")
+    assert "autotune apply best.yaml -- python train.py" in out
+    assert err.startswith("study train-")
+
+
+def test_quiet_leaves_the_answer_only(cli, script, tune):
+    code, out, err = cli("search", "--script", "train.py", *REST, "--quiet")
+    assert err == ""
+    assert out.startswith("best")
+
+
+def test_a_stopped_search_says_how_to_go_on(cli, script, tune):
+    tune.end = lambda spec: ended(spec, code=130)
+    assert "autotune resume mine" in cli("search", "--script", "train.py", *REST, "--label", "mine")[1]
+
+
+FIELDS = {
+    "schema", "study", "pick", "is_better", "effective_batch", "objective", "baseline", "picks", "pareto",
+    "environment", "provenance", "sentence", "caveats", "failures", "refusals", "links", "unsent", "out",
+    "study_dir", "exit",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "code"), [(good_answer(), 0), (no_answer(), 1)])
+def test_json_is_one_object_with_the_fields_of_the_file(cli, script, tune, answer, code):
+    from autotune.export.best_config import BestConfig
+
+    tune.end = lambda spec: ended(spec, answer=answer, code=code, unsent=4)
+    got, out, err = cli("search", "--script", "train.py", *REST, "--json", "--quiet")
+    data = json.loads(out)
+    assert got == data["exit"] == code
+    assert data["schema"] == "autotune.result/v1"
+    assert set(data) == FIELDS
+    assert data["unsent"] == 4
+    assert data["links"] == {"MLflow": "http://127.0.0.1:5000"}
+    known = {key: data[key] for key in FIELDS & {f.alias or n for n, f in BestConfig.model_fields.items()}}
+    best = BestConfig.model_validate({**known, "schema": "autotune.config/v1"})
+    assert best.picks["best"].speedup.value == answer.best.speedup.value
+
+
+def test_json_tells_an_error_as_an_object_too(cli, script, tune):
+    code, out, err = cli("search", "--script", "trian.py", *REST, "--json")
+    data = json.loads(out)
+    assert (code, data["exit"], data["error"]["kind"]) == (2, 2, "UsageError")
+    assert data["error"]["hint"] == 'Did you mean "train.py"?'
+    assert err.startswith("error: there is no script")
+
+
+def test_a_dry_run_runs_nothing_and_shows_the_plan(cli, script, tune):
+    tune.end = lambda spec: pytest.fail("it ran")
+    code, out, err = cli("search", "--script", "train.py", *REST, "--dry-run")
+    assert code == 0
+    assert "num_workers" in out
+    assert "tf32" in out
+    assert "There is no GPU." in out
+    assert "at most 3 configurations" in out
+    code, out, err = cli("search", "--script", "train.py", *REST, "--dry-run", "--json")
+    assert json.loads(out)["knobs"]["num_workers"] == {
+        "values": [0, 2, 4],
+        "effect": "EXACT",
+        "how": "keyword",
+    }
+
+
+def test_python_that_is_not_on_the_path_means_this_one(cli, script, tune, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    cli("search", *REST, "--", "python", "train.py")
+    assert tune.specs[0].python == sys.executable

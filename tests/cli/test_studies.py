@@ -1,0 +1,148 @@
+"""list, show, resume, sync: what is read from journals."""
+
+import json
+import sys
+import types
+
+import pytest
+
+import autotune.driver
+from autotune.core.study import Budget, SpaceRequest
+from autotune.core.wire import to_wire
+from autotune.store.journal import Journal
+from autotune.store.paths import study_dir
+from study_fakes import facts, failed, measured, spec, study
+from autotune.core.config import Config
+
+
+def journaled(
+    script, *, label="train-1", study_id="01KAK2M7Q4ZC0V9X3T5R8W6Y1B", trials=None, stopped="finished"
+):
+    """A study on disk, its events appended one by one."""
+    given = spec(
+        script=str(script), cwd=str(script.parent), label=label, study_id=study_id, out="", budget=Budget(seconds=600.0),
+        space=SpaceRequest(name="quick", knobs={"num_workers": (0, 4), "batch_size": ()}),
+    )  # fmt: skip
+    folder = study_dir(study_id)
+    folder.mkdir(parents=True)
+    journal = Journal.create(folder / "journal.db")
+    known = facts()
+    rows = [
+        ("opened", "opened/1", {"spec": given, "wall_s": 1.79e9, "host": "", "pid": 1, "version": "0.1.0"}),
+        ("inspected", "inspected/1", {"facts": known}),
+    ]
+    for trial in study().trials if trials is None else trials:
+        n = trial.number
+        outcome = {
+            "number": n, "attempt": 1, "outcome": trial.outcome, "seconds": 9.0, "elapsed_s": 9.0 * n + 9, "facts": known.run,
+        }  # fmt: skip
+        rows += [
+            ("asked", f"asked/{n}/1", {"trial": trial, "uid": f"t{n}"}),
+            ("told", f"told/{n}/1", outcome),
+        ]
+    if stopped:
+        rows.append(("stopped", "stopped/1", {"why": stopped, "elapsed_s": 480.0}))
+    for kind, uid, data in rows:
+        journal.append(kind, uid, to_wire(data))
+    journal.close()
+    return folder
+
+
+def test_without_studies_list_says_how_to_begin(cli):
+    code, out, err = cli("list")
+    assert code == 0
+    assert "autotune search" in out
+    assert json.loads(cli("list", "--json")[1])["studies"] == []
+
+
+def test_list_shows_newest_first_and_survives_a_damaged_journal(cli, script):
+    journaled(script, label="old", study_id="01KAK2M7Q4ZC0V9X3T5R8W6Y1B")
+    folder = journaled(
+        script, label="new", study_id="01KAK2M7Q4ZC0V9X3T5R8W6Y1C", trials=(), stopped="signal"
+    )
+    broken = journaled(script, label="bad", study_id="01KAK2M7Q4ZC0V9X3T5R8W6Y1D")
+    (broken / "journal.db").write_bytes(b"not a database, not at all")
+    code, out, err = cli("list", "--json")
+    rows = json.loads(out)["studies"]
+    assert code == 0
+    assert [row["label"] for row in rows if row["label"]] == ["new", "old"]
+    assert rows[-1]["trials"] == 6
+    assert rows[-1]["script"] == "train.py"
+    assert "new" in cli("list")[1]
+    assert folder.is_dir()
+
+
+def test_show_tells_picks_front_failures_from_the_journal_alone(cli, script):
+    journaled(script)
+    code, out, err = cli("show", "train-1")
+    assert (code, err) == (0, "")
+    for word in ("study train-1", "front", "failed", "oom_host", "trials"):
+        assert word in out
+
+
+def test_show_json_carries_every_trial(cli, script):
+    journaled(script)
+    data = json.loads(cli("show", "--json")[1])
+    assert data["schema"] == "autotune.show/v1"
+    assert len(data["trials"]) == 6
+    assert data["failures"] == {"oom_host": 1}
+    assert data["baseline"]["throughput"]["value"] == pytest.approx(100.0, rel=0.1)
+
+
+def test_show_without_a_baseline_says_so(cli, script):
+    journaled(script, trials=(failed(0, Config()),), stopped="no_baseline")
+    code, out, err = cli("show")
+    assert code == 0
+    assert "not measured" in out
+    assert json.loads(cli("show", "--json")[1])["stopped"] == "no_baseline"
+
+
+@pytest.mark.parametrize("verb", ["show", "resume", "sync"])
+def test_an_unknown_study_ends_with_5(cli, script, verb, tune):
+    journaled(script)
+    code, out, err = cli(verb, "trian-1")
+    assert code == 5
+    assert 'Did you mean "train-1"?' in err
+
+
+def test_resume_hands_the_studys_folder_and_a_new_budget_on(cli, script, tune):
+    folder = journaled(script)
+    assert cli("resume", "train-1", "--budget", "5m")[0] == 0
+    assert cli("resume")[0] == 0
+    assert tune.resumed == [(folder, 300.0), (folder, None)]
+    code, out, err = cli("resume", "--budget", "3s")
+    assert code == 2
+
+
+@pytest.mark.parametrize(("unsent", "code"), [(0, 0), (3, 6)])
+def test_sync_ends_with_6_while_records_wait(cli, script, monkeypatch, unsent, code):
+    folder = journaled(script)
+    asked = []
+    fake = types.ModuleType("autotune.driver.sync")
+    fake.sync_study = lambda path, deadline_s: asked.append((path, deadline_s)) or unsent
+    monkeypatch.setitem(sys.modules, "autotune.driver.sync", fake)
+    monkeypatch.setattr(autotune.driver, "sync", fake, raising=False)
+    got, out, err = cli("sync", "--wait", "9s")
+    assert got == code
+    assert asked == [(folder, 9.0)]
+    assert ("3 records" in err) == bool(unsent)
+
+
+def test_compile_caches_of_a_study_are_found(script):
+    from autotune.cli.opened import compiled_for
+    from autotune.core.study import Study
+    from autotune.driver.planner import cache_key
+    from autotune.store.fold import fold
+
+    folder = journaled(
+        script, trials=(measured(0, Config(), 100.0), measured(1, Config({"compile_mode": "default"}), 200.0))
+    )
+    assert compiled_for(folder.name, 1) == {}
+    journal = Journal.read(folder / "journal.db")
+    folded: Study = fold(journal.entries())
+    journal.close()
+    made = folder / "cache" / cache_key(Config({"compile_mode": "default"}), folded.facts) / "inductor"
+    made.mkdir(parents=True)
+    assert compiled_for(folder.name, 1) == {"TORCHINDUCTOR_CACHE_DIR": str(made)}
+    assert compiled_for(folder.name, 0) == {}
+    assert compiled_for(folder.name, 99) == {}

@@ -1,0 +1,176 @@
+"""What a script's source says."""
+
+import pytest
+
+from autotune.errors import UsageError
+from autotune.inspection.script import script_facts
+
+
+def facts_of(tmp_path, source: str):
+    path = tmp_path / "train.py"
+    path.write_text(source, encoding="utf-8")
+    return script_facts(str(path))
+
+
+ARGPARSE = """
+import argparse, os.path
+from torch.optim import SGD
+p = argparse.ArgumentParser()
+p.add_argument("data")
+p.add_argument("-b", "--batch-size", type=int, default=32, help="x")
+p.add_argument("--lr", type=float, default=-1e-3)
+p.add_argument("--amp", action="store_true")
+p.add_argument("--no-pin", action="store_false", dest="pin")
+p.add_argument("--compile", action=argparse.BooleanOptionalAction, default=False)
+p.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+p.add_argument("--level", type=int, choices=(1, 2))
+p.add_argument("--flag", type=bool, default=True)
+p.add_argument("--positive", type=positive, default=4)
+p.add_argument("--many", nargs="+", type=int)
+p.add_argument("--maybe", nargs="?", type=int)
+p.add_argument("--verbose", action="count")
+p.add_argument("--bare", default=8)
+p.add_argument("--computed", type=int, default=os.cpu_count())
+p.add_argument("--twice", type=int)
+p.add_argument("--twice", action="store_true")
+p.add_argument("--rest", **rest)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "default"),
+    [
+        ("--batch-size", "int", 32),
+        ("-b", "int", 32),
+        ("--lr", "float", -1e-3),
+        ("--amp", "switch", None),
+        ("--no-pin", "off_switch", None),
+        ("--compile", "pair", False),
+        ("--no-compile", "pair", False),
+        ("--dtype", "str", "float32"),
+        ("--flag", "opaque", True),
+        ("--positive", "int", 4),
+        ("--many", "opaque", None),
+        ("--maybe", "int", None),
+        ("--verbose", "opaque", None),
+        ("--bare", "str", 8),
+        ("--computed", "int", None),
+        ("--twice", "opaque", None),
+        ("--rest", "opaque", None),
+    ],
+)
+def test_argparse_options_are_read_with_their_kind(tmp_path, name, kind, default) -> None:
+    flag = facts_of(tmp_path, ARGPARSE).flag(name)
+    assert flag is not None
+    assert (flag.kind, flag.default) == (kind, default)
+
+
+def test_choices_and_destinations_are_read(tmp_path) -> None:
+    facts = facts_of(tmp_path, ARGPARSE)
+    assert facts.flag("--dtype").choices == ("float32", "bfloat16")
+    assert facts.flag("--level").choices == ("1", "2")
+    assert facts.flag("--no-pin").dest == "pin"
+    assert facts.flag("-b").dest == "batch_size"
+    assert facts.imports == ("argparse", "os", "torch")
+    assert len(facts.sha256) == 64
+
+
+def test_click_options_are_read(tmp_path) -> None:
+    facts = facts_of(
+        tmp_path,
+        """
+import click
+@click.command()
+@click.option("--batch-size", "-b", default=32)
+@click.option("--amp/--no-amp", default=False)
+@click.option("--fast", is_flag=True)
+@click.option("--slow", is_flag=True, default=True)
+@click.option("--mode", type=click.Choice(["a", "b"]))
+@click.option("--workers", type=click.IntRange(0, 8))
+@click.option("--pin", type=bool)
+@click.option("--many", multiple=True, type=int)
+def main(**kw): ...
+""",
+    )
+    kinds = {flag.names: flag.kind for flag in facts.flags}
+    assert kinds == {
+        ("--batch-size", "-b"): "int",
+        ("--amp", "--no-amp"): "pair",
+        ("--fast",): "switch",
+        ("--slow",): "opaque",
+        ("--mode",): "str",
+        ("--workers",): "int",
+        ("--pin",): "bool",
+        ("--many",): "opaque",
+    }
+
+
+def test_globals_that_a_configurator_overrides_are_options(tmp_path) -> None:
+    facts = facts_of(
+        tmp_path,
+        "batch_size = 12\ncompile = True\nlr = 6e-4\ndtype = 'float32' if 1 else 'x'\n_x = 1\nexec(open('configurator.py').read())\n",
+    )
+    assert {f.names[0]: f.kind for f in facts.flags} == {
+        "--batch_size": "int",
+        "--compile": "bool",
+        "--lr": "float",
+    }
+    assert "exec_config" in facts.hazards
+
+
+def test_constants_are_no_options_without_a_configurator(tmp_path) -> None:
+    assert facts_of(tmp_path, "batch_size = 12\n").flags == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "hazard"),
+    [
+        ("with torch.autocast('cpu'): pass", "own_autocast"),
+        ("from torch.cuda.amp import autocast\nwith autocast(): pass", "own_autocast"),
+        ("s = torch.amp.GradScaler()", "own_scaler"),
+        ("model = torch.compile(model)", "own_compile"),
+        ("@torch.compile\ndef f(): ...", "own_compile"),
+        ("o = torch.optim.LBFGS(p)", "lbfgs"),
+        ("x = torch.zeros(1, dtype=torch.float64)", "float64"),
+        ("model.double()", "float64"),
+        ("l = nn.BCELoss()", "bce_on_sigmoid"),
+        ("l = F.binary_cross_entropy(a, b)", "bce_on_sigmoid"),
+        ("try: x\nexcept: pass", "bare_except"),
+        ("try: x\nexcept BaseException: pass", "bare_except"),
+        ("h = model.init_hidden(4)", "hidden_state"),
+        ("p = HfArgumentParser(A)", "hf_arguments"),
+        ("for i in range(max_iters):\n    loss.backward()", "step_counted_loop"),
+        ("for i in tqdm(range(n)):\n    loss.backward()", "step_counted_loop"),
+        ("while step < n:\n    loss.backward()", "step_counted_loop"),
+        ("for x in loader:\n    loss.backward()\n    if step >= max_steps: break", "step_counted_loop"),
+    ],
+)
+def test_hazards_are_seen(tmp_path, source, hazard) -> None:
+    assert hazard in facts_of(tmp_path, source).hazards
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "re.compile('x')",
+        "l = nn.BCEWithLogitsLoss()",
+        "try: x\nexcept ValueError: pass",
+        "for epoch in range(3):\n    for x in loader:\n        loss.backward()",
+        "for x in loader:\n    loss.backward()\n    if args.dry_run: break",
+        "for x in loader:\n    loss.backward()\n    if i % 10 == 0: print(i)",
+    ],
+)
+def test_harmless_code_is_no_hazard(tmp_path, source) -> None:
+    assert facts_of(tmp_path, source).hazards == ()
+
+
+@pytest.mark.parametrize("source", ["def (", "x = '\x00'", "(" * 3000])
+def test_a_file_that_is_no_python_yields_no_options(tmp_path, source) -> None:
+    facts = facts_of(tmp_path, source)
+    assert facts.flags == ()
+    assert facts.sha256
+
+
+def test_a_missing_script_is_a_usage_error(tmp_path) -> None:
+    with pytest.raises(UsageError, match="cannot read the script"):
+        script_facts(str(tmp_path / "none.py"))

@@ -1,0 +1,58 @@
+
+"""Compile caches: a trial works on its own copy; only a clean end publishes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from autotune.core.measurement import Measurement
+from autotune.launch import caches
+
+FILL = "Path(os.environ['TRITON_CACHE_DIR'], 'kernel').write_text('k')\n"
+
+
+def test_the_first_clean_trial_publishes_and_the_next_starts_warm(tmp_path: Path) -> None:
+    first = caches.prepare(tmp_path, tmp_path / "a", "key")
+    assert first.cold
+    Path(first.env["TRITON_CACHE_DIR"], "kernel").write_text("k")
+    Path(first.env["TORCH_EXTENSIONS_DIR"], "lock").write_text("")
+    Path(first.env["TORCHINDUCTOR_CACHE_DIR"], "locks").mkdir()
+    assert first.publish()
+    second = caches.prepare(tmp_path, tmp_path / "b", "key")
+    assert not second.cold
+    assert Path(second.env["TRITON_CACHE_DIR"], "kernel").read_text() == "k"
+    assert not os.path.exists(os.path.join(second.env["TORCH_EXTENSIONS_DIR"], "lock"))
+    assert not os.path.exists(os.path.join(second.env["TORCHINDUCTOR_CACHE_DIR"], "locks"))
+    assert not second.publish()
+    assert caches.prepare(tmp_path, tmp_path / "c", "other key").cold
+
+
+def test_of_two_cold_trials_one_publishes(tmp_path: Path) -> None:
+    both = [caches.prepare(tmp_path, tmp_path / name, "key") for name in "ab"]
+    for cache in both:
+        Path(cache.env["TRITON_CACHE_DIR"], "kernel").write_text(cache.folder.parent.name)
+    assert [cache.publish() for cache in both] == [True, False]
+    assert (tmp_path / "cache" / "key" / "triton" / "kernel").read_text() == "a"
+
+
+def test_an_empty_cache_or_one_without_a_key_is_not_published(tmp_path: Path) -> None:
+    assert not caches.prepare(tmp_path, tmp_path / "a", "key").publish()
+    nameless = caches.prepare(tmp_path, tmp_path / "b", "")
+    Path(nameless.env["TRITON_CACHE_DIR"], "kernel").write_text("k")
+    assert not nameless.publish()
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_killed_trial_publishes_nothing_and_a_good_one_does(
+    runner: Any, assignment: Any, tmp_path: Path
+) -> None:
+    published = tmp_path / "study" / "cache" / "key"
+    torn = assignment(FILL + "step(); os.kill(os.getpid(), 9)", cache_key="key")
+    list(runner().run(torn))
+    assert not published.exists()
+    good = assignment(FILL + "good()", cache_key="key", uid="t0001-a1-000000")
+    (ended,) = runner().run(good)
+    assert isinstance(ended.outcome, Measurement)
+    assert (published / "triton" / "kernel").read_text() == "k"

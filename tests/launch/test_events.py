@@ -1,0 +1,65 @@
+"""Event files: any cut, any foreign line, and nothing but whole messages is read."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autotune.core.measurement import LossPoint
+from autotune.launch.measure import Told
+from autotune.protocol.events import Broke, Closed, Done, Hello, StepRow, Steps
+from autotune.protocol.lines import Reader, Writer, encode
+
+EVENTS = (
+    Hello(pid=1, t_ns=2, python="3.11"),
+    Steps(rows=(StepRow(t_ns=5, wait_ns=1, samples=8), StepRow(t_ns=9, wait_ns=1, samples=8, mark=2))),
+    Closed(
+        trial=0,
+        begin_ns=1,
+        end_ns=9,
+        ended="limit",
+        steady="steady",
+        first_step_ns=1,
+        compile_s=0.5,
+        loss=(LossPoint(samples=8, loss=math.inf, t_s=1.0),),
+    ),
+    Broke(kind="crash_exit", error="E", message="ü\n\0", tail="", phase="window"),
+    Done(why="measured", steps=2),
+)
+DATA = b"".join(encode(e, "nonce") for e in EVENTS)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cut=st.integers(0, len(DATA)))
+def test_any_prefix_reads_as_the_messages_that_are_whole_in_it(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(DATA[:cut])
+    reader = Reader(path, "nonce")
+    whole = DATA[:cut].count(b"\n")
+    assert list(reader.read()) == list(EVENTS[:whole])
+    path.write_bytes(DATA)
+    assert list(reader.read()) == list(EVENTS[whole:])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(junk=st.binary(max_size=80), at=st.integers(0, len(EVENTS)))
+def test_foreign_lines_change_nothing(tmp_path: Path, junk: bytes, at: int) -> None:
+    path = tmp_path / "events.jsonl"
+    lines = [encode(e, "nonce") for e in EVENTS]
+    path.write_bytes(b"".join([*lines[:at], junk + b"\n", encode(EVENTS[0], "other"), *lines[at:]]))
+    assert list(Reader(path, "nonce").read()) == list(EVENTS)
+
+
+def test_a_fork_of_the_writer_writes_nothing(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "e", "nonce")
+    writer.write(EVENTS[0])
+    writer._pid = -1  # pyright: ignore[reportPrivateUsage]
+    writer.write(EVENTS[1])
+    told = Told()
+    for event in Reader(tmp_path / "e", "nonce").read():
+        told.take(event)
+    assert told.hello == EVENTS[0]
+    assert told.rows == []

@@ -1,0 +1,243 @@
+"""Folding events and outside samples into a Measurement, against streams whose truth is known."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pytest
+
+from autotune.core.change import Change, Patch
+from autotune.core.facts import LoaderFacts, RunFacts
+from autotune.core.measurement import LossPoint, Measurement, Reading
+from autotune.core.trial import Failure, FailureKind
+from autotune.launch.measure import DeviceSample, Outside, Sample, Told, measure
+from autotune.protocol.events import Closed, Compiling, Seen, StepRow, Steps
+
+S = 1_000_000_000
+LOADER = LoaderFacts(
+    site="t.py:1", batch_size=8, num_workers=2, prefetch_factor=2, pin_memory=False, persistent_workers=False
+)
+
+
+def stream(periods_s: list[float], *, wait_frac: float = 0.0, samples: int = 8, **more: Any) -> Told:
+    """A run that started at 0, ended its first step at 10 s, and then took these periods."""
+    told, at = Told(), 10 * S
+    rows = [StepRow(t_ns=at, wait_ns=0, samples=samples)]
+    for period in periods_s:
+        at += int(period * S)
+        rows.append(StepRow(t_ns=at, wait_ns=int(period * wait_frac * S), samples=samples, **more))
+    told.take(Steps(rows=tuple(rows)))
+    told.take(Seen(facts=RunFacts(samples_source="loader", loader=LOADER)))
+    return told
+
+
+def close(told: Told, **more: Any) -> Closed:
+    base: dict[str, Any] = {"ended": "tight", "steady": "steady", "first_step_ns": 10 * S, "compile_s": 0.0}
+    return Closed(trial=0, begin_ns=10 * S, end_ns=told.rows[-1].t_ns, **{**base, **more})
+
+
+def fold(told: Told, closed: Closed | None = None, **outside: Any) -> Measurement:
+    found = measure(closed or close(told), told, Outside(start_ns=0, **outside))
+    assert isinstance(found, Measurement), found
+    return found
+
+
+def test_throughput_is_the_ratio_of_sums_with_the_stalls_in_it() -> None:
+    # Every second step waits: the median period would claim 39 % more.
+    told = stream([0.1, 0.3] * 40, wait_frac=0.5)
+    found = fold(told)
+    assert found.throughput.value == pytest.approx(8 / 0.2)
+    assert found.throughput.unit == "samples/s"
+    assert found.throughput.low < 40 < found.throughput.high
+    assert found.step_time_s.value == pytest.approx(0.2)
+    assert found.data_wait_frac == pytest.approx(0.5)
+    assert (found.steps, found.warmup_steps, found.effective_batch) == (80, 1, 8)
+    assert found.window_s == pytest.approx(16.0)
+    assert "bursty" not in fold(stream([0.2] * 40)).contamination.flags
+
+
+def test_the_interval_covers_a_known_truth_about_as_often_as_it_says() -> None:
+    hits = 0
+    for seed in range(100):
+        noise = random.Random(seed)
+        found = fold(stream([0.05 * math.exp(noise.gauss(0, 0.2)) for _ in range(150)]))
+        truth = 8 / (0.05 * math.exp(0.02))
+        hits += found.throughput.low <= truth <= found.throughput.high
+    assert hits >= 88
+
+
+def test_without_confirmed_samples_steps_are_counted() -> None:
+    told = stream([0.1] * 30)
+    told.take(Seen(facts=RunFacts(samples_source="input", loader=LOADER)))
+    found = fold(told)
+    assert found.throughput.unit == "steps/s"
+    assert found.throughput.value == pytest.approx(10)
+
+
+def test_a_queue_that_was_still_draining_is_taken_off() -> None:
+    told = stream([0.1] * 40)
+    drained = fold(told, close(told, ready_begin=12, ready_end=2))
+    assert drained.throughput.value == pytest.approx(80 * 30 / 40)
+    assert drained.step_time_s.value == pytest.approx(0.1 * 40 / 30)
+    for begin, end in ((3, 2), (2, 12), (None, 2)):
+        assert fold(told, close(told, ready_begin=begin, ready_end=end)).throughput.value == pytest.approx(80)
+
+
+def test_a_compile_inside_the_window_spoils_its_block_only() -> None:
+    told = stream([0.1] * 60)
+    rows = list(told.rows)
+    at = rows[30].t_ns
+    rows[30:] = [
+        StepRow(t_ns=r.t_ns + 5 * S, wait_ns=0, samples=8, mark=2 if r.t_ns == at else 0) for r in rows[30:]
+    ]
+    told.rows = rows
+    found = fold(told)
+    assert found.throughput.value == pytest.approx(80)
+    assert "recompiled" in found.contamination.flags
+    assert found.extra["dirty_steps"] == 1
+
+
+def test_compiling_all_the_time_is_what_the_config_costs() -> None:
+    told = stream([0.1, 0.5] * 30)
+    told.rows = [
+        StepRow(t_ns=r.t_ns, wait_ns=0, samples=8, mark=2 * (i % 2)) for i, r in enumerate(told.rows)
+    ]
+    assert fold(told).throughput.value == pytest.approx(8 / 0.3)
+
+
+def test_no_step_is_dropped_for_being_slow() -> None:
+    told = stream([0.1] * 50 + [5.0] + [0.1] * 50)
+    assert fold(told).throughput.value == pytest.approx(8 * 101 / 15.0)
+
+
+def samples(*, foreign: float, own: float, pressure: float, cpus: int = 4) -> dict[str, Any]:
+    rows = [
+        Sample(
+            t_ns=t * S,
+            bytes=1,
+            busy_s=(foreign + own) * t,
+            own_s=own * t,
+            pressure_us=int(pressure * t * 1e6),
+        )
+        for t in range(8, 20)
+    ]
+    return {"samples": rows, "cpus": cpus}
+
+
+@pytest.mark.parametrize(
+    ("seen", "contended"),
+    [
+        ({"foreign": 2.5, "own": 1.4, "pressure": 0.5}, True),
+        ({"foreign": 0.02, "own": 3.9, "pressure": 0.9}, False),  # its own threads wait for each other
+        ({"foreign": 1.0, "own": 1.0, "pressure": 0.0}, False),  # others run on cores that were free
+    ],
+)
+def test_contention_needs_foreign_cpu_on_a_full_machine(seen: dict[str, float], contended: bool) -> None:
+    found = fold(stream([0.1] * 60), **samples(**seen)).contamination
+    assert ("cpu_contended" in found.flags) == contended
+    assert found.foreign_cpu_frac == pytest.approx(seen["foreign"])
+    assert found.pressure_frac == pytest.approx(seen["pressure"], abs=0.01)
+
+
+def test_run_queue_delay_is_a_share_of_the_window() -> None:
+    assert fold(stream([0.1] * 60, queue_ns=S // 50)).contamination.run_queue_frac == pytest.approx(0.2)
+
+
+def test_memory_compile_and_start_up_are_told_apart() -> None:
+    told = stream([0.1] * 40)
+    for t, began in ((2, True), (3, True), (5, False), (7, False), (11, True), (12, False)):
+        told.take(Compiling(t_ns=t * S, began=began))
+    found = fold(
+        told,
+        close(told, compile_s=5.0, allocator_peak_bytes=7),
+        peak_bytes=9,
+        limit_bytes=11,
+        cold=True,
+        devices=[DeviceSample(t_ns=11 * S, used_bytes=8)],
+    )
+    assert found.startup_s == pytest.approx(10 - 5)
+    assert (found.compile_s, found.cold_compile) == (5.0, True)
+    assert (found.memory.allocator, found.memory.device, found.memory.pss, found.memory.limit) == (
+        7,
+        8,
+        9,
+        11,
+    )
+
+
+def test_the_device_clock_is_used_where_it_agrees_with_the_host() -> None:
+    ahead = stream([0.02, 0.18] * 30, device_ms=100.0)
+    assert "bursty" not in fold(ahead).contamination.flags
+    assert fold(ahead).throughput.value == pytest.approx(80)
+    off = stream([0.1] * 30, device_ms=1.0)
+    assert fold(off).throughput.value == pytest.approx(80)
+
+
+@pytest.mark.parametrize("steady", ["drifting", "no_steady_state"])
+def test_no_steady_state_is_kept_with_a_wider_interval(steady: str) -> None:
+    told = stream([0.1, 0.12] * 30)
+    normal, wide = fold(told), fold(told, close(told, steady=steady))
+    assert wide.throughput.value == normal.throughput.value
+    assert wide.throughput.relative_width > 1.4 * normal.throughput.relative_width
+    assert steady in wide.contamination.flags
+
+
+def failed(told: Told, closed: Closed, changes: Any = (), **outside: Any) -> Failure:
+    found = measure(closed, told, Outside(start_ns=0, **outside), changes)
+    assert isinstance(found, Failure)
+    return found
+
+
+def test_a_knob_that_did_not_take_effect_is_rejected_with_its_way() -> None:
+    told = stream([0.1] * 30)
+    readings = (
+        Reading(knob="threads", wanted=None, found=2, status="asis"),
+        Reading(knob="tf32", wanted=True, found=False, status="refused", reason="no such hardware"),
+    )
+    change = Change(knob="tf32", value=True, spelling=Patch())
+    found = failed(told, close(told, readings=readings), [change])
+    assert found.kind is FailureKind.CONFIG_REJECTED
+    assert (found.evidence["knob"], found.evidence["how"]) == ("tf32", "patch")
+    assert "no such hardware" in found.message
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"loss": (LossPoint(samples=8, loss=math.nan, t_s=0.0),)}, {"skipped_scaler_steps": 31}],
+    ids=["nan", "scaler"],
+)
+def test_divergence_is_a_failure_that_keeps_its_throughput(more: Any) -> None:
+    told = stream([0.1] * 30)
+    found = failed(told, close(told, **more))
+    assert found.kind is FailureKind.DIVERGED
+    assert found.readings is not None
+    assert found.readings.throughput.value == pytest.approx(80)
+
+
+@pytest.mark.parametrize(("word", "kind"), [("foreign", "contended"), ("throttled", "throttled")])
+def test_a_device_lost_for_most_of_the_window_is_no_measurement(word: str, kind: str) -> None:
+    told = stream([0.1] * 40)
+
+    def seen(bad: int) -> list[DeviceSample]:
+        return [DeviceSample(t_ns=int((10.2 + 0.2 * i) * S), **{word: i < bad}) for i in range(18)]
+
+    assert failed(told, close(told), devices=seen(10)).kind.label == kind
+    few = fold(told, devices=seen(2))
+    assert few.extra["dirty_steps"] > 0
+    assert set(few.contamination.flags) == {"foreign_gpu" if word == "foreign" else "throttled"}
+
+
+def test_a_window_without_a_step_is_no_metric() -> None:
+    told = stream([])
+    assert failed(told, close(told)).kind is FailureKind.NO_METRIC
+
+
+def test_the_step_limit_and_compile_state_follow_the_stream() -> None:
+    told = stream([0.1] * 5 + [9.0] + [0.1] * 5)
+    assert told.median_step_s() == pytest.approx(0.1)
+    assert not told.compiling
+    told.take(Compiling(t_ns=S, began=True))
+    assert told.compiling
+    assert told.compile_s_before(4 * S) == pytest.approx(3.0)

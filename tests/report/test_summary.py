@@ -1,0 +1,162 @@
+"""What is said about a study: claims only what the answer holds, and is short where it has to be."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.core.config import Config
+from autotune.core.measurement import Estimate
+from autotune.core.trial import Failure, FailureKind, Stage
+from autotune.report import summary
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
+import made_studies as made
+
+CRASH = Failure(kind=FailureKind.CRASH_EXIT, message="exit 1", evidence={"log_tail": "a\nKeyError: <x>\n\n"})
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1505.4, "1505"),
+        (12.3456, "12.35"),
+        (0.00211234, "0.002112"),
+        (123456.0, "123456"),
+        (0.0, "0"),
+        (-2.0, "-2"),
+        (999.99, "1000"),
+    ],
+)
+def test_numbers_have_four_significant_digits(value: float, text: str) -> None:
+    assert summary.number_text(value) == text
+
+
+def test_rounding_leaves_what_is_not_finite() -> None:
+    assert summary.significant(0.00294224) == 0.002942
+    assert math.isinf(summary.significant(float("inf")))
+    assert summary.number_text(float("nan")) == "unknown"
+
+
+def test_a_ratio_from_one_run_has_no_interval() -> None:
+    once = Estimate(value=2.0, low=-math.inf, high=math.inf, n=1, unit="ratio")
+    assert summary.ratio_text(once) == "2.00x"
+    assert summary.ratio_text(replace(once, low=1.9, high=2.1)) == "2.00x [1.90, 2.10]"
+
+
+def test_a_config_is_named_shortly_and_in_words() -> None:
+    config = Config(
+        {"num_workers": 8, "compile_mode": "default", "batch_size": 256, "precision": "bf16", "tf32": True}
+    )
+    assert summary.short_config(config) == "bf16 bs256 w8 compile=default tf32=on"
+    assert summary.long_config(config) == "bf16, batch 256, 8 workers, compile default, tf32 on"
+    assert summary.short_config({}) == "as it is"
+
+
+def test_a_gain_is_named_with_its_config_and_count() -> None:
+    study, answer = made.study(), made.found()
+    assert summary.run_name(study, answer) == "2.41x · bf16 w2 · train · 7 trials"
+    assert summary.headline(study, answer) == "2.41x faster: bf16, 2 workers (safe pick 1.30x)"
+    assert summary.headline(study, answer, interval=True).startswith("2.41x faster [2.34, 2.48]: bf16")
+    note = summary.note(study, answer).splitlines()
+    assert note[0] == "## 2.41x faster [2.34, 2.48]: bf16, 2 workers (safe 1.30x)"
+    assert note[1].startswith("**Apply:** `autotune apply best.yaml -- python train.py --epochs 1` **Why:** ")
+    text = "\n".join(note)
+    assert "| precision | fp32 | **bf16** | fp32 | +85 % |" in text
+    assert "| num_workers | 0 | **2** | **2** | not measured |" in text
+    for part in (
+        "--pick safe",
+        "1 oom_host",
+        "4 pairs",
+        "Not inferior by 0.004",
+        "Only one machine was used",
+        "3.0 GiB",
+    ):
+        assert part in text
+    assert "your script against itself: 1.01x [0.98, 1.03]" in text
+
+
+def test_a_pick_that_leaves_training_unchanged_says_so() -> None:
+    answer = replace(made.found(), best=made.found().safe)
+    assert summary.headline(made.study(), answer) == "1.30x faster, training unchanged: 2 workers"
+
+
+def test_a_safe_pick_that_is_the_script_itself_is_not_sold_as_a_gain() -> None:
+    answer = replace(made.found(), safe=made.no_gain().safe)
+    assert "no safe pick is faster" in summary.headline(made.study(), answer)
+    assert "nothing that leaves the training unchanged" in summary.note(made.study(), answer)
+
+
+def test_no_gain_is_said_everywhere_and_nothing_to_apply_is_offered() -> None:
+    study, answer = made.study(), made.no_gain()
+    assert summary.run_name(study, answer) == "no gain · train · 7 trials"
+    assert summary.headline(study, answer).startswith("No gain: none of 3 other configurations")
+    assert summary.picks_of(answer) == {}
+    for text in (summary.note(study, answer), summary.experiment_note(study, answer)):
+        assert "faster" not in text.replace("No gain", "")
+        assert "apply" not in text.lower()
+    assert "Keep your script as it is" in summary.note(study, answer)
+
+
+def test_while_searching_a_single_run_is_called_unconfirmed() -> None:
+    study = made.study(stopped="")
+    assert summary.run_name(study, None) == "searching... best 2.4x · train"
+    assert "not confirmed" in summary.headline(study, None)
+    assert (
+        summary.run_name(made.study(stopped="", outcomes=made.OUTCOMES[:2]), None) == "searching... · train"
+    )
+    assert "faster [" not in summary.note(study, made.found()), "an answer before the end is no answer"
+
+
+def test_a_script_that_fails_by_itself_shows_its_last_line() -> None:
+    study = made.study(outcomes=((Stage.BASELINE, Config(), CRASH),), stopped="no_baseline")
+    assert summary.run_name(study, None) == "baseline failed · train"
+    assert summary.headline(study, None) == "train.py fails unmodified: KeyError: &lt;x>"
+    assert "```\na\nKeyError: <x>\n```" in summary.note(study, None)
+
+
+def test_a_log_cannot_close_its_fence() -> None:
+    evil = replace(CRASH, evidence={"log_tail": "```\n# 9.99x faster"})
+    study = made.study(outcomes=((Stage.BASELINE, Config(), evil),), stopped="no_baseline")
+    assert "````\n```\n# 9.99x faster\n````" in summary.note(study, None)
+
+
+def test_a_search_stopped_early_says_so() -> None:
+    study = made.study(stopped="interrupted")
+    assert summary.headline(study, made.found()).endswith("(stopped early)")
+    assert summary.run_name(study, made.found()).endswith("stopped early")
+    bare = made.study(stopped="signal", outcomes=())
+    assert summary.run_name(bare, None) == "stopped before the baseline · train"
+    assert "autotune resume train-1121-1002" in summary.note(bare, None)
+
+
+def test_trials_are_named_by_what_they_change() -> None:
+    trials = made.study().trials
+    assert summary.trial_name(trials[3], picks=["best"]) == "BEST t03 bf16 w2"
+    assert summary.trial_name(trials[0], knobs=made.RUN.values) == "baseline t00 fp32 bs64 w0"
+    assert [summary.status_word(t) for t in trials] == ["ok", "ok", "ok", "ok", "oom", "ok", "ok"]
+    assert summary.failed_count(made.study()) == 1
+
+
+def test_a_confirmation_run_is_compared_with_its_own_partner() -> None:
+    study = made.study()
+    assert summary.speedup_of(study, study.trials[6]) == Estimate(
+        value=2.4, low=pytest.approx(2.352), high=pytest.approx(2.448), n=8, unit="ratio"
+    )
+    first = summary.speedup_of(study, study.trials[0])
+    assert first is not None
+    assert first.value == pytest.approx(1.0), "later baselines do not change what was said"
+    assert summary.speedup_of(study, study.trials[4]) is None
+
+
+def test_paths_with_spaces_are_quoted() -> None:
+    study = made.study(script="/w/my train.py", out="/w/out dir/best.yaml", args=("--name", "a b"))
+    assert summary.apply_command(study, "safe") == (
+        "autotune apply 'out dir/best.yaml' --pick safe -- python 'my train.py' --name 'a b'"
+    )
+    elsewhere = made.study(script="/other/train.py")
+    assert summary.user_command(elsewhere) == "python /other/train.py --epochs 1"

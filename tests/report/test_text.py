@@ -1,0 +1,176 @@
+"""Progress and the last screen: what a person reads."""
+
+import io
+from dataclasses import replace
+
+import pytest
+
+import golden
+from autotune.clock import SimulatedClock
+from autotune.core.config import Config
+from autotune.core.effect import Effect
+from autotune.core.trial import Stage, Trial
+from autotune.report.text import (
+    Progress,
+    final_screen,
+    progress_line,
+    stopped_screen,
+    trials_table,
+    wants_live_view,
+)
+from study_fakes import BASE, BEST, FIDELITY, SAFE, good_answer, measured, no_answer, pick, ratio, spec, study
+
+OUT = "/work/best.yaml"
+
+
+def test_the_screen_of_a_gain():
+    golden.check(
+        "screen_gain.txt", final_screen(study(), good_answer(), out=OUT, links={"MLflow": "http://x"})
+    )
+
+
+def test_the_screen_without_a_gain_claims_none():
+    text = final_screen(study(better=False), no_answer(), out=OUT)
+    golden.check("screen_no_gain.txt", text)
+    assert "faster than your script  " not in text
+    assert "autotune apply" not in text
+
+
+def test_the_screen_of_a_fastest_pick_and_an_equal_safe_one():
+    answer = good_answer(
+        safe=pick("safe", BEST, ratio(2.0)),
+        fastest=pick("fastest", Config({"effective_batch": 256}), ratio(2.6), effect=Effect.TRAINING),
+        caveats=("This machine was busy.",),
+    )
+    text = final_screen(study(), answer, out=OUT, unsent=2)
+    assert "safe    the same" in text
+    assert (
+        "fastest 2.60x [2.55, 2.65] sooner at the same loss, training changed   effective batch 256   6 pairs"
+        in text
+    )
+    assert "note    This machine was busy." in text
+    assert "unsent  2 records not in MLflow yet" in text
+    assert "autotune sync train-1121-1002" in text
+
+
+def test_the_screen_where_only_best_beats_the_script():
+    answer = good_answer(safe=pick("safe", BASE, ratio(1.0)))
+    assert "safe    none: nothing that leaves the training unchanged beats your script" in final_screen(
+        study(), answer
+    )
+
+
+def test_keep_says_that_other_batches_were_not_tried():
+    kept = study(spec=spec(effective_batch="keep"))
+    assert "were not tried (--effective-batch keep)" in final_screen(kept, good_answer())
+
+
+def test_refusals_are_a_short_list_with_the_rest_counted():
+    many = study(refusals={f"knob{i}": f"Reason {i}." for i in range(9)})
+    text = final_screen(many, good_answer())
+    assert text.count("Reason") == 4
+    assert "and 5 more: autotune show train-1121-1002" in text
+    assert final_screen(many, good_answer(), refusals=None).count("Reason") == 9
+
+
+def test_compile_time_is_said_with_when_it_pays_back():
+    answer = good_answer(best=replace(good_answer().best, compile_s=95.0, break_even_steps=1200))
+    assert "compile 2 min once; paid back after 1200 steps" in final_screen(study(), answer)
+
+
+def test_a_screen_before_any_answer_says_how_to_go_on():
+    text = stopped_screen(study(), reason="it was stopped")
+    assert "none    it was stopped" in text
+    assert "2.00x, not confirmed" in text
+    assert "autotune resume train-1121-1002" in text
+
+
+def test_a_plain_line_has_stage_result_best_failures_and_time_left():
+    golden.check("progress.txt", "".join(progress_line(study(), t) + "\n" for t in study().trials))
+
+
+def told(**options):
+    stream = io.StringIO()
+    progress = Progress(stream, clock=SimulatedClock(), **options)
+    done = study()
+    progress.study_began(replace(done, trials=()))
+    for i, trial in enumerate(done.trials):
+        progress.trial_started(replace(done, trials=done.trials[:i]), trial)
+        progress.trial_ended(replace(done, trials=done.trials[: i + 1]), trial)
+    progress.note(done, "confirmation began")
+    progress.study_ended(done)
+    return stream.getvalue()
+
+
+def test_without_a_terminal_there_is_one_line_per_trial():
+    lines = told(live=False).splitlines()
+    assert len(lines) == 1 + 6 + 1
+    assert lines[0] == "study train-1121-1002: train.py, 2 min, driver inline"
+    assert lines[-1] == "confirmation began"
+    assert "best" not in lines[1]
+
+
+def test_quiet_writes_nothing():
+    assert told(live=False, quiet=True) == ""
+    assert told(live=True, quiet=True) == ""
+
+
+def test_a_live_view_draws_and_ends_clean():
+    text = told(live=True)
+    assert "best so far 2.00x" in text
+    assert "running 0 s" in text
+
+
+def test_the_live_view_counts_time_down_between_events():
+    clock = SimulatedClock()
+    progress = Progress(io.StringIO(), live=False, clock=clock)
+    done = study(elapsed_s=0.0)
+    running = Trial(number=6, config=SAFE, stage=Stage.REFINE, fidelity=FIDELITY)
+    progress.trial_started(done, running)
+    clock.sleep(61)
+    lines = progress.view_lines()
+    assert "9 min left" in lines[0]
+    assert "1 failed (oom_host)" in lines[0]
+    assert lines[-1].endswith("w4   running 61 s")
+
+
+class Broken(io.StringIO):
+    def write(self, text):
+        raise BrokenPipeError
+
+    def isatty(self):
+        raise ValueError("closed")
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_broken_pipe_ends_the_showing_and_never_the_search(live):
+    progress = Progress(Broken(), live=live)
+    progress.study_began(study())
+    progress.trial_ended(study(), study().trials[0])
+    progress.study_ended(study())
+    progress.close()
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_live_view_needs_a_terminal_that_somebody_watches():
+    assert wants_live_view(Terminal(), {"TERM": "xterm"})
+    assert not wants_live_view(Terminal(), {"TERM": "dumb"})
+    assert not wants_live_view(Terminal(), {"TERM": "xterm", "CI": "true"})
+    assert not wants_live_view(io.StringIO(), {"TERM": "xterm"})
+    assert not wants_live_view(Broken(), {})
+
+
+def test_the_table_of_trials_is_aligned_and_the_baseline_has_no_ratio():
+    lines = trials_table(study()).splitlines()
+    assert lines[0].endswith("100 samples/s")
+    assert "x  100" not in lines[0]
+    assert len({line.index("samples/s") for line in lines[:2]}) == 1
+
+
+def test_a_trial_that_is_faster_than_nothing_measured_shows_its_rate_alone():
+    lonely = study(trials=(measured(0, SAFE, 50.0),))
+    assert progress_line(lonely, lonely.trials[0]).split(" | ")[2] == "50 samples/s"

@@ -1,0 +1,58 @@
+"""The command line inside this process, over a driver that runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from autotune.core.facts import ScriptFacts
+from study_fakes import facts, good_answer, study
+
+
+@dataclass
+class FakeTune:
+    """Stands for `autotune.driver.tune`; `end` makes what a search returns, or raises."""
+
+    end: Callable[[Any], Any] | None = None
+    specs: list[Any] = field(default_factory=list)
+    resumed: list[Any] = field(default_factory=list)
+
+    def run_search(self, spec, *, listeners=(), head_start_s=0.0):
+        assert 0 <= head_start_s < 600
+        self.specs.append(spec)
+        for listener in listeners:
+            listener.study_began(study(spec=spec))
+            listener.study_ended(study(spec=spec))
+        return (self.end or ended)(spec)
+
+    def resume_search(self, directory, *, budget_s=None, listeners=()):
+        self.resumed.append((directory, budget_s))
+        return (self.end or ended)(study().spec)
+
+    def plan_search(self, spec):
+        from autotune.core.space import Dimension, SearchSpace
+
+        self.specs.append(spec)
+        space = SearchSpace(
+            dimensions={"num_workers": Dimension(knob="num_workers", values=(0, 2, 4), own=0)},
+        )
+        return SimpleNamespace(
+            spec=spec,
+            facts=facts(),
+            space=space,
+            refusals={"tf32": "There is no GPU."},
+            ways={"num_workers": "keyword"},
+        )
+
+
+def ended(spec, *, answer=None, code=0, unsent=0, **fields):
+    """A search that ended well."""
+    given = good_answer() if answer is None else answer
+    known = replace(facts(), script=ScriptFacts(path=spec.script, sha256="ab" * 32))
+    return SimpleNamespace(
+        study=study(spec=spec, facts=known, **fields), answer=given, exit_code=code, unsent=unsent,
+        links={"MLflow": "http://127.0.0.1:5000"}, study_dir=Path("/studies/01"),
+    )  # fmt: skip

@@ -1,0 +1,181 @@
+"""The seams one by one: reversible, cheap, harmless when they break."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from trial_kit import LONG, PRELUDE, SHORT
+
+from autotune.core.change import Change, Patch
+from autotune.trial.imports import AfterImport
+from autotune.trial.loader import count, find_count
+from autotune.trial.patches import Undo
+from autotune.trial.readings import same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class Shaped:
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+
+class Graphs:
+    num_graphs = 5
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected", "samples"),
+    [
+        (Shaped(8, 3), 8, 8),
+        (Shaped(20, 8), 8, 8),
+        ([Shaped(8, 3), Shaped(8)], None, 8),
+        ({"ids": Shaped(6, 12), "mask": Shaped(6, 12)}, 6, 6),
+        ((tuple(Shaped(3, 9, 9) for _ in range(4)), tuple({"boxes": Shaped(7, 4)} for _ in range(4))), 4, 4),
+        (["one", "two", "three"], 3, 3),
+        (Graphs(), None, 5),
+        ([[Shaped(2, 2)], Shaped()], 2, 2),
+        (3, None, 1),
+    ],
+)
+def test_samples_are_counted_in_batches_of_many_forms(batch: Any, expected: int | None, samples: int) -> None:
+    assert count(batch, find_count(batch, expected)) == samples
+
+
+def test_a_later_smaller_batch_is_counted_by_the_way_found_on_the_first() -> None:
+    how = find_count({"x": Shaped(20, 8)}, 8)
+    assert count({"x": Shaped(20, 5)}, how) == 5
+
+
+def test_callbacks_fire_once_a_body_has_run_and_loaders_are_left_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "awaited_one.py").write_text("value = 1\n")
+    (tmp_path / "broken_one.py").write_text("raise ValueError\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    hooks = AfterImport()
+    seen: list[tuple[ModuleType, Any]] = []
+    hooks.on("awaited_one", lambda module: seen.append((module, module.value)))
+    hooks.on("broken_one", lambda module: seen.append((module, None)))
+    try:
+        import awaited_one  # pyright: ignore
+
+        assert seen == [(awaited_one, 1)]
+        assert "exec_module" not in vars(awaited_one.__loader__)
+        with pytest.raises(ValueError, match=""):
+            import broken_one  # pyright: ignore # noqa: F401
+        assert len(seen) == 1
+        hooks.on("awaited_one", lambda module: seen.append((module, 2)))
+        assert seen[-1] == (awaited_one, 2)
+    finally:
+        hooks.remove()
+        sys.modules.pop("awaited_one", None)
+    assert hooks not in sys.meta_path
+
+
+def test_assignments_are_taken_back_in_reverse_inherited_attributes_included() -> None:
+    class Base:
+        def name(self) -> str:
+            return "base"
+
+    class Child(Base):
+        other = 1
+
+    undo, level = Undo(), [0]
+    undo.assign(Child, "name", lambda _self: "patched")
+    undo.assign(Child, "other", 2)
+    undo.assign(Child, "other", 3)
+    undo.call(lambda value: level.__setitem__(0, value), 5, undo=0)
+    assert (Child().name(), Child.other, level) == ("patched", 3, [5])
+    undo.undo_all()
+    assert "name" not in vars(Child) and (Child().name(), Child.other, level) == ("base", 1, [0])
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "equal"),
+    [(1, 1.0, True), (True, 1, False), ("2", 2, True), ("bf16", "fp16", False), (True, "true", True), (0.1, 0.1, True)],
+)
+def test_readings_compare_settings_not_types(found: Any, wanted: Any, equal: bool) -> None:
+    assert same(found, wanted) is equal
+
+
+UNDO = (
+    PRELUDE
+    + """
+import random, numpy.random
+from autotune.core.change import Change, Patch, Keyword
+from autotune.protocol.plan import Plan
+from autotune.trial.install import Session
+from torch.utils.data import dataloader
+from torch.optim import lr_scheduler
+warm = nn.Linear(2, 1); o = torch.optim.AdamW(warm.parameters()); warm(torch.ones(1, 2)).sum().backward(); o.step()
+owners = [torch, torch.nn.Module, torch.Tensor, torch.autograd, torch.optim.Optimizer, torch.optim.Adam, torch.optim.AdamW,
+          torch.optim.SGD, torch.optim.Adagrad, torch.nn.functional, torch.nn.utils, sys.modules["torch.nn.utils.clip_grad"],
+          DataLoader, dataloader._BaseDataLoaderIter, lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau,
+          torch.amp.GradScaler, torch.amp.autocast_mode.autocast, torch.random, torch.cuda, random, numpy.random]
+def snapshot(): return [dict(vars(o)) for o in owners]
+before, threads = snapshot(), torch.get_num_threads()
+loader = lambda name, value: Change(knob=name, value=value, spelling=Keyword("torch.utils.data.DataLoader", name))
+plan = Plan(nonce="n", script=__file__, argv=(), events_path="", trial_dir="", changes=(
+    loader("batch_size", 4), Change(knob="precision", value="bf16", spelling=Patch()),
+    Change(knob="threads", value=2, spelling=Patch()), Change(knob="fused_optimizer", value=True, spelling=Patch()),
+    Change(knob="accumulation", value=2, spelling=Patch()), Change(knob="channels_last", value=True, spelling=Patch())))
+session = Session(plan, None)
+session.begin()
+patched = sum(a[k] is not b.get(k) for a, b in zip(snapshot(), before) for k in a)
+model = nn.Linear(2, 1)
+class Mine(torch.optim.SGD):
+    def step(self, closure=None): return super().step(closure)
+opt = Mine(model.parameters(), lr=0.1)
+for (x,) in DataLoader(TensorDataset(torch.randn(8, 2)), batch_size=8):
+    model(x).sum().backward(); opt.step()
+session.patches.undo_all()
+after = snapshot()
+changed = [(str(o), k) for o, a, b in zip(owners, after, before) for k in set(a) | set(b) if a.get(k) is not b.get(k)]
+told(patched=patched, changed=[c for c in changed if c[1] not in ("__warningregistry__", "__doc__")], hooked=bool(Mine.step.hooked),
+     plain=not hasattr(Mine.step, "_autotune_plain"), slot="_compiled_call_impl" in model.__dict__,
+     faults=sorted(session.faults.off), threads=torch.get_num_threads() == threads)
+"""
+)
+
+
+@pytest.mark.torch
+def test_patch_then_undo_is_identity(run: Callable[..., Any]) -> None:
+    told = run(UNDO, bare=True).told
+    assert told["patched"] > 30 and told["faults"] == []
+    assert told["changed"] == [] and told["plain"] and told["hooked"] and not told["slot"] and told["threads"]
+
+
+FAULT = (
+    PRELUDE
+    + """
+from autotune.trial import loader, losses, root, steps
+def broken(*args, **kwargs): raise RuntimeError("injected")
+if sys.argv[1:] == ["broken"]:
+    loader.Loader._count = broken; root.RootCall._before = broken; losses.Losses.backward = broken
+    steps.Boundary._loss = broken
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    for (x,) in DataLoader(TensorDataset(torch.ones(32, 4)), batch_size=8, shuffle=True):
+        opt.zero_grad(); F.mse_loss(model(x), torch.ones(8, 1)).backward(); opt.step()
+told(weights=weights(model))
+"""
+)
+
+
+@pytest.mark.torch
+def test_a_fault_of_ours_leaves_the_script_alone_and_its_knob_unconfirmed(run: Callable[..., Any]) -> None:
+    fine = run(FAULT, fidelity=LONG)
+    broken = run(FAULT, fidelity=LONG, argv=["broken"])
+    assert broken.told == fine.told and broken.code == 0
+    assert "injected" in broken.faults and fine.faults == ""
+    wanted = [Change(knob="precision", value="bf16", spelling=Patch())]
+    void = run(FAULT.replace("range(3)", "range(10**6)"), fidelity=SHORT, argv=["broken"], changes=wanted)
+    assert void.broke.kind == "config_rejected" and void.broke.knob == "precision"
