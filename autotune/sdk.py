@@ -44,5 +44,5 @@ def value(name: str, default: T) -> T:
 
 def attach(session: _Session | None) -> None:
     """Connect to the trial of this process; None disconnects."""
-    global _session
+    global _session  # noqa: PLW0603 - one process, one trial
     _session = session

@@ -92,7 +92,7 @@ def test_torch_is_imported_in_the_training_process_only():
         for path in SOURCES
         if any(name.split(".")[0] == "torch" for name in imported_modules(tree(path)))
     }
-    assert found == {"trial"}
+    assert found <= {"trial"}
 
 
 def test_nobody_inside_the_package_imports_its_root():

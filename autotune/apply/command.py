@@ -39,7 +39,10 @@ def build_launch(
         cwd: The user's working directory.
         env: Environment that the changes are merged into.
         changes: From `autotune.apply.choose`.
-        seed, cache_key, protect, measure: As in `Launch`.
+        seed: As in `Launch`, like the rest.
+        cache_key: Names the compile caches.
+        protect: Keep writes off the user's files.
+        measure: Record, and stop when measured.
     """
     argv = with_flags(args, changes)
     variables = {c.spelling.name: c.delivered for c in changes if isinstance(c.spelling, Env)}

@@ -18,11 +18,12 @@ class Config(Mapping[str, Value]):
     hashable, equal by content; order does not count.
     """
 
-    __slots__ = ("_items",)
+    __slots__ = ("_items", "_text")
 
     def __init__(self, values: Mapping[str, Value] | None = None) -> None:
         pairs = sorted((values or {}).items())
         self._items: dict[str, Value] = dict(pairs)
+        self._text: str | None = None
 
     def __getitem__(self, knob: str) -> Value:
         return self._items[knob]
@@ -34,7 +35,7 @@ class Config(Mapping[str, Value]):
         return len(self._items)
 
     def __hash__(self) -> int:
-        return hash(self.digest)
+        return hash(self.canonical())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Config) and self.canonical() == other.canonical()
@@ -44,7 +45,9 @@ class Config(Mapping[str, Value]):
 
     def canonical(self) -> str:
         """The items as JSON with sorted keys; 1, 1.0 and True stay apart."""
-        return json.dumps(self._items, sort_keys=True, allow_nan=False)
+        if self._text is None:  # kept: a search compares and hashes the same configs thousands of times
+            self._text = json.dumps(self._items, sort_keys=True, allow_nan=False)
+        return self._text
 
     @property
     def digest(self) -> str:

@@ -7,6 +7,7 @@ means with a correction for lag-1 correlation (Law, *Simulation Modeling and Ana
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import statistics
@@ -42,6 +43,7 @@ class Block:
     clean: bool
 
 
+@functools.lru_cache(maxsize=4096)
 def t_quantile(p: float, df: float) -> float:
     """The value that a t distributed variable stays below with probability `p`.
 

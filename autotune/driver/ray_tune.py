@@ -10,7 +10,6 @@ from __future__ import annotations
 import _thread
 import logging
 import os
-import secrets
 import shutil
 import sys
 import tempfile
@@ -120,6 +119,10 @@ class SessionSearcher(Searcher):
         """Something was asked and has not started."""
         return bool(self._open) and not self.started.is_set()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Empty: Tune pickles a searcher into a snapshot that is never read back."""
+        return {}
+
     def save(self, checkpoint_path: str) -> None:
         """Nothing: the journal is the state."""
 
@@ -196,7 +199,6 @@ class RayDriver:
         """
         try:
             if self._address:
-                os.environ.setdefault("RAY_AUTH_MODE", _mode_of_the_user())
                 ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
             else:
                 self._start_local()
@@ -210,12 +212,6 @@ class RayDriver:
     def _start_local(self) -> None:
         # Sockets live below this folder and their paths are limited to 107 bytes.
         self._temp = tempfile.mkdtemp(prefix="at-ray-")
-        token = Path(self._temp) / "token"
-        token.touch(mode=0o600)
-        token.write_text(secrets.token_hex(32))
-        os.environ["RAY_AUTH_MODE"] = "token"
-        os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
-        os.environ.pop("RAY_ADDRESS", None)
         ray.init(
             include_dashboard=False,
             log_to_driver=False,
@@ -292,11 +288,6 @@ class RayDriver:
         ray.shutdown()
         if self._temp:
             shutil.rmtree(self._temp, ignore_errors=True)
-
-
-def _mode_of_the_user() -> str:
-    given = any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
-    return "token" if given else "disabled"
 
 
 class _Quiet:

@@ -15,6 +15,7 @@ from autotune.apply.space import build_space
 from autotune.clock import SystemClock
 from autotune.core.facts import Facts
 from autotune.core.wire import to_wire
+from autotune.driver import ray_auth
 from autotune.driver.ending import answer_or_none, exit_code, why_nothing
 from autotune.driver.inline import InlineDriver
 from autotune.driver.planner import Planner, dead_ways
@@ -230,6 +231,7 @@ class _Search:
         return self._end(session, syncer)
 
     def _by_ray(self, session: Session, syncer: Syncer) -> None:
+        ray_auth.prepare(self._spec.ray_address)
         from autotune.driver.ray_tune import RayDriver
 
         driver = RayDriver(

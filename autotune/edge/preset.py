@@ -330,12 +330,21 @@ def _steps(data: Any, path: Sequence[str | int]) -> Iterator[tuple[str | int, in
 
     pydantic's locations hold names of types beside those of keys.
     """
+    here = data
     for part in path:
-        if (isinstance(data, Lines) and isinstance(part, str) and part in data) or (
-            isinstance(data, Items) and isinstance(part, int) and part < len(data)
-        ):
-            line, data = data.lines[part], data[part]
-            yield part, line, data
+        found = _step(here, part)
+        if found is not None:
+            line, here = found
+            yield part, line, here
+
+
+def _step(data: Any, part: str | int) -> tuple[int, Any] | None:
+    """Line and value of one part, where it exists."""
+    if isinstance(data, Lines) and isinstance(part, str) and part in data:
+        return data.lines[part], data[part]
+    if isinstance(data, Items) and isinstance(part, int) and part < len(data):
+        return data.lines[part], data[part]
+    return None
 
 
 def _first_error(error: ValidationError, data: Lines, source: str) -> InvalidSpace:

@@ -30,7 +30,8 @@ class LoaderSeam(Protocol):
         """Build the training loader with this keyword from now on; None removes the argument."""
 
     def observed(self, keyword: str) -> Value | None:
-        """What the training loader in use really has (living workers, batch of the last step);
+        """What the training loader in use really has (living workers, batch of the last step).
+
         None before a batch of it was followed by a backward.
         """
 
@@ -52,8 +53,9 @@ class CompileSeam(Protocol):
         """``off``, ``default``, ``reduce-overhead``, ``max-autotune``, ``max-autotune-no-cudagraphs``."""
 
     def observed(self) -> str | None:
-        """The mode in effect, ``off`` for eager; None before the first training call, or when
-        the compiler fell back to eager.
+        """The mode in effect, ``off`` for eager.
+
+        None before the first training call, or when the compiler fell back to eager.
         """
 
 

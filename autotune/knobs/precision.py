@@ -81,7 +81,7 @@ class Precision(Knob):
         if isinstance(spelling, Flag):
             if own or written:
                 return None
-            return "The script enters no autocast, so its option may turn the weights themselves into half precision."
+            return "The script enters no autocast, so its option may turn the weights to half precision."
         if own:
             return "The script enters autocast itself, so only an option of its own could change the format."
         return _owned(facts) or _numbers(facts)
@@ -138,7 +138,7 @@ def _owned(facts: Facts) -> str | None:
 def _numbers(facts: Facts) -> str | None:
     run, hazards = facts.run, facts.script.hazards
     if "bce_on_sigmoid" in hazards if run is None else run.bce_outside:
-        return "The loss is BCELoss on the model's output: a sigmoid in half precision saturates and the loss blows up."
+        return "The loss is BCELoss on the model's output, and a sigmoid in half precision saturates."
     if run is None:
         return None
     if run.model is None:

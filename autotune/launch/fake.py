@@ -330,12 +330,13 @@ class FakeRunner(Runner):
                 evidence={"steps": 0},
             )
         limit = min(world.limit_bytes, assignment.memory_limit_bytes or world.limit_bytes)
-        if world.memory_bytes(config) > limit:
+        needed = world.memory_bytes(config)
+        if needed > limit:
             self.clock.sleep(world.startup_s + 1.0)
             return Failure(
                 kind=FailureKind.OOM_CUDA,
-                message=f"OutOfMemoryError: {world.memory_bytes(config) / GIB:.1f} GiB of {limit / GIB:.1f} GiB",
-                evidence={"peak_bytes": world.memory_bytes(config)},
+                message=f"OutOfMemoryError: {needed / GIB:.1f} GiB of {limit / GIB:.1f} GiB",
+                evidence={"peak_bytes": needed},
             )
         return None
 

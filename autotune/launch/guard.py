@@ -349,10 +349,10 @@ class Guard:
         return sorted({*strays, *(pid for pid in self._tree() if not sweep.is_zombie(pid))})
 
     def _dump_stacks(self) -> None:
-        for pid in [self.script, *sweep.descendants(self.script)]:
-            if _catches(pid, signal.SIGUSR2):
-                sweep.send([pid], signal.SIGUSR2)
-        until = time.monotonic() + DUMP_S
+        tree = [self.script, *sweep.descendants(self.script)]
+        able = [pid for pid in tree if _catches(pid, signal.SIGUSR2)]
+        sweep.send(able, signal.SIGUSR2)
+        until = time.monotonic() + (DUMP_S if able else 0.0)
         while self.status is None and (left := until - time.monotonic()) > 0:
             self._wait(min(left, 0.1), life=False)
 

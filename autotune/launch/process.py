@@ -161,9 +161,10 @@ class LocalRunner(Runner):
             floor = min(SPACE_FLOOR_BYTES, int(usage.total * SPACE_FLOOR_FRAC))
         if usage.free >= floor:
             return None
+        free, needed = usage.free / 2**30, floor / 2**30
         return Failure(
             kind=FailureKind.DISK,
-            message=f"{usage.free / 2**30:.2f} GiB are free in {self._study_dir}, {floor / 2**30:.2f} GiB are needed",
+            message=f"{free:.2f} GiB are free in {self._study_dir}, {needed:.2f} GiB are needed",
             evidence={"free_bytes": usage.free, "floor_bytes": floor},
         )
 

@@ -6,11 +6,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+# At run time too: an `Ended` crosses a process border, and the wire reads its hints.
+from autotune.core.facts import RunFacts
+from autotune.core.trial import Outcome
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autotune.core.facts import RunFacts
-    from autotune.core.trial import Assignment, Outcome
+    from autotune.core.trial import Assignment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -242,7 +242,8 @@ class Progress(Listener):
             for t in told[-_RECENT:]
         ]
         lines += [
-            f"  {t.number:>4} {t.stage.value:<8} {short_config(t.config)}   running {duration_text(now_s - since)}"
+            f"  {t.number:>4} {t.stage.value:<8} {short_config(t.config)}   "
+            f"running {duration_text(now_s - since)}"
             for t, since in self._running.values()
         ]
         return lines + [f"  {text}" for text in self._notes]

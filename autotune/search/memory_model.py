@@ -62,10 +62,10 @@ class MemoryModel:
                 noise.append(_PEAK_SD)
         if limit is None or not rows:
             return model
-        for config in ran_out:
-            rows.append(model.features(config))
-            values.append(math.log2(_OOM_EXCESS * limit) - model.prior(config))
-            noise.append(_OOM_SD)
+        above = math.log2(_OOM_EXCESS * limit)
+        rows.extend(model.features(c) for c in ran_out)
+        values.extend(above - model.prior(c) for c in ran_out)
+        noise.extend(_OOM_SD for _ in ran_out)
         spread = {"": 20.0, "doublings": _SLOPE[1]}
         fit = Ridge.of(rows, values, noise, spread, _TERM_SD)
         return cls(space, limit, ran_out, fit, own)

@@ -426,11 +426,13 @@ def _confirm(study: Study, remaining_s: float) -> Proposal | None:
     if group:
         # Who takes part is settled by the cycles before, so that it cannot change within one.
         before = _before(study, group)
-        active = _active(before, _members(before, study, costs, remaining_s), group - 1)
+        past = _compared(before)
+        active = _active(past, _members(before, past, study, costs, remaining_s), group - 1)
         following = _rest_of_cycle(group, asked, active, costs, remaining_s)
         if following is not None:
             return _cycle_proposal(costs, group, following, active, remaining_s)
-    active = _active(study, _members(study, study, costs, remaining_s), group)
+    now = _compared(study)
+    active = _active(now, _members(study, now, study, costs, remaining_s), group)
     if not active or group >= _MOST_CYCLES:
         return None
     following = _first_of_cycle(group + 1, active, costs, remaining_s)
@@ -451,10 +453,12 @@ def _last_cycle(study: Study) -> tuple[int, list[Config]]:
     return group, [t.config for t in trials if t.group == group]
 
 
-def _members(before: Study, study: Study, costs: Costs, remaining_s: float) -> tuple[Config, ...]:
+def _members(
+    before: Study, past: Sequence[Comparison], study: Study, costs: Costs, remaining_s: float
+) -> tuple[Config, ...]:
     """Finalists by the cycles before, best first; at first as many as four cycles can be paid for."""
     began = {t.config for t in before.trials if t.stage is Stage.CONFIRM}
-    out = _ruled_out(before)
+    out = _ruled_out(past)
     chosen = finalists(before, out=frozenset(out))
     if began:
         replaced = bool(out) or _failed(before)
@@ -470,11 +474,11 @@ def _failed(study: Study) -> bool:
     return any(t.failure for t in study.told(Stage.CONFIRM))
 
 
-def _ruled_out(study: Study) -> set[Config]:
+def _ruled_out(compared: Sequence[Comparison]) -> set[Config]:
     """Finalists that confirmation has shown to be slower, or worse in loss, beyond doubt."""
     return {
         c.config
-        for c in _compared(study)
+        for c in compared
         if len(c.logs) >= _CYCLES and (c.speedup.high < 1.0 or c.loss.verdict == "fail")
     }
 
@@ -483,11 +487,11 @@ def _compared(study: Study) -> list[Comparison]:
     return compare(study) if _confirming(study) else []
 
 
-def _active(study: Study, members: Sequence[Config], cycles: int) -> tuple[Config, ...]:
+def _active(past: Sequence[Comparison], members: Sequence[Config], cycles: int) -> tuple[Config, ...]:
     """Members that more cycles can still tell something about; the best is the last to leave."""
     if cycles < _CYCLES:
         return tuple(members)
-    compared = {c.config: c for c in _compared(study)}
+    compared = {c.config: c for c in past}
     open_ones = [c for c in members if c not in compared or not _settled(compared[c], cycles)]
     if cycles >= _PLANNED_CYCLES:
         open_ones = [c for c in open_ones if c == members[0] or len(_logs(compared, c)) < _PLANNED_CYCLES]

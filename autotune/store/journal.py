@@ -365,7 +365,7 @@ class Journal:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             if fenced and (newest := self._stored_epoch()) != self.epoch:
-                raise _overtaken(self.file.parent, newest, self.epoch)
+                raise _overtaken(self.file.parent, newest, self.epoch)  # noqa: TRY301 (to roll back below)
             yield
             self._connection.execute("COMMIT")
         except BaseException:

@@ -191,7 +191,8 @@ class KnobContract:
 
     def test_a_refusal_is_a_whole_sentence(self) -> None:
         for reason in self.refusals():
-            assert len(reason.split()) >= 4 and reason.endswith("."), reason
+            assert len(reason.split()) >= 4, reason
+            assert reason.endswith("."), reason
 
     def refusals(self) -> Iterator[str]:
         """Every refusal that the example facts lead to."""

@@ -52,7 +52,9 @@ def main() -> None:
             session.faults.note("shadow", error)
             if channel is not None:
                 session.recorder.broke(
-                    kind="crash_exit", error=type(error).__name__, message=f"the user's files cannot be protected: {error}"
+                    kind="crash_exit",
+                    error=type(error).__name__,
+                    message=f"the user's files cannot be protected: {error}",
                 )
     session.begin()
     if channel is None:
@@ -77,7 +79,7 @@ def run_script(plan: Plan) -> None:
     module.__dict__.update({"__file__": plan.script, "__builtins__": builtins, "__cached__": None})
     # It stays the main module until the process ends: exit handlers and pickles look for it.
     sys.modules["__main__"] = module
-    exec(code, module.__dict__)
+    exec(code, module.__dict__)  # noqa: S102 - the user's script, as python itself would run it
 
 
 def _run_freely(plan: Plan) -> None:

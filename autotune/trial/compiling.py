@@ -52,7 +52,9 @@ class Compile:
             return "off"
         if self._compiled_frames():
             return mode
-        self._state.refusals.setdefault("compile_mode", "Nothing of the model was compiled: it still runs eagerly.")
+        self._state.refusals.setdefault(
+            "compile_mode", "Nothing of the model was compiled: it still runs eagerly."
+        )
         return None
 
     def _compiled_frames(self) -> bool:
@@ -102,7 +104,7 @@ class Compile:
                     callback()
             self._own_mode = str(kwargs.get("mode") or "default")
             if self._mode == "off":
-                return (lambda function: function) if model is None else model
+                return _unchanged if model is None else model
             if self._mode is not None:
                 kwargs["mode"] = self._mode
                 kwargs.pop("options", None)
@@ -160,3 +162,7 @@ def _through(module: Any) -> Callable[..., Any]:
         return module._call_impl(*args, **kwargs)
 
     return call
+
+
+def _unchanged(model: Any) -> Any:
+    return model

@@ -13,7 +13,6 @@ from autotune.core import wire
 from autotune.core.change import Keyword, Patch
 from autotune.core.facts import RunFacts
 from autotune.knobs.registry import builtin
-from autotune.trial.channel import Channel
 from autotune.trial.compiling import Compile
 from autotune.trial.faults import Faults
 from autotune.trial.imports import AfterImport
@@ -34,10 +33,20 @@ if TYPE_CHECKING:
     from autotune.core.config import Value
     from autotune.core.measurement import Reading
     from autotune.protocol.plan import Plan
+    from autotune.trial.channel import Channel
 
 _QUIET_STEPS = 2
 _DETECT_STEPS = 12
-_VERSIONED = ("torch", "numpy", "torchvision", "accelerate", "lightning", "pytorch_lightning", "transformers", "timm")
+_VERSIONED = (
+    "torch",
+    "numpy",
+    "torchvision",
+    "accelerate",
+    "lightning",
+    "pytorch_lightning",
+    "transformers",
+    "timm",
+)
 
 
 class Session:
@@ -203,8 +212,14 @@ class Session:
                 versions[name] = str(version)
         loader, root, optimizer = self._loader, self._root, self._optimizer
         compiling, losses, state = self._compile, self._losses, self.state
-        if torch is None or loader is None or root is None or optimizer is None or compiling is None or losses is None:
-            return RunFacts(versions=versions, values=self.readings.values(), owners=tuple(self.keywords.owners))
+        if torch is None or loader is None or root is None or optimizer is None:
+            return RunFacts(
+                versions=versions, values=self.readings.values(), owners=tuple(self.keywords.owners)
+            )
+        if compiling is None or losses is None:
+            return RunFacts(
+                versions=versions, values=self.readings.values(), owners=tuple(self.keywords.owners)
+            )
         built = loader.facts()
         batch = loader.observed("batch_size")
         steps = max(1, state.steps)

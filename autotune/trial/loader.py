@@ -1,5 +1,8 @@
 """The DataLoader seam: overrides at construction, waits, samples, and which loader trains."""
 
+# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import functools
@@ -103,7 +106,7 @@ class Loader:
         """Batches that lie ready for the main process; None where it cannot be told."""
         record = self.train
         iterator = record.iterator() if record is not None and record.iterator is not None else None
-        if iterator is None:
+        if iterator is None or not hasattr(iterator, "_workers"):
             return None
         try:
             level = int(iterator._worker_result_queue.qsize())
@@ -195,7 +198,7 @@ class Loader:
         def without_record(this: Any) -> Any:
             held = getstate(this) if getstate is not None else dict(this.__dict__)
             if isinstance(held, dict):
-                return {k: v for k, v in held.items() if k != "_autotune_record"}  # pyright: ignore
+                return {k: v for k, v in held.items() if k != "_autotune_record"}
             return held
 
         self._undo.assign(cls, "__getstate__", without_record)
@@ -234,7 +237,9 @@ class Loader:
         standard = self._torch.utils.data.BatchSampler
         if sampler is not None and type(sampler) is not standard:
             name = type(sampler).__name__
-            self._state.refusals["batch_size"] = f"The training loader has a batch sampler of its own ({name})."
+            self._state.refusals["batch_size"] = (
+                f"The training loader has a batch sampler of its own ({name})."
+            )
         elif sampler is not None:
             given["batch_sampler"] = standard(sampler.sampler, value, sampler.drop_last)
         elif "batch_size" in given and given["batch_size"] is None:
@@ -388,11 +393,11 @@ def find_count(batch: Any, expected: int | None) -> How:
         elif level >= 4:
             return
         elif isinstance(item, Mapping) or (hasattr(item, "keys") and hasattr(item, "__getitem__")):
-            for key in list(item.keys())[:16]:  # pyright: ignore
-                walk(item[key], (*path, key), level + 1)  # pyright: ignore
+            for key in list(item.keys())[:16]:
+                walk(item[key], (*path, key), level + 1)
         elif isinstance(item, (list, tuple)):
-            lengths.append((path, len(item)))  # pyright: ignore
-            for index, inner in enumerate(item[:16]):  # pyright: ignore
+            lengths.append((path, len(item)))
+            for index, inner in enumerate(item[:16]):
                 walk(inner, (*path, index), level + 1)
 
     walk(batch, (), 0)
@@ -449,7 +454,7 @@ def _source(dataset: Any) -> str:
 
 def _holds_cuda(dataset: Any, torch: Any) -> bool:
     held = list(getattr(dataset, "__dict__", {}).values())
-    held += [t for group in held if isinstance(group, (list, tuple)) for t in group[:8]]  # pyright: ignore
+    held += [t for group in held if isinstance(group, (list, tuple)) for t in group[:8]]
     return any(isinstance(item, torch.Tensor) and item.is_cuda for item in held)
 
 

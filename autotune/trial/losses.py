@@ -22,7 +22,20 @@ _NAMES = (
     "hinge_embedding_loss", "margin_ranking_loss", "cosine_embedding_loss", "triplet_margin_loss",
     "soft_margin_loss", "multi_margin_loss", "multilabel_soft_margin_loss",
 )  # fmt: skip
-_LINEAR = ("Add", "Sub", "Neg", "Mul", "Div", "ToCopy", "Clone", "View", "Squeeze", "Unsqueeze", "Alias", "Expand")
+_LINEAR = (
+    "Add",
+    "Sub",
+    "Neg",
+    "Mul",
+    "Div",
+    "ToCopy",
+    "Clone",
+    "View",
+    "Squeeze",
+    "Unsqueeze",
+    "Alias",
+    "Expand",
+)
 _MAX_NODES = 200
 
 
@@ -92,7 +105,9 @@ class Losses:
         if name in ("cross_entropy", "nll_loss") and kind == "mean" and self._uneven(args, kwargs):
             kind = "unknown"
         kind = {"batchmean": "mean"}.get(kind, kind)
-        self._calls.append((function, kind if kind in ("mean", "sum") else "unknown", float(value.detach().sum())))
+        self._calls.append(
+            (function, kind if kind in ("mean", "sum") else "unknown", float(value.detach().sum()))
+        )
 
     def _uneven(self, args: Any, kwargs: Any) -> bool:
         """Means over classes with weights, or over what is not padding: no mean over the batch."""
@@ -143,5 +158,3 @@ class Losses:
         if kind == "mean" and scaled and total and abs(float(loss.detach())) > 8 * abs(total):
             return "unknown"
         return kind
-
-

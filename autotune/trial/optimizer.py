@@ -61,7 +61,7 @@ class Optimizer:
         self._unscaled = False
         self._alive: list[weakref.ref[Any]] = []
         self._hooked: list[tuple[Any, Any, Any]] = []
-        self._seed: dict[tuple[Any, float], Any] = {}
+        self._seed: dict[tuple[Any, Any, float], Any] = {}
 
     # Kernel
 
@@ -320,8 +320,12 @@ class Optimizer:
 
     def _wrap_schedulers(self, module: Any) -> None:
         for cls in vars(module).values():
-            if isinstance(cls, type) and "step" in cls.__dict__ and issubclass(
-                cls, (module.LRScheduler, getattr(module, "ReduceLROnPlateau", module.LRScheduler))
+            if (
+                isinstance(cls, type)
+                and "step" in cls.__dict__
+                and issubclass(
+                    cls, (module.LRScheduler, getattr(module, "ReduceLROnPlateau", module.LRScheduler))
+                )
             ):
                 self._undo.assign(cls, "step", self._scheduler_step(cls.__dict__["step"]))
 

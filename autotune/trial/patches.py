@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autotune.knobs.base import (
+        AccumulationSeam,
+        CompileSeam,
+        LayoutSeam,
+        LoaderSeam,
+        OptimizerSeam,
+        PrecisionSeam,
+    )
     from autotune.trial.compiling import Compile
     from autotune.trial.loader import Loader
-    from autotune.trial.optimizer import Accumulation, Optimizer
-    from autotune.trial.root import Layout, Root
+    from autotune.trial.optimizer import Optimizer
+    from autotune.trial.root import Root
 
 _ABSENT = object()
 
@@ -56,15 +64,19 @@ class Undo:
 class Patches:
     """Implements `autotune.knobs.base.Patches`."""
 
-    def __init__(self, torch: Any, undo: Undo, loader: Loader, root: Root, compiling: Compile, optimizer: Optimizer):
+    def __init__(
+        self, torch: Any, undo: Undo, loader: Loader, root: Root, compiling: Compile, optimizer: Optimizer
+    ) -> None:
         self.torch = torch
         self._undo = undo
-        self.loader = loader
-        self.precision: Root = root
-        self.compile = compiling
-        self.layout: Layout = root.layout
-        self.optimizer = optimizer
-        self.accumulation: Accumulation = optimizer.accumulation
+        self._root = root
+        self._optimizer = optimizer
+        self.loader: LoaderSeam = loader
+        self.precision: PrecisionSeam = root
+        self.compile: CompileSeam = compiling
+        self.layout: LayoutSeam = root.layout
+        self.optimizer: OptimizerSeam = optimizer
+        self.accumulation: AccumulationSeam = optimizer.accumulation
 
     def assign(self, owner: object, attribute: str, value: object) -> None:
         """Set an attribute and remember the old one."""
@@ -76,7 +88,7 @@ class Patches:
 
     def undo_all(self) -> None:
         """Take back every patch, the seams themselves included."""
-        self.precision.settle()
-        self.precision.release()
-        self.optimizer.release()
+        self._root.settle()
+        self._root.release()
+        self._optimizer.release()
         self._undo.undo_all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import sys
@@ -68,7 +69,9 @@ class Readings:
             return Reading(knob=change.knob, wanted=change.value, found=found, status="applied")
         reason = self._state.refusals.get(change.knob, "")
         if found is None and not reason and self._state.faults.off:
-            reason = f"Watching the script failed at {', '.join(sorted(self._state.faults.off))}; see faults.log."
+            reason = (
+                f"Watching the script failed at {', '.join(sorted(self._state.faults.off))}; see faults.log."
+            )
         if found is None and not reason:
             return Reading(
                 knob=change.knob,
@@ -97,7 +100,7 @@ class Readings:
         argv = sys.argv[1:]
         if not text:
             return name in argv
-        pairs = zip(argv, argv[1:], strict=False)
+        pairs = itertools.pairwise(argv)
         return f"{name}={text}" in argv or any(a == name and b == text for a, b in pairs)
 
 

@@ -6,6 +6,7 @@ Nothing here raises into the script. A measured process ends at once from the bo
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
@@ -188,7 +189,11 @@ class Recorder:
             sys.stderr.flush()
             os._exit(6)
         self.broke(
-            kind="config_rejected", message=bad.reason, knob=bad.knob, how=self._how(bad.knob), readings=tuple(readings)
+            kind="config_rejected",
+            message=bad.reason,
+            knob=bad.knob,
+            how=self._how(bad.knob),
+            readings=tuple(readings),
         )
 
     def _how(self, knob: str) -> str:
@@ -257,9 +262,8 @@ class Recorder:
         spent_s = (row[0] - self._begin_ns) / 1e9
         if self._memory.on_cuda and self._memory.grew() and self._rows:
             self._rows[-1] = (row[0], row[1], row[2], mark | ALLOCATOR)
-        if self._past_deadline(row[0]):
-            self._decide("limit", row[0])
-        elif spent_s >= fidelity.max_window_s and len(self._rows) >= _FEWEST_BLOCKS:
+        full = spent_s >= fidelity.max_window_s and len(self._rows) >= _FEWEST_BLOCKS
+        if full or self._past_deadline(row[0]):
             self._decide("limit", row[0])
         elif len(self._rows) >= fidelity.min_steps and self._tight():
             self._decide("tight", row[0])
@@ -336,7 +340,9 @@ class Recorder:
         self.done(why)
 
     def _send_closed(self) -> None:
-        assert self._channel is not None and self._segment is not None and self._decided is not None
+        assert self._channel is not None
+        assert self._segment is not None
+        assert self._decided is not None
         ended, end_ns, ready_end = self._decided
         self._drain()
         trace = self._trace()
@@ -483,8 +489,6 @@ class Recorder:
         assert self._channel is not None
         self._channel.close()
         for stream in (sys.stdout, sys.stderr):
-            try:
+            with contextlib.suppress(Exception):
                 stream.flush()
-            except Exception:
-                continue
         os._exit(code)

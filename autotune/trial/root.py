@@ -6,6 +6,10 @@ found is called through the instance slot that torch has for in-place compilatio
 of pickles and copies by torch itself.
 """
 
+# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# pyright: reportPrivateUsage=false, reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import functools
@@ -22,8 +26,20 @@ if TYPE_CHECKING:
     from autotune.trial.state import State
 
 _MAX_ROOTS = 16
-_LEAVES = ("Linear", "Bilinear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d",
-           "ConvTranspose3d", "LSTM", "GRU", "RNN", "MultiheadAttention")
+_LEAVES = (
+    "Linear",
+    "Bilinear",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
+    "LSTM",
+    "GRU",
+    "RNN",
+    "MultiheadAttention",
+)
 _SHORT = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float64": "fp64"}
 
 
@@ -123,7 +139,9 @@ class Root:
         if self.layout.wanted:
             self.layout.convert(module)
         self._compile.arm()
-        inner = self._compile.inner_of(module) or module.__dict__.get("_compiled_call_impl") or module._call_impl
+        inner = (
+            self._compile.inner_of(module) or module.__dict__.get("_compiled_call_impl") or module._call_impl
+        )
         call = RootCall(self, self._state, module, inner)
         module.__dict__["_compiled_call_impl"] = call
         self.calls.append(call)
@@ -209,7 +227,7 @@ class RootCall:
         self.previous = module.__dict__.get("_compiled_call_impl")
         # A bound method would keep the module alive in a cycle; that is what torch's own slot does too.
         self._inner = inner
-        self._grad_enabled = root._torch.is_grad_enabled  # pyright: ignore[reportPrivateUsage]
+        self._grad_enabled = root._torch.is_grad_enabled
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         state, root = self._state, self._root
@@ -254,18 +272,18 @@ class RootCall:
             if not state.began_ns:
                 state.began_ns = time.perf_counter_ns()
             self._see_inputs(args, kwargs)
-            root._compile.called = True  # pyright: ignore[reportPrivateUsage]
+            root._compile.called = True
             if root.probe > 0:
                 root.probe -= 1
                 root.leaf_dtype = None
-                if not root._compile.active:  # pyright: ignore[reportPrivateUsage]
+                if not root._compile.active:
                     hooks = self._leaf_hooks()
         if root.layout.wanted:
             args, kwargs = root.layout.inputs(args, kwargs)
         context = None
-        dtype = root._dtype  # pyright: ignore[reportPrivateUsage]
+        dtype = root._dtype
         if dtype is not None:
-            torch = root._torch  # pyright: ignore[reportPrivateUsage]
+            torch = root._torch
             context = torch.autocast(self._device(), dtype=dtype)
         return args, kwargs, context, hooks
 
@@ -316,15 +334,15 @@ class RootCall:
             raw = _dtype_of(out)
             if raw is not None:
                 root.raw_dtype = raw
-            if ours and root._compile.active:  # pyright: ignore[reportPrivateUsage]
+            if ours and root._compile.active:
                 root.autocast_seen = root.dtype_name
-        return to_float32(out, root._torch) if ours else out  # pyright: ignore[reportPrivateUsage]
+        return to_float32(out, root._torch) if ours else out
 
     def _step_aside(self) -> bool:
         root = self._root
-        root._torch.nn.Module.__call__ = root._plain_call  # pyright: ignore[reportPrivateUsage]
-        if root._compile.active:  # pyright: ignore[reportPrivateUsage]
-            for owner, name, original, _ in root._swapped:  # pyright: ignore[reportPrivateUsage]
+        root._torch.nn.Module.__call__ = root._plain_call
+        if root._compile.active:
+            for owner, name, original, _ in root._swapped:
                 setattr(owner, name, original)
         return True
 
@@ -332,9 +350,9 @@ class RootCall:
         root = self._root
         if not root.detecting:
             return
-        root._torch.nn.Module.__call__ = root._watching_call  # pyright: ignore[reportPrivateUsage]
-        if root._compile.active:  # pyright: ignore[reportPrivateUsage]
-            for owner, name, _, watching in root._swapped:  # pyright: ignore[reportPrivateUsage]
+        root._torch.nn.Module.__call__ = root._watching_call
+        if root._compile.active:
+            for owner, name, _, watching in root._swapped:
                 setattr(owner, name, watching)
 
 
@@ -353,9 +371,9 @@ class Layout:
     def observed(self) -> bool | None:
         """Whether 4-D parameters and the last 4-D input are channels-last; None before a call."""
         root = self._root
-        if not root.calls or "root" in root._state.faults.off:  # pyright: ignore[reportPrivateUsage]
+        if not root.calls or "root" in root._state.faults.off:
             return None
-        form = root._torch.channels_last  # pyright: ignore[reportPrivateUsage]
+        form = root._torch.channels_last
         modules = [m for m in (call.module() for call in root.calls) if m is not None]
         weights = [p for m in modules for p in m.parameters() if p.dim() == 4]
         # A 1x1 kernel or a single channel is contiguous in both layouts and says nothing.
@@ -368,11 +386,11 @@ class Layout:
 
     def convert(self, module: Any) -> None:
         """Parameters and buffers of the root, in place; they stay the same objects."""
-        module.to(memory_format=self._root._torch.channels_last)  # pyright: ignore[reportPrivateUsage]
+        module.to(memory_format=self._root._torch.channels_last)
 
     def inputs(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """4-D tensor inputs in channels-last."""
-        torch = self._root._torch  # pyright: ignore[reportPrivateUsage]
+        torch = self._root._torch
         form = torch.channels_last
 
         def turn(value: Any) -> Any:
@@ -389,15 +407,15 @@ def to_float32(out: Any, torch: Any) -> Any:
     if isinstance(out, torch.Tensor):
         return out.float() if out.dtype in (torch.float16, torch.bfloat16) else out
     if isinstance(out, dict):
-        turned = {k: to_float32(v, torch) for k, v in out.items()}  # pyright: ignore
-        if type(out) is dict:  # pyright: ignore
+        turned = {k: to_float32(v, torch) for k, v in out.items()}
+        if type(out) is dict:
             return turned
         try:
-            return type(out)(**turned)  # pyright: ignore
+            return type(out)(**turned)
         except TypeError:
-            return type(out)(turned)  # pyright: ignore
-    if isinstance(out, tuple) and hasattr(out, "_fields"):  # pyright: ignore
-        return type(out)(*(to_float32(v, torch) for v in out))  # pyright: ignore
+            return type(out)(turned)
+    if isinstance(out, tuple) and hasattr(out, "_fields"):
+        return type(out)(*(to_float32(v, torch) for v in out))
     if type(out) in (list, tuple):
         return type(out)(to_float32(v, torch) for v in out)
     return out
@@ -405,9 +423,9 @@ def to_float32(out: Any, torch: Any) -> Any:
 
 def _dtype_of(out: Any) -> str | None:
     if isinstance(out, (list, tuple)):
-        return next((n for n in map(_dtype_of, out) if n is not None), None)  # pyright: ignore
+        return next((n for n in map(_dtype_of, out) if n is not None), None)
     if isinstance(out, dict):
-        return next((n for n in map(_dtype_of, out.values()) if n is not None), None)  # pyright: ignore
+        return next((n for n in map(_dtype_of, out.values()) if n is not None), None)
     dtype = getattr(out, "dtype", None)
     return _SHORT.get(str(dtype)) if dtype is not None else None
 

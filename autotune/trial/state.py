@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 EVALUATION, COMPILE, NEW_SHAPE, COLLECTION, LOADER, ALLOCATOR = 1, 2, 4, 8, 16, 32
 
+_ident = threading.get_ident
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 
@@ -53,7 +54,7 @@ class State:
 
     def here(self) -> bool:
         """In the training process itself, in its main thread."""
-        return self.active and threading.get_ident() == self.main
+        return self.active and _ident() == self.main
 
     def user_frames(self, frame: FrameType | None, limit: int = 2) -> list[str]:
         """``file.py:12`` of the innermost frames outside all libraries."""
@@ -73,7 +74,7 @@ def is_user_file(name: str) -> bool:
     """Whether code of this file belongs to the user: no library, nothing of ours, no generated code."""
     if name.startswith("<") or "site-packages" in name or "dist-packages" in name:
         return False
-    return not (name.startswith(_OWN) or name.startswith(_LIBRARY))
+    return not name.startswith((_OWN, _LIBRARY))
 
 
 def caller(depth: int) -> FrameType | None:

@@ -1,5 +1,8 @@
 """The boundary: one optimizer step that took effect. Everything that can end a run happens here."""
 
+# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import gc
@@ -66,15 +69,20 @@ class Boundary:
             self._close_step(None)
         except Exception as error:
             self._state.faults.note("boundary", error)
+            if self._recorder.measures:
+                # Steps that cannot be counted yield nothing, however long the script runs on.
+                self._recorder.broke(
+                    kind="no_metric", error=type(error).__name__, message=f"counting steps failed: {error}"
+                )
 
-    def sdk_step(self, samples: int | None, loss: object) -> None:
+    def sdk_step(self, samples: int | None, loss: Any) -> None:
         """`autotune.sdk.step` was called."""
         state = self._state
         if not state.here():
             return
         self._by_sdk = True
         if loss is not None:
-            value = loss.detach() if hasattr(loss, "detach") else loss  # pyright: ignore
+            value = loss.detach() if hasattr(loss, "detach") else loss
             state.losses = [(value, 1.0)]
         self._close_step(samples)
 
@@ -100,7 +108,12 @@ class Boundary:
         losses, state.losses = state.losses, []
         batches = state.batches
         state.wait_ns = state.input_samples = state.mark = state.backwards = state.batches = 0
-        loss = self._loss(losses)
+        loss = None
+        try:
+            if "loss" not in state.faults.off:
+                loss = self._loss(losses)
+        except Exception as error:
+            state.faults.note("loss", error)
         self._recorder.step(row, loss, batches)
 
     def _loss(self, losses: list[tuple[Any, float]]) -> Any:
@@ -145,9 +158,7 @@ def read_loss(losses: Any) -> float:
         return float(losses)
     total = 0.0
     for value, factor in losses:
-        if getattr(value, "ndim", 0):
-            value = value.float().mean()
-        total += float(value) * factor
+        total += float(value.float().mean() if getattr(value, "ndim", 0) else value) * factor
     return total
 
 

@@ -75,7 +75,10 @@ def test_a_hostile_value_arrives_as_one_argument(hostile) -> None:
     change = Change(knob="mode", value=hostile, spelling=Flag(("--mode",)), delivered=hostile)
     argv = with_flags(("--mode", "old", "pos itional"), [change])
     assert argv == (f"--mode={hostile}", "pos itional")
-    script = "import argparse as a; p = a.ArgumentParser(); p.add_argument('--mode'); p.add_argument('rest'); n = p.parse_args(); print(ascii([n.mode, n.rest]), end='')"
+    script = (
+        "import argparse as a; p = a.ArgumentParser(); p.add_argument('--mode'); p.add_argument('rest'); "
+        "n = p.parse_args(); print(ascii([n.mode, n.rest]), end='')"
+    )
     if hostile in ("a\nb", "-rf"):
         seen = subprocess.run(
             [sys.executable, "-c", script, *argv], capture_output=True, text=True, check=True

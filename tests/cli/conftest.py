@@ -3,10 +3,10 @@
 import sys
 
 import pytest
+from cli_fakes import FakeTune
 
 import autotune.driver
 from autotune.cli.main import run
-from cli_fakes import FakeTune
 
 
 @pytest.fixture

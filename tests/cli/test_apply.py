@@ -2,20 +2,22 @@
 
 import hashlib
 import json
-import os
 import sys
 from dataclasses import replace
 
 import pytest
+from study_fakes import changes_of, facts, good_answer, no_answer, pick, ratio, spec, study
 
 from autotune.core.change import Change, Env, Flag, Keyword
 from autotune.core.config import Config
 from autotune.core.facts import ScriptFacts
 from autotune.export.best_config import write_best
-from study_fakes import changes_of, facts, good_answer, no_answer, pick, ratio, spec, study
 
 FLAGS = Config({"batch_size": 64, "threads": 2})
-SHOW = "import sys, os, json\nprint(json.dumps([sys.argv[1:], os.environ.get('OMP_NUM_THREADS'), os.getcwd()]))\n"
+SHOW = (
+    "import sys, os, json\n"
+    "print(json.dumps([sys.argv[1:], os.environ.get('OMP_NUM_THREADS'), os.getcwd()]))\n"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +88,7 @@ def test_without_a_command_the_script_is_found_beside_the_file(cli, script, ran,
 
 def test_a_hidden_argument_has_to_be_said_again(cli, script, ran):
     written(script, args=("--api-key", "canary"))
-    code, out, err = cli("apply", "best.yaml")
+    code, _out, err = cli("apply", "best.yaml")
     assert code == 2
     assert "secret" in err
     assert ran == []
@@ -94,7 +96,7 @@ def test_a_hidden_argument_has_to_be_said_again(cli, script, ran):
 
 def test_the_baseline_is_run_as_it_is_and_said_so(cli, script, ran):
     written(script, no_answer())
-    code, out, err = cli("apply", "best.yaml", "--", "python", "train.py")
+    _code, _out, err = cli("apply", "best.yaml", "--", "python", "train.py")
     assert ran[0].changes == ()
     assert "your script as it is" in err
 
@@ -102,11 +104,11 @@ def test_the_baseline_is_run_as_it_is_and_said_so(cli, script, ran):
 def test_a_changed_script_under_a_patch_ends_with_6_and_names_the_knobs(cli, script, ran):
     written(script)
     script.write_text("print('other')\n")
-    code, out, err = cli("apply", "best.yaml", "--", "python", "train.py")
+    code, _out, err = cli("apply", "best.yaml", "--", "python", "train.py")
     assert (code, ran) == (6, [])
     assert "num_workers, precision" in err
     assert "--force" in err
-    code, out, err = cli("apply", "best.yaml", "--force", "--", "python", "train.py")
+    code, _out, err = cli("apply", "best.yaml", "--force", "--", "python", "train.py")
     assert code == 7
     assert "warning: the script is not the one" in err
 
@@ -114,7 +116,7 @@ def test_a_changed_script_under_a_patch_ends_with_6_and_names_the_knobs(cli, scr
 def test_a_changed_script_is_only_a_warning_where_flags_do_it_all(cli, script, ran):
     written(script, good_answer(best=pick("best", FLAGS, ratio(1.4))))
     script.write_text("print('other')\n")
-    code, out, err = cli("apply", "best.yaml", "--", "python", "train.py")
+    code, _out, err = cli("apply", "best.yaml", "--", "python", "train.py")
     assert code == 7
     assert err.count("warning") == 1
 
@@ -122,14 +124,14 @@ def test_a_changed_script_is_only_a_warning_where_flags_do_it_all(cli, script, r
 def test_another_torch_and_device_are_named(cli, script, ran, monkeypatch):
     written(script)
     monkeypatch.setattr("importlib.metadata.version", lambda name: "2.9.9")
-    code, out, err = cli("apply", "best.yaml", "--", "train.py")
+    code, _out, err = cli("apply", "best.yaml", "--", "train.py")
     assert code == 7
     assert "warning: torch is 2.9.9, the search ran with 2.13.0" in err
 
 
 def test_print_env_says_the_plain_command_and_runs_nothing(cli, script, ran):
     written(script, good_answer(best=pick("best", FLAGS, ratio(1.4))))
-    code, out, err = cli(
+    code, out, _err = cli(
         "apply", "best.yaml", "--print-env", "--python", sys.executable, "--", "train.py", "--name", "a b"
     )
     assert (code, ran) == (0, [])
@@ -144,7 +146,7 @@ def test_print_env_comments_what_a_command_line_cannot_say(cli, script, ran):
 
 def test_diff_shows_a_line_per_knob(cli, script, ran):
     written(script)
-    code, out, err = cli("apply", "best.yaml", "--diff")
+    code, out, _err = cli("apply", "best.yaml", "--diff")
     assert (code, ran) == (0, [])
     assert out.splitlines()[1].split() == ["batch_size", "32", "->", "64", "by", "flag", "--batch-size"]
 
@@ -159,7 +161,7 @@ def test_diff_shows_a_line_per_knob(cli, script, ran):
 )
 def test_usage_errors_end_with_2(cli, script, ran, argv, said):
     written(script)
-    code, out, err = cli("apply", *argv)
+    code, _out, err = cli("apply", *argv)
     assert (code, ran) == (2, [])
     assert said in err
 
@@ -188,7 +190,11 @@ def test_flags_and_variables_really_reach_the_script(script, capfd):
     code = run(["apply", "best.yaml", "--", sys.executable, "train.py", "--lr", "1"])
     told = capfd.readouterr()
     assert code == 0
-    assert json.loads(told.out.splitlines()[-1]) == [["--lr", "1", "--batch-size=64"], "2", os.getcwd()]
+    assert json.loads(told.out.splitlines()[-1]) == [
+        ["--lr", "1", "--batch-size=64"],
+        "2",
+        str(script.parent),
+    ]
 
 
 def test_changes_survive_the_file_for_the_launcher(script):

@@ -7,9 +7,9 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from study_fakes import facts
 
 import autotune.cli.doctor as doctor
-from study_fakes import facts
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def test_a_missing_torch_blocks_with_6(cli, monkeypatch):
         return real(name)
 
     monkeypatch.setattr(metadata, "version", version)
-    code, out, err = cli("doctor", "--json")
+    code, out, _err = cli("doctor", "--json")
     data = json.loads(out)
     assert code == data["exit"] == 6
     assert [f["name"] for f in data["findings"] if f["state"] == "block"] == ["torch"]
@@ -58,7 +58,7 @@ def test_a_missing_ray_is_a_warning(monkeypatch):
 def test_a_store_that_cannot_be_made_blocks(cli, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "file" / "home"))
-    code, out, err = cli("doctor")
+    code, out, _err = cli("doctor")
     assert code == 6
     assert "set AUTOTUNE_HOME" in out
 
@@ -101,9 +101,11 @@ def test_an_mlflow_server_that_answers_and_one_that_does_not():
 
 def test_inspect_says_for_every_knob_how_or_why_not(cli, script):
     script.write_text(
-        "import argparse, torch\np = argparse.ArgumentParser()\np.add_argument('--batch-size', type=int, default=8)\np.parse_args()\n"
+        "import argparse, torch\n"
+        "p = argparse.ArgumentParser()\n"
+        "p.add_argument('--batch-size', type=int, default=8)\np.parse_args()\n"
     )
-    code, out, err = cli("inspect", "train.py", "--json")
+    code, out, _err = cli("inspect", "train.py", "--json")
     rows = {row["knob"]: row for row in json.loads(out)["knobs"]}
     assert code == 0
     assert rows["batch_size"]["how"].startswith("flag --batch-size")
@@ -130,6 +132,6 @@ def test_spaces_are_listed_shown_and_checked(cli, script):
     assert "num_workers" in cli("spaces", "show", "quick")[1]
     assert json.loads(cli("spaces", "show", "quick", "--json")[1])["knobs"]
     Path("mine.yaml").write_text("schema: autotune.space/v1\nknobs:\n  num_worker: [0, 2]\n")
-    code, out, err = cli("spaces", "validate", "./mine.yaml")
+    code, _out, err = cli("spaces", "validate", "./mine.yaml")
     assert code == 2
     assert "num_workers" in err

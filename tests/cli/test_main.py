@@ -5,12 +5,12 @@ import subprocess
 import sys
 import time
 
-import pytest
-
 import golden
-from autotune import errors
+import pytest
 from cli_fakes import ended
 from study_fakes import no_answer
+
+from autotune import errors
 
 SEARCH = ("search", "--script", "train.py", "--budget", "10m", "--driver", "inline")
 
@@ -25,7 +25,7 @@ def raising(error):
 @pytest.mark.parametrize(
     ("code", "end"),
     [
-        (0, lambda spec: ended(spec)),
+        (0, ended),
         (1, lambda spec: ended(spec, answer=no_answer(), code=1)),
         (2, raising(errors.InvalidSpace("the space is empty"))),
         (3, raising(errors.ScriptError("train.py fails by itself"))),
@@ -56,7 +56,7 @@ def test_exit_zero_turns_no_into_zero_and_leaves_the_rest(cli, script, tune):
 
 def test_an_error_shows_message_and_hint_on_stderr_only(cli, script, tune):
     tune.end = raising(errors.NothingFeasible("nothing fits into 1 GiB", hint="raise --max-memory"))
-    code, out, err = cli(*SEARCH, "--quiet")
+    _code, out, err = cli(*SEARCH, "--quiet")
     assert (out, err) == ("", "error: nothing fits into 1 GiB\nhint: raise --max-memory\n")
 
 
@@ -66,7 +66,7 @@ def test_an_uncaught_exception_asks_for_a_report_and_keeps_the_traceback(
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("MY_TOKEN", "canary-secret-1")
     tune.end = raising(ZeroDivisionError("canary-secret-1"))
-    code, out, err = cli(*SEARCH, "--quiet")
+    code, _out, err = cli(*SEARCH, "--quiet")
     assert code == 70
     assert "Traceback" not in err
     assert "autotune doctor" in err

@@ -5,7 +5,6 @@ import shutil
 import sys
 
 import pytest
-
 from cli_fakes import ended
 from study_fakes import good_answer, no_answer
 
@@ -13,7 +12,7 @@ REST = ("--budget", "10m", "--driver", "inline")
 
 
 def test_a_script_and_its_arguments_reach_the_driver(cli, script, tune):
-    code, out, err = cli(
+    code, _out, _err = cli(
         "search", "--script", "train.py", *REST, "--", "--lr", "1e-3", "--budget", "7", "--", "x"
     )
     (spec,) = tune.specs
@@ -41,9 +40,12 @@ def test_the_named_interpreter_is_kept_with_its_links(cli, script, tune):
 
 def test_options_reach_the_spec(cli, script, tune):
     cli(
-        "search", "--script", "train.py", *REST, "--space", "quick", "--set", "num_workers=0,2", "--fix", "pin_memory=true",
-        "--max-memory", "2GiB", "--effective-batch", "16..64", "--trials", "9", "--seed", "3", "--run-steps", "500",
-        "--tracking-uri", "http://x", "--experiment", "e", "--sampler", "tpe", "--concurrency", "2", "--keep-loggers",
+        "search", "--script", "train.py", *REST, "--space", "quick", "--set", "num_workers=0,2",
+        "--fix", "pin_memory=true",
+        "--max-memory", "2GiB", "--effective-batch", "16..64",
+        "--trials", "9", "--seed", "3", "--run-steps", "500",
+        "--tracking-uri", "http://x", "--experiment", "e",
+        "--sampler", "tpe", "--concurrency", "2", "--keep-loggers",
         "--label", "mine", "--out", "sub.yaml",
     )  # fmt: skip
     (spec,) = tune.specs
@@ -98,14 +100,14 @@ def test_what_cannot_be_carried_out_ends_with_2_before_anything_runs(cli, script
 
 
 def test_the_answer_is_on_stdout_and_progress_on_stderr(cli, script, tune):
-    code, out, err = cli("search", "--script", "train.py", *REST)
+    _code, out, err = cli("search", "--script", "train.py", *REST)
     assert out.startswith("best    2.00x [1.95, 2.05] faster than your script")
     assert "autotune apply best.yaml -- python train.py" in out
     assert err.startswith("study train-")
 
 
 def test_quiet_leaves_the_answer_only(cli, script, tune):
-    code, out, err = cli("search", "--script", "train.py", *REST, "--quiet")
+    _code, out, err = cli("search", "--script", "train.py", *REST, "--quiet")
     assert err == ""
     assert out.startswith("best")
 
@@ -127,7 +129,7 @@ def test_json_is_one_object_with_the_fields_of_the_file(cli, script, tune, answe
     from autotune.export.best_config import BestConfig
 
     tune.end = lambda spec: ended(spec, answer=answer, code=code, unsent=4)
-    got, out, err = cli("search", "--script", "train.py", *REST, "--json", "--quiet")
+    got, out, _err = cli("search", "--script", "train.py", *REST, "--json", "--quiet")
     data = json.loads(out)
     assert got == data["exit"] == code
     assert data["schema"] == "autotune.result/v1"
@@ -149,13 +151,13 @@ def test_json_tells_an_error_as_an_object_too(cli, script, tune):
 
 def test_a_dry_run_runs_nothing_and_shows_the_plan(cli, script, tune):
     tune.end = lambda spec: pytest.fail("it ran")
-    code, out, err = cli("search", "--script", "train.py", *REST, "--dry-run")
+    code, out, _err = cli("search", "--script", "train.py", *REST, "--dry-run")
     assert code == 0
     assert "num_workers" in out
     assert "tf32" in out
     assert "There is no GPU." in out
     assert "at most 3 configurations" in out
-    code, out, err = cli("search", "--script", "train.py", *REST, "--dry-run", "--json")
+    code, out, _err = cli("search", "--script", "train.py", *REST, "--dry-run", "--json")
     assert json.loads(out)["knobs"]["num_workers"] == {
         "values": [0, 2, 4],
         "effect": "EXACT",

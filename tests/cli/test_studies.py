@@ -5,14 +5,14 @@ import sys
 import types
 
 import pytest
+from study_fakes import facts, failed, measured, spec, study
 
 import autotune.driver
+from autotune.core.config import Config
 from autotune.core.study import Budget, SpaceRequest
 from autotune.core.wire import to_wire
 from autotune.store.journal import Journal
 from autotune.store.paths import study_dir
-from study_fakes import facts, failed, measured, spec, study
-from autotune.core.config import Config
 
 
 def journaled(
@@ -20,7 +20,8 @@ def journaled(
 ):
     """A study on disk, its events appended one by one."""
     given = spec(
-        script=str(script), cwd=str(script.parent), label=label, study_id=study_id, out="", budget=Budget(seconds=600.0),
+        script=str(script), cwd=str(script.parent), label=label, study_id=study_id, out="",
+        budget=Budget(seconds=600.0),
         space=SpaceRequest(name="quick", knobs={"num_workers": (0, 4), "batch_size": ()}),
     )  # fmt: skip
     folder = study_dir(study_id)
@@ -34,7 +35,8 @@ def journaled(
     for trial in study().trials if trials is None else trials:
         n = trial.number
         outcome = {
-            "number": n, "attempt": 1, "outcome": trial.outcome, "seconds": 9.0, "elapsed_s": 9.0 * n + 9, "facts": known.run,
+            "number": n, "attempt": 1, "outcome": trial.outcome, "seconds": 9.0,
+            "elapsed_s": 9.0 * n + 9, "facts": known.run,
         }  # fmt: skip
         rows += [
             ("asked", f"asked/{n}/1", {"trial": trial, "uid": f"t{n}"}),
@@ -49,7 +51,7 @@ def journaled(
 
 
 def test_without_studies_list_says_how_to_begin(cli):
-    code, out, err = cli("list")
+    code, out, _err = cli("list")
     assert code == 0
     assert "autotune search" in out
     assert json.loads(cli("list", "--json")[1])["studies"] == []
@@ -62,7 +64,7 @@ def test_list_shows_newest_first_and_survives_a_damaged_journal(cli, script):
     )
     broken = journaled(script, label="bad", study_id="01KAK2M7Q4ZC0V9X3T5R8W6Y1D")
     (broken / "journal.db").write_bytes(b"not a database, not at all")
-    code, out, err = cli("list", "--json")
+    code, out, _err = cli("list", "--json")
     rows = json.loads(out)["studies"]
     assert code == 0
     assert [row["label"] for row in rows if row["label"]] == ["new", "old"]
@@ -91,7 +93,7 @@ def test_show_json_carries_every_trial(cli, script):
 
 def test_show_without_a_baseline_says_so(cli, script):
     journaled(script, trials=(failed(0, Config()),), stopped="no_baseline")
-    code, out, err = cli("show")
+    code, out, _err = cli("show")
     assert code == 0
     assert "not measured" in out
     assert json.loads(cli("show", "--json")[1])["stopped"] == "no_baseline"
@@ -100,7 +102,7 @@ def test_show_without_a_baseline_says_so(cli, script):
 @pytest.mark.parametrize("verb", ["show", "resume", "sync"])
 def test_an_unknown_study_ends_with_5(cli, script, verb, tune):
     journaled(script)
-    code, out, err = cli(verb, "trian-1")
+    code, _out, err = cli(verb, "trian-1")
     assert code == 5
     assert 'Did you mean "train-1"?' in err
 
@@ -110,7 +112,7 @@ def test_resume_hands_the_studys_folder_and_a_new_budget_on(cli, script, tune):
     assert cli("resume", "train-1", "--budget", "5m")[0] == 0
     assert cli("resume")[0] == 0
     assert tune.resumed == [(folder, 300.0), (folder, None)]
-    code, out, err = cli("resume", "--budget", "3s")
+    code, _out, _err = cli("resume", "--budget", "3s")
     assert code == 2
 
 
@@ -122,7 +124,7 @@ def test_sync_ends_with_6_while_records_wait(cli, script, monkeypatch, unsent, c
     fake.sync_study = lambda path, deadline_s: asked.append((path, deadline_s)) or unsent
     monkeypatch.setitem(sys.modules, "autotune.driver.sync", fake)
     monkeypatch.setattr(autotune.driver, "sync", fake, raising=False)
-    got, out, err = cli("sync", "--wait", "9s")
+    got, _out, err = cli("sync", "--wait", "9s")
     assert got == code
     assert asked == [(folder, 9.0)]
     assert ("3 records" in err) == bool(unsent)

@@ -84,7 +84,7 @@ def test_nothing_of_the_core_was_left_out() -> None:
 
 
 @pytest.mark.parametrize("kind", PLAIN, ids=lambda kind: kind.__name__)
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_value_survives_the_way_there_and_back(kind: type, data: st.DataObject) -> None:
     value = data.draw(st.from_type(kind))

@@ -1,5 +1,7 @@
 """NVIDIA devices by a stand-in for NVML that fails as NVML does."""
 
+# ruff: noqa: N802 (the names are those of NVML)
+
 from types import SimpleNamespace
 
 import pytest

@@ -194,7 +194,7 @@ def test_nothing_a_trial_writes_changes_the_users_files(tmp_path, scripts):
 
 def test_a_killed_search_goes_on_where_it_stopped(tmp_path, scripts):
     shutil.copy(scripts / "plain_loop.py", tmp_path)
-    words = ["search", "--driver", "inline", "--budget", "60s", "--script", "plain_loop.py"]
+    words = ["search", "--driver", "inline", "--budget", "10m", "--script", "plain_loop.py"]
     process = subprocess.Popen(
         [sys.executable, "-m", "autotune", *words],
         cwd=tmp_path,
@@ -207,7 +207,7 @@ def test_a_killed_search_goes_on_where_it_stopped(tmp_path, scripts):
     finally:
         process.kill()
         process.wait()
-    resumed = autotune(tmp_path, "resume", "--json")
+    resumed = autotune(tmp_path, "resume", "--budget", "45s", "--json")
     assert resumed.exit in (0, 1), resumed
     shown = autotune(tmp_path, "show", "--json").report
     numbers = [trial["number"] for trial in shown["trials"]]

@@ -112,9 +112,9 @@ def test_a_malformed_file_is_refused_with_line_and_remedy(here, text, message, h
 def test_binary_and_huge_files_are_refused(here) -> None:
     (here / "b.yaml").write_bytes(b"\xff\xfe\x00")
     (here / "h.yaml").write_bytes(b"#" * (2 << 20))
-    with pytest.raises(InvalidSpace, match="no UTF-8|not UTF-8"):
+    with pytest.raises(InvalidSpace, match="not UTF-8 text"):
         load_space("./b.yaml", cwd=str(here))
-    with pytest.raises(InvalidSpace, match="larger than 1 MiB"):
+    with pytest.raises(InvalidSpace, match=r"larger than 1 MiB"):
         load_space("./h.yaml", cwd=str(here))
 
 

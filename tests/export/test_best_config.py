@@ -5,13 +5,14 @@ import re
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from study_fakes import BEST, changes_of, facts, good_answer, no_answer, pick, ratio, spec, study
 
 from autotune.core.change import Keyword
 from autotune.core.measurement import Estimate
 from autotune.errors import UsageError
-from autotune.export import best_config
+from autotune.export import best_config, files
 from autotune.export.best_config import (
     BestConfig,
     build_best,
@@ -23,9 +24,7 @@ from autotune.export.best_config import (
     save,
     write_best,
 )
-from autotune.export import files
 from autotune.export.secrets import redacted
-from study_fakes import BEST, changes_of, facts, good_answer, no_answer, pick, ratio, spec, study
 
 
 def built(**fields):
@@ -219,7 +218,8 @@ def test_secrets_do_not_reach_the_file():
         "url?t=hf_canary_123",
     ]
     assert redacted(args, environ) == [
-        "--api-key", "<redacted>", "--hf-token=<redacted>", "--wandb-token", "<redacted>", "url?t=<redacted:HF_TOKEN>",
+        "--api-key", "<redacted>", "--hf-token=<redacted>", "--wandb-token", "<redacted>",
+        "url?t=<redacted:HF_TOKEN>",
     ]  # fmt: skip
     assert redacted(["--max-tokens", "64", "--tokenizer", "bpe"], environ) == [
         "--max-tokens",
@@ -235,6 +235,7 @@ VALUES = st.one_of(
 )
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     argv=st.lists(
         st.one_of(WORDS, st.sampled_from(["off", "NO", "1e-3", ".5", "=", "<<", "- a", "# b", "a: b", " x "]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from autotune.core.config import Config
@@ -13,7 +14,7 @@ from autotune.core.loss_guard import LossVerdict
 from autotune.core.measurement import Estimate, LossPoint, Measurement, Memory
 from autotune.core.pick import Answer, FrontMember, Recommendation
 from autotune.core.study import Budget, SpaceRequest, Study, StudySpec
-from autotune.core.trial import Failure, FailureKind, Fidelity, Stage, Trial, TrialState
+from autotune.core.trial import Failure, FailureKind, Fidelity, Stage, Trial
 from autotune.store.journal import Entry
 from autotune.store.outbox import OutboxRow, rows_for
 
@@ -187,5 +188,11 @@ def no_gain() -> Answer:
     )
 
 
-def is_told(trial: Trial) -> bool:
-    return trial.state is TrialState.TOLD
+def migrated_store(directory: Path) -> Path:
+    """A migrated MLflow store to copy, made once per test run: making one takes seconds."""
+    from autotune.report.mlflow import MlflowSink
+
+    path = directory / "template" / "mlflow.db"
+    if not path.exists():
+        MlflowSink(f"sqlite:///{path}").open()
+    return path

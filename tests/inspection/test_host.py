@@ -82,7 +82,8 @@ def test_memory_is_bounded_by_the_tightest_cgroup(tmp_path, files, limit) -> Non
 
 def test_hyperthreads_count_once_and_flags_are_read(tmp_path) -> None:
     cpuinfo = "\n\n".join(
-        f"processor\t: {n}\nmodel name\t: Big CPU\nphysical id\t: 0\ncore id\t\t: {n % 4}\nflags\t\t: fpu avx2 avx512_bf16"
+        f"processor\t: {n}\nmodel name\t: Big CPU\nphysical id\t: 0\n"
+        f"core id\t\t: {n % 4}\nflags\t\t: fpu avx2 avx512_bf16"
         for n in range(8)
     )
     facts = host.read_host(tree(tmp_path, {"proc/cpuinfo": cpuinfo}))
@@ -106,6 +107,9 @@ def test_without_a_compiler_it_is_empty(monkeypatch) -> None:
 
 
 def test_looking_at_the_machine_imports_no_torch() -> None:
-    code = "import sys; from autotune.inspection.host import host_facts; f = host_facts(); print(f.cpus >= 1 and f.memory_bytes > 0, 'torch' in sys.modules)"
+    code = (
+        "import sys; from autotune.inspection.host import host_facts; f = host_facts(); "
+        "print(f.cpus >= 1 and f.memory_bytes > 0, 'torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "False"]

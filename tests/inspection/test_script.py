@@ -108,7 +108,8 @@ def main(**kw): ...
 def test_globals_that_a_configurator_overrides_are_options(tmp_path) -> None:
     facts = facts_of(
         tmp_path,
-        "batch_size = 12\ncompile = True\nlr = 6e-4\ndtype = 'float32' if 1 else 'x'\n_x = 1\nexec(open('configurator.py').read())\n",
+        "batch_size = 12\ncompile = True\nlr = 6e-4\ndtype = 'float32' if 1 else 'x'\n_x = 1\n"
+        "exec(open('configurator.py').read())\n",
     )
     assert {f.names[0]: f.kind for f in facts.flags} == {
         "--batch_size": "int",

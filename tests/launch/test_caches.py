@@ -1,9 +1,7 @@
-
 """Compile caches: a trial works on its own copy; only a clean end publishes."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +21,8 @@ def test_the_first_clean_trial_publishes_and_the_next_starts_warm(tmp_path: Path
     second = caches.prepare(tmp_path, tmp_path / "b", "key")
     assert not second.cold
     assert Path(second.env["TRITON_CACHE_DIR"], "kernel").read_text() == "k"
-    assert not os.path.exists(os.path.join(second.env["TORCH_EXTENSIONS_DIR"], "lock"))
-    assert not os.path.exists(os.path.join(second.env["TORCHINDUCTOR_CACHE_DIR"], "locks"))
+    assert not Path(second.env["TORCH_EXTENSIONS_DIR"], "lock").exists()
+    assert not Path(second.env["TORCHINDUCTOR_CACHE_DIR"], "locks").exists()
     assert not second.publish()
     assert caches.prepare(tmp_path, tmp_path / "c", "other key").cold
 

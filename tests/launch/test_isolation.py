@@ -1,4 +1,4 @@
-# ruff: noqa: E501, PTH - scripts as text, and os functions as the scripts use them
+# ruff: noqa: E501, PTH114, PTH115, PTH118
 """A trial may do what it likes to the user's files: they are the same afterwards, and it sees its own writes."""
 
 from __future__ import annotations

@@ -86,9 +86,7 @@ def test_every_trial_is_in_the_table_as_strict_json() -> None:
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A migrated store: making one takes seven seconds, copying it none."""
-    path = tmp_path_factory.mktemp("template") / "mlflow.db"
-    MlflowSink(f"sqlite:///{path}").open()
-    return path
+    return made.migrated_store(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture

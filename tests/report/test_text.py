@@ -3,9 +3,10 @@
 import io
 from dataclasses import replace
 
-import pytest
-
 import golden
+import pytest
+from study_fakes import BASE, BEST, FIDELITY, SAFE, good_answer, measured, no_answer, pick, ratio, spec, study
+
 from autotune.clock import SimulatedClock
 from autotune.core.config import Config
 from autotune.core.effect import Effect
@@ -18,7 +19,6 @@ from autotune.report.text import (
     trials_table,
     wants_live_view,
 )
-from study_fakes import BASE, BEST, FIDELITY, SAFE, good_answer, measured, no_answer, pick, ratio, spec, study
 
 OUT = "/work/best.yaml"
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from autotune.core.facts import ScriptFacts
 from study_fakes import facts, good_answer, study
+
+from autotune.core.facts import ScriptFacts
 
 
 @dataclass

@@ -17,6 +17,7 @@ BASE = Config()
 SAFE = Config({"num_workers": 4})
 BEST = Config({"num_workers": 4, "precision": "bf16", "batch_size": 64, "threads": 2})
 GIB = 1024**3
+REASON = "It trains 2.00 times as fast."
 
 
 def rate(value: float, unit: str = "samples/s") -> Estimate:
@@ -110,7 +111,7 @@ def good_answer(**fields) -> Answer:
     given = {
         "is_better": True, "baseline_throughput": rate(100.0), "baseline_peak_bytes": 2 * GIB,
         "safe": pick("safe", SAFE, ratio(1.3), trial=2),
-        "best": pick("best", BEST, ratio(2.0), effect=Effect.NUMERIC, loss=verdict, reasons=("It trains 2.00 times as fast.",)),
+        "best": pick("best", BEST, ratio(2.0), effect=Effect.NUMERIC, loss=verdict, reasons=(REASON,)),
         "fastest": None, "identical": ratio(1.0, 3),
         "front": (FrontMember(trial=3, config=BEST, throughput=200.0, peak_bytes=GIB, loss=0.5),),
         "failures": {"oom_host": 1}, "sentence": "2.00x faster.", **fields,
@@ -122,7 +123,8 @@ def no_answer(**fields) -> Answer:
     """Nothing beats the script."""
     one = Estimate(value=1.0, low=1.0, high=1.0, n=6, unit="ratio")
     given = {
-        "is_better": False, "safe": pick("safe", BASE, one, trial=0), "best": pick("best", BASE, one, trial=0),
+        "is_better": False, "safe": pick("safe", BASE, one, trial=0),
+        "best": pick("best", BASE, one, trial=0),
         "front": (), "sentence": "Nothing is faster than your script beyond doubt.", **fields,
     }  # fmt: skip
     return good_answer(**given)

@@ -74,7 +74,9 @@ class Ran:
 LONG = Fidelity(
     min_window_s=60.0, max_window_s=60.0, min_steps=10_000, target_width=0.01, setup_s=60.0, deadline_s=600.0
 )
-SHORT = Fidelity(min_window_s=0.15, max_window_s=0.4, min_steps=5, target_width=0.5, setup_s=60.0, deadline_s=60.0)
+SHORT = Fidelity(
+    min_window_s=0.15, max_window_s=0.4, min_steps=5, target_width=0.5, setup_s=60.0, deadline_s=60.0
+)
 
 PRELUDE = """
 import json, os, sys

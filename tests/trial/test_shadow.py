@@ -1,4 +1,4 @@
-# ruff: noqa: E501, PTH - scripts as text, and os functions as the scripts use them
+# ruff: noqa: E501, PTH110
 """Redirection inside Python: each way to write lands in the shadow, and the script sees it."""
 
 from __future__ import annotations

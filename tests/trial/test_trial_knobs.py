@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from trial_kit import LONG, PRELUDE, SHORT
+from trial_kit import PRELUDE, SHORT
 
 from autotune.core.change import Change, Env, Flag, Keyword, Patch
 
@@ -53,7 +53,8 @@ told(weights=weights(model), rate=schedule.get_last_lr()[0])
 def test_accumulation_equals_the_full_batch(run: Callable[..., Any], reduction: str) -> None:
     text = ACCUMULATED.replace("REDUCTION", reduction)
     full = run(text)
-    assert full.facts.reduction == reduction and full.facts.scheduler_per_step
+    assert full.facts.reduction == reduction
+    assert full.facts.scheduler_per_step
     for factor in (2, 4) if reduction == "mean" else (4,):
         parts = run(text, changes=[keyword("batch_size", 64 // factor), patch("accumulation", factor)])
         assert parts.faults == "" and parts.done.why == "script_end", parts.err
@@ -110,7 +111,9 @@ def test_numeric_and_loader_knobs_are_applied_and_read_back_on_the_training_load
     base = run(CONV.replace("STEPS", "20"))
     assert base.faults == ""
     facts = base.facts
-    assert facts.loader.random and facts.model.batch_norm and facts.model.has_4d
+    assert facts.loader.random
+    assert facts.model.batch_norm
+    assert facts.model.has_4d
     assert facts.values["channels_last"] is False
     changes = [
         patch("precision", "bf16"),
@@ -124,13 +127,21 @@ def test_numeric_and_loader_knobs_are_applied_and_read_back_on_the_training_load
     ran = run(CONV.replace("STEPS", "20"), changes=changes, sites=[facts.loader.site])
     assert ran.faults == "" and ran.done.why == "script_end", (ran.err, ran.broke)
     assert ran.told["outs"] == ["torch.float32"]
-    assert set(ran.told["sizes"]) == {16} and set(ran.told["evals"]) == {8} and ran.told["test"] == 0
+    assert set(ran.told["sizes"]) == {16}
+    assert set(ran.told["evals"]) == {8}
+    assert ran.told["test"] == 0
     assert {r.samples for r in ran.rows} == {16}
     values = ran.facts.values
-    assert values["precision"] == "bf16" and values["channels_last"] is True
-    assert values["fused_optimizer"] is True and values["num_workers"] == 1
-    assert values["prefetch_factor"] == 3 and values["persistent_workers"] is True and values["batch_size"] == 16
-    measured = run(CONV.replace("STEPS", "100000"), changes=changes, sites=[facts.loader.site], fidelity=SHORT)
+    assert values["precision"] == "bf16"
+    assert values["channels_last"] is True
+    assert values["fused_optimizer"] is True
+    assert values["num_workers"] == 1
+    assert values["prefetch_factor"] == 3
+    assert values["persistent_workers"] is True
+    assert values["batch_size"] == 16
+    measured = run(
+        CONV.replace("STEPS", "100000"), changes=changes, sites=[facts.loader.site], fidelity=SHORT
+    )
     assert measured.done.why == "measured", measured.broke
     assert all(r.status == "applied" for r in measured.closed.readings if r.wanted is not None)
     assert measured.closed.ready_begin is not None
@@ -163,24 +174,37 @@ def test_a_knob_that_cannot_take_effect_is_config_rejected(
 ) -> None:
     text = PLAIN.replace("OPTIMIZER", "torch.optim.AdamW(model.parameters(), foreach=True)")
     ran = run(text.replace("range(40)", "range(10**9)"), changes=[change], fidelity=SHORT)
-    assert ran.broke.kind == "config_rejected" and ran.broke.knob == change.knob
-    assert ran.broke.how == change.spelling.how and reason in ran.broke.message
-    assert ran.code != 0 and ran.done is None
+    assert ran.broke.kind == "config_rejected"
+    assert ran.broke.knob == change.knob
+    assert ran.broke.how == change.spelling.how
+    assert reason in ran.broke.message
+    assert ran.code != 0
+    assert ran.done is None
 
 
-def test_under_apply_the_script_runs_on_with_its_own_exit_code_or_ends_with_6(run: Callable[..., Any]) -> None:
+def test_under_apply_the_script_runs_on_with_its_own_exit_code_or_ends_with_6(
+    run: Callable[..., Any],
+) -> None:
     text = PLAIN.replace("OPTIMIZER", "torch.optim.AdamW(model.parameters())") + "\nsys.exit(5)\n"
     fused = run(text, changes=[patch("fused_optimizer", True)], measure=False)
-    assert fused.code == 5 and fused.faults == "" and fused.events == []
+    assert fused.code == 5
+    assert fused.faults == ""
+    assert fused.events == []
     status = json.loads((fused.folder / "status.json").read_text())
-    assert [(r["knob"], r["status"]) for r in status if r["wanted"] is not None] == [("fused_optimizer", "applied")]
+    assert [(r["knob"], r["status"]) for r in status if r["wanted"] is not None] == [
+        ("fused_optimizer", "applied")
+    ]
     dead = run(text, changes=[patch("channels_last", True)], measure=False)
-    assert dead.code == 6 and dead.out == ""
-    assert len(dead.err.strip().splitlines()) == 1 and "channels_last" in dead.err
+    assert dead.code == 6
+    assert dead.out == ""
+    assert len(dead.err.strip().splitlines()) == 1
+    assert "channels_last" in dead.err
 
 
 def test_delivered_options_and_variables_are_read_back(run: Callable[..., Any]) -> None:
-    text = PLAIN.replace("OPTIMIZER", "torch.optim.AdamW(model.parameters())").replace("range(40)", "range(10**9)")
+    text = PLAIN.replace("OPTIMIZER", "torch.optim.AdamW(model.parameters())").replace(
+        "range(40)", "range(10**9)"
+    )
     changes = [
         Change(knob="depth", value=3, spelling=Flag(("--depth",)), delivered="3"),
         Change(knob="mode", value="a", spelling=Env("MODE"), delivered="a"),
@@ -188,16 +212,35 @@ def test_delivered_options_and_variables_are_read_back(run: Callable[..., Any]) 
     ran = run(text, changes=changes, fidelity=SHORT, argv=["--depth=3"], env={"MODE": "a"})
     assert [r.status for r in ran.closed.readings[:2]] == ["applied", "applied"]
     ran = run(text, changes=changes, fidelity=SHORT, argv=["--depth=4"], env={"MODE": "a"})
-    assert ran.broke.kind == "config_rejected" and ran.broke.knob == "depth"
+    assert ran.broke.kind == "config_rejected"
+    assert ran.broke.knob == "depth"
+
+
+def test_fp16_scales_unscales_before_clipping_and_keeps_to_the_full_precision_run(
+    run: Callable[..., Any],
+) -> None:
+    text = ACCUMULATED.replace("REDUCTION", "mean")
+    changes = [patch("precision", "fp16"), keyword("batch_size", 32), patch("accumulation", 2)]
+    ran = run(text, changes=changes)
+    assert ran.faults == ""
+    assert ran.done.why == "script_end", ran.broke
+    assert ran.facts.values["precision"] == "fp16"
+    assert ran.told["weights"] == pytest.approx(run(text, bare=True).told["weights"], rel=0.05, abs=0.03)
 
 
 @pytest.mark.slow
 def test_compile_is_applied_in_place_and_its_seconds_stay_outside_the_window(run: Callable[..., Any]) -> None:
     text = PLAIN.replace("OPTIMIZER", "torch.optim.AdamW(model.parameters())")
-    ran = run(text.replace("range(40)", "range(10**9)"), changes=[patch("compile_mode", "default")], fidelity=SHORT)
+    ran = run(
+        text.replace("range(40)", "range(10**9)"), changes=[patch("compile_mode", "default")], fidelity=SHORT
+    )
     assert ran.done is not None, (ran.broke, ran.err)
-    assert ran.closed.compile_s > 0.1 and ran.reading("compile_mode").status == "applied"
+    assert ran.closed.compile_s > 0.1
+    assert ran.reading("compile_mode").status == "applied"
     own = text.replace("opt =", "model = torch.compile(model)\nopt =")
-    off = run(own.replace("range(40)", "range(10**9)"), changes=[patch("compile_mode", "off")], fidelity=SHORT)
-    assert off.reading("compile_mode").status == "applied" and off.closed.compile_s == 0
+    off = run(
+        own.replace("range(40)", "range(10**9)"), changes=[patch("compile_mode", "off")], fidelity=SHORT
+    )
+    assert off.reading("compile_mode").status == "applied"
+    assert off.closed.compile_s == 0
     assert off.facts.own_compile

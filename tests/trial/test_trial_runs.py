@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from trial_kit import LONG, PRELUDE, SHORT
+from trial_kit import PRELUDE, SHORT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,26 +47,39 @@ def test_a_plain_loop_is_counted_exactly_and_left_bit_equal(run: Callable[..., A
     text = MLP.replace("EPOCHS", "3")
     ran, bare = run(text), run(text, bare=True)
     assert ran.faults == ""
-    assert ran.done.why == "script_end" and ran.code == 0
+    assert ran.done.why == "script_end"
+    assert ran.code == 0
     assert ran.told == bare.told
     assert [r.samples for r in ran.rows] == bare.told["sizes"]
     assert ran.done.steps == len(bare.told["sizes"])
     facts = ran.facts
     assert facts.loader.site.startswith("train.py:")
     assert (facts.loader.batch_size, facts.loader.length, facts.loader.dataset_length) == (16, 6, 84)
-    assert facts.samples_source == "loader" and facts.effective_batch == 16
-    assert facts.reduction == "mean" and facts.zero_grad_seen and not facts.own_autocast
-    assert facts.model.name == "Net" and facts.model.roots == 1
-    assert facts.optimizer.name == "AdamW" and facts.optimizer.can_fuse and not facts.optimizer.closure
-    assert facts.values["batch_size"] == 16 and facts.values["precision"] == "fp32"
-    assert facts.values["compile_mode"] == "off" and facts.values["num_workers"] == 0
+    assert facts.samples_source == "loader"
+    assert facts.effective_batch == 16
+    assert facts.reduction == "mean"
+    assert facts.zero_grad_seen
+    assert not facts.own_autocast
+    assert facts.model.name == "Net"
+    assert facts.model.roots == 1
+    assert facts.optimizer.name == "AdamW"
+    assert facts.optimizer.can_fuse
+    assert not facts.optimizer.closure
+    assert facts.values["batch_size"] == 16
+    assert facts.values["precision"] == "fp32"
+    assert facts.values["compile_mode"] == "off"
+    assert facts.values["num_workers"] == 0
 
 
 def test_a_window_is_measured_and_the_process_ends_at_once(run: Callable[..., Any]) -> None:
     ran = run(MLP.replace("EPOCHS", "100000"), fidelity=SHORT)
-    assert ran.code == 0 and ran.done.why == "measured" and ran.out == ""
+    assert ran.code == 0
+    assert ran.done.why == "measured"
+    assert ran.out == ""
     closed = ran.closed
-    assert closed.ended in ("tight", "limit") and closed.end_ns - closed.begin_ns >= 0.1e9
+    assert closed.ended in ("tight", "limit")
+    assert closed.end_ns - closed.begin_ns >= 0.1e9
     inside = [r for r in ran.rows if closed.begin_ns < r.t_ns <= closed.end_ns]
-    assert len(inside) >= 5 and len(closed.loss) > 3
+    assert len(inside) >= 5
+    assert len(closed.loss) > 3
     assert closed.loss[-1].samples == sum(r.samples for r in ran.rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from trial_kit import LONG, PRELUDE, SHORT
+from trial_kit import PRELUDE, SHORT
 
 from autotune.core.change import Change, Keyword, Patch
 
@@ -47,13 +47,22 @@ told(weights=weights(g) + weights(d))
 
 def test_a_gan_counts_one_step_per_period_of_its_first_optimizer(run: Callable[..., Any]) -> None:
     ran = run(GAN)
-    assert ran.faults == "" and ran.done.steps == 15
+    assert ran.faults == ""
+    assert ran.done.steps == 15
     assert [r.samples for r in ran.rows] == [8] * 15
     facts = ran.facts
-    assert facts.optimizer.count == 2 and facts.model.roots == 2 and facts.bce_outside
-    assert facts.backward_per_step == pytest.approx(3, abs=0.3) and not facts.own_accumulation
-    refused = run(GAN.replace("range(3)", "range(10**9)"), changes=[Change(knob="accumulation", value=2, spelling=Patch())], fidelity=SHORT)
-    assert refused.broke.kind == "config_rejected" and "optimizers" in refused.broke.message
+    assert facts.optimizer.count == 2
+    assert facts.model.roots == 2
+    assert facts.bce_outside
+    assert facts.backward_per_step == pytest.approx(3, abs=0.3)
+    assert not facts.own_accumulation
+    refused = run(
+        GAN.replace("range(3)", "range(10**9)"),
+        changes=[Change(knob="accumulation", value=2, spelling=Patch())],
+        fidelity=SHORT,
+    )
+    assert refused.broke.kind == "config_rejected"
+    assert "optimizers" in refused.broke.message
 
 
 ODD = (
@@ -126,31 +135,50 @@ def test_other_kinds_of_loop_are_counted_and_left_bit_equal(run: Callable[..., A
     assert ran.faults == "" and ran.done.why == "script_end", ran.err
     facts = ran.facts
     if kind == "lbfgs":
-        assert ran.done.steps == 7 and facts.optimizer.closure
+        assert ran.done.steps == 7
+        assert facts.optimizer.closure
         assert ran.told == run(ODD, argv=[kind], bare=True).told
     if kind == "manual":
-        assert ran.done.steps == 7 and facts.optimizer is None and facts.zero_grad_seen
+        assert ran.done.steps == 7
+        assert facts.optimizer is None
+        assert facts.zero_grad_seen
         assert ran.told == run(ODD, argv=[kind], bare=True).told
     if kind == "autocast":
-        assert facts.own_autocast and facts.values["precision"] == "bf16" and ran.done.steps == 8
+        assert facts.own_autocast
+        assert facts.values["precision"] == "bf16"
+        assert ran.done.steps == 8
     if kind == "scaler":
-        assert facts.own_scaler and ran.done.steps == 8
+        assert facts.own_scaler
+        assert ran.done.steps == 8
     if kind == "own":
-        assert ran.done.steps == 6 and facts.own_accumulation and facts.values["accumulation"] == 4
+        assert ran.done.steps == 6
+        assert facts.own_accumulation
+        assert facts.values["accumulation"] == 4
         assert facts.reduction == "unknown"
 
 
 def test_ends_of_all_kinds_are_told(run: Callable[..., Any]) -> None:
     nan = run(ODD, argv=["nan"])
-    assert nan.broke.kind == "diverged" and nan.done is None and nan.broke.steps <= 9
+    assert nan.broke.kind == "diverged"
+    assert nan.done is None
+    assert nan.broke.steps <= 9
     crash = run(ODD, argv=["crash"])
-    assert crash.broke.kind == "crash_exit" and crash.broke.error == "ValueError" and crash.code == 1
-    assert "cheese" in crash.broke.message and "train.py" in crash.broke.tail and "cheese" in crash.err
-    assert crash.broke.steps == 5 and "autotune" not in crash.err
+    assert crash.broke.kind == "crash_exit"
+    assert crash.broke.error == "ValueError"
+    assert crash.code == 1
+    assert "cheese" in crash.broke.message
+    assert "train.py" in crash.broke.tail
+    assert "cheese" in crash.err
+    assert crash.broke.steps == 5
+    assert "autotune" not in crash.err
     early = run(ODD, argv=["early"])
-    assert early.done.code == 3 and early.done.why == "script_exit" and early.code == 3 and early.closed is None
+    assert early.done.code == 3
+    assert early.done.why == "script_exit"
+    assert early.code == 3
+    assert early.closed is None
     bare = run(ODD, argv=["bare"], fidelity=SHORT)
-    assert bare.done.why == "measured" and bare.code == 0
+    assert bare.done.why == "measured"
+    assert bare.code == 0
 
 
 THREADS = """
@@ -184,15 +212,20 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_do_not_count_threads_stay_the_scripts_and_seeds_shift_together(run: Callable[..., Any]) -> None:
+def test_workers_do_not_count_threads_stay_the_scripts_and_seeds_shift_together(
+    run: Callable[..., Any],
+) -> None:
     env = {"OMP_NUM_THREADS": "2"}
     ran = run(THREADS, env=env)
     other = run(THREADS, env=env, seed=1)
     bare = run(THREADS, env=env, bare=True)
-    assert ran.faults == "" and ran.done.steps == 16 and [r.samples for r in ran.rows] == [4] * 16
+    assert ran.faults == ""
+    assert ran.done.steps == 16
+    assert [r.samples for r in ran.rows] == [4] * 16
     assert ran.told["threads"] == bare.told["threads"] == 1
     assert ran.told["first"] == bare.told["first"]
-    assert other.told["first"] != ran.told["first"] and other.told["numpy"] != ran.told["numpy"]
+    assert other.told["first"] != ran.told["first"]
+    assert other.told["numpy"] != ran.told["numpy"]
     assert other.told["random"] != ran.told["random"]
     assert ran.facts.values["num_workers"] == 2
 
@@ -209,7 +242,9 @@ print("torch" in sys.modules, depth)
 
 def test_the_sdk_is_the_boundary_and_torch_is_never_imported(run: Callable[..., Any]) -> None:
     ran = run(SDK, changes=[Change(knob="depth", value=5, spelling=Keyword("autotune.sdk.value", "depth"))])
-    assert ran.faults == "" and ran.out == "False 5\n" and [r.samples for r in ran.rows] == [5] * 10
+    assert ran.faults == ""
+    assert ran.out == "False 5\n"
+    assert [r.samples for r in ran.rows] == [5] * 10
     assert run(SDK, bare=True).out == "False 2\n"
 
 
@@ -242,7 +277,12 @@ told(first=sorted(first), seen=sorted(seen), keys=list(model.state_dict()), slot
 def test_a_loader_factory_is_told_apart_by_its_caller(run: Callable[..., Any]) -> None:
     base = run(FACTORY)
     site = base.facts.loader.site
-    assert base.faults == "" and "<" in site
-    change = Change(knob="batch_size", value=8, spelling=Keyword("torch.utils.data.DataLoader", "batch_size"), site=site)
+    assert base.faults == ""
+    assert "<" in site
+    change = Change(
+        knob="batch_size", value=8, spelling=Keyword("torch.utils.data.DataLoader", "batch_size"), site=site
+    )
     ran = run(FACTORY, changes=[change], sites=[site])
-    assert ran.told["first"] == [8] and ran.told["seen"] == [4] and ran.told["keys"] == ["l.weight", "l.bias"]
+    assert ran.told["first"] == [8]
+    assert ran.told["seen"] == [4]
+    assert ran.told["keys"] == ["l.weight", "l.bias"]

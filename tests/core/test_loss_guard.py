@@ -1,0 +1,131 @@
+"""Harms are caught, rounding is not taken for one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from search_world import loss_trace
+
+from autotune.core.loss_guard import finite_and_sane, judge, time_to_equal_loss
+from autotune.core.measurement import LossPoint
+
+Traces = dict[int, tuple[LossPoint, ...]]
+
+
+def traces(seeds: range, **more: float | bool) -> Traces:
+    return {s: loss_trace(seed=s, **more) for s in seeds}  # type: ignore[arg-type]
+
+
+BASE = traces(range(6))
+
+
+def test_a_loss_that_falls_passes_level_zero() -> None:
+    assert finite_and_sane(BASE[0]).passed
+
+
+def test_no_loss_is_unclear() -> None:
+    assert finite_and_sane(()).verdict == "unclear"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_fails(value: float) -> None:
+    broken = (*BASE[0][:30], replace(BASE[0][30], loss=value), *BASE[0][31:])
+    assert finite_and_sane(broken).verdict == "fail"
+    assert judge({0: broken}, BASE, redeals=False).verdict == "fail"
+
+
+def test_a_loss_that_doubles_fails_and_one_hard_batch_does_not() -> None:
+    rising = tuple(replace(p, loss=1.0 + p.samples / 300) for p in BASE[0])
+    assert finite_and_sane(rising).verdict == "fail"
+    spike = (*BASE[0][:50], replace(BASE[0][50], loss=9.0), *BASE[0][51:])
+    assert finite_and_sane(spike).passed
+
+
+def test_differences_like_those_of_bf16_pass() -> None:
+    candidate = traces(range(4), jitter=3e-3, jitter_seed=7)
+    verdict = judge(candidate, BASE, redeals=False, effective_batch=32)
+    assert verdict.passed, verdict.reason
+    assert verdict.paired
+    assert verdict.steps == 60
+    assert verdict.delay_frac_upper95 < 0.05
+
+
+def test_the_same_numbers_pass_with_two_pairs() -> None:
+    assert judge(traces(range(2)), BASE, redeals=False).passed
+
+
+def test_a_loss_that_stays_at_its_start_fails() -> None:
+    verdict = judge(traces(range(4), stuck=True), BASE, redeals=False)
+    assert verdict.verdict == "fail"
+
+
+def test_a_loss_stuck_in_a_noisy_script_does_not_pass() -> None:
+    base = traces(range(5), seed_sd=3.0)
+    assert not judge(traces(range(5), seed_sd=3.0, stuck=True), base, redeals=False).passed
+
+
+def test_a_delay_of_five_per_cent_is_caught_by_enough_pairs() -> None:
+    verdict = judge(traces(range(6), delay=0.05, jitter_seed=3), BASE, redeals=False)
+    assert verdict.verdict == "fail", verdict
+    assert verdict.delta > 0
+
+
+def test_one_pair_is_too_few() -> None:
+    assert judge(traces(range(1)), BASE, redeals=False).verdict == "unclear"
+
+
+def test_a_script_whose_seeds_change_nothing_still_lets_rounding_pass_and_a_stuck_loss_fail() -> None:
+    base = {s: loss_trace(seed=0) for s in range(5)}
+    near = {s: loss_trace(seed=0, jitter=1e-4, jitter_seed=s + 1) for s in range(5)}
+    assert judge(near, base, redeals=False).passed
+    stuck = {s: loss_trace(seed=0, stuck=True) for s in range(5)}
+    assert judge(stuck, base, redeals=False).verdict == "fail"
+
+
+def test_thinning_one_trace_more_than_the_other_does_not_unpair_them() -> None:
+    def thinned(trace: tuple[LossPoint, ...]) -> tuple[LossPoint, ...]:
+        return tuple(
+            replace(b, loss=(a.loss + b.loss) / 2) for a, b in zip(trace[::2], trace[1::2], strict=True)
+        )
+
+    verdict = judge({s: thinned(t) for s, t in BASE.items()}, BASE, redeals=False)
+    assert verdict.passed
+    assert abs(verdict.delta) < 1e-9
+
+
+def test_streams_that_are_dealt_anew_are_judged_by_distribution() -> None:
+    other = {s + 100: loss_trace(seed=s + 100, batch_sd=0.02) for s in range(10)}
+    base = {s: loss_trace(seed=s, batch_sd=0.02) for s in range(10)}
+    verdict = judge(other, base, redeals=True)
+    assert not verdict.paired
+    assert verdict.verdict != "fail"
+    stuck = {s: loss_trace(seed=s, stuck=True) for s in range(100, 106)}
+    assert judge(stuck, base, redeals=True).verdict == "fail"
+    assert judge(dict(list(other.items())[:2]), base, redeals=True).verdict == "unclear"
+
+
+def test_a_script_that_does_not_learn_tells_nothing() -> None:
+    flat = traces(range(5), stuck=True)
+    jittered = traces(range(5), stuck=True, jitter=1e-3, jitter_seed=5)
+    assert judge(jittered, flat, redeals=False).verdict != "fail"
+
+
+def test_fewer_steps_to_the_same_loss_are_sooner() -> None:
+    base = traces(range(4), batch_sd=0.02)
+    twice = {s: tuple(replace(p, t_s=p.t_s / 2) for p in t) for s, t in base.items()}
+    found = time_to_equal_loss(twice, base)
+    assert found is not None
+    assert found.value == pytest.approx(2.0, rel=0.02)
+    assert found.n == 4
+    by_rate = time_to_equal_loss(
+        base, base, candidate_rate=dict.fromkeys(base, 300.0), baseline_rate=dict.fromkeys(base, 100.0)
+    )
+    assert by_rate is not None
+    assert by_rate.value == pytest.approx(3.0)
+
+
+def test_a_loss_that_is_never_reached_claims_nothing() -> None:
+    base = traces(range(4), batch_sd=0.02)
+    assert time_to_equal_loss(traces(range(4), stuck=True), base) is None

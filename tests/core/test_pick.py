@@ -1,0 +1,244 @@
+"""Claims rest on confirmation runs; nothing is recommended that is not faster beyond doubt."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from search_world import GIB, dimension, loss_trace, measurement, spec, tell
+
+from autotune.core.config import Config
+from autotune.core.effect import Effect
+from autotune.core.measurement import LossPoint, Measurement
+from autotune.core.pick import answer, answer_or_none, control, finalists
+from autotune.core.space import SearchSpace
+from autotune.core.study import Study
+from autotune.core.trial import Failure, FailureKind, Fidelity, Outcome, Proposal, Stage
+from autotune.errors import AutotuneError
+
+FIDELITY = Fidelity(
+    min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30
+)
+BASE = Config()
+EXACT = Config({"workers": 2})
+NUMERIC = Config({"precision": "bf16"})
+BOTH = Config({"precision": "bf16", "workers": 2})
+TRAINING = Config({"effective_batch": 64})
+SPACE = SearchSpace(
+    dimensions={
+        d.knob: d
+        for d in (
+            dimension("workers", (0, 2), 0),
+            dimension("precision", ("fp32", "bf16"), "fp32", effect=Effect.NUMERIC),
+            dimension("effective_batch", (32, 64), 32, effect=Effect.TRAINING),
+        )
+    }
+)
+WOBBLE = (0.0, 0.01, -0.012, 0.004, -0.006, 0.009)
+
+
+class Builder:
+    """A study trial by trial."""
+
+    def __init__(self, **more: object) -> None:
+        self.study = Study(spec=spec(**more), space=SPACE)  # type: ignore[arg-type]
+
+    def add(
+        self, stage: Stage, config: Config, outcome: Outcome, *, seed: int = 0, group: int = 0
+    ) -> Builder:
+        proposal = Proposal(
+            stage=stage, config=config, fidelity=FIDELITY, reason="test", seed=seed, group=group
+        )
+        self.study = tell(self.study, proposal, outcome, 7.0)
+        return self
+
+    def baseline(self, rate: float = 100.0) -> Builder:
+        for seed in range(2):
+            self.add(Stage.BASELINE, BASE, run(rate, seed=seed), seed=seed)
+        return self
+
+    def screen(self, rates: dict[Config, float], **more: object) -> Builder:
+        for config, rate in rates.items():
+            self.add(Stage.REFINE, config, run(rate, jitter_seed=99, **more))
+        return self
+
+    def confirm(self, rates: dict[Config, float], cycles: int = 5, **more: object) -> Builder:
+        for group in range(1, cycles + 1):
+            for k, (config, rate) in enumerate({BASE: 100.0, **rates}.items()):
+                noisy = rate * math.exp(WOBBLE[(group + 2 * k) % len(WOBBLE)])
+                extra = {} if config.is_baseline else more
+                outcome = run(noisy, seed=group + 1, jitter_seed=k, **extra)
+                self.add(Stage.CONFIRM, config, outcome, seed=group + 1, group=group)
+        return self
+
+
+def run(rate: float, *, seed: int = 0, jitter_seed: int = 0, **more: object) -> Measurement:
+    loss = {k: more.pop(k) for k in ("delay", "stuck", "jitter") if k in more}
+    trace: tuple[LossPoint, ...] = loss_trace(seed=seed, jitter_seed=jitter_seed, **loss)  # type: ignore[arg-type]
+    return measurement(rate, **{"loss": trace, **more})  # type: ignore[arg-type]
+
+
+def test_without_a_baseline_there_is_no_answer() -> None:
+    assert answer_or_none(Builder().study) is None
+    with pytest.raises(AutotuneError, match="before the baseline"):
+        answer(Builder().study)
+
+
+def test_screening_alone_claims_nothing_but_says_what_it_saw() -> None:
+    found = answer(Builder().baseline().screen({BOTH: 200.0}).study)
+    assert not found.is_better
+    assert found.best.config == BASE
+    assert found.best.speedup.value == 1.0
+    assert any("not confirmed" in c for c in found.caveats)
+
+
+def test_a_confirmed_gain_is_claimed_with_its_interval() -> None:
+    study = Builder().baseline().screen({BOTH: 150.0, EXACT: 120.0}).confirm({BOTH: 150.0, EXACT: 120.0}).study
+    found = answer(study)
+    assert found.is_better
+    assert found.best.config == BOTH
+    assert found.best.effect is Effect.NUMERIC
+    assert found.best.loss.passed
+    assert found.best.loss.level == 1
+    assert found.safe.config == EXACT
+    assert 1.0 < found.best.speedup.low < 1.5 < found.best.speedup.high
+    assert found.best.speedup.n == 5
+    assert "1.5" in found.sentence
+    assert found.identical is not None
+    assert found.identical.low <= 1.0 <= found.identical.high
+
+
+def test_two_pairs_are_not_enough_for_a_claim() -> None:
+    found = answer(Builder().baseline().screen({BOTH: 200.0}).confirm({BOTH: 200.0}, cycles=2).study)
+    assert not found.is_better
+    assert any("2 of 3 pairs" in c for c in found.caveats)
+
+
+def test_a_gain_inside_the_noise_is_not_claimed() -> None:
+    found = answer(Builder().baseline().screen({BOTH: 103.0}).confirm({BOTH: 100.5}).study)
+    assert not found.is_better
+    assert found.best.config == BASE
+    assert "beyond doubt" in found.sentence
+
+
+@pytest.mark.parametrize("harm", [{"stuck": True}, {"delay": 0.2}])
+def test_a_faster_config_that_harms_the_loss_is_not_recommended(harm: dict[str, object]) -> None:
+    study = Builder().baseline().screen({BOTH: 200.0}, **harm).confirm({BOTH: 200.0}, **harm).study
+    found = answer(study)
+    assert not found.is_better
+    assert any("not recommended" in c for c in found.caveats)
+
+
+def test_a_faster_config_above_the_memory_bound_is_not_recommended() -> None:
+    more = {"max_memory_bytes": 2 * GIB}
+    builder = Builder(**more).baseline().screen({EXACT: 200.0, BOTH: 180.0})
+    study = builder.confirm({EXACT: 200.0, BOTH: 180.0}, peak_bytes=3 * GIB).study
+    assert not answer(study).is_better
+    assert finalists(study) == ()
+
+
+def test_a_baseline_that_differs_from_itself_bars_every_claim() -> None:
+    builder = Builder().baseline().screen({EXACT: 200.0})
+    for group in range(1, 9):
+        # Odd runs slow, even runs fast, in the turn that the pairing of the control takes.
+        base = 100.0 if group % 4 in (1, 0) else 160.0
+        for config, rate in ((BASE, base), (EXACT, 300.0)):
+            builder.add(Stage.CONFIRM, config, run(rate, seed=group + 1), seed=group + 1, group=group)
+    identical = control(builder.study)
+    assert identical is not None
+    found = answer(builder.study)
+    excluded = not identical.low <= 1.0 <= identical.high
+    assert found.is_better != excluded
+
+
+def test_fewer_than_four_baseline_runs_make_no_control() -> None:
+    assert control(Builder().baseline().confirm({EXACT: 150.0}, cycles=3).study) is None
+
+
+def test_equally_fast_configs_go_by_memory_then_by_changes() -> None:
+    builder = Builder().baseline().screen({BOTH: 150.0, NUMERIC: 150.0})
+    study = builder.confirm({BOTH: 150.0, NUMERIC: 149.8}).study
+    assert answer(study).best.config == NUMERIC
+    slim = [
+        replace(t, outcome=replace(t.outcome, memory=replace(t.outcome.memory, pss=GIB // 2)))
+        if t.config == BOTH and isinstance(t.outcome, Measurement)
+        else t
+        for t in study.trials
+    ]
+    assert answer(replace(study, trials=tuple(slim))).best.config == BOTH
+
+
+def test_what_changes_the_training_is_named_only_where_it_beats_best() -> None:
+    study = Builder().baseline().screen({BOTH: 150.0, TRAINING: 220.0}).confirm({BOTH: 150.0, TRAINING: 220.0}).study
+    found = answer(study)
+    assert found.best.config == BOTH
+    assert found.fastest is not None
+    assert found.fastest.config == TRAINING
+    assert found.fastest.loss.level == 2
+    slower = Builder().baseline().screen({BOTH: 150.0}).confirm({BOTH: 150.0, TRAINING: 151.0}).study
+    assert answer(slower).fastest is None
+
+
+def test_what_never_reaches_the_loss_is_not_named() -> None:
+    study = Builder().baseline().screen({TRAINING: 220.0}).confirm({TRAINING: 220.0}, stuck=True).study
+    assert answer(study).fastest is None
+
+
+def test_finalists_are_best_then_safe_then_fastest() -> None:
+    study = Builder().baseline().screen({BOTH: 150.0, EXACT: 120.0, TRAINING: 200.0, NUMERIC: 110.0}).study
+    assert finalists(study) == (BOTH, EXACT, TRAINING)
+
+
+def test_what_changes_the_training_is_confirmed_only_when_clearly_faster() -> None:
+    assert finalists(Builder().baseline().screen({BOTH: 150.0, TRAINING: 155.0}).study) == (BOTH,)
+
+
+def test_a_finalist_with_fewer_changes_is_preferred_within_the_noise() -> None:
+    assert finalists(Builder().baseline().screen({BOTH: 150.0, NUMERIC: 149.0}).study) == (NUMERIC,)
+
+
+def test_nothing_slower_than_the_baseline_is_confirmed() -> None:
+    assert finalists(Builder().baseline().screen({BOTH: 90.0, EXACT: 99.0}).study) == ()
+
+
+def test_a_finalist_that_fails_in_confirmation_makes_room_for_the_next() -> None:
+    builder = Builder().baseline().screen({BOTH: 150.0, NUMERIC: 130.0})
+    assert finalists(builder.study) == (BOTH,)
+    crash = Failure(kind=FailureKind.CRASH_EXIT, message="crash")
+    builder.add(Stage.CONFIRM, BOTH, crash, seed=2, group=1)
+    assert finalists(builder.study) == (NUMERIC,)
+    assert answer(builder.study).failures == {"crash_exit": 1}
+
+
+def test_a_compile_that_never_pays_back_is_not_a_finalist() -> None:
+    builder = Builder(run_steps=100).baseline()
+    builder.add(Stage.REFINE, NUMERIC, run(150.0, compile_s=60.0, cold=True))
+    assert finalists(builder.study) == ()
+    longer = replace(builder.study, spec=replace(builder.study.spec, run_steps=100_000))
+    assert finalists(longer) == (NUMERIC,)
+
+
+def test_a_script_without_a_visible_loss_gets_exact_changes_only() -> None:
+    builder = Builder().baseline().screen({NUMERIC: 200.0, EXACT: 150.0})
+    study = builder.confirm({NUMERIC: 200.0, EXACT: 150.0}).study
+    blind = replace(
+        study,
+        trials=tuple(
+            replace(t, outcome=replace(t.outcome, loss=())) if isinstance(t.outcome, Measurement) else t
+            for t in study.trials
+        ),
+    )
+    found = answer(blind)
+    assert found.best.config == EXACT
+    assert any("No loss was seen" in c for c in found.caveats)
+
+
+def test_the_front_holds_the_fastest_first_and_nothing_beaten() -> None:
+    builder = Builder().baseline()
+    builder.add(Stage.REFINE, BOTH, run(200.0, peak_bytes=4 * GIB))
+    builder.add(Stage.REFINE, EXACT, run(90.0, peak_bytes=5 * GIB))
+    front = answer(builder.study).front
+    assert front[0].config == BOTH
+    assert EXACT not in [m.config for m in front]
+    assert BASE in [m.config for m in front]
