@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -248,13 +249,11 @@ def _sooner(
 
 def _smoothed(trace: Sequence[LossPoint], width: float) -> list[tuple[float, float]]:
     """Mean over the last `width` samples at each point that has that much behind it."""
-    values: list[tuple[float, float]] = []
-    for point in trace:
-        if point.samples >= width or point is trace[-1]:
-            values.append(
-                (point.samples, _mean_between(trace, max(0.0, point.samples - width), point.samples))
-            )
-    return values
+    return [
+        (point.samples, _mean_between(trace, max(0.0, point.samples - width), point.samples))
+        for point in trace
+        if point.samples >= width or point is trace[-1]
+    ]
 
 
 def _reached(smooth: Sequence[tuple[float, float]], target: float) -> float | None:
@@ -356,10 +355,8 @@ class _Curve:
     @classmethod
     def of(cls, traces: Traces, end: float) -> _Curve:
         pieces = 6
-        rows = [
-            [_mean_between(t, end * (2 / 3 + k / (3 * pieces)), end * (2 / 3 + (k + 1) / (3 * pieces))) for k in range(pieces)]
-            for t in traces.values()
-        ]  # fmt: skip
+        edges = [end * (2 / 3 + k / (3 * pieces)) for k in range(pieces + 1)]
+        rows = [[_mean_between(t, a, b) for a, b in itertools.pairwise(edges)] for t in traces.values()]
         mean = [statistics.fmean(column) for column in zip(*rows, strict=True)]
         slope = statistics.linear_regression(range(pieces), mean).slope
         middle = (pieces - 1) / 2

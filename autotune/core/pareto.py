@@ -14,6 +14,8 @@ def dominates(a: Sequence[float], b: Sequence[float], goals: Sequence[Goal] = ()
     """Whether `a` is nowhere worse than `b` and somewhere better.
 
     Args:
+        a: One point.
+        b: The other.
         goals: Direction of each axis; empty means that more is better everywhere.
 
     Raises:

@@ -100,7 +100,7 @@ FEWEST_PAIRS = 3
 FALSE_WINS = 0.02
 """Chance, per study, that a gain is claimed where there is none; split over the finalists."""
 
-_LOOKS = 2
+_LOOKS = 4
 _FEWEST_CONTROLS = 4
 _TIE_FRAC = 0.02
 _SCREEN_NOISE = (0.02, 0.05)
@@ -271,7 +271,7 @@ def compare(study: Study) -> list[Comparison]:
         effect = space.effect(config) if space is not None else Effect.TRAINING
         values = logs[config]
         if effect is Effect.TRAINING:
-            later = _time_logs(study, config, cycles, rates)
+            later = _time_logs(config, cycles, rates)
             loss = _level_two(later)
             values = later or values
         else:
@@ -308,9 +308,7 @@ def control(study: Study) -> Estimate | None:
     for index in range(0, len(rates) - 1, 2):
         sign = 1.0 if index % 4 == 0 else -1.0
         logs.append(sign * math.log(rates[index + 1] / rates[index]))
-    return ratio_interval(
-        logs, confidence=1.0 - FALSE_WINS, tau=max(_LEAST_SPREAD, sd(list(map(math.log, rates))))
-    )
+    return ratio_interval(logs, confidence=1.0 - FALSE_WINS, tau=_LEAST_SPREAD)
 
 
 def loss_verdict(study: Study, config: Config) -> LossVerdict:
@@ -415,7 +413,6 @@ def _level_two(logs: Mapping[int, float] | None) -> LossVerdict:
 
 
 def _time_logs(
-    study: Study,
     config: Config,
     cycles: Mapping[int, Mapping[Config, Trial]],
     rates: Mapping[int, Mapping[Config, float]],

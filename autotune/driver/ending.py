@@ -31,6 +31,12 @@ class StoppedEarly(AutotuneError):
     exit_code = EXIT_INTERRUPTED
 
 
+class StoppedBySignal(StoppedEarly):
+    """The same by a scheduler's signal."""
+
+    exit_code = EXIT_STOPPED
+
+
 def answer_or_none(study: Study) -> Answer | None:
     """The answer as of now; None where the script was never measured as it is."""
     if not any(trial.measurement for trial in study.baseline):
@@ -62,7 +68,8 @@ def why_nothing(study: Study) -> AutotuneError:
     if failed is None or failed.failure is None:
         if study.stopped in ("interrupted", "signal"):
             message = f"the search of {script} was stopped before its baseline was measured"
-            return StoppedEarly(message, hint=f"go on: autotune resume {study.spec.label}")
+            kind = StoppedBySignal if study.stopped == "signal" else StoppedEarly
+            return kind(message, hint=f"go on: autotune resume {study.spec.label}")
         if study.stopped == "finished":
             message = f"a budget of {study.spec.budget.seconds:.0f} s ended before {script} was measured once"
             return UsageError(message, hint="give more time: --budget 10m")

@@ -56,12 +56,17 @@ class _Breaking:
     def __init__(self) -> None:
         self._depth = 0
         self._wanted = False
+        self.error: Exception | None = None
 
     def __enter__(self) -> None:
         self._depth += 1
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._depth -= 1
+        if isinstance(error, Exception):
+            # Tune would wrap it into an error of its own; the driver raises it as it is.
+            self.error = error
+            raise KeyboardInterrupt from error
         if self._wanted and not self._depth:
             self._wanted = False
             raise KeyboardInterrupt
@@ -252,6 +257,8 @@ class RayDriver:
             with _Quiet():
                 tuner.fit()
         except KeyboardInterrupt:
+            if searcher.breaking.error is not None:
+                raise searcher.breaking.error from None
             if not self._session.stopping and not self._broken:
                 raise
         finally:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import shlex
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autotune.core.change import Env
 from autotune.core.trial import (
     Assignment,
     Failure,
@@ -161,14 +163,14 @@ class Session:
             if uid not in self._running:
                 self._append("late", f"{uid}/{self._clock.wall_s()}", {"uid": uid, "number": ended.trial})
                 return
-            del self._running[uid]
+            command = _command_line(self._running.pop(uid))
             trial = self._trial(ended.trial)
             reason = self._repeat_reason(trial, ended)
             if reason:
                 self._requeue(trial, reason)
                 return
             knob = self._dead_flag(trial, ended)
-            self._close(trial, ended)
+            self._close(trial, ended, command=command)
             if knob:
                 self._ask_another_way(trial, knob)
 
@@ -231,7 +233,7 @@ class Session:
     def _trial(self, number: int) -> Trial:
         return next(t for t in self._study.trials if t.number == number)
 
-    def _close(self, trial: Trial, ended: Ended) -> None:
+    def _close(self, trial: Trial, ended: Ended, *, command: str = "") -> None:
         told = replace(
             trial,
             state=TrialState.TOLD,
@@ -249,7 +251,7 @@ class Session:
             "elapsed_s": self.elapsed_s,
             "facts": facts,
         }
-        self._append("told", f"{trial.number}/{trial.attempt}", data)
+        self._append("told", f"{trial.number}/{trial.attempt}", data, command=command)
         before = dead_ways(self._study)
         self._study = replace(self._study.with_trial(told), elapsed_s=self.elapsed_s)
         if facts is not None and self._study.facts is not None:
@@ -315,9 +317,9 @@ class Session:
             self._waiting.append(again)
         self._tell_listeners(lambda listener: listener.note(self.study, f"trial {trial.number} again: {reason}"))
 
-    def _append(self, kind: str, key: str, data: Mapping[str, object]) -> None:
+    def _append(self, kind: str, key: str, data: Mapping[str, object], **shown: str) -> None:
         wired: dict[str, object] = to_wire(data)
-        self._journal.append(kind, f"{kind}/{key}", wired, outbox=rows_for(kind, wired))
+        self._journal.append(kind, f"{kind}/{key}", wired, outbox=rows_for(kind, wired, **shown))
 
     def _tell_listeners(self, call: Callable[[Listener], None]) -> None:
         for listener in self._listeners:
@@ -325,3 +327,14 @@ class Session:
                 call(listener)
             except Exception:
                 log.exception("a listener failed; the search goes on")
+
+
+def _command_line(assignment: Assignment) -> str:
+    """What was run, as a person would type it: changed variables, interpreter, script, arguments."""
+    launch = assignment.launch
+    variables = [
+        f"{change.spelling.name}={change.delivered}"
+        for change in launch.changes
+        if isinstance(change.spelling, Env)
+    ]
+    return " ".join([*variables, shlex.join(launch.command)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,8 +28,9 @@ from autotune.export.best_config import write_best
 from autotune.inspection.host import host_facts
 from autotune.inspection.script import script_facts
 from autotune.knobs.registry import builtin
-from autotune.launch import enclosure
-from autotune.launch.process import LocalRunner
+from autotune.launch import enclosure, sweep
+from autotune.launch.process import LocalRunner, temporary_folder
+from autotune.report.summary import contributions
 from autotune.search.sampler import OptunaSampler
 from autotune.search.stages import Staged
 from autotune.store.fold import fold
@@ -38,7 +40,7 @@ from autotune.store.paths import default_tracking_uri, study_dir
 from autotune.store.redact import with_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from autotune.core.change import Change
     from autotune.core.config import Config
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from autotune.core.study import Study, StudySpec
     from autotune.knobs.base import Knob
     from autotune.report.listener import Listener
+    from autotune.store.journal import Entry
 
 log = logging.getLogger(__name__)
 
@@ -189,6 +192,9 @@ class _Search:
         return self._run()
 
     def go_on(self) -> SearchEnd:
+        for uid in _unfinished(self._journal.entries()):
+            sweep.end_marked(uid)
+            enclosure.remove(temporary_folder(uid))
         self._append_opened()
         return self._run()
 
@@ -254,9 +260,14 @@ class _Search:
         study = session.study
         found = answer_or_none(study)
         if found is not None:
-            out = Path(self._spec.out)
-            write_best(out, study, found, self._changes_of(study))
-            write_best(self._home / "best.yaml", study, found, self._changes_of(study))
+            for path in (Path(self._spec.out), self._home / "best.yaml"):
+                write_best(
+                    path,
+                    study,
+                    found,
+                    self._changes_of(study),
+                    gains_of=lambda config: contributions(study, config),
+                )
         study = session.close()
         unsent = syncer.flush(FLUSH_S)
         self._tell(lambda listener: listener.study_ended(study))
@@ -281,7 +292,7 @@ class _Search:
         data = {
             "spec": self._spec,
             "wall_s": self._clock.wall_s(),
-            "host": "",
+            "host": platform.node(),
             "pid": os.getpid(),
             "version": self._spec.version,
         }
@@ -297,6 +308,17 @@ class _Search:
                 call(listener)
             except Exception:
                 log.exception("a listener failed; the search goes on")
+
+
+def _unfinished(entries: Iterable[Entry]) -> set[str]:
+    """Attempts that were started on this host and never ended: a dead driver's."""
+    started: dict[tuple[int, int], str] = {}
+    for entry in entries:
+        if entry.kind == "started" and entry.data.get("host") == platform.node():
+            started[entry.data["number"], entry.data["attempt"]] = entry.data["uid"]
+        elif entry.kind in ("told", "requeued"):
+            started.pop((entry.data["number"], entry.data["attempt"]), None)
+    return set(started.values())
 
 
 def _static_facts(spec: StudySpec) -> Facts:

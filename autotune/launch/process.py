@@ -9,6 +9,7 @@ import select
 import shutil
 import signal
 import subprocess
+import tempfile
 import sys
 import time
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ STEP_FACTOR = 10.0
 FIRST_STEPS = 3
 _TAIL_BYTES = 64 * 1024
 _STACKS_BYTES = 8 * 1024
-_SCRATCH = ("upper", "work", "lower", "root", "empty", "memory", "shadow", "tmp", "cache")
+_SCRATCH = ("upper", "work", "lower", "root", "empty", "memory", "shadow", "cache")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 # An interpreter other than ours has its own packages; ours may lend it this one and nothing else.
@@ -149,8 +150,8 @@ class LocalRunner(Runner):
         outcomes = _outcomes(running, result, wrote)
         if all(not isinstance(outcome, Failure) for outcome in outcomes.values()):
             prepared.caches.publish()
-        for name in _SCRATCH:
-            enclosure.remove(prepared.folder / name)
+        for scratch in (*(prepared.folder / name for name in _SCRATCH), prepared.temporary):
+            enclosure.remove(scratch)
         return outcomes, running.told
 
     def _short_of_space(self) -> Failure | None:
@@ -175,6 +176,7 @@ class _Prepared:
 
     assignment: Assignment
     folder: Path
+    temporary: Path
     caches: caches.Caches
     env: dict[str, str]
     plan_path: Path
@@ -183,11 +185,18 @@ class _Prepared:
     watched: tuple[str, ...]
 
 
+def temporary_folder(uid: str) -> Path:
+    """A trial's ``TMPDIR``: short, because Unix sockets are made in it and their paths end at 107 bytes."""
+    return Path(tempfile.gettempdir()) / f"at-{uid}"
+
+
 def _prepare(study_dir: Path, assignment: Assignment, isolation: str) -> _Prepared:
     launch = assignment.launch
     folder = study_dir / "trials" / assignment.uid
     folder.mkdir(parents=True)
-    (folder / "tmp").mkdir()
+    temporary = temporary_folder(assignment.uid)
+    enclosure.remove(temporary)
+    temporary.mkdir(mode=0o700)
     cached = caches.prepare(study_dir, folder, launch.cache_key)
     overlay = launch.protect and isolation == "overlay"
     redirect = launch.protect and isolation == "redirect"
@@ -213,7 +222,7 @@ def _prepare(study_dir: Path, assignment: Assignment, isolation: str) -> _Prepar
     env = {
         **launch.env,
         **cached.env,
-        "TMPDIR": str(folder / "tmp"),
+        "TMPDIR": str(temporary),
         PLAN_VARIABLE: str(plan_path),
         TRIAL_VARIABLE: assignment.uid,
     }
@@ -221,6 +230,7 @@ def _prepare(study_dir: Path, assignment: Assignment, isolation: str) -> _Prepar
     return _Prepared(
         assignment=assignment,
         folder=folder,
+        temporary=temporary,
         caches=cached,
         env=env,
         plan_path=plan_path,
@@ -266,20 +276,21 @@ class _Running:
         if self.prepared.enclosed:
             orders["enclosure"] = {
                 "base": str(folder),
-                "keep": [str(folder)],
+                "keep": [str(folder), str(self.prepared.temporary)],
                 "must": list(self.prepared.protected),
             }
         try:
-            self._guard = subprocess.Popen(
-                [sys.executable, "-S", "-E", guard.__file__, str(read_fd)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=(folder / "guard.log").open("wb"),
-                pass_fds=[read_fd],
-                start_new_session=True,
-                cwd="/",
-                env={"PATH": os.defpath, "LANG": "C.UTF-8", "AUTOTUNE_GUARD": self.prepared.assignment.uid},
-            )
+            with (folder / "guard.log").open("wb") as guard_log:
+                self._guard = subprocess.Popen(
+                    [sys.executable, "-S", "-E", guard.__file__, str(read_fd)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=guard_log,
+                    pass_fds=[read_fd],
+                    start_new_session=True,
+                    cwd="/",
+                    env={"PATH": os.defpath, "LANG": "C.UTF-8", "AUTOTUNE_GUARD": self.prepared.assignment.uid},
+                )
         finally:
             os.close(read_fd)
         assert self._guard.stdin is not None

@@ -114,9 +114,8 @@ def memory_limit(study: Study) -> float | None:
     bounds = [c.at_most for c in study.spec.constraints if c.metric == "peak_memory"]
     if study.spec.max_memory_bytes is not None:
         bounds.append(float(study.spec.max_memory_bytes))
-    for trial in study.told():
-        if trial.measurement and trial.measurement.memory.limit:
-            bounds.append(float(trial.measurement.memory.limit))
+    limits = [t.measurement.memory.limit for t in study.told() if t.measurement]
+    bounds.extend(float(limit) for limit in limits if limit)
     return min(bounds, default=None)
 
 

@@ -507,7 +507,8 @@ def _settled(compared: Comparison, cycles: int) -> bool:
     if speedup.n < _CYCLES:
         return False
     width = speedup.high - speedup.low
-    if speedup.low > 1.0 and compared.loss.verdict != "unclear":
+    judged = compared.loss.verdict != "unclear" or compared.effect is Effect.EXACT
+    if speedup.low > 1.0 and judged:
         return width <= _CLEAR_WIDTH * speedup.value or width <= _CLEAR_SHARE * (speedup.value - 1.0)
     return speedup.high < _NO_GAIN and cycles >= _PLANNED_CYCLES - 1
 

@@ -211,7 +211,7 @@ class Session:
             if version is not None:
                 versions[name] = str(version)
         loader, root, optimizer = self._loader, self._root, self._optimizer
-        compiling, losses, state = self._compile, self._losses, self.state
+        compiling, losses = self._compile, self._losses
         if torch is None or loader is None or root is None or optimizer is None:
             return RunFacts(
                 versions=versions, values=self.readings.values(), owners=tuple(self.keywords.owners)
@@ -222,8 +222,7 @@ class Session:
             )
         built = loader.facts()
         batch = loader.observed("batch_size")
-        steps = max(1, state.steps)
-        per_step = self.boundary.backward_total / steps
+        per_step = self.boundary.backwards_per_step()
         values = self.readings.values()
         effective = values.get("effective_batch")
         if not isinstance(effective, int) and isinstance(batch, int):

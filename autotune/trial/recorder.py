@@ -416,20 +416,17 @@ class Recorder:
         """The script came to its end before the window did: close what is there, or only say so."""
         if self._channel is None:
             return
-        if self._decided is None and self._begin_ns and code == 0:
-            enough = len(self._rows) >= _FEWEST_STEPS
-            if enough and len(self._blocks()[1]) >= _FEWEST_BLOCKS:
-                self._decided = ("script_end", self._rows[-1][0], None)
-                self._send_closed()
-        elif self._decided is not None and code == 0:
+        enough = len(self._rows) >= _FEWEST_STEPS and len(self._blocks()[1]) >= _FEWEST_BLOCKS
+        if code == 0 and self._decided is None and enough:
+            self._decided = ("script_end", self._rows[-1][0], None)
+        if code == 0 and self._decided is not None:
             self._send_closed()
-        elif self._state.steps and code == 0:
+        elif code == 0 and self._state.steps:
             self._drain()
             readings = self._readings()
             if any(r.status == "refused" for r in readings if r.wanted is not None):
                 self.reject(readings)
-            if not self._settled:
-                self._channel.send(Seen(facts=self._facts()))
+            self._channel.send(Seen(facts=self._facts()))
         self.done(why, code)
 
     def diverged(self, loss: float) -> None:

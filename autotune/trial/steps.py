@@ -44,11 +44,17 @@ class Boundary:
         self._queue_ns = self._read_queue_ns()
         self._bad = 0
         self.backward_total = 0
+        self._first_backwards = 0
         gc.callbacks.append(self._collected)
 
     def anchor_optimizer(self) -> Any:
         """The optimizer whose step is the boundary; None where it is another source."""
         return self._anchor() if self._anchor is not None else None
+
+    def backwards_per_step(self) -> float:
+        """Backward passes per step, of the whole periods seen."""
+        whole = self._state.steps - 1
+        return self.backward_total / whole if whole > 0 else float(self._first_backwards)
 
     def passed(self, optimizer: Any) -> None:
         """A step took effect (None: counted by backward passes)."""
@@ -99,7 +105,11 @@ class Boundary:
         state.samples_total += samples
         if optimizer is not None and state.backwards:
             optimizer.accumulation.last_backwards = 1 if optimizer.closure else state.backwards
-        self.backward_total += state.backwards
+        if state.steps > 1:
+            # What precedes the anchor's first step is part of no whole period.
+            self.backward_total += state.backwards
+        else:
+            self._first_backwards = state.backwards
         if state.input_samples and self.loader is not None and not self.loader.built_any:
             self.loader.input_batch = state.input_samples // max(1, state.backwards)
         queue_ns = self._read_queue_ns()

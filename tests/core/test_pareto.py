@@ -28,7 +28,9 @@ def test_the_front_begins_with_the_best_of_the_first_axis() -> None:
     assert front(points, (UP, DOWN)) == ["fast", "middle", "slow"]
 
 
-@given(st.dictionaries(st.integers(), st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=20))
+@given(
+    st.dictionaries(st.integers(), st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=20)
+)
 def test_every_point_outside_the_front_is_beaten_by_one_inside(points: dict[int, tuple[int, int]]) -> None:
     plain = {key: (float(a), float(b)) for key, (a, b) in points.items()}
     kept = front(plain, (UP, DOWN))

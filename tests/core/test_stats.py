@@ -45,7 +45,9 @@ def test_three_pairs_that_agree_by_luck_keep_the_floor_of_their_spread() -> None
     assert ratio_interval([0.2, 0.2, 0.2], tau=0.03).relative_width > 0.1
 
 
-@pytest.mark.parametrize(("n", "rho", "least"), [(4, 0.0, 0.94), (10, 0.0, 0.94), (10, 0.3, 0.91), (20, 0.3, 0.91)])
+@pytest.mark.parametrize(
+    ("n", "rho", "least"), [(4, 0.0, 0.94), (10, 0.0, 0.94), (10, 0.3, 0.91), (20, 0.3, 0.91)]
+)
 def test_the_interval_of_a_window_covers_the_truth(n: int, rho: float, least: float) -> None:
     draw, hits, runs = random.Random(f"{n}/{rho}"), 0, 600
     for _ in range(runs):

@@ -18,7 +18,7 @@ import pytest
 from autotune.core.measurement import Measurement
 from autotune.core.trial import Assignment, Failure, FailureKind, Launch
 from autotune.launch import process, sweep
-from autotune.launch.process import LocalRunner, run_plain
+from autotune.launch.process import LocalRunner, run_plain, temporary_folder
 from autotune.testing.runners import RunnerContract
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ PARENT = """
 import sys, pickle
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from autotune.launch.process import LocalRunner
+from autotune.launch.process import LocalRunner, temporary_folder
 assignment = pickle.loads(Path({pickled!r}).read_bytes())
 runner = LocalRunner(study_dir=Path({study!r}), command=lambda p: (p, "-S", {stub!r}), space_floor_bytes=1,
                      isolation={isolation!r}, grace_s=0.2)
@@ -205,7 +205,7 @@ def test_nothing_survives_whoever_is_killed(
 ) -> None:
     import pickle
 
-    ready = tmp_path / "study" / "trials" / "t0000-a1-abcdef" / "tmp" / "ready"
+    ready = temporary_folder("t0000-a1-abcdef") / "ready"
     made = assignment(HOSTILE.format(ready=str(ready)))
     pickled = tmp_path / "assignment"
     pickled.write_bytes(pickle.dumps(made))
