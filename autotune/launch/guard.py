@@ -15,6 +15,7 @@ import json
 import os
 import resource
 import select
+import shutil
 import signal
 import sys
 import time
@@ -404,6 +405,10 @@ class Guard:
                 except OSError:
                     continue
             _write_atomically(path, {**record, "samples": []})
+        if self.why == "launcher_gone":
+            # Nobody is left to clear it away.
+            for scratch in self.spec.get("scratch", ()):
+                shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _catches(pid: int, number: int) -> bool:

@@ -272,6 +272,7 @@ class _Running:
             "grace_s": self.grace_s,
             "reap_s": REAP_S,
             "memory_limit_bytes": self.prepared.assignment.memory_limit_bytes,
+            "scratch": [str(self.prepared.temporary)],
         }
         if self.prepared.enclosed:
             orders["enclosure"] = {

@@ -69,17 +69,15 @@ class OptunaSampler(Sampler):
         """An optuna study that knows what ours knows."""
         import optuna
 
-        samplers = {
-            "random": lambda: optuna.samplers.RandomSampler(seed=seed),
-            "tpe": lambda: optuna.samplers.TPESampler(
-                seed=seed, n_startup_trials=_STARTUP, multivariate=True
-            ),
-            "nsga2": lambda: optuna.samplers.NSGAIISampler(seed=seed, population_size=10),
-        }
+        if self._kind == "random":
+            sampler: Any = optuna.samplers.RandomSampler(seed=seed)
+        elif self._kind == "tpe":
+            sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_STARTUP, multivariate=True)
+        else:
+            sampler = optuna.samplers.NSGAIISampler(seed=seed, population_size=10)
         both = self._kind == "nsga2"
-        mirror = optuna.create_study(
-            directions=["maximize", "minimize"] if both else ["maximize"], sampler=samplers[self._kind]()
-        )
+        directions: list[Any] = ["maximize", "minimize"] if both else ["maximize"]
+        mirror = optuna.create_study(directions=directions, sampler=sampler)
         told = [t for t in study.trials if t.group == 0 and (t.measurement or t.failure or _is_open(t))]
         rates = [amortised(study, t.measurement) for t in told if t.measurement]
         peaks = [t.measurement.memory.peak_bytes or 0 for t in told if t.measurement]

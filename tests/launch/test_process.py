@@ -17,7 +17,7 @@ import pytest
 
 from autotune.core.measurement import Measurement
 from autotune.core.trial import Assignment, Failure, FailureKind, Launch
-from autotune.launch import process, sweep
+from autotune.launch import enclosure, process, sweep
 from autotune.launch.process import LocalRunner, run_plain, temporary_folder
 from autotune.testing.runners import RunnerContract
 
@@ -205,7 +205,9 @@ def test_nothing_survives_whoever_is_killed(
 ) -> None:
     import pickle
 
-    ready = temporary_folder("t0000-a1-abcdef") / "ready"
+    temporary = temporary_folder("t0000-a1-abcdef")
+    enclosure.remove(temporary)  # a killed runner leaves it, the next one clears it
+    ready = temporary / "ready"
     made = assignment(HOSTILE.format(ready=str(ready)))
     pickled = tmp_path / "assignment"
     pickled.write_bytes(pickle.dumps(made))
@@ -233,8 +235,11 @@ def test_nothing_survives_whoever_is_killed(
         wait_for(lambda: all(sweep.is_zombie(p) for p in marked))
         wait_for(lambda: sweep.is_zombie(guard))
         if victim != "guard by KILL":
-            verdict = json.loads((ready.parents[1] / "result.json").read_bytes())
+            folder = tmp_path / "study" / "trials" / made.uid
+            verdict = json.loads((folder / "result.json").read_bytes())
             assert verdict["survivors"] == []
+        if victim == "parent":
+            wait_for(lambda: not temporary.exists())
     finally:
         parent.kill()
         parent.wait()
