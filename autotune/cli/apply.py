@@ -95,7 +95,7 @@ def plain_command(launch: Launch) -> str:
 def _command(best: BestConfig, words: list[str], python: str, file: Path) -> Command:
     if words:
         return read_command(words, python=python)
-    from autotune.store.redact import is_incomplete, restore
+    from autotune.core.redact import is_incomplete, restore
 
     args = [restore(arg) for arg in best.study.argv]
     hidden = [arg for arg in args if is_incomplete(arg)]

@@ -126,7 +126,7 @@ def _kept(text: str) -> str:
     logging.getLogger("autotune").error("uncaught: %s", text)
     try:
         from autotune.store.paths import home
-        from autotune.store.redact import redact
+        from autotune.core.redact import redact
 
         folder = home()
         folder.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,11 @@ from autotune.core.trial import Stage, Trial
 from autotune.errors import AutotuneError
 
 
+ALIKE_CORES = 0.35
+"""Two runs had the same machine if what others used of it differs by at most this many cores; idle
+machines were seen at 0.03 to 0.1, one busy neighbour at 1.0."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
     """One pick.
@@ -440,7 +445,36 @@ def _cycles(study: Study) -> dict[int, dict[Config, Trial]]:
     for trial in study.told(Stage.CONFIRM):
         if trial.measurement is not None and trial.group > 0:
             cycles.setdefault(trial.group, {})[trial.config] = trial
-    return cycles
+    return {g: kept for g, runs in cycles.items() if (kept := _alike(runs))}
+
+
+def _alike(runs: Mapping[Config, Trial]) -> dict[Config, Trial]:
+    """The runs of a cycle that had the machine to the same extent as its baseline run.
+
+    Decided by what other processes used, as seen from outside, and never by the figures: a pair of
+    which one half ran beside somebody else's work compares the machine with itself. Where a
+    neighbour is there all the time, both halves have it and the pair stays.
+    """
+    base = runs.get(_BASE)
+    if base is None:
+        return {}
+    own = _foreign_cores(base)
+    kept = {c: t for c, t in runs.items() if abs(_foreign_cores(t) - own) <= ALIKE_CORES}
+    return kept if len(kept) > 1 or len(runs) == 1 else {}
+
+
+def _foreign_cores(trial: Trial) -> float:
+    measured = trial.measurement
+    return (measured.contamination.foreign_cpu_frac or 0.0) if measured is not None else 0.0
+
+
+def disturbed_pairs(study: Study) -> int:
+    """Pairs that were set aside because something else used the machine in one half of them."""
+    whole = sum(
+        max(0, sum(1 for t in study.told(Stage.CONFIRM) if t.group == g and t.measurement) - 1)
+        for g in {t.group for t in study.told(Stage.CONFIRM)}
+    )
+    return whole - sum(max(0, len(runs) - 1) for runs in _cycles(study).values())
 
 
 def _pooled_spread(rates: Mapping[int, Mapping[Config, float]]) -> tuple[float, float]:
@@ -632,6 +666,11 @@ def _caveats(
             told.append(f"{ahead[0].text()} read {ratio:.2f} in screening; that was not confirmed.")
     elif identical is None:
         told.append("Too few runs to compare your script with itself.")
+    if aside := disturbed_pairs(study):
+        told.append(
+            f"{aside} pair{'s were' if aside > 1 else ' was'} set aside: something else used the machine "
+            "in one half and not in the other."
+        )
     if not _traces(study, _BASE):
         told.append("No loss was seen, so only changes that keep the arithmetic can be recommended.")
     return tuple(told)

@@ -46,14 +46,24 @@ class Planner:
         knobs: By name, in order of expected gain.
         environ: The environment of training processes, the user's own with quiet defaults.
         memory_limit_bytes: What a trial's process tree may use at most; 0 for no limit.
+        baseline_limit_bytes: The same for the script as it is, which is measured although it may
+            need more than the user wants to allow; None for the same limit.
     """
 
     def __init__(
-        self, *, knobs: Mapping[str, Knob], environ: Mapping[str, str], memory_limit_bytes: int
+        self,
+        *,
+        knobs: Mapping[str, Knob],
+        environ: Mapping[str, str],
+        memory_limit_bytes: int,
+        baseline_limit_bytes: int | None = None,
     ) -> None:
         self._knobs = knobs
         self._environ = environ
         self._memory_limit_bytes = memory_limit_bytes
+        self._baseline_limit_bytes = (
+            memory_limit_bytes if baseline_limit_bytes is None else baseline_limit_bytes
+        )
 
     def space(
         self, spec: StudySpec, facts: Facts, dead: Dead = frozenset()
@@ -96,7 +106,9 @@ class Planner:
             attempt=trial.attempt,
             launch=launch,
             segments=(Segment(trial=trial.number, config=trial.config, fidelity=trial.fidelity),),
-            memory_limit_bytes=self._memory_limit_bytes,
+            memory_limit_bytes=(
+                self._baseline_limit_bytes if trial.config.is_baseline else self._memory_limit_bytes
+            ),
         )
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.core.change import Env
+from autotune.core.pick import ALIKE_CORES
 from autotune.core.trial import (
     Assignment,
     Failure,
@@ -49,6 +50,9 @@ SHORTEST_TRIAL_S = 4.0
 
 CRASH_REPEAT_SHARE = 0.02
 """A crash is repeated only where the repeat costs at most this share of what is left."""
+
+DISTURBED_REPEAT_SHARE = 0.08
+"""The same for a run that a neighbour disturbed."""
 
 
 class Session:
@@ -276,9 +280,9 @@ class Session:
             self.stop("disk" if trial.failure.kind is FailureKind.DISK else "no_baseline")
 
     def _repeat_reason(self, trial: Trial, ended: Ended) -> str:
-        failure = ended.outcome if isinstance(ended.outcome, Failure) else None
-        if failure is None:
-            return ""
+        if isinstance(ended.outcome, Measurement):
+            return self._disturbed(trial, ended.outcome, ended.seconds)
+        failure = ended.outcome
         if self._stopping:
             return f"the search stopped: {self._stopping}" if failure.kind is FailureKind.KILLED_USER else ""
         if trial.attempt > failure.kind.repeats:
@@ -287,6 +291,21 @@ class Session:
             cheap = ended.seconds < CRASH_REPEAT_SHARE * self.remaining_s
             return "" if trial.stage is Stage.BASELINE or not cheap else "to learn whether the crash repeats"
         return failure.message
+
+    def _disturbed(self, trial: Trial, measured: Measurement, seconds: float) -> str:
+        """Why a screening run is worth repeating: a neighbour came, and it is not there to stay.
+
+        Confirmation needs no repeats: it sets such pairs aside and runs more.
+        """
+        if trial.stage is Stage.CONFIRM or trial.attempt > 1 or self._stopping:
+            return ""
+        foreign = [_foreign_cores(t.measurement) for t in self._study.trials if t.measurement]
+        mine = _foreign_cores(measured)
+        if not foreign or mine <= min(foreign) + ALIKE_CORES or foreign[-1] > min(foreign) + ALIKE_CORES:
+            return ""
+        if seconds > DISTURBED_REPEAT_SHARE * self.remaining_s:
+            return ""
+        return f"other processes used {mine:.1f} cores meanwhile"
 
     def _dead_flag(self, trial: Trial, ended: Ended) -> str:
         """The knob whose option of the script did not act although another way is open, or ""."""
@@ -338,3 +357,7 @@ def _command_line(assignment: Assignment) -> str:
         if isinstance(change.spelling, Env)
     ]
     return " ".join([*variables, shlex.join(launch.command)])
+
+
+def _foreign_cores(measured: Measurement) -> float:
+    return measured.contamination.foreign_cpu_frac or 0.0

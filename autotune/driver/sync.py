@@ -17,7 +17,7 @@ from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.outbox import MLFLOW, OutboxRow
 from autotune.store.paths import default_artifact_root, default_tracking_uri
-from autotune.store.redact import is_incomplete, redact, restore
+from autotune.core.redact import is_incomplete, redact, restore
 
 if TYPE_CHECKING:
     from autotune.core.facts import Facts

@@ -184,7 +184,13 @@ class _Search:
         self._knobs = builtin()
         # Copied before ray.init, which adds variables of its own to this process.
         environ = user_environment(os.environ, keep_loggers=spec.keep_loggers, trial=True)
-        self._planner = Planner(knobs=self._knobs, environ=environ, memory_limit_bytes=_memory_limit(spec))
+        free_bytes = _free_memory()
+        self._planner = Planner(
+            knobs=self._knobs,
+            environ=environ,
+            memory_limit_bytes=_memory_limit(spec, free_bytes),
+            baseline_limit_bytes=free_bytes,
+        )
 
     def begin(self, facts: Facts) -> SearchEnd:
         self._append_opened()
@@ -336,13 +342,16 @@ def _strategy(sampler: str) -> Staged:
     return Staged(OptunaSampler(sampler), pure_sampler=True)
 
 
-def _memory_limit(spec: StudySpec) -> int:
+def _free_memory() -> int:
+    """Bytes that the search may let a process tree take on this machine as it is now."""
+    return int(HOST_MEMORY_SHARE * _available_bytes(host_facts().memory_bytes))
+
+
+def _memory_limit(spec: StudySpec, free_bytes: int) -> int:
     """Bytes that a trial's process tree may take; the user's bound where training is on the CPU."""
-    host = host_facts()
-    free = int(HOST_MEMORY_SHARE * _available_bytes(host.memory_bytes))
-    if spec.max_memory_bytes is None or host.has_cuda:
-        return free
-    return min(free, spec.max_memory_bytes)
+    if spec.max_memory_bytes is None or host_facts().has_cuda:
+        return free_bytes
+    return min(free_bytes, spec.max_memory_bytes)
 
 
 def _available_bytes(total: int) -> int:

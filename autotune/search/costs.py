@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _WINDOWS = ((240.0, 1.5, 4.0), (1200.0, 2.0, 6.0), (3600.0, 3.0, 10.0))
 _LONG_WINDOW = (4.0, 20.0)
 _FEWEST_STEPS = 10
+_CONFIRM_WINDOW = 1.5
 _EXPLORE_WIDTH = 0.05
 _CONFIRM_WIDTH = 0.02
 _COMPILE_S = {"default": 40.0, "reduce-overhead": 45.0, "max-autotune": 120.0}
@@ -133,7 +134,7 @@ class Costs:
         slow = [t.measurement.step_time_s.value for t in self.study.baseline if t.measurement]
         needed = _FEWEST_STEPS * max(slow, default=0.0)
         high = max(high, min(needed, 0.05 * budget))
-        return low, 1.5 * high if stage is Stage.CONFIRM else high
+        return low, _CONFIRM_WINDOW * high if stage is Stage.CONFIRM and budget > _WINDOWS[0][0] else high
 
     def _loss_samples(self, config: Config) -> int:
         """So many that the loss traces of a cycle overlap with those of the baseline's first runs."""

@@ -162,7 +162,8 @@ class Staged(Strategy):
             picked = _bold(search)
         elif self._sampler is not None and count % _SAMPLER_EVERY == _SAMPLER_EVERY - 1:
             picked = self._sampled(search)
-        return _proposal(search, Stage.REFINE, picked or _likeliest(search))
+        # Where nothing is left that keeps the training, what changes it gets its turn at once.
+        return _proposal(search, Stage.REFINE, picked or _likeliest(search) or _bold(search))
 
     def _sampled(self, search: _Search) -> _Pick | None:
         if self._sampler is None:

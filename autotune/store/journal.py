@@ -36,7 +36,7 @@ from autotune.core.wire import to_wire
 from autotune.errors import DiskFull, JournalDamaged, StoreError, StudyLocked, StudyNotFound
 from autotune.store.outbox import OutboxRow
 from autotune.store.paths import BALLAST_FILE, JOURNAL_FILE, LOCK_FILE
-from autotune.store.redact import redact_data
+from autotune.core.redact import redact_data
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from autotune.trial.channel import Channel
     from autotune.trial.imports import AfterImport
-    from autotune.trial.patches import Undo
     from autotune.trial.state import State
+    from autotune.trial.undo import Undo
 
 
 class Compile:

@@ -21,13 +21,14 @@ from autotune.trial.loader import Loader
 from autotune.trial.losses import Losses
 from autotune.trial.memory import Memory
 from autotune.trial.optimizer import Optimizer
-from autotune.trial.patches import Patches, Undo
+from autotune.trial.patches import Patches
 from autotune.trial.readings import Readings
 from autotune.trial.recorder import Recorder
 from autotune.trial.root import Root
 from autotune.trial.seeds import Seeds
 from autotune.trial.state import State
 from autotune.trial.steps import Boundary
+from autotune.trial.undo import Undo
 
 if TYPE_CHECKING:
     from autotune.core.config import Value

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autotune.core.change import Change, Keyword
     from autotune.trial.imports import AfterImport
-    from autotune.trial.patches import Undo
     from autotune.trial.readings import Readings
     from autotune.trial.state import State
+    from autotune.trial.undo import Undo
 
 OWNERS = {
     "accelerate.accelerator": ("Accelerator", "accelerate"),

@@ -19,8 +19,8 @@ from autotune.trial.state import LOADER, caller
 
 if TYPE_CHECKING:
     from autotune.core.config import Value
-    from autotune.trial.patches import Undo
     from autotune.trial.state import State
+    from autotune.trial.undo import Undo
 
 _WORKER_ONLY = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
 _RECENT = 16

@@ -158,3 +158,13 @@ class Losses:
         if kind == "mean" and scaled and total and abs(float(loss.detach())) > 8 * abs(total):
             return "unknown"
         return kind
+
+
+def read_loss(losses: Any) -> float:
+    """Sum of the values that `backward` was called on, each with its factor; a mean where no scalar."""
+    if isinstance(losses, (int, float)):
+        return float(losses)
+    total = 0.0
+    for value, factor in losses:
+        total += float(value.float().mean() if getattr(value, "ndim", 0) else value) * factor
+    return total

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.core.facts import OptimizerFacts
 
@@ -18,13 +18,22 @@ if TYPE_CHECKING:
 
     from autotune.trial.loader import Loader
     from autotune.trial.losses import Losses
-    from autotune.trial.patches import Undo
     from autotune.trial.root import Root
     from autotune.trial.state import State
-    from autotune.trial.steps import Boundary
+    from autotune.trial.undo import Undo
 
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _NO_OPTIMIZER_BACKWARDS = 3
+
+
+class Boundary(Protocol):
+    """What is told of every step that took effect; `steps.Boundary` is the one there is."""
+
+    def passed(self, optimizer: Any) -> None:
+        """A step took effect (None: counted by backward passes)."""
+
+    def anchor_optimizer(self) -> Any:
+        """The optimizer whose step is the boundary; None where it is another source."""
 
 
 class Optimizer:

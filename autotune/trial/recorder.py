@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from autotune.core import stats
 from autotune.core.measurement import LossPoint, Reading
 from autotune.protocol.events import Broke, Closed, Done, Seen
+from autotune.trial.losses import read_loss
 from autotune.trial.state import ALLOCATOR, COMPILE, EVALUATION, NEW_SHAPE
-from autotune.trial.steps import read_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

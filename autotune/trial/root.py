@@ -22,8 +22,8 @@ from autotune.trial.state import EVALUATION, NEW_SHAPE, caller, is_user_file
 
 if TYPE_CHECKING:
     from autotune.trial.compiling import Compile
-    from autotune.trial.patches import Undo
     from autotune.trial.state import State
+    from autotune.trial.undo import Undo
 
 _MAX_ROOTS = 16
 _LEAVES = (

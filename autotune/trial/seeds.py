@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.trial.imports import AfterImport
-    from autotune.trial.patches import Undo
     from autotune.trial.state import State
+    from autotune.trial.undo import Undo
 
 
 class Seeds:

@@ -13,6 +13,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from autotune.trial.losses import read_loss
 from autotune.trial.state import COLLECTION
 
 if TYPE_CHECKING:
@@ -160,16 +161,6 @@ class Boundary:
         if self._schedstat >= 0:
             os.close(self._schedstat)
             self._schedstat = -1
-
-
-def read_loss(losses: Any) -> float:
-    """Sum of the values that `backward` was called on, each with its factor; a mean where no scalar."""
-    if isinstance(losses, (int, float)):
-        return float(losses)
-    total = 0.0
-    for value, factor in losses:
-        total += float(value.float().mean() if getattr(value, "ndim", 0) else value) * factor
-    return total
 
 
 def _open_schedstat() -> int:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from autotune.clock import SimulatedClock
 from autotune.core.config import Config
+from autotune.core.measurement import Contamination, Measurement
 from autotune.core.study import Study
 from autotune.core.trial import Failure, FailureKind, TrialState
 from autotune.core.wire import to_wire
@@ -206,3 +207,24 @@ def test_any_prefix_of_the_journal_folds_to_a_study_that_can_go_on(
     assert all(t.outcome is not None for t in told)
     assert {t.number for t in told} <= {t.number for t in full.trials}
     journal.close()
+
+
+def crowded(rate: float, cores: float) -> Measurement:
+    return replace(measurement(rate), contamination=Contamination(foreign_cpu_frac=cores))
+
+
+def test_a_run_that_a_neighbour_disturbed_is_repeated_once(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    tell_next(session, crowded(100, 0.05))
+    assert tell_next(session, crowded(30, 1.0)) == 1
+    assert session.study.trials[1].state is TrialState.ASKED
+    assert tell_next(session, crowded(30, 1.0)) == 1
+    assert session.study.trials[1].state is TrialState.TOLD
+
+
+def test_a_neighbour_that_stays_is_lived_with(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config(), Config({"workers": 1})])
+    tell_next(session, crowded(100, 1.0))
+    tell_next(session, crowded(98, 1.0))
+    assert tell_next(session, crowded(150, 1.0)) == 2
+    assert session.study.trials[2].state is TrialState.TOLD

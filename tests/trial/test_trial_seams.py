@@ -12,8 +12,8 @@ from trial_kit import LONG, PRELUDE, SHORT
 from autotune.core.change import Change, Patch
 from autotune.trial.imports import AfterImport
 from autotune.trial.loader import count, find_count
-from autotune.trial.patches import Undo
 from autotune.trial.readings import same
+from autotune.trial.undo import Undo
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,262 @@
+"""A study and its answer as the content of best.yaml."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import time
+from typing import TYPE_CHECKING
+
+from autotune.core.change import Change, Flag, Keyword, Patch
+from autotune.core.config import Config, Value
+from autotune.core.redact import redact_args
+from autotune.export.parts import (
+    SCHEMA,
+    BaselinePart,
+    BatchPart,
+    BestConfig,
+    ChangePart,
+    ContributionPart,
+    EnvironmentPart,
+    EstimatePart,
+    LossPart,
+    MemoryPart,
+    ObjectivePart,
+    ParetoPart,
+    PickPart,
+    ProvenancePart,
+    StudyPart,
+    sealed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from autotune.core.loss_guard import LossVerdict
+    from autotune.core.measurement import Estimate
+    from autotune.core.pick import Answer, FrontMember, Recommendation
+    from autotune.core.study import Study
+
+GIB = 1024**3
+
+
+def build_best(
+    study: Study,
+    answer: Answer,
+    changes_of: Callable[[Config], Sequence[Change]],
+    *,
+    mlflow_run: str = "",
+    gains_of: Callable[[Config], Mapping[str, float]] | None = None,
+) -> BestConfig:
+    """The file's content for a study and its answer.
+
+    Args:
+        study: Folded study.
+        answer: Its answer.
+        changes_of: How a config reaches this script (`apply.choose.choose` with its facts).
+        mlflow_run: Id of the study's MLflow run, empty where there is none.
+        gains_of: Knob -> measured share that it adds to a config, where that is known.
+    """
+    picks = {"best": answer.best, "safe": answer.safe, "fastest": answer.fastest}
+    memory_gib = _memory_of(study)
+    return sealed(
+        BestConfig(
+            schema=SCHEMA,
+            study=_study_part(study, mlflow_run),
+            is_better=answer.is_better,
+            effective_batch=_batch_part(study),
+            objective=ObjectivePart(
+                form="amortised" if study.spec.run_steps else "steady", run_steps=study.spec.run_steps
+            ),
+            baseline=BaselinePart(
+                knobs=_resolved(study, Config()),
+                throughput=_estimate(answer.baseline_throughput),
+                peak_memory=_memory(answer.baseline_peak_bytes, memory_gib),
+            ),
+            picks={
+                name: _pick_part(  # pyright: ignore[reportArgumentType]
+                    study,
+                    pick,
+                    changes_of(pick.config),
+                    memory_gib,
+                    gains_of(pick.config) if gains_of else {},
+                )
+                for name, pick in picks.items()
+                if pick is not None
+            },
+            pareto=[_pareto_part(study, member) for member in answer.front],
+            environment=_environment_part(study),
+            provenance=_provenance_part(study, answer),
+        )
+    )
+
+
+def fingerprint(*, devices: Iterable[str], torch: str, script_sha256: str) -> str:
+    """A hash over what makes a measured gain hold: devices, torch, script."""
+    text = "\n".join([*sorted(devices), torch, script_sha256])
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _change_part(change: Change) -> ChangePart:
+    spelling = change.spelling
+    return ChangePart(
+        knob=change.knob,
+        how=spelling.how,  # pyright: ignore[reportArgumentType]
+        spelling="" if isinstance(spelling, Patch) else spelling.text,
+        also=list(spelling.names[1:]) if isinstance(spelling, Flag) else [],
+        value=change.value,
+        delivered=change.delivered,
+        site=change.site,
+        defining_module=spelling.defining_module if isinstance(spelling, Keyword) else "",
+    )
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _finite(value: float) -> float | None:
+    return _round(value) if math.isfinite(value) else None
+
+
+def _estimate(estimate: Estimate) -> EstimatePart:
+    return EstimatePart(
+        value=_finite(estimate.value) or 0.0,
+        low=_finite(estimate.low),
+        high=_finite(estimate.high),
+        n=estimate.n,
+        unit=estimate.unit,
+    )
+
+
+def _memory_of(study: Study) -> float | None:
+    if study.facts is None:
+        return None
+    host = study.facts.host
+    total = min((device.memory_bytes for device in host.devices), default=host.memory_bytes)
+    return round(total / GIB, 1) if total else None
+
+
+def _memory(peak_bytes: int | None, of_gib: float | None) -> MemoryPart | None:
+    return None if peak_bytes is None else MemoryPart(value=_round(peak_bytes / GIB), of=of_gib)
+
+
+def _loss(verdict: LossVerdict) -> LossPart:
+    return LossPart(
+        level=verdict.level,
+        verdict=verdict.verdict,
+        delta=_finite(verdict.delta),
+        margin=_finite(verdict.margin),
+        steps=verdict.steps,
+        delay_frac_upper95=_finite(verdict.delay_frac_upper95),
+        noise_frac=_finite(verdict.noise_frac),
+        paired=verdict.paired,
+        reason=verdict.reason,
+    )
+
+
+def _resolved(study: Study, config: Config) -> dict[str, Value]:
+    run = study.facts.run if study.facts else None
+    own = dict(run.values) if run else {}
+    known = study.space.resolved(Config()) if study.space else {}
+    return {**own, **known, **config}
+
+
+def _pick_part(
+    study: Study,
+    pick: Recommendation,
+    changes: Sequence[Change],
+    memory_gib: float | None,
+    gains: Mapping[str, float],
+) -> PickPart:
+    own = _resolved(study, Config())
+    return PickPart(
+        trial=pick.trial,
+        effect=pick.effect.name,
+        knobs=_resolved(study, pick.config),
+        changes=[_change_part(change) for change in changes],
+        speedup=_estimate(pick.speedup),
+        throughput=_estimate(pick.throughput),
+        peak_memory=_memory(pick.peak_bytes, memory_gib),
+        loss=_loss(pick.loss),
+        compile_s=_round(pick.compile_s),
+        break_even_steps=pick.break_even_steps,
+        contributions=[
+            ContributionPart.model_validate(
+                {"knob": knob, "from": own.get(knob), "to": pick.config[knob], "gain": _round(gain)}
+            )
+            for knob, gain in gains.items()
+            if knob in pick.config
+        ],
+        reasons=list(pick.reasons),
+    )
+
+
+def _pareto_part(study: Study, member: FrontMember) -> ParetoPart:
+    return ParetoPart(
+        trial=member.trial,
+        knobs=_resolved(study, member.config),
+        throughput=_round(member.throughput),
+        peak_memory=None if member.peak_bytes is None else _round(member.peak_bytes / GIB),
+        loss=None if member.loss is None else _finite(member.loss),
+    )
+
+
+def _study_part(study: Study, mlflow_run: str) -> StudyPart:
+    spec = study.spec
+    return StudyPart(
+        id=spec.study_id,
+        label=spec.label,
+        script=_shown_script(spec.script, spec.cwd),
+        argv=redact_args(spec.args),
+        git=spec.git_commit,
+        mlflow_run=mlflow_run,
+    )
+
+
+def _shown_script(script: str, cwd: str) -> str:
+    """Relative to where the search was started, if it lies below: the file travels with the code."""
+    relative = os.path.relpath(script, cwd) if cwd else script
+    return script if relative.startswith("..") else relative
+
+
+def _batch_part(study: Study) -> BatchPart:
+    run = study.facts.run if study.facts else None
+    seen = [t.measurement.effective_batch for t in study.told() if t.measurement is not None]
+    tried = sorted({round(batch) for batch in seen if batch > 0})
+    return BatchPart(
+        value=run.effective_batch if run else None,
+        rule=study.spec.effective_batch,
+        tried=[tried[0], tried[-1]] if tried else None,
+    )
+
+
+def _environment_part(study: Study) -> EnvironmentPart:
+    if study.facts is None:
+        return EnvironmentPart()
+    host, run, script = study.facts.host, study.facts.run, study.facts.script
+    torch = (run.versions.get("torch", "") if run else "") or host.versions.get("torch", "")
+    devices = [device.name for device in host.devices]
+    return EnvironmentPart(
+        gpu=devices,
+        driver=host.devices[0].driver if host.devices else "",
+        torch=torch,
+        python=host.python,
+        cpu=host.cpu_model,
+        cpus=host.cpus,
+        script_sha256=script.sha256,
+        fingerprint=fingerprint(devices=devices, torch=torch, script_sha256=script.sha256),
+    )
+
+
+def _provenance_part(study: Study, answer: Answer) -> ProvenancePart:
+    finished = study.created + study.elapsed_s
+    return ProvenancePart(
+        trials=len(study.told()),
+        failed=sum(answer.failures.values()),
+        seconds=_round(study.elapsed_s),
+        method="rotated fresh pairs",
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(finished)),
+        autotune=study.spec.version,
+    )

@@ -1,0 +1,208 @@
+"""The parts of best.yaml. Sizes are GiB, times seconds; an infinite interval end is left out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+
+from autotune.errors import UsageError
+
+SCHEMA = "autotune.config/v1"
+MINOR = 0
+
+KnobValue = StrictBool | StrictInt | StrictFloat | StrictStr
+
+
+class Part(BaseModel):
+    """A mapping of the file; a key that it does not know is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class EstimatePart(Part):
+    """A figure with its 95 % interval; an end that one run cannot give is absent."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    n: int = 0
+    unit: str = ""
+
+
+class StudyPart(Part):
+    """Where the file comes from."""
+
+    id: str
+    label: str = ""
+    script: str
+    argv: list[str] = Field(default_factory=list[str])
+    git: str = ""
+    mlflow_run: str = ""
+
+
+class BatchPart(Part):
+    """The baseline's effective batch, the rule of the search, and the bounds it tried."""
+
+    value: int | None = None
+    rule: str = "explore"
+    tried: list[int] | None = None
+
+
+class ObjectivePart(Part):
+    """What faster means here."""
+
+    metric: str = "throughput"
+    form: str = "steady"
+    run_steps: int | None = None
+
+
+class MemoryPart(Part):
+    """Peak memory, and what the machine has."""
+
+    value: float
+    unit: str = "GiB"
+    of: float | None = None
+
+
+class BaselinePart(Part):
+    """The script as it is, every readable knob with the value it really had."""
+
+    knobs: dict[str, KnobValue] = Field(default_factory=dict[str, KnobValue])
+    throughput: EstimatePart
+    peak_memory: MemoryPart | None = None
+
+
+class ChangePart(Part):
+    """One changed knob and its way into the script; `also` holds an option's other spellings."""
+
+    knob: str
+    how: Literal["flag", "env", "keyword", "patch"]
+    spelling: str = ""
+    also: list[str] = Field(default_factory=list[str])
+    value: KnobValue
+    delivered: str = ""
+    site: str = ""
+    defining_module: str = ""
+
+
+class LossPart(Part):
+    """The loss guard's verdict."""
+
+    level: int
+    verdict: str
+    delta: float | None = None
+    margin: float | None = None
+    steps: int = 0
+    delay_frac_upper95: float | None = None
+    noise_frac: float | None = None
+    paired: bool = True
+    reason: str = ""
+
+
+class ContributionPart(Part):
+    """What one knob brings, taken out of the winner."""
+
+    knob: str
+    from_: KnobValue | None = Field(default=None, alias="from")
+    to: KnobValue | None = None
+    gain: float
+
+
+class PickPart(Part):
+    """One pick with its evidence."""
+
+    trial: int
+    effect: Literal["EXACT", "NUMERIC", "TRAINING"]
+    knobs: dict[str, KnobValue]
+    changes: list[ChangePart]
+    speedup: EstimatePart
+    throughput: EstimatePart
+    peak_memory: MemoryPart | None = None
+    loss: LossPart
+    compile_s: float = 0.0
+    break_even_steps: int | None = None
+    contributions: list[ContributionPart] = Field(default_factory=list[ContributionPart])
+    reasons: list[str] = Field(default_factory=list[str])
+    advice: str = ""
+
+
+class ParetoPart(Part):
+    """A further member of the front; peak memory in GiB."""
+
+    trial: int
+    knobs: dict[str, KnobValue]
+    throughput: float
+    peak_memory: float | None = None
+    loss: float | None = None
+
+
+class EnvironmentPart(Part):
+    """The machine; `fingerprint` is a hash over devices, torch and script."""
+
+    gpu: list[str] = Field(default_factory=list[str])
+    driver: str = ""
+    torch: str = ""
+    python: str = ""
+    cpu: str = ""
+    cpus: int = 0
+    script_sha256: str = ""
+    fingerprint: str = ""
+
+
+class ProvenancePart(Part):
+    """How it came about; `digest` tells a file edited by hand from one as it was written."""
+
+    trials: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    method: str = ""
+    created: str = ""
+    autotune: str = ""
+    digest: str = ""
+
+
+class BestConfig(Part):
+    """The whole file."""
+
+    schema_: str = Field(alias="schema")
+    study: StudyPart
+    pick: Literal["safe", "best", "fastest"] = "best"
+    is_better: bool = False
+    effective_batch: BatchPart = BatchPart()
+    objective: ObjectivePart = ObjectivePart()
+    baseline: BaselinePart
+    picks: dict[Literal["safe", "best", "fastest"], PickPart]
+    pareto: list[ParetoPart] = Field(default_factory=list[ParetoPart])
+    environment: EnvironmentPart = EnvironmentPart()
+    provenance: ProvenancePart = ProvenancePart()
+
+    def chosen(self, pick: str = "") -> tuple[str, PickPart]:
+        """The pick of that name, or the file's own choice.
+
+        Raises:
+            UsageError: The file holds no such pick.
+        """
+        name = pick or self.pick
+        for known, part in self.picks.items():
+            if known == name:
+                return name, part
+        there = ", ".join(self.picks)
+        raise UsageError(f'this file holds no pick "{name}"', hint=f"it holds: {there}")
+
+    def data(self) -> dict[str, Any]:
+        """Plain data in the order of the file, absent fields left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def digest(best: BestConfig) -> str:
+    """A hash over everything but itself."""
+    bare = best.model_copy(update={"provenance": best.provenance.model_copy(update={"digest": ""})})
+    return hashlib.sha256(json.dumps(bare.data(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def sealed(best: BestConfig) -> BestConfig:
+    """The same with its digest, by which an edited file is known."""
+    return best.model_copy(update={"provenance": best.provenance.model_copy(update={"digest": digest(best)})})

@@ -1,0 +1,78 @@
+"""best.yaml written whole or not at all, and never over an edited one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.errors import UsageError
+from autotune.export.build import build_best
+from autotune.export.dump import dump
+from autotune.export.files import write_whole
+from autotune.export.parts import BestConfig, digest
+from autotune.export.read import parse, read_best
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+
+    from autotune.core.change import Change
+    from autotune.core.config import Config
+    from autotune.core.pick import Answer
+    from autotune.core.study import Study
+
+
+def write_best(
+    path: str | os.PathLike[str],
+    study: Study,
+    answer: Answer,
+    changes_of: Callable[[Config], Sequence[Change]],
+    *,
+    mlflow_run: str = "",
+    gains_of: Callable[[Config], Mapping[str, float]] | None = None,
+) -> BestConfig:
+    """Write best.yaml whole or not at all.
+
+    A file that is there already is kept beside it (``best.1.yaml``, ``best.2.yaml``, ...), unless
+    it is an unedited one of the same study, which this one continues.
+
+    Returns:
+        What was written.
+
+    Raises:
+        OSError: The folder cannot be written.
+        UsageError: What was written does not read back as meant; the old file stays in place.
+    """
+    best = build_best(study, answer, changes_of, mlflow_run=mlflow_run, gains_of=gains_of)
+    save(Path(path), best)
+    return best
+
+
+def save(path: Path, best: BestConfig) -> None:
+    """Write this content, keeping what is there; see `write_best`."""
+    text = render(best, name=path.name)
+    if parse(text, source=str(path)) != best:
+        raise UsageError(f"{path} would not read back as it was meant; nothing was written")
+    write_whole(path, text, keep=not _is_same_unedited(path, best))
+
+
+def render(best: BestConfig, *, name: str = "best.yaml") -> str:
+    """The file's text: a comment that says what to do with it, then YAML."""
+    return f"# {_headline(best, name)}\n{dump(best.data())}"
+
+
+def _headline(best: BestConfig, name: str) -> str:
+    made = (
+        f"Made by autotune {best.provenance.autotune}." if best.provenance.autotune else "Made by autotune."
+    )
+    if not any(pick.changes for pick in best.picks.values()):
+        return f"{made} Nothing beats your script: these picks are your script as it is."
+    return f"{made} Apply: autotune apply {name} -- python {Path(best.study.script).name}"
+
+
+def _is_same_unedited(path: Path, best: BestConfig) -> bool:
+    try:
+        before = read_best(path)
+    except UsageError:
+        return False
+    return before.study.id == best.study.id and before.provenance.digest == digest(before)

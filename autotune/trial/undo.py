@@ -1,0 +1,48 @@
+"""How changes to the training process are taken back. Imports nothing of this folder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ABSENT = object()
+
+
+class Undo:
+    """A stack of changes, taken back in reverse."""
+
+    def __init__(self) -> None:
+        self._stack: list[Callable[[], None]] = []
+
+    def assign(self, owner: Any, attribute: str, value: object) -> None:
+        """Set an attribute and remember the old one."""
+        held = vars(owner) if hasattr(owner, "__dict__") else {}
+        if attribute in held:
+            old: Any = held[attribute]
+        else:
+            old = _ABSENT if isinstance(owner, type) else getattr(owner, attribute, _ABSENT)
+
+        def restore() -> None:
+            if old is _ABSENT:
+                delattr(owner, attribute)
+            else:
+                setattr(owner, attribute, old)
+
+        setattr(owner, attribute, value)
+        self._stack.append(restore)
+
+    def call(self, setter: Any, value: object, *, undo: object) -> None:
+        """Call a setter now, and again with `undo` when changes are taken back."""
+        setter(value)
+        self._stack.append(lambda: setter(undo))
+
+    def then(self, action: Callable[[], None]) -> None:
+        """Do this when changes are taken back."""
+        self._stack.append(action)
+
+    def undo_all(self) -> None:
+        """Take everything back."""
+        while self._stack:
+            self._stack.pop()()
