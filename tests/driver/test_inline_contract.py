@@ -8,6 +8,7 @@ from driver_worlds import WORLDS, open_session
 
 from autotune.clock import SimulatedClock
 from autotune.core.study import Study
+from autotune.core.trial import TrialState
 from autotune.driver.inline import InlineDriver
 from autotune.launch.fake import FakeRunner
 from autotune.store.journal import Entry
@@ -25,21 +26,38 @@ class TestInline(DriverContract):
         return study, entries
 
 
-def test_an_interrupted_loop_ends_after_the_running_trial_which_can_be_asked_again(tmp_path: Path) -> None:
-    clock = SimulatedClock()
+class Pressing(SimulatedClock):
+    """A clock in whose n-th pause somebody presses Ctrl-C."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.left = n
+        self.press = lambda: None
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self.left -= 1
+        if self.left == 0:
+            self.press()
+
+
+def test_an_interrupted_trial_is_left_open_to_be_asked_again(tmp_path: Path) -> None:
+    clock = Pressing(2)
     session, journal = open_session(tmp_path, clock=clock, budget_s=120)
+    driver = InlineDriver(session, FakeRunner(WORLDS["good"], clock))
 
-    class Interrupting(FakeRunner):
-        def run(self, assignment):
-            if assignment.trial == 1:
-                session.stop("interrupted")
-                driver.interrupt()
-            for ended in super().run(assignment):
-                yield ended
+    def press() -> None:
+        session.stop("interrupted")
+        driver.interrupt()
 
-    driver = InlineDriver(session, Interrupting(WORLDS["good"], clock))
+    clock.press = press
     driver.run()
     study = session.close()
-    assert study.stopped == "interrupted"
-    assert [trial.number for trial in study.trials] == [0, 1]
+    kinds = [entry.kind for entry in journal.entries()]
     journal.close()
+    assert study.stopped == "interrupted"
+    assert [(t.number, t.attempt, t.state) for t in study.trials] == [
+        (0, 1, TrialState.TOLD),
+        (1, 2, TrialState.ASKED),
+    ]
+    assert kinds[-2:] == ["requeued", "stopped"]

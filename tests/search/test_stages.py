@@ -224,7 +224,7 @@ def test_what_changes_the_training_gets_at_most_a_quarter_of_the_search() -> Non
     study = simulate(Staged(), family("compute-bound", 0), spec(seconds=1800))
     told = study.told(*SCREENS)
     bold = sum(t.seconds for t in told if SPACE.effect(t.config) is Effect.TRAINING)
-    assert 0 < bold <= 0.26 * sum(t.seconds for t in told)
+    assert 0 < bold <= 0.25 * 1800
 
 
 def test_compiling_is_left_out_where_the_budget_cannot_pay_for_it() -> None:
