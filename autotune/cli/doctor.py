@@ -191,8 +191,8 @@ def _ray_auth() -> Finding:
 
 def mlflow_store(tracking_uri: str) -> Finding:
     """Whether the store can be reached; MLflow itself is not imported."""
-    from autotune.store.paths import default_tracking_uri
     from autotune.core.redact import redact
+    from autotune.store.paths import default_tracking_uri
 
     uri = tracking_uri or default_tracking_uri()
     shown = redact(uri)

@@ -21,6 +21,7 @@ from autotune.cli.show import show
 from autotune.cli.spaces import spaces
 from autotune.cli.spec import version
 from autotune.cli.sync import sync
+from autotune.cli.ui import ui
 from autotune.errors import EXIT_INTERRUPTED, AutotuneError
 
 INTERNAL_ERROR = AutotuneError.exit_code
@@ -59,6 +60,7 @@ app.command("show")(show)
 app.command("inspect")(inspect)
 app.command("doctor")(doctor)
 app.command("sync")(sync)
+app.command("ui")(ui)
 app.add_typer(spaces, name="spaces")
 
 
@@ -125,8 +127,8 @@ def _kept(text: str) -> str:
     """Put a traceback into the driver's log and say where; silence where nothing can be written."""
     logging.getLogger("autotune").error("uncaught: %s", text)
     try:
-        from autotune.store.paths import home
         from autotune.core.redact import redact
+        from autotune.store.paths import home
 
         folder = home()
         folder.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,6 @@ from autotune.core.study import Study
 from autotune.core.trial import Stage, Trial
 from autotune.errors import AutotuneError
 
-
 ALIKE_CORES = 0.35
 """Two runs had the same machine if what others used of it differs by at most this many cores; idle
 machines were seen at 0.03 to 0.1, one busy neighbour at 1.0."""

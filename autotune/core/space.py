@@ -76,7 +76,7 @@ class SearchSpace:
     def contains(self, config: Config) -> bool:
         """Whether the config is complete and every value is one of its dimension's."""
         known = all(
-            knob in self.dimensions and value in self.dimensions[knob].values or knob in self.fixed
+            (knob in self.dimensions and value in self.dimensions[knob].values) or knob in self.fixed
             for knob, value in config.items()
         )
         return known and self.complete(config) == config

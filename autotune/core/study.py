@@ -119,9 +119,7 @@ class Study:
 
     def told(self, *stages: Stage) -> Sequence[Trial]:
         """Trials that have an outcome, of these stages or of all."""
-        return [
-            t for t in self.trials if t.state is TrialState.TOLD and (not stages or t.stage in stages)
-        ]
+        return [t for t in self.trials if t.state is TrialState.TOLD and (not stages or t.stage in stages)]
 
     def of(self, config: Config, *stages: Stage) -> Sequence[Trial]:
         """Told trials of one config."""

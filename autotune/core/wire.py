@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -21,7 +22,18 @@ from autotune.core.config import Config
 
 SCHEMA_VERSION = 1
 
-_MODULES = ("change", "effect", "facts", "measurement", "objective", "space", "study", "trial", "pick", "stats")
+_MODULES = (
+    "change",
+    "effect",
+    "facts",
+    "measurement",
+    "objective",
+    "space",
+    "study",
+    "trial",
+    "pick",
+    "stats",
+)
 
 T = TypeVar("T")
 
@@ -46,7 +58,7 @@ def to_wire(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
-        return value if value == value and abs(value) != float("inf") else {"_": "float", "v": repr(value)}
+        return value if math.isfinite(value) else {"_": "float", "v": repr(value)}
     message = f"{type(value).__name__} has no place on the wire"
     raise TypeError(message)
 

@@ -56,7 +56,8 @@ def exit_code(study: Study, found: Answer) -> int:
         return EXIT_STOPPED
     bound = study.spec.max_memory_bytes
     if bound is not None and not found.is_better and (found.baseline_peak_bytes or 0) > bound:
-        message = f"no configuration fits into {bound / 2**30:.2f} GiB, not even {Path(study.spec.script).name} as it is"
+        script = Path(study.spec.script).name
+        message = f"no configuration fits into {bound / 2**30:.2f} GiB, not even {script} as it is"
         raise NothingFeasible(message, hint="raise --max-memory")
     return EXIT_YES if found.is_better else EXIT_NO
 
@@ -76,7 +77,9 @@ def why_nothing(study: Study) -> AutotuneError:
         return ScriptError(f"{script} was run, and nothing in it could be measured", hint=_hint_for(None))
     tail = str(failed.failure.evidence.get("log_tail", ""))
     if failed.failure.kind is FailureKind.DISK:
-        return StoreError(failed.failure.message, hint="free some space, then: autotune resume " + study.spec.label)
+        return StoreError(
+            failed.failure.message, hint="free some space, then: autotune resume " + study.spec.label
+        )
     message = f"{script} fails without any change of ours: {failed.failure.message}"
     return ScriptError(message + (f"\n{tail}" if tail else ""), hint=_hint_for(failed))
 

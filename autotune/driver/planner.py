@@ -127,6 +127,9 @@ def clipped(trial: Trial, deadline_s: float) -> Trial:
     return replace(
         trial,
         fidelity=replace(
-            fidelity, deadline_s=deadline_s, setup_s=min(fidelity.setup_s, deadline_s), loss_samples=fidelity.loss_samples
+            fidelity,
+            deadline_s=deadline_s,
+            setup_s=min(fidelity.setup_s, deadline_s),
+            loss_samples=fidelity.loss_samples,
         ),
     )

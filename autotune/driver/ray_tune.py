@@ -89,7 +89,10 @@ class SessionSearcher(Searcher):
         self.started = threading.Event()
         self.breaking = _Breaking()
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+    # Tune itself compares with FINISHED, a word, which its own annotation leaves out.
+    def suggest(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, trial_id: str
+    ) -> dict[str, Any] | str | None:
         """The next assignment; None while there is none, FINISHED when there will be none."""
         with self.breaking:
             assignment = self._session.ask()
@@ -211,7 +214,9 @@ class RayDriver:
             where = self._address or "a local Ray"
             message = f"{where} could not be reached: {str(error).splitlines()[0] if str(error) else error!r}"
             mode = os.environ.get("RAY_AUTH_MODE", "unset")
-            hint = f"RAY_AUTH_MODE is {mode} on this side; the cluster's must be the same. Or: --driver inline"
+            hint = (
+                f"RAY_AUTH_MODE is {mode} on this side; the cluster's must be the same. Or: --driver inline"
+            )
             raise RayUnavailable(message, hint=hint) from error
 
     def _start_local(self) -> None:
@@ -304,7 +309,7 @@ class _Quiet:
         logging.getLogger("ray").setLevel(logging.ERROR)
         logging.getLogger("ray.tune").setLevel(logging.ERROR)
         self._stdout = sys.stdout
-        self._null = open(os.devnull, "w", encoding="utf-8")
+        self._null = Path(os.devnull).open("w", encoding="utf-8")
         sys.stdout = self._null
 
     def __exit__(self, *_: object) -> None:

@@ -273,7 +273,11 @@ class Session:
 
     def _judge_baseline(self, trial: Trial) -> None:
         if trial.stage is not Stage.BASELINE or trial.failure is None:
-            if trial.stage is Stage.BASELINE and self._study.facts is not None and self._study.facts.run is None:
+            if (
+                trial.stage is Stage.BASELINE
+                and self._study.facts is not None
+                and self._study.facts.run is None
+            ):
                 self.stop("no_baseline")
             return
         if not any(t.measurement for t in self._study.baseline):
@@ -310,7 +314,11 @@ class Session:
     def _dead_flag(self, trial: Trial, ended: Ended) -> str:
         """The knob whose option of the script did not act although another way is open, or ""."""
         facts, failure = self._study.facts, ended.outcome
-        if facts is None or not isinstance(failure, Failure) or failure.kind is not FailureKind.CONFIG_REJECTED:
+        if (
+            facts is None
+            or not isinstance(failure, Failure)
+            or failure.kind is not FailureKind.CONFIG_REJECTED
+        ):
             return ""
         knob, how = str(failure.evidence.get("knob", "")), str(failure.evidence.get("how", ""))
         known = dead_ways(self._study)
@@ -334,7 +342,9 @@ class Session:
         self._study = self._study.with_trial(again)
         if not self._stopping:
             self._waiting.append(again)
-        self._tell_listeners(lambda listener: listener.note(self.study, f"trial {trial.number} again: {reason}"))
+        self._tell_listeners(
+            lambda listener: listener.note(self.study, f"trial {trial.number} again: {reason}")
+        )
 
     def _append(self, kind: str, key: str, data: Mapping[str, object], **shown: str) -> None:
         wired: dict[str, object] = to_wire(data)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from autotune.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
     from types import FrameType
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ SCHEDULER_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 @contextmanager
-def polite_ending(stop: Callable[[str], None]) -> Iterator[None]:
+def polite_ending(stop: Callable[[str], None]) -> Generator[None, None, None]:
     """Within it, the first Ctrl-C or scheduler's signal calls `stop`, the second Ctrl-C ends at once.
 
     Ending at once leaves the running trial to its guard, which sees our death and cleans up.
@@ -35,14 +35,14 @@ def polite_ending(stop: Callable[[str], None]) -> Iterator[None]:
         return
     presses = 0
 
-    def interrupted(number: int, frame: FrameType | None) -> None:
+    def interrupted(_number: int, _frame: FrameType | None) -> None:
         nonlocal presses
         presses += 1
         if presses > 1:
             os._exit(EXIT_INTERRUPTED)
         stop("interrupted")
 
-    def scheduled(number: int, frame: FrameType | None) -> None:
+    def scheduled(number: int, _frame: FrameType | None) -> None:
         log.info("stopped by signal %d", number)
         stop("signal")
 

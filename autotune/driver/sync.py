@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from autotune.core.redact import is_incomplete, redact, restore
 from autotune.errors import AutotuneError, StoreError
 from autotune.report.mlflow import MlflowSink, Refused, absolute_uri
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.outbox import MLFLOW, OutboxRow
 from autotune.store.paths import default_artifact_root, default_tracking_uri
-from autotune.core.redact import is_incomplete, redact, restore
 
 if TYPE_CHECKING:
     from autotune.core.facts import Facts
@@ -269,6 +269,25 @@ def sync_study(
         syncer = Syncer(journal, lambda: study, made, idle_s=0.05)
         syncer.start()
         return syncer.flush(deadline_s)
+
+
+def study_paths(path: Path) -> tuple[str, dict[str, str]]:
+    """Where a study lies in MLflow.
+
+    Args:
+        path: The study's directory.
+
+    Returns:
+        The tracking address, and name -> path below any server that serves it, best first.
+
+    Raises:
+        TrackerUnavailable: The store cannot be reached.
+        StoreError: The journal cannot be read.
+    """
+    study = fold(Journal.read(path / "journal.db").entries())
+    uri = absolute_uri(restore(study.spec.tracking_uri), study.spec.cwd)
+    made = mlflow_sink(uri, study.spec.experiment)
+    return made.tracking_uri, made.find(study)
 
 
 def _build(spec: StudySpec, facts: Facts) -> tuple[SearchSpace, dict[str, str]]:

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from autotune.core.pick import Answer
     from autotune.core.space import SearchSpace
     from autotune.core.study import Study, StudySpec
-    from autotune.knobs.base import Knob
     from autotune.report.listener import Listener
     from autotune.store.journal import Entry
 
@@ -291,7 +290,7 @@ class _Search:
     def _changes_of(self, study: Study) -> Callable[[Config], Sequence[Change]]:
         facts = study.facts
         if facts is None:
-            return lambda config: ()
+            return lambda _config: ()
         return lambda config: self._planner.changes(config, facts, dead_ways(study))[0]
 
     def _append_opened(self) -> None:

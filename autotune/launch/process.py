@@ -9,8 +9,8 @@ import select
 import shutil
 import signal
 import subprocess
-import tempfile
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -290,7 +290,11 @@ class _Running:
                     pass_fds=[read_fd],
                     start_new_session=True,
                     cwd="/",
-                    env={"PATH": os.defpath, "LANG": "C.UTF-8", "AUTOTUNE_GUARD": self.prepared.assignment.uid},
+                    env={
+                        "PATH": os.defpath,
+                        "LANG": "C.UTF-8",
+                        "AUTOTUNE_GUARD": self.prepared.assignment.uid,
+                    },
                 )
         finally:
             os.close(read_fd)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 # At run time too: an `Ended` crosses a process border, and the wire reads its hints.
-from autotune.core.facts import RunFacts
-from autotune.core.trial import Outcome
+from autotune.core.facts import RunFacts  # noqa: TC001 - read at run time, see above
+from autotune.core.trial import Outcome  # noqa: TC001 - the same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -181,6 +181,25 @@ class MlflowSink:
             paths["charts"] = f"{paths['table']}&compareRunsMode=CHART"
         return paths
 
+    def find(self, study: Study) -> dict[str, str]:
+        """The paths of a study that was logged before; nothing is written.
+
+        Raises:
+            TrackerUnavailable: The store cannot be reached.
+        """
+        self.open()
+        with _border(self.tracking_uri):
+            name = self._experiment or f"autotune/{Path(study.spec.script).stem}"
+            experiment = self._client.get_experiment_by_name(name)
+            if experiment is None:
+                return {}
+            self._experiment_id = str(experiment.experiment_id)
+            self._view_id = self._view_id_of(study)
+            self._has_view = f"mlflow.sharedViewState.{self._view_id}" in experiment.tags
+            found = self._search(study, "study")
+        self._parent = found[0].info.run_id if found else ""
+        return self.paths()
+
     # -- the three operations -----------------------------------------------------------------
 
     def _study_began(self, study: Study, answer: Answer | None) -> None:

@@ -32,11 +32,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.clock import Clock, SystemClock
+from autotune.core.redact import redact_data
 from autotune.core.wire import to_wire
 from autotune.errors import DiskFull, JournalDamaged, StoreError, StudyLocked, StudyNotFound
 from autotune.store.outbox import OutboxRow
 from autotune.store.paths import BALLAST_FILE, JOURNAL_FILE, LOCK_FILE
-from autotune.core.redact import redact_data
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence

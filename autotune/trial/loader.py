@@ -268,6 +268,8 @@ class Loader:
         def reset(this: Any, *args: Any, **kwargs: Any) -> None:
             original_reset(this, *args, **kwargs)
             record = getattr(this, "_autotune_record", None)
+            if record is not None and state.active:
+                self._workers(record)  # a short epoch is over before anybody asks
             if record is not None and record.confirmed:
                 state.mark |= LOADER
 

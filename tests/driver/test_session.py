@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from session_fakes import RUN_FACTS, Listed, PlainPlanner, facts, measurement, spec
 
 from autotune.clock import SimulatedClock
 from autotune.core.config import Config
@@ -21,14 +22,14 @@ from autotune.launch.runner import Ended
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 
-from session_fakes import RUN_FACTS, Listed, PlainPlanner, facts, measurement, spec
-
 MakeSession = Callable[..., Session]
 
 
 @pytest.fixture
 def make_session(tmp_path: Path) -> MakeSession:
-    def make(configs: Sequence[Config], *, budget_s: float = 300.0, planner: PlainPlanner | None = None) -> Session:
+    def make(
+        configs: Sequence[Config], *, budget_s: float = 300.0, planner: PlainPlanner | None = None
+    ) -> Session:
         return Session(
             journal=Journal.create(tmp_path / "journal.db"),
             study=Study(spec=spec(budget_s), facts=facts()),
@@ -105,7 +106,9 @@ def test_an_out_of_memory_is_never_repeated(make_session: MakeSession) -> None:
     assert tell_next(session, measurement()) == 2
 
 
-def test_an_option_of_the_script_that_does_not_act_is_replaced_by_another_way(make_session: MakeSession) -> None:
+def test_an_option_of_the_script_that_does_not_act_is_replaced_by_another_way(
+    make_session: MakeSession,
+) -> None:
     session = make_session([Config(), Config({"workers": 1})])
     tell_next(session, measurement())
     tell_next(session, failure(FailureKind.CONFIG_REJECTED, knob="workers", how="flag"))
@@ -195,7 +198,9 @@ def test_any_prefix_of_the_journal_folds_to_a_study_that_can_go_on(
         if (assignment := session.ask()) is None:
             break
         session.start(assignment)
-        outcome = measurement() if word == "ok" else failure(FailureKind.named(word), knob="workers", how="flag")
+        outcome = (
+            measurement() if word == "ok" else failure(FailureKind.named(word), knob="workers", how="flag")
+        )
         session.tell(assignment.uid, Ended(trial=assignment.trial, outcome=outcome, seconds=1.0))
     entries = list(journal.entries())
     full = fold(entries, build=planner.space)

@@ -12,7 +12,7 @@ from study_fakes import BEST, changes_of, facts, good_answer, no_answer, pick, r
 from autotune.core.change import Keyword
 from autotune.core.measurement import Estimate
 from autotune.errors import UsageError
-from autotune.export import best_config, files
+from autotune.export import files, write
 from autotune.export.best_config import (
     BestConfig,
     build_best,
@@ -131,7 +131,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 def test_text_that_does_not_read_back_as_meant_is_not_written(tmp_path, monkeypatch):
     path = tmp_path / "best.yaml"
     other = built(spec=spec(label="another"))
-    monkeypatch.setattr(best_config, "parse", lambda text, source: other)
+    monkeypatch.setattr(write, "parse", lambda text, source: other)
     with pytest.raises(UsageError, match="read back"):
         save(path, built())
     assert not path.exists()

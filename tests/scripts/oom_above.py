@@ -1,6 +1,6 @@
 """Runs out of memory above 64 samples per batch: what it keeps grows with the batch.
 
-With `--limit-mib 0` it stops at nothing by itself.
+With `--limit-mib 0` it stops at nothing by itself; `--large-mib` is taken per sample above 64.
 """
 
 import argparse
@@ -14,7 +14,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=1000)
-    parser.add_argument("--keep-mib", type=int, default=1)
+    parser.add_argument("--large-mib", type=int, default=1)
     parser.add_argument("--limit-mib", type=int, default=64)
     args = parser.parse_args()
 
@@ -28,7 +28,8 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for _ in range(args.epochs):
         for inputs, targets in loader:
-            kept = len(inputs) * args.keep_mib * 2**20  # what a large model would keep for the backward pass
+            large = len(inputs) > 64
+            kept = len(inputs) * (args.large_mib if large else 1) * 2**20  # as if for the backward pass
             if 0 < args.limit_mib * 2**20 < kept:
                 raise MemoryError(f"cannot allocate {kept} bytes, limit {args.limit_mib} MiB")
             activations = bytearray(kept)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from autotune.clock import SimulatedClock
 from autotune.core.config import Config
 from autotune.core.facts import Facts, HostFacts, RunFacts, ScriptFacts
 from autotune.core.measurement import Estimate, Measurement, Memory
@@ -91,7 +90,9 @@ class PlainPlanner:
 
     def assign(self, study: Study, trial: Trial) -> Assignment | Failure:
         if set(trial.config) & self.dead_knobs:
-            return Failure(kind=FailureKind.CONFIG_REJECTED, message="no way", evidence={"knob": "x", "how": "none"})
+            return Failure(
+                kind=FailureKind.CONFIG_REJECTED, message="no way", evidence={"knob": "x", "how": "none"}
+            )
         launch = Launch(command=("python",), script="s", argv=(), python="python", cwd="/", env={})
         segment = Segment(trial=trial.number, config=trial.config, fidelity=trial.fidelity)
         return Assignment(

@@ -57,7 +57,7 @@ class Ran:
         return None if seen is None else seen.facts
 
     def reading(self, knob: str) -> Any:
-        readings = (self.closed or self.broke).readings  # pyright: ignore
+        readings = (self.closed or self.broke).readings  # pyright: ignore[reportOptionalMemberAccess]
         return next(r for r in readings if r.knob == knob)
 
     @property

@@ -57,7 +57,8 @@ def test_accumulation_equals_the_full_batch(run: Callable[..., Any], reduction: 
     assert full.facts.scheduler_per_step
     for factor in (2, 4) if reduction == "mean" else (4,):
         parts = run(text, changes=[keyword("batch_size", 64 // factor), patch("accumulation", factor)])
-        assert parts.faults == "" and parts.done.why == "script_end", parts.err
+        assert parts.faults == ""
+        assert parts.done.why == "script_end", parts.err
         assert parts.told["weights"] == pytest.approx(full.told["weights"], rel=2e-4, abs=2e-5)
         assert parts.told["rate"] == pytest.approx(full.told["rate"])
         assert [r.samples for r in parts.rows] == [r.samples for r in full.rows]
@@ -125,7 +126,8 @@ def test_numeric_and_loader_knobs_are_applied_and_read_back_on_the_training_load
         keyword("persistent_workers", True, facts.loader.site),
     ]
     ran = run(CONV.replace("STEPS", "20"), changes=changes, sites=[facts.loader.site])
-    assert ran.faults == "" and ran.done.why == "script_end", (ran.err, ran.broke)
+    assert ran.faults == ""
+    assert ran.done.why == "script_end", (ran.err, ran.broke)
     assert ran.told["outs"] == ["torch.float32"]
     assert set(ran.told["sizes"]) == {16}
     assert set(ran.told["evals"]) == {8}

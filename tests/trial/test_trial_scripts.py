@@ -132,7 +132,8 @@ told(weights=weights(model))
 @pytest.mark.parametrize("kind", ["lbfgs", "manual", "autocast", "scaler", "own"])
 def test_other_kinds_of_loop_are_counted_and_left_bit_equal(run: Callable[..., Any], kind: str) -> None:
     ran = run(ODD, argv=[kind])
-    assert ran.faults == "" and ran.done.why == "script_end", ran.err
+    assert ran.faults == ""
+    assert ran.done.why == "script_end", ran.err
     facts = ran.facts
     if kind == "lbfgs":
         assert ran.done.steps == 7
@@ -269,7 +270,8 @@ for epoch in range(2):
     seen |= {len(x) for (x,) in test}
 import copy, io
 torch.save(model, io.BytesIO()); copy.deepcopy(model)
-told(first=sorted(first), seen=sorted(seen), keys=list(model.state_dict()), slot="_compiled_call_impl" in copy.copy(model).__dict__)
+told(first=sorted(first), seen=sorted(seen), keys=list(model.state_dict()),
+     slot="_compiled_call_impl" in copy.copy(model).__dict__)
 """
 )
 

@@ -63,12 +63,12 @@ def test_callbacks_fire_once_a_body_has_run_and_loaders_are_left_as_they_were(
     hooks.on("awaited_one", lambda module: seen.append((module, module.value)))
     hooks.on("broken_one", lambda module: seen.append((module, None)))
     try:
-        import awaited_one  # pyright: ignore
+        import awaited_one  # pyright: ignore[reportMissingImports]
 
         assert seen == [(awaited_one, 1)]
         assert "exec_module" not in vars(awaited_one.__loader__)
         with pytest.raises(ValueError, match="on purpose"):
-            import broken_one  # pyright: ignore # noqa: F401
+            import broken_one  # pyright: ignore[reportMissingImports]  # noqa: F401 - importing it is the test
         assert len(seen) == 1
         hooks.on("awaited_one", lambda module: seen.append((module, 2)))
         assert seen[-1] == (awaited_one, 2)
@@ -121,18 +121,26 @@ from autotune.protocol.plan import Plan
 from autotune.trial.install import Session
 from torch.utils.data import dataloader
 from torch.optim import lr_scheduler
-warm = nn.Linear(2, 1); o = torch.optim.AdamW(warm.parameters()); warm(torch.ones(1, 2)).sum().backward(); o.step()
-owners = [torch, torch.nn.Module, torch.Tensor, torch.autograd, torch.optim.Optimizer, torch.optim.Adam, torch.optim.AdamW,
-          torch.optim.SGD, torch.optim.Adagrad, torch.nn.functional, torch.nn.utils, sys.modules["torch.nn.utils.clip_grad"],
-          DataLoader, dataloader._BaseDataLoaderIter, lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau,
-          torch.amp.GradScaler, torch.amp.autocast_mode.autocast, torch.random, torch.cuda, random, numpy.random]
+warm = nn.Linear(2, 1)
+o = torch.optim.AdamW(warm.parameters())
+warm(torch.ones(1, 2)).sum().backward()
+o.step()
+owners = [torch, torch.nn.Module, torch.Tensor, torch.autograd, torch.optim.Optimizer,
+          torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad, torch.nn.functional,
+          torch.nn.utils, sys.modules["torch.nn.utils.clip_grad"], DataLoader,
+          dataloader._BaseDataLoaderIter, lr_scheduler.LRScheduler,
+          lr_scheduler.ReduceLROnPlateau, torch.amp.GradScaler,
+          torch.amp.autocast_mode.autocast, torch.random, torch.cuda, random, numpy.random]
 def snapshot(): return [dict(vars(o)) for o in owners]
 before, threads = snapshot(), torch.get_num_threads()
-loader = lambda name, value: Change(knob=name, value=value, spelling=Keyword("torch.utils.data.DataLoader", name))
+def loader(name, value):
+    return Change(knob=name, value=value, spelling=Keyword("torch.utils.data.DataLoader", name))
 plan = Plan(nonce="n", script=__file__, argv=(), events_path="", trial_dir="", changes=(
     loader("batch_size", 4), Change(knob="precision", value="bf16", spelling=Patch()),
-    Change(knob="threads", value=2, spelling=Patch()), Change(knob="fused_optimizer", value=True, spelling=Patch()),
-    Change(knob="accumulation", value=2, spelling=Patch()), Change(knob="channels_last", value=True, spelling=Patch())))
+    Change(knob="threads", value=2, spelling=Patch()),
+    Change(knob="fused_optimizer", value=True, spelling=Patch()),
+    Change(knob="accumulation", value=2, spelling=Patch()),
+    Change(knob="channels_last", value=True, spelling=Patch())))
 session = Session(plan, None)
 session.begin()
 patched = sum(a[k] is not b.get(k) for a, b in zip(snapshot(), before) for k in a)
@@ -144,8 +152,10 @@ for (x,) in DataLoader(TensorDataset(torch.randn(8, 2)), batch_size=8):
     model(x).sum().backward(); opt.step()
 session.patches.undo_all()
 after = snapshot()
-changed = [(str(o), k) for o, a, b in zip(owners, after, before) for k in set(a) | set(b) if a.get(k) is not b.get(k)]
-told(patched=patched, changed=[c for c in changed if c[1] not in ("__warningregistry__", "__doc__")], hooked=bool(Mine.step.hooked),
+changed = [(str(o), k) for o, a, b in zip(owners, after, before)
+           for k in set(a) | set(b) if a.get(k) is not b.get(k)]
+told(patched=patched, changed=[c for c in changed if c[1] not in ("__warningregistry__", "__doc__")],
+     hooked=bool(Mine.step.hooked),
      plain=not hasattr(Mine.step, "_autotune_plain"), slot="_compiled_call_impl" in model.__dict__,
      faults=sorted(session.faults.off), threads=torch.get_num_threads() == threads)
 """

@@ -1,0 +1,121 @@
+"""`autotune ui`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from autotune.errors import BackendError
+
+QUIET = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+}
+"""No telemetry, and none of the background workers that only serve jobs of the GenAI pages."""
+
+START_S = 180.0
+"""MLflow's server took 75 s to answer on a machine with a load of 18."""
+
+
+def ui(
+    study: Annotated[
+        str | None, typer.Argument(help="Label, id, or the beginning of one; else the latest.")
+    ] = None,
+    *,
+    port: Annotated[int, typer.Option(help="Of the server; 0 takes a free one.")] = 0,
+    open_it: Annotated[bool, typer.Option("--open/--no-open", help="Open the answer in a browser.")] = True,
+) -> int:
+    """Show a study in the MLflow UI, on this machine only, until Ctrl-C."""
+    import sys
+
+    from autotune.driver.sync import study_paths
+    from autotune.store.paths import find_study
+
+    print("reading MLflow's store ...", file=sys.stderr)
+    uri, paths = study_paths(find_study(study))
+    if not paths:
+        message = "MLflow holds nothing of this study"
+        raise BackendError(message, hint="send it: autotune sync")
+    if uri.startswith(("http://", "https://")):
+        _show(uri.rstrip("/"), paths, open_it=open_it)
+        return 0
+    return _serve(uri, port or _free_port(), paths, open_it=open_it)
+
+
+def _serve(uri: str, port: int, paths: dict[str, str], *, open_it: bool) -> int:
+    import os
+    import signal
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    environment = {**QUIET, **os.environ}
+    server = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    # Ended by anybody, this process takes the server with it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        _wait(server, port)
+        _show(f"http://127.0.0.1:{port}", paths, open_it=open_it)
+        print("Ctrl-C ends it", file=sys.stderr)
+        return server.wait()
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        _end(server)
+
+
+def _wait(server: object, port: int) -> None:
+    import subprocess
+    import time
+    import urllib.error
+    import urllib.request
+
+    assert isinstance(server, subprocess.Popen)
+    until = time.monotonic() + START_S
+    while time.monotonic() < until:
+        if server.poll() is not None:
+            message = f"MLflow's server ended with code {server.returncode}"
+            raise BackendError(message, hint=f"is port {port} in use? choose another: --port")
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.3)
+    raise BackendError(f"MLflow's server did not answer within {START_S:.0f} s", hint="try again: autotune ui")
+
+
+def _show(base: str, paths: dict[str, str], *, open_it: bool) -> None:
+    for name, path in paths.items():
+        print(f"{name:<8}{base}{path}", flush=True)
+    if open_it:
+        import webbrowser
+
+        webbrowser.open(base + paths["answer"])
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _end(server: object) -> None:
+    import os
+    import signal
+    import subprocess
+
+    assert isinstance(server, subprocess.Popen)
+    if server.poll() is None:
+        os.killpg(server.pid, signal.SIGTERM)
+        try:
+            server.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait(10)

@@ -1,0 +1,85 @@
+"""What Ctrl-C and a scheduler's signals do, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from autotune.driver.signals import polite_ending
+
+WAITING = """
+import sys, threading
+from autotune.driver.signals import polite_ending
+ended = threading.Event()
+def stop(why):
+    print(why, flush=True)
+    {then}
+with polite_ending(stop):
+    print("ready", flush=True)
+    ended.wait(60)
+print("after", flush=True)
+"""
+
+
+def started(then: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITING.format(then=then)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [
+        (signal.SIGINT, "interrupted"),
+        (signal.SIGTERM, "signal"),
+        (signal.SIGUSR1, "signal"),
+        (signal.SIGHUP, "signal"),
+    ],
+)
+def test_the_first_signal_asks_to_stop_and_lets_it_end_by_itself(number: int, why: str) -> None:
+    process = started("ended.set()")
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=20)
+    assert out == f"{why}\nafter\n"
+    assert process.returncode == 0
+
+
+def test_the_second_ctrl_c_ends_at_once_with_130() -> None:
+    process = started("pass")
+    assert process.stdout is not None
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "interrupted\n"
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (130, "")
+
+
+def test_a_repeated_signal_is_told_again_and_handlers_are_put_back() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    told: list[str] = []
+    with polite_ending(told.append):
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert told == ["signal", "signal"]
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_in_another_thread_nothing_is_touched() -> None:
+    before, inside = signal.getsignal(signal.SIGINT), []
+
+    def run() -> None:
+        with polite_ending(lambda why: None):
+            inside.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert inside == [before]

@@ -1,0 +1,118 @@
+"""The command as a person starts it, in a folder and with a home of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+
+class Ended:
+    """One finished command: exit code, both streams, wall time."""
+
+    def __init__(self, code: int, out: str, err: str, seconds: float, folder: Path) -> None:
+        self.exit, self.out, self.err, self.seconds, self.folder = code, out, err, seconds, folder
+
+    @property
+    def report(self) -> dict[str, Any]:
+        return json.loads(self.out)
+
+    @property
+    def best(self) -> dict[str, Any]:
+        return yaml.safe_load((self.folder / "best.yaml").read_text())
+
+    def __repr__(self) -> str:
+        return f"exit {self.exit} after {self.seconds:.0f} s\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+
+
+class Place:
+    """A user's folder, and a home that lies outside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "user"
+        self.home = folder / "home"
+        self.folder.mkdir()
+
+    @property
+    def environ(self) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("AUTOTUNE_", "MLFLOW_"))}
+        return {**kept, "AUTOTUNE_HOME": str(self.home), "MLFLOW_DISABLE_TELEMETRY": "true"}
+
+    def script(self, name: str) -> None:
+        shutil.copy(SCRIPTS / name, self.folder / name)
+
+    def run(self, *words: str, timeout_s: float = 330) -> Ended:
+        began = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-m", "autotune", *words],
+            cwd=self.folder,
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=timeout_s,
+        )
+        return Ended(done.returncode, done.stdout, done.stderr, time.monotonic() - began, self.folder)
+
+    def search(self, name: str, *words: str, driver: str = "inline", budget: str = "4m") -> Ended:
+        """Search on one of the small scripts; a word `--` begins the script's own arguments."""
+        self.script(name)
+        return self.run("search", "--script", name, "--driver", driver, "--budget", budget, *words)
+
+    def begin(self, name: str, *words: str, driver: str = "inline") -> subprocess.Popen[str]:
+        """Start a search and leave it running."""
+        self.script(name)
+        line = ["search", "--script", name, "--driver", driver, *words]
+        return subprocess.Popen(
+            [sys.executable, "-m", "autotune", *line],
+            cwd=self.folder,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def show(self) -> dict[str, Any]:
+        """The latest study by its own record."""
+        shown = self.run("show", "--json")
+        assert shown.exit == 0, shown
+        return shown.report
+
+    def journal(self) -> list[Any]:
+        """The journal's entries, also of a search that lives."""
+        from autotune.store.journal import Journal
+
+        paths = list(self.home.glob("studies/*/journal.db"))
+        return list(Journal.read(paths[0]).entries()) if paths else []
+
+    def wait_for_told(self, at_least: int, limit_s: float = 120) -> list[int]:
+        """Numbers of the finished trials, as soon as there are enough."""
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline:
+            told = [entry.data["number"] for entry in self.journal() if entry.kind == "told"]
+            if len(told) >= at_least:
+                return told
+            time.sleep(0.3)
+        pytest.fail(f"fewer than {at_least} finished trials after {limit_s} s")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def lasting_place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """For a search that several tests look at."""
+    return Place(tmp_path_factory.mktemp("lasting"))

@@ -1,0 +1,57 @@
+"""Searches that are stopped from outside: answer so far, exit code, and going on without loss."""
+
+import signal
+import sqlite3
+import time
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.mlflow, pytest.mark.timeout(300)]
+
+LONG = ("--budget", "10m", "--knob", "fused_optimizer", "--trials", "3")
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "why"),
+    [(signal.SIGINT, 130, "interrupted"), pytest.param(signal.SIGTERM, 75, "signal", marks=pytest.mark.slow)],
+)
+def test_a_signal_ends_it_soon_with_the_answer_so_far_and_it_goes_on(place, number, code, why):
+    process = place.begin("slow_loader.py", *LONG)
+    try:
+        place.wait_for_told(1)
+        time.sleep(1.0)  # into the second trial
+        process.send_signal(number)
+        out, err = process.communicate(timeout=40)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+    assert "autotune resume" in out
+    assert (place.folder / "best.yaml").exists()
+    assert place.show()["stopped"] == why
+    resumed = place.run("resume", "--json")
+    assert resumed.exit == 1, resumed
+    told = [entry.data["number"] for entry in place.journal() if entry.kind == "told"]
+    assert told == [0, 1, 2]
+
+
+def test_after_a_kill_nothing_that_ended_is_lost_or_run_again(place):
+    process = place.begin("slow_loader.py", *LONG, "--json")
+    try:
+        before = place.wait_for_told(2)
+    finally:
+        process.kill()
+        process.wait()
+    resumed = place.run("resume", "--json")
+    assert resumed.exit == 1, resumed
+    entries = place.journal()
+    told = [entry.data["number"] for entry in entries if entry.kind == "told"]
+    assert told == [0, 1, 2]
+    assert told[: len(before)] == before
+    asked = [entry.data["trial"]["number"] for entry in entries if entry.kind == "asked"]
+    assert all(asked.count(number) == 1 for number in before)
+    assert [entry.kind for entry in entries].count("opened") == 2
+    with sqlite3.connect(place.home / "mlflow.db") as store:
+        (runs,) = store.execute("select count(*) from runs").fetchone()
+    assert runs == 1 + 3

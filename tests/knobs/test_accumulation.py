@@ -1,0 +1,69 @@
+"""`accumulation`: the contract, the facts that refuse it, and what is its own."""
+
+from dataclasses import replace
+
+import pytest
+from knob_facts import loader, model, optimizer, run
+
+from autotune.core.change import Patch
+from autotune.core.effect import Effect
+from autotune.core.facts import ScriptFlag
+from autotune.knobs.accumulation import Accumulation
+from autotune.testing.knobs import SCRIPT, KnobContract, facts
+
+KNOB = Accumulation()
+
+
+class TestAccumulation(KnobContract):
+    knob = KNOB
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (facts(run=optimizer(count=2)), "2 optimizers step"),
+        (facts(run=optimizer(closure=True)), "closure"),
+        (facts(run=run(optimizer=None)), "No optimizer was seen"),
+        (facts(run=run(explicit_backward_gradient=True)), "its own gradient"),
+        (facts(run=run(backward_per_step=3.0)), "3 backward passes per step"),
+        (facts(run=run(backward_per_step=0.0)), "No backward pass"),
+        (facts(run=run(own_accumulation=True)), "accumulates by itself"),
+        (facts(run=loader(custom_batch_sampler=True)), "not under our control"),
+        (facts(run=run(loader=None)), "not under our control"),
+        (facts(run=run(zero_grad_seen=False)), "No zero_grad"),
+        (facts(run=run(reduction="unknown")), "reduced over the batch"),
+        (facts(run=run(owners=("lightning",))), "belongs to lightning"),
+        (facts(run=run(own_scaler=True)), "gradient scaler"),
+        (facts(script=replace(SCRIPT, hazards=("step_counted_loop",))), "counts steps"),
+    ],
+)
+def test_the_fact_refuses_the_knob_in_words(given, words) -> None:
+    reason = KNOB.refuse(given)
+    assert reason is not None
+    assert words in reason
+
+
+def test_without_such_a_fact_the_knob_is_not_refused() -> None:
+    assert KNOB.refuse(facts()) is None
+
+
+def test_an_option_of_the_script_lifts_what_only_concerns_the_patch() -> None:
+    option = ScriptFlag(names=("--gradient_accumulation_steps",), dest="g", kind="int", default=8)
+    given = facts(run=run(own_accumulation=True), script=replace(SCRIPT, flags=(option,)))
+    assert KNOB.refuse(given) is None
+    assert KNOB.refuse_spelling(Patch(), given) is not None
+
+
+@pytest.mark.parametrize(
+    ("given", "effect"),
+    [
+        (facts(run=model(batch_norm=True, dropout=True)), Effect.TRAINING),
+    ],
+)
+def test_facts_decide_how_far_it_reaches(given, effect) -> None:
+    assert KNOB.effect_for(given) is effect
+
+
+def test_dropout_re_deals_random_streams() -> None:
+    assert KNOB.redeals(facts(run=model(dropout=True)))
+    assert not KNOB.redeals(facts())

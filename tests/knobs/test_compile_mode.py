@@ -1,0 +1,47 @@
+"""`compile_mode`: the contract, the facts that refuse it, and what is its own."""
+
+from dataclasses import replace
+
+import pytest
+from knob_facts import model, run
+
+from autotune.knobs.compile_mode import CompileMode
+from autotune.testing.knobs import CPU_HOST, GPU_HOST, GPU_RUN, KnobContract, facts
+
+KNOB = CompileMode()
+
+
+class TestCompileMode(KnobContract):
+    knob = KNOB
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (facts(host=replace(CPU_HOST, cxx="")), "needs a C++ compiler"),
+        (facts(run=model(roots=5)), "5 separate modules"),
+        (facts(run=model(forward_direct=True)), ".forward()"),
+        (facts(run=run(model=None)), "No trained module"),
+    ],
+)
+def test_the_fact_refuses_the_knob_in_words(given, words) -> None:
+    reason = KNOB.refuse(given)
+    assert reason is not None
+    assert words in reason
+
+
+def test_without_such_a_fact_the_knob_is_not_refused() -> None:
+    assert KNOB.refuse(facts()) is None
+
+
+def test_cuda_graphs_are_for_cuda_and_fixed_shapes() -> None:
+    graphs = {"reduce-overhead", "max-autotune"}
+    domain = KNOB.domain
+    assert set(domain(facts())) == {"off", "default", "max-autotune"}
+    assert graphs <= set(domain(facts(host=GPU_HOST, run=GPU_RUN)))
+    assert not graphs & set(domain(facts(host=GPU_HOST, run=replace(GPU_RUN, input_shapes_vary=True))))
+
+
+def test_dropout_re_deals_random_streams() -> None:
+    assert KNOB.redeals(facts(run=model(dropout=True)))
+    assert not KNOB.redeals(facts())

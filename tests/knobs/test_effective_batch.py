@@ -1,0 +1,41 @@
+"""`effective_batch`: the contract, the facts that refuse it, and what is its own."""
+
+import pytest
+from knob_facts import run
+
+from autotune.core.effect import Effect
+from autotune.knobs.effective_batch import EffectiveBatch
+from autotune.testing.knobs import KnobContract, facts
+
+KNOB = EffectiveBatch()
+
+
+class TestEffectiveBatch(KnobContract):
+    knob = KNOB
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (facts(rule="keep"), "kept, as asked"),
+        (facts(run=run(samples_source="input")), "not confirmed"),
+    ],
+)
+def test_the_fact_refuses_the_knob_in_words(given, words) -> None:
+    reason = KNOB.refuse(given)
+    assert reason is not None
+    assert words in reason
+
+
+def test_without_such_a_fact_the_knob_is_not_refused() -> None:
+    assert KNOB.refuse(facts()) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "effect"),
+    [
+        (facts(), Effect.TRAINING),
+    ],
+)
+def test_facts_decide_how_far_it_reaches(given, effect) -> None:
+    assert KNOB.effect_for(given) is effect

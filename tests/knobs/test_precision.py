@@ -1,0 +1,59 @@
+"""`precision`: the contract, the facts that refuse it, and what is its own."""
+
+from dataclasses import replace
+
+import pytest
+from knob_facts import gpu, model, run
+
+from autotune.core.effect import Effect
+from autotune.knobs.precision import Precision
+from autotune.testing.knobs import CPU_HOST, GPU_RUN, SCRIPT, KnobContract, facts
+
+KNOB = Precision()
+
+
+class TestPrecision(KnobContract):
+    knob = KNOB
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (facts(run=run(own_autocast=True)), "enters autocast itself"),
+        (facts(run=model(dtypes=("float32", "float64"))), "not all float32 but float32 and float64"),
+        (facts(run=run(bce_outside=True)), "BCELoss"),
+        (facts(run=None, script=replace(SCRIPT, hazards=("bce_on_sigmoid",))), "BCELoss"),
+        (facts(run=run(owners=("accelerate",))), "belongs to accelerate"),
+        (facts(run=run(model=None)), "No trained module"),
+        (facts(host=replace(CPU_HOST, cpu_flags=("avx2",))), "no bf16 in hardware"),
+        (facts(host=gpu(6, 1), run=GPU_RUN), "no bf16 in hardware"),
+    ],
+)
+def test_the_fact_refuses_the_knob_in_words(given, words) -> None:
+    reason = KNOB.refuse(given)
+    assert reason is not None
+    assert words in reason
+
+
+def test_without_such_a_fact_the_knob_is_not_refused() -> None:
+    assert KNOB.refuse(facts()) is None
+
+
+def test_fp16_is_for_volta_and_turing_alone() -> None:
+    fp16 = [
+        c
+        for c in ((6, 1), (7, 0), (7, 5), (8, 0), (9, 0))
+        if "fp16" in KNOB.domain(facts(host=gpu(*c), run=GPU_RUN))
+    ]
+    assert fp16 == [(7, 0), (7, 5)]
+    assert KNOB.resolve("fp16", facts(host=gpu(9, 0), run=GPU_RUN)) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "effect"),
+    [
+        (facts(), Effect.NUMERIC),
+    ],
+)
+def test_facts_decide_how_far_it_reaches(given, effect) -> None:
+    assert KNOB.effect_for(given) is effect

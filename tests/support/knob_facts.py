@@ -1,0 +1,28 @@
+"""Facts of a small CPU training loop, changed in one place."""
+
+from dataclasses import replace
+
+from autotune.core.facts import DeviceFacts, HostFacts, ModelFacts, OptimizerFacts, RunFacts
+from autotune.testing.knobs import CPU_HOST, CPU_RUN, LOADER
+
+
+def run(**changed: object) -> RunFacts:
+    return replace(CPU_RUN, **changed)
+
+
+def loader(**changed: object) -> RunFacts:
+    return replace(CPU_RUN, loader=replace(LOADER, **changed))
+
+
+def model(**changed: object) -> RunFacts:
+    return replace(CPU_RUN, model=replace(ModelFacts(name="Net", has_4d=True), **changed))
+
+
+def optimizer(**changed: object) -> RunFacts:
+    return replace(CPU_RUN, optimizer=replace(OptimizerFacts(name="AdamW", can_fuse=True), **changed))
+
+
+def gpu(*capability: int) -> HostFacts:
+    return replace(
+        CPU_HOST, devices=(DeviceFacts(name="x", uuid="u", memory_bytes=1, capability=capability),)
+    )
