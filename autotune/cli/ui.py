@@ -86,7 +86,9 @@ def _wait(server: object, port: int) -> None:
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.3)
-    raise BackendError(f"MLflow's server did not answer within {START_S:.0f} s", hint="try again: autotune ui")
+    raise BackendError(
+        f"MLflow's server did not answer within {START_S:.0f} s", hint="try again: autotune ui"
+    )
 
 
 def _show(base: str, paths: dict[str, str], *, open_it: bool) -> None:

@@ -160,7 +160,7 @@ def _register_stacks(plan: Plan) -> None:
     if not plan.trial_dir or not plan.measure:
         return
     try:
-        file = Path(plan.trial_dir, "stacks.txt").open("w", encoding="utf-8")  # noqa: SIM115
+        file = Path(plan.trial_dir, "stacks.txt").open("w", encoding="utf-8")  # noqa: SIM115 (open to the end)
         faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
     except (OSError, ValueError, AttributeError):
         return

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-EXEMPT = ("/dev", "/proc", "/sys", "/run", "/tmp", "/var/tmp")  # noqa: S108
+EXEMPT = ("/dev", "/proc", "/sys", "/run", "/tmp", "/var/tmp")  # noqa: S108 (names, nothing is made there)
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 _NAMES = (
@@ -284,7 +284,7 @@ class _Scan:
     def __next__(self) -> _Entry:
         return next(self._entries)
 
-    def __enter__(self) -> _Scan:  # noqa: PYI034
+    def __enter__(self) -> _Scan:  # noqa: PYI034 (typing.Self came with Python 3.11)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -309,7 +309,7 @@ def install(protected: Sequence[str], shadow_dir: str) -> Shadow:
     _installed = shadow
     sys.dont_write_bytecode = True
     # The variant that works on open folders goes around every path.
-    shutil._use_fd_functions = False  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    shutil._use_fd_functions = False  # pyright: ignore[reportAttributeAccessIssue]
     replaced = {**_readers(shadow), **_makers(shadow), **_movers(shadow)}
     for name, function in replaced.items():
         setattr(os, name, functools.wraps(_real[name])(function))

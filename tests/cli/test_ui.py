@@ -25,7 +25,11 @@ def test_a_study_that_mlflow_never_received_is_said_with_the_remedy(monkeypatch:
 def test_a_server_of_the_users_is_only_linked(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found(monkeypatch, "http://tracker:5000/", {"answer": "/#/experiments/1/runs/2?workflowType=machine_learning"})
+    found(
+        monkeypatch,
+        "http://tracker:5000/",
+        {"answer": "/#/experiments/1/runs/2?workflowType=machine_learning"},
+    )
     assert ui.ui(None, open_it=False) == 0
     assert "http://tracker:5000/#/experiments/1/runs/2" in capsys.readouterr().out
 

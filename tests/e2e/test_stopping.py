@@ -24,7 +24,7 @@ def test_a_signal_ends_it_soon_with_the_answer_so_far_and_it_goes_on(place, numb
         out, err = process.communicate(timeout=40)
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
     assert process.returncode == code, err
     assert "Traceback" not in err
     assert "autotune resume" in out
@@ -42,7 +42,7 @@ def test_after_a_kill_nothing_that_ended_is_lost_or_run_again(place):
         before = place.wait_for_told(2)
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
     resumed = place.run("resume", "--json")
     assert resumed.exit == 1, resumed
     entries = place.journal()

@@ -1,4 +1,4 @@
-# ruff: noqa: E501, PTH114, PTH115, PTH118
+# ruff: noqa: E501, PTH114, PTH115, PTH118 (scripts as lines; os itself is what is tested)
 """A trial may do what it likes to the user's files: they are the same afterwards, and it sees its own writes."""
 
 from __future__ import annotations

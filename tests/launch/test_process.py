@@ -1,4 +1,4 @@
-# ruff: noqa: E501, PTH208
+# ruff: noqa: E501, PTH208 (scripts as lines; os itself is what is tested)
 """The launcher with real processes: how trials end, and that nothing is left."""
 
 from __future__ import annotations

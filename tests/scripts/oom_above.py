@@ -1,7 +1,4 @@
-"""Runs out of memory above 64 samples per batch: what it keeps grows with the batch.
-
-With `--limit-mib 0` it stops at nothing by itself; `--large-mib` is taken per sample above 64.
-"""
+"""Runs out of memory above 64 samples per batch: what it keeps grows with the batch."""
 
 import argparse
 
@@ -10,12 +7,13 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 
+MEMORY_LIMIT_BYTES = 64 * 2**20
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=1000)
-    parser.add_argument("--large-mib", type=int, default=1)
-    parser.add_argument("--limit-mib", type=int, default=64)
     args = parser.parse_args()
 
     torch.manual_seed(0)
@@ -28,10 +26,9 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for _ in range(args.epochs):
         for inputs, targets in loader:
-            large = len(inputs) > 64
-            kept = len(inputs) * (args.large_mib if large else 1) * 2**20  # as if for the backward pass
-            if 0 < args.limit_mib * 2**20 < kept:
-                raise MemoryError(f"cannot allocate {kept} bytes, limit {args.limit_mib} MiB")
+            kept = len(inputs) * 2**20  # what a large model would keep for the backward pass
+            if kept > MEMORY_LIMIT_BYTES:
+                raise MemoryError(f"cannot allocate {kept} bytes, limit {MEMORY_LIMIT_BYTES}")
             activations = bytearray(kept)
             activations[::4096] = b"\x01" * len(activations[::4096])
             optimizer.zero_grad()

@@ -1,4 +1,4 @@
-# ruff: noqa: E501, PTH110
+# ruff: noqa: E501, PTH110 (scripts as lines; os itself is what is tested)
 """Redirection inside Python: each way to write lands in the shadow, and the script sees it."""
 
 from __future__ import annotations
