@@ -158,4 +158,4 @@ class Measurement:
         if not run_steps or self.step_time_s.value <= 0:
             return self.throughput.value
         steady_s = run_steps * self.step_time_s.value
-        return self.throughput.value * steady_s / (steady_s + self.compile_s + self.startup_s)
+        return self.throughput.value * steady_s / (steady_s + self.compile_s)

@@ -14,6 +14,7 @@ from autotune.core.loss_guard import LossVerdict, finite_and_sane, judge, time_t
 from autotune.core.measurement import Estimate, LossPoint, Measurement
 from autotune.core.objective import Goal
 from autotune.core.pareto import front
+from autotune.core.run_length import planned_steps
 from autotune.core.stats import mean_interval, ratio_interval, sd
 from autotune.core.study import Study
 from autotune.core.trial import Stage, Trial
@@ -242,7 +243,7 @@ def screened(study: Study) -> dict[Config, float]:
 
 def amortised(study: Study, measurement: Measurement) -> float:
     """Samples per second over the planned run, whose length in samples is the same for every config."""
-    steps = study.spec.run_steps
+    steps = planned_steps(study)
     own = _own_batch(study)
     if steps and own and measurement.effective_batch > 0:
         steps = max(1, round(steps * own / measurement.effective_batch))

@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autotune.driver.session import Session
     from autotune.launch.runner import Runner
+
+
+def _keep() -> None:
+    """Handlers of signals stay as they are."""
 
 
 class InlineDriver:
@@ -21,8 +27,19 @@ class InlineDriver:
         self._session = session
         self._runner = runner
 
-    def run(self) -> None:
-        """Return when nothing is left to do."""
+    def connect(self) -> None:
+        """Nothing to reach."""
+
+    def close(self) -> None:
+        """Nothing to let go."""
+
+    def run(self, arm: Callable[[], None] = _keep) -> None:
+        """Return when nothing is left to do.
+
+        Args:
+            arm: Puts the handlers of signals in place again; nothing here takes them away.
+        """
+        arm()
         while (assignment := self._session.ask()) is not None:
             self._session.start(assignment)
             for ended in self._runner.run(assignment):

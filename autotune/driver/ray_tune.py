@@ -14,12 +14,14 @@ import shutil
 import sys
 import tempfile
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
 os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
 
 import ray
@@ -33,7 +35,7 @@ from autotune.launch.process import LocalRunner
 from autotune.launch.runner import Ended
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from autotune.driver.session import Session
 
@@ -44,6 +46,10 @@ SCHEDULING_S = 60.0
 
 OBJECT_STORE_BYTES = 100 * 1024 * 1024
 """Only assignments and outcomes travel, some kilobytes each; Ray's floor is 75 MB."""
+
+
+def _keep() -> None:
+    """Handlers of signals stay as they are."""
 
 
 class _Breaking:
@@ -82,11 +88,12 @@ class _Breaking:
 class SessionSearcher(Searcher):
     """An adapter of `Session`; holds no state that the journal does not hold."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, arm: Callable[[], None]) -> None:
         super().__init__()
         self._session = session
+        self._arm = arm
         self._open: dict[str, Assignment] = {}
-        self.started = threading.Event()
+        self._begun: set[str] = set()
         self.breaking = _Breaking()
 
     # Tune itself compares with FINISHED, a word, which its own annotation leaves out.
@@ -94,12 +101,13 @@ class SessionSearcher(Searcher):
         self, trial_id: str
     ) -> dict[str, Any] | str | None:
         """The next assignment; None while there is none, FINISHED when there will be none."""
+        # Tune has set handlers of its own since the loop began.
+        self._arm()
         with self.breaking:
             assignment = self._session.ask()
         if assignment is None:
             return Searcher.FINISHED if self._session.is_over or self._session.stopping else None
         self._open[trial_id] = assignment
-        self.started.clear()
         return {"assignment": wire.dumps(assignment)}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
@@ -107,7 +115,7 @@ class SessionSearcher(Searcher):
         assignment = self._open.get(trial_id)
         if assignment is None:
             return
-        self.started.set()
+        self._begun.add(trial_id)
         with self.breaking:
             if result.get("begins"):
                 self._session.start(assignment)
@@ -125,7 +133,7 @@ class SessionSearcher(Searcher):
 
     def waiting(self) -> bool:
         """Something was asked and has not started."""
-        return bool(self._open) and not self.started.is_set()
+        return bool(set(self._open) - self._begun)
 
     def __getstate__(self) -> dict[str, Any]:
         """Empty: Tune pickles a searcher into a snapshot that is never read back."""
@@ -151,7 +159,7 @@ class Launcher(tune.Trainable):
         return True
 
     def _take(self, config: dict[str, Any]) -> None:
-        self._assignment = wire.loads(Assignment, config["assignment"])
+        self._assignment = _on_our_devices(wire.loads(Assignment, config["assignment"]))
         self._outcomes: Iterator[Ended] | None = None
         self._study_dir = Path(config["study_dir"])
         self._isolation = str(config["isolation"])
@@ -175,6 +183,15 @@ class Launcher(tune.Trainable):
         """Nothing to load."""
 
 
+def _on_our_devices(assignment: Assignment) -> Assignment:
+    """The trial sees the devices that Ray gave this actor, and no others."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if not ray.get_gpu_ids() or not given:
+        return assignment
+    launch = assignment.launch
+    return replace(assignment, launch=replace(launch, env={**launch.env, "CUDA_VISIBLE_DEVICES": given}))
+
+
 class RayDriver:
     """Runs a session by Ray Tune, on a local Ray of its own or on an existing cluster.
 
@@ -195,6 +212,7 @@ class RayDriver:
         self._address = address
         self._concurrency = concurrency
         self._temp = ""
+        self._scratch = ""
         self._searcher: SessionSearcher | None = None
         self._broken = ""
         self._over = threading.Event()
@@ -230,13 +248,16 @@ class RayDriver:
             _temp_dir=self._temp,
         )
 
-    def run(self) -> None:
+    def run(self, arm: Callable[[], None] = _keep) -> None:
         """Return when nothing is left to do.
+
+        Args:
+            arm: Puts our handlers of signals in place again.
 
         Raises:
             RayUnavailable: Nothing could be scheduled, with what is missing.
         """
-        searcher = SessionSearcher(self._session)
+        searcher = SessionSearcher(self._session, arm)
         threading.Thread(target=self._watch, args=(searcher,), daemon=True).start()
         gpus = 1 if ray.cluster_resources().get("GPU", 0) >= 1 else 0
         trainable = tune.with_resources(Launcher, {"cpu": 1, "gpu": gpus})
@@ -251,7 +272,7 @@ class RayDriver:
             ),
             run_config=tune.RunConfig(
                 name="tune",
-                storage_path=str(self._study_dir / "ray"),
+                storage_path=self._snapshots(),
                 failure_config=tune.FailureConfig(max_failures=0),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
                 verbose=0,
@@ -272,6 +293,15 @@ class RayDriver:
         if self._broken:
             raise RayUnavailable(self._broken, hint="free the resource, add a node, or use --driver inline")
 
+    def _snapshots(self) -> str:
+        """A folder that only we may enter, and that goes with us.
+
+        Tune writes every assignment, the user's environment in it, into snapshots nobody reads.
+        """
+        if not self._scratch:
+            self._scratch = tempfile.mkdtemp(prefix="at-tune-")
+        return self._scratch
+
     def _slots(self, gpus: int) -> int:
         if self._concurrency:
             return self._concurrency
@@ -288,9 +318,10 @@ class RayDriver:
         waited_s = 0.0
         while not self._over.wait(1.0):
             waited_s = waited_s + 1.0 if searcher.waiting() else 0.0
-            if waited_s >= SCHEDULING_S and self._searcher is not None:
+            patience_s = min(SCHEDULING_S, max(1.0, self._session.remaining_s))
+            if waited_s >= patience_s and self._searcher is not None:
                 have = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
-                self._broken = f"no trial could start within {SCHEDULING_S:.0f} s; Ray has free: {have}"
+                self._broken = f"no trial could start within {patience_s:.0f} s; Ray has free: {have}"
                 self._session.stop("backend")
                 _thread.interrupt_main()
                 return
@@ -298,8 +329,8 @@ class RayDriver:
     def close(self) -> None:
         """Disconnect; ends the Ray that we started, and only that one."""
         ray.shutdown()
-        if self._temp:
-            shutil.rmtree(self._temp, ignore_errors=True)
+        for folder in filter(None, (self._temp, self._scratch)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Quiet:

@@ -21,7 +21,7 @@ SCHEDULER_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 @contextmanager
-def polite_ending(stop: Callable[[str], None]) -> Generator[None, None, None]:
+def polite_ending(stop: Callable[[str], None]) -> Generator[Callable[[], None], None, None]:
     """Within it, the first Ctrl-C or scheduler's signal calls `stop`, the second Ctrl-C ends at once.
 
     Ending at once leaves the running trial to its guard, which sees our death and cleans up.
@@ -29,9 +29,13 @@ def polite_ending(stop: Callable[[str], None]) -> Generator[None, None, None]:
     Args:
         stop: Called with ``interrupted`` or ``signal``; must return soon. It may raise
             KeyboardInterrupt to break a loop that does not look.
+
+    Yields:
+        Puts the handlers in place again, after something else (Ray) has set its own. Does nothing
+        outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield lambda: None
         return
     presses = 0
 
@@ -46,12 +50,16 @@ def polite_ending(stop: Callable[[str], None]) -> Generator[None, None, None]:
         log.info("stopped by signal %d", number)
         stop("signal")
 
+    def arm() -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, interrupted)
+            for number in SCHEDULER_SIGNALS:
+                signal.signal(number, scheduled)
+
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *SCHEDULER_SIGNALS)}
-    signal.signal(signal.SIGINT, interrupted)
-    for number in SCHEDULER_SIGNALS:
-        signal.signal(number, scheduled)
+    arm()
     try:
-        yield
+        yield arm
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

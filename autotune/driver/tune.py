@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import platform
-from contextlib import suppress
+import threading
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,15 +16,17 @@ from autotune.apply.environment import user_environment
 from autotune.apply.space import build_space
 from autotune.clock import SystemClock
 from autotune.core.facts import Facts
+from autotune.core.trial import Failure, FailureKind, Stage
 from autotune.core.wire import to_wire
 from autotune.driver import ray_auth
 from autotune.driver.ending import answer_or_none, exit_code, why_nothing
 from autotune.driver.inline import InlineDriver
 from autotune.driver.planner import Planner, dead_ways
-from autotune.driver.session import Session
+from autotune.driver.session import ENDING_S, RAY_ENDING_S, Session
 from autotune.driver.signals import polite_ending
 from autotune.driver.sync import Syncer
-from autotune.errors import StoreError
+from autotune.driver.wall import HardWall
+from autotune.errors import EXIT_NO, EXIT_YES, BackendError, StoreError, UsageError
 from autotune.export.best_config import write_best
 from autotune.inspection.host import host_facts
 from autotune.inspection.script import script_facts
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
     from autotune.core.pick import Answer
     from autotune.core.space import SearchSpace
     from autotune.core.study import Study, StudySpec
+    from autotune.core.trial import Trial
+    from autotune.driver.ray_tune import RayDriver
     from autotune.report.listener import Listener
     from autotune.store.journal import Entry
 
@@ -134,11 +139,13 @@ def run_search(
         NothingFeasible: No configuration fits the bounds.
         StoreError, BackendError: As their names say.
     """
+    began_s = SystemClock().now_s() - head_start_s
     plan = plan_search(spec)
     home = study_dir(spec.study_id)
-    home.mkdir(parents=True, exist_ok=True)
+    # Arguments and environment of the user's script lie in it.
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
     journal = Journal.create(home / "journal.db")
-    return _Search(spec, home, journal, listeners, head_start_s).begin(plan.facts)
+    return _Search(spec, home, journal, listeners, began_s).begin(plan.facts)
 
 
 def resume_search(
@@ -151,6 +158,7 @@ def resume_search(
         budget_s: A new total budget in seconds; None keeps the old one.
         listeners: Told as it goes.
     """
+    began_s = SystemClock().now_s()
     journal = Journal.open(directory / "journal.db")
     folded = fold(journal.entries())
     spec = with_secrets(folded.spec)
@@ -159,7 +167,8 @@ def resume_search(
     if folded.facts is None:
         message = f"study {spec.label} ended before anything was known about the script"
         raise StoreError(message, hint="start it again: autotune search")
-    return _Search(spec, directory, journal, listeners, 0.0).go_on()
+    _refuse_another_script(folded.facts, spec)
+    return _Search(spec, directory, journal, listeners, began_s).go_on()
 
 
 class _Search:
@@ -171,15 +180,16 @@ class _Search:
         home: Path,
         journal: Journal,
         listeners: Sequence[Listener],
-        head_start_s: float,
+        began_s: float,
     ) -> None:
         self._spec = spec
         self._home = home
         self._journal = journal
         self._listeners = listeners
-        self._head_start_s = head_start_s
         self._clock = SystemClock()
-        self._began_s = self._clock.now_s()
+        self._began_s = began_s
+        self._writing = threading.Lock()
+        self._written: Answer | None = None
         self._knobs = builtin()
         # Copied before ray.init, which adds variables of its own to this process.
         environ = user_environment(os.environ, keep_loggers=spec.keep_loggers, trial=True)
@@ -201,7 +211,32 @@ class _Search:
             sweep.end_marked(uid)
             enclosure.remove(temporary_folder(uid))
         self._append_opened()
+        for trial in fold(self._journal.entries()).open_trials:
+            self._give_up(trial)
         return self._run()
+
+    def _give_up(self, trial: Trial) -> None:
+        """What the last life left open is asked again.
+
+        Not so half of a pair, whose other half is of another day, and a trial that has cost several
+        lives already.
+        """
+        place = f"{trial.number}/{trial.attempt}"
+        if trial.stage is Stage.CONFIRM or trial.attempt > FailureKind.INFRA_LOST.repeats:
+            failure = Failure(kind=FailureKind.KILLED_USER, message="the search ended while it ran")
+            told: dict[str, object] = {
+                "number": trial.number,
+                "attempt": trial.attempt,
+                "outcome": failure,
+                "seconds": 0.0,
+                "elapsed_s": 0.0,
+                "facts": None,
+            }
+            self._append("told", f"told/{place}", told)
+        else:
+            reason = "the search ended while it ran"
+            lost: dict[str, object] = {"number": trial.number, "attempt": trial.attempt, "reason": reason}
+            self._append("requeued", f"requeued/{place}", lost)
 
     def _run(self) -> SearchEnd:
         study = fold(self._journal.entries(), build=self._planner.space)
@@ -209,7 +244,7 @@ class _Search:
             space, refusals = self._planner.space(self._spec, study.facts, dead_ways(study))
             study = replace(study, space=space, refusals=refusals)
         study = replace(study, spec=self._spec, stopped="")
-        spent_s = study.elapsed_s + self._head_start_s + (self._clock.now_s() - self._began_s)
+        spent_s = study.elapsed_s + self._clock.now_s() - self._began_s
         session = Session(
             journal=self._journal,
             study=study,
@@ -217,6 +252,7 @@ class _Search:
             planner=self._planner,
             clock=self._clock,
             elapsed_s=spent_s,
+            ending_s=RAY_ENDING_S if self._spec.driver == "ray" else ENDING_S,
             listeners=self._listeners,
         )
         uri = self._spec.tracking_uri or default_tracking_uri()
@@ -230,62 +266,90 @@ class _Search:
 
     def _search(self, session: Session, syncer: Syncer) -> SearchEnd:
         self._tell(lambda listener: listener.study_began(session.study))
-        syncer.start()
-        if self._spec.driver == "ray":
-            self._by_ray(session, syncer)
-        else:
-            syncer.warm_up(WARM_UP_SHARE * self._spec.budget.seconds)
-            runner = LocalRunner(study_dir=self._home, isolation=_isolation(session.study))
-            driver = InlineDriver(session, runner)
-            with polite_ending(_stopper(session, driver.interrupt)):
-                driver.run()
-        return self._end(session, syncer)
-
-    def _by_ray(self, session: Session, syncer: Syncer) -> None:
-        ray_auth.prepare(self._spec.ray_address)
-        from autotune.driver.ray_tune import RayDriver
-
-        driver = RayDriver(
-            session,
-            study_dir=self._home,
-            isolation=_isolation(session.study),
-            address=self._spec.ray_address,
-            concurrency=self._spec.concurrency,
+        wall = HardWall(
+            remaining_s=lambda: self._spec.budget.seconds - session.elapsed_s,
+            write=lambda: self._write(session.study),
+            code=lambda: EXIT_YES if self._written is not None and self._written.is_better else EXIT_NO,
         )
+        wall.start()
+        syncer.start()
         try:
-            with polite_ending(_stopper(session, driver.interrupt)):
-                driver.connect()
-                syncer.warm_up(WARM_UP_SHARE * self._spec.budget.seconds)
-                with suppress(KeyboardInterrupt):
-                    driver.run()
+            with ExitStack() as closers:
+                failed = self._drive(session, syncer, closers)
+                ended = self._end(session)
+            unsent = syncer.flush(FLUSH_S)
         finally:
-            driver.close()
-
-    def _end(self, session: Session, syncer: Syncer) -> SearchEnd:
-        study = session.study
-        found = answer_or_none(study)
-        if found is not None:
-            for path in (Path(self._spec.out), self._home / "best.yaml"):
-                write_best(
-                    path,
-                    study,
-                    found,
-                    self._changes_of(study),
-                    gains_of=lambda config: contributions(study, config),
-                )
-        study = session.close()
-        unsent = syncer.flush(FLUSH_S)
-        self._tell(lambda listener: listener.study_ended(study))
-        if found is None:
-            raise why_nothing(study)
+            wall.disarm()
+        self._tell(lambda listener: listener.study_ended(ended))
+        if failed is not None:
+            raise failed
+        if self._written is None:
+            raise why_nothing(ended)
         return SearchEnd(
-            study=study,
-            answer=found,
-            exit_code=exit_code(study, found),
+            study=ended,
+            answer=self._written,
+            exit_code=exit_code(ended, self._written),
             unsent=unsent,
             links=syncer.links(),
             study_dir=self._home,
         )
+
+    def _drive(self, session: Session, syncer: Syncer, closers: ExitStack) -> BackendError | None:
+        """Run to the end; a backend that fails on the way costs what was running, not the answer."""
+        driver = self._driver(session)
+        with polite_ending(_stopper(session, driver.interrupt)) as arm, suppress(KeyboardInterrupt):
+            try:
+                closers.callback(driver.close)
+                driver.connect()
+                arm()
+                syncer.warm_up(WARM_UP_SHARE * self._spec.budget.seconds)
+                driver.run(arm)
+            except BackendError as error:
+                session.stop("backend")
+                return error
+        return None
+
+    def _driver(self, session: Session) -> InlineDriver | RayDriver:
+        isolation = _isolation(session.study)
+        if self._spec.driver != "ray":
+            return InlineDriver(session, LocalRunner(study_dir=self._home, isolation=isolation))
+        ray_auth.prepare(self._spec.ray_address)
+        from autotune.driver.ray_tune import RayDriver
+
+        return RayDriver(
+            session,
+            study_dir=self._home,
+            isolation=isolation,
+            address=self._spec.ray_address,
+            concurrency=self._spec.concurrency,
+        )
+
+    def _end(self, session: Session) -> Study:
+        try:
+            self._write(session.study)
+        finally:
+            study = session.close()
+        return study
+
+    def _write(self, study: Study) -> None:
+        """The answer as of now, beside the journal and where the user wants it; once."""
+        with self._writing:
+            if self._written is not None:
+                return
+            found = answer_or_none(study)
+            if found is None:
+                return
+            changes_of = self._changes_of(study)
+            for path in (self._home / "best.yaml", Path(self._spec.out)):
+                try:
+                    write_best(
+                        path, study, found, changes_of, gains_of=lambda config: contributions(study, config)
+                    )
+                except OSError as error:
+                    message = f"{path} could not be written: {error.strerror or error}"
+                    hint = f"the answer is in the study: autotune show {self._spec.label}"
+                    raise StoreError(message, hint=hint) from error
+            self._written = found
 
     def _changes_of(self, study: Study) -> Callable[[Config], Sequence[Change]]:
         facts = study.facts
@@ -313,6 +377,14 @@ class _Search:
                 call(listener)
             except Exception:
                 log.exception("a listener failed; the search goes on")
+
+
+def _refuse_another_script(facts: Facts, spec: StudySpec) -> None:
+    """Trials of two versions of a script do not belong into one comparison."""
+    now = script_facts(spec.script)
+    if now.sha256 != facts.script.sha256:
+        message = f"{spec.script} has changed since study {spec.label} began"
+        raise UsageError(message, hint="search again: autotune search")
 
 
 def _unfinished(entries: Iterable[Entry]) -> set[str]:

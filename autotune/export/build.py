@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from autotune.core.change import Change, Flag, Keyword, Patch
 from autotune.core.config import Config, Value
 from autotune.core.redact import redact_args
+from autotune.core.run_length import planned_steps
 from autotune.export.parts import (
     SCHEMA,
     BaselinePart,
@@ -67,7 +68,7 @@ def build_best(
             is_better=answer.is_better,
             effective_batch=_batch_part(study),
             objective=ObjectivePart(
-                form="amortised" if study.spec.run_steps else "steady", run_steps=study.spec.run_steps
+                form="amortised" if planned_steps(study) else "steady", run_steps=planned_steps(study)
             ),
             baseline=BaselinePart(
                 knobs=_resolved(study, Config()),

@@ -106,6 +106,7 @@ def _inspected(state: _State, data: Mapping[str, Any]) -> None:
 
 
 def _asked(state: _State, data: Mapping[str, Any]) -> None:
+    state.elapsed_s = max(state.elapsed_s, float(data.get("elapsed_s", 0.0)))
     trial = from_wire(Trial, data["trial"])
     known = state.trials.get(trial.number)
     if known is None or (known.state is not TrialState.TOLD and trial.attempt >= known.attempt):
@@ -113,6 +114,7 @@ def _asked(state: _State, data: Mapping[str, Any]) -> None:
 
 
 def _started(state: _State, data: Mapping[str, Any]) -> None:
+    state.elapsed_s = max(state.elapsed_s, float(data.get("elapsed_s", 0.0)))
     trial = state.attempt(data)
     if trial is not None:
         state.trials[trial.number] = replace(trial, state=TrialState.RUNNING, attempt=int(data["attempt"]))

@@ -1,0 +1,57 @@
+"""How long the user's real run is, in optimizer steps, as far as script and baseline tell. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.core.facts import ScriptFlag
+    from autotune.core.study import Study
+
+_EPOCHS = ("epochs", "num_epochs", "n_epochs", "max_epochs", "nepochs", "num_train_epochs", "niter")
+_STEPS = ("max_steps", "num_steps", "max_iters", "num_iterations", "train_steps", "total_steps")
+
+
+def planned_steps(study: Study) -> int | None:
+    """Optimizer steps of the real run at the script's own effective batch; None where unknown.
+
+    What the user said (`StudySpec.run_steps`) holds. Else the script's own option for steps, or its
+    option for epochs times the length of the training loader that the baseline showed.
+    """
+    if study.spec.run_steps is not None:
+        return study.spec.run_steps
+    facts = study.facts
+    if facts is None or facts.run is None:
+        return None
+    steps = _number(_option(facts.script.flags, _STEPS), study.spec.args)
+    if steps is not None:
+        return steps
+    epochs = _number(_option(facts.script.flags, _EPOCHS), study.spec.args)
+    loader = facts.run.loader
+    if epochs is None or loader is None or not loader.length:
+        return None
+    per_step = max(1.0, facts.run.backward_per_step) if facts.run.own_accumulation else 1.0
+    return max(1, round(epochs * loader.length / per_step))
+
+
+def _option(flags: Sequence[ScriptFlag], names: Sequence[str]) -> ScriptFlag | None:
+    known = {flag.dest.replace("-", "_").lower(): flag for flag in flags}
+    return next((known[name] for name in names if name in known), None)
+
+
+def _number(option: ScriptFlag | None, args: Sequence[str]) -> int | None:
+    """The value that was given, else the default; None unless it is a positive whole number."""
+    if option is None:
+        return None
+    value: object = option.default
+    for position, word in enumerate(args):
+        name, given, text = word.partition("=")
+        if name in option.names:
+            value = text if given else (args[position + 1] if position + 1 < len(args) else value)
+    try:
+        number = int(str(value))
+    except ValueError:
+        return None
+    return number if number > 0 else None
