@@ -132,6 +132,8 @@ class LoaderFacts:
         fetch_s: Seconds per fetched batch.
         cuda_tensors: The dataset holds tensors on an accelerator.
         random: The dataset draws random numbers in the process that loads (augmentation).
+        shared_handle: Class of an open file or database that the dataset held before the first
+            fetch, and that forked workers would share; empty without one.
     """
 
     site: str
@@ -150,6 +152,7 @@ class LoaderFacts:
     fetch_s: float | None = None
     cuda_tensors: bool = False
     random: bool = False
+    shared_handle: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

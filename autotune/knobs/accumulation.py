@@ -138,6 +138,11 @@ def _mathematics(run: RunFacts) -> str | None:
 
 
 def _loop(facts: Facts) -> str | None:
+    if facts.run is not None and facts.run.scheduler_per_step:
+        return (
+            "The learning rate is scheduled per step, usually over the loader's length, so its schedule "
+            "would end early with deferred steps."
+        )
     if "step_counted_loop" in facts.script.hazards:
         return "The training loop or its schedule counts steps, so it would end early with deferred steps."
     return None

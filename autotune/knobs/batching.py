@@ -42,10 +42,13 @@ def own_micro(facts: Facts) -> int | None:
 
 
 def own_factor(facts: Facts) -> int | None:
-    """The script's own accumulation; 1 where a run showed none, None before a run."""
+    """The script's own accumulation; 1 where a run showed none, None before a run.
+
+    Several backward passes per step alone are none: a GAN or several losses take them on one batch.
+    """
     if facts.run is None:
         return None
-    return _count(facts.value(FACTOR)) or 1
+    return (_count(facts.value(FACTOR)) or 1) if facts.run.own_accumulation else 1
 
 
 def own_batch(facts: Facts) -> OwnBatch | None:

@@ -75,6 +75,11 @@ class NumWorkers(Knob):
             )
         if loader.cuda_tensors:
             return "The dataset holds tensors on an accelerator, which workers cannot share."
+        if loader.shared_handle and not loader.num_workers:
+            return (
+                f"The dataset holds an open {loader.shared_handle}: workers would share its position and"
+                " read each other's data."
+            )
         return None
 
     def effect_for(self, facts: Facts) -> Effect:

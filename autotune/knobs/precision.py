@@ -52,7 +52,12 @@ class Precision(Knob):
     def domain(self, facts: Facts) -> Sequence[Value]:
         own = self.own(facts)
         formats = ("fp32", "bf16", "fp16")
-        return tuple(f for f in formats if f in ("fp32", own) or _no_hardware(f, facts) is None)
+        return tuple(
+            f
+            for f in formats
+            if f in ("fp32", own)
+            or (_no_hardware(f, facts) is None and (f != "fp16" or _no_scaler(facts) is None))
+        )
 
     def resolve(self, wanted: Value, facts: Facts) -> Value | None:
         if wanted == "asis":
@@ -84,7 +89,11 @@ class Precision(Knob):
             return "The script enters no autocast, so its option may turn the weights to half precision."
         if own:
             return "The script enters autocast itself, so only an option of its own could change the format."
-        return _owned(facts) or _numbers(facts)
+        refused = _owned(facts) or _numbers(facts)
+        if refused is None and _no_hardware("bf16", facts) is not None:
+            # Only fp16 is left, and it needs a gradient scaler of ours.
+            refused = _no_scaler(facts)
+        return refused
 
     def redeals(self, facts: Facts) -> bool:
         model = None if facts.run is None else facts.run.model
@@ -155,8 +164,12 @@ def _no_scaler(facts: Facts) -> str | None:
         return None
     if run.optimizer is None:
         return "No optimizer was seen whose step could be scaled."
+    if run.optimizer.count > 1:
+        return f"{run.optimizer.count} optimizers step, and one gradient scaler cannot serve them all."
     if run.optimizer.closure:
         return "The optimizer step takes a closure, which a gradient scaler does not support."
+    if run.explicit_backward_gradient:
+        return "The script hands its own gradient to backward, which cannot be scaled."
     if run.own_scaler:
         return "The script has a gradient scaler of its own."
     return None

@@ -117,8 +117,9 @@ class Samples:
     def take(self) -> int:
         """One sample; memory of the tree in bytes.
 
-        Shared pages are counted once where that is cheap enough (proportional set size); otherwise
-        by resident size, which is the same for a single process.
+        Pages of files are left out: the kernel takes them back when it needs them, however much of a
+        data set is mapped. Shared pages are counted once where that is cheap enough (proportional set
+        size); otherwise by resident size, which is the same for a single process.
         """
         pids = sweep.descendants(os.getpid())
         rss = {pid: _rss(pid) for pid in pids}
@@ -143,6 +144,21 @@ class Samples:
 
 
 def _rss(pid: int) -> int:
+    """Resident memory that is not a file's; all of it where the kernel does not tell them apart."""
+    anonymous = shared = None
+    try:
+        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
+            for line in file.read().split(b"\n"):
+                if line.startswith(b"RssAnon:"):
+                    anonymous = int(line.split()[1]) * 1024
+                elif line.startswith(b"RssShmem:"):
+                    shared = int(line.split()[1]) * 1024
+    except (OSError, IndexError, ValueError):
+        return 0
+    return _resident(pid) if anonymous is None or shared is None else anonymous + shared
+
+
+def _resident(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/statm", "rb", buffering=0) as file:
             return int(file.read().split()[1]) * sweep.PAGE_BYTES
@@ -151,14 +167,19 @@ def _rss(pid: int) -> int:
 
 
 def _pss(pid: int) -> int:
+    """Proportional set size without pages of files; with them on kernels before 5.4."""
+    found: dict[bytes, int] = {}
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb", buffering=0) as file:
             for line in file.read().split(b"\n"):
-                if line.startswith(b"Pss:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
+                name, _, rest = line.partition(b":")
+                if name in (b"Pss", b"Pss_Anon", b"Pss_Shmem"):
+                    found[name] = int(rest.split()[0]) * 1024
+    except (OSError, IndexError, ValueError):
         pass
-    return 0
+    if b"Pss_Anon" in found and b"Pss_Shmem" in found:
+        return found[b"Pss_Anon"] + found[b"Pss_Shmem"]
+    return found.get(b"Pss", 0)
 
 
 def _busy_s() -> float | None:
@@ -405,10 +426,9 @@ class Guard:
                 except OSError:
                     continue
             _write_atomically(path, {**record, "samples": []})
-        if self.why == "launcher_gone":
-            # Nobody is left to clear it away.
-            for scratch in self.spec.get("scratch", ()):
-                shutil.rmtree(scratch, ignore_errors=True)
+        # Here and not by the launcher, which may be gone by now.
+        for scratch in self.spec.get("scratch", ()):
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _catches(pid: int, number: int) -> bool:

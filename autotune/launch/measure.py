@@ -13,6 +13,7 @@ from autotune.core.measurement import Contamination, Estimate, Measurement, Memo
 from autotune.core.stats import form_blocks, window_estimate
 from autotune.core.trial import Failure, FailureKind
 from autotune.protocol.events import Broke, Closed, Compiling, Done, Hello, Seen, StepRow, Steps
+from autotune.protocol.marks import COMPILE, spoiled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,14 +23,12 @@ if TYPE_CHECKING:
     from autotune.core.trial import Outcome
     from autotune.protocol.events import Event
 
-MARK_COMPILE = 2
 MIN_BLOCK_S = 0.25
 BURSTY_RATIO = 1.05
 CONTENDED_FOREIGN_FRAC = 0.10
 CONTENDED_QUEUE_FRAC = 0.05
 CONTENDED_PRESSURE_FRAC = 0.10
 BUSY_FRAC = 0.85
-COMPILE_OWN_COST_FRAC = 0.25
 QUEUE_FALL_FRAC = 0.02
 LOST_BLOCKS_FRAC = 0.5
 SKIPPED_SCALER_FRAC = 0.5
@@ -82,11 +81,14 @@ class Told:
     closed: dict[int, Closed] = field(default_factory=dict[int, Closed])
     done: Done | None = None
     broke: Broke | None = None
+    beating: bool = False
+    """Its last sign of life was no step: it evaluates or writes a checkpoint."""
 
     def take(self, event: Event) -> None:
         """Add one event."""
         if isinstance(event, Steps):
             self.rows.extend(event.rows)
+            self.beating = not event.rows
         elif isinstance(event, Closed):
             self.closed[event.trial] = event
         elif isinstance(event, Compiling):
@@ -165,8 +167,9 @@ def read_samples(rows: Iterable[Sequence[Any]]) -> tuple[Sample, ...]:
 def measure(closed: Closed, told: Told, outside: Outside, changes: Sequence[Change] = ()) -> Outcome:
     """The outcome of one closed segment.
 
-    Throughput is the ratio of sums over the window's blocks. A block is set aside only on evidence
-    from outside the stream of step times: a compile inside it, or another user of the accelerator.
+    Throughput is the ratio of sums over the window's blocks. Steps are set aside only on evidence from
+    outside the stream of step times: a step with an evaluation or a compile inside it, a block with
+    another user of the accelerator.
     Where a loader's queue was still draining, what came out of it is taken off.
 
     Returns:
@@ -233,6 +236,7 @@ class _Window:
     outside: Outside
     rows: tuple[StepRow, ...]
     periods_s: tuple[float, ...]
+    apart: tuple[bool, ...]
     dirty: tuple[bool, ...]
     counts_samples: bool
 
@@ -252,7 +256,8 @@ class _Window:
             outside=outside,
             rows=rows,
             periods_s=periods,
-            dirty=_dirty(rows, stamps, outside),
+            apart=spoiled([r.mark for r in rows]),
+            dirty=_dirty(stamps, outside),
             counts_samples=facts is not None
             and facts.samples_source == "loader"
             and any(r.samples for r in rows),
@@ -267,11 +272,12 @@ class _Window:
         throughput, step_time = self._estimates()
         first_ns = closed.first_step_ns or rows[0].t_ns
         startup_s = (first_ns - self.outside.start_ns) / 1e9 - self.told.compile_s_before(first_ns)
-        wait_s = sum(r.wait_ns for r in rows) / 1e9
+        kept = self._clean_rows()
+        wait_s = sum(r.wait_ns for r, _ in kept) / 1e9
         return Measurement(
             throughput=throughput,
             step_time_s=step_time,
-            data_wait_frac=min(1.0, wait_s / self.seconds),
+            data_wait_frac=min(1.0, wait_s / (sum(s for _, s in kept) or 1.0)),
             memory=Memory(
                 allocator=closed.allocator_peak_bytes,
                 device=max((d.used_bytes for d in self.outside.devices), default=0) or None,
@@ -291,33 +297,39 @@ class _Window:
             ended=closed.ended,
             extra={
                 **closed.counters,
-                "dirty_steps": float(sum(self.dirty)),
+                "dirty_steps": float(sum(a or d for a, d in zip(self.apart, self.dirty, strict=True))),
                 "graph_breaks": float(closed.graph_breaks),
                 "skipped_scaler_steps": float(closed.skipped_scaler_steps),
             },
         )
 
+    def _clean_rows(self) -> list[tuple[StepRow, float]]:
+        """Steps that are all training, and their periods; never none, by the rule for what is not."""
+        both = zip(self.rows, self.periods_s, self.apart, strict=True)
+        return [(row, period) for row, period, apart in both if not apart]
+
     def _estimates(self) -> tuple[Estimate, Estimate]:
         ends: list[float] = []
         at = 0.0
-        for period in self.periods_s:
+        kept = self._clean_rows()
+        for _, period in kept:
             at += period
             ends.append(at)
         loader = self.told.facts.loader if self.told.facts else None
         blocks = form_blocks(
             [0.0, *ends[:-1]],
             ends,
-            [r.samples if self.counts_samples else 1 for r in self.rows],
-            [r.wait_ns / 1e9 for r in self.rows],
-            self.dirty,
+            [r.samples if self.counts_samples else 1 for r, _ in kept],
+            [r.wait_ns / 1e9 for r, _ in kept],
+            [d for d, apart in zip(self.dirty, self.apart, strict=True) if not apart],
             min_block_s=MIN_BLOCK_S,
             min_steps=max(1, loader.num_workers if loader else 1),
         )
         unit = "samples/s" if self.counts_samples else "steps/s"
-        kept = self._kept_frac()
+        produced = self._kept_frac()
         wide = _WIDEN.get(self.closed.steady, 1.0)
-        throughput = _adjusted(window_estimate(blocks, unit=unit), kept, wide)
-        return throughput, _adjusted(window_estimate(blocks, unit="s", per_step=True), 1.0 / kept, wide)
+        throughput = _adjusted(window_estimate(blocks, unit=unit), produced, wide)
+        return throughput, _adjusted(window_estimate(blocks, unit="s", per_step=True), 1.0 / produced, wide)
 
     def _kept_frac(self) -> float:
         """Share of the consumed batches that was also produced inside the window."""
@@ -345,10 +357,11 @@ class _Window:
         flags += ["throttled"] if any(d.throttled for d in devices) else []
         if self.closed.steady in ("drifting", "no_steady_state"):
             flags.append(self.closed.steady)
-        middle = statistics.median(self.periods_s)
-        if middle > 0 and statistics.fmean(self.periods_s) / middle > BURSTY_RATIO:
+        periods = [s for _, s in self._clean_rows()]
+        middle = statistics.median(periods)
+        if middle > 0 and statistics.fmean(periods) / middle > BURSTY_RATIO:
             flags.append("bursty")
-        flags += ["recompiled"] if any(r.mark & MARK_COMPILE for r in self.rows) else []
+        flags += ["recompiled"] if any(r.mark & COMPILE for r in self.rows) else []
         flags += ["alloc_cliff"] if self.closed.counters.get("alloc_retries", 0) > 0 else []
         return Contamination(
             run_queue_frac=queue_frac,
@@ -392,17 +405,10 @@ class _Window:
         return None
 
 
-def _dirty(rows: Sequence[StepRow], stamps: Sequence[int], outside: Outside) -> tuple[bool, ...]:
-    compiles = [bool(r.mark & MARK_COMPILE) for r in rows]
-    # Compiling again and again is no accident but what this configuration costs.
-    if sum(compiles) > COMPILE_OWN_COST_FRAC * len(rows):
-        compiles = [False] * len(rows)
+def _dirty(stamps: Sequence[int], outside: Outside) -> tuple[bool, ...]:
+    """Steps during which others used the accelerator, or its clocks were held down."""
     bad = sorted(d.t_ns for d in outside.devices if d.foreign or d.throttled)
-    if not bad:
-        return tuple(compiles)
-    return tuple(
-        c or any(a <= t < b for t in bad) for c, a, b in zip(compiles, stamps, stamps[1:], strict=False)
-    )
+    return tuple(any(a <= t < b for t in bad) for a, b in itertools.pairwise(stamps))
 
 
 def _rates(samples: Sequence[Sample]) -> tuple[float | None, float | None, float | None]:

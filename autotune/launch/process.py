@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 from autotune.clock import SystemClock
 from autotune.core import wire
 from autotune.core.trial import Failure, FailureKind
+from autotune.devices.find import find_devices
 from autotune.launch import caches, classify, enclosure, guard, measure, sweep
+from autotune.launch.devices_sampler import device_sampler
 from autotune.launch.runner import Ended, Runner
 from autotune.protocol.lines import Reader
 from autotune.protocol.plan import PLAN_VARIABLE, TRIAL_VARIABLE, Plan
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from autotune.clock import Clock
     from autotune.core.trial import Assignment, Fidelity, Launch, Outcome, Segment
+    from autotune.devices.common import Device
 
 POLL_S = 0.1
 GRACE_S = 5.0
@@ -70,7 +73,7 @@ class LocalRunner(Runner):
         clock: Durations come from it; the machine's where None.
         progress_floor_s: No limit on the time between two steps is shorter.
         sample_devices: Looks at the accelerators once; called a few times a second while a trial
-            runs. None where there is nothing to look at.
+            runs. None for one of our own where the machine has accelerators.
         command: From the interpreter to the command to run; another one than ours in tests.
         space_floor_bytes: Less free disk space than this refuses a trial; None for 2 GiB or 5 % of
             the disk, whichever is less.
@@ -94,6 +97,7 @@ class LocalRunner(Runner):
         self._clock = clock or SystemClock()
         self._progress_floor_s = progress_floor_s
         self._sample_devices = sample_devices
+        self._devices: Sequence[Device] | None = None
         self._command = command
         self._space_floor_bytes = space_floor_bytes
         self._grace_s = grace_s
@@ -140,7 +144,7 @@ class LocalRunner(Runner):
         try:
             if self._stop_wanted:
                 running.order("killed_user")
-            result = running.follow(self._progress_floor_s, self._sample_devices)
+            result = running.follow(self._progress_floor_s, self._sampler(running.pid))
         finally:
             self._running = None
             running.close()
@@ -153,6 +157,13 @@ class LocalRunner(Runner):
         for scratch in (*(prepared.folder / name for name in _SCRATCH), prepared.temporary):
             enclosure.remove(scratch)
         return outcomes, running.told
+
+    def _sampler(self, guard_pid: int) -> Callable[[], measure.DeviceSample | None] | None:
+        if self._sample_devices is not None:
+            return self._sample_devices
+        if self._devices is None:
+            self._devices = find_devices()
+        return device_sampler(lambda: sweep.descendants(guard_pid), self._devices)
 
     def _short_of_space(self) -> Failure | None:
         self._study_dir.mkdir(parents=True, exist_ok=True)
@@ -185,6 +196,14 @@ class _Prepared:
     watched: tuple[str, ...]
 
 
+def _write_private(path: Path, text: str) -> None:
+    """A plan holds the user's arguments, and these may be secrets."""
+    path.unlink(missing_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(fd, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
 def temporary_folder(uid: str) -> Path:
     """A trial's ``TMPDIR``: short, because Unix sockets are made in it and their paths end at 107 bytes."""
     return Path(tempfile.gettempdir()) / f"at-{uid}"
@@ -193,7 +212,8 @@ def temporary_folder(uid: str) -> Path:
 def _prepare(study_dir: Path, assignment: Assignment, isolation: str) -> _Prepared:
     launch = assignment.launch
     folder = study_dir / "trials" / assignment.uid
-    folder.mkdir(parents=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700)
     temporary = temporary_folder(assignment.uid)
     enclosure.remove(temporary)
     temporary.mkdir(mode=0o700)
@@ -218,7 +238,7 @@ def _prepare(study_dir: Path, assignment: Assignment, isolation: str) -> _Prepar
         sites=tuple(dict.fromkeys(c.site for c in launch.changes if c.site)),
     )
     plan_path = folder / "plan.json"
-    plan_path.write_text(wire.dumps(plan), encoding="utf-8")
+    _write_private(plan_path, wire.dumps(plan))
     env = {
         **launch.env,
         **cached.env,
@@ -375,7 +395,8 @@ class _Running:
             return None
 
     def _limit_s(self, floor_s: float) -> float:
-        starting = len(self.told.rows) < FIRST_STEPS or self.told.compiling
+        starting = len(self.told.rows) < FIRST_STEPS or self.told.compiling or self.told.beating
+        # Evaluating and writing checkpoints take what they take, as starting does.
         setup_s = self.fidelity.setup_s if starting else 0.0
         return max(floor_s, STEP_FACTOR * self.told.median_step_s(), setup_s)
 
@@ -484,7 +505,7 @@ def run_plain(launch: Launch, plan_dir: Path) -> int:
     Returns:
         The script's exit code; 128 + n where signal n ended it.
     """
-    plan_dir.mkdir(parents=True, exist_ok=True)
+    plan_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     plan = Plan(
         nonce=f"apply-{os.getpid()}",
         script=launch.script,
@@ -498,7 +519,7 @@ def run_plain(launch: Launch, plan_dir: Path) -> int:
         status_path=str(plan_dir / "status.json"),
     )
     plan_path = plan_dir / "plan.json"
-    plan_path.write_text(wire.dumps(plan), encoding="utf-8")
+    _write_private(plan_path, wire.dumps(plan))
     process = subprocess.Popen(
         [*trial_command(launch.python)], cwd=launch.cwd, env={**launch.env, PLAN_VARIABLE: str(plan_path)}
     )

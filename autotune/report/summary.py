@@ -12,6 +12,7 @@ import shlex
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.measurement import Estimate
 from autotune.core.trial import Family, Stage, Trial
@@ -19,7 +20,7 @@ from autotune.core.trial import Family, Stage, Trial
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autotune.core.config import Config, Value
+    from autotune.core.config import Value
     from autotune.core.pick import Answer, Recommendation
     from autotune.core.study import Study
 
@@ -46,6 +47,8 @@ _LONG = {
     "effective_batch": "effective batch {}",
 }
 _ORDER = ("precision", "batch_size", "num_workers", "compile_mode", "accumulation")
+_LEAST_SHARE = 0.01
+_WAITS = 0.1
 _TOP_REASONS = 3
 
 
@@ -120,6 +123,7 @@ def short_config(config: Mapping[str, Value]) -> str:
 def long_config(config: Mapping[str, Value]) -> str:
     """``bf16, batch 256, 8 workers, compile default``; ``your script as it is`` for the baseline."""
     words = [_LONG.get(k, k.replace("_", " ") + " {}").format(value_text(v)) for k, v in in_order(config)]
+    words = [w.removesuffix("s") if w.startswith("1 ") else w for w in words]
     return ", ".join(words) or "your script as it is"
 
 
@@ -433,11 +437,27 @@ def _short_note(study: Study, answer: Answer | None) -> str:
     return "\n".join(lines) + "\n"
 
 
+def gains_text(study: Study, best: Recommendation) -> str:
+    """``precision +58 %, num_workers +6 %``: what was measured with and without; empty where nothing was."""
+    parts = [(k, v) for k, v in contributions(study, best.config).items() if v >= _LEAST_SHARE]
+    if len(best.config) < 2:
+        return ""
+    return ", ".join(f"{knob} +{100 * share:.0f} %" for knob, share in parts[:_TOP_REASONS])
+
+
+def waits_text(study: Study, best: Recommendation) -> str:
+    """How much of its time the script waits for data, as it is and with the pick; empty if hardly at all."""
+    own = [t.measurement.data_wait_frac for t in study.of(Config()) if t.measurement]
+    new = [t.measurement.data_wait_frac for t in study.of(best.config) if t.measurement]
+    if not own or not new or best.config.is_baseline or max(own) < _WAITS:
+        return ""
+    before, after = 100 * sum(own) / len(own), 100 * sum(new) / len(new)
+    return f"your script waits for data {before:.0f} % of its time, with this config {after:.0f} %"
+
+
 def _why(study: Study, best: Recommendation) -> str:
-    parts = [(k, v) for k, v in contributions(study, best.config).items() if v >= 0.01]
-    if parts and len(best.config) > 1:
-        return ", ".join(f"{knob} +{100 * share:.0f} %" for knob, share in parts[:_TOP_REASONS])
-    return _plain(best.reasons[0]) if best.reasons else ""
+    why = gains_text(study, best) or waits_text(study, best)
+    return why or (_plain(best.reasons[0]) if best.reasons else "")
 
 
 def _knob_table(study: Study, best: Recommendation, safe: Recommendation) -> list[str]:

@@ -15,8 +15,8 @@ from autotune.report.listener import Listener
 from autotune.report.summary import (
     apply_command,
     bytes_text,
-    contributions,
     duration_text,
+    gains_text,
     long_config,
     loss_sentence,
     number_text,
@@ -25,6 +25,7 @@ from autotune.report.summary import (
     script_name,
     short_config,
     speedup_of,
+    waits_text,
 )
 
 if TYPE_CHECKING:
@@ -338,8 +339,7 @@ def _headline_rows(study: Study, answer: Answer) -> list[tuple[str, str]]:
 
 
 def _gain_lines(study: Study, best: Recommendation) -> list[str]:
-    gains = [f"{knob} {100 * gain:+.0f} %" for knob, gain in contributions(study, best.config).items()]
-    return [", ".join(gains)] if len(best.config) > 1 and gains else []
+    return [line for line in (gains_text(study, best), waits_text(study, best)) if line]
 
 
 def _apply_line(study: Study, out: str) -> str:

@@ -47,6 +47,7 @@ def main() -> None:
             shadow = importlib.import_module("autotune.trial.shadow")
             shadow.install(plan.protected, plan.shadow_dir)
             session.hooks.on("torch", shadow.wrap_torch)
+            session.hooks.on("safetensors.torch", shadow.wrap_safetensors)
         except Exception as error:
             # Without protection the user's files could be overwritten: better no trial than that.
             session.faults.note("shadow", error)
@@ -58,7 +59,7 @@ def main() -> None:
                 )
     session.begin()
     if channel is None:
-        _run_freely(plan)
+        _run_freely(plan, session)
     else:
         _run_measured(plan, session)
 
@@ -82,15 +83,20 @@ def run_script(plan: Plan) -> None:
     exec(code, module.__dict__)  # noqa: S102 - the user's script, as python itself would run it
 
 
-def _run_freely(plan: Plan) -> None:
-    """Under `apply`: the script's own end is the process's end."""
+def _run_freely(plan: Plan, session: Session) -> None:
+    """Under `apply`: the script's own end is the process's end, unless it trained untuned."""
     try:
         run_script(plan)
-    except SystemExit:
-        raise
+    except SystemExit as ending:
+        if ending.code not in (None, 0):
+            raise
     except BaseException as error:
         _show(error)
         raise SystemExit(130 if isinstance(error, KeyboardInterrupt) else 1) from None
+    why = session.recorder.unapplied() if session.state.active else None
+    if why is not None:
+        sys.stderr.write(f"autotune: {why}\n")
+        raise SystemExit(6)
 
 
 def _run_measured(plan: Plan, session: Session) -> NoReturn:

@@ -65,6 +65,11 @@ class Compile:
         return not frames or frames.get("ok", 0) > 0
 
     @property
+    def wanted(self) -> bool:
+        """Roots are to be compiled by us."""
+        return not self.own and self._mode not in (None, "off")
+
+    @property
     def active(self) -> bool:
         """Something is or will be compiled in this process."""
         return self.own or self._mode not in (None, "off")
@@ -120,8 +125,7 @@ class Compile:
     def _dynamo(self, dynamo: Any) -> None:
         try:
             config: Any = sys.modules["torch._dynamo.config"]
-            if self.active and hasattr(config, "fail_on_recompile_limit_hit"):
-                config.fail_on_recompile_limit_hit = True
+            self._forbid_fallback(config)
             handler = sys.modules["torch._dynamo.callback"].callback_handler
             handler.register_start_callback(self._began)
             handler.register_end_callback(self._ended)
@@ -130,8 +134,12 @@ class Compile:
 
     def arm(self) -> None:
         """No silent eager runs under a compiled label, also where dynamo was loaded before."""
-        config: Any = sys.modules.get("torch._dynamo.config")
-        if config is not None and self.active and hasattr(config, "fail_on_recompile_limit_hit"):
+        self._forbid_fallback(sys.modules.get("torch._dynamo.config"))
+
+    def _forbid_fallback(self, config: Any) -> None:
+        """Only in measured trials of a mode of ours: a real training shall survive the limit."""
+        ours = self._channel is not None and self._mode not in (None, "off")
+        if ours and hasattr(config, "fail_on_recompile_limit_hit"):
             config.fail_on_recompile_limit_hit = True
 
     def _began(self, _args: object) -> None:

@@ -5,11 +5,13 @@ A seam that is off no longer confirms its knobs, so a trial that asked for them 
 
 from __future__ import annotations
 
+import contextlib
 import time
 import traceback
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -19,12 +21,20 @@ class Faults:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self.off: set[str] = set()
+        self.told: Callable[[str], None] | None = None
+        """Called once with each seam that was switched off, after it was written down."""
 
     def note(self, seam: str, error: BaseException) -> None:
         """Switch the seam off and write down why; never raises."""
         if seam in self.off:
             return
         self.off.add(seam)
+        self._write(seam, error)
+        if self.told is not None:
+            with contextlib.suppress(Exception):
+                self.told(seam)
+
+    def _write(self, seam: str, error: BaseException) -> None:
         if self._path is None:
             return
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import platform
 import sys
@@ -76,6 +77,7 @@ class Session:
         self._compile: Compile | None = None
         self._losses: Losses | None = None
         self._roots_at = (0, 0)
+        self._reopened_at = 0
         self.recorder = Recorder(
             self.state,
             channel,
@@ -87,7 +89,15 @@ class Session:
             settle_root=self._settle_root,
         )
         self.recorder.hows = {change.knob: change.spelling.how for change in plan.changes}
+        self.recorder.patched = {
+            change.knob for change in plan.changes if isinstance(change.spelling, (Patch, Keyword))
+        }
+        self.state.keeps_losses = channel is not None
+        self.state.lost = self.recorder.lost
+        self.faults.told = self.recorder.fault
         self.boundary = Boundary(self.state, self.recorder)
+        if channel is not None:
+            self.state.beat = channel.beat
 
     def begin(self) -> None:
         """Register what waits for the script's own imports; imports nothing itself."""
@@ -129,11 +139,16 @@ class Session:
         losses.install(torch, undo.assign)
         optimizer.install(torch)
         self.memory.attach(torch)
+        if self.channel is not None:
+            self._wrap_save(torch)
         self._loader, self._root, self._optimizer = loader, root, optimizer
         self._compile, self._losses = compiling, losses
         self.boundary.loader, self.boundary.optimizer = loader, optimizer
         self.recorder.loader = loader
-        self.recorder.skipped_steps = lambda: optimizer.skipped_steps
+        self.recorder.skipped_steps = optimizer.skipped
+        self.recorder.window_opens = optimizer.window_opens
+        if self.channel is None:
+            optimizer.on_constructed = self._optimizer_built
         self.recorder.graph_breaks = compiling.graph_breaks
         self.patches = self.readings.patches = Patches(torch, undo, loader, root, compiling, optimizer)
         for change in self.plan.changes:
@@ -142,6 +157,21 @@ class Session:
                 isinstance(spelling, Keyword) and self._by_knob(change.knob, spelling)
             ):
                 self._patch(change.knob, change.value)
+
+    def _wrap_save(self, torch: Any) -> None:
+        """A checkpoint may take long: the launcher is told before it is written."""
+        original, state = torch.save, self.state
+
+        @functools.wraps(original)
+        def save(*args: Any, **kwargs: Any) -> Any:
+            if state.here():
+                try:
+                    state.beat()
+                except Exception as error:
+                    self.faults.note("beat", error)
+            return original(*args, **kwargs)
+
+        self.undo.assign(torch, "save", save)
 
     def _patch(self, name: str, value: Value) -> None:
         knob = self.knobs.get(name)
@@ -184,10 +214,22 @@ class Session:
         if len(root.calls) != count:
             self._roots_at = (len(root.calls), steps)
             return False
-        if steps - since < _QUIET_STEPS and steps < _DETECT_STEPS:
+        if steps - since < _QUIET_STEPS and steps - self._reopened_at < _DETECT_STEPS:
             return False
         root.settle()
+        if self._losses is not None:
+            self._losses.settle()
         return True
+
+    def _optimizer_built(self, optimizer: Any) -> None:
+        """Under `apply`: the model of a later fold or phase gets the changes as well."""
+        root = self._root
+        if root is None:
+            return
+        if root.reopen(p for group in optimizer.param_groups for p in group["params"]):
+            steps = self.state.steps
+            self._reopened_at, self._roots_at = steps, (len(root.calls), steps)
+            self.recorder.reopen()
 
     def _settled(self, readings: tuple[Reading, ...], final: bool) -> None:
         if self._root is not None and not final:
@@ -225,9 +267,19 @@ class Session:
         batch = loader.observed("batch_size")
         per_step = self.boundary.backwards_per_step()
         values = self.readings.values()
+        fetched = self.boundary.batches_per_step()
+        own_accumulation = (
+            per_step > 1.5
+            and (fetched is None or fetched > 1.5)
+            and optimizer.accumulation.factor == 1
+            and optimizer.count == 1
+            and not optimizer.closure
+        )
         effective = values.get("effective_batch")
         if not isinstance(effective, int) and isinstance(batch, int):
-            effective = round(batch * max(1.0, per_step)) if not optimizer.closure else batch
+            # Several losses on one batch, or several optimizers, do not make the batch larger.
+            parts = own_accumulation or optimizer.accumulation.factor > 1
+            effective = round(batch * max(1.0, per_step)) if parts else batch
         return RunFacts(
             loader=built,
             model=root.facts(),
@@ -235,10 +287,7 @@ class Session:
             samples_source="loader" if built is not None else ("input" if root.calls else "none"),
             effective_batch=effective if isinstance(effective, int) else None,
             backward_per_step=per_step,
-            own_accumulation=per_step > 1.5
-            and optimizer.accumulation.factor == 1
-            and len(optimizer.stepped) == 1
-            and not optimizer.closure,
+            own_accumulation=own_accumulation,
             zero_grad_seen=optimizer.zero_grad_seen,
             reduction=losses.reduction,
             bce_outside=losses.bce_outside,

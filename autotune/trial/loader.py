@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import io
 import random
 import sys
 import time
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.facts import LoaderFacts
-from autotune.trial.state import LOADER, caller
+from autotune.trial.state import EVALUATION, LOADER, caller
 
 if TYPE_CHECKING:
     from autotune.core.config import Value
@@ -24,6 +25,19 @@ if TYPE_CHECKING:
 
 _WORKER_ONLY = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
 _RECENT = 16
+_FORGET = 0.95
+_OUTWEIGH = 1.5
+_TOGETHER = 2
+_HANDLES = (
+    ("zipfile", "ZipFile"),
+    ("tarfile", "TarFile"),
+    ("sqlite3", "Connection"),
+    ("h5py", "File"),
+    ("h5py", "Group"),
+    ("h5py", "Dataset"),
+    ("lmdb", "Environment"),
+    ("lmdb", "Transaction"),
+)
 How = tuple[str, tuple[Any, ...], int]
 
 
@@ -35,6 +49,16 @@ class Record:
         self.sites = sites
         self.confirmed = False
         self.since = 0
+        """Samples, batches and time fetched for training since the last backward pass."""
+        self.batches = 0
+        self.wait_ns = 0
+        self.together = 0
+        """Passes in a row in which it was fetched beside the loader that was fetched last."""
+        self.weight = 0.0
+        """Samples trained on, old ones forgotten."""
+        self.ratio = 1.0
+        """What is counted in a batch, per sample of the loader."""
+        self.shared_handle = ""
         self.recent: list[int] = []
         self.fetches = 0
         self.how: How | None = None
@@ -44,6 +68,13 @@ class Record:
         self.fetch_cpu_ns = 0
         self.in_process = 0
         self.random = False
+
+    @property
+    def in_use(self) -> bool:
+        """Somebody holds it, or what it fetched is not accounted for yet."""
+        if self.loader() is not None or self.batches:
+            return True
+        return self.iterator is not None and self.iterator() is not None
 
     @property
     def site(self) -> str:
@@ -66,6 +97,7 @@ class Loader:
         self._overrides: dict[str, Value | None] = {}
         self.records: list[Record] = []
         self._last: Record | None = None
+        self._samples = 0
         self.train: Record | None = None
         self.built_any = False
         self.input_batch: int | None = None
@@ -84,7 +116,8 @@ class Loader:
         if record is None:
             return self.input_batch if keyword == "batch_size" and self._state.steps >= 2 else None
         if keyword == "batch_size":
-            return max(record.recent) if record.recent else None
+            own = _batch_size(record.loader(), self._torch)
+            return own if own is not None and record.recent else max(record.recent, default=None)
         if keyword == "num_workers":
             return self._workers(record)
         loader = record.loader()
@@ -128,26 +161,52 @@ class Loader:
 
     def take_samples(self) -> int | None:
         """Samples fetched from training loaders since the last call; None without such a loader."""
-        if self.train is None:
-            for record in self.records:
-                record.since = 0
-            return None
-        total = 0
-        for record in self.records:
-            if record.confirmed:
-                total += record.since
-            record.since = 0
-        return total
+        # What a second loader fetched ahead of its first pass waits for that pass.
+        self._take([r for r in self.records if r.confirmed or self.train is None])
+        taken, self._samples = self._samples, 0
+        return taken if self.train is not None else None
 
     def backward_seen(self) -> None:
-        """A backward pass follows the last batch: its loader is a training loader."""
+        """A backward pass follows the last batch: its loader is a training loader.
+
+        So are others that were fetched as often for this pass and the one before (``zip`` of two).
+        """
         last = self._last
         if last is None:
             return
         self._last = None
-        last.confirmed = True
-        if self.train is not last:
+        fetched = [r for r in self.records if r.batches or r is last]
+        for record in fetched:
+            beside = record is last or record.batches == last.batches
+            record.together = record.together + 1 if beside else 0
+            record.confirmed = record.confirmed or record is last or record.together >= _TOGETHER
+        self._choose(last)
+        self._take(fetched)
+
+    def _choose(self, last: Record) -> None:
+        """The training loader is the one with most samples, not the one that came last."""
+        for record in self.records:
+            record.weight *= _FORGET
+        train = self.train
+        if train is None or train.loader() is None:
             self.train = last
+            return
+        alive = [r for r in self.records if r.confirmed and r.loader() is not None]
+        most = max(alive, key=lambda r: r.weight, default=train)
+        if most.weight > _OUTWEIGH * train.weight:
+            self.train = most
+
+    def _take(self, records: list[Record]) -> None:
+        """Add what was fetched for one pass: every wait, but the samples of one loader only."""
+        used = [r for r in records if r.confirmed and r.batches]
+        if used:
+            main = self.train if self.train in used else max(used, key=lambda r: r.since)
+            assert main is not None
+            self._samples += main.since
+            self._state.batches += main.batches
+            self._state.wait_ns += sum(r.wait_ns for r in used)
+        for record in records:
+            record.since = record.batches = record.wait_ns = 0
 
     # Installation
 
@@ -187,7 +246,8 @@ class Loader:
                 self.built_any = True
                 record = Record(this, sites)
                 this.__dict__["_autotune_record"] = record
-                self.records = [r for r in self.records if r.loader() is not None or r is self.train]
+                record.shared_handle = shared_handle(getattr(this, "dataset", None))
+                self.records = [r for r in self.records if r.in_use or r is self.train]
                 self.records.append(record)
             except Exception as error:
                 state.faults.note("loader", error)
@@ -279,13 +339,20 @@ class Loader:
             if record is None or not state.here() or "loader" in state.faults.off:
                 return original_next(this)
             probe = 1 <= record.in_process <= 3
-            before = self._random_state() if probe else None
+            before = None
+            if probe:
+                try:
+                    before = self._random_state()
+                except Exception as error:
+                    state.faults.note("loader", error)
+                    probe = False
             cpu_begin, begin = cpu(), clock()
             try:
                 batch = original_next(this)
             finally:
                 spent = clock() - begin
-                state.wait_ns += spent
+                if self._grad_enabled():
+                    record.wait_ns += spent
             try:
                 record.fetch_ns += spent
                 record.fetch_cpu_ns += cpu() - cpu_begin
@@ -310,23 +377,33 @@ class Loader:
             if expected is None:
                 expected = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
             record.how = how = find_count(batch, expected)
+            record.ratio = _ratio(count(batch, how), loader, self._torch)
         samples = count(batch, how)
+        if record.ratio != 1.0:
+            samples = max(1, round(samples / record.ratio))
         record.fetches += 1
+        if not self._grad_enabled():
+            # An evaluation, by a model of its own perhaps; neither its time nor its samples train.
+            self._state.mark |= EVALUATION
+            return
+        if not record.confirmed:
+            self._state.beat()
         recent = record.recent
         recent.append(samples)
         if len(recent) > _RECENT:
             del recent[0]
         record.since += samples
-        self._state.batches += 1
-        if self._grad_enabled():
-            self._last = record
-            if not self._state.began_ns:
-                self._state.began_ns = time.perf_counter_ns()
+        record.weight += samples
+        record.batches += 1
+        self._last = record
+        if not self._state.began_ns:
+            self._state.began_ns = time.perf_counter_ns()
 
     def _random_state(self) -> Any:
         numpy = sys.modules.get("numpy.random")
         state: Any = None if numpy is None else numpy.get_state()
-        drawn = None if state is None else (int(state[2]), int(state[1][0]))
+        # Generators other than the Mersenne twister tell their state as a dict.
+        drawn = repr(state) if isinstance(state, dict) else state and (int(state[2]), int(state[1][0]))
         return random.getstate(), bytes(self._torch.get_rng_state().numpy().tobytes()), drawn
 
     # Facts
@@ -366,6 +443,7 @@ class Loader:
             fetch_s=record.fetch_ns / record.fetches / 1e9 if record.fetches else None,
             cuda_tensors=_holds_cuda(dataset, torch),
             random=record.random or (not in_process and _looks_random(dataset, source)),
+            shared_handle=record.shared_handle,
         )
 
     def _site(self, record: Record) -> str:
@@ -433,6 +511,55 @@ def count(batch: Any, how: How) -> int:
     if kind == "dim":
         return int(batch.shape[dimension])
     return len(batch) if kind == "len" else int(batch.num_graphs)
+
+
+def shared_handle(dataset: Any) -> str:
+    """Class of an open file that a dataset holds, empty without one.
+
+    Forked workers share such a file's position, or a connection that must not cross a fork. It is
+    looked for before the first fetch: what a dataset opens at its first read, each worker opens itself.
+    """
+    for _ in range(3):
+        held = list(getattr(dataset, "__dict__", {}).values())
+        held += [v for group in held if isinstance(group, (list, tuple)) for v in group[:8]]
+        held += [v for group in held if isinstance(group, dict) for v in list(group.values())[:8]]
+        for value in held:
+            if _is_handle(value):
+                return type(value).__name__
+        dataset = getattr(dataset, "dataset", None)
+        if dataset is None:
+            break
+    return ""
+
+
+def _is_handle(value: Any) -> bool:
+    if isinstance(value, io.IOBase):
+        return not isinstance(value, (io.BytesIO, io.StringIO)) and not value.closed
+    if type(value).__name__ == "_TemporaryFileWrapper":
+        return _is_handle(value.file)
+    for module, name in _HANDLES:
+        kind = getattr(sys.modules.get(module), name, None)
+        if isinstance(kind, type) and isinstance(value, kind):
+            return True
+    return False
+
+
+def _batch_size(loader: Any, torch: Any) -> int | None:
+    """Samples of a full batch as the loader itself has it; None where it does not say."""
+    size = getattr(loader, "batch_size", None)
+    sampler = getattr(loader, "batch_sampler", None)
+    if size is None and type(sampler) is torch.utils.data.BatchSampler:
+        size = getattr(sampler, "batch_size", None)
+    return size if isinstance(size, int) else None
+
+
+def _ratio(found: int, loader: Any, torch: Any) -> float:
+    """What is counted in the first batch, per sample of the loader: 2 for two views of each."""
+    size = _batch_size(loader, torch)
+    if not size or not found or found == size:
+        return 1.0
+    whole = (_length(getattr(loader, "batch_sampler", None), 0) or 0) > 1
+    return found / size if whole or found % size == 0 else 1.0
 
 
 def _length(sized: Any, default: Any) -> Any:

@@ -36,6 +36,8 @@ _LINEAR = (
     "Alias",
     "Expand",
 )
+_COMPARING = ("margin_ranking_loss", "cosine_embedding_loss", "triplet_margin_loss")
+"""Losses whose samples are often made from others of the same batch."""
 _MAX_NODES = 200
 
 
@@ -69,9 +71,12 @@ class Losses:
 
     def _watch(self, name: str, original: Callable[..., Any], torch: Any) -> Callable[..., Any]:
         state = self._state
+        is_compiling = torch.compiler.is_compiling
 
         @functools.wraps(original)
         def loss(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return original(*args, **kwargs)
             if self._inside or not state.here() or "losses" in state.faults.off:
                 return original(*args, **kwargs)
             self._inside = True
@@ -104,6 +109,8 @@ class Losses:
             kind = "none"
         if name in ("cross_entropy", "nll_loss") and kind == "mean" and self._uneven(args, kwargs):
             kind = "unknown"
+        if name in _COMPARING or (name == "cross_entropy" and _square(args, kwargs)):
+            kind = "unknown"
         kind = {"batchmean": "mean"}.get(kind, kind)
         self._calls.append(
             (function, kind if kind in ("mean", "sum") else "unknown", float(value.detach().sum()))
@@ -119,6 +126,10 @@ class Losses:
             return False
         ignored = kwargs.get("ignore_index", -100)
         return bool((target == ignored).any())
+
+    def settle(self) -> None:
+        """Nothing is judged any more: let go of the graphs."""
+        self._calls.clear()
 
     def backward(self, loss: Any) -> None:
         """Judge by the graph of the value that `backward` is about to be called on."""
@@ -158,6 +169,12 @@ class Losses:
         if kind == "mean" and scaled and total and abs(float(loss.detach())) > 8 * abs(total):
             return "unknown"
         return kind
+
+
+def _square(args: Any, kwargs: Any) -> bool:
+    """Logits of every sample against every sample, as contrastive losses have them."""
+    logits = kwargs.get("input", args[0] if args else None)
+    return logits is not None and logits.dim() == 2 and logits.shape[0] == logits.shape[1]
 
 
 def read_loss(losses: Any) -> float:

@@ -7,8 +7,10 @@ nor the loss that the script prints is touched.
 from __future__ import annotations
 
 import functools
+import math
 import sys
 import weakref
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.core.facts import OptimizerFacts
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _NO_OPTIMIZER_BACKWARDS = 3
+_NO_STEP_BACKWARDS = 64
+_MAX_LOSSES = 1024
+_RECENT_STEPS = 8
 
 
 class Boundary(Protocol):
@@ -52,9 +57,16 @@ class Optimizer:
         self._nested = False
         self._in_backward = False
         self._fuse = False
+        self._fused: bool | None = None
+        self._facts: OptimizerFacts | None = None
         self.accumulation = Accumulation(state)
         self.constructed = 0
         self.stepped: dict[int, weakref.ref[Any]] = {}
+        self._last: weakref.ref[Any] | None = None
+        self._switched_at = 0
+        self.alternating = False
+        self.on_constructed: Callable[[Any], None] | None = None
+        self._opening_scale: float | None = None
         self.closure = False
         self.kernel_given = False
         self.zero_grad_seen = False
@@ -79,12 +91,14 @@ class Optimizer:
         self._fuse = True
 
     def observed(self) -> bool | None:
-        """Whether the anchor's groups are fused; None before it stepped."""
+        """Whether the anchor's groups are fused, or were while it lived; None before it stepped."""
         anchor = self._boundary.anchor_optimizer()
-        if anchor is None or "optimizer" in self._state.faults.off:
+        if "optimizer" in self._state.faults.off:
             return None
-        groups = getattr(anchor, "param_groups", [])
-        return bool(groups) and all(bool(group.get("fused")) for group in groups)
+        if anchor is not None:
+            groups = getattr(anchor, "param_groups", [])
+            self._fused = bool(groups) and all(bool(group.get("fused")) for group in groups)
+        return self._fused
 
     # Installation
 
@@ -116,12 +130,15 @@ class Optimizer:
         wrap = original.__func__ if isinstance(original, staticmethod) else original
         original_init = base.__init__
         state = self._state
+        is_compiling = self._torch.compiler.is_compiling
 
         def profile_hook_step(function: Any) -> Any:
             inner = wrap(function)
 
             @functools.wraps(inner)
             def step(this: Any, *args: Any, **kwargs: Any) -> Any:
+                if is_compiling():
+                    return inner(this, *args, **kwargs)
                 if self._nested or not state.here() or "optimizer" in state.faults.off:
                     return inner(this, *args, **kwargs)
                 return self._step(inner, this, args, kwargs)
@@ -136,6 +153,11 @@ class Optimizer:
                 return
             self.constructed += 1
             self._alive.append(weakref.ref(this))
+            if self.on_constructed is not None:
+                try:
+                    self.on_constructed(this)
+                except Exception as error:
+                    state.faults.note("root", error)
             step = type(this).__dict__.get("step")
             plain = getattr(step, "_autotune_plain", None)
             if plain is not None and not any(cls is type(this) for cls, _, _ in self._hooked):
@@ -152,8 +174,7 @@ class Optimizer:
             if closure is not None:
                 self.closure = True
             state.micro_steps += 1
-            if id(optimizer) not in self.stepped:
-                self.stepped[id(optimizer)] = weakref.ref(optimizer)
+            self._note_stepping(optimizer)
             if accumulation.factor > 1 and self._may_defer(closure):
                 accumulation.pending += 1
                 if accumulation.pending < accumulation.factor:
@@ -165,12 +186,32 @@ class Optimizer:
         self._boundary.passed(optimizer)
         return result
 
+    @property
+    def count(self) -> int:
+        """Optimizers that step in turns; those that follow each other, as in folds, count as one."""
+        alive = sum(1 for reference in self.stepped.values() if reference() is not None)
+        return max(1, alive) if self.alternating else 1
+
+    def _note_stepping(self, optimizer: Any) -> None:
+        if self._last is not None and self._last() is optimizer:
+            return
+        self.stepped = {key: ref for key, ref in self.stepped.items() if ref() is not None}
+        now, accumulation = self._state.micro_steps, self.accumulation
+        if id(optimizer) in self.stepped:
+            self.alternating = True
+        elif accumulation.pending:
+            if now - self._switched_at <= accumulation.factor:
+                accumulation.give_up("The optimizers that step change every few steps.")
+            accumulation.pending = 0
+        self.stepped[id(optimizer)] = self._last = weakref.ref(optimizer)
+        self._switched_at = now
+
     def _may_defer(self, closure: Any) -> bool:
         accumulation = self.accumulation
         if closure is not None:
             accumulation.give_up("The optimizer steps with a closure.")
-        elif len(self.stepped) > 1:
-            accumulation.give_up(f"{len(self.stepped)} optimizers step.")
+        elif self.alternating:
+            accumulation.give_up(f"{self.count} optimizers step in turns.")
         elif self.own_scaler:
             accumulation.give_up("The script scales its gradients itself.")
         return accumulation.factor > 1
@@ -187,6 +228,20 @@ class Optimizer:
             self.skipped_steps += 1
         return result
 
+    def window_opens(self) -> None:
+        """On CUDA the scale is read at both ends of a window only, because reading it waits."""
+        if self._scaler is not None and self._on_cuda():
+            self._opening_scale = float(self._scaler.get_scale())
+
+    def skipped(self) -> int:
+        """Steps that a scaler skipped; on CUDA, of ours, at least as many."""
+        opening = self._opening_scale
+        if opening is None or self._scaler is None:
+            return self.skipped_steps
+        closing = float(self._scaler.get_scale())
+        halvings = math.log2(opening / closing) if 0 < closing < opening else 0.0
+        return self.skipped_steps + math.ceil(halvings)
+
     def _on_cuda(self) -> bool:
         return bool(self._torch.cuda.is_initialized())
 
@@ -196,9 +251,12 @@ class Optimizer:
         original = torch.Tensor.backward
         direct = torch.autograd.backward
         state = self._state
+        is_compiling = torch.compiler.is_compiling
 
         @functools.wraps(original)
         def backward(this: Any, gradient: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return original(this, gradient, *args, **kwargs)
             if self._in_backward or not state.here() or "backward" in state.faults.off:
                 return original(this, gradient, *args, **kwargs)
             self._in_backward = True
@@ -207,21 +265,24 @@ class Optimizer:
                     gradient = self._before_backward(this, gradient)
                 except Exception as error:
                     state.faults.note("backward", error)
+                state.in_backward = True
                 result = original(this, gradient, *args, **kwargs)
             finally:
-                self._in_backward = False
+                self._in_backward = state.in_backward = False
             self._after_backward()
             return result
 
         @functools.wraps(direct)
         def autograd_backward(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return direct(*args, **kwargs)
             if self._in_backward or not state.here() or "backward" in state.faults.off:
                 return direct(*args, **kwargs)
-            self._in_backward = True
+            self._in_backward = state.in_backward = True
             try:
                 result = direct(*args, **kwargs)
             finally:
-                self._in_backward = False
+                self._in_backward = state.in_backward = False
             self.explicit_gradient = True
             state.backwards += 1
             self._after_backward()
@@ -241,7 +302,10 @@ class Optimizer:
             self._losses.backward(value)
         factor = self._factor()
         if gradient is None:
-            state.losses.append((value.detach(), factor))
+            if state.keeps_losses and len(state.losses) < _MAX_LOSSES:
+                value = value.detach()
+                # What a CUDA graph returns is overwritten by its next replay.
+                state.losses.append((value.clone() if value.is_cuda else value, factor))
             if factor != 1.0 or self._own_scaler_wanted():
                 return self._seed_gradient(loss, factor)
             return None
@@ -282,21 +346,30 @@ class Optimizer:
                 self._loader.input_batch = state.input_samples
         except Exception as error:
             state.faults.note("backward", error)
-        if not self.constructed and not self._nested and self.backwards_seen >= _NO_OPTIMIZER_BACKWARDS:
+        if self._nested:
+            return
+        # An optimizer whose step is part of code that the script compiles is never seen stepping.
+        hidden = self._root.own_compile and not state.micro_steps
+        wanted = _NO_STEP_BACKWARDS if self.constructed else _NO_OPTIMIZER_BACKWARDS
+        if (hidden or not self.constructed) and self.backwards_seen >= wanted:
             self._boundary.passed(None)
 
     # What has to keep quiet
 
     def _wrap_zero_grad(self, cls: Any) -> None:
         original = cls.zero_grad
+        is_compiling = self._torch.compiler.is_compiling
+        optimizers = self._torch.optim.Optimizer
 
         @functools.wraps(original)
         def zero_grad(this: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._state.active:
+            if is_compiling() or not self._state.active:
                 return original(this, *args, **kwargs)
             self.zero_grad_seen = True
             if self.accumulation.pending:
-                return None
+                last = self._last() if self._last is not None else None
+                if last is this or not isinstance(this, optimizers):
+                    return None
             return original(this, *args, **kwargs)
 
         self._undo.assign(cls, "zero_grad", zero_grad)
@@ -311,8 +384,12 @@ class Optimizer:
                     self._undo.assign(place, name, wrapped)
 
     def _clip(self, original: Callable[..., Any], torch: Any) -> Callable[..., Any]:
+        is_compiling = torch.compiler.is_compiling
+
         @functools.wraps(original)
         def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return original(parameters, *args, **kwargs)
             accumulation = self.accumulation
             if not self._state.here():
                 return original(parameters, *args, **kwargs)
@@ -391,8 +468,7 @@ class Optimizer:
             finally:
                 self._nested = False
             state.micro_steps = taken + 1
-            if id(optimizer) not in self.stepped:
-                self.stepped[id(optimizer)] = weakref.ref(optimizer)
+            self._note_stepping(optimizer)
             if not marker.stepped and not getattr(optimizer, "_step_supports_amp_scaling", False):
                 self.skipped_steps += 1
             self._boundary.passed(optimizer)
@@ -434,17 +510,17 @@ class Optimizer:
     # Facts
 
     def facts(self) -> OptimizerFacts | None:
-        """What is known of the anchor; None for manual updates."""
+        """What is known of the anchor, or was while it lived; None for manual updates."""
         anchor = self._boundary.anchor_optimizer()
         if anchor is None:
-            return None
+            return self._facts
         torch = self._torch
         exact = type(anchor) in tuple(getattr(torch.optim, n, None) for n in _FUSED)
         parameters = [p for group in anchor.param_groups for p in group["params"]]
         groups = anchor.param_groups
-        return OptimizerFacts(
+        self._facts = OptimizerFacts(
             name=type(anchor).__name__,
-            count=max(1, len(self.stepped)),
+            count=self.count,
             fused=all(bool(group.get("fused")) for group in groups),
             can_fuse=exact
             and all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
@@ -452,6 +528,7 @@ class Optimizer:
             kernel_given=self.kernel_given,
             closure=self.closure,
         )
+        return self._facts
 
 
 class Accumulation:
@@ -461,7 +538,7 @@ class Accumulation:
         self._state = state
         self.factor = 1
         self.pending = 0
-        self.last_backwards: int | None = None
+        self._recent: deque[int] = deque(maxlen=_RECENT_STEPS)
 
     def set(self, factor: int) -> None:
         """Let the optimizer step take effect every `factor` micro-batches."""
@@ -469,17 +546,27 @@ class Accumulation:
         self.pending = 0
 
     def observed(self) -> int | None:
-        """Backward passes of the last complete step; None before there was one."""
+        """Backward passes of most of the last complete steps; None before there was one."""
         off = self._state.faults.off
         if "optimizer" in off or "backward" in off:
             return None
-        return self.last_backwards
+        # A shorter last group of an epoch is no other setting; of equally many, the later counts.
+        common = Counter(reversed(self._recent)).most_common(1)
+        return common[0][0] if common else None
+
+    def note(self, backwards: int) -> None:
+        """A step took effect after so many backward passes."""
+        self._recent.append(backwards)
 
     def give_up(self, reason: str) -> None:
-        """The step is taken every time again; the reading then says so."""
+        """The step is taken every time again; the reading then says so, or the run ends."""
+        if self.factor == 1:
+            return
         self._state.refusals["accumulation"] = reason
         self.factor = 1
         self.pending = 0
+        self._recent.clear()
+        self._state.lost("accumulation", reason)
 
 
 class _StepMarker:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from autotune.core import stats
 from autotune.core.measurement import LossPoint, Reading
 from autotune.protocol.events import Broke, Closed, Done, Seen
+from autotune.protocol.marks import spoiled
 from autotune.trial.losses import read_loss
-from autotune.trial.state import ALLOCATOR, COMPILE, EVALUATION, NEW_SHAPE
+from autotune.trial.state import ALLOCATOR, COMPILE, NEW_SHAPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,12 +78,15 @@ class Recorder:
         self._on_settled = settled
         self.hows: dict[str, str] = {}
         """Knob -> how its change travels, for the record of a rejection."""
+        self.patched: set[str] = set()
+        """Knobs that are carried out in this process, not by an option or the environment."""
         self._settle_root = settle_root
         self.loader: Loader | None = None
         self._clock: DeviceClock | None = None
         self._began_ns = time.perf_counter_ns()
         self._settled = False
         self._accepted = False
+        self._latest: tuple[Reading, ...] = ()
         self._first_step_ns = 0
         self._losses: list[tuple[int, Any, int]] = []
         self._batches = 0
@@ -165,7 +169,7 @@ class Recorder:
             self.restart()
         if self._accepted:
             return True
-        readings = self._readings()
+        self._latest = readings = self._readings()
         late = steps >= REJECT_STEPS
         unfit = [r for r in readings if r.wanted is not None and r.status != "applied"]
         if not unfit:
@@ -185,9 +189,7 @@ class Recorder:
         self._on_settled(tuple(readings), True)
         bad = next(r for r in readings if r.wanted is not None and r.status != "applied")
         if self._channel is None:
-            sys.stderr.write(f"autotune: {bad.knob}={bad.wanted} was not applied: {bad.reason}\n")
-            sys.stderr.flush()
-            os._exit(6)
+            self._end_untuned(f"{bad.knob}={bad.wanted} was not applied: {bad.reason}")
         self.broke(
             kind="config_rejected",
             message=bad.reason,
@@ -195,6 +197,59 @@ class Recorder:
             how=self._how(bad.knob),
             readings=tuple(readings),
         )
+
+    def _end_untuned(self, why: str) -> NoReturn:
+        """Under `apply`: better no training than one that is not what was asked for."""
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+        sys.stderr.write(f"autotune: {why}\n")
+        sys.stderr.flush()
+        os._exit(6)
+
+    def reopen(self) -> None:
+        """Under `apply`: a new model has come, and the knobs have to be read again with it."""
+        self._accepted = False
+
+    def lost(self, knob: str, reason: str) -> None:
+        """A knob that was accepted is not carried out any more: end the run."""
+        if not self._accepted or knob not in self.hows:
+            return  # what was not accepted yet is judged by its reading
+        if self._channel is None:
+            self._end_untuned(f"{knob} was given up in the middle of the run: {reason}")
+        self.broke(
+            kind="config_rejected",
+            message=reason,
+            knob=knob,
+            how=self._how(knob),
+            readings=self._safe_readings(),
+        )
+
+    def fault(self, seam: str) -> None:
+        """Under `apply`: a seam failed; nothing goes on half tuned."""
+        if self._channel is not None or not self.patched:
+            return
+        if seam in ("torch", "boundary") and not self._accepted:
+            knob = next(iter(sorted(self.patched)))
+            self._end_untuned(
+                f"{knob} was not applied: watching the script failed at {seam}; see faults.log."
+            )
+        if self._accepted:
+            bad = next(iter(self._unfit(self._readings())), None)
+            if bad is not None:
+                self._end_untuned(
+                    f"{bad.knob}={bad.wanted} was given up in the middle of the run: {bad.reason}"
+                )
+
+    def unapplied(self) -> str | None:
+        """After a run under `apply`: why what was asked for did not happen; None where it did."""
+        if self._accepted or not self.patched:
+            return None
+        seen = {r.knob for r in self._latest if r.status == "applied"}
+        bad = next((r for r in self._unfit(self._readings()) if r.knob not in seen), None)
+        return None if bad is None else f"{bad.knob}={bad.wanted} was not applied: {bad.reason}"
+
+    def _unfit(self, readings: Sequence[Reading]) -> list[Reading]:
+        return [r for r in readings if r.knob in self.patched and r.status != "applied"]
 
     def _how(self, knob: str) -> str:
         return self.hows.get(knob, "")
@@ -243,6 +298,7 @@ class Recorder:
             now = time.perf_counter_ns()
         self._begin_ns = now
         self._compile_before_ns = self._state.compile_ns
+        self.window_opens()
         self._ready_begin = self.loader.ready() if self.loader is not None else None
         self._next_check_ns = now + int(self._segment.fidelity.min_window_s * 1e9)
 
@@ -259,7 +315,9 @@ class Recorder:
         if row[0] < self._next_check_ns:
             return
         fidelity = self._segment.fidelity
-        spent_s = (row[0] - self._begin_ns) / 1e9
+        # What is set aside takes nothing off the window.
+        apart_ns = self._apart_ns()
+        spent_s = (row[0] - self._begin_ns - apart_ns) / 1e9
         if self._memory.on_cuda and self._memory.grew() and self._rows:
             self._rows[-1] = (row[0], row[1], row[2], mark | ALLOCATOR)
         full = spent_s >= fidelity.max_window_s and len(self._rows) >= _FEWEST_BLOCKS
@@ -268,32 +326,37 @@ class Recorder:
         elif len(self._rows) >= fidelity.min_steps and self._tight():
             self._decide("tight", row[0])
         else:
-            step_ns = (row[0] - self._begin_ns) // max(1, len(self._rows))
-            wanted = self._begin_ns + int(spent_s * _GROWTH * 1e9)
-            limit = self._begin_ns + int(fidelity.max_window_s * 1e9)
+            step_ns = int(spent_s * 1e9) // max(1, len(self._rows))
+            wanted = self._begin_ns + apart_ns + int(spent_s * _GROWTH * 1e9)
+            limit = self._begin_ns + apart_ns + int(fidelity.max_window_s * 1e9)
             self._next_check_ns = max(row[0] + step_ns // 2, min(wanted, limit))
 
+    def _apart_ns(self) -> int:
+        """Time of the window so far that is no training."""
+        ends = [self._begin_ns, *(r[0] for r in self._rows)]
+        apart = spoiled([r[3] for r in self._rows])
+        return sum(b - a for a, b, out in zip(ends, ends[1:], apart, strict=False) if out)
+
     def _blocks(self) -> tuple[tuple[int, ...], tuple[stats.Block, ...]]:
-        """Ends of the first step of each block (ns), and the blocks; evaluation apart from the rest."""
+        """When each block began (ns), and the blocks, of the steps that are all training."""
         assert self._segment is not None
-        rows = self._rows
-        begins = [self._begin_ns, *(r[0] for r in rows[:-1])]
-        marked = sum(1 for r in rows if r[3] & EVALUATION)
-        spoils = COMPILE | (EVALUATION if 2 * marked <= len(rows) else 0)
+        begins = [self._begin_ns, *(r[0] for r in self._rows[:-1])]
+        apart = spoiled([r[3] for r in self._rows])
+        kept = [(b, r) for b, r, out in zip(begins, self._rows, apart, strict=True) if not out]
         min_block_s = min(0.25, self._segment.fidelity.min_window_s / 8)
         blocks = stats.form_blocks(
-            [b / 1e9 for b in begins],
-            [r[0] / 1e9 for r in rows],
-            [r[2] for r in rows],
-            [r[1] / 1e9 for r in rows],
-            [bool(r[3] & spoils) for r in rows],
+            [b / 1e9 for b, _ in kept],
+            [r[0] / 1e9 for _, r in kept],
+            [r[2] for _, r in kept],
+            [r[1] / 1e9 for _, r in kept],
+            [False] * len(kept),
             min_block_s=min_block_s,
             min_steps=max(1, self._workers()),
         )
         firsts: list[int] = []
         index = 0
         for block in blocks:
-            firsts.append(begins[index])
+            firsts.append(kept[index][0])
             index += block.steps
         return tuple(firsts), blocks
 
@@ -379,6 +442,9 @@ class Recorder:
                 },
             )
         )
+
+    def window_opens(self) -> None:
+        """Told when a window opens; set where there is torch."""
 
     def skipped_steps(self) -> int:
         """Steps that a gradient scaler skipped; set where there is torch."""

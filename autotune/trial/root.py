@@ -57,7 +57,8 @@ class Root:
         self.dtype_name: str | None = None
         self._dtype: Any = None
         self.layout = Layout(self)
-        self.calls: list[RootCall] = []
+        self._roots: list[weakref.ref[RootCall]] = []
+        self._facts: ModelFacts | None = None
         self.shapes: set[tuple[Any, ...]] = set()
         self.in_ours = False
         self.own_autocast = False
@@ -71,6 +72,21 @@ class Root:
         self._swapped: list[tuple[Any, str, Any, Any]] = []
         self.autocast_seen: str | None = None
 
+    @property
+    def calls(self) -> list[RootCall]:
+        """The roots that are alive; held by their modules alone, so that we keep no model alive."""
+        return [call for call in (reference() for reference in self._roots) if call is not None]
+
+    @property
+    def own_compile(self) -> bool:
+        """The script compiles code of its own."""
+        return self._compile.own
+
+    @property
+    def changes(self) -> bool:
+        """Something was asked for that every trained module has to get."""
+        return self._dtype is not None or self.layout.wanted or self._compile.wanted
+
     # Precision
 
     def set(self, dtype: str) -> None:
@@ -80,7 +96,8 @@ class Root:
 
     def observed(self) -> str | None:
         """Dtype of a leaf's output in a training call, else of the root's raw output."""
-        if "root" in self._state.faults.off:
+        off = self._state.faults.off
+        if "root" in off or (self.dtype_name == "fp16" and off & {"backward", "optimizer"}):
             return None
         return self.leaf_dtype or self.autocast_seen or self.raw_dtype
 
@@ -92,10 +109,13 @@ class Root:
         module_class = torch.nn.Module
         self._plain_call = original = module_class.__call__
         state = self._state
+        is_compiling = self.is_compiling = torch.compiler.is_compiling
 
         @functools.wraps(original)
         def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if state.depth or not state.here() or "root" in state.faults.off:
+            if is_compiling() and not self.changes:
+                return original(module, *args, **kwargs)
+            if state.depth or state.in_backward or not state.here() or "root" in state.faults.off:
                 return original(module, *args, **kwargs)
             try:
                 if self._is_new_root(module):
@@ -115,6 +135,20 @@ class Root:
             self.detecting = False
             self._torch.nn.Module.__call__ = self._plain_call
             self.drop_swapped()
+
+    def reopen(self, parameters: Any) -> bool:
+        """Detect again where parameters belong to no root yet; whether that was so."""
+        if self.detecting or not self.changes or self._watching_call is None:
+            return False
+        self._roots = [reference for reference in self._roots if reference() is not None]
+        modules = [m for m in (call.module() for call in self.calls) if m is not None]
+        known = {id(p) for m in modules for p in m.parameters()}
+        if all(id(p) in known for p in parameters):
+            return False
+        self.detecting = True
+        self.probe = 2
+        self._torch.nn.Module.__call__ = self._watching_call
+        return True
 
     def swap_while_detecting(self, owner: Any, name: str, original: Any, watching: Any) -> None:
         """An attribute that is put back inside compiled roots and once detection has settled."""
@@ -139,12 +173,10 @@ class Root:
         if self.layout.wanted:
             self.layout.convert(module)
         self._compile.arm()
-        inner = (
-            self._compile.inner_of(module) or module.__dict__.get("_compiled_call_impl") or module._call_impl
-        )
+        inner = self._compile.inner_of(module) or module.__dict__.get("_compiled_call_impl")
         call = RootCall(self, self._state, module, inner)
         module.__dict__["_compiled_call_impl"] = call
-        self.calls.append(call)
+        self._roots.append(weakref.ref(call))
 
     def release(self) -> None:
         """Give every root back its plain call."""
@@ -154,7 +186,7 @@ class Root:
                 del module.__dict__["_compiled_call_impl"]
                 if call.previous is not None:
                     module.__dict__["_compiled_call_impl"] = call.previous
-        self.calls.clear()
+        self._roots.clear()
 
     def _wrap_autocast(self, torch: Any) -> None:
         cls = torch.amp.autocast_mode.autocast
@@ -162,6 +194,8 @@ class Root:
 
         @functools.wraps(original)
         def enter(this: Any) -> Any:
+            if self.is_compiling():
+                return original(this)
             if not self.in_ours and not self.own_autocast and self._state.here():
                 try:
                     if getattr(this, "_enabled", False) and self._by_user():
@@ -188,10 +222,10 @@ class Root:
     # Facts
 
     def facts(self) -> ModelFacts | None:
-        """What is known of the first root; None without one."""
+        """What is known of the first root, or was while it lived; None without one."""
         modules = [m for m in (call.module() for call in self.calls) if m is not None]
         if not modules:
-            return None
+            return self._facts
         torch = self._torch
         first = modules[0]
         named = getattr(first, "_orig_mod", first)
@@ -199,7 +233,7 @@ class Root:
         kinds = {type(m) for module in modules for m in module.modules()}
         norm = torch.nn.modules.batchnorm._BatchNorm
         drop = torch.nn.modules.dropout._DropoutNd
-        return ModelFacts(
+        self._facts = ModelFacts(
             name=type(named).__name__,
             roots=len(modules),
             parameters=sum(p.numel() for p in parameters),
@@ -211,6 +245,7 @@ class Root:
             or any(getattr(m, "dropout", 0.0) for m in first.modules() if _is_recurrent(m)),
             device=str(parameters[0].device.type) if parameters else "cpu",
         )
+        return self._facts
 
     def shapes_vary(self) -> bool:
         """Inputs differ in more than the batch dimension."""
@@ -225,13 +260,25 @@ class RootCall:
         self._state = state
         self.module: weakref.ref[Any] = weakref.ref(module)
         self.previous = module.__dict__.get("_compiled_call_impl")
-        # A bound method would keep the module alive in a cycle; that is what torch's own slot does too.
-        self._inner = inner
+        self._compiled = inner
         self._grad_enabled = root._torch.is_grad_enabled
+
+    def _inner(self, *args: Any, **kwargs: Any) -> Any:
+        """The compiled call where there is one; a bound method kept here would keep the module alive."""
+        if self._compiled is not None:
+            return self._compiled(*args, **kwargs)
+        module = self.module()
+        assert module is not None
+        return module._call_impl(*args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         state, root = self._state, self._root
-        if state.depth or not state.here() or "root" in state.faults.off:
+        if root.is_compiling() and not root.changes:
+            return self._inner(*args, **kwargs)
+        if state.depth or "root" in state.faults.off:
+            return self._inner(*args, **kwargs)
+        # What is computed again in a backward pass may run in the device's own thread.
+        if not state.here() and not (state.active and state.in_backward):
             return self._inner(*args, **kwargs)
         training = self._grad_enabled()
         try:
@@ -266,7 +313,9 @@ class RootCall:
     def _before(self, training: bool, args: Any, kwargs: Any) -> tuple[Any, Any, Any, list[Any]]:
         state, root = self._state, self._root
         hooks: list[Any] = []
-        if not training:
+        if state.in_backward:
+            pass
+        elif not training:
             state.mark |= EVALUATION
         else:
             if not state.began_ns:
@@ -330,7 +379,7 @@ class RootCall:
 
     def _after(self, training: bool, out: Any, ours: bool) -> Any:
         root = self._root
-        if training:
+        if training and not self._state.in_backward:
             raw = _dtype_of(out)
             if raw is not None:
                 root.raw_dtype = raw
@@ -363,6 +412,7 @@ class Layout:
         self._root = root
         self.wanted = False
         self._input_ok: bool | None = None
+        self._observed: bool | None = None
 
     def channels_last(self) -> None:
         """Convert the trained module and its 4-D inputs from the first call on."""
@@ -371,10 +421,16 @@ class Layout:
     def observed(self) -> bool | None:
         """Whether 4-D parameters and the last 4-D input are channels-last; None before a call."""
         root = self._root
-        if not root.calls or "root" in root._state.faults.off:
+        if "root" in root._state.faults.off:
             return None
         form = root._torch.channels_last
         modules = [m for m in (call.module() for call in root.calls) if m is not None]
+        if not modules:
+            return self._observed
+        self._observed = self._observe(modules, form)
+        return self._observed
+
+    def _observe(self, modules: list[Any], form: Any) -> bool | None:
         weights = [p for m in modules for p in m.parameters() if p.dim() == 4]
         # A 1x1 kernel or a single channel is contiguous in both layouts and says nothing.
         telling = [p for p in weights if p.shape[1] > 1 and p.shape[2] * p.shape[3] > 1]

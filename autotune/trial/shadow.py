@@ -316,6 +316,7 @@ def install(protected: Sequence[str], shadow_dir: str) -> Shadow:
     opener = _opener(shadow)
     builtins.open = opener
     io.open = opener
+    io.FileIO = _file_class(shadow)
     sqlite3.connect = _wrapped_path(sqlite3.connect, "database", shadow, write=True)
     _old_pathlib(replaced, opener)
     return shadow
@@ -334,8 +335,30 @@ def wrap_torch(torch: Any) -> None:
     torch.serialization.save = torch.save
     torch.serialization.load = torch.load
     if hasattr(torch, "jit"):
+        for kind in ("RecursiveScriptModule", "ScriptFunction"):
+            owner: Any = getattr(torch.jit, kind, None)
+            if owner is not None and hasattr(owner, "save"):
+                owner.save = _wrapped_path(owner.save, "f", _installed, write=True, position=1)
         torch.jit.save = _wrapped_path(torch.jit.save, "f", _installed, write=True, position=1)
         torch.jit.load = _wrapped_path(torch.jit.load, "f", _installed, write=False)
+
+
+def wrap_safetensors(module: Any) -> None:
+    """Redirect what ``safetensors.torch`` writes and reads by path in Rust.
+
+    Args:
+        module: ``safetensors.torch``, just imported.
+    """
+    if _installed is None:
+        return
+    module.save_file = _wrapped_path(module.save_file, "filename", _installed, write=True, position=1)
+    module.load_file = _wrapped_path(module.load_file, "filename", _installed, write=False)
+    package = sys.modules.get("safetensors")
+    for owner in (package, module):
+        reader = getattr(owner, "safe_open", None)
+        if reader is not None:
+            opened = _wrapped_path(reader, "filename", _installed, write=False)
+            setattr(owner, "safe_open", opened)  # noqa: B010 (a module that need not be installed)
 
 
 def _wrapped_path(
@@ -373,16 +396,40 @@ def _old_pathlib(replaced: dict[str, Callable[..., Any]], opener: Callable[..., 
 def _opener(shadow: Shadow) -> Callable[..., Any]:
     @functools.wraps(_real_open)
     def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if isinstance(file, int):
-            return _real_open(file, mode, *args, **kwargs)
-        if not set(mode) & set("wax+"):
-            return _real_open(shadow.view(file), mode, *args, **kwargs)
-        name = shadow.followed(file)
-        if "x" in mode and shadow.covers(name) and _exists(shadow.seen(name)):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), file)
-        return _real_open(shadow.target(name, copy="w" not in mode), mode, *args, **kwargs)
+        return _real_open(_opened(shadow, file, mode), mode, *args, **kwargs)
 
     return open_
+
+
+def _opened(shadow: Shadow, file: Any, mode: str) -> Any:
+    """What to open in place of this file."""
+    if isinstance(file, int):
+        return file
+    if not set(mode) & set("wax+"):
+        return shadow.view(file)
+    name = shadow.followed(file)
+    if "x" in mode and shadow.covers(name) and _exists(shadow.seen(name)):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), file)
+    return shadow.target(name, copy="w" not in mode)
+
+
+def _file_class(shadow: Shadow) -> Any:
+    """`io.FileIO` with redirected paths; what C code opens still counts as an instance of it."""
+    real = io.FileIO
+
+    class Kind(type(real)):
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, real) if cls is FileIO else super().__instancecheck__(instance)
+
+        def __subclasscheck__(cls, subclass: type) -> bool:
+            return issubclass(subclass, real) if cls is FileIO else super().__subclasscheck__(subclass)
+
+    class FileIO(real, metaclass=Kind):
+        def __init__(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> None:
+            super().__init__(_opened(shadow, file, mode), mode, *args, **kwargs)
+
+    FileIO.__qualname__, FileIO.__module__, FileIO.__doc__ = "FileIO", real.__module__, real.__doc__
+    return FileIO
 
 
 def _readers(shadow: Shadow) -> dict[str, Callable[..., Any]]:

@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
     from autotune.trial.faults import Faults
@@ -31,7 +32,14 @@ class State:
         self.active = True
         self.main = threading.get_ident()
         self.depth = 0
-        self.mark = 0
+        self.in_backward = False
+        self.keeps_losses = True
+        """False under `apply`, where no loss is recorded."""
+        self.lost: Callable[[str, str], None] = _nothing
+        """Told of a knob and why, where a seam stops carrying it out in the middle of a run."""
+        self.beat: Callable[[], None] = _silent
+        """Tells the launcher that the process is alive where no step ends."""
+        self._mark = 0
         self.wait_ns = 0
         self.input_samples = 0
         self.batches = 0
@@ -52,6 +60,17 @@ class State:
     def _in_child(self) -> None:
         self.active = False
 
+    @property
+    def mark(self) -> int:
+        """Bits of what happened since the last boundary."""
+        return self._mark
+
+    @mark.setter
+    def mark(self, bits: int) -> None:
+        self._mark = bits
+        if bits & EVALUATION and self.here():
+            self.beat()
+
     def here(self) -> bool:
         """In the training process itself, in its main thread."""
         return self.active and _ident() == self.main
@@ -68,6 +87,14 @@ class State:
                 found.append(f"{text}:{frame.f_lineno}")
             frame = frame.f_back
         return found
+
+
+def _silent() -> None:
+    return
+
+
+def _nothing(_knob: str, _reason: str) -> None:
+    return
 
 
 def is_user_file(name: str) -> bool:

@@ -39,12 +39,13 @@ class Boundary:
         self.loader: Loader | None = None
         self.optimizer: Optimizer | None = None
         self._anchor: weakref.ref[Any] | None = None
-        self._others = 0
+        self._others: dict[int, int] = {}
         self._by_sdk = False
         self._schedstat = _open_schedstat()
         self._queue_ns = self._read_queue_ns()
         self._bad = 0
         self.backward_total = 0
+        self.batch_total = 0
         self._first_backwards = 0
         gc.callbacks.append(self._collected)
 
@@ -57,6 +58,11 @@ class Boundary:
         whole = self._state.steps - 1
         return self.backward_total / whole if whole > 0 else float(self._first_backwards)
 
+    def batches_per_step(self) -> float | None:
+        """Batches fetched per step, of the whole periods seen; None where none were seen."""
+        whole = self._state.steps - 1
+        return self.batch_total / whole if whole > 0 and self.batch_total else None
+
     def passed(self, optimizer: Any) -> None:
         """A step took effect (None: counted by backward passes)."""
         if self._by_sdk:
@@ -66,12 +72,13 @@ class Boundary:
             if anchor is None:
                 self._anchor = weakref.ref(optimizer)
             elif anchor is not optimizer:
-                self._others += 1
-                if self._others <= _SILENT_STEPS:
+                steps = self._others.get(id(optimizer), 0) + 1
+                self._others[id(optimizer)] = steps
+                if steps <= _SILENT_STEPS:
                     return
                 self._anchor = weakref.ref(optimizer)
                 self._recorder.restart()
-        self._others = 0
+        self._others.clear()
         try:
             self._close_step(None)
         except Exception as error:
@@ -90,6 +97,8 @@ class Boundary:
         self._by_sdk = True
         if loss is not None:
             value = loss.detach() if hasattr(loss, "detach") else loss
+            # What a CUDA graph returns is overwritten by its next replay.
+            value = value.clone() if getattr(value, "is_cuda", False) else value
             state.losses = [(value, 1.0)]
         self._close_step(samples)
 
@@ -105,10 +114,11 @@ class Boundary:
             samples = state.input_samples
         state.samples_total += samples
         if optimizer is not None and state.backwards:
-            optimizer.accumulation.last_backwards = 1 if optimizer.closure else state.backwards
+            optimizer.accumulation.note(1 if optimizer.closure else state.backwards)
         if state.steps > 1:
             # What precedes the anchor's first step is part of no whole period.
             self.backward_total += state.backwards
+            self.batch_total += state.batches
         else:
             self._first_backwards = state.backwards
         if state.input_samples and self.loader is not None and not self.loader.built_any:

@@ -74,7 +74,15 @@ def verdict(name, options):
     if note["exit"] == 1:
         return f"{name}: the search claims no gain; nothing to compare"
     result = HERE / "results" / f"{name}.json"
-    state = timer.measure(best, WORKLOADS / f"{name}.py", [], pairs=options.pairs, result=result)
+    state = timer.measure(
+        best,
+        WORKLOADS / f"{name}.py",
+        [],
+        pairs=options.pairs,
+        result=result,
+        warm_s=options.warm,
+        window_s=options.window,
+    )
     claim = pick["speedup"]
     state["search"] = note
     state["claim"] = {
@@ -106,6 +114,8 @@ def main():
     parser.add_argument("names", nargs="*", metavar="WORKLOAD", help=", ".join(NAMES))
     parser.add_argument("--budget", default="10m")
     parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--warm", type=float, default=6.0, help="seconds skipped after the first step")
+    parser.add_argument("--window", type=float, default=20.0, help="seconds measured")
     parser.add_argument("--driver", choices=["ray", "inline"], default="ray")
     options = parser.parse_args()
     for name in options.names or NAMES:

@@ -233,3 +233,15 @@ def test_a_neighbour_that_stays_is_lived_with(make_session: MakeSession) -> None
     tell_next(session, crowded(98, 1.0))
     assert tell_next(session, crowded(150, 1.0)) == 2
     assert session.study.trials[2].state is TrialState.TOLD
+
+
+def test_what_waits_when_the_budget_is_spent_does_not_keep_a_loop_alive(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    tell_next(session, measurement())
+    assignment = session.ask()
+    assert assignment is not None
+    session._clock.sleep(300.0)
+    lost = Ended(trial=assignment.trial, outcome=failure(FailureKind.INFRA_LOST), seconds=1.0)
+    session.tell(assignment.uid, lost)
+    assert session.ask() is None
+    assert session.is_over

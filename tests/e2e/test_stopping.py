@@ -12,11 +12,16 @@ LONG = ("--budget", "10m", "--knob", "fused_optimizer", "--trials", "3")
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "why"),
-    [(signal.SIGINT, 130, "interrupted"), pytest.param(signal.SIGTERM, 75, "signal", marks=pytest.mark.slow)],
+    ("driver", "number", "code", "why"),
+    [
+        ("inline", signal.SIGINT, 130, "interrupted"),
+        pytest.param("ray", signal.SIGTERM, 75, "signal", marks=pytest.mark.ray),
+        pytest.param("inline", signal.SIGTERM, 75, "signal", marks=pytest.mark.slow),
+        pytest.param("ray", signal.SIGINT, 130, "interrupted", marks=[pytest.mark.ray, pytest.mark.slow]),
+    ],
 )
-def test_a_signal_ends_it_soon_with_the_answer_so_far_and_it_goes_on(place, number, code, why):
-    process = place.begin("slow_loader.py", *LONG)
+def test_a_signal_ends_it_soon_with_the_answer_so_far_and_it_goes_on(place, driver, number, code, why):
+    process = place.begin("slow_loader.py", *LONG, driver=driver)
     try:
         place.wait_for_told(1)
         time.sleep(1.0)  # into the second trial

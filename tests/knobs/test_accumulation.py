@@ -34,6 +34,7 @@ class TestAccumulation(KnobContract):
         (facts(run=run(reduction="unknown")), "reduced over the batch"),
         (facts(run=run(owners=("lightning",))), "belongs to lightning"),
         (facts(run=run(own_scaler=True)), "gradient scaler"),
+        (facts(run=run(scheduler_per_step=True)), "scheduled per step"),
         (facts(script=replace(SCRIPT, hazards=("step_counted_loop",))), "counts steps"),
     ],
 )
@@ -49,9 +50,16 @@ def test_without_such_a_fact_the_knob_is_not_refused() -> None:
 
 def test_an_option_of_the_script_lifts_what_only_concerns_the_patch() -> None:
     option = ScriptFlag(names=("--gradient_accumulation_steps",), dest="g", kind="int", default=8)
-    given = facts(run=run(own_accumulation=True), script=replace(SCRIPT, flags=(option,)))
-    assert KNOB.refuse(given) is None
-    assert KNOB.refuse_spelling(Patch(), given) is not None
+    for seen in (run(own_accumulation=True), run(scheduler_per_step=True)):
+        given = facts(run=seen, script=replace(SCRIPT, flags=(option,)))
+        assert KNOB.refuse(given) is None
+        assert KNOB.refuse_spelling(Patch(), given) is not None
+
+
+def test_several_backward_passes_are_accumulation_only_where_the_script_accumulates() -> None:
+    values = {**run().values, "accumulation": 3}
+    assert KNOB.own(facts(run=run(values=values, backward_per_step=3.0))) == 1
+    assert KNOB.own(facts(run=run(values=values, backward_per_step=3.0, own_accumulation=True))) == 3
 
 
 @pytest.mark.parametrize(

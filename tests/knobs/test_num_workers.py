@@ -22,6 +22,7 @@ class TestNumWorkers(KnobContract):
         (facts(run=run(loader=None)), "No training DataLoader"),
         (facts(run=loader(kind="iterable")), "repeat all of it"),
         (facts(run=loader(cuda_tensors=True)), "workers cannot share"),
+        (facts(run=loader(shared_handle="ZipFile")), "open ZipFile"),
     ],
 )
 def test_the_fact_refuses_the_knob_in_words(given, words) -> None:
@@ -32,6 +33,7 @@ def test_the_fact_refuses_the_knob_in_words(given, words) -> None:
 
 def test_without_such_a_fact_the_knob_is_not_refused() -> None:
     assert KNOB.refuse(facts()) is None
+    assert KNOB.refuse(facts(run=loader(shared_handle="ZipFile", num_workers=2))) is None
 
 
 def test_a_loader_that_computes_gets_workers_up_to_the_cores_and_a_bit() -> None:

@@ -6,6 +6,7 @@ import pytest
 from knob_facts import gpu, model, run
 
 from autotune.core.effect import Effect
+from autotune.core.facts import OptimizerFacts
 from autotune.knobs.precision import Precision
 from autotune.testing.knobs import CPU_HOST, GPU_RUN, SCRIPT, KnobContract, facts
 
@@ -37,6 +38,22 @@ def test_the_fact_refuses_the_knob_in_words(given, words) -> None:
 
 def test_without_such_a_fact_the_knob_is_not_refused() -> None:
     assert KNOB.refuse(facts()) is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"own_scaler": True},
+        {"explicit_backward_gradient": True},
+        {"optimizer": None},
+        {"optimizer": OptimizerFacts(name="AdamW", count=2)},
+    ],
+)
+def test_fp16_is_not_offered_where_it_cannot_have_its_scaler(changed) -> None:
+    turing = facts(host=gpu(7, 5), run=replace(GPU_RUN, **changed))
+    assert KNOB.domain(turing) == ("fp32",)
+    assert KNOB.resolve("fp16", turing) is None
+    assert KNOB.refuse(turing) is not None
 
 
 def test_fp16_is_for_volta_and_turing_alone() -> None:

@@ -107,6 +107,29 @@ def test_compiling_all_the_time_is_what_the_config_costs() -> None:
     assert fold(told).throughput.value == pytest.approx(8 / 0.3)
 
 
+def evaluating(every: int) -> Told:
+    """Steps of 0.1 s; each n-th has 2 s of evaluation before it."""
+    told = stream([2.1 if i % every == 0 else 0.1 for i in range(1, 121)], wait_frac=0.0)
+    told.rows = [
+        StepRow(t_ns=r.t_ns, wait_ns=S // 50, samples=8, mark=int(i > 0 and i % every == 0))
+        for i, r in enumerate(told.rows)
+    ]
+    return told
+
+
+def test_evaluation_between_steps_is_no_part_of_the_throughput() -> None:
+    found = fold(evaluating(20))
+    assert found.throughput.value == pytest.approx(80)
+    assert found.step_time_s.value == pytest.approx(0.1)
+    assert found.data_wait_frac == pytest.approx(0.2)
+    assert "bursty" not in found.contamination.flags
+    assert found.extra["dirty_steps"] == 6
+
+
+def test_evaluation_in_most_steps_is_what_the_script_does() -> None:
+    assert fold(evaluating(1)).throughput.value == pytest.approx(8 / 2.1)
+
+
 def test_no_step_is_dropped_for_being_slow() -> None:
     told = stream([0.1] * 50 + [5.0] + [0.1] * 50)
     assert fold(told).throughput.value == pytest.approx(8 * 101 / 15.0)

@@ -107,6 +107,37 @@ def test_a_hang_is_ended_by_lack_of_progress(runner: Any, assignment: Any, text:
     assert time.monotonic() - begun < 8
 
 
+def test_an_evaluation_that_gives_signs_of_life_is_no_hang(runner: Any, assignment: Any) -> None:
+    beats = "for _ in range(3): step()\nbegin = now(); step(); writer.write(Steps(rows=())); time.sleep(1.2); step()"
+    calm = "\nfinish(begin)"
+    assert isinstance(only(runner(progress_floor_s=0.4), assignment(beats + calm)).outcome, Measurement)
+    hung = assignment(beats + "\ntime.sleep(60)", uid="t0001-a1-abcdef")
+    assert failure(runner(progress_floor_s=0.4), hung).kind is FailureKind.TIMEOUT_PROGRESS
+    deaf = assignment(
+        beats.replace("rows=()", "rows=(StepRow(t_ns=now(), wait_ns=0, samples=4),)"), uid="t0002-a1-abcdef"
+    )
+    assert failure(runner(progress_floor_s=0.4), deaf).kind is FailureKind.TIMEOUT_PROGRESS
+
+
+def test_the_plan_is_for_its_owner_only(runner: Any, assignment: Any, tmp_path: Path) -> None:
+    only(runner(), assignment("good()", argv=("--api-key=secret",)))
+    folder = tmp_path / "study" / "trials" / "t0000-a1-abcdef"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / "plan.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_mapped_file_is_not_the_trials_memory(runner: Any, assignment: Any, user: Path) -> None:
+    with (user / "tokens.bin").open("wb") as file:
+        file.truncate(300 << 20)
+    text = (
+        "import mmap; m = mmap.mmap(os.open('tokens.bin', os.O_RDONLY), 0, prot=mmap.PROT_READ)\n"
+        "x = sum(m[i] for i in range(0, len(m), 4096)); time.sleep(0.6); good()"
+    )
+    outcome = only(runner(), assignment(text, memory=200 << 20)).outcome
+    assert isinstance(outcome, Measurement), outcome
+    assert (outcome.memory.pss or 0) < 100 << 20
+
+
 def test_a_hang_leaves_its_stacks(runner: Any, assignment: Any) -> None:
     text = "import faulthandler, signal; faulthandler.register(signal.SIGUSR2)\ndef stuck(): time.sleep(60)\nstuck()"
     found = failure(runner(progress_floor_s=0.5), assignment(text, setup_s=0.5))

@@ -102,6 +102,19 @@ CASES = {
         if pid == 0: os._exit(0 if open('one').read() == '1' else 1)
         assert os.waitpid(pid, 0)[1] == 0""",
     "logging": "import logging; logging.FileHandler('run.log').emit(logging.makeLogRecord({'msg': 'm'})); assert os.path.getsize('run.log')",
+    "raw file": """
+        with io.FileIO('raw', 'w') as f: f.write(b'r'); assert isinstance(f, io.FileIO)
+        assert open('raw').read() == 'r' and isinstance(open('raw', 'rb').raw, io.FileIO)
+        assert io.FileIO('raw').read() == b'r' and not isinstance(io.BytesIO(), io.FileIO)
+        class Mine(io.FileIO): pass
+        assert isinstance(Mine('old.txt', 'a'), Mine) and not isinstance(io.FileIO('raw'), Mine)""",
+    "safetensors": """
+        from types import SimpleNamespace as N
+        def save_file(tensors, filename, metadata=None): os.close(shadow._real['open'](filename, 0o101))
+        m = N(save_file=save_file, load_file=lambda filename: shadow._real['stat'](filename))
+        shadow.wrap_safetensors(m)
+        m.save_file({}, 'm.safetensors'); m.save_file({}, filename=Path('sub/m')); m.load_file('m.safetensors')
+        assert os.path.exists('m.safetensors') and os.path.exists('sub/m')""",
     "descriptor": "fd = os.open('old.txt', os.O_WRONLY | os.O_APPEND); os.write(fd, b'+'); os.close(fd); assert os.path.getsize('old.txt') == 4",
 }
 
@@ -146,7 +159,9 @@ def test_torch_checkpoints_are_redirected(project: Path) -> None:
         import torch; shadow.wrap_torch(torch)
         torch.save({'a': 1}, 'ckpt.pt'); assert torch.load('ckpt.pt') == {'a': 1}
         torch.save({'a': 2}, Path('sub/ckpt.pt')); assert torch.load(f='sub/ckpt.pt') == {'a': 2}
-        assert os.path.getsize('ckpt.pt') > 0""",
+        assert os.path.getsize('ckpt.pt') > 0
+        import warnings; warnings.simplefilter('ignore')
+        m = torch.jit.script(torch.nn.Linear(2, 1)); m.save('m.pt'); torch.jit.load('m.pt')""",
         torch=True,
     )
     assert state(project) == before

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from trial_kit import PRELUDE, SHORT
 
+from autotune.protocol.events import Steps
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -83,3 +85,83 @@ def test_a_window_is_measured_and_the_process_ends_at_once(run: Callable[..., An
     assert len(inside) >= 5
     assert len(closed.loss) > 3
     assert closed.loss[-1].samples == sum(r.samples for r in ran.rows)
+
+
+LOADERS = (
+    PRELUDE
+    + """
+torch.manual_seed(0)
+class Held(Dataset):
+    def __init__(self): self.file = open(__file__, "rb")
+    def __len__(self): return 24
+    def __getitem__(self, i): return torch.ones(4) * i
+def two_views(items): return torch.cat([torch.stack(items), torch.stack(items)])
+few, many = TensorDataset(torch.ones(12, 4)), TensorDataset(torch.ones(84, 4))
+a = DataLoader(few, batch_size=2)
+if sys.argv[1] == "views": b = DataLoader(Held(), batch_size=6, collate_fn=two_views)
+else: b = DataLoader(many, batch_size=14)
+val = DataLoader(many, batch_size=4)
+peek = next(iter(val))
+model = nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.001)
+def rows(batch): return batch if torch.is_tensor(batch) else batch[0]
+for epoch in range(3):
+    pairs = zip(b, a) if sys.argv[1] == "zip" else ((x, x) for x in b)
+    for x, y in pairs:
+        opt.zero_grad(); model(torch.cat([rows(x), rows(y)])).sum().backward(); opt.step()
+    import copy
+    ema = copy.deepcopy(model).eval()
+    with torch.no_grad():
+        for x in val: ema(rows(x))
+        for x in b: ema(rows(x))
+"""
+)
+
+
+def test_of_two_loaders_in_step_the_larger_one_counts_and_once(run: Callable[..., Any]) -> None:
+    ran = run(LOADERS, argv=["zip"])
+    assert ran.faults == ""
+    assert [r.samples for r in ran.rows[1:]] == [14] * 17
+    assert ran.facts.loader.batch_size == 14
+    assert ran.facts.loader.shared_handle == ""
+    # One step after each evaluation, and no other, is marked.
+    assert [i for i, r in enumerate(ran.rows) if r.mark & 1] == [6, 12]
+
+
+def test_a_collate_that_changes_the_count_leaves_the_loaders_batch_size(run: Callable[..., Any]) -> None:
+    ran = run(LOADERS, argv=["views"])
+    assert ran.faults == ""
+    assert [r.samples for r in ran.rows] == [6] * 12
+    assert ran.facts.values["batch_size"] == 6
+    assert ran.facts.loader.shared_handle == "BufferedReader"
+
+
+SLOW_EVALUATION = (
+    PRELUDE
+    + """
+import time
+model = nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.001)
+train = DataLoader(TensorDataset(torch.ones(40, 4)), batch_size=4)
+val = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=4)
+for epoch in range(1000):
+    for (x,) in train:
+        model(x).sum().backward(); opt.step(); time.sleep(0.005)
+    with torch.no_grad():
+        for (x,) in val: model(x); time.sleep(0.6 if epoch == 0 else 0.05)
+"""
+)
+
+
+def test_evaluation_is_told_as_a_sign_of_life_and_does_not_use_up_the_window(run: Callable[..., Any]) -> None:
+    from autotune.launch.measure import Outside, Told, measure
+
+    ran = run(SLOW_EVALUATION, fidelity=SHORT)
+    empty = [e for e in ran.events if isinstance(e, Steps) and not e.rows]
+    assert len(empty) >= 1
+    told = Told()
+    for event in ran.events:
+        told.take(event)
+    found = measure(ran.closed, told, Outside(start_ns=0))
+    # 4 samples in little more than 5 ms; with the evaluation in it, at most 4 * 10 in 150 ms.
+    assert found.throughput.value > 350

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import sqlite3
 import sys
+import zipfile
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +14,7 @@ from trial_kit import LONG, PRELUDE, SHORT
 
 from autotune.core.change import Change, Patch
 from autotune.trial.imports import AfterImport
-from autotune.trial.loader import count, find_count
+from autotune.trial.loader import count, find_count, shared_handle
 from autotune.trial.readings import same
 from autotune.trial.undo import Undo
 
@@ -205,3 +208,41 @@ def test_a_fault_of_ours_leaves_the_script_alone_and_its_knob_unconfirmed(run: C
     void = run(FAULT.replace("range(3)", "range(10**6)"), fidelity=SHORT, argv=["broken"], changes=wanted)
     assert void.broke.kind == "config_rejected"
     assert void.broke.knob == "precision"
+
+
+GENERATOR = (
+    PRELUDE
+    + """
+import numpy.random as r
+r.get_state = lambda: {"bit_generator": "PCG64"} if sys.argv[1] == "dict" else 1 / 0
+model = nn.Linear(4, 1)
+for (x,) in DataLoader(TensorDataset(torch.ones(40, 4)), batch_size=4): model(x).sum().backward()
+told(done=True)
+"""
+)
+
+
+@pytest.mark.torch
+def test_another_generator_of_numpy_raises_nothing_into_the_script(run: Callable[..., Any]) -> None:
+    fine = run(GENERATOR, argv=["dict"])
+    assert fine.told == {"done": True}
+    assert fine.faults == ""
+    broken = run(GENERATOR, argv=["raises"])
+    assert broken.told == {"done": True}
+    assert "ZeroDivisionError" in broken.faults
+
+
+def test_open_files_of_a_dataset_are_found_where_forks_would_share_them(tmp_path: Path) -> None:
+    class Data:
+        def __init__(self, **held: Any) -> None:
+            self.__dict__.update(held)
+
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive, (tmp_path / "f").open("wb") as file:
+        assert shared_handle(Data(archive=archive)) == "ZipFile"
+        assert shared_handle(Data(dataset=Data(parts=[file]))) == "BufferedWriter"
+        assert shared_handle(Data(parts={"a": file})) == "BufferedWriter"
+    connection = sqlite3.connect(":memory:")
+    assert shared_handle(Data(db=connection)) == "Connection"
+    connection.close()
+    assert shared_handle(Data(text=io.BytesIO(b"x"), closed=file, n=3)) == ""
+    assert shared_handle(object()) == ""

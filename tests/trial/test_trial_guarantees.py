@@ -1,0 +1,264 @@
+"""What a real training is promised: tuned throughout or ended with 6, and never harmed by watching."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from trial_kit import PRELUDE
+
+from autotune.core.change import Change, Patch
+from autotune.trial.compiling import Compile
+from autotune.trial.faults import Faults
+from autotune.trial.optimizer import Accumulation, Optimizer
+from autotune.trial.state import State
+from autotune.trial.steps import Boundary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def patch(knob: str, value: Any) -> Change:
+    return Change(knob=knob, value=value, spelling=Patch())
+
+
+def made() -> State:
+    return State(Faults(None), __file__)
+
+
+def _nothing(*_: object) -> None:
+    return
+
+
+class Stepping:
+    """Stands for an optimizer: anything that can be referred to weakly."""
+
+
+def test_accumulation_is_read_from_most_of_the_last_steps() -> None:
+    accumulation = Accumulation(made())
+    assert accumulation.observed() is None
+    for backwards in (4, 4, 4, 1):
+        accumulation.note(backwards)
+    assert accumulation.observed() == 4
+    for _ in range(8):
+        accumulation.note(2)
+    assert accumulation.observed() == 2
+
+
+def test_giving_accumulation_up_is_told_once() -> None:
+    state, told = made(), list[tuple[str, str]]()
+    state.lost = lambda knob, reason: told.append((knob, reason))
+    accumulation = Accumulation(state)
+    accumulation.set(4)
+    accumulation.give_up("A reason.")
+    accumulation.give_up("Another one.")
+    assert told == [("accumulation", "A reason.")]
+
+
+def test_optimizers_that_follow_each_other_count_as_one_and_those_that_take_turns_do_not() -> None:
+    anything: Any = None
+    optimizer = Optimizer(made(), anything, anything, anything, anything, anything)
+    kept = [Stepping(), Stepping()]
+    note: Any = optimizer._note_stepping  # pyright: ignore[reportPrivateUsage]
+    for stepping in (kept[0], kept[0], kept[1], kept[1], Stepping()):
+        note(stepping)
+    assert (optimizer.alternating, optimizer.count) == (False, 1)
+    del stepping
+    gc.collect()
+    note(kept[0])
+    assert (optimizer.alternating, optimizer.count) == (True, 2)
+
+
+def test_the_anchor_moves_only_for_one_optimizer_that_outsteps_it_by_far() -> None:
+    restarts: list[int] = []
+    recorder: Any = SimpleNamespace(
+        restart=lambda: restarts.append(1), step=_nothing, measures=False, broke=None
+    )
+    boundary = Boundary(made(), recorder)
+    try:
+        kept = [Stepping() for _ in range(4)]
+        boundary.passed(kept[0])
+        for _ in range(5):
+            for other in kept[1:]:
+                boundary.passed(other)
+        assert boundary.anchor_optimizer() is kept[0]
+        for _ in range(4):
+            boundary.passed(kept[2])
+        assert boundary.anchor_optimizer() is kept[2]
+        assert restarts == [1]
+    finally:
+        boundary.release()
+
+
+@pytest.mark.parametrize(
+    ("mode", "measured", "strict"),
+    [("default", True, True), ("default", False, False), ("off", True, False), (None, True, False)],
+)
+def test_the_recompile_limit_ends_only_measured_trials_of_a_mode_of_ours(
+    monkeypatch: pytest.MonkeyPatch, mode: str | None, measured: bool, strict: bool
+) -> None:
+    config: Any = ModuleType("torch._dynamo.config")
+    config.fail_on_recompile_limit_hit = False
+    monkeypatch.setitem(sys.modules, "torch._dynamo.config", config)
+    anything: Any = None
+    channel: Any = object() if measured else None
+    compiling = Compile(made(), anything, anything, channel)
+    compiling.own = True
+    if mode is not None:
+        compiling.set(mode)
+    compiling.arm()
+    assert config.fail_on_recompile_limit_hit is strict
+
+
+def test_under_apply_a_script_that_never_imports_torch_ends_with_6_or_its_own_failure(
+    run: Callable[..., Any],
+) -> None:
+    untuned = run("print('done')", changes=[patch("precision", "bf16")], measure=False)
+    assert untuned.code == 6
+    assert untuned.out == "done\n"
+    assert len(untuned.err.strip().splitlines()) == 1
+    assert "precision=bf16" in untuned.err
+    own = run("import sys; sys.exit(3)", changes=[patch("precision", "bf16")], measure=False)
+    assert (own.code, own.err) == (3, "")
+    failed = run("raise ValueError('mine')", changes=[patch("precision", "bf16")], measure=False)
+    assert failed.code == 1
+    assert "mine" in failed.err
+    assert "autotune:" not in failed.err
+    assert run("print('done')", measure=False).code == 0
+
+
+FOLDS = (
+    PRELUDE
+    + """
+import gc, weakref
+data = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))
+def fold():
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    seen = []
+    model[0].register_forward_hook(lambda m, i, o: seen.append(str(o.dtype)))
+    opt = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for epoch in range(3):
+        for x, y in DataLoader(data, batch_size=8):
+            opt.zero_grad(); F.mse_loss(model(x), y).backward(); opt.step()
+    steps = int(next(iter(opt.state.values()))["step"])
+    return weakref.ref(model), steps, seen[0], seen[1], seen[-1], model, opt
+folds, alive = [], []
+for k in range(3):
+    ref, *rest, model, opt = fold()
+    folds.append(rest)
+    alive.append(ref)
+del model, opt
+gc.collect()
+told(folds=folds, alive=sum(r() is not None for r in alive))
+"""
+)
+
+
+@pytest.mark.torch
+def test_under_apply_every_fold_gets_the_changes_and_no_model_is_kept_alive(run: Callable[..., Any]) -> None:
+    ran = run(FOLDS, changes=[patch("precision", "bf16"), patch("accumulation", 2)], measure=False)
+    assert ran.faults == ""
+    assert ran.code == 0, ran.err
+    assert ran.told["folds"] == [[12, *["torch.bfloat16"] * 3]] * 3
+    assert ran.told["alive"] == 0
+
+
+LATE = (
+    PRELUDE
+    + """
+from autotune.trial import optimizer
+def broken(*args, **kwargs): raise RuntimeError("injected")
+model, other = nn.Linear(8, 1), nn.Linear(8, 1)
+opts = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, other)]
+x = DataLoader(TensorDataset(torch.randn(8, 8)), batch_size=8)
+for i in range(60):
+    if i == 30 and sys.argv[1:] == ["fault"]:
+        optimizer.Optimizer._before_backward = broken
+    for n, (m, o) in enumerate(zip((model, other), opts)):
+        if n and (i < 30 or sys.argv[1:] != ["turns"]):
+            continue
+        for (b,) in x:
+            o.zero_grad(); F.mse_loss(m(b), torch.ones(8, 1)).backward(); o.step()
+told(end=True)
+"""
+)
+
+
+@pytest.mark.torch
+def test_under_apply_a_knob_that_is_lost_in_the_middle_of_the_run_ends_it_with_6(
+    run: Callable[..., Any],
+) -> None:
+    changes = [patch("accumulation", 2)]
+    fine = run(LATE, changes=changes, measure=False)
+    assert (fine.code, fine.err) == (0, "")
+    for how, reason in (("turns", "in turns"), ("fault", "Watching the script failed")):
+        lost = run(LATE, changes=changes, measure=False, argv=[how])
+        assert lost.code == 6
+        assert lost.out == ""
+        assert len(lost.err.strip().splitlines()) == 1
+        assert "accumulation" in lost.err
+        assert reason in lost.err
+
+
+SEVERAL = (
+    PRELUDE
+    + """
+from torch.utils.checkpoint import checkpoint
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block, self.head = nn.Sequential(nn.Linear(8, 8), nn.Tanh()), nn.Linear(8, 8)
+    def forward(self, x): return self.head(checkpoint(self.block, x, use_reentrant=False))
+model = Net()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+train = DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=8)
+for epoch in range(2):
+    for (x,) in train:
+        opt.zero_grad()
+        F.cross_entropy(model(x) @ x.T, torch.arange(8)).backward()
+        if sys.argv[1:] == ["two"]: model(x).mean().backward()
+        opt.step()
+told(end=True)
+"""
+)
+
+
+@pytest.mark.torch
+def test_recomputation_several_losses_and_comparing_losses_are_told_apart(run: Callable[..., Any]) -> None:
+    two = run(SEVERAL, argv=["two"]).facts
+    assert two.model.roots == 1
+    assert two.backward_per_step == 2
+    assert not two.own_accumulation
+    assert two.effective_batch == 8
+    assert run(SEVERAL).facts.reduction == "unknown"
+
+
+FULLGRAPH = (
+    PRELUDE
+    + """
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import clip_grad_norm_
+model = nn.Linear(8, 4)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+@torch.compile(backend="eager", fullgraph=True)
+def loss_of(x, y): return cross_entropy(model(x), y)
+@torch.compile(backend="eager", fullgraph=True)
+def clip(): clip_grad_norm_(list(model.parameters()), 1.0)
+for (x,) in DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=8):
+    opt.zero_grad(); loss_of(x, torch.zeros(8, dtype=torch.long)).backward(); clip(); opt.step()
+told(end=True)
+"""
+)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_code_that_the_script_compiles_as_one_graph_is_not_broken(run: Callable[..., Any]) -> None:
+    ran = run(FULLGRAPH)
+    assert ran.faults == ""
+    assert ran.done is not None, ran.err
+    assert ran.done.why == "script_end"
+    assert len(ran.rows) == 8
