@@ -51,7 +51,10 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """A batch of steps, written a few times a second."""
+    """A batch of steps, written a few times a second.
+
+    An empty one is a sign of life from an evaluation or a checkpoint, at most one a second.
+    """
 
     rows: tuple[StepRow, ...]
 

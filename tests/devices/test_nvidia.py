@@ -9,6 +9,7 @@ import pytest
 from autotune.devices.find import find_device, find_devices
 from autotune.devices.none import NoDevice
 from autotune.devices.nvidia import NvidiaDevices
+from autotune.launch.devices_sampler import device_sampler
 
 
 class NVMLError(Exception):
@@ -136,6 +137,15 @@ def test_without_a_driver_there_are_no_devices() -> None:
 )
 def test_only_visible_devices_count(visible, uuids) -> None:
     assert [d.facts.uuid for d in NvidiaDevices(FakeNvml(), visible=visible).devices()] == uuids
+
+
+@pytest.mark.parametrize(("tree", "foreign"), [((5, 7), False), ((7,), True), ((3,), None)])
+def test_a_trial_looks_at_the_devices_its_processes_are_on(tree, foreign) -> None:
+    sample = device_sampler(lambda: tree, NvidiaDevices(FakeNvml(bits=0x40)).devices())
+    seen = sample()
+    assert (seen and (seen.used_bytes, seen.foreign, seen.throttled)) == (
+        None if foreign is None else (1 << 30, foreign, True)
+    )
 
 
 def test_looking_for_devices_is_harmless_anywhere() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 
 from autotune.core.measurement import Measurement
 from autotune.core.trial import Assignment, Failure, FailureKind, Launch
-from autotune.launch import enclosure, process, sweep
+from autotune.launch import enclosure, guard, process, sweep
 from autotune.launch.process import LocalRunner, run_plain, temporary_folder
 from autotune.testing.runners import RunnerContract
 
@@ -136,6 +137,14 @@ def test_a_mapped_file_is_not_the_trials_memory(runner: Any, assignment: Any, us
     outcome = only(runner(), assignment(text, memory=200 << 20)).outcome
     assert isinstance(outcome, Measurement), outcome
     assert (outcome.memory.pss or 0) < 100 << 20
+
+
+def test_the_shared_part_of_a_process_is_counted_by_share_and_without_files() -> None:
+    with mmap.mmap(-1, 64 << 20) as kept:
+        kept.write(b"1" * (64 << 20))
+        both, share = guard._rss(os.getpid()), guard._pss(os.getpid())
+    assert 64 << 20 < share <= both < guard._resident(os.getpid()) + (64 << 20)
+    assert guard._rss(2**22 + 1) == guard._pss(2**22 + 1) == 0
 
 
 def test_a_hang_leaves_its_stacks(runner: Any, assignment: Any) -> None:

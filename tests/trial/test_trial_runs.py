@@ -165,3 +165,25 @@ def test_evaluation_is_told_as_a_sign_of_life_and_does_not_use_up_the_window(run
     found = measure(ran.closed, told, Outside(start_ns=0))
     # 4 samples in little more than 5 ms; with the evaluation in it, at most 4 * 10 in 150 ms.
     assert found.throughput.value > 350
+
+
+CHECKPOINT = (
+    PRELUDE
+    + """
+import io, time
+model = nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.001)
+for i in range(4): model(torch.ones(2, 4)).sum().backward(); opt.step()
+time.sleep(1.1)
+torch.save(model.state_dict(), io.BytesIO())
+time.sleep(0.3)
+model(torch.ones(2, 4)).sum().backward(); opt.step()
+"""
+)
+
+
+def test_a_checkpoint_is_told_as_a_sign_of_life(run: Callable[..., Any]) -> None:
+    ran = run(CHECKPOINT)
+    assert ran.faults == ""
+    assert sum(not e.rows for e in ran.events if isinstance(e, Steps)) == 1
+    assert len(ran.rows) == 5
