@@ -5,3 +5,9 @@
 prints how a search ended. Modules import typer and the standard library at the top and everything
 else inside the verb, so that help and errors are quick.
 """
+
+import time as _time
+
+BEGAN_S = _time.monotonic()
+"""When the interpreter came here, monotonic seconds. The age of the process would not do: a shell that
+replaces itself with us (`exec`, the last command of ``bash -c``) hands its own age on."""
