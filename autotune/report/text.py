@@ -317,7 +317,7 @@ def _headline_rows(study: Study, answer: Answer) -> list[tuple[str, str]]:
     if safe.config == best.config:
         rows.append(("safe", "the same: nothing in it changes the training"))
     elif safe.config.is_baseline:
-        rows.append(("safe", "none: nothing that leaves the training unchanged beats your script"))
+        rows.append(("safe", "none: nothing that leaves the training unchanged was confirmed to be faster"))
     else:
         rows.append(("safe", _pick_line(safe, "faster, training unchanged")))
     if fastest is not None:
