@@ -45,7 +45,9 @@ class Place:
 
     @property
     def environ(self) -> dict[str, str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("AUTOTUNE_", "MLFLOW_", "RAY_", "TUNE_"))}
+        kept = {
+            k: v for k, v in os.environ.items() if not k.startswith(("AUTOTUNE_", "MLFLOW_", "RAY_", "TUNE_"))
+        }
         return {**kept, "AUTOTUNE_HOME": str(self.home), "MLFLOW_DISABLE_TELEMETRY": "true"}
 
     def script(self, name: str) -> None:
