@@ -63,7 +63,9 @@ class AfterImport:
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            del loader.exec_module
+            # Another hook of this kind may have taken the attribute away, or put its own there.
+            if vars(loader).get("exec_module") is exec_module:
+                del loader.exec_module
             for callback in self._wanted.pop(fullname, ()):
                 callback(module)
 
