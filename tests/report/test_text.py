@@ -55,9 +55,8 @@ def test_the_screen_of_a_fastest_pick_and_an_equal_safe_one():
 
 def test_the_screen_where_only_best_beats_the_script():
     answer = good_answer(safe=pick("safe", BASE, ratio(1.0)))
-    assert "safe    none: nothing that leaves the training unchanged was confirmed to be faster" in final_screen(
-        study(), answer
-    )
+    said = "safe    none: nothing that leaves the training unchanged was confirmed to be faster"
+    assert said in final_screen(study(), answer)
 
 
 def test_keep_says_that_other_batches_were_not_tried():
