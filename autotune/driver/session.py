@@ -66,7 +66,7 @@ class Session:
     Session from the refolded study; trials that were open are asked again.
 
     Args:
-        journal: Open for writing; this session is its one writer.
+        journal: Open for writing; the session is its one writer.
         study: Folded from the journal.
         strategy: What to try next.
         planner: Turns trials into assignments and facts into a space.

@@ -20,7 +20,7 @@ from autotune.report.text import (
     wants_live_view,
 )
 
-OUT = "/work/best.yaml"
+OUT = "/project/best.yaml"
 
 
 def test_the_screen_of_a_gain():

@@ -52,9 +52,9 @@ def failed(number: int, config: Config, kind: FailureKind = FailureKind.OOM_HOST
 
 def spec(**fields) -> StudySpec:
     given = {
-        "study_id": "01KAK2M7Q4ZC0V9X3T5R8W6Y1B", "label": "train-1121-1002", "script": "/work/train.py",
+        "study_id": "01KAK2M7Q4ZC0V9X3T5R8W6Y1B", "label": "train-1121-1002", "script": "/project/train.py",
         "args": ("--lr", "1e-3"), "cwd": "/work", "python": "python", "space": SpaceRequest(name="default"),
-        "budget": Budget(seconds=600.0), "out": "/work/best.yaml", "version": "0.1.0", "driver": "inline",
+        "budget": Budget(seconds=600.0), "out": "/project/best.yaml", "version": "0.1.0", "driver": "inline",
         **fields,
     }  # fmt: skip
     return StudySpec(**given)
@@ -74,7 +74,7 @@ def facts() -> Facts:
         values={"num_workers": 0, "precision": "fp32", "batch_size": 32, "threads": 1, "compile_mode": "off"},
         versions={"torch": "2.13.0"},
     )
-    return Facts(host=host, script=ScriptFacts(path="/work/train.py", sha256="ab" * 32), run=run)
+    return Facts(host=host, script=ScriptFacts(path="/project/train.py", sha256="ab" * 32), run=run)
 
 
 def study(*, better: bool = True, **fields) -> Study:
