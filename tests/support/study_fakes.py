@@ -53,7 +53,8 @@ def failed(number: int, config: Config, kind: FailureKind = FailureKind.OOM_HOST
 def spec(**fields) -> StudySpec:
     given = {
         "study_id": "01KAK2M7Q4ZC0V9X3T5R8W6Y1B", "label": "train-1121-1002", "script": "/project/train.py",
-        "args": ("--lr", "1e-3"), "cwd": "/project", "python": "python", "space": SpaceRequest(name="default"),
+        "args": ("--lr", "1e-3"), "cwd": "/project", "python": "python",
+        "space": SpaceRequest(name="default"),
         "budget": Budget(seconds=600.0), "out": "/project/best.yaml", "version": "0.1.0", "driver": "inline",
         **fields,
     }  # fmt: skip
