@@ -319,10 +319,8 @@ def _check_knob(name: str, where: str) -> None:
 
 def _line(data: Any, path: Sequence[str | int]) -> int:
     """The line of the deepest part of a path that exists."""
-    line: int = getattr(data, "line", 1)
-    for _, line, _ in _steps(data, path):  # noqa: B007 (the last one counts)
-        pass
-    return line
+    lines: list[int] = [getattr(data, "line", 1), *(line for _, line, _ in _steps(data, path))]
+    return lines[-1]
 
 
 def _steps(data: Any, path: Sequence[str | int]) -> Iterator[tuple[str | int, int, Any]]:
