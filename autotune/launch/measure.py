@@ -13,7 +13,7 @@ from autotune.core.measurement import Contamination, Estimate, Measurement, Memo
 from autotune.core.stats import form_blocks, window_estimate
 from autotune.core.trial import Failure, FailureKind
 from autotune.protocol.events import Broke, Closed, Compiling, Done, Hello, Seen, StepRow, Steps
-from autotune.protocol.marks import COMPILE, spoiled
+from autotune.protocol.marks import COMPILE, trained_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -236,7 +236,7 @@ class _Window:
     outside: Outside
     rows: tuple[StepRow, ...]
     periods_s: tuple[float, ...]
-    apart: tuple[bool, ...]
+    trained_s: tuple[float | None, ...]
     dirty: tuple[bool, ...]
     counts_samples: bool
 
@@ -256,7 +256,7 @@ class _Window:
             outside=outside,
             rows=rows,
             periods_s=periods,
-            apart=spoiled([r.mark for r in rows]),
+            trained_s=trained_s([r.mark for r in rows], [r.aside_ns for r in rows], periods),
             dirty=_dirty(stamps, outside),
             counts_samples=facts is not None
             and facts.samples_source == "loader"
@@ -297,16 +297,18 @@ class _Window:
             ended=closed.ended,
             extra={
                 **closed.counters,
-                "dirty_steps": float(sum(a or d for a, d in zip(self.apart, self.dirty, strict=True))),
+                "dirty_steps": float(
+                    sum(s is None or d for s, d in zip(self.trained_s, self.dirty, strict=True))
+                ),
+                "aside_s": sum(self.periods_s) - sum(s or 0.0 for s in self.trained_s),
                 "graph_breaks": float(closed.graph_breaks),
                 "skipped_scaler_steps": float(closed.skipped_scaler_steps),
             },
         )
 
     def _clean_rows(self) -> list[tuple[StepRow, float]]:
-        """Steps that are all training, and their periods; never none, by the rule for what is not."""
-        both = zip(self.rows, self.periods_s, self.apart, strict=True)
-        return [(row, period) for row, period, apart in both if not apart]
+        """Steps that trained, and how long; never none, by the rule for what is set aside."""
+        return [(row, s) for row, s in zip(self.rows, self.trained_s, strict=True) if s is not None]
 
     def _estimates(self) -> tuple[Estimate, Estimate]:
         ends: list[float] = []
@@ -321,7 +323,7 @@ class _Window:
             ends,
             [r.samples if self.counts_samples else 1 for r, _ in kept],
             [r.wait_ns / 1e9 for r, _ in kept],
-            [d for d, apart in zip(self.dirty, self.apart, strict=True) if not apart],
+            [d for d, s in zip(self.dirty, self.trained_s, strict=True) if s is not None],
             min_block_s=MIN_BLOCK_S,
             min_steps=max(1, loader.num_workers if loader else 1),
         )

@@ -39,6 +39,8 @@ class StepRow:
         queue_ns: Run-queue delay of the main thread since the previous step's end.
         mark: Bits: 1 evaluation inside, 2 compile event inside, 4 new input shape,
             8 garbage collection, 16 loader (re)started, 32 allocator grew or retried.
+        aside_ns: Evaluation inside the step, from its first sign to the next sign of training;
+            -1 where its end was not seen.
     """
 
     t_ns: int
@@ -47,6 +49,7 @@ class StepRow:
     device_ms: float = -1.0
     queue_ns: int = 0
     mark: int = 0
+    aside_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

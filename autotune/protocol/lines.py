@@ -23,7 +23,9 @@ MAX_LINE_BYTES = 4 * 1024 * 1024
 def encode(event: Event, nonce: str) -> bytes:
     """One line, newline included."""
     if isinstance(event, Steps):
-        body: object = [[r.t_ns, r.wait_ns, r.samples, r.device_ms, r.queue_ns, r.mark] for r in event.rows]
+        body: object = [
+            [r.t_ns, r.wait_ns, r.samples, r.device_ms, r.queue_ns, r.mark, r.aside_ns] for r in event.rows
+        ]
     else:
         body = wire.to_wire(event)
     line = {"n": nonce, "e": type(event).__name__, "d": body}
@@ -51,6 +53,7 @@ def _row(r: list[float]) -> StepRow:
         device_ms=r[3],
         queue_ns=int(r[4]),
         mark=int(r[5]),
+        aside_ns=int(r[6]),
     )
 
 

@@ -15,17 +15,32 @@ EVALUATION_OWN_COST_FRAC = 0.5
 COMPILE_OWN_COST_FRAC = 0.25
 
 
-def spoiled(marks: Sequence[int]) -> tuple[bool, ...]:
-    """Which steps of a window hold time that is no training.
+def trained_s(
+    marks: Sequence[int], asides_ns: Sequence[int], periods_s: Sequence[float]
+) -> tuple[float | None, ...]:
+    """How long every step of a window trained, in seconds; None where that cannot be told.
 
-    An evaluation or a compile inside a step spoils it. Where more than half of the steps evaluate,
-    or more than a quarter compile, that is no accident but a part of the step, and counts.
+    The time of an evaluation is taken off the step it lies in; what else the end of an epoch costs
+    (the loader starts again) stays in it. A step with a compile inside is set aside as a whole. Where
+    more than half of the steps evaluate, or more than a quarter compile, that is no accident but a part
+    of the step, and counts.
 
     Args:
         marks: `autotune.protocol.events.StepRow.mark` of every step of the window.
+        asides_ns: `autotune.protocol.events.StepRow.aside_ns` of every step.
+        periods_s: The steps' periods.
     """
-    bits = 0
-    for bit, most in ((EVALUATION, EVALUATION_OWN_COST_FRAC), (COMPILE, COMPILE_OWN_COST_FRAC)):
-        if sum(1 for mark in marks if mark & bit) <= most * len(marks):
-            bits |= bit
-    return tuple(bool(mark & bits) for mark in marks)
+    evaluates, compiles = (
+        sum(1 for mark in marks if mark & bit) <= most * len(marks)
+        for bit, most in ((EVALUATION, EVALUATION_OWN_COST_FRAC), (COMPILE, COMPILE_OWN_COST_FRAC))
+    )
+    found: list[float | None] = []
+    for mark, aside_ns, period_s in zip(marks, asides_ns, periods_s, strict=True):
+        if compiles and mark & COMPILE:
+            found.append(None)
+        elif evaluates and mark & EVALUATION:
+            rest_s = period_s - aside_ns / 1e9
+            found.append(rest_s if aside_ns >= 0 and rest_s > 0 else None)
+        else:
+            found.append(period_s)
+    return tuple(found)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 FLUSH_NS = 250_000_000
 BEAT_NS = 1_000_000_000
-Row = tuple[int, int, int, float, int, int]
+Row = tuple[int, int, int, float, int, int, int]
 
 
 class Channel:
@@ -46,7 +46,15 @@ class Channel:
         self._writer.write(
             Steps(
                 rows=tuple(
-                    StepRow(t_ns=r[0], wait_ns=r[1], samples=r[2], device_ms=r[3], queue_ns=r[4], mark=r[5])
+                    StepRow(
+                        t_ns=r[0],
+                        wait_ns=r[1],
+                        samples=r[2],
+                        device_ms=r[3],
+                        queue_ns=r[4],
+                        mark=r[5],
+                        aside_ns=r[6],
+                    )
                     for r in rows
                 )
             )

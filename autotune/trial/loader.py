@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.facts import LoaderFacts
-from autotune.trial.state import EVALUATION, LOADER, caller
+from autotune.trial.state import LOADER, caller
 
 if TYPE_CHECKING:
     from autotune.core.config import Value
@@ -314,8 +314,18 @@ class Loader:
         original_init, original_next, original_reset = base.__init__, base.__next__, base._reset
         clock, cpu = time.perf_counter_ns, time.thread_time_ns
 
+        def starts(record: Record | None) -> None:
+            """A loader starts (again): what that costs belongs to what it is for."""
+            if record is None or not state.here():
+                return
+            if not self._grad_enabled():
+                state.evaluates(clock())
+            elif record.confirmed:
+                state.trains(clock())
+
         @functools.wraps(original_init)
         def init(this: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+            starts(getattr(loader, "_autotune_record", None))
             original_init(this, loader, *args, **kwargs)
             record = getattr(loader, "_autotune_record", None)
             if record is not None and state.active:
@@ -326,6 +336,7 @@ class Loader:
 
         @functools.wraps(original_reset)
         def reset(this: Any, *args: Any, **kwargs: Any) -> None:
+            starts(getattr(this, "_autotune_record", None))
             original_reset(this, *args, **kwargs)
             record = getattr(this, "_autotune_record", None)
             if record is not None and state.active:
@@ -347,6 +358,11 @@ class Loader:
                     state.faults.note("loader", error)
                     probe = False
             cpu_begin, begin = cpu(), clock()
+            if not self._grad_enabled():
+                # An evaluation, by a model of its own perhaps; neither its time nor its samples train.
+                state.evaluates(begin)
+            elif record.confirmed:
+                state.trains(begin)
             try:
                 batch = original_next(this)
             finally:
@@ -383,8 +399,6 @@ class Loader:
             samples = max(1, round(samples / record.ratio))
         record.fetches += 1
         if not self._grad_enabled():
-            # An evaluation, by a model of its own perhaps; neither its time nor its samples train.
-            self._state.mark |= EVALUATION
             return
         if not record.confirmed:
             self._state.beat()

@@ -35,7 +35,7 @@ class DeviceClock:
                 device_ms = float(self._previous.elapsed_time(event))
                 self._free.append(self._previous)
             self._previous = event
-            yield (row[0], row[1], row[2], device_ms, row[4], row[5])
+            yield (row[0], row[1], row[2], device_ms, row[4], row[5], row[6])
 
 
 class Memory:

@@ -7,6 +7,7 @@ Nothing here raises into the script. A measured process ends at once from the bo
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import sys
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from autotune.core import stats
 from autotune.core.measurement import LossPoint, Reading
 from autotune.protocol.events import Broke, Closed, Done, Seen
-from autotune.protocol.marks import spoiled
+from autotune.protocol.marks import trained_s
 from autotune.trial.losses import read_loss
 from autotune.trial.state import ALLOCATOR, COMPILE, NEW_SHAPE
 
@@ -95,7 +96,7 @@ class Recorder:
         self._restarts = 0
         self._shape_events = 0
         self._begin_ns = 0
-        self._rows: list[tuple[int, int, int, int]] = []
+        self._rows: list[tuple[int, int, int, int, int]] = []
         self._next_check_ns = 0
         self._checked_ns = 0
         self._ready_begin: int | None = None
@@ -311,7 +312,7 @@ class Recorder:
             self._restarts += 1
             self.restart()
             return
-        self._rows.append((row[0], row[1], row[2], mark))
+        self._rows.append((row[0], row[1], row[2], mark, row[6]))
         if row[0] < self._next_check_ns:
             return
         fidelity = self._segment.fidelity
@@ -319,7 +320,7 @@ class Recorder:
         apart_ns = self._apart_ns()
         spent_s = (row[0] - self._begin_ns - apart_ns) / 1e9
         if self._memory.on_cuda and self._memory.grew() and self._rows:
-            self._rows[-1] = (row[0], row[1], row[2], mark | ALLOCATOR)
+            self._rows[-1] = (row[0], row[1], row[2], mark | ALLOCATOR, row[6])
         full = spent_s >= fidelity.max_window_s and len(self._rows) >= _FEWEST_BLOCKS
         if full or self._past_deadline(row[0]):
             self._decide("limit", row[0])
@@ -333,22 +334,29 @@ class Recorder:
 
     def _apart_ns(self) -> int:
         """Time of the window so far that is no training."""
+        periods, trained = self._trained()
+        return int(1e9 * sum(p - (t or 0.0) for p, t in zip(periods, trained, strict=True)))
+
+    def _trained(self) -> tuple[list[float], tuple[float | None, ...]]:
+        """Seconds from step to step, and how much of them trained, None where a step is set aside."""
         ends = [self._begin_ns, *(r[0] for r in self._rows)]
-        apart = spoiled([r[3] for r in self._rows])
-        return sum(b - a for a, b, out in zip(ends, ends[1:], apart, strict=False) if out)
+        periods = [(b - a) / 1e9 for a, b in itertools.pairwise(ends)]
+        return periods, trained_s([r[3] for r in self._rows], [r[4] for r in self._rows], periods)
 
     def _blocks(self) -> tuple[tuple[int, ...], tuple[stats.Block, ...]]:
         """When each block began (ns), and the blocks, of the steps that are all training."""
         assert self._segment is not None
+        _, trained = self._trained()
         begins = [self._begin_ns, *(r[0] for r in self._rows[:-1])]
-        apart = spoiled([r[3] for r in self._rows])
-        kept = [(b, r) for b, r, out in zip(begins, self._rows, apart, strict=True) if not out]
+        kept = [(b, s, r) for b, s, r in zip(begins, trained, self._rows, strict=True) if s is not None]
+        # On a clock that stands still while no step trains.
+        ends = list(itertools.accumulate(s for _, s, _ in kept))
         min_block_s = min(0.25, self._segment.fidelity.min_window_s / 8)
         blocks = stats.form_blocks(
-            [b / 1e9 for b, _ in kept],
-            [r[0] / 1e9 for _, r in kept],
-            [r[2] for _, r in kept],
-            [r[1] / 1e9 for _, r in kept],
+            [0.0, *ends[:-1]],
+            ends,
+            [r[2] for _, _, r in kept],
+            [r[1] / 1e9 for _, _, r in kept],
             [False] * len(kept),
             min_block_s=min_block_s,
             min_steps=max(1, self._workers()),

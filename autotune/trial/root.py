@@ -18,7 +18,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.facts import ModelFacts
-from autotune.trial.state import EVALUATION, NEW_SHAPE, caller, is_user_file
+from autotune.trial.state import NEW_SHAPE, caller, is_user_file
 
 if TYPE_CHECKING:
     from autotune.trial.compiling import Compile
@@ -316,10 +316,12 @@ class RootCall:
         if state.in_backward:
             pass
         elif not training:
-            state.mark |= EVALUATION
+            state.evaluates(time.perf_counter_ns())
         else:
+            now = time.perf_counter_ns()
+            state.trains(now)
             if not state.began_ns:
-                state.began_ns = time.perf_counter_ns()
+                state.began_ns = now
             self._see_inputs(args, kwargs)
             root._compile.called = True
             if root.probe > 0:

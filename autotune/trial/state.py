@@ -40,6 +40,8 @@ class State:
         self.beat: Callable[[], None] = _silent
         """Tells the launcher that the process is alive where no step ends."""
         self._mark = 0
+        self._evaluates_ns = 0
+        self._aside_ns = 0
         self.wait_ns = 0
         self.input_samples = 0
         self.batches = 0
@@ -70,6 +72,24 @@ class State:
         self._mark = bits
         if bits & EVALUATION and self.here():
             self.beat()
+
+    def evaluates(self, since_ns: int) -> None:
+        """A sign of evaluation; it began no later than then."""
+        self.mark |= EVALUATION
+        if not self._evaluates_ns:
+            self._evaluates_ns = since_ns
+
+    def trains(self, now_ns: int) -> None:
+        """A sign of training: an evaluation that went on is over."""
+        if self._evaluates_ns:
+            self._aside_ns += max(0, now_ns - self._evaluates_ns)
+            self._evaluates_ns = 0
+
+    def take_aside_ns(self) -> int:
+        """Evaluation since the last boundary in nanoseconds, -1 where its end was not seen."""
+        aside_ns = -1 if self._evaluates_ns else self._aside_ns
+        self._evaluates_ns = self._aside_ns = 0
+        return aside_ns
 
     def here(self) -> bool:
         """In the training process itself, in its main thread."""

@@ -124,7 +124,15 @@ class Boundary:
         if state.input_samples and self.loader is not None and not self.loader.built_any:
             self.loader.input_batch = state.input_samples // max(1, state.backwards)
         queue_ns = self._read_queue_ns()
-        row = (now, state.wait_ns, samples, -1.0, queue_ns - self._queue_ns, state.mark)
+        row = (
+            now,
+            state.wait_ns,
+            samples,
+            -1.0,
+            queue_ns - self._queue_ns,
+            state.mark,
+            state.take_aside_ns(),
+        )
         self._queue_ns = queue_ns
         losses, state.losses = state.losses, []
         batches = state.batches

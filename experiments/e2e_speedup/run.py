@@ -98,7 +98,8 @@ def verdict(name, options):
     return (
         f"{name}: claimed {shown(claim)} from {claim['n']} pairs; re-measured {shown(again)} from "
         f"{again['n']} pairs, {holds} the predicted [{expected['low']:.3f}, {expected['high']:.3f}]; "
-        f"A/A {shown(same)} {quiet} 1.00"
+        f"A/A {shown(same)} {quiet} 1.00; with the script's evaluations in it "
+        f"{shown(state['speedup_with_evaluation'])}"
     )
 
 

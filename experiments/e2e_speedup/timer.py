@@ -81,7 +81,12 @@ def run_once(command, *, warm_s, window_s, limit_s):
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
             raise SystemExit(f"no figures from: {' '.join(command)}\nexit {process.returncode}\n{tail}")
         figures = json.loads(stamps.read_text())
-        return {**figures, "samples_per_s": figures["samples"] / figures["seconds"]}
+        training_s = figures["seconds"] - figures["evaluation_s"]
+        return {
+            **figures,
+            "samples_per_s": figures["samples"] / training_s,
+            "samples_per_s_with_evaluation": figures["samples"] / figures["seconds"],
+        }
 
 
 def end_group(process):
@@ -148,16 +153,17 @@ def measure(best, script, args, *, pairs, result, warm_s=6.0, window_s=20.0, lim
 
 
 def summary(state):
-    """The ratios of complete cycles, added to the runs."""
-    cycles = {}
-    for run in state["runs"]:
-        cycles.setdefault(run["cycle"], {})[run["arm"]] = run["samples_per_s"]
-    whole = [arms for _, arms in sorted(cycles.items()) if len(arms) == len(ORDERS[0])]
-    if whole:
-        state["speedup_ratios"] = [arms["B"] / arms["A"] for arms in whole]
-        state["identical_ratios"] = [arms["A2"] / arms["A"] for arms in whole]
-        state["speedup"] = interval([math.log(x) for x in state["speedup_ratios"]])
-        state["identical"] = interval([math.log(x) for x in state["identical_ratios"]])
+    """The ratios of complete cycles, added to the runs: of the training, and of everything."""
+    for figure, end in (("samples_per_s", ""), ("samples_per_s_with_evaluation", "_with_evaluation")):
+        cycles = {}
+        for run in state["runs"]:
+            cycles.setdefault(run["cycle"], {})[run["arm"]] = run[figure]
+        whole = [arms for _, arms in sorted(cycles.items()) if len(arms) == len(ORDERS[0])]
+        if whole:
+            for name, arm in (("speedup", "B"), ("identical", "A2")):
+                ratios = [arms[arm] / arms["A"] for arms in whole]
+                state[f"{name}_ratios{end}"] = ratios
+                state[f"{name}{end}"] = interval([math.log(x) for x in ratios])
     return state
 
 
@@ -209,7 +215,7 @@ def main():
         warm_s=options.warm,
         window_s=options.window,
     )
-    for name in ("speedup", "identical"):
+    for name in ("speedup", "identical", "speedup_with_evaluation"):
         print(name, json.dumps(state[name]))
 
 

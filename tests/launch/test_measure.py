@@ -107,12 +107,13 @@ def test_compiling_all_the_time_is_what_the_config_costs() -> None:
     assert fold(told).throughput.value == pytest.approx(8 / 0.3)
 
 
-def evaluating(every: int) -> Told:
-    """Steps of 0.1 s; each n-th has 2 s of evaluation before it."""
+def evaluating(every: int, aside_s: float = 2.0) -> Told:
+    """Steps of 0.1 s; each n-th has 2 s more, so much of them known as evaluation."""
     told = stream([2.1 if i % every == 0 else 0.1 for i in range(1, 121)], wait_frac=0.0)
     told.rows = [
-        StepRow(t_ns=r.t_ns, wait_ns=S // 50, samples=8, mark=int(i > 0 and i % every == 0))
+        StepRow(t_ns=r.t_ns, wait_ns=S // 50, samples=8, mark=int(there), aside_ns=int(aside_s * S * there))
         for i, r in enumerate(told.rows)
+        for there in [i > 0 and i % every == 0]
     ]
     return told
 
@@ -123,6 +124,18 @@ def test_evaluation_between_steps_is_no_part_of_the_throughput() -> None:
     assert found.step_time_s.value == pytest.approx(0.1)
     assert found.data_wait_frac == pytest.approx(0.2)
     assert "bursty" not in found.contamination.flags
+    assert found.extra["dirty_steps"] == 0
+    assert found.extra["aside_s"] == pytest.approx(12)
+
+
+def test_what_an_epoch_costs_beside_its_evaluation_counts() -> None:
+    """The loader starts again after the evaluation: 0.5 s of the 2.1 s."""
+    assert fold(evaluating(20, aside_s=1.5)).throughput.value == pytest.approx(120 * 8 / 15)
+
+
+def test_a_step_whose_evaluation_was_not_seen_to_end_is_set_aside() -> None:
+    found = fold(evaluating(20, aside_s=-1 / S))
+    assert found.throughput.value == pytest.approx(80)
     assert found.extra["dirty_steps"] == 6
 
 

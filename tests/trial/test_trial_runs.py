@@ -167,6 +167,39 @@ def test_evaluation_is_told_as_a_sign_of_life_and_does_not_use_up_the_window(run
     assert found.throughput.value > 350
 
 
+RESTARTS = (
+    PRELUDE
+    + """
+import time
+class Slow(TensorDataset):
+    def __getitem__(self, i):
+        if first: first.clear(); time.sleep(0.3)
+        return super().__getitem__(i)
+first = []
+model = nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.001)
+train = DataLoader(Slow(torch.ones(40, 4)), batch_size=4)
+val = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=4)
+for epoch in range(4):
+    first.append(1)
+    for (x,) in train:
+        model(x).sum().backward(); opt.step()
+    with torch.no_grad():
+        for (x,) in val: model(x); time.sleep(0.25)
+"""
+)
+
+
+def test_only_the_evaluation_itself_is_set_aside_not_the_loaders_new_start(run: Callable[..., Any]) -> None:
+    ran = run(RESTARTS)
+    ends = [r.t_ns for r in ran.rows]
+    for i in (10, 20, 30):
+        aside_s, period_s = ran.rows[i].aside_ns / 1e9, (ends[i] - ends[i - 1]) / 1e9
+        assert 0.49 < aside_s < 0.7
+        assert period_s - aside_s > 0.29
+    assert all(r.aside_ns == 0 for i, r in enumerate(ran.rows) if i % 10)
+
+
 CHECKPOINT = (
     PRELUDE
     + """

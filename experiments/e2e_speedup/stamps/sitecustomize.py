@@ -2,7 +2,8 @@
 
 After torch is imported, it counts the samples that the script takes from its DataLoaders while gradients
 are on, and stamps each optimizer step. When `STAMPS_WARM_S` + `STAMPS_WINDOW_S` seconds have passed since
-the first step ended, it writes one JSON object and ends the process: the script need not finish.
+the first step ended, it writes one JSON object and ends the process: the script need not finish. Time inside
+loops over a DataLoader while gradients are off is evaluation; it is summed up beside.
 """
 
 import json
@@ -21,6 +22,7 @@ def watch(torch):
     pending = 0
     first = begin = None
     steps = samples = 0
+    evaluation = 0.0
     plain_iter = DataLoader.__iter__
 
     def size(batch):
@@ -30,15 +32,17 @@ def watch(torch):
             batch = next(iter(batch.values()))
         return len(batch)
 
-    def counted(batches):
-        nonlocal pending
+    def counted(batches, began):
+        nonlocal pending, evaluation
         for batch in batches:
             if torch.is_grad_enabled():
                 pending += size(batch)
             yield batch
+        if not torch.is_grad_enabled():
+            evaluation += time.perf_counter() - began
 
     def stepped(*_):
-        nonlocal pending, first, begin, steps, samples
+        nonlocal pending, first, begin, steps, samples, evaluation
         if os.getpid() != owner:
             return
         now = time.perf_counter()
@@ -46,19 +50,24 @@ def watch(torch):
         first = now if first is None else first
         if begin is None:
             begin = now if now - first >= warm_s else None
+            evaluation = 0.0
             return
         steps += 1
         samples += taken
         if now - first < warm_s + window_s:
             return
-        figures = {"steps": steps, "samples": samples, "seconds": now - begin}
+        figures = {"steps": steps, "samples": samples, "seconds": now - begin, "evaluation_s": evaluation}
         with open(target + ".part", "w") as stream:
             json.dump(figures, stream)
         os.replace(target + ".part", target)
         sys.stdout.flush()
         os._exit(0)
 
-    DataLoader.__iter__ = lambda self: counted(plain_iter(self))
+    def iterate(self):
+        began = time.perf_counter()
+        return counted(plain_iter(self), began)
+
+    DataLoader.__iter__ = iterate
     register_optimizer_step_post_hook(stepped)
 
 
