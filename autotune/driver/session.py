@@ -132,7 +132,7 @@ class Session:
                 return False
             if self._stopping or self.remaining_s < SHORTEST_TRIAL_S + KILL_S:
                 return True
-            return not self._waiting and self._strategy.is_finished(self._study, self.remaining_s)
+            return not self._waiting and self._strategy.is_finished(self._study, self.remaining_s - KILL_S)
 
     # -- the loop's three calls ---------------------------------------------------------------
 
@@ -231,7 +231,7 @@ class Session:
         if self._waiting:
             again = self._waiting.pop(0)
             return clipped(replace(again, state=TrialState.ASKED), left - KILL_S)
-        proposal = self._strategy.ask(self._study, left)
+        proposal = self._strategy.ask(self._study, left - KILL_S)
         if proposal is None:
             return None
         number = max((t.number for t in self._study.trials), default=-1) + 1

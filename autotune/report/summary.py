@@ -9,6 +9,7 @@ import math
 import os
 import re
 import shlex
+import statistics
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,9 @@ _ORDER = ("precision", "batch_size", "num_workers", "compile_mode", "accumulatio
 _LEAST_SHARE = 0.01
 _WAITS = 0.1
 _TOP_REASONS = 3
+_FEWEST_RUNS = 10
+"""Two baselines, one other config, three cycles of it and the script, and what starting and ending take."""
+_GOOD_RUNS = 30
 
 
 def significant(value: float, digits: int = 4) -> float:
@@ -323,6 +327,21 @@ def headline(study: Study, answer: Answer | None, *, interval: bool = False) -> 
     return f"{fast}: {long_config(best_pick.config)} ({aside}){early}"
 
 
+def budget_hint(study: Study) -> str:
+    """A sentence where the budget was too short for a search of this script, else empty."""
+    runs = [t.seconds for t in study.baseline if t.measurement]
+    if study.stopped != "finished" or study.told(Stage.CONFIRM) or not runs:
+        return ""
+    run_s = statistics.fmean(runs)
+    if study.spec.budget.seconds >= _FEWEST_RUNS * run_s:
+        return ""
+    minutes = math.ceil(_GOOD_RUNS * run_s / 60)
+    return (
+        f"The budget was short: one run of your script takes {duration_text(run_s)}, and a search wants "
+        f"{_FEWEST_RUNS} of them at the very least. Give it more time: --budget {minutes}m"
+    )
+
+
 def experiment_note(study: Study, answer: Answer | None, *, run_link: str = "") -> str:
     """The note of the experiment: its first line is shown on every tab, cut behind it."""
     lines = [f"# {headline(study, answer)}", ""]
@@ -550,6 +569,8 @@ def _method(study: Study, answer: Answer) -> list[str]:
         )
     elif not confirmed:
         lines.append("- Nothing was confirmed by paired runs, so nothing is claimed.")
+        if hint := budget_hint(study):
+            lines.append(f"- {hint}")
     if answer.identical is not None:
         lines.append(f"- Control, your script against itself: {ratio_text(answer.identical)}.")
     lines.append(f"- Your script as it is: {_rate(answer)}, {bytes_text(answer.baseline_peak_bytes)}.")

@@ -14,6 +14,7 @@ from autotune.clock import Clock, SystemClock
 from autotune.report.listener import Listener
 from autotune.report.summary import (
     apply_command,
+    budget_hint,
     bytes_text,
     duration_text,
     gains_text,
@@ -359,6 +360,7 @@ def _no_gain_rows(study: Study, answer: Answer) -> list[tuple[str, str]]:
     rows = [
         ("none", f"nothing beats your script: {plural(len(configs), 'other configuration')} tried"),
         ("", answer.sentence),
+        ("", budget_hint(study)),
         ("yours", rate_text(answer.baseline_throughput)),
     ]
     best = best_other(study)
