@@ -51,6 +51,7 @@ _ORDER = ("precision", "batch_size", "num_workers", "compile_mode", "accumulatio
 _LEAST_SHARE = 0.01
 _WAITS = 0.1
 _TOP_REASONS = 3
+_FEWEST_PAIRS = 3
 _FEWEST_RUNS = 10
 """Two baselines, one other config, three cycles of it and the script, and what starting and ending take."""
 _GOOD_RUNS = 30
@@ -101,6 +102,13 @@ def ratio_text(ratio: Estimate) -> str:
     if ratio.n == 0 or not (math.isfinite(ratio.low) and math.isfinite(ratio.high)):
         return f"{ratio.value:.2f}x"
     return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+
+def control_text(ratio: Estimate) -> str:
+    """The script against itself; two pairs give an interval that says nothing."""
+    if ratio.n < _FEWEST_PAIRS:
+        return f"{ratio.value:.2f}x in {plural(ratio.n, 'pair')}, too few for an interval"
+    return ratio_text(ratio)
 
 
 def value_text(value: Value | None) -> str:
@@ -572,7 +580,7 @@ def _method(study: Study, answer: Answer) -> list[str]:
         if hint := budget_hint(study):
             lines.append(f"- {hint}")
     if answer.identical is not None:
-        lines.append(f"- Control, your script against itself: {ratio_text(answer.identical)}.")
+        lines.append(f"- Control, your script against itself: {control_text(answer.identical)}.")
     lines.append(f"- Your script as it is: {_rate(answer)}, {bytes_text(answer.baseline_peak_bytes)}.")
     if study.facts is not None:
         host = study.facts.host

@@ -16,6 +16,7 @@ from autotune.report.summary import (
     apply_command,
     budget_hint,
     bytes_text,
+    control_text,
     duration_text,
     gains_text,
     long_config,
@@ -275,7 +276,7 @@ def final_screen(
     rows = _headline_rows(study, answer) if answer.is_better else _no_gain_rows(study, answer)
     rows.append(("memory", _memory_sentence(study, answer, study.elapsed_s if seconds is None else seconds)))
     if answer.identical is not None:
-        rows.append(("control", f"your script against itself: {ratio_text(answer.identical)}"))
+        rows.append(("control", f"your script against itself: {control_text(answer.identical)}"))
     rows += [("note", caveat) for caveat in answer.caveats]
     rows += _refusal_rows(study, refusals)
     if out and answer.is_better:

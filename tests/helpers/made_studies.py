@@ -168,7 +168,7 @@ def found() -> Answer:
         safe=safe,
         best=best,
         fastest=None,
-        identical=Estimate(value=1.01, low=0.98, high=1.03, n=2, unit="ratio"),
+        identical=Estimate(value=1.01, low=0.98, high=1.03, n=3, unit="ratio"),
         front=(FrontMember(trial=3, config=BEST, throughput=241.0, peak_bytes=3 * 2**30, loss=0.4),),
         failures={"oom_host": 1},
         sentence="Your script trains 2.41 times as fast.",

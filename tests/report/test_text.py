@@ -1,6 +1,7 @@
 """Progress and the last screen: what a person reads."""
 
 import io
+import math
 from dataclasses import replace
 
 import golden
@@ -10,6 +11,8 @@ from study_fakes import BASE, BEST, FIDELITY, SAFE, good_answer, measured, no_an
 from autotune.clock import SimulatedClock
 from autotune.core.config import Config
 from autotune.core.effect import Effect
+from autotune.core.measurement import Estimate
+from autotune.core.study import Budget
 from autotune.core.trial import Stage, Trial
 from autotune.report.text import (
     Progress,
@@ -34,6 +37,25 @@ def test_the_screen_without_a_gain_claims_none():
     golden.check("screen_no_gain.txt", text)
     assert "faster than your script  " not in text
     assert "autotune apply" not in text
+
+
+def test_a_budget_too_short_for_a_search_is_named_with_one_that_is_not():
+    short = study(better=False, spec=spec(budget=Budget(seconds=45.0)), trials=study().trials[:1])
+    run_s = short.trials[0].seconds
+    assert run_s * 10 > 45
+    text = final_screen(short, no_answer(), out=OUT)
+    assert "The budget was short" in text
+    assert f"--budget {math.ceil(30 * run_s / 60)}m" in text
+    assert "The budget was short" not in final_screen(
+        study(better=False, spec=spec(budget=Budget(seconds=3600.0))), no_answer(), out=OUT
+    )
+
+
+def test_a_control_of_two_pairs_gives_no_interval():
+    wide = Estimate(value=1.03, low=0.01, high=143.87, n=2, unit="ratio")
+    text = final_screen(study(), good_answer(identical=wide), out=OUT)
+    assert "your script against itself: 1.03x in 2 pairs, too few for an interval" in text
+    assert "143.87" not in text
 
 
 def test_the_screen_of_a_fastest_pick_and_an_equal_safe_one():
