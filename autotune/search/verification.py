@@ -1,0 +1,126 @@
+"""Is one given config faster than the script, here and now? Pairs of fresh runs until that is settled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.core.config import Config
+from autotune.core.effect import Effect
+from autotune.core.pick import FEWEST_PAIRS, compare
+from autotune.core.trial import Proposal, Stage
+from autotune.search.costs import Costs
+from autotune.search.strategy import Strategy
+
+if TYPE_CHECKING:
+    from autotune.core.pick import Comparison
+    from autotune.core.study import Study
+
+_BASE = Config()
+_BASELINES = 2
+_LOOKS = (3, 5)
+"""Numbers of pairs after which the interval is looked at, besides the last: the interval allows for four
+looks, one of which is the end of the budget wherever that comes."""
+_NARROW = 0.04
+"""An interval this wide, relative to its middle, settles that there is no difference worth having."""
+
+
+class Verification(Strategy):
+    """Two runs of the script as it is, then pairs of script and config in turning order.
+
+    The script's first two runs, of two seeds, calibrate the loss guard; they are in no pair.
+
+    Args:
+        config: What is verified.
+        most_pairs: No more than these.
+        at_least: The ratio that the lower bound has to clear.
+    """
+
+    def __init__(self, config: Config, *, most_pairs: int = 10, at_least: float = 1.0) -> None:
+        self._config = config
+        self._most_pairs = most_pairs
+        self._at_least = at_least
+
+    def ask(self, study: Study, remaining_s: float) -> Proposal | None:
+        """See `Strategy.ask`."""
+        if study.stopped or study.open_trials:
+            return None
+        costs = Costs.of(study)
+        first = [t for t in study.trials if t.stage is Stage.BASELINE]
+        if len(first) < _BASELINES and len(first) == len(study.trials):
+            if first and first[0].measurement is None:
+                return None
+            return self._proposal(study, Stage.BASELINE, _BASE, len(first), 0, costs, remaining_s)
+        if not any(t.measurement for t in study.baseline):
+            return None
+        return self._pair(study, costs, remaining_s)
+
+    def is_finished(self, study: Study, remaining_s: float) -> bool:
+        """See `Strategy.is_finished`."""
+        return not study.open_trials and self.ask(study, remaining_s) is None
+
+    def verdict(self, study: Study) -> str:
+        """``faster``, ``slower``, ``worse`` (its loss is), ``failed`` or ``no_difference``, as of now."""
+        found = self.comparison(study)
+        if found is None or found.speedup.n < FEWEST_PAIRS:
+            failed = any(t.failure for t in study.of(self._config))
+            return "failed" if failed else "no_difference"
+        if found.loss.verdict == "fail":
+            return "worse"
+        if found.speedup.high < 1.0:
+            return "slower"
+        # What changes the numbers has to have been seen to keep the loss.
+        judged = found.loss.passed or found.effect is Effect.EXACT
+        return "faster" if found.speedup.low > max(1.0, self._at_least) and judged else "no_difference"
+
+    def comparison(self, study: Study) -> Comparison | None:
+        """The config against the script; None without a pair."""
+        return next((c for c in compare(study) if c.config == self._config), None)
+
+    def _pair(self, study: Study, costs: Costs, remaining_s: float) -> Proposal | None:
+        trials = [t for t in study.trials if t.stage is Stage.CONFIRM]
+        group = max((t.group for t in trials), default=0)
+        asked = [t.config for t in trials if t.group == group]
+        if any(t.failure and t.failure.kind.teaches for t in trials):
+            return None
+        if len(asked) == 1:
+            other = _BASE if asked[0] == self._config else self._config
+            if costs.confirming(other) > remaining_s:
+                return None
+            return self._proposal(study, Stage.CONFIRM, other, group + 1, group, costs, remaining_s)
+        if group and self._settled(study, group):
+            return None
+        if costs.confirming(_BASE) + costs.confirming(self._config) > remaining_s:
+            return None
+        group += 1
+        # An odd pair begins with the script, an even one with the config: drift cancels over two.
+        begins = _BASE if group % 2 else self._config
+        return self._proposal(study, Stage.CONFIRM, begins, group + 1, group, costs, remaining_s)
+
+    def _settled(self, study: Study, pairs: int) -> bool:
+        found = self.comparison(study)
+        if pairs >= self._most_pairs:
+            return True
+        if found is None or found.speedup.n < FEWEST_PAIRS or pairs not in _LOOKS:
+            return False
+        speedup = found.speedup
+        judged = found.loss.verdict != "unclear" or found.effect is Effect.EXACT
+        if speedup.high < 1.0 or (speedup.low > max(1.0, self._at_least) and judged):
+            return True
+        return speedup.high - speedup.low < _NARROW * speedup.value
+
+    def _proposal(
+        self,
+        study: Study,
+        stage: Stage,
+        config: Config,
+        seed: int,
+        group: int,
+        costs: Costs,
+        remaining_s: float,
+    ) -> Proposal:
+        fidelity = costs.fidelity(stage, config, remaining_s=remaining_s, reserve_s=0.0)
+        what = "Your script as it is" if config.is_baseline else "The configuration"
+        where = f", pair {group}" if group else ""
+        return Proposal(
+            stage=stage, config=config, fidelity=fidelity, reason=f"{what}{where}.", seed=seed, group=group
+        )

@@ -1,0 +1,86 @@
+"""Is one config faster? Asked by pairs, answered by an interval."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from search_world import World, simulate, spec, usual_space
+
+from autotune.core.config import Config
+from autotune.core.study import Study
+from autotune.core.trial import Stage
+from autotune.search.verification import Verification
+
+SPACE = usual_space()
+BF16 = Config({"precision": "bf16"})
+THREADS = Config({"threads": 1})
+
+
+def verified(config: Config, gain: float, *, salt: int = 0, noise: float = 0.02, **how: object) -> str:
+    study = run(config, gain, salt=salt, noise=noise, **how)
+    return Verification(config, **how).verdict(study)  # type: ignore[arg-type]
+
+
+def run(
+    config: Config, gain: float, *, salt: int = 0, noise: float = 0.02, seconds: float = 900.0, **how: object
+) -> Study:
+    item = next(iter(config.items()))
+    world = World(space=SPACE, speed={item: gain}, input_s=0.0, noise=noise)
+    return simulate(Verification(config, **how), world, spec(seconds=seconds), salt=salt)  # type: ignore[arg-type]
+
+
+def test_a_gain_is_shown_and_a_loss_as_well() -> None:
+    assert verified(BF16, 1.5) == "faster"
+    assert verified(THREADS, 0.7) == "slower"
+
+
+def test_nothing_but_the_script_and_the_config_is_run_and_the_order_turns() -> None:
+    study = run(BF16, 1.02, noise=0.05, most_pairs=6)
+    assert {t.config for t in study.trials} == {Config(), BF16}
+    assert [t.config.is_baseline for t in study.trials[:2]] == [True, True]
+    pairs = [t for t in study.trials if t.stage is Stage.CONFIRM]
+    assert [t.config.is_baseline for t in pairs[:6]] == [True, False, False, True, True, False]
+    assert all(a.seed == b.seed for a, b in zip(pairs[::2], pairs[1::2], strict=True))
+    assert max(t.group for t in pairs) <= 6
+
+
+def test_a_clear_gain_needs_three_pairs_only() -> None:
+    study = run(BF16, 2.0)
+    assert max(t.group for t in study.trials) == 3
+
+
+def test_a_threshold_asks_for_more_than_any_gain() -> None:
+    assert verified(BF16, 1.5, at_least=1.3) == "faster"
+    assert verified(BF16, 1.5, at_least=1.6) == "no_difference"
+
+
+def test_a_config_that_always_fails_is_no_difference_but_a_failure() -> None:
+    world = World(space=SPACE, speed={}, broken=frozenset(BF16.items()))
+    study = simulate(Verification(BF16), world, spec(seconds=900.0))
+    assert Verification(BF16).verdict(study) == "failed"
+    assert sum(1 for t in study.trials if t.config == BF16) == 1
+
+
+def test_too_short_a_budget_claims_nothing() -> None:
+    study = run(BF16, 2.0, seconds=40.0)
+    assert Verification(BF16).verdict(study) == "no_difference"
+
+
+def test_a_worse_loss_is_named_however_fast_it_is() -> None:
+    study = run(BF16, 2.0)
+    spoiled = tuple(
+        replace(
+            t,
+            outcome=replace(t.outcome, loss=tuple(replace(p, loss=p.loss + 3.0) for p in t.outcome.loss)),
+        )
+        if t.config == BF16 and t.measurement
+        else t
+        for t in study.trials
+    )
+    assert Verification(BF16).verdict(replace(study, trials=spoiled)) == "worse"
+
+
+def test_the_same_script_twice_is_seldom_called_faster_or_slower() -> None:
+    found = [verified(BF16, 1.0, salt=salt, noise=0.03) for salt in range(50)]
+    assert found.count("faster") <= 4
+    assert found.count("slower") <= 4
