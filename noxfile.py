@@ -40,6 +40,13 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def reference(session: nox.Session) -> None:
+    """Write docs/knobs.md anew from the knobs."""
+    install(session)
+    session.run("python", "-m", "autotune.testing.reference", "docs/knobs.md")
+
+
+@nox.session
 def e2e(session: nox.Session) -> None:
     """Everything that runs without a GPU."""
     install(session)

@@ -1,6 +1,36 @@
 """autotune: the configuration with which a training script trains fastest, without hurting it.
 
-The root stays light: importing it loads nothing but the standard library.
+The root stays light: importing it loads nothing but the standard library. `tune`, the errors and the
+two calls for scripts are loaded when they are asked for.
 """
 
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autotune.driver.api import Tuned, tune
+    from autotune.errors import AutotuneError
+    from autotune.sdk import step, value
+
 __version__ = "0.1.0"
+
+__all__ = ["AutotuneError", "Tuned", "__version__", "step", "tune", "value"]
+
+_HOMES = {
+    "AutotuneError": "autotune.errors",
+    "Tuned": "autotune.driver.api",
+    "step": "autotune.sdk",
+    "tune": "autotune.driver.api",
+    "value": "autotune.sdk",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    message = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(message)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -26,5 +26,5 @@ def scripts() -> Path:
 
 @pytest.fixture
 def workloads() -> Path:
-    """The folder of the two real workloads."""
+    """The folder of the real workloads."""
     return WORKLOADS

@@ -85,7 +85,10 @@ def _by(spelling: Spelling, knob: Knob, value: Value, facts: Facts) -> Change | 
         case Flag():
             return _by_flag(spelling, knob, value, facts)
         case Env():
-            return Change(knob=knob.name, value=value, spelling=spelling, delivered=knob.deliver(value))
+            text = knob.environment(value, spelling, facts)
+            if text is None:
+                return f"{spelling.name} cannot say {value}"
+            return Change(knob=knob.name, value=value, spelling=spelling, delivered=text)
         case Keyword():
             return _by_keyword(spelling, knob, value, facts)
         case Patch():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.change import Change, Env, Flag
 from autotune.core.trial import Launch
+from autotune.core.variables import with_setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,6 +26,9 @@ def build_launch(
     cache_key: str = "",
     protect: bool = True,
     measure: bool = True,
+    module: str = "",
+    options: Sequence[str] = (),
+    output_args: Sequence[str] = (),
 ) -> Launch:
     """How to start one training process, as data.
 
@@ -43,11 +47,17 @@ def build_launch(
         cache_key: Names the compile caches.
         protect: Keep writes off the user's files.
         measure: Record, and stop when measured.
+        module: Dotted name where the script is run as a module.
+        options: Of the interpreter.
+        output_args: Options of the script that are to name a folder of the trial's own.
     """
     argv = with_flags(args, changes)
-    variables = {c.spelling.name: c.delivered for c in changes if isinstance(c.spelling, Env)}
+    variables: dict[str, str] = {}
+    for change in changes:
+        if isinstance(change.spelling, Env):
+            variables |= with_setting({**env, **variables}, change.spelling.name, change.delivered)
     return Launch(
-        command=(python, script, *argv),
+        command=(python, *options, *(("-m", module) if module else (script,)), *argv),
         script=os.path.normpath(os.path.join(cwd, script)),  # noqa: PTH118 (a pure join, no file is touched)
         argv=argv,
         python=python,
@@ -58,17 +68,29 @@ def build_launch(
         cache_key=cache_key,
         protect=protect,
         measure=measure,
+        module=module,
+        options=tuple(options),
+        output_args=tuple(output_args),
     )
 
 
 def with_flags(args: Sequence[str], changes: Sequence[Change]) -> tuple[str, ...]:
     """The arguments with every `Flag` change in place, each option once."""
+    given = [(c.spelling.names, c.delivered) for c in changes if isinstance(c.spelling, Flag)]
+    return _all_placed(args, given)
+
+
+def with_output(args: Sequence[str], names: Sequence[str], folder: str) -> tuple[str, ...]:
+    """The arguments with every option of these names pointing to this folder."""
+    return _all_placed(args, [((name,), folder) for name in names])
+
+
+def _all_placed(args: Sequence[str], given: Sequence[tuple[tuple[str, ...], str]]) -> tuple[str, ...]:
     words = list(args)
     end = words.index("--") if "--" in words else len(words)
     options, positional = words[:end], words[end:]
-    for change in changes:
-        if isinstance(change.spelling, Flag):
-            options = _placed(options, change.spelling.names, change.delivered)
+    for names, value in given:
+        options = _placed(options, names, value)
     return (*options, *positional)
 
 

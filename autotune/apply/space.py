@@ -44,6 +44,7 @@ def build_space(
     builder.drop_idle()
     builder.heed_micro_batches()
     space = builder.finished()
+    builder.withhold()
     if facts.run is None and not space.dimensions:
         reasons = "; ".join(f"{knob}: {reason}" for knob, reason in builder.refusals.items())
         message = f"{request.source or request.name}: nothing is left to vary. {reasons}".rstrip()
@@ -152,6 +153,15 @@ class _Builder:
         trial = own + 1 if isinstance(own, int) else 2
         found = way(knob, trial, self.facts, self.dead)
         return found if isinstance(found, str) else None
+
+    def withhold(self) -> None:
+        """Say of knobs that change the training how they could take part."""
+        for name in self.request.withheld:
+            if name in self.knobs and name not in self.values:
+                reason = self.knobs[name].refuse(self.facts)
+                self.refusals[name] = reason or (
+                    f"It changes the training; --allow {name} lets it take part, for `fastest` alone."
+                )
 
     def drop_idle(self) -> None:
         """Drop knobs that could change nothing without others, until nothing changes any more."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.command import Command, read_command
 from autotune.errors import NotApplied, UsageError
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from autotune.core.change import Change
     from autotune.core.trial import Launch
     from autotune.export.best_config import BestConfig, PickPart
+    from autotune.inspection.command import Command
 
 IN_PROCESS = ("keyword", "patch")
 
@@ -34,7 +34,10 @@ def apply(
         str, typer.Option(metavar="safe|best|fastest", help="Which pick; else the file's own.")
     ] = "",
     python: Annotated[
-        str, typer.Option(metavar="PATH", help="Interpreter of the script's environment.")
+        str,
+        typer.Option(
+            metavar="PATH", envvar="AUTOTUNE_PYTHON", help="Interpreter of the script's environment."
+        ),
     ] = "",
     print_env: Annotated[
         bool, typer.Option("--print-env", help="Print the plain command and run nothing.")
@@ -53,7 +56,12 @@ def apply(
     if diff:
         sys.stdout.write(diff_text(best, name, chosen))
         return 0
+    from autotune.inspection.command import verify
+
     run = _command(best, command or [], python, Path(file))
+    for note in run.notes:
+        print(f"autotune: {note}", file=sys.stderr)
+    verify(run)
     _check(best, chosen, run, force=force or print_env)
     launch = _launch(chosen, run)
     if print_env:
@@ -85,7 +93,9 @@ def plain_command(launch: Launch) -> str:
     from autotune.core.change import Env, Flag
 
     variables = [
-        f"{c.spelling.name}={shlex.quote(c.delivered)}" for c in launch.changes if isinstance(c.spelling, Env)
+        f"{c.spelling.name}={shlex.quote(launch.env.get(c.spelling.name, c.delivered))}"
+        for c in launch.changes
+        if isinstance(c.spelling, Env)
     ]
     inside = [c for c in launch.changes if not isinstance(c.spelling, (Env, Flag))]
     lines = [f"# {c.knob}={c.value}: {c.spelling.text}, needs `autotune apply`" for c in inside]
@@ -93,6 +103,8 @@ def plain_command(launch: Launch) -> str:
 
 
 def _command(best: BestConfig, words: list[str], python: str, file: Path) -> Command:
+    from autotune.inspection.command import read_command
+
     if words:
         return read_command(words, python=python)
     from autotune.core.redact import is_incomplete, restore
@@ -104,10 +116,17 @@ def _command(best: BestConfig, words: list[str], python: str, file: Path) -> Com
             "the file leaves out a secret of the command line",
             hint="say the command: autotune apply best.yaml -- python ...",
         )
+    written = best.study.python or ""
+    word = written if written and Path(written).is_file() else "python"
+    options = [*(best.study.options or [])]
+    if best.study.module:
+        return read_command([word, *options, "-m", best.study.module, *args], python=python)
     # The script's path is relative to where the search was started, usually the file's own folder.
     beside = file.absolute().parent / best.study.script
     script = best.study.script if Path(best.study.script).is_file() or not beside.is_file() else str(beside)
-    return read_command(args, script=script, python=python)
+    if not written and not options:
+        return read_command(args, script=script, python=python)
+    return read_command([word, *options, script, *args], python=python)
 
 
 def _check(best: BestConfig, pick: PickPart, run: Command, *, force: bool) -> None:
@@ -117,12 +136,12 @@ def _check(best: BestConfig, pick: PickPart, run: Command, *, force: bool) -> No
     from autotune.export.best_config import differences
     from autotune.inspection.host import host_facts
 
-    sha256 = hashlib.sha256(Path(run.script).read_bytes()).hexdigest()
+    sha256 = hashlib.sha256(Path(run.inspected).read_bytes()).hexdigest()
     found = differences(best, host_facts(), torch=_torch_version(run), script_sha256=sha256)
     relying = [change.knob for change in pick.changes if change.how in IN_PROCESS]
     if "script" in found and relying and not force:
         raise NotApplied(
-            f"{Path(run.script).name} is not the script that was searched, and these knobs rely on its code: "
+            f"{run.title} is not the script that was searched, and these knobs rely on its code: "
             + ", ".join(relying),
             hint="search again, or run it all the same with --force",
         )
@@ -130,12 +149,14 @@ def _check(best: BestConfig, pick: PickPart, run: Command, *, force: bool) -> No
         print(f"warning: {sentence}; the gain may not hold", file=sys.stderr)
 
 
-def _torch_version(run: Command) -> str | None:
-    """None where another interpreter runs the script: its packages are not ours to see."""
+def _torch_version(run: Command) -> str:
+    """Of the interpreter that will run the script; empty where it has none."""
     from importlib import metadata
 
     if run.python != sys.executable:
-        return None
+        from autotune.inspection.interpreter import interpreter
+
+        return interpreter(run.python, run.options).versions.get("torch", "")
     try:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -159,6 +180,8 @@ def _launch(pick: PickPart, run: Command) -> Launch:
         changes=changes,
         protect=False,
         measure=False,
+        module=run.module,
+        options=run.options,
     )
 
 

@@ -82,7 +82,7 @@ def doctor(
 
 def examined(tracking_uri: str, *, check_mlflow: bool) -> Iterator[Finding]:
     """Every finding, one after the other; a check that fails is a finding itself."""
-    from autotune.cli.spec import version
+    from autotune.driver.spec import version
     from autotune.inspection.host import host_facts
 
     host = host_facts()

@@ -10,33 +10,36 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli import BEGAN_S
+from autotune.core.redact import redact_args
+from autotune.driver.result import RESULT_SCHEMA, result_data
 from autotune.errors import EXIT_NO, EXIT_YES, AutotuneError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
+    from autotune.core.study import SpaceRequest
     from autotune.driver.tune import DryRun, SearchEnd
 
-RESULT_SCHEMA = "autotune.result/v1"
 PLAN_SCHEMA = "autotune.plan/v1"
 INTERPRETER_S = 0.1
 """Start of Python itself up to our first line; measured at 0.03 to 0.1 s."""
 
 
-def print_json(data: dict[str, Any]) -> None:
-    """One strict JSON object on stdout."""
-    sys.stdout.write(json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+def print_json(data: dict[str, Any], *, line: bool = False) -> None:
+    """One strict JSON object on stdout; with `line` in a single line."""
+    indent = None if line else 2
+    sys.stdout.write(json.dumps(data, indent=indent, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 @contextmanager
-def guarded(*, as_json: bool) -> Generator[None]:
+def guarded(*, as_json: bool, as_lines: bool = False) -> Generator[None]:
     """Within it an error of ours is also told as a JSON object, where JSON was asked for."""
     try:
         yield
     except AutotuneError as error:
-        if as_json:
+        if as_json or as_lines:
             told = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
-            print_json({"schema": RESULT_SCHEMA, "exit": error.exit_code, "error": told})
+            print_json({"schema": RESULT_SCHEMA, "exit": error.exit_code, "error": told}, line=as_lines)
         raise
 
 
@@ -51,14 +54,14 @@ def shown_path(path: str) -> str:
     return path if relative.startswith("..") else relative
 
 
-def searched(end: SearchEnd, *, as_json: bool, exit_zero: bool) -> int:
+def searched(end: SearchEnd, *, as_json: bool, exit_zero: bool, as_lines: bool = False) -> int:
     """Print the answer of a search and give its exit code."""
     from autotune.report.text import final_screen, stopped_screen
 
     code = EXIT_YES if exit_zero and end.exit_code == EXIT_NO else end.exit_code
     spec = end.study.spec
-    if as_json:
-        print_json(result_json(end, code))
+    if as_json or as_lines:
+        print_json(result_data(end, code), line=as_lines)
     elif end.answer is None:
         sys.stdout.write(stopped_screen(end.study, reason="the search ended before it could answer"))
     else:
@@ -76,36 +79,26 @@ def searched(end: SearchEnd, *, as_json: bool, exit_zero: bool) -> int:
     return code
 
 
-def result_json(end: SearchEnd, code: int) -> dict[str, Any]:
-    """``autotune.result/v1``: the fields of best.yaml, then links, unsent, exit."""
-    fields = _best_fields(end)
-    fields.pop("schema", None)
-    return {
-        "schema": RESULT_SCHEMA,
-        **fields,
-        "sentence": end.answer.sentence if end.answer else "",
-        "caveats": list(end.answer.caveats) if end.answer else [],
-        "failures": dict(end.answer.failures) if end.answer else {},
-        "refusals": dict(end.study.refusals),
-        "links": dict(end.links),
-        "unsent": end.unsent,
-        "out": end.study.spec.out,
-        "study_dir": str(end.study_dir),
-        "exit": code,
-    }
+def space_text(request: SpaceRequest) -> str:
+    """Which search space it is, and whether that is settled."""
+    if not request.reason:
+        return f"space {request.name}"
+    return f"space auto: {request.name} is likely, because {request.reason}; the first run decides"
 
 
-def _best_fields(end: SearchEnd) -> dict[str, Any]:
-    if end.answer is None:
-        return {"study": {"id": end.study.spec.study_id, "label": end.study.spec.label}}
-    from autotune.cli.opened import changes_of
-    from autotune.export.best_config import build_best
-
-    return build_best(end.study, end.answer, changes_of(end.study)).data()
+def _unread(plan: DryRun) -> set[str]:
+    """Knobs of the user's own, whose effect nobody reads back."""
+    return {spec.name for spec in plan.request.declared}
 
 
-def say_plan(plan: DryRun, *, as_json: bool) -> int:
-    """Print what a search would do."""
+def say_plan(plan: DryRun, *, as_json: bool, notes: Sequence[str] = ()) -> int:
+    """Print what a search would do.
+
+    Args:
+        plan: Of the search.
+        as_json: As one object instead of text.
+        notes: Sentences about the command and its settings.
+    """
     spec, space = plan.spec, plan.space
     knobs = {
         name: {"values": list(d.values), "effect": d.effect.name, "how": plan.ways.get(name, "")}
@@ -116,9 +109,13 @@ def say_plan(plan: DryRun, *, as_json: bool) -> int:
             {
                 "schema": PLAN_SCHEMA,
                 "script": spec.script,
-                "args": list(spec.args),
+                "args": redact_args(spec.args),
+                "module": spec.module,
+                "python": spec.python,
+                "notes": list(notes),
                 "budget_s": spec.budget.seconds,
                 "driver": spec.driver,
+                "space": {"name": plan.request.name, "reason": plan.request.reason},
                 "knobs": knobs,
                 "refused": dict(plan.refusals),
                 "configurations_at_most": space.size_bound(),
@@ -126,18 +123,24 @@ def say_plan(plan: DryRun, *, as_json: bool) -> int:
             }
         )
         return EXIT_YES
-    sys.stdout.write(_plan_text(spec.label, knobs, dict(plan.refusals), space.size_bound()))
+    sys.stdout.write(
+        "".join(f"{note}\n" for note in notes)
+        + _plan_text(plan, knobs)
+    )
     return EXIT_YES
 
 
-def _plan_text(label: str, knobs: dict[str, Any], refusals: dict[str, str], size: int) -> str:
+def _plan_text(plan: DryRun, knobs: dict[str, Any]) -> str:
     from autotune.report.summary import value_text
 
+    refusals, size, own = dict(plan.refusals), plan.space.size_bound(), _unread(plan)
     width = max((len(name) for name in [*knobs, *refusals]), default=0)
-    lines = [f"study {label}: nothing is run", "", "would be searched, as far as the source tells:"]
+    lines = [f"study {plan.spec.label}: nothing is run", "", space_text(plan.request), ""]
+    lines += ["would be searched, as far as the source tells:"]
     lines += [
         f"  {name:<{width}}  {', '.join(value_text(v) for v in row['values']) or 'values'}"
         f"   {row['effect']}   by {row['how'] or 'a way known after the first run'}"
+        + (", delivered, effect not read" if name in own else "")
         for name, row in knobs.items()
     ]
     if refusals:

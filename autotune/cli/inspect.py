@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,29 +18,47 @@ if TYPE_CHECKING:
 
 def inspect(
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="SCRIPT", help="The training script; it is read, not run.")
+        list[str] | None,
+        typer.Argument(
+            metavar="SCRIPT", help="The training script, or after -- a whole command; it is read, not run."
+        ),
     ] = None,
     *,
+    python: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH", envvar="AUTOTUNE_PYTHON", help="Interpreter of the script's environment."
+        ),
+    ] = "",
     knobs: Annotated[bool, typer.Option("--knobs", help="List every knob there is.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> int:
     """Say what would be tuned in a script, how each value would reach it, and what would not and why."""
-    from autotune.cli.command import read_command
     from autotune.cli.ended import guarded, print_json
+    from autotune.inspection.command import read_command
 
+    likely: dict[str, str] = {}
     with guarded(as_json=json):
         if knobs:
             rows = every_knob()
         elif command:
-            rows = script_knobs(read_command(command).script)
+            script = read_command(command, python=python).inspected
+            rows, likely = script_knobs(script), likely_space(script)
         else:
             raise UsageError(
                 "no script is given", hint="autotune inspect train.py, or autotune inspect --knobs"
             )
     if json:
-        print_json({"schema": "autotune.inspect/v1", "knobs": rows, "exit": 0})
+        space = {"space": likely} if likely else {}
+        print_json({"schema": "autotune.inspect/v1", "knobs": rows, **space, "exit": 0})
     else:
-        sys.stdout.write(table(rows, note="" if knobs else "The first run of the script may refuse more."))
+        note = (
+            f"The first run of the script may refuse more, and decides about the search space; likely is "
+            f"{likely['name']}: {likely['reason']}."
+            if likely
+            else ""
+        )
+        sys.stdout.write(table(rows, note=note))
     return 0
 
 
@@ -55,28 +74,49 @@ def every_knob() -> list[dict[str, Any]]:
 
 def script_knobs(script: str) -> list[dict[str, Any]]:
     """Knobs as the source of this script shows them."""
+    from autotune.knobs.registry import builtin
+
+    facts = _facts(script)
+    return [_row(knob, facts) for knob in builtin().values()]
+
+
+def likely_space(script: str) -> dict[str, str]:
+    """The preset that ``--space auto`` will probably take, and why; empty where one of them is malformed."""
+    from autotune.core.auto import likely
+    from autotune.edge.preset import AUTO_SPACE, load_space
+
+    try:
+        candidates = load_space(AUTO_SPACE, cwd=str(Path.cwd()))
+    except UsageError:
+        return {}
+    space = likely(candidates, _facts(script))
+    return {"name": space.name, "reason": space.reason}
+
+
+def _facts(script: str) -> Facts:
     from autotune.core.facts import Facts
     from autotune.inspection.host import host_facts
     from autotune.inspection.script import script_facts
-    from autotune.knobs.registry import builtin
 
-    facts = Facts(host=host_facts(), script=script_facts(script))
-    return [_row(knob, facts) for knob in builtin().values()]
+    return Facts(host=host_facts(), script=script_facts(script))
 
 
 def _row(knob: Knob, facts: Facts) -> dict[str, Any]:
     from autotune.apply.choose import way
     from autotune.core.change import Change
+    from autotune.knobs.registry import needs_permission
 
     reason = knob.refuse(facts)
     if reason is not None:
         return {"knob": knob.name, "status": "left alone", "how": "", "why": reason}
-    effect = knob.effect_for(facts).name
+    effect, status = knob.effect_for(facts).name, "searched"
+    if needs_permission(knob):
+        status = "if allowed"
     if knob.virtual:
         through = ", ".join(knob.brings)
         return {
             "knob": knob.name,
-            "status": "searched",
+            "status": status,
             "how": f"through {through}",
             "why": f"{effect}: {knob.summary}",
         }
@@ -85,7 +125,7 @@ def _row(knob: Knob, facts: Facts) -> dict[str, Any]:
     if ways and not usable:
         return {"knob": knob.name, "status": "left alone", "how": "", "why": str(ways[0])}
     how = ", ".join(usable) or _ways(knob)
-    return {"knob": knob.name, "status": "searched", "how": how, "why": f"{effect}: {knob.summary}"}
+    return {"knob": knob.name, "status": status, "how": how, "why": f"{effect}: {knob.summary}"}
 
 
 def way_text(spelling: Spelling) -> str:

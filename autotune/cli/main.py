@@ -12,16 +12,19 @@ from typing import Annotated, Any
 import typer
 
 from autotune.cli.apply import apply
+from autotune.cli.clean import clean
 from autotune.cli.doctor import doctor
 from autotune.cli.inspect import inspect
 from autotune.cli.list import list_studies
 from autotune.cli.resume import resume
+from autotune.cli.schema import schema
 from autotune.cli.search import search
+from autotune.cli.settings import defaults_for
 from autotune.cli.show import show
 from autotune.cli.spaces import spaces
-from autotune.cli.spec import version
 from autotune.cli.sync import sync
 from autotune.cli.ui import ui
+from autotune.driver.spec import version
 from autotune.errors import EXIT_INTERRUPTED, AutotuneError
 
 INTERNAL_ERROR = AutotuneError.exit_code
@@ -61,13 +64,17 @@ app.command("inspect")(inspect)
 app.command("doctor")(doctor)
 app.command("sync")(sync)
 app.command("ui")(ui)
+app.command("clean")(clean)
+app.command("schema")(schema)
 app.add_typer(spaces, name="spaces")
 
 
 def run(argv: list[str]) -> int:
     """Run a command line and return its exit code; raises nothing but what kills the process."""
     try:
-        code: Any = app(args=argv, prog_name="autotune", standalone_mode=False)
+        code: Any = app(
+            args=argv, prog_name="autotune", standalone_mode=False, default_map=defaults_for(argv)
+        )
     except AutotuneError as error:
         return _told(error)
     except (KeyboardInterrupt, typer.Abort):

@@ -6,11 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from autotune.core.change import Change
-    from autotune.core.config import Config
     from autotune.core.pick import Answer
     from autotune.core.study import Study
 
@@ -37,31 +34,21 @@ def open_study(path: Path) -> Opened:
     """
     from autotune.apply.space import build_space
     from autotune.core.pick import answer
-    from autotune.knobs.registry import builtin
+    from autotune.knobs.registry import knobs_for
     from autotune.store.fold import fold
     from autotune.store.journal import Journal
     from autotune.store.paths import JOURNAL_FILE
 
     journal = Journal.read(path / JOURNAL_FILE)
     try:
-        study = fold(journal.entries(), build=lambda spec, facts: build_space(spec.space, facts, builtin()))
+        study = fold(
+            journal.entries(),
+            build=lambda spec, facts: build_space(spec.space, facts, knobs_for(spec.space)),
+        )
     finally:
         journal.close()
     is_measured = any(trial.measurement is not None for trial in study.baseline)
     return Opened(study=study, answer=answer(study) if is_measured else None, path=path)
-
-
-def changes_of(study: Study) -> Callable[[Config], Sequence[Change]]:
-    """How a config reaches this study's script."""
-    from autotune.apply.choose import choose
-    from autotune.driver.planner import dead_ways
-    from autotune.knobs.registry import builtin
-
-    facts = study.facts
-    if facts is None:
-        return lambda _config: ()
-    knobs, dead = builtin(), dead_ways(study)
-    return lambda config: choose(config, facts, knobs, dead=dead)[0]
 
 
 def compiled_for(study_id: str, trial: int) -> dict[str, str]:

@@ -24,7 +24,7 @@ def resume(
 ) -> int:
     """Go on with a search that was stopped; no finished trial is run again."""
     from autotune.cli.ended import guarded, searched
-    from autotune.cli.spec import budget_s
+    from autotune.driver.spec import budget_s
 
     with guarded(as_json=json):
         seconds = budget_s(budget) if budget else None

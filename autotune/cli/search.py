@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.command import read_command
-from autotune.cli.spec import SearchOptions, build_spec
-
 
 def search(
+    context: typer.Context,
     command: Annotated[
         list[str] | None,
         typer.Argument(metavar="-- ARGS", help="After --: the script's arguments, or a whole command."),
@@ -19,96 +17,192 @@ def search(
     *,
     script: Annotated[str, typer.Option(metavar="PATH", help="The training script, unmodified.")] = "",
     budget: Annotated[
-        str, typer.Option(metavar="2h", help="Wall time for everything, confirmation included.")
+        str,
+        typer.Option(
+            metavar="2h", envvar="AUTOTUNE_BUDGET", help="Wall time for everything, confirmation included."
+        ),
     ],
     space: Annotated[
-        str, typer.Option(metavar="NAME|FILE", help="Search space: a preset or a file.")
-    ] = "default",
+        str,
+        typer.Option(
+            metavar="NAME|FILE",
+            envvar="AUTOTUNE_SPACE",
+            help="Search space: a preset, a file, or auto: what the first run shows decides.",
+        ),
+    ] = "auto",
     sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KNOB=A,B", help="Search one knob over these values.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KNOB=A,B", envvar="AUTOTUNE_SET", help="Search one knob over these values."
+        ),
     ] = None,
     fixes: Annotated[
-        list[str] | None, typer.Option("--fix", metavar="KNOB=VALUE", help="Pin one knob.")
+        list[str] | None,
+        typer.Option("--fix", metavar="KNOB=VALUE", envvar="AUTOTUNE_FIX", help="Pin one knob."),
     ] = None,
     knobs: Annotated[
-        list[str] | None, typer.Option("--knob", metavar="NAME", help="Search the named knobs only.")
+        list[str] | None,
+        typer.Option("--knob", metavar="NAME", envvar="AUTOTUNE_KNOB", help="Search the named knobs only."),
     ] = None,
-    max_memory: Annotated[str, typer.Option(metavar="6GiB|80%", help="Upper bound on peak memory.")] = "",
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KNOB[,KNOB]",
+            envvar="AUTOTUNE_ALLOW",
+            help="Knobs that change training and may win `fastest`.",
+        ),
+    ] = None,
+    max_memory: Annotated[
+        str,
+        typer.Option(metavar="6GiB|80%", envvar="AUTOTUNE_MAX_MEMORY", help="Upper bound on peak memory."),
+    ] = "",
     effective_batch: Annotated[
-        str, typer.Option(metavar="explore|keep|LO..HI", help="Effective batches that may be tried.")
+        str,
+        typer.Option(
+            metavar="explore|keep|LO..HI",
+            envvar="AUTOTUNE_EFFECTIVE_BATCH",
+            help="Effective batches that may be tried.",
+        ),
     ] = "explore",
     run_steps: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Optimizer steps of the real run; compile time is charged to it."),
+        typer.Option(
+            metavar="N",
+            envvar="AUTOTUNE_RUN_STEPS",
+            help="Optimizer steps of the real run; compile time is charged to it.",
+        ),
     ] = None,
-    driver: Annotated[str, typer.Option(metavar="ray|inline", help="Who runs the trials.")] = "ray",
-    address: Annotated[str, typer.Option(metavar="ADDR", help="An existing Ray cluster.")] = "",
+    driver: Annotated[
+        str, typer.Option(metavar="ray|inline", envvar="AUTOTUNE_DRIVER", help="Who runs the trials.")
+    ] = "ray",
+    address: Annotated[
+        str, typer.Option(metavar="ADDR", envvar="AUTOTUNE_ADDRESS", help="An existing Ray cluster.")
+    ] = "",
     concurrency: Annotated[
-        int, typer.Option(metavar="N", help="Trials at once; 0 lets the driver decide.")
+        int,
+        typer.Option(
+            metavar="N", envvar="AUTOTUNE_CONCURRENCY", help="Trials at once; 0 lets the driver decide."
+        ),
     ] = 0,
     sampler: Annotated[
-        str, typer.Option(metavar="staged|tpe|nsga2|random", help="Who proposes configurations.")
+        str,
+        typer.Option(
+            metavar="staged|tpe|nsga2|random",
+            envvar="AUTOTUNE_SAMPLER",
+            help="Who proposes configurations.",
+        ),
     ] = "staged",
-    trials: Annotated[int | None, typer.Option(metavar="N", help="At most this many trials.")] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the search.")] = 0,
-    tracking_uri: Annotated[str, typer.Option(metavar="URI", help="MLflow store.")] = "",
-    experiment: Annotated[str, typer.Option(metavar="NAME", help="MLflow experiment.")] = "",
-    out: Annotated[str, typer.Option(metavar="FILE", help="Where the result goes.")] = "best.yaml",
+    trials: Annotated[
+        int | None, typer.Option(metavar="N", envvar="AUTOTUNE_TRIALS", help="At most this many trials.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", envvar="AUTOTUNE_SEED", help="Seed of the search.")] = 0,
+    tracking_uri: Annotated[
+        str, typer.Option(metavar="URI", envvar="AUTOTUNE_TRACKING_URI", help="MLflow store.")
+    ] = "",
+    experiment: Annotated[
+        str, typer.Option(metavar="NAME", envvar="AUTOTUNE_EXPERIMENT", help="MLflow experiment.")
+    ] = "",
+    out: Annotated[
+        str, typer.Option(metavar="FILE", envvar="AUTOTUNE_OUT", help="Where the result goes.")
+    ] = "best.yaml",
     label: Annotated[str, typer.Option(metavar="NAME", help="Name of the study, for people.")] = "",
     python: Annotated[
-        str, typer.Option(metavar="PATH", help="Interpreter of the script's environment.")
+        str,
+        typer.Option(
+            metavar="PATH", envvar="AUTOTUNE_PYTHON", help="Interpreter of the script's environment."
+        ),
     ] = "",
+    output_args: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--output-arg",
+            metavar="NAME",
+            envvar="AUTOTUNE_OUTPUT_ARG",
+            help="The script's option for its output folder; a trial gets one of its own.",
+        ),
+    ] = None,
     keep_loggers: Annotated[
-        bool, typer.Option("--keep-loggers", help="Leave the script's own trackers on during trials.")
+        bool,
+        typer.Option(
+            "--keep-loggers",
+            envvar="AUTOTUNE_KEEP_LOGGERS",
+            help="Leave the script's own trackers on during trials.",
+        ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout at the end.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    jsonl: Annotated[
+        bool, typer.Option("--jsonl", help="JSON on stdout: a line per event, the result in the last.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", envvar="AUTOTUNE_QUIET", help="No progress.")
+    ] = False,
     exit_zero: Annotated[
-        bool, typer.Option("--exit-zero", help="End with 0 where nothing beats the script.")
+        bool,
+        typer.Option(
+            "--exit-zero", envvar="AUTOTUNE_EXIT_ZERO", help="End with 0 where nothing beats the script."
+        ),
     ] = False,
 ) -> int:
     """Search the fastest configuration of a training script.
+
+    Options may also be set by the variables named below, and by [tool.autotune] in the pyproject.toml
+    here or above (budget = "30m"); the command line is stronger than a variable, a variable than the file.
 
     Exit codes: 0 something is faster, confirmed; 1 nothing is; 2 usage; 3 the script itself fails;
     4 nothing fits; 5 store; 6 machine or backend; 70 internal error; 75 stopped by a signal;
     130 stopped by Ctrl-C.
     """
     from autotune.cli.ended import guarded, head_start_s, say_plan, searched
+    from autotune.cli.settings import Sources
+    from autotune.driver.spec import SearchOptions, build_spec
+    from autotune.inspection.command import read_command
 
-    options = SearchOptions(
-        budget=budget,
-        space=space,
-        sets=tuple(sets or ()),
-        fixes=tuple(fixes or ()),
-        knobs=tuple(knobs or ()),
-        max_memory=max_memory,
-        effective_batch=effective_batch,
-        driver=driver,
-        address=address,
-        tracking_uri=tracking_uri,
-        experiment=experiment,
-        trials=trials,
-        seed=seed,
-        out=out,
-        run_steps=run_steps,
-        keep_loggers=keep_loggers,
-        sampler=sampler,
-        concurrency=concurrency,
-        label=label,
-    )
-    with guarded(as_json=json):
-        spec = build_spec(read_command(command or [], script=script, python=python), options)
+    with guarded(as_json=json, as_lines=jsonl):
+        sources = Sources(context)
+        narrowed = sources.narrowed(
+            {"set": sets or (), "fix": fixes or (), "knob": knobs or (), "allow": allow or ()}
+        )
+        options = SearchOptions(
+            budget=budget,
+            space=space,
+            sets=narrowed["set"],
+            fixes=narrowed["fix"],
+            knobs=narrowed["knob"],
+            allow=narrowed["allow"],
+            max_memory=max_memory,
+            effective_batch=effective_batch,
+            driver=driver,
+            address=address,
+            tracking_uri=tracking_uri,
+            experiment=experiment,
+            trials=trials,
+            seed=seed,
+            out=out,
+            run_steps=run_steps,
+            keep_loggers=keep_loggers,
+            sampler=sampler,
+            concurrency=concurrency,
+            label=label,
+            output_args=tuple(output_args or ()),
+        )
+        run = read_command(command or [], script=script, python=python)
+        spec = build_spec(run, options)
+        notes = [*run.notes, *sources.notes(narrowed)]
         from autotune.driver import tune
 
         if dry_run:
-            return say_plan(tune.plan_search(spec), as_json=json)
+            return say_plan(tune.plan_search(spec), as_json=json or jsonl, notes=notes)
 
+        from autotune.report.jsonl import Lines
         from autotune.report.text import Progress
 
         progress = Progress(sys.stderr, quiet=quiet)
+        listeners = [progress, Lines(sys.stdout)] if jsonl else [progress]
+        for note in () if quiet else notes:
+            print(note, file=sys.stderr)
         try:
-            end = tune.run_search(spec, listeners=[progress], head_start_s=head_start_s())
+            end = tune.run_search(spec, listeners=listeners, head_start_s=head_start_s())
         finally:
             progress.close()
-        return searched(end, as_json=json, exit_zero=exit_zero)
+        return searched(end, as_json=json, exit_zero=exit_zero, as_lines=jsonl)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,17 +20,21 @@ def show(
     trials: Annotated[
         bool, typer.Option("--trials", help="Every trial, not only those of the front.")
     ] = False,
+    md: Annotated[bool, typer.Option("--md", help="Markdown, for a report or a pull request.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> int:
     """Show a study from its journal: picks, why, front, failures."""
     from autotune.cli.ended import guarded, print_json
     from autotune.cli.opened import open_study
+    from autotune.report.summary import note
     from autotune.store.paths import find_study
 
     with guarded(as_json=json):
         opened = open_study(find_study(study))
         if json:
             print_json(show_json(opened))
+        elif md:
+            sys.stdout.write(note(opened.study, opened.answer))
         else:
             sys.stdout.write(show_text(opened, all_trials=trials))
     return 0
@@ -37,11 +42,13 @@ def show(
 
 def show_text(opened: Opened, *, all_trials: bool) -> str:
     """The study for people."""
+    from autotune.core.redact import redact_args
     from autotune.report.text import final_screen, stopped_screen, trials_table
 
     study, answer = opened.study, opened.answer
     spec = study.spec
-    head = f"study {spec.label} ({spec.study_id})   {spec.script} {' '.join(spec.args)}".rstrip()
+    command = shlex.join(redact_args([spec.script, *spec.args]))
+    head = f"study {spec.label} ({spec.study_id})   {command}"
     parts = [f"{head}   {study.stopped or 'open'}\n"]
     if answer is None:
         parts.append(stopped_screen(study, reason="the script was not measured as it is"))
@@ -64,8 +71,8 @@ def show_text(opened: Opened, *, all_trials: bool) -> str:
 
 def show_json(opened: Opened) -> dict[str, Any]:
     """``autotune.show/v1``."""
-    from autotune.cli.opened import changes_of
     from autotune.core.wire import to_wire
+    from autotune.driver.result import changes_of
     from autotune.export.best_config import build_best
     from autotune.report.summary import contributions
 

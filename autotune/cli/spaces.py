@@ -9,81 +9,175 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from autotune.core.study import SpaceRequest
+    from autotune.core.study import DeclaredSpec, SpaceRequest
+    from autotune.edge.preset import Found
 
 spaces = typer.Typer(
     help="Search spaces: presets and your own files.", no_args_is_help=True, rich_markup_mode=None
 )
 
+_JSON = typer.Option("--json", help="One JSON object on stdout.")
+SCHEMA = "autotune.spaces/v1"
+
 
 @spaces.command("list")
-def list_spaces(
-    *, json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False
-) -> int:
+def list_spaces(*, json: Annotated[bool, _JSON] = False) -> int:
     """List the presets, and the files in ./search_spaces."""
     from autotune.cli.ended import print_json
-    from autotune.edge.preset import find_spaces, read_space
+    from autotune.core.auto import CANDIDATES
+    from autotune.edge.preset import ALIASES, find_spaces
 
+    short = {name: alias for alias, name in ALIASES.items()}
+    found = find_spaces(cwd=str(Path.cwd()))
     rows = [
-        {"name": space.name, "file": str(space.path), "use": read_space(space.path).description}
-        for space in find_spaces(cwd=str(Path.cwd()))
+        {
+            "name": space.name,
+            "alias": short.get(space.name, ""),
+            "file": str(space.path),
+            "origin": space.origin,
+            "use": _use(space),
+        }
+        for space in found
     ]
     if json:
-        print_json({"schema": "autotune.spaces/v1", "spaces": rows, "exit": 0})
+        print_json({"schema": SCHEMA, "spaces": rows, "auto": list(CANDIDATES), "exit": 0})
         return 0
-    width = max((len(row["name"]) for row in rows), default=0)
-    for row in rows:
-        print(f"{row['name']:<{width}}  {row['use']}".rstrip())
+    shown = [
+        ("auto", f"What the first run of the script shows decides: one of {', '.join(CANDIDATES)}."),
+        *((row["name"] + (f", {row['alias']}" if row["alias"] else ""), row["use"]) for row in rows),
+    ]
+    width = max(len(name) for name, _ in shown)
+    for name, use in shown:
+        print(f"{name:<{width}}  {use}".rstrip())
     return 0
 
 
 @spaces.command("show")
 def show_space(
-    name: Annotated[str, typer.Argument(metavar="NAME|FILE")],
-    *,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE")], *, json: Annotated[bool, _JSON] = False
 ) -> int:
     """Show the knobs and values of a space, inherited ones included."""
-    from autotune.cli.ended import print_json
+    from autotune.cli.ended import guarded, print_json
+    from autotune.edge.preset import load_space
 
-    request = _loaded(name)
+    with guarded(as_json=json):
+        request = load_space(name, cwd=str(Path.cwd()))
+    shown = request.candidates or (request,)
     if json:
-        knobs = {knob: list(values) for knob, values in request.knobs.items()}
-        fields = {"name": request.name, "knobs": knobs, "fixed": dict(request.fixed)}
-        print_json(
-            {"schema": "autotune.spaces/v1", **fields, "starts": [dict(s) for s in request.starts], "exit": 0}
-        )
+        extra = {"candidates": [_data(space) for space in shown]} if request.candidates else _data(request)
+        print_json({"schema": SCHEMA, "name": request.name, **extra, "exit": 0})
     else:
-        sys.stdout.write(space_text(request))
+        sys.stdout.write("\n".join(space_text(space) for space in shown))
     return 0
 
 
 @spaces.command("validate")
-def validate_space(name: Annotated[str, typer.Argument(metavar="NAME|FILE")]) -> int:
-    """Check a space file; ends with 2 and the line where something is wrong."""
-    request = _loaded(name)
-    print(f"{request.source or name} is valid: {len(request.knobs)} knobs")
-    return 0
+def validate_space(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME|FILE]...", help="All that there are where left out.")
+    ] = None,
+    *,
+    json: Annotated[bool, _JSON] = False,
+) -> int:
+    """Check space files; ends with 2 and every finding with its line where something is wrong."""
+    from autotune.cli.ended import print_json
+    from autotune.edge.preset import find_spaces, problems
+
+    cwd = str(Path.cwd())
+    chosen = names or [space.name for space in find_spaces(cwd=cwd)]
+    found = {name: problems(name, cwd=cwd) for name in chosen}
+    code = 2 if any(found.values()) else 0
+    if json:
+        told = [
+            {"space": name, "findings": [{"message": p.message, "hint": p.hint} for p in errors]}
+            for name, errors in found.items()
+        ]
+        print_json({"schema": SCHEMA, "validated": told, "exit": code})
+        return code
+    for name, errors in found.items():
+        for error in errors:
+            print(f"error: {error.message}", file=sys.stderr)
+            if error.hint:
+                print(f"hint: {error.hint}", file=sys.stderr)
+        if not errors:
+            print(f"{name} is valid: {_count(name, cwd)}")
+    return code
 
 
 def space_text(request: SpaceRequest) -> str:
     """A space for people."""
-    width = max((len(knob) for knob in request.knobs), default=0)
+    rows = [(knob, _values(values)) for knob, values in request.knobs.items()]
+    rows += [(knob, f"{_value(value)} (pinned)") for knob, value in request.fixed.items()]
+    rows += [(knob, "changes the training: with --allow alone") for knob in request.withheld]
+    own = {spec.name: spec for spec in request.declared}
+    width = max((len(knob) for knob, _ in rows), default=0)
     lines = [f"{request.name}   {request.source}".rstrip()]
-    lines += [f"  {knob:<{width}}  {_values(values)}" for knob, values in request.knobs.items()]
-    lines += [f"  {knob:<{width}}  {value} (pinned)" for knob, value in request.fixed.items()]
-    lines += ["  first " + " ".join(f"{k}={v}" for k, v in start.items()) for start in request.starts]
+    lines += [
+        f"  {knob:<{width}}  {text}" + (f"   {_declared(own[knob])}" if knob in own else "")
+        for knob, text in rows
+    ]
+    if bound := _bound(request):
+        lines.append(f"  peak memory at most {bound}")
+    lines += ["  first " + " ".join(f"{k}={_value(v)}" for k, v in start.items()) for start in request.starts]
     return "\n".join(lines) + "\n"
 
 
-def _values(values: tuple[Any, ...]) -> str:
-    return (
-        ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in values)
-        or "its own values"
-    )
+def _use(space: Found) -> str:
+    """What a file is for; a file that is malformed is listed all the same."""
+    from autotune.edge.preset import read_space
+    from autotune.errors import UsageError
+
+    try:
+        return read_space(space.path).description
+    except UsageError as error:
+        return f"not valid: {error.message}"
 
 
-def _loaded(name: str) -> SpaceRequest:
+def _count(name: str, cwd: str) -> str:
     from autotune.edge.preset import load_space
 
-    return load_space(name, cwd=str(Path.cwd()), sets=(), fixes=(), only=())
+    request = load_space(name, cwd=cwd)
+    return f"{len(request.knobs)} knobs" if not request.candidates else f"{len(request.candidates)} spaces"
+
+
+def _data(request: SpaceRequest) -> dict[str, Any]:
+    return {
+        "name": request.name,
+        "source": request.source,
+        "knobs": {knob: list(values) for knob, values in request.knobs.items()},
+        "fixed": dict(request.fixed),
+        "needs_permission": list(request.withheld),
+        "declared": [
+            {
+                "name": spec.name,
+                "effect": spec.effect.name,
+                "values": list(spec.values),
+                "how": spec.spelling.how,
+                "spelling": spec.spelling.text,
+                "help": spec.help,
+            }
+            for spec in request.declared
+        ],
+        "peak_memory_at_most": _bound(request),
+        "starts": [dict(start) for start in request.starts],
+    }
+
+
+def _declared(spec: DeclaredSpec) -> str:
+    return f"your own: {spec.effect.name}, {spec.spelling.how} {spec.spelling.text}"
+
+
+def _bound(request: SpaceRequest) -> str:
+    from autotune.report.summary import bytes_text
+
+    if request.memory_frac is not None:
+        return f"{100 * request.memory_frac:g} % of the memory"
+    return "" if request.memory_bytes is None else bytes_text(request.memory_bytes)
+
+
+def _value(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _values(values: tuple[Any, ...]) -> str:
+    return ", ".join(_value(value) for value in values) or "its own values"

@@ -37,6 +37,11 @@ class HostFacts:
         cpu_flags: Interesting instruction sets: ``avx512_bf16``, ``amx_bf16``, ``avx2``, ...
         devices: Accelerators, empty for a CPU machine.
         cxx: Path of a C++ compiler, empty where none was found.
+        allocators: Paths of libraries that can take the place of `malloc`, by ``jemalloc`` and
+            ``tcmalloc``; those that are installed.
+        libc: ``glibc 2.36``; empty where it is another one.
+        huge_pages: Mode of transparent huge pages: ``always``, ``madvise``, ``never``; empty where
+            the kernel has none.
         isolation: ``overlay`` or ``redirect``: how a trial's writes are kept off the user's files.
     """
 
@@ -50,6 +55,9 @@ class HostFacts:
     python: str = ""
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
     cxx: str = ""
+    allocators: Mapping[str, str] = field(default_factory=dict[str, str])
+    libc: str = ""
+    huge_pages: str = ""
     isolation: str = "redirect"
 
     @property
@@ -98,6 +106,8 @@ class ScriptFacts:
             ``own_compile``, ``lbfgs``, ``float64``, ``bce_on_sigmoid``, ``step_counted_loop``,
             ``exec_config`` (globals overridden from the command line), ``hf_arguments``
             (options made from dataclasses), ``hidden_state`` (a hidden state sized by the batch).
+        import_runs: Importing the script does its work: not all of that stands in functions or under
+            a main guard.
     """
 
     path: str
@@ -105,6 +115,7 @@ class ScriptFacts:
     flags: tuple[ScriptFlag, ...] = ()
     imports: tuple[str, ...] = ()
     hazards: tuple[str, ...] = ()
+    import_runs: bool = False
 
     def flag(self, *names: str) -> ScriptFlag | None:
         """The script's option that has one of these spellings, by order of `names`."""
@@ -134,6 +145,10 @@ class LoaderFacts:
         random: The dataset draws random numbers in the process that loads (augmentation).
         shared_handle: Class of an open file or database that the dataset held before the first
             fetch, and that forked workers would share; empty without one.
+        mp_context: How workers are started, or would be: ``fork``, ``forkserver``, ``spawn``.
+        unsendable: Why the dataset cannot be sent to a worker that is not forked, a whole sentence;
+            empty where it can, None where that was not tried.
+        own_code: Sending it takes classes or functions of the user's own, not of a library.
     """
 
     site: str
@@ -153,6 +168,54 @@ class LoaderFacts:
     cuda_tensors: bool = False
     random: bool = False
     shared_handle: str = ""
+    mp_context: str = ""
+    unsendable: str | None = None
+    own_code: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockFacts:
+    """The repeated blocks of the trained module: several modules of one class in a container.
+
+    Args:
+        name: Their class.
+        count: How many there are.
+        alike: All of them have parameters of the same shapes.
+        watched: They were seen running, so that what follows is known.
+        checkpointed: The script computes activations again in the backward pass already.
+        changes_input: A block changes a tensor that it was given.
+        changes_state: A block changes buffers or attributes of its own (running statistics).
+        host_random: A block draws from the random numbers of Python or NumPy.
+    """
+
+    name: str
+    count: int
+    alike: bool = False
+    watched: bool = False
+    checkpointed: bool = False
+    changes_input: bool = False
+    changes_state: bool = False
+    host_random: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionFacts:
+    """Calls of `scaled_dot_product_attention` with gradients, while training was watched.
+
+    Args:
+        calls: How many.
+        kernel: What torch chose by itself: ``flash``, ``efficient``, ``cudnn``, ``math``; empty
+            where it could not be told (inside compiled code).
+        dtype: Of the queries: ``float32``, ``bfloat16``; empty inside compiled code.
+        dropout: Attention weights are dropped out.
+        restricted: The script narrows the choice of kernels itself.
+    """
+
+    calls: int
+    kernel: str = ""
+    dtype: str = ""
+    dropout: bool = False
+    restricted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +230,7 @@ class ModelFacts:
         dropout: A module that draws random numbers per batch.
         device: ``cpu`` or ``cuda``.
         forward_direct: `.forward()` was called around `__call__`.
+        blocks: Its repeated blocks, None where it has none.
     """
 
     name: str
@@ -179,6 +243,7 @@ class ModelFacts:
     dropout: bool = False
     device: str = "cpu"
     forward_direct: bool = False
+    blocks: BlockFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,8 +282,13 @@ class RunFacts:
         own_autocast, own_scaler, own_compile: The script does it itself.
         owners: Frameworks that were constructed: ``accelerate``, ``lightning``, ``transformers``.
         threads: `torch.get_num_threads()` after the first steps.
+        openmp: Whose OpenMP torch runs on: ``gnu``, ``intel``, ``llvm``; empty where unknown.
         scheduler_per_step: A learning-rate scheduler was stepped once per optimizer step.
         input_shapes_vary: More than one input shape was seen (the last batch aside).
+        attention: None where no call of it was seen.
+        zeroes_gradients: `zero_grad(set_to_none=False)` was called.
+        gradients_pause: A parameter that had a gradient got none in a later step.
+        devices: Accelerators that the process used, as it saw them; empty on the CPU.
         values: Every knob that could be read, with the script's own value: the resolved baseline.
     """
 
@@ -237,21 +307,32 @@ class RunFacts:
     own_compile: bool = False
     owners: tuple[str, ...] = ()
     threads: int = 0
+    openmp: str = ""
     scheduler_per_step: bool = False
     input_shapes_vary: bool = False
     explicit_backward_gradient: bool = False
+    attention: AttentionFacts | None = None
+    zeroes_gradients: bool = False
+    gradients_pause: bool = False
+    devices: tuple[DeviceFacts, ...] = ()
     values: Mapping[str, Value] = field(default_factory=dict[str, Value])
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All of it. `run` is None until the baseline has ended."""
+    """All of it. `run` is None until the baseline has ended.
+
+    Args:
+        declared: What the command line, the environment or the option's default give for knobs that
+            the user declared; absent where it could not be read.
+    """
 
     host: HostFacts
     script: ScriptFacts
     run: RunFacts | None = None
     effective_batch_rule: str = "explore"
+    declared: Mapping[str, Value] = field(default_factory=dict[str, Value])
 
     def value(self, knob: str) -> Value | None:
         """What the script itself has for this knob, None where it could not be read."""

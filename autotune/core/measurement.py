@@ -14,10 +14,11 @@ class Estimate:
 
     Args:
         value: Point estimate.
-        low: Lower end of the interval, 95 % two-sided unless the context says otherwise.
+        low: Lower end of the two-sided interval.
         high: Upper end.
         n: Independent parts it rests on (blocks, pairs).
         unit: ``samples/s``, ``steps/s``, ``s``, ``ratio``, ``bytes``.
+        confidence: Of the interval; above 0.95 where several candidates or looks share one claim.
     """
 
     value: float
@@ -25,6 +26,7 @@ class Estimate:
     high: float
     n: int
     unit: str
+    confidence: float = 0.95
 
     @property
     def relative_width(self) -> float:
@@ -55,7 +57,7 @@ class Memory:
         allocator: `torch.cuda.max_memory_reserved`.
         device: Used on the device as NVML counts it, context included.
         pss: Proportional set size of the whole process tree, sampled from outside.
-        limit: What the trial was allowed.
+        limit: What the trial was allowed: of the device where one trains, else of the machine.
     """
 
     allocator: int | None = None
@@ -65,11 +67,12 @@ class Memory:
 
     @property
     def peak_bytes(self) -> int | None:
-        """The figure that runs out first here: device, else allocator, else process tree."""
-        for figure in (self.device, self.allocator, self.pss):
-            if figure is not None:
-                return figure
-        return None
+        """The figure that runs out first here: the device's, else the process tree's.
+
+        What the device had was looked at a few times a second, so the allocator may have had more.
+        """
+        figures = [figure for figure in (self.device, self.allocator) if figure is not None]
+        return max(figures) if figures else self.pss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +84,7 @@ class Contamination:
         pressure_frac: CPU pressure (PSI `some`) during the window, 0..1; None where unreadable.
         foreign_cpu_frac: CPU time of processes outside the trial's tree, in cores.
         flags: ``cpu_contended``, ``foreign_gpu``, ``throttled``, ``drifting``,
-            ``no_steady_state``, ``bursty``, ``recompiled``, ``alloc_cliff``.
+            ``no_steady_state``, ``bursty``, ``recompiled``, ``alloc_cliff``, ``ecc_errors``.
     """
 
     run_queue_frac: float = 0.0
@@ -99,7 +102,7 @@ class Reading:
         wanted: What was asked for; None where the knob was left alone.
         found: What was read back; None where it could not be read.
         status: ``applied``, ``refused``, ``not_reached``, or ``asis`` where nothing was asked.
-        reason: Why not, as a sentence; empty when applied.
+        reason: Why not, as a sentence; when applied, what the reading cannot tell, else empty.
     """
 
     knob: str

@@ -8,7 +8,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from autotune.core.ablation import ablated, gains, idle_knobs, reduced
 from autotune.core.config import Config
+from autotune.core.cycles import alike_cycles, disturbed_pairs
 from autotune.core.effect import Effect
 from autotune.core.loss_guard import LossVerdict, finite_and_sane, judge, time_to_equal_loss
 from autotune.core.measurement import Estimate, LossPoint, Measurement
@@ -19,10 +21,6 @@ from autotune.core.stats import mean_interval, ratio_interval, sd
 from autotune.core.study import Study
 from autotune.core.trial import Stage, Trial
 from autotune.errors import AutotuneError
-
-ALIKE_CORES = 0.35
-"""Two runs had the same machine if what others used of it differs by at most this many cores; idle
-machines were seen at 0.03 to 0.1, one busy neighbour at 1.0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,9 +162,12 @@ def answer(study: Study) -> Answer:
         raise AutotuneError(message, hint="run `autotune doctor` and report this")
     compared = compare(study)
     identical = control(study)
-    steady = identical is None or identical.low <= 1.0 <= identical.high
+    bar = _bar(identical)
     base = _baseline_pick(study, runs)
-    winners = [c for c in compared if c.wins and _lawful(study, c)] if steady else []
+    winners = [c for c in compared if c.wins and c.speedup.low > bar and _lawful(study, c)]
+    whole = ablated(study)
+    if whole is not None and all(c.config != whole for c in winners):
+        winners = [c for c in winners if c.config not in late_members(study)]
     tame = [c for c in winners if c.effect is not Effect.TRAINING]
     safe = _choose([c for c in tame if c.effect is Effect.EXACT])
     best = _choose(tame)
@@ -186,12 +187,14 @@ def answer(study: Study) -> Answer:
         identical=identical,
         front=_front(study),
         failures=_failures(study),
-        sentence=_sentence(picks["best"], compared),
-        caveats=_caveats(study, rest, identical, steady=steady),
+        sentence=_sentence(study, picks["best"], fastest, compared, bar),
+        caveats=_caveats(study, rest, identical, bar),
     )
 
 
-def finalists(study: Study, *, out: frozenset[Config] = frozenset()) -> tuple[Config, ...]:
+def finalists(
+    study: Study, *, out: frozenset[Config] = frozenset(), rates: Mapping[Config, float] | None = None
+) -> tuple[Config, ...]:
     """Configs that deserve confirmation by their screening runs, best first.
 
     The fastest config that leaves the training as it is; the fastest EXACT one where that is
@@ -203,30 +206,32 @@ def finalists(study: Study, *, out: frozenset[Config] = frozenset()) -> tuple[Co
     Args:
         study: As of now.
         out: Configs that confirmation has ruled out; the next best take their places.
+        rates: What to rank by in place of the raw screening means. The largest of many noisy figures
+            is the luckiest as much as the best, so a search gives what its model makes of them.
     """
-    ranked = screened(study)
+    ranked = screened(study) if rates is None else rates
     base = ranked.get(Config())
     if base is None or study.space is None:
         return ()
     space = study.space
     failed = {t.config for t in study.told(Stage.CONFIRM) if t.failure and t.failure.kind.teaches}
     lost = out | failed
-    rates = {
+    fast = {
         config: rate
         for config, rate in ranked.items()
         if rate > base and config not in lost and not config.is_baseline and _may_win(study, config)
     }
     noise = _screen_noise(study)
-    tame = {c: r for c, r in rates.items() if space.effect(c) is not Effect.TRAINING}
+    tame = {c: r for c, r in fast.items() if space.effect(c) is not Effect.TRAINING}
     exact = {c: r for c, r in tame.items() if space.effect(c) is Effect.EXACT}
     chosen: list[Config] = []
     for pool in (tame, exact):
         config = _simplest(pool, noise)
         if config is not None and config not in chosen:
             chosen.append(config)
-    wild = {c: r for c, r in rates.items() if c not in tame}
+    wild = {c: r for c, r in fast.items() if c not in tame}
     boldest = _simplest(wild, noise)
-    top = rates[chosen[0]] if chosen else base
+    top = fast[chosen[0]] if chosen else base
     if boldest is not None and wild[boldest] > _FASTEST_AHEAD * top:
         chosen.append(boldest)
     return tuple(chosen)
@@ -268,7 +273,9 @@ def compare(study: Study) -> list[Comparison]:
     }
     spread, df = _pooled_spread(rates)
     floor = max(_LEAST_SPREAD, _TAU_SHARE * _successive(rates))
-    confidence = 1.0 - 2.0 * FALSE_WINS / (_LOOKS * max(1, len(members)))
+    # What an ablation left is tested only where its winner has won, which costs no further chance.
+    first = [c for c in members if c not in late_members(study)]
+    confidence = 1.0 - 2.0 * FALSE_WINS / (_LOOKS * max(1, len(first)))
     found: list[Comparison] = []
     for config in members:
         if not logs[config]:
@@ -302,6 +309,28 @@ def compare(study: Study) -> list[Comparison]:
     return found
 
 
+def late_members(study: Study) -> frozenset[Config]:
+    """Configs that were confirmed only after an ablation had found them."""
+    early: set[Config] = set()
+    late: set[Config] = set()
+    began = False
+    for trial in study.trials:
+        began = began or trial.stage is Stage.ABLATE
+        if trial.stage is Stage.CONFIRM and not trial.config.is_baseline:
+            (late if began else early).add(trial.config)
+    return frozenset(late - early)
+
+
+def knob_gains(study: Study) -> dict[str, Estimate]:
+    """Knob -> how much faster the ablated winner is with it than without, largest first."""
+    return gains(study, amortised)
+
+
+def without_idle(study: Study) -> Config | None:
+    """The ablated winner without the knobs that buy nothing; None where all buy something."""
+    return reduced(study, amortised)
+
+
 def control(study: Study) -> Estimate | None:
     """The baseline against itself: consecutive confirmation runs paired; None with fewer than four."""
     cycles = _cycles(study)
@@ -314,6 +343,13 @@ def control(study: Study) -> Estimate | None:
         sign = 1.0 if index % 4 == 0 else -1.0
         logs.append(sign * math.log(rates[index + 1] / rates[index]))
     return ratio_interval(logs, confidence=1.0 - FALSE_WINS, tau=_LEAST_SPREAD)
+
+
+def _bar(identical: Estimate | None) -> float:
+    """What a lower bound has to clear: 1.00, or what the script was seen to differ from itself by."""
+    if identical is None or identical.n < FEWEST_PAIRS or identical.low <= 1.0 <= identical.high:
+        return 1.0
+    return max(identical.high, 1.0 / identical.low) if identical.low > 0 else math.inf
 
 
 def loss_verdict(study: Study, config: Config) -> LossVerdict:
@@ -441,40 +477,7 @@ def _time_logs(
 
 
 def _cycles(study: Study) -> dict[int, dict[Config, Trial]]:
-    cycles: dict[int, dict[Config, Trial]] = {}
-    for trial in study.told(Stage.CONFIRM):
-        if trial.measurement is not None and trial.group > 0:
-            cycles.setdefault(trial.group, {})[trial.config] = trial
-    return {g: kept for g, runs in cycles.items() if (kept := _alike(runs))}
-
-
-def _alike(runs: Mapping[Config, Trial]) -> dict[Config, Trial]:
-    """The runs of a cycle that had the machine to the same extent as its baseline run.
-
-    Decided by what other processes used, as seen from outside, and never by the figures: a pair of
-    which one half ran beside somebody else's work compares the machine with itself. Where a
-    neighbour is there all the time, both halves have it and the pair stays.
-    """
-    base = runs.get(_BASE)
-    if base is None:
-        return {}
-    own = _foreign_cores(base)
-    kept = {c: t for c, t in runs.items() if abs(_foreign_cores(t) - own) <= ALIKE_CORES}
-    return kept if len(kept) > 1 or len(runs) == 1 else {}
-
-
-def _foreign_cores(trial: Trial) -> float:
-    measured = trial.measurement
-    return (measured.contamination.foreign_cpu_frac or 0.0) if measured is not None else 0.0
-
-
-def disturbed_pairs(study: Study) -> int:
-    """Pairs that were set aside because something else used the machine in one half of them."""
-    whole = sum(
-        max(0, sum(1 for t in study.told(Stage.CONFIRM) if t.group == g and t.measurement) - 1)
-        for g in {t.group for t in study.told(Stage.CONFIRM)}
-    )
-    return whole - sum(max(0, len(runs) - 1) for runs in _cycles(study).values())
+    return alike_cycles(study, Stage.CONFIRM, _BASE)
 
 
 def _pooled_spread(rates: Mapping[int, Mapping[Config, float]]) -> tuple[float, float]:
@@ -618,44 +621,80 @@ def _reasons(study: Study, chosen: Comparison) -> list[str]:
     base = _peak(study, _BASE)
     if chosen.peak_bytes is not None and base:
         reasons.append(f"Its peak memory is {chosen.peak_bytes / base:.2f} times that of your script.")
+    space = study.spec.space
     if chosen.effect is Effect.TRAINING:
-        reasons.append("It changes the training itself: the effective batch or what depends on it.")
+        what = [knob for knob in chosen.config if knob in space.allowed or knob == "effective_batch"]
+        said = ", ".join(what).replace("_", " ") or "the effective batch or what depends on it"
+        reasons.append(f"It changes the training itself: {said}.")
+    if own := [spec.name for spec in space.declared if spec.name in chosen.config]:
+        reasons.append(f"{', '.join(own)}: delivered, effect not read.")
+    reasons += _taken_out(study, chosen.config)
     return [r for r in reasons if r]
+
+
+def _taken_out(study: Study, config: Config) -> list[str]:
+    """What the ablation showed to buy nothing, said of the config that is left."""
+    if config != without_idle(study):
+        return []
+    found = knob_gains(study)
+    told = ", ".join(f"{knob} ({_ratio(found[knob])})" for knob in idle_knobs(found))
+    return [f"Taken out because it buys nothing measurable: {told}."]
 
 
 def _ratio(speedup: Estimate) -> str:
     return f"{speedup.value:.2f} [{speedup.low:.2f}, {speedup.high:.2f}]"
 
 
-def _sentence(best: Recommendation, compared: Sequence[Comparison]) -> str:
+def _sentence(
+    study: Study,
+    best: Recommendation,
+    fastest: Comparison | None,
+    compared: Sequence[Comparison],
+    bar: float,
+) -> str:
     if not best.config.is_baseline:
         ratio = f"{_ratio(best.speedup)} times as fast as your script"
         return f"{best.config.text()} is {ratio}, {best.speedup.n} pairs."
     if not compared:
         return "Nothing was confirmed to be faster than your script as it is."
-    top = max(compared, key=lambda c: c.speedup.value)
+    if fastest is not None:
+        return (
+            "Nothing that keeps the training is faster beyond doubt; "
+            f"{fastest.config.text()} changes it and reaches the same loss {_ratio(fastest.speedup)} times "
+            "as fast."
+        )
+    top = max(compared, key=lambda c: (c.wins, c.speedup.value))
+    if top.wins:
+        return f"{top.config.text()} is {_ratio(top.speedup)} times as fast, but {_why_not(study, top, bar)}."
     return (
         "Nothing is faster than your script beyond doubt; "
         f"the closest, {top.config.text()}, reads {_ratio(top.speedup)}."
     )
 
 
+def _why_not(study: Study, compared: Comparison, bar: float) -> str:
+    """Why a config that is faster beyond doubt is not recommended; the end of a sentence."""
+    if not _fits(study, compared.peak_bytes):
+        return "it needs more memory than allowed"
+    if compared.speedup.low <= bar:
+        return f"your script differs from itself by up to {bar:.2f} times here"
+    if not compared.loss.passed:
+        return "its loss is not shown to keep up: " + compared.loss.reason.rstrip(".")
+    return "it was found by taking apart a winner that is none"
+
+
 def _caveats(
-    study: Study, rest: Sequence[Comparison], identical: Estimate | None, *, steady: bool
+    study: Study, rest: Sequence[Comparison], identical: Estimate | None, bar: float
 ) -> tuple[str, ...]:
     told: list[str] = []
-    if identical is not None and not steady:
+    if identical is not None and bar > 1.0:
         told.append(
-            f"Your script differs from itself by {_ratio(identical)}: this machine was not steady "
-            "enough for a claim."
+            f"Your script differs from itself by {_ratio(identical)}: this machine was not steady, and no "
+            f"gain is claimed whose lower bound is not above {bar:.2f}."
         )
     for c in rest:
-        if c.wins and not _fits(study, c.peak_bytes):
-            told.append(f"{c.config.text()} reads {_ratio(c.speedup)} but needs more memory than allowed.")
-        elif c.wins and not c.loss.passed:
-            told.append(
-                f"{c.config.text()} reads {_ratio(c.speedup)} but is not recommended: {c.loss.reason}"
-            )
+        if c.wins:
+            told.append(f"{c.config.text()} reads {_ratio(c.speedup)}, but {_why_not(study, c, bar)}.")
         elif 0 < c.speedup.n < FEWEST_PAIRS:
             told.append(f"{c.config.text()} was confirmed in {c.speedup.n} of {FEWEST_PAIRS} pairs only.")
     if not _cycles(study):
@@ -666,7 +705,7 @@ def _caveats(
             told.append(f"{ahead[0].text()} read {ratio:.2f} in screening; that was not confirmed.")
     elif identical is None:
         told.append("Too few runs to compare your script with itself.")
-    if aside := disturbed_pairs(study):
+    if aside := disturbed_pairs(study, Stage.CONFIRM, _BASE):
         told.append(
             f"{aside} pair{'s were' if aside > 1 else ' was'} set aside: something else used the machine "
             "in one half and not in the other."

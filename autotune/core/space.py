@@ -82,8 +82,9 @@ class SearchSpace:
         return known and self.complete(config) == config
 
     def effect(self, config: Config) -> Effect:
-        """The strictest effect among the changed knobs."""
-        return strictest(*(self.dimensions[k].effect for k in config if k in self.dimensions))
+        """The strictest effect among the changed knobs; of a knob that is none of the space's, the worst."""
+        effects = (self.dimensions[k].effect if k in self.dimensions else Effect.TRAINING for k in config)
+        return strictest(*effects)
 
     def redeals(self, config: Config) -> bool:
         """Whether losses pair with the baseline's by distribution only."""

@@ -163,10 +163,21 @@ def ratio_interval(
     n = len(log_ratios)
     mean = statistics.fmean(log_ratios)
     if n == 1:
-        return Estimate(value=math.exp(mean), low=0.0, high=math.inf, n=1, unit="ratio")
-    spread = max(sd(log_ratios), tau)
-    half = t_quantile(0.5 + confidence / 2.0, df or n - 1) * spread / math.sqrt(n)
-    return Estimate(value=math.exp(mean), low=_exp(mean - half), high=_exp(mean + half), n=n, unit="ratio")
+        return Estimate(
+            value=math.exp(mean), low=0.0, high=math.inf, n=1, unit="ratio", confidence=confidence
+        )
+    own = sd(log_ratios)
+    # A spread of one's own that is larger than the pooled one was seen in these pairs only.
+    freedom = n - 1 if own > tau or df is None else max(df, n - 1)
+    half = t_quantile(0.5 + confidence / 2.0, freedom) * max(own, tau) / math.sqrt(n)
+    return Estimate(
+        value=math.exp(mean),
+        low=_exp(mean - half),
+        high=_exp(mean + half),
+        n=n,
+        unit="ratio",
+        confidence=confidence,
+    )
 
 
 def _exp(value: float) -> float:

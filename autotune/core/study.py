@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 
+from autotune.core.change import Env, Flag, Keyword
 from autotune.core.config import Config, Value
-from autotune.core.facts import Facts
+from autotune.core.effect import Effect
+from autotune.core.facts import Facts, HostFacts
 from autotune.core.objective import DEFAULT_OBJECTIVES, Constraint, Objective
 from autotune.core.space import SearchSpace
 from autotune.core.trial import Stage, Trial, TrialState
@@ -21,6 +24,25 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredSpec:
+    """A knob that the user declared in a space file; data, so that it can be journaled.
+
+    Args:
+        name: Of the knob; no built-in one has it.
+        effect: What the user says it does to the training.
+        values: To be tried, as they are handed over.
+        spelling: The one way it travels.
+        help: For people.
+    """
+
+    name: str
+    effect: Effect
+    values: tuple[Value, ...]
+    spelling: Flag | Env | Keyword
+    help: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceRequest:
     """Which knobs and values the user asked for, before anything about the script is known.
 
@@ -31,7 +53,14 @@ class SpaceRequest:
         starts: Configs to try first, same notation.
         fixed: Pinned values.
         source: ``quick.yaml`` or a path, for error messages.
-        notes: What was left out of the file and why, as sentences for the user.
+        declared: Knobs of the user's own.
+        allowed: Knobs that change the training and were allowed by name.
+        withheld: Knobs that change the training and were not allowed.
+        memory_bytes: Bound on peak memory that the space sets, None without one.
+        memory_frac: The same as a share of the device's memory, of the machine's without a device.
+        candidates: Spaces among which the first run of the script decides; then this request
+            itself varies nothing.
+        reason: Why this one was taken among candidates; empty where the user named it.
     """
 
     name: str
@@ -39,7 +68,20 @@ class SpaceRequest:
     starts: tuple[Mapping[str, Value], ...] = ()
     fixed: Mapping[str, Value] = field(default_factory=dict[str, Value])
     source: str = ""
-    notes: tuple[str, ...] = ()
+    declared: tuple[DeclaredSpec, ...] = ()
+    allowed: tuple[str, ...] = ()
+    withheld: tuple[str, ...] = ()
+    memory_bytes: int | None = None
+    memory_frac: float | None = None
+    candidates: tuple[SpaceRequest, ...] = ()
+    reason: str = ""
+
+    def bound_bytes(self, host: HostFacts) -> int | None:
+        """The bound on peak memory that this space sets on that machine; None without one."""
+        if self.memory_frac is None:
+            return self.memory_bytes
+        whole = min((device.memory_bytes for device in host.devices), default=host.memory_bytes)
+        return int(self.memory_frac * whole)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +107,11 @@ class StudySpec:
         out: Where best.yaml goes, absolute.
         keep_loggers: Leave the script's own trackers on during trials.
         concurrency: Trials at once; 0 lets the driver decide.
+        module: Dotted name where the script is run as ``python -m NAME``; `script` is its file then.
+        options: Of the interpreter, before the script: ``-u``, ``-X dev``.
+        source: File that options and hazards are read from, where it is not `script` itself (behind a
+            console script).
+        output_args: Options of the script that name an output folder; a trial gets one of its own.
     """
 
     study_id: str
@@ -91,6 +138,29 @@ class StudySpec:
     sampler: str = "staged"
     git_commit: str = ""
     version: str = ""
+    module: str = ""
+    options: tuple[str, ...] = ()
+    source: str = ""
+    output_args: tuple[str, ...] = ()
+
+    @property
+    def inspected(self) -> str:
+        """The file whose source is read and whose change makes trials incomparable."""
+        return self.source or self.script
+
+    def python_unless(self, ours: str) -> str:
+        """Absolute path of the interpreter where it is another one than this; else empty."""
+        return self.python if self.python != ours and PurePath(self.python).is_absolute() else ""
+
+    @property
+    def stem(self) -> str:
+        """A short name: ``train`` of ``train.py``, ``package.train`` of a module."""
+        return self.module or PurePath(self.script).stem
+
+    @property
+    def title(self) -> str:
+        """What people call the script: ``train.py``, or ``package.train``."""
+        return self.module or PurePath(self.script).name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

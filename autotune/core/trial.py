@@ -119,6 +119,7 @@ class Stage(Enum):
     START = "start"
     REFINE = "refine"
     CONFIRM = "confirm"
+    ABLATE = "ablate"
 
 
 class TrialState(Enum):
@@ -169,8 +170,8 @@ class Launch:
     """Everything needed to start one training process; serialisable.
 
     Args:
-        command: The user's command without our launcher: ``(python, script, *args)`` with flags
-            of the config already in place.
+        command: The user's command without our launcher: ``(python, *options, script, *args)`` with
+            flags of the config already in place.
         script: Absolute path of the script.
         argv: Arguments of the script, after the script's path.
         python: Interpreter.
@@ -182,6 +183,9 @@ class Launch:
         cache_key: Digest that names the compile caches of this config and these versions.
         protect: Whether writes are kept off the user's files. False only for `apply`.
         measure: False for `apply`: no recorder, no stop.
+        module: Dotted name where the script is run as ``python -m NAME``.
+        options: Of the interpreter: ``-u``, ``-X dev``.
+        output_args: Options of the script that are to name a folder of the trial's own.
     """
 
     command: tuple[str, ...]
@@ -195,6 +199,9 @@ class Launch:
     cache_key: str = ""
     protect: bool = True
     measure: bool = True
+    module: str = ""
+    options: tuple[str, ...] = ()
+    output_args: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

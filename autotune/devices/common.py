@@ -23,6 +23,7 @@ class DeviceSample:
         slowdowns: Reasons why the clock is held down by hardware: ``hw_slowdown``,
             ``hw_thermal``, ``hw_power_brake``; ``sw_thermal`` and ``sw_power_cap`` by the driver.
         pids: Processes that compute or draw on it, as far as this process may see them.
+        ecc_errors: Memory errors that could not be corrected, since the driver was loaded.
     """
 
     used_bytes: int | None = None
@@ -32,6 +33,7 @@ class DeviceSample:
     power_w: float | None = None
     slowdowns: tuple[str, ...] = ()
     pids: tuple[int, ...] = ()
+    ecc_errors: int | None = None
 
     @property
     def is_throttled(self) -> bool:

@@ -9,14 +9,19 @@ from autotune.devices.none import NoDevice
 from autotune.devices.nvidia import NvidiaDevices
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autotune.devices.common import Device
 
 
-def find_devices() -> Sequence[Device]:
-    """Accelerators that a process started in this environment would see; empty on a CPU machine."""
-    return NvidiaDevices(visible=os.environ.get("CUDA_VISIBLE_DEVICES")).devices()
+def find_devices(environ: Mapping[str, str] | None = None) -> Sequence[Device]:
+    """Accelerators that a process started in this environment would see; empty on a CPU machine.
+
+    Args:
+        environ: Of the process that is meant; None for this one's.
+    """
+    names = os.environ if environ is None else environ
+    return NvidiaDevices(visible=names.get("CUDA_VISIBLE_DEVICES")).devices()
 
 
 def find_device(uuid: str) -> Device:

@@ -5,15 +5,13 @@ Harmless without a driver: there are no devices then.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from autotune.core.facts import DeviceFacts
 from autotune.devices.common import Device, DeviceSample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-T = TypeVar("T")
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 _REASONS: Final = {
     0x4: "sw_power_cap",
@@ -24,14 +22,25 @@ _REASONS: Final = {
 }
 """Bits of nvmlDeviceGetCurrentClocksEventReasons, from nvml.h."""
 
+_UNCORRECTED, _VOLATILE, _MIG_ENABLED = 1, 0, 1
+"""NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC (since the driver was loaded), MIG enabled."""
+
 
 class NvidiaDevice(Device):
-    """One device behind an NVML handle."""
+    """One device behind an NVML handle.
 
-    def __init__(self, nvml: Any, handle: Any) -> None:
-        """Wrap a handle of an initialised `nvml` module."""
+    Args:
+        nvml: An initialised module.
+        handle: Of the device, or of a part of it (MIG).
+        whole: The device that the part belongs to, for what only a whole one can tell: clocks, heat,
+            power, errors of its memory. None for a whole device.
+    """
+
+    def __init__(self, nvml: Any, handle: Any, whole: Any | None = None) -> None:
+        """Wrap a handle."""
         self._nvml = nvml
         self._handle = handle
+        self._whole = handle if whole is None else whole
         self._facts: DeviceFacts | None = None
 
     @property
@@ -42,46 +51,59 @@ class NvidiaDevice(Device):
         return self._facts
 
     def _read_facts(self) -> DeviceFacts:
-        nvml = self._nvml
-        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo)
-        major, minor = self._ask(nvml.nvmlDeviceGetCudaComputeCapability) or (0, 0)
+        memory = self._ask("nvmlDeviceGetMemoryInfo")
+        capability = self._ask("nvmlDeviceGetCudaComputeCapability")
+        major, minor = capability or self._ask_whole("nvmlDeviceGetCudaComputeCapability") or (0, 0)
         return DeviceFacts(
-            name=_text(self._ask(nvml.nvmlDeviceGetName)),
-            uuid=_text(self._ask(nvml.nvmlDeviceGetUUID)),
+            name=_text(self._ask("nvmlDeviceGetName") or self._ask_whole("nvmlDeviceGetName")),
+            uuid=_text(self._ask("nvmlDeviceGetUUID")),
             memory_bytes=0 if memory is None else int(memory.total),
             capability=(int(major), int(minor)),
-            driver=_text(_quiet(nvml, nvml.nvmlSystemGetDriverVersion)),
+            driver=_text(_quiet(self._nvml, "nvmlSystemGetDriverVersion")),
         )
 
     def sample(self) -> DeviceSample:
-        """Memory, clocks, heat, power, slow-downs and processes, now."""
+        """Memory, clocks, heat, power, slow-downs, errors and processes, now."""
         nvml = self._nvml
-        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo)
-        milliwatts = self._ask(nvml.nvmlDeviceGetPowerUsage)
+        memory = self._ask("nvmlDeviceGetMemoryInfo")
+        milliwatts = self._ask_whole("nvmlDeviceGetPowerUsage")
+        sm, mem = getattr(nvml, "NVML_CLOCK_SM", 1), getattr(nvml, "NVML_CLOCK_MEM", 2)
+        sensor = getattr(nvml, "NVML_TEMPERATURE_GPU", 0)
         return DeviceSample(
             used_bytes=None if memory is None else int(memory.used),
-            sm_clock_mhz=self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM),
-            memory_clock_mhz=self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_MEM),
-            temperature_c=self._ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
+            sm_clock_mhz=self._ask_whole("nvmlDeviceGetClockInfo", sm),
+            memory_clock_mhz=self._ask_whole("nvmlDeviceGetClockInfo", mem),
+            temperature_c=self._ask_whole("nvmlDeviceGetTemperature", sensor),
             power_w=None if milliwatts is None else milliwatts / 1000,
             slowdowns=self._slowdowns(),
             pids=self._pids(),
+            ecc_errors=self._ask_whole("nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE),
         )
 
     def _slowdowns(self) -> tuple[str, ...]:
-        ask = getattr(self._nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
-        ask = ask or getattr(self._nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None)
-        bits = self._ask(ask) if ask is not None else None
+        bits = self._ask_whole("nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:
+            bits = self._ask_whole("nvmlDeviceGetCurrentClocksThrottleReasons")
         return tuple(word for bit, word in _REASONS.items() if bits is not None and int(bits) & bit)
 
     def _pids(self) -> tuple[int, ...]:
-        nvml = self._nvml
-        asked = (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses)
-        found = {int(process.pid) for ask in asked for process in self._ask(ask) or ()}
+        asked = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
+        found = {int(process.pid) for name in asked for process in self._processes(name)}
         return tuple(sorted(found))
 
-    def _ask(self, question: Callable[..., T], *arguments: object) -> T | None:
-        return _quiet(self._nvml, question, self._handle, *arguments)
+    def _processes(self, name: str) -> Sequence[Any]:
+        """An older driver knows an older form of the question."""
+        for version in ("", "_v3", "_v2"):
+            found = self._ask(name + version)
+            if found is not None:
+                return found
+        return ()
+
+    def _ask(self, name: str, *arguments: object) -> Any | None:
+        return _quiet(self._nvml, name, self._handle, *arguments)
+
+    def _ask_whole(self, name: str, *arguments: object) -> Any | None:
+        return _quiet(self._nvml, name, self._whole, *arguments)
 
 
 class NvidiaDevices:
@@ -99,26 +121,80 @@ class NvidiaDevices:
         self._visible = visible
 
     def devices(self) -> Sequence[Device]:
-        """In NVML's order, which is that of the bus."""
+        """In NVML's order, which is that of the bus; of a device that is divided, its parts.
+
+        CUDA numbers unlike devices by speed unless ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``; there a
+        number in ``CUDA_VISIBLE_DEVICES`` may mean another device than here, a UUID never does.
+        """
         nvml = self._nvml
         if nvml is None:
             return ()
-        count = _quiet(nvml, nvml.nvmlDeviceGetCount) or 0
-        handles = [_quiet(nvml, nvml.nvmlDeviceGetHandleByIndex, n) for n in range(count)]
-        every = [NvidiaDevice(nvml, handle) for handle in handles if handle is not None]
-        return every if self._visible is None else list(_chosen(every, self._visible))
+        count = _quiet(nvml, "nvmlDeviceGetCount") or 0
+        handles = [_quiet(nvml, "nvmlDeviceGetHandleByIndex", n) for n in range(count)]
+        whole = [NvidiaDevice(nvml, handle) for handle in handles if handle is not None]
+        parts = {n: list(self._parts(h)) for n, h in enumerate(h for h in handles if h is not None)}
+        if self._visible is None:
+            # A process sees one part of a divided device and no more.
+            return [parts[n][0] if parts[n] else device for n, device in enumerate(whole)]
+        return list(_chosen(whole, parts, self._visible))
 
-
-def _chosen(devices: Sequence[NvidiaDevice], visible: str) -> Iterable[NvidiaDevice]:
-    """As CUDA reads the variable: numbers or beginnings of UUIDs, up to the first unknown one."""
-    for word in (part.strip() for part in visible.split(",")):
-        if word.isdecimal() and int(word) < len(devices):
-            yield devices[int(word)]
-            continue
-        named = [d for d in devices if word.startswith("GPU-") and d.facts.uuid.startswith(word)]
-        if len(named) != 1:
+    def _parts(self, handle: Any) -> Iterator[NvidiaDevice]:
+        """The instances of a device in MIG mode, in their order."""
+        nvml = self._nvml
+        mode = _quiet(nvml, "nvmlDeviceGetMigMode", handle)
+        if not mode or int(mode[0]) != _MIG_ENABLED:
             return
-        yield named[0]
+        for n in range(_quiet(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+            part = _quiet(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, n)
+            if part is not None:
+                yield NvidiaDevice(nvml, part, handle)
+
+
+def _chosen(
+    whole: Sequence[NvidiaDevice], parts: dict[int, list[NvidiaDevice]], visible: str
+) -> Iterable[NvidiaDevice]:
+    """As CUDA reads the variable, and torch with it (`torch.cuda._parse_visible_devices`, 2.13).
+
+    Numbers, or beginnings of UUIDs of devices or of their parts: up to the first that means nothing,
+    and none at all where one is named twice.
+    """
+    found: list[NvidiaDevice] = []
+    for word in (part.strip() for part in visible.split(",")):
+        device = _named(whole, parts, word)
+        if device is None:
+            break
+        if device in found:
+            return ()
+        found.append(device)
+    return found
+
+
+def _named(
+    whole: Sequence[NvidiaDevice], parts: dict[int, list[NvidiaDevice]], word: str
+) -> NvidiaDevice | None:
+    number = _leading_number(word)
+    if number is not None:
+        if number >= len(whole):
+            return None
+        return parts[number][0] if parts[number] else whole[number]
+    if word.startswith("MIG-"):
+        candidates = [part for group in parts.values() for part in group]
+        matching = [d for d in candidates if d.facts.uuid.startswith(word)]
+        return matching[0] if len(matching) == 1 else None
+    matching = [n for n, d in enumerate(whole) if word.startswith("GPU-") and d.facts.uuid.startswith(word)]
+    if len(matching) != 1:
+        return None
+    return parts[matching[0]][0] if parts[matching[0]] else whole[matching[0]]
+
+
+def _leading_number(word: str) -> int | None:
+    """``1gpu2`` is 1, as C's strtoul has it."""
+    digits = ""
+    for letter in word:
+        if not letter.isdecimal():
+            break
+        digits += letter
+    return int(digits) if digits else None
 
 
 def _initialised(nvml: Any | None) -> Any | None:
@@ -134,10 +210,19 @@ def _initialised(nvml: Any | None) -> Any | None:
     return nvml
 
 
-def _quiet(nvml: Any, question: Callable[..., T], *arguments: object) -> T | None:
+def _quiet(nvml: Any, name: str, *arguments: object) -> Any | None:
+    """The answer to one question; None where binding, driver, device or permissions do not give it.
+
+    Not all of that is an `NVMLError`: a binding newer than the driver raises an error of its own, and
+    a name that is no UTF-8 a `UnicodeDecodeError`.
+    """
+    question: Callable[..., Any] | None = getattr(nvml, name, None)
+    if question is None:
+        return None
+    mismatch = getattr(nvml, "NVMLLibraryMismatchError", nvml.NVMLError)
     try:
         return question(*arguments)
-    except nvml.NVMLError:
+    except (nvml.NVMLError, mismatch, OSError, ValueError, TypeError, AttributeError):
         return None
 
 

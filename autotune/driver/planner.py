@@ -99,6 +99,9 @@ class Planner:
             changes=changes,
             seed=trial.seed,
             cache_key=cache_key(trial.config, facts),
+            module=spec.module,
+            options=spec.options,
+            output_args=spec.output_args,
         )
         return Assignment(
             uid=f"t{trial.number:04d}-a{trial.attempt}-{secrets.token_hex(3)}",
@@ -113,9 +116,12 @@ class Planner:
 
 
 def cache_key(config: Config, facts: Facts) -> str:
-    """Names the compile caches of one config under one script and one set of versions."""
+    """Names the compile caches of one config under one script, one set of versions and kinds of device."""
     versions = dict(facts.host.versions) | (dict(facts.run.versions) if facts.run else {})
-    told = "|".join((facts.script.sha256, repr(sorted(versions.items())), facts.host.cpu_model))
+    devices = sorted({(d.name, d.capability, d.driver) for d in facts.host.devices})
+    told = "|".join(
+        (facts.script.sha256, repr(sorted(versions.items())), facts.host.cpu_model, repr(devices))
+    )
     return f"{config.digest}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
 
 

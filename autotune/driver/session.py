@@ -10,8 +10,10 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autotune.core.auto import settled
 from autotune.core.change import Env
-from autotune.core.pick import ALIKE_CORES
+from autotune.core.cycles import alike
+from autotune.core.redact import redact, redact_args, secret_values
 from autotune.core.trial import (
     Assignment,
     Failure,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
     from autotune.clock import Clock
     from autotune.core.study import Study
+    from autotune.core.trial import Outcome
     from autotune.driver.planner import Planner
     from autotune.report.listener import Listener
     from autotune.search.strategy import Strategy
@@ -181,6 +184,8 @@ class Session:
                 return
             command = _command_line(self._running.pop(uid))
             trial = self._trial(ended.trial)
+            # Listeners and errors show what it says, as much as the journal does.
+            ended = replace(ended, outcome=_without_secrets(ended.outcome, self._study.spec.args))
             reason = self._repeat_reason(trial, ended)
             if reason:
                 self._requeue(trial, reason)
@@ -272,16 +277,24 @@ class Session:
         self._study = replace(self._study.with_trial(told), elapsed_s=self.elapsed_s)
         if facts is not None and self._study.facts is not None:
             self._study = replace(self._study, facts=replace(self._study.facts, run=facts))
+        news = ""
         if facts is not None or dead_ways(self._study) != before:
-            self._rebuild_space()
+            news = self._rebuild_space()
         self._judge_baseline(told)
         self._tell_listeners(lambda listener: listener.trial_ended(self.study, told))
+        if news:
+            self._tell_listeners(lambda listener: listener.note(self.study, news))
 
-    def _rebuild_space(self) -> None:
-        if self._study.facts is None or self._study.facts.run is None:
-            return
-        space, refusals = self._planner.space(self._study.spec, self._study.facts, dead_ways(self._study))
-        self._study = replace(self._study, space=space, refusals=refusals)
+    def _rebuild_space(self) -> str:
+        """Build the space from what is known now; what is new about its choice, for people."""
+        facts = self._study.facts
+        if facts is None or facts.run is None:
+            return ""
+        spec = settled(self._study)
+        is_news = spec.space is not self._study.spec.space
+        space, refusals = self._planner.space(spec, facts, dead_ways(self._study))
+        self._study = replace(self._study, spec=spec, space=space, refusals=refusals)
+        return f"space {spec.space.name}: {spec.space.reason}" if is_news else ""
 
     def _judge_baseline(self, trial: Trial) -> None:
         if trial.stage is not Stage.BASELINE or trial.failure is None:
@@ -313,11 +326,13 @@ class Session:
 
         Confirmation needs no repeats: it sets such pairs aside and runs more.
         """
-        if trial.stage is Stage.CONFIRM or trial.attempt > 1 or self._stopping:
+        if trial.stage in (Stage.CONFIRM, Stage.ABLATE) or trial.attempt > 1 or self._stopping:
             return ""
         foreign = [_foreign_cores(t.measurement) for t in self._study.trials if t.measurement]
         mine = _foreign_cores(measured)
-        if not foreign or mine <= min(foreign) + ALIKE_CORES or foreign[-1] > min(foreign) + ALIKE_CORES:
+        cpus = self._study.facts.host.cpus if self._study.facts is not None else 0
+        quiet = min(foreign, default=mine)
+        if mine <= quiet or alike(mine, quiet, cpus) or not alike(foreign[-1], quiet, cpus):
             return ""
         if seconds > DISTURBED_REPEAT_SHARE * self.remaining_s:
             return ""
@@ -371,14 +386,30 @@ class Session:
 
 
 def _command_line(assignment: Assignment) -> str:
-    """What was run, as a person would type it: changed variables, interpreter, script, arguments."""
+    """What was run, as a person would type it: changed variables, interpreter, script, arguments.
+
+    Secrets are taken out before anything is quoted: quotes hide them from patterns.
+    """
     launch = assignment.launch
     variables = [
-        f"{change.spelling.name}={change.delivered}"
+        f"{change.spelling.name}="
+        + shlex.quote(redact(launch.env.get(change.spelling.name, change.delivered)))
         for change in launch.changes
         if isinstance(change.spelling, Env)
     ]
-    return " ".join([*variables, shlex.join(launch.command)])
+    return " ".join([*variables, shlex.join(redact_args(launch.command))])
+
+
+def _without_secrets(outcome: Outcome, args: Sequence[str]) -> Outcome:
+    """The outcome; what the script printed of its secret arguments is gone from a failure."""
+    if not isinstance(outcome, Failure):
+        return outcome
+    known = secret_values(args)
+    evidence = {
+        key: redact(value, known=known) if isinstance(value, str) else value
+        for key, value in outcome.evidence.items()
+    }
+    return replace(outcome, message=redact(outcome.message, known=known), evidence=evidence)
 
 
 def _foreign_cores(measured: Measurement) -> float:

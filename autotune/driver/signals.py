@@ -20,8 +20,25 @@ log = logging.getLogger(__name__)
 SCHEDULER_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
+class PressedAgain(KeyboardInterrupt):
+    """The second Ctrl-C, in a program that is not ours to end."""
+
+
 @contextmanager
-def polite_ending(stop: Callable[[str], None]) -> Generator[Callable[[], None], None, None]:
+def breakable() -> Generator[None, None, None]:
+    """Around a loop that a first Ctrl-C may break by KeyboardInterrupt; a second one comes through."""
+    try:
+        yield
+    except PressedAgain:
+        raise
+    except KeyboardInterrupt:
+        return
+
+
+@contextmanager
+def polite_ending(
+    stop: Callable[[str], None], *, owns_process: bool = True
+) -> Generator[Callable[[], None], None, None]:
     """Within it, the first Ctrl-C or scheduler's signal calls `stop`, the second Ctrl-C ends at once.
 
     Ending at once leaves the running trial to its guard, which sees our death and cleans up.
@@ -29,6 +46,8 @@ def polite_ending(stop: Callable[[str], None]) -> Generator[Callable[[], None], 
     Args:
         stop: Called with ``interrupted`` or ``signal``; must return soon. It may raise
             KeyboardInterrupt to break a loop that does not look.
+        owns_process: False in somebody else's program: the second Ctrl-C raises `PressedAgain`,
+            and a scheduler's signals stay with the handlers of that program.
 
     Yields:
         Puts the handlers in place again, after something else (Ray) has set its own. Does nothing
@@ -42,8 +61,10 @@ def polite_ending(stop: Callable[[str], None]) -> Generator[Callable[[], None], 
     def interrupted(_number: int, _frame: FrameType | None) -> None:
         nonlocal presses
         presses += 1
-        if presses > 1:
+        if presses > 1 and owns_process:
             os._exit(EXIT_INTERRUPTED)
+        if presses > 1:
+            raise PressedAgain
         stop("interrupted")
 
     def scheduled(number: int, _frame: FrameType | None) -> None:
@@ -53,10 +74,11 @@ def polite_ending(stop: Callable[[str], None]) -> Generator[Callable[[], None], 
     def arm() -> None:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, interrupted)
-            for number in SCHEDULER_SIGNALS:
+            for number in SCHEDULER_SIGNALS if owns_process else ():
                 signal.signal(number, scheduled)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *SCHEDULER_SIGNALS)}
+    handled = (signal.SIGINT, *(SCHEDULER_SIGNALS if owns_process else ()))
+    before = {number: signal.getsignal(number) for number in handled}
     arm()
     try:
         yield arm

@@ -293,11 +293,11 @@ def study_paths(path: Path) -> tuple[str, dict[str, str]]:
 def _build(spec: StudySpec, facts: Facts) -> tuple[SearchSpace, dict[str, str]]:
     from autotune.apply.space import build_space
     from autotune.core.space import SearchSpace
-    from autotune.knobs.registry import builtin
+    from autotune.knobs.registry import knobs_for
 
     # The knobs of another version may not fit; then the note lacks its table of untouched knobs.
     try:
-        return build_space(spec.space, facts, builtin())
+        return build_space(spec.space, facts, knobs_for(spec.space))
     except Exception:
         log.debug("the search space could not be built again", exc_info=True)
         return SearchSpace(dimensions={}), {}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import sys
 import threading
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from autotune.apply.choose import choose
 from autotune.apply.environment import user_environment
 from autotune.apply.space import build_space
 from autotune.clock import SystemClock
+from autotune.core.auto import likely
 from autotune.core.facts import Facts
 from autotune.core.trial import Failure, FailureKind, Stage
 from autotune.core.wire import to_wire
@@ -23,14 +25,16 @@ from autotune.driver.ending import answer_or_none, exit_code, why_nothing
 from autotune.driver.inline import InlineDriver
 from autotune.driver.planner import Planner, dead_ways
 from autotune.driver.session import ENDING_S, RAY_ENDING_S, Session
-from autotune.driver.signals import polite_ending
+from autotune.driver.signals import breakable, polite_ending
 from autotune.driver.sync import Syncer
 from autotune.driver.wall import HardWall
 from autotune.errors import EXIT_NO, EXIT_YES, BackendError, StoreError, UsageError
 from autotune.export.best_config import write_best
 from autotune.inspection.host import host_facts
+from autotune.inspection.interpreter import interpreter
 from autotune.inspection.script import script_facts
-from autotune.knobs.registry import builtin
+from autotune.knobs.declared import own_values
+from autotune.knobs.registry import knobs_for
 from autotune.launch import enclosure, sweep
 from autotune.launch.process import LocalRunner, temporary_folder
 from autotune.report.summary import contributions
@@ -49,7 +53,7 @@ if TYPE_CHECKING:
     from autotune.core.config import Config
     from autotune.core.pick import Answer
     from autotune.core.space import SearchSpace
-    from autotune.core.study import Study, StudySpec
+    from autotune.core.study import SpaceRequest, Study, StudySpec
     from autotune.core.trial import Trial
     from autotune.driver.ray_tune import RayDriver
     from autotune.report.listener import Listener
@@ -97,6 +101,7 @@ class DryRun:
         space: As far as it is known before the baseline has run.
         refusals: Knob -> sentence.
         ways: Knob -> how its values would reach the script.
+        request: Of the space; the likely one where the first run will decide.
     """
 
     spec: StudySpec
@@ -104,6 +109,7 @@ class DryRun:
     space: SearchSpace
     refusals: Mapping[str, str]
     ways: Mapping[str, str]
+    request: SpaceRequest
 
 
 def plan_search(spec: StudySpec) -> DryRun:
@@ -112,19 +118,24 @@ def plan_search(spec: StudySpec) -> DryRun:
     Raises:
         UsageError: The space names nothing that this script has.
     """
-    knobs = builtin()
+    knobs = knobs_for(spec.space)
     facts = _static_facts(spec)
-    space, refusals = build_space(spec.space, facts, knobs)
+    request = likely(spec.space, facts)
+    space, refusals = build_space(request, facts, knobs)
     ways: dict[str, str] = {}
     for knob, dimension in space.dimensions.items():
         other = next((v for v in dimension.values if v != dimension.own), None)
         if other is not None and (config := space.complete({knob: other})) and not isinstance(config, str):
             ways[knob] = ", ".join(sorted({c.spelling.text for c in choose(config, facts, knobs)[0]}))
-    return DryRun(spec=spec, facts=facts, space=space, refusals=refusals, ways=ways)
+    return DryRun(spec=spec, facts=facts, space=space, refusals=refusals, ways=ways, request=request)
 
 
 def run_search(
-    spec: StudySpec, *, listeners: Sequence[Listener] = (), head_start_s: float = 0.0
+    spec: StudySpec,
+    *,
+    listeners: Sequence[Listener] = (),
+    head_start_s: float = 0.0,
+    owns_process: bool = True,
 ) -> SearchEnd:
     """Search as specified, from nothing.
 
@@ -132,6 +143,8 @@ def run_search(
         spec: What the user asked for.
         listeners: Told as it goes.
         head_start_s: Seconds of the budget already spent when this was called (start of Python).
+        owns_process: False in somebody else's program: nothing in here ends the process, a second
+            Ctrl-C raises KeyboardInterrupt, and only Ctrl-C is handled at all.
 
     Raises:
         UsageError: Nothing could be searched; nothing was run.
@@ -145,7 +158,7 @@ def run_search(
     # Arguments and environment of the user's script lie in it.
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     journal = Journal.create(home / "journal.db")
-    return _Search(spec, home, journal, listeners, began_s).begin(plan.facts)
+    return _Search(spec, home, journal, listeners, began_s, owns_process=owns_process).begin(plan.facts)
 
 
 def resume_search(
@@ -168,6 +181,9 @@ def resume_search(
         message = f"study {spec.label} ended before anything was known about the script"
         raise StoreError(message, hint="start it again: autotune search")
     _refuse_another_script(folded.facts, spec)
+    if spec.python != sys.executable:
+        # It may have gone since, and then every trial would end for a reason that is not the config's.
+        interpreter(spec.python, spec.options)
     return _Search(spec, directory, journal, listeners, began_s).go_on()
 
 
@@ -181,6 +197,8 @@ class _Search:
         journal: Journal,
         listeners: Sequence[Listener],
         began_s: float,
+        *,
+        owns_process: bool = True,
     ) -> None:
         self._spec = spec
         self._home = home
@@ -188,9 +206,10 @@ class _Search:
         self._listeners = listeners
         self._clock = SystemClock()
         self._began_s = began_s
+        self._owns_process = owns_process
         self._writing = threading.Lock()
         self._written: Answer | None = None
-        self._knobs = builtin()
+        self._knobs = knobs_for(spec.space)
         # Copied before ray.init, which adds variables of its own to this process.
         environ = user_environment(os.environ, keep_loggers=spec.keep_loggers, trial=True)
         free_bytes = _free_memory()
@@ -222,7 +241,7 @@ class _Search:
         lives already.
         """
         place = f"{trial.number}/{trial.attempt}"
-        if trial.stage is Stage.CONFIRM or trial.attempt > FailureKind.INFRA_LOST.repeats:
+        if trial.stage in (Stage.CONFIRM, Stage.ABLATE) or trial.attempt > FailureKind.INFRA_LOST.repeats:
             failure = Failure(kind=FailureKind.KILLED_USER, message="the search ended while it ran")
             told: dict[str, object] = {
                 "number": trial.number,
@@ -241,9 +260,9 @@ class _Search:
     def _run(self) -> SearchEnd:
         study = fold(self._journal.entries(), build=self._planner.space)
         if dead_ways(study) and study.facts is not None and study.facts.run is not None:
-            space, refusals = self._planner.space(self._spec, study.facts, dead_ways(study))
+            space, refusals = self._planner.space(study.spec, study.facts, dead_ways(study))
             study = replace(study, space=space, refusals=refusals)
-        study = replace(study, spec=self._spec, stopped="")
+        study = replace(study, spec=replace(self._spec, space=study.spec.space), stopped="")
         spent_s = study.elapsed_s + self._clock.now_s() - self._began_s
         session = Session(
             journal=self._journal,
@@ -270,6 +289,7 @@ class _Search:
             remaining_s=lambda: self._spec.budget.seconds - session.elapsed_s,
             write=lambda: self._write(session.study),
             code=lambda: EXIT_YES if self._written is not None and self._written.is_better else EXIT_NO,
+            may_exit=self._owns_process,
         )
         wall.start()
         syncer.start()
@@ -297,7 +317,8 @@ class _Search:
     def _drive(self, session: Session, syncer: Syncer, closers: ExitStack) -> BackendError | None:
         """Run to the end; a backend that fails on the way costs what was running, not the answer."""
         driver = self._driver(session)
-        with polite_ending(_stopper(session, driver.interrupt)) as arm, suppress(KeyboardInterrupt):
+        stopper = _stopper(session, driver.interrupt)
+        with polite_ending(stopper, owns_process=self._owns_process) as arm, breakable():
             try:
                 closers.callback(driver.close)
                 driver.connect()
@@ -381,9 +402,9 @@ class _Search:
 
 def _refuse_another_script(facts: Facts, spec: StudySpec) -> None:
     """Trials of two versions of a script do not belong into one comparison."""
-    now = script_facts(spec.script)
+    now = script_facts(spec.inspected)
     if now.sha256 != facts.script.sha256:
-        message = f"{spec.script} has changed since study {spec.label} began"
+        message = f"{spec.inspected} has changed since study {spec.label} began"
         raise UsageError(message, hint="search again: autotune search")
 
 
@@ -400,7 +421,17 @@ def _unfinished(entries: Iterable[Entry]) -> set[str]:
 
 def _static_facts(spec: StudySpec) -> Facts:
     host = replace(host_facts(), isolation=enclosure.available())
-    return Facts(host=host, script=script_facts(spec.script), effective_batch_rule=spec.effective_batch)
+    if spec.python != sys.executable:
+        found = interpreter(spec.python, spec.options)
+        host = replace(host, python=found.version, versions=found.versions)
+    script = script_facts(spec.inspected)
+    specs = [*spec.space.declared, *(d for each in spec.space.candidates for d in each.declared)]
+    return Facts(
+        host=host,
+        script=script,
+        effective_batch_rule=spec.effective_batch,
+        declared=own_values(specs, script=script, args=spec.args, environ=os.environ),
+    )
 
 
 def _isolation(study: Study) -> str:

@@ -26,14 +26,21 @@ class HardWall:
         remaining_s: Budget left, as a callable.
         write: Writes the answer; called at most once by us, harmless when it was written before.
         code: The exit code if we have to end the process.
+        may_exit: False where the process is somebody else's: only the answer is written.
     """
 
     def __init__(
-        self, *, remaining_s: Callable[[], float], write: Callable[[], None], code: Callable[[], int]
+        self,
+        *,
+        remaining_s: Callable[[], float],
+        write: Callable[[], None],
+        code: Callable[[], int],
+        may_exit: bool = True,
     ) -> None:
         self._remaining_s = remaining_s
         self._write = write
         self._code = code
+        self._may_exit = may_exit
         self._over = threading.Event()
 
     def start(self) -> None:
@@ -51,5 +58,5 @@ class HardWall:
             self._write()
         except Exception:
             log.exception("the answer could not be written at the end of the budget")
-        if not self._over.wait(max(0.0, self._remaining_s() + GONE_S)):
+        if self._may_exit and not self._over.wait(max(0.0, self._remaining_s() + GONE_S)):
             os._exit(self._code())

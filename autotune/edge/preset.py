@@ -1,7 +1,8 @@
-"""Search space files, ``autotune.space/v1``: which knobs a search varies, and over which values.
+"""Search spaces by name or file: found, read with what they inherit, and narrowed by options.
 
-A file selects and narrows knobs; conditions and ties live in the knobs. Three options narrow
-further: ``--set NAME=VALUES``, ``--fix NAME=VALUE``, ``--knob NAME``.
+A file selects and narrows knobs, and may declare knobs of the user's own; conditions and ties live
+in the knobs. Four options narrow or widen further: ``--set NAME=VALUES``, ``--fix NAME=VALUE``,
+``--knob NAME``, ``--allow NAME``. What a file may hold is in `autotune.edge.space_file`.
 """
 
 from __future__ import annotations
@@ -9,77 +10,57 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-
+from autotune.core.auto import CANDIDATES
 from autotune.core.config import Value
-from autotune.core.study import SpaceRequest
-from autotune.edge.yaml import MAX_BYTES, Items, Lines, load, scalar
-from autotune.errors import InvalidSpace, UnknownKnob, UsageError, did_you_mean
+from autotune.core.effect import Effect
+from autotune.core.study import DeclaredSpec, SpaceRequest
+from autotune.edge.space_file import (
+    AUTO,
+    SCHEMA,
+    Range,
+    SpaceFile,
+    Written,
+    declared_in,
+    is_locked,
+    name_problems,
+    read,
+    undeclared,
+    unknown_knob,
+    values_of,
+)
+from autotune.edge.yaml import scalar
+from autotune.errors import InvalidSpace, UsageError, did_you_mean
+from autotune.knobs.declared import same_way
 from autotune.knobs.registry import builtin
 
-SCHEMA: Final = "autotune.space/v1"
-AUTO: Final = "auto"
-"""In place of a list: the knob's own values for the script at hand."""
+__all__ = [
+    "ALIASES",
+    "AUTO",
+    "AUTO_SPACE",
+    "SCHEMA",
+    "Found",
+    "Range",
+    "SpaceFile",
+    "find_spaces",
+    "load_space",
+    "locate",
+    "problems",
+    "read_space",
+]
 
-_MAX_VALUES: Final = 1000
+AUTO_SPACE: Final = "auto"
+"""No file: the first run of the script decides among `CANDIDATES`."""
+
+ALIASES: Final[Mapping[str, str]] = {"vision": "gpu_vision", "transformer": "gpu_transformer"}
+"""Short names of presets; a file of that name comes first."""
+
 _MAX_EXTENDS: Final = 8
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-_NOT_YET: Final = {
-    "declare": "declaring knobs of your own in a space file is not supported by this version",
-    "objectives": "objectives are not set in a space file by this version",
-    "constraints": "constraints are not set in a space file by this version; use --max-memory",
-}
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, (bool, int, float, str)):
-        return value
-    message = "a value has to be text, a number, true or false"
-    raise ValueError(message)
-
-
-PlainValue = Annotated[Value, BeforeValidator(_plain)]
-
-
-class Range(BaseModel):
-    """Whole numbers from `low` to `high`, both included."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    low: int
-    high: int
-    step: int = Field(default=1, ge=1)
-
-    def values(self) -> tuple[int, ...]:
-        """Every number of the range, ascending."""
-        return tuple(range(self.low, self.high + 1, self.step))
-
-
-class SpaceFile(BaseModel):
-    """One search space file as it is written."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-    schema_: Literal["autotune.space/v1"] = Field(alias="schema")
-    name: str = Field(
-        default="", pattern=r"^[A-Za-z0-9_-]*$", description="Shown in results; the file's name where absent."
-    )
-    description: str = Field(default="", description="When to use it, in one line.")
-    extends: str = Field(default="", description="A preset's name, or a path relative to this file.")
-    knobs: dict[str, list[PlainValue] | Literal["auto"] | Range | None] = Field(
-        default_factory=dict,
-        description="By expected gain: values, auto, a range, or null to drop an inherited knob.",
-    )
-    allowed_only: dict[str, list[PlainValue]] = Field(
-        default_factory=dict, description="Knobs that change training; ignored unless allowed by name."
-    )
-    start: list[dict[str, PlainValue]] | None = Field(
-        default=None, description="Configurations to try first."
-    )
+_RULED: Final = "effective_batch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +76,31 @@ class Found:
 class _Space:
     """A file with everything it inherits."""
 
-    name: str
-    source: str
-    description: str = ""
+    name: str = ""
+    source: str = ""
     knobs: dict[str, tuple[Value, ...]] = field(default_factory=dict[str, tuple[Value, ...]])
+    allowed_only: dict[str, tuple[Value, ...]] = field(default_factory=dict[str, tuple[Value, ...]])
     starts: tuple[Mapping[str, Value], ...] = ()
-    notes: list[str] = field(default_factory=list[str])
+    declared: dict[str, DeclaredSpec] = field(default_factory=dict[str, DeclaredSpec])
+    places: dict[str, str] = field(default_factory=dict[str, str])
+    memory: tuple[int | None, float | None] = (None, None)
+    problems: list[UsageError] = field(default_factory=list[UsageError])
+
+    def known(self) -> list[str]:
+        return [*builtin(), *self.declared]
+
+    def is_locked(self, knob: str) -> bool:
+        return is_locked(knob, self.declared)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """What the command line adds to a file."""
+
+    sets: Mapping[str, tuple[Value, ...]]
+    fixes: Mapping[str, Value]
+    only: tuple[str, ...]
+    allow: tuple[str, ...]
 
 
 def load_space(
@@ -110,39 +110,36 @@ def load_space(
     sets: Sequence[str] = (),
     fixes: Sequence[str] = (),
     only: Sequence[str] = (),
+    allow: Sequence[str] = (),
 ) -> SpaceRequest:
     """What the user asked to vary.
 
     Args:
-        name_or_path: A preset's name, or a file (anything with a slash or ending in .yaml).
+        name_or_path: A preset's name, ``auto``, or a file (anything with a slash or ending in .yaml).
         cwd: Where relative paths and ``./search_spaces`` are looked up.
         sets: ``num_workers=2,4``: narrow a knob, or add it.
         fixes: ``precision=bf16``: pin a knob.
-        only: Names: vary these alone, and those of `sets` and `fixes`.
+        only: Names: vary these alone, and those of `sets`, `fixes` and `allow`.
+        allow: Names of knobs that change the training and may take part; several with commas.
 
     Raises:
         InvalidSpace: No such file, or it is malformed; with the line.
         UnknownKnob: A name that is no knob.
-        UsageError: `sets` or `fixes` contradict themselves.
+        UsageError: The options contradict themselves, or name what needs permission without it.
     """
-    space = _inherited(locate(name_or_path, cwd=cwd), chain=())
-    knobs, narrowed, fixed = dict(space.knobs), _sets(sets), _fixes(fixes)
-    both = sorted(set(narrowed) & set(fixed))
-    if both:
-        raise UsageError(f"{both[0]} is both set and fixed", hint="Leave one of --set and --fix out.")
-    if only:
-        for name in only:
-            _check_knob(name, "--knob")
-        knobs = {name: knobs.get(name, ()) for name in dict.fromkeys(only)}
-    knobs |= narrowed
-    return SpaceRequest(
-        name=space.name,
-        knobs={name: values for name, values in knobs.items() if name not in fixed},
-        starts=space.starts,
-        fixed=fixed,
-        source=space.source,
-        notes=tuple(space.notes),
+    options = _Options(
+        sets=_sets(sets),
+        fixes=_fixes(fixes),
+        only=tuple(dict.fromkeys(only)),
+        allow=_names(allow),
     )
+    if both := sorted(set(options.sets) & set(options.fixes)):
+        raise UsageError(f"{both[0]} is both set and fixed", hint="Leave one of --set and --fix out.")
+    if name_or_path != AUTO_SPACE:
+        return _request(_sound(locate(name_or_path, cwd=cwd)), options)
+    candidates = [replace(_request(_sound(locate(name, cwd=cwd)), options), name=name) for name in CANDIDATES]
+    _check_agreement(candidates)
+    return SpaceRequest(name=AUTO_SPACE, candidates=tuple(candidates))
 
 
 def read_space(path: Path) -> SpaceFile:
@@ -152,18 +149,27 @@ def read_space(path: Path) -> SpaceFile:
         InvalidSpace: It cannot be read, or is malformed; with the line.
         UnknownKnob: It names a knob that does not exist.
     """
-    source = _shown(path)
-    data = load(_text(path), source=source)
-    if not isinstance(data, Lines):
-        raise InvalidSpace(f"{source} holds no mapping", hint=f"Begin it with: schema: {SCHEMA}")
-    _check_keys(data, source)
-    _check_schema(data, source)
+    written = read(path)
+    if written.file is None:
+        raise written.problems[0]
+    space = _inherited(path, chain=())
+    own = [problem for problem in space.problems if problem.message.startswith(f"{written.source}:")]
+    if own:
+        raise own[0]
+    return written.file
+
+
+def problems(name_or_path: str, *, cwd: str) -> list[UsageError]:
+    """Everything that is wrong with a space and with what it extends, by file and line."""
+    if name_or_path == AUTO_SPACE:
+        return [problem for name in CANDIDATES for problem in problems(name, cwd=cwd)]
     try:
-        file = SpaceFile.model_validate(data)
-    except ValidationError as error:
-        raise _first_error(error, data, source) from None
-    _check_names(file, data, source)
-    return file
+        space = _inherited(locate(name_or_path, cwd=cwd), chain=())
+        if not space.problems:
+            _request(space, _Options(sets={}, fixes={}, only=(), allow=()))
+    except UsageError as error:
+        return [error]
+    return space.problems
 
 
 def find_spaces(*, cwd: str) -> tuple[Found, ...]:
@@ -181,19 +187,24 @@ def locate(name_or_path: str, *, cwd: str) -> Path:
     Raises:
         InvalidSpace: There is none.
     """
-    if "/" in name_or_path or name_or_path.endswith((".yaml", ".yml")):
+    if _is_path(name_or_path):
         path = Path(cwd, Path(name_or_path).expanduser())
         if not path.is_file():
             raise InvalidSpace(f"there is no file {name_or_path}", hint="Presets are named without .yaml.")
         return path
-    if _NAME.fullmatch(name_or_path):
-        for folder, _ in _folders(cwd):
-            path = folder / f"{name_or_path}.yaml"
-            if path.is_file():
-                return path
+    for name in (name_or_path, ALIASES.get(name_or_path, "")):
+        if _NAME.fullmatch(name):
+            for folder, _ in _folders(cwd):
+                path = folder / f"{name}.yaml"
+                if path.is_file():
+                    return path
+    raise InvalidSpace(f'there is no search space "{name_or_path}"', hint=_near(name_or_path, cwd))
+
+
+def _near(name: str, cwd: str) -> str:
     known = [space.name for space in find_spaces(cwd=cwd)]
-    hint = did_you_mean(name_or_path, known) or f"Known are: {', '.join(known)}."
-    raise InvalidSpace(f'there is no search space "{name_or_path}"', hint=hint)
+    guess = did_you_mean(name, [AUTO_SPACE, *known, *ALIASES])
+    return guess or f"Known are: {', '.join([AUTO_SPACE, *known])}."
 
 
 def _folders(cwd: str) -> Iterator[tuple[Path, str]]:
@@ -206,153 +217,176 @@ def _folders(cwd: str) -> Iterator[tuple[Path, str]]:
     yield package.parent / "search_spaces", "built-in"
 
 
-def _shown(path: Path) -> str:
-    return path.name
-
-
-def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InvalidSpace(f"{path} cannot be read: {error.strerror}") from error
-    if len(data) > MAX_BYTES:
-        raise InvalidSpace(f"{path} is larger than {MAX_BYTES >> 20} MiB", hint="A space has some kilobytes.")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidSpace(f"{path} is not UTF-8 text") from error
-
-
-def _inherited(path: Path, *, chain: tuple[Path, ...]) -> _Space:
-    resolved = path.resolve()
-    if resolved in chain or len(chain) >= _MAX_EXTENDS:
-        names = " -> ".join(p.name for p in (*chain, resolved))
-        raise InvalidSpace(f"{_shown(path)} extends itself or too many others: {names}")
-    file = read_space(path)
-    space = _Space(name="", source="")
-    if file.extends:
-        parent = (
-            locate(file.extends, cwd=str(path.parent))
-            if _is_path(file.extends)
-            else _named(file.extends, path)
-        )
-        space = _inherited(parent, chain=(*chain, resolved))
-    space.name, space.source = file.name or path.stem, _shown(path)
-    space.description = file.description or space.description
-    for knob, entry in file.knobs.items():
-        if entry is None:
-            space.knobs.pop(knob, None)
-        else:
-            space.knobs[knob] = _values(entry)
-    if file.start is not None:
-        space.starts = tuple(dict(start) for start in file.start)
-    for knob in file.allowed_only:
-        space.notes.append(
-            f"{space.source}: {knob} changes training and is left out unless it is allowed by name."
-        )
-    return space
-
-
 def _is_path(name: str) -> bool:
     return "/" in name or name.endswith((".yaml", ".yml"))
 
 
-def _named(name: str, child: Path) -> Path:
-    """The preset a file extends, looked up from where the file lies; never the file itself."""
-    for folder, _ in (*_folders(str(child.parent)), (child.parent, "beside")):
-        path = folder / f"{name}.yaml"
-        if _NAME.fullmatch(name) and path.is_file() and path.resolve() != child.resolve():
-            return path
-    known = [space.name for space in find_spaces(cwd=str(child.parent))]
-    hint = did_you_mean(name, known) or f"Known are: {', '.join(known)}."
-    raise InvalidSpace(f'{_shown(child)}: extends "{name}", which does not exist', hint=hint)
+# Inheriting ----------------------------------------------------------------------------------
 
 
-def _values(entry: list[Value] | str | Range) -> tuple[Value, ...]:
-    if isinstance(entry, Range):
-        return tuple(entry.values())
-    return () if isinstance(entry, str) else tuple(entry)
+def _sound(path: Path) -> _Space:
+    space = _inherited(path, chain=())
+    if space.problems:
+        raise space.problems[0]
+    return space
 
 
-def _check_keys(data: Lines, source: str) -> None:
-    known = [f.alias or name for name, f in SpaceFile.model_fields.items()]
-    for key, line in data.lines.items():
-        if key in _NOT_YET:
-            raise InvalidSpace(f"{source}:{line}: {_NOT_YET[key]}", hint=f"Remove {key}.")
-        if key not in known:
-            hint = did_you_mean(key, known) or f"Known are: {', '.join(known)}."
-            raise InvalidSpace(f'{source}:{line}: unknown key "{key}"', hint=hint)
+def _inherited(path: Path, *, chain: tuple[Path, ...]) -> _Space:
+    """A file over what it extends; its problems are gathered, those of its parents first."""
+    resolved = path.resolve()
+    if resolved in chain or len(chain) >= _MAX_EXTENDS:
+        names = " -> ".join(p.name for p in (*chain, resolved))
+        raise InvalidSpace(f"{path.name} extends itself or too many others: {names}")
+    written = read(path)
+    space = _Space()
+    if written.parent:
+        try:
+            space = _inherited(_parent(written, path), chain=(*chain, resolved))
+        except InvalidSpace as error:
+            space.problems.append(error)
+    space.problems += [*written.problems, *name_problems(written, space.declared)]
+    space.source = written.source
+    if written.file is not None:
+        _lay_over(space, written, written.file, path)
+    return space
 
 
-def _check_schema(data: Lines, source: str) -> None:
-    schema = data.get("schema")
-    if schema == SCHEMA:
-        return
-    where = f"{source}:{data.lines['schema']}" if "schema" in data.lines else source
-    found = "no schema is given" if schema is None else f'schema "{schema}" is not known'
-    raise InvalidSpace(f"{where}: {found}", hint=f"Write: schema: {SCHEMA}")
+def _parent(written: Written, path: Path) -> Path:
+    """The file that this one extends, looked up from where it lies; never itself by name."""
+    name = written.parent
+    if _is_path(name):
+        return locate(name, cwd=str(path.parent))
+    for each in (name, ALIASES.get(name, "")):
+        for folder, _ in (*_folders(str(path.parent)), (path.parent, "beside")):
+            found = folder / f"{each}.yaml"
+            if _NAME.fullmatch(each) and found.is_file() and found.resolve() != path.resolve():
+                return found
+    message = f'{written.place("extends")}: extends "{name}", which does not exist'
+    raise InvalidSpace(message, hint=_near(name, str(path.parent)))
 
 
-def _check_names(file: SpaceFile, data: Lines, source: str) -> None:
-    for knob, entry in file.knobs.items():
-        where = f"{source}:{_line(data, ('knobs', knob))}"
-        _check_knob(knob, where)
-        if (
-            isinstance(entry, Range)
-            and not 0 < len(range(entry.low, entry.high + 1, entry.step)) <= _MAX_VALUES
-        ):
-            raise InvalidSpace(f"{where}: {knob} has to have 1 to {_MAX_VALUES} values from low to high")
-        if isinstance(entry, list) and len(entry) > _MAX_VALUES:
-            raise InvalidSpace(f"{where}: {knob} has more than {_MAX_VALUES} values")
-    for index, start in enumerate(file.start or ()):
-        for knob in start:
-            _check_knob(knob, f"{source}:{_line(data, ('start', index, knob))}")
+def _lay_over(space: _Space, written: Written, file: SpaceFile, path: Path) -> None:
+    space.name = file.name or path.stem
+    fresh = declared_in(written)
+    for index, name in enumerate(fresh):
+        space.places[name] = written.place("declare", index, "name")
+    space.declared |= fresh
+    # What the user declares is what the user wants to know: first, unless `knobs` gives it a place.
+    new = {name: () for name in fresh if name not in space.knobs and name not in file.knobs}
+    space.knobs = {**new, **space.knobs}
+    for knobs, entries in ((space.knobs, file.knobs), (space.allowed_only, file.allowed_only)):
+        for knob, entry in entries.items():
+            if entry is None:
+                knobs.pop(knob, None)
+            else:
+                knobs[knob] = values_of(entry)
+    if file.start is not None:
+        space.starts = tuple(dict(start) for start in file.start)
+    if file.constraints is not None:
+        space.memory = file.constraints.peak_memory.bound()
 
 
-def _check_knob(name: str, where: str) -> None:
-    known = builtin()
-    if name not in known:
-        hint = did_you_mean(name, known) or "`autotune inspect --knobs` lists them all."
-        raise UnknownKnob(f'{where}: there is no knob "{name}"', hint=hint)
+# Options -------------------------------------------------------------------------------------
 
 
-def _line(data: Any, path: Sequence[str | int]) -> int:
-    """The line of the deepest part of a path that exists."""
-    lines: list[int] = [getattr(data, "line", 1), *(line for _, line, _ in _steps(data, path))]
-    return lines[-1]
+def _request(space: _Space, options: _Options) -> SpaceRequest:
+    _check_options(space, options)
+    knobs = dict(space.knobs)
+    for name, values in space.allowed_only.items():
+        knobs.setdefault(name, values)
+    locked = tuple(name for name in knobs if space.is_locked(name) and name not in options.allow)
+    knobs = {name: values for name, values in knobs.items() if name not in locked}
+    if options.only:
+        knobs = {name: knobs.get(name, ()) for name in (*options.only, *options.allow)}
+        locked = ()
+    for name in options.allow:
+        knobs.setdefault(name, ())
+    knobs |= options.sets
+    memory_bytes, memory_frac = space.memory
+    request = SpaceRequest(
+        name=space.name,
+        knobs={name: values for name, values in knobs.items() if name not in options.fixes},
+        starts=space.starts,
+        fixed=options.fixes,
+        source=space.source,
+        declared=tuple(space.declared.values()),
+        allowed=options.allow,
+        withheld=locked,
+        memory_bytes=memory_bytes,
+        memory_frac=memory_frac,
+    )
+    _check_rivals(request, space)
+    return request
 
 
-def _steps(data: Any, path: Sequence[str | int]) -> Iterator[tuple[str | int, int, Any]]:
-    """Parts of a path that name something in the file, with line and value; others are skipped.
+def _check_options(space: _Space, options: _Options) -> None:
+    known = space.known()
+    for option, names in (
+        ("--set", options.sets),
+        ("--fix", options.fixes),
+        ("--knob", options.only),
+        ("--allow", options.allow),
+    ):
+        for name in names:
+            if name not in known:
+                raise unknown_knob(name, option, known)
+            if option != "--allow" and space.is_locked(name) and name not in options.allow:
+                raise UsageError(f"{option} {name}: it changes the training", hint=f"Add --allow {name}.")
+    for name in options.allow:
+        _check_allowed(space, name)
+    for name, values in {**options.sets, **{n: (v,) for n, v in options.fixes.items()}}.items():
+        if name in space.declared and (lost := undeclared(space.declared[name], values)):
+            held = ", ".join(str(v) for v in space.declared[name].values)
+            raise UsageError(f"{name} is declared without the value {lost[0]}", hint=f"Declared are: {held}.")
 
-    pydantic's locations hold names of types beside those of keys.
-    """
-    here = data
-    for part in path:
-        found = _step(here, part)
-        if found is not None:
-            line, here = found
-            yield part, line, here
+
+def _check_allowed(space: _Space, name: str) -> None:
+    if name == _RULED:
+        hint = "--effective-batch says how far it may go: explore, keep or LO..HI."
+        raise UsageError(f"--allow {name}: it has an option of its own", hint=hint)
+    if not space.is_locked(name):
+        effect = space.declared[name].effect if name in space.declared else builtin()[name].effect
+        what = "leaves the training as it is" if effect is Effect.EXACT else "changes the rounding alone"
+        raise UsageError(
+            f"--allow {name}: it {what} and needs no permission",
+            hint=f"Leave it out; --knob {name} searches it alone.",
+        )
 
 
-def _step(data: Any, part: str | int) -> tuple[int, Any] | None:
-    """Line and value of one part, where it exists."""
-    if isinstance(data, Lines) and isinstance(part, str) and part in data:
-        return data.lines[part], data[part]
-    if isinstance(data, Items) and isinstance(part, int) and part < len(data):
-        return data.lines[part], data[part]
-    return None
+def _check_rivals(request: SpaceRequest, space: _Space) -> None:
+    """Two knobs that pull at one option or variable would undo each other."""
+    varied = {*request.knobs, *request.fixed}
+    varied |= {b for name in varied if name in builtin() for b in builtin()[name].brings}
+    mine = [spec for spec in request.declared if spec.name in varied]
+    for place, spec in enumerate(mine):
+        where = space.places.get(spec.name, space.source)
+        for name in varied & set(builtin()):
+            if any(same_way(spec.spelling, other) for other in builtin()[name].spellings):
+                raise InvalidSpace(
+                    f"{where}: {spec.name} sets {spec.spelling.text}, and so does the built-in {name}",
+                    hint=f"Use {name}, or drop it under knobs: {name}: ~",
+                )
+        for other in mine[:place]:
+            if same_way(spec.spelling, other.spelling):
+                raise InvalidSpace(f"{where}: {spec.name} and {other.name} both set {spec.spelling.text}")
 
 
-def _first_error(error: ValidationError, data: Lines, source: str) -> InvalidSpace:
-    first = error.errors(include_url=False)[0]
-    path = list(first["loc"])
-    shown = ".".join(str(part) for part, _, _ in _steps(data, path))
-    message = first["msg"].removeprefix("Value error, ")
-    if path[:1] == ["knobs"]:
-        message = "an entry is a list of values, auto, {low, high, step} or null"
-    return InvalidSpace(f"{source}:{_line(data, path)}: {shown or 'the file'}: {message}")
+def _check_agreement(candidates: Sequence[SpaceRequest]) -> None:
+    """A name that several candidates declare has to mean the same in all of them."""
+    seen: dict[str, tuple[DeclaredSpec, str]] = {}
+    for request in candidates:
+        for spec in request.declared:
+            first, source = seen.setdefault(spec.name, (spec, request.source))
+            if first != spec:
+                raise InvalidSpace(
+                    f"{request.source} and {source} declare {spec.name} differently",
+                    hint="Name one of them with --space, or make them agree.",
+                )
+
+
+def _names(texts: Sequence[str]) -> tuple[str, ...]:
+    parts = [part.strip() for text in texts for part in text.split(",")]
+    return tuple(dict.fromkeys(part for part in parts if part))
 
 
 def _sets(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
@@ -378,7 +412,6 @@ def _pair(text: str, option: str, earlier: Mapping[str, object]) -> tuple[str, s
     name = name.strip()
     if not equals or not name:
         raise UsageError(f'{option} "{text}" has no value', hint=f"Write: {option} num_workers=4")
-    _check_knob(name, option)
     if name in earlier:
         raise UsageError(f"{option} names {name} twice", hint=f"Give its values in one {option}.")
     return name, value_text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ def build_best(
     changes_of: Callable[[Config], Sequence[Change]],
     *,
     mlflow_run: str = "",
-    gains_of: Callable[[Config], Mapping[str, float]] | None = None,
+    gains_of: Callable[[Config], Mapping[str, Estimate]] | None = None,
 ) -> BestConfig:
     """The file's content for a study and its answer.
 
@@ -57,7 +58,7 @@ def build_best(
         answer: Its answer.
         changes_of: How a config reaches this script (`apply.choose.choose` with its facts).
         mlflow_run: Id of the study's MLflow run, empty where there is none.
-        gains_of: Knob -> measured share that it adds to a config, where that is known.
+        gains_of: Knob -> how much faster a config is with it than without, where that was measured.
     """
     picks = {"best": answer.best, "safe": answer.safe, "fastest": answer.fastest}
     memory_gib = _memory_of(study)
@@ -128,6 +129,7 @@ def _estimate(estimate: Estimate) -> EstimatePart:
         high=_finite(estimate.high),
         n=estimate.n,
         unit=estimate.unit,
+        confidence=round(estimate.confidence, 6),
     )
 
 
@@ -169,7 +171,7 @@ def _pick_part(
     pick: Recommendation,
     changes: Sequence[Change],
     memory_gib: float | None,
-    gains: Mapping[str, float],
+    gains: Mapping[str, Estimate],
 ) -> PickPart:
     own = _resolved(study, Config())
     return PickPart(
@@ -185,7 +187,15 @@ def _pick_part(
         break_even_steps=pick.break_even_steps,
         contributions=[
             ContributionPart.model_validate(
-                {"knob": knob, "from": own.get(knob), "to": pick.config[knob], "gain": _round(gain)}
+                {
+                    "knob": knob,
+                    "from": own.get(knob),
+                    "to": pick.config[knob],
+                    "gain": _round(gain.value - 1.0),
+                    "low": _round(gain.low - 1.0) if gain.n > 1 else None,
+                    "high": _round(gain.high - 1.0) if gain.n > 1 else None,
+                    "n": gain.n,
+                }
             )
             for knob, gain in gains.items()
             if knob in pick.config
@@ -211,6 +221,9 @@ def _study_part(study: Study, mlflow_run: str) -> StudyPart:
         label=spec.label,
         script=_shown_script(spec.script, spec.cwd),
         argv=redact_args(spec.args),
+        module=spec.module or None,
+        options=list(spec.options) or None,
+        python=spec.python_unless(sys.executable) or None,
         git=spec.git_commit,
         mlflow_run=mlflow_run,
     )
@@ -258,6 +271,8 @@ def _provenance_part(study: Study, answer: Answer) -> ProvenancePart:
         failed=sum(answer.failures.values()),
         seconds=_round(study.elapsed_s),
         method="rotated fresh pairs",
+        space=study.spec.space.name,
+        space_reason=study.spec.space.reason,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(finished)),
         autotune=study.spec.version,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -11,13 +12,16 @@ def write_whole(path: Path, text: str, *, keep: bool) -> None:
     """Write a file by way of a temporary one beside it.
 
     Args:
-        path: Where to.
+        path: Where to. A link stays one; the file that it points to is written.
         text: What.
         keep: Copy the file that is there to ``name.1.suffix``, ``name.2.suffix``, ... first.
 
     Raises:
-        OSError: It cannot be written; what was there still is.
+        OSError: It cannot be written, or is no regular file; what was there still is.
     """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise FileExistsError(errno.EEXIST, "no regular file", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

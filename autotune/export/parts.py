@@ -23,22 +23,33 @@ class Part(BaseModel):
 
 
 class EstimatePart(Part):
-    """A figure with its 95 % interval; an end that one run cannot give is absent."""
+    """A figure with its interval; an end that one run cannot give is absent.
+
+    `confidence` of a speed-up is above 0.95: it is shared out over finalists and looks.
+    """
 
     value: float
     low: float | None = None
     high: float | None = None
     n: int = 0
     unit: str = ""
+    confidence: float = 0.95
 
 
 class StudyPart(Part):
-    """Where the file comes from."""
+    """Where the file comes from.
+
+    `module` is there for ``python -m module``, `options` for an interpreter's own, `python` for another
+    interpreter than the one that ran the search.
+    """
 
     id: str
     label: str = ""
     script: str
     argv: list[str] = Field(default_factory=list[str])
+    module: str | None = None
+    options: list[str] | None = None
+    python: str | None = None
     git: str = ""
     mlflow_run: str = ""
 
@@ -103,12 +114,18 @@ class LossPart(Part):
 
 
 class ContributionPart(Part):
-    """What one knob brings, taken out of the winner."""
+    """What one knob brings, taken out of the winner: a share, its interval, and in how many pairs.
+
+    One pair are two single runs of screening; they give no interval.
+    """
 
     knob: str
     from_: KnobValue | None = Field(default=None, alias="from")
     to: KnobValue | None = None
     gain: float
+    low: float | None = None
+    high: float | None = None
+    n: int = 1
 
 
 class PickPart(Part):
@@ -153,12 +170,17 @@ class EnvironmentPart(Part):
 
 
 class ProvenancePart(Part):
-    """How it came about; `digest` tells a file edited by hand from one as it was written."""
+    """How it came about; `digest` tells a file edited by hand from one as it was written.
+
+    `space` is the search space, `space_reason` why it was taken where the user did not name it.
+    """
 
     trials: int = 0
     failed: int = 0
     seconds: float = 0.0
     method: str = ""
+    space: str = ""
+    space_reason: str = ""
     created: str = ""
     autotune: str = ""
     digest: str = ""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from autotune.core.change import Change
     from autotune.core.config import Config
+    from autotune.core.measurement import Estimate
     from autotune.core.pick import Answer
     from autotune.core.study import Study
 
@@ -29,7 +30,7 @@ def write_best(
     changes_of: Callable[[Config], Sequence[Change]],
     *,
     mlflow_run: str = "",
-    gains_of: Callable[[Config], Mapping[str, float]] | None = None,
+    gains_of: Callable[[Config], Mapping[str, Estimate]] | None = None,
 ) -> BestConfig:
     """Write best.yaml whole or not at all.
 
@@ -67,7 +68,8 @@ def _headline(best: BestConfig, name: str) -> str:
     )
     if not any(pick.changes for pick in best.picks.values()):
         return f"{made} Nothing beats your script: these picks are your script as it is."
-    return f"{made} Apply: autotune apply {name} -- python {Path(best.study.script).name}"
+    started = f"-m {best.study.module}" if best.study.module else Path(best.study.script).name
+    return f"{made} Apply: autotune apply {name} -- {best.study.python or 'python'} {started}"
 
 
 def _is_same_unedited(path: Path, best: BestConfig) -> bool:

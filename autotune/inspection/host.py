@@ -7,11 +7,11 @@ import math
 import os
 import platform
 import shutil
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-import psutil
+from typing import TYPE_CHECKING, Any, Final
 
 from autotune.core.facts import HostFacts
 from autotune.devices.find import find_devices
@@ -46,6 +46,16 @@ _PACKAGES: Final = (
     "optuna",
     "mlflow",
 )
+_ALLOCATORS: Final = {
+    "jemalloc": ("libjemalloc.so.2", "libjemalloc.so"),
+    "tcmalloc": (
+        "libtcmalloc_minimal.so.4",
+        "libtcmalloc.so.4",
+        "libtcmalloc_minimal.so",
+        "libtcmalloc.so",
+    ),
+}
+"""File names, best first. The minimal variant leaves out profilers."""
 _NO_LIMIT_BYTES: Final = 1 << 60
 """cgroup v1 writes a number near 2^63 where there is no limit."""
 
@@ -62,7 +72,7 @@ def read_host(root: Path) -> HostFacts:
     usable = usable_cpus(root)
     return HostFacts(
         cpus=usable,
-        physical_cores=min(usable, _physical_cores(blocks) or psutil.cpu_count(logical=False) or usable),
+        physical_cores=min(usable, _physical_cores(blocks) or _counted_cores() or usable),
         memory_bytes=memory_limit_bytes(root),
         cpu_flags=tuple(sorted(_FLAGS & _cpu_flags(blocks))),
         devices=tuple(device.facts for device in find_devices()),
@@ -71,6 +81,9 @@ def read_host(root: Path) -> HostFacts:
         python=platform.python_version(),
         versions=dict(_versions()),
         cxx=compiler(),
+        allocators=allocators(root),
+        libc=_libc(),
+        huge_pages=_huge_pages(root),
     )
 
 
@@ -84,7 +97,7 @@ def usable_cpus(root: Path = Path("/")) -> int:
 def memory_limit_bytes(root: Path = Path("/")) -> int:
     """Memory of the machine, or of the tightest cgroup that holds this process."""
     limits = [int(text) for text in _limits(root) if text.isdecimal()]
-    return min([psutil.virtual_memory().total, *(n for n in limits if 0 < n < _NO_LIMIT_BYTES)])
+    return min([_total_bytes(root), *(n for n in limits if 0 < n < _NO_LIMIT_BYTES)])
 
 
 def compiler() -> str:
@@ -92,6 +105,92 @@ def compiler() -> str:
     named = os.environ.get("CXX", "").split()
     candidates = [*named[:1], "g++", "clang++", "c++"]
     return next((found for name in candidates if (found := shutil.which(name))), "")
+
+
+def allocators(root: Path = Path("/")) -> dict[str, str]:
+    """Paths of installed libraries that can take the place of `malloc`, by name."""
+    found: dict[str, str] = {}
+    known = {path.name: path for path in reversed([*_cached_libraries(root), *_library_files(root)])}
+    for name, files in _ALLOCATORS.items():
+        path = next((known[f] for f in files if f in known and _for_this_machine(known[f])), None)
+        if path is not None:
+            found[name] = str(path)
+    return found
+
+
+def _cached_libraries(root: Path) -> Iterator[Path]:
+    """What the dynamic linker knows, where the machine itself is meant."""
+    ldconfig = shutil.which("ldconfig", path=f"{os.environ.get('PATH', os.defpath)}:/sbin:/usr/sbin")
+    if root != Path("/") or ldconfig is None:
+        return
+    try:
+        listed = subprocess.run([ldconfig, "-p"], capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return
+    for line in listed.stdout.splitlines():
+        _, arrow, path = line.partition(" => ")
+        if arrow:
+            yield Path(path.strip())
+
+
+def _library_files(root: Path) -> Iterator[Path]:
+    folders = [root / "usr/lib" / f"{platform.machine()}-linux-gnu", root / "usr/lib64", root / "usr/lib"]
+    folders += [root / "usr/local/lib64", root / "usr/local/lib"]
+    if root == Path("/"):
+        prefixes = dict.fromkeys([os.environ.get("CONDA_PREFIX", ""), sys.prefix])
+        folders += [Path(prefix, "lib") for prefix in prefixes if prefix]
+    for folder in folders:
+        for file in (file for files in _ALLOCATORS.values() for file in files):
+            if (folder / file).is_file():
+                yield folder / file
+
+
+def _for_this_machine(library: Path) -> bool:
+    """Built for the processor and word size of this interpreter, by both files' headers."""
+    try:
+        with library.open("rb") as file, Path(sys.executable).open("rb") as own:
+            theirs, ours = file.read(20), own.read(20)
+    except OSError:
+        return False
+    return theirs[:5] == ours[:5] and theirs[18:20] == ours[18:20]
+
+
+def _libc() -> str:
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (ValueError, OSError):
+        return ""
+
+
+def _huge_pages(root: Path) -> str:
+    """The word in brackets: ``always [madvise] never``."""
+    text = _read(root / "sys/kernel/mm/transparent_hugepage/enabled")
+    return text.partition("[")[2].partition("]")[0]
+
+
+def _psutil() -> Any | None:
+    """None where it is not installed: grids are recorded where PyTorch may be all there is."""
+    try:
+        import psutil
+    except ImportError:
+        return None
+    return psutil
+
+
+def _counted_cores() -> int | None:
+    psutil = _psutil()
+    return None if psutil is None else psutil.cpu_count(logical=False)
+
+
+def _total_bytes(root: Path) -> int:
+    psutil = _psutil()
+    if psutil is not None:
+        return psutil.virtual_memory().total
+    for line in _read(root / "proc/meminfo").splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemTotal":
+            return int(rest.split()[0]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _quotas(root: Path) -> Iterator[float]:

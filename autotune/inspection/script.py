@@ -39,6 +39,50 @@ _CALLS: Final = {
     "init_hidden": "hidden_state",
     "HfArgumentParser": "hf_arguments",
 }
+_SETTINGS: Final = frozenset(
+    {
+        "add_argument",
+        "append",
+        "basicConfig",
+        "extend",
+        "filterwarnings",
+        "insert",
+        "manual_seed",
+        "manual_seed_all",
+        "seed",
+        "set_default_dtype",
+        "set_defaults",
+        "set_float32_matmul_precision",
+        "set_num_interop_threads",
+        "set_num_threads",
+        "set_printoptions",
+        "setdefault",
+        "setLevel",
+        "simplefilter",
+        "update",
+        "use",
+        "use_deterministic_algorithms",
+    }
+)
+"""Calls that may be made once more by every worker that imports the script."""
+_WORK: Final = frozenset(
+    {
+        "DataLoader",
+        "Popen",
+        "SummaryWriter",
+        "backward",
+        "cuda",
+        "fit",
+        "init",
+        "init_process_group",
+        "open",
+        "run",
+        "step",
+        "to",
+        "train",
+    }
+)
+"""Calls that may not, even where their result is only kept."""
 
 
 def script_facts(path: str) -> ScriptFacts:
@@ -70,6 +114,7 @@ def script_facts(path: str) -> ScriptFacts:
         flags=tuple(_merged(flags)),
         imports=tuple(sorted(_imports(tree))),
         hazards=tuple(sorted(hazards)),
+        import_runs=_works(tree.body, _functions(tree)),
     )
 
 
@@ -273,6 +318,34 @@ def _loop_hazards(tree: ast.AST) -> Iterator[str]:
         counted = isinstance(loop, ast.While) or _is_range(loop.iter)
         if counted or any(_breaks_at_count(n) for n in inside):
             yield "step_counted_loop"
+
+
+def _functions(tree: ast.Module) -> set[str]:
+    return {n.name for n in tree.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))}
+
+
+def _works(body: list[ast.stmt], functions: set[str]) -> bool:
+    """Whether importing these statements does more than define things; strict, as a worker would do it."""
+    for node in body:
+        match node:
+            case ast.If():
+                guarded = any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(node.test))
+                works = _works([*([] if guarded else node.body), *node.orelse], functions)
+            case ast.Try():
+                parts = [*node.body, *(s for h in node.handlers for s in h.body)]
+                works = _works([*parts, *node.orelse, *node.finalbody], functions)
+            case ast.Expr():
+                works = isinstance(node.value, ast.Call) and _last(node.value.func) not in _SETTINGS
+            case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
+                called = {_last(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
+                works = bool(called & (functions | _WORK))
+            case ast.For() | ast.While() | ast.With() | ast.AsyncFor() | ast.AsyncWith() | ast.Raise():
+                works = True
+            case _:
+                works = False
+        if works:
+            return True
+    return False
 
 
 def _directly_in(loop: ast.For | ast.While) -> Iterator[ast.AST]:

@@ -9,6 +9,7 @@ from autotune.core.effect import Effect
 from autotune.knobs import batching
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_count, family, joined
+from autotune.knobs.compile_mode import graphs_forbid_accumulation
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -93,7 +94,10 @@ class Accumulation(Knob):
 
     def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
         known = ("batch_size", "effective_batch", *(() if self.refuse(facts) else (self.name,)))
-        return batching.settle_batch(config, facts, known if varied is None else varied)
+        settled = batching.settle_batch(config, facts, known if varied is None else varied)
+        if isinstance(settled, str):
+            return settled
+        return graphs_forbid_accumulation(settled, facts) or settled
 
     def patch(self, value: Value, patches: Patches) -> None:
         patches.accumulation.set(int(value))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from autotune.core.change import Spelling
+    from autotune.core.change import Env, Spelling
     from autotune.core.config import Config, Value
     from autotune.core.effect import Effect
     from autotune.core.facts import Facts, ScriptFlag
@@ -89,6 +89,135 @@ class AccumulationSeam(Protocol):
         """Backward passes per step that took effect, of the last complete step."""
 
 
+class AttentionSeam(Protocol):
+    """Which kernels `scaled_dot_product_attention` may choose from."""
+
+    def force(self, kernel: str, /) -> None:
+        """Only ``flash``, ``efficient``, ``cudnn`` or ``math`` from now on; ``auto`` leaves the choice."""
+
+    def observed(self) -> str | None:
+        """The one kernel that was left when attention was called, ``auto`` for torch's own choice.
+
+        None before a call of it was seen.
+        """
+
+
+class CheckpointingSeam(Protocol):
+    """Activations of repeated blocks that are computed again in the backward pass."""
+
+    def set(self, which: str, /) -> None:
+        """``none``, ``selective`` (every second block) or ``full``."""
+
+    def observed(self) -> str | None:
+        """By the blocks that a backward pass computed again; None before one was seen."""
+
+
+class BudgetSeam(Protocol):
+    """Memory that a compiled forward pass may keep for its backward pass."""
+
+    def set(self, share: float, /) -> None:
+        """Share of what it would keep by itself, 0..1."""
+
+    def observed(self) -> float | None:
+        """The share in force when code was compiled; None before that."""
+
+
+class ShapesSeam(Protocol):
+    """How compiled code treats sizes."""
+
+    def set(self, shapes: str, /) -> None:
+        """``auto``, ``static`` or ``dynamic``."""
+
+    def observed(self) -> str | None:
+        """The rule in force when code was compiled; None before that."""
+
+
+class RegionSeam(Protocol):
+    """What is compiled as one piece."""
+
+    def set(self, region: str, /) -> None:
+        """``whole`` for the trained module, ``block`` for each of its repeated blocks."""
+
+    def observed(self) -> str | None:
+        """What compiled code was really called for; None before that."""
+
+
+class GradientsSeam(Protocol):
+    """What `zero_grad` leaves behind."""
+
+    def drop(self) -> None:
+        """Let gradients go where the script wants them filled with zeros."""
+
+    def observed(self) -> bool | None:
+        """Whether gradients were gone after the last `zero_grad`; None before one was seen."""
+
+
+class WeightsSeam(Protocol):
+    """Number format of the trained module's parameters."""
+
+    def halve(self) -> None:
+        """Parameters, buffers and floating inputs in bf16 from the first training call on."""
+
+    def observed(self) -> bool | None:
+        """Whether parameters and optimizer state are bf16; None before a step was taken."""
+
+
+class ProcessSeam(Protocol):
+    """The process itself: its variables and what is mapped into it."""
+
+    @abstractmethod
+    def variable(self, name: str) -> str:
+        """An environment variable when torch had been imported, which is when its libraries read theirs.
+
+        Empty where it was not set.
+        """
+
+    @abstractmethod
+    def malloc(self) -> str:
+        """Whose `malloc` the process uses: ``glibc``, ``jemalloc``, ``tcmalloc``; empty where unknown."""
+
+    @abstractmethod
+    def huge_pages(self) -> bool:
+        """A large block of memory is marked for transparent huge pages when it is taken."""
+
+    @abstractmethod
+    def openmp(self) -> str:
+        """Whose OpenMP torch uses: ``gnu``, ``intel``, ``llvm``; empty where unknown."""
+
+    def blocktime_ms(self) -> int | None:
+        """How long a thread of Intel's or LLVM's OpenMP spins; None under another one."""
+
+
+class CollectorSeam(Protocol):
+    """When Python looks for garbage."""
+
+    def set(self, mode: str) -> None:
+        """``auto``, ``freeze`` or ``boundary``, from the first steps on."""
+
+    def observed(self) -> str | None:
+        """One of these as the interpreter has it, ``own`` for anything else."""
+
+
+class CopiesSeam(Protocol):
+    """Copies of a loader's pinned batches to a CUDA device."""
+
+    def non_blocking(self, on: bool) -> None:
+        """Copy without waiting where the script does not say whether to wait."""
+
+    def observed(self) -> bool | None:
+        """Whether all of the last copies were made without waiting; None before there was one."""
+
+
+class Float8Seam(Protocol):
+    """Linear layers whose products are computed in 8 bits."""
+
+    def set(self, recipe: str, /) -> None:
+        """``off``, ``tensorwise`` or ``rowwise``, for every trained module from its first call on."""
+
+    def observed(self) -> str | None:
+        """The recipe of layers that were compiled, ``off`` without any; None before that."""
+
+
 class Patches(Protocol):
     """What a knob may touch in the training process; everything set here can be undone."""
 
@@ -99,6 +228,17 @@ class Patches(Protocol):
     layout: LayoutSeam
     optimizer: OptimizerSeam
     accumulation: AccumulationSeam
+    attention: AttentionSeam
+    checkpointing: CheckpointingSeam
+    budget: BudgetSeam
+    shapes: ShapesSeam
+    region: RegionSeam
+    gradients: GradientsSeam
+    weights: WeightsSeam
+    float8: Float8Seam
+    process: ProcessSeam
+    collector: CollectorSeam
+    copies: CopiesSeam
 
     def assign(self, owner: object, attribute: str, value: object) -> None:
         """Set an attribute and remember the old one."""
@@ -201,6 +341,13 @@ class Knob(ABC):
     def deliver(self, value: Value) -> str:
         """The text of a value on a command line or in the environment."""
         return str(value)
+
+    def environment(self, value: Value, spelling: Env, facts: Facts) -> str | None:
+        """The text that this variable gets for a value; None where it cannot say the value.
+
+        What the user has in a variable that holds a list is kept (`autotune.core.variables`).
+        """
+        return self.deliver(value)
 
     def option(self, value: Value, flag: ScriptFlag) -> tuple[str, str] | None:
         """How the script's own option says this value.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.change import Flag
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from autotune.core.config import Value
-    from autotune.core.facts import Facts, LoaderFacts
+    from autotune.core.facts import DeviceFacts, Facts, LoaderFacts
 
 LOADER: Final = "torch.utils.data.DataLoader"
 _ON: Final = frozenset({"1", "on", "true", "yes"})
@@ -33,6 +34,14 @@ def trains_on_cuda(facts: Facts) -> bool:
     return facts.host.has_cuda
 
 
+def devices_of(facts: Facts) -> Sequence[DeviceFacts]:
+    """The devices that train: those the run used, else all that a process started here would see.
+
+    They differ on machines with unlike devices, and where trials run on another machine than this.
+    """
+    return facts.run.devices if facts.run is not None and facts.run.devices else facts.host.devices
+
+
 def loader_of(facts: Facts) -> LoaderFacts | None:
     """The training loader, None where none was seen or nothing has run yet."""
     return None if facts.run is None else facts.run.loader
@@ -43,6 +52,13 @@ def no_loader(facts: Facts) -> str | None:
     if facts.run is not None and facts.run.loader is None:
         return "No training DataLoader was seen: the script gets its batches another way."
     return None
+
+
+def torch_version(facts: Facts) -> tuple[int, int] | None:
+    """(2, 13), of the run or else of this environment; None where it is not known."""
+    versions = facts.host.versions if facts.run is None else facts.run.versions
+    found = re.match(r"(\d+)\.(\d+)", versions.get("torch", ""))
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def listed(words: Iterable[object]) -> str:

@@ -12,12 +12,13 @@ from autotune.knobs.common import as_switch, family, trains_on_cuda
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.core.config import Value
+    from autotune.core.config import Config, Value
     from autotune.core.facts import Facts, ScriptFlag
 
 _MODES: Final = ("off", "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
 _ON_CPU: Final = ("off", "default", "max-autotune")
-_CUDA_GRAPHS: Final = ("reduce-overhead", "max-autotune")
+CUDA_GRAPHS: Final = ("reduce-overhead", "max-autotune")
+_OVERWRITES: Final = "records CUDA graphs, whose next replay overwrites the gradients of the last"
 _MOST_ROOTS: Final = 4
 
 
@@ -92,6 +93,21 @@ def _no_mode(mode: str, facts: Facts) -> str | None:
         return "torch.compile needs a C++ compiler (g++ or clang++), and none was found."
     if not trains_on_cuda(facts):
         return None if mode in _ON_CPU else f"{mode} differs from others on NVIDIA devices only."
-    if mode in _CUDA_GRAPHS and facts.run is not None and facts.run.input_shapes_vary:
-        return f"{mode} records CUDA graphs, which want fixed input shapes, and these vary."
+    if mode in CUDA_GRAPHS and facts.run is not None:
+        if facts.run.input_shapes_vary:
+            return f"{mode} records CUDA graphs, which want fixed input shapes, and these vary."
+        if facts.run.own_accumulation:
+            return f"{mode} {_OVERWRITES}, and the script accumulates them."
     return None
+
+
+def graphs_forbid_accumulation(config: Config, facts: Facts) -> str | None:
+    """Why this config's gradients cannot be accumulated under its CUDA graphs, or None.
+
+    Gradients that a recorded backward pass returns lie in the graph's own memory; adding to them after
+    the next replay raises (torch/_inductor/cudagraph_trees.py, `format_dealloc_msg`, 2.13).
+    """
+    mode, factor = config.get("compile_mode") or facts.value("compile_mode"), config.get("accumulation")
+    if mode not in CUDA_GRAPHS or not isinstance(factor, int) or factor <= 1 or not trains_on_cuda(facts):
+        return None
+    return f"{mode} {_OVERWRITES}, so nothing can be accumulated over {factor} micro-batches."

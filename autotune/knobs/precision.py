@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from autotune.core.change import Flag, Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import family, trains_on_cuda
+from autotune.knobs.common import devices_of, family, trains_on_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,7 +126,7 @@ def _vocabulary(default: Value | None) -> tuple[str, ...]:
 
 def _no_hardware(form: str, facts: Facts) -> str | None:
     if trains_on_cuda(facts):
-        oldest = min((device.capability for device in facts.host.devices), default=(0, 0))
+        oldest = min((device.capability for device in devices_of(facts)), default=(0, 0))
         if form == "bf16" and oldest < (8, 0):
             return "The device has no bf16 in hardware (compute capability 8.0 or newer is needed)."
         if form == "fp16" and not (7, 0) <= oldest < (8, 0):

@@ -11,25 +11,44 @@ from importlib import metadata
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from autotune.core.effect import Effect
 from autotune.errors import UsageError
 from autotune.knobs.accumulation import Accumulation
+from autotune.knobs.activation_checkpointing import ActivationCheckpointing
+from autotune.knobs.allocator import Allocator
+from autotune.knobs.attention_backend import AttentionBackend
 from autotune.knobs.base import Knob
 from autotune.knobs.batch_size import BatchSize
 from autotune.knobs.channels_last import ChannelsLast
 from autotune.knobs.compile_mode import CompileMode
+from autotune.knobs.compile_region import CompileRegion
+from autotune.knobs.compile_shapes import CompileShapes
 from autotune.knobs.cudnn_benchmark import CudnnBenchmark
+from autotune.knobs.declared import declared_knob
 from autotune.knobs.effective_batch import EffectiveBatch
+from autotune.knobs.fp8 import Fp8
 from autotune.knobs.fused_optimizer import FusedOptimizer
+from autotune.knobs.gc_control import GcControl
+from autotune.knobs.in_order import InOrder
+from autotune.knobs.malloc import Malloc
+from autotune.knobs.memory_budget import MemoryBudget
+from autotune.knobs.mp_context import MpContext
+from autotune.knobs.non_blocking import NonBlocking
 from autotune.knobs.num_workers import NumWorkers
 from autotune.knobs.persistent_workers import PersistentWorkers
 from autotune.knobs.pin_memory import PinMemory
 from autotune.knobs.precision import Precision
 from autotune.knobs.prefetch_factor import PrefetchFactor
+from autotune.knobs.pure_bf16 import PureBf16
+from autotune.knobs.set_to_none import SetToNone
 from autotune.knobs.tf32 import Tf32
 from autotune.knobs.threads import Threads
+from autotune.knobs.wait_policy import WaitPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from autotune.core.study import SpaceRequest
 
 ENTRY_POINTS: Final = "autotune.knobs"
 
@@ -38,16 +57,31 @@ _BUILTIN: Final[tuple[type[Knob], ...]] = (
     NumWorkers,
     CompileMode,
     Tf32,
+    AttentionBackend,
     ChannelsLast,
     BatchSize,
     EffectiveBatch,
     Accumulation,
     FusedOptimizer,
     Threads,
+    WaitPolicy,
+    Malloc,
     PrefetchFactor,
     PinMemory,
+    NonBlocking,
     PersistentWorkers,
     CudnnBenchmark,
+    ActivationCheckpointing,
+    MemoryBudget,
+    Allocator,
+    CompileRegion,
+    CompileShapes,
+    SetToNone,
+    GcControl,
+    MpContext,
+    InOrder,
+    PureBf16,
+    Fp8,
 )
 """By expected gain per cost of trying, largest first."""
 
@@ -60,6 +94,25 @@ def builtin() -> Mapping[str, Knob]:
         UsageError: Two knobs have one name, or an installed package's entry point is no knob.
     """
     return MappingProxyType(named([*(kind() for kind in _BUILTIN), *_installed()]))
+
+
+def knobs_for(request: SpaceRequest) -> Mapping[str, Knob]:
+    """Every knob that a study of this space knows: `builtin`, then those that the space declares.
+
+    A declared knob hides a built-in one of its name: a study may be older than that one.
+    """
+    declared = [*request.declared, *(spec for each in request.candidates for spec in each.declared)]
+    if not declared:
+        return builtin()
+    return MappingProxyType({**builtin(), **{spec.name: declared_knob(spec) for spec in declared}})
+
+
+def needs_permission(knob: Knob) -> bool:
+    """Whether a knob takes part only where the user allows it by name: it changes the training.
+
+    The effective batch has an option of its own (`--effective-batch`) that says how far it may go.
+    """
+    return knob.effect is Effect.TRAINING and knob.name != EffectiveBatch.name
 
 
 def named(knobs: Iterable[Knob]) -> dict[str, Knob]:

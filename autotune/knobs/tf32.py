@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from autotune.core.change import Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import as_switch, family, trains_on_cuda
+from autotune.knobs.common import as_switch, devices_of, family, trains_on_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -47,7 +47,7 @@ class Tf32(Knob):
     def refuse(self, facts: Facts) -> str | None:
         if not trains_on_cuda(facts):
             return "TF32 exists on NVIDIA devices only, and training runs on the CPU."
-        if any(device.capability < (8, 0) for device in facts.host.devices):
+        if any(device.capability < (8, 0) for device in devices_of(facts)):
             return "The device has no TF32 (compute capability 8.0 or newer is needed)."
         model = None if facts.run is None else facts.run.model
         if model is not None and "float32" not in model.dtypes:
@@ -67,7 +67,25 @@ class Tf32(Knob):
     def patch(self, value: Value, patches: Patches) -> None:
         torch = patches.torch
         old = torch.get_float32_matmul_precision()
+        # The older interface sets both; the newer one alone would make the older raise for the script.
         patches.call(torch.set_float32_matmul_precision, value, undo=old)
 
     def seen(self, patches: Patches) -> Value | None:
-        return str(patches.torch.get_float32_matmul_precision())
+        """What matrix products on the device really do.
+
+        Since torch 2.9 there are two interfaces. After a script has used the newer one, the older
+        one tells what it was last told itself, or raises because the two disagree.
+        """
+        torch = patches.torch
+        matmul = getattr(getattr(torch.backends, "cuda", None), "matmul", None)
+        newer = getattr(matmul, "fp32_precision", None)
+        if newer is None:
+            return str(torch.get_float32_matmul_precision())
+        if newer != "tf32":
+            return "highest"
+        try:
+            older = str(torch.get_float32_matmul_precision())
+        except RuntimeError:
+            older = ""
+        # To the device both are TF32.
+        return "medium" if older == "medium" else "high"

@@ -6,6 +6,7 @@ to a later one. A cache is published by one rename, and only after a clean end.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ VARIABLES: Mapping[str, str] = {
     "TRITON_CACHE_DIR": "triton",
     "TORCH_EXTENSIONS_DIR": "extensions",
 }
+_GROUP = "__grp__"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +70,32 @@ def prepare(study_dir: Path, trial_dir: Path, cache_key: str) -> Caches:
     if published is not None and published.is_dir():
         try:
             shutil.copytree(published, folder, ignore=_locks, symlinks=True)
+            _relocate(folder / VARIABLES["TRITON_CACHE_DIR"])
             cold = False
         except OSError:
             enclosure.remove(folder)
     for name in VARIABLES.values():
         (folder / name).mkdir(parents=True, exist_ok=True)
     return Caches(folder=folder, published=published, cold=cold)
+
+
+def _relocate(triton: Path) -> None:
+    """Let Triton find a kernel's files where they are now.
+
+    It notes them by full path (``__grp__*.json`` beside them) and takes a kernel whose files are gone for
+    one never compiled; Inductor restores no kernel into a folder that has files (torch 2.13,
+    `_inductor/triton_bundler.py`). Without this a copied cache would be cold for every kernel.
+    """
+    for group in triton.glob(f"*/{_GROUP}*.json"):
+        try:
+            told = json.loads(group.read_bytes())
+            files = {
+                name: str(group.parent / os.path.basename(path)) for name, path in told["child_paths"].items()
+            }
+            group.write_text(json.dumps({**told, "child_paths": files}), encoding="utf-8")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            # Unreadable, it makes one kernel cold.
+            group.unlink(missing_ok=True)
 
 
 def _locks(_folder: str, names: list[str]) -> list[str]:

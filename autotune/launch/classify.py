@@ -7,6 +7,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.trial import Failure, FailureKind
+from autotune.protocol import device_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,17 +19,9 @@ if TYPE_CHECKING:
 TAIL_LINES = 20
 _LINE_LENGTH = 300
 
-_OOM_CUDA = re.compile(
-    r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
-    r"|hipErrorOutOfMemory"
-)
 _OOM_HOST = re.compile(
     r"\bMemoryError\b|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory|std::bad_alloc"
     r"|DataLoader worker \(pid\(?s?\)? [^)]*\) (?:is )?killed by signal: Killed"
-)
-_CUDA_FATAL = re.compile(
-    r"CUDA error: |cudaError\w+|device-side assert|illegal memory access|uncorrectable ECC error"
-    r"|CUDNN_STATUS_(?:EXECUTION|INTERNAL)\w*|CUBLAS_STATUS_(?:EXECUTION|INTERNAL)\w*"
 )
 _DISK = re.compile(r"No space left on device|Disk quota exceeded|errno 28|Errno 28|Errno 122")
 _PARSER = re.compile(
@@ -36,10 +29,11 @@ _PARSER = re.compile(
     r"|expected one argument|invalid \w+ value|ignored explicit argument).*)"
 )
 _PATTERNS = (
-    (FailureKind.OOM_CUDA, _OOM_CUDA),
+    (FailureKind.OOM_CUDA, device_errors.OUT_OF_MEMORY),
     (FailureKind.OOM_HOST, _OOM_HOST),
     (FailureKind.DISK, _DISK),
-    (FailureKind.CUDA_FATAL, _CUDA_FATAL),
+    (FailureKind.CONTENDED, device_errors.BUSY),
+    (FailureKind.CUDA_FATAL, device_errors.FATAL),
 )
 
 _Evidence = dict[str, "str | int | float"]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from autotune.launch.measure import DeviceSample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from autotune.devices.common import Device
+
+N = TypeVar("N", int, float)
 
 DISPLAYS = frozenset(
     {"Xorg", "Xwayland", "gnome-shell", "kwin_x11", "kwin_wayland", "mutter", "weston", "sway", "plasmashell"}
@@ -20,17 +22,20 @@ DISPLAYS = frozenset(
 
 
 def device_sampler(
-    tree_pids: Callable[[], Collection[int]], devices: Sequence[Device]
+    tree_pids: Callable[[], Collection[int]],
+    devices: Sequence[Device],
+    told_uuids: Callable[[], Collection[str]] = tuple,
 ) -> Callable[[], DeviceSample | None] | None:
     """What looks at the trial's accelerators once.
 
-    A device is the trial's once a process of the trial was seen on it; the only device there is, is
-    the trial's anyhow. Where the driver names processes by the pids of another namespace (containers),
-    no process of the trial is found, and none is called foreign.
+    A device is the trial's once a process of the trial was seen on it, or once the trial has named it;
+    the only device there is, is the trial's anyhow. Where the driver names processes by the pids of
+    another namespace (containers), no process of the trial is found, and none is called foreign.
 
     Args:
         tree_pids: Pids of the trial's processes now.
         devices: As `autotune.devices.find.find_devices` gives them.
+        told_uuids: UUIDs of the devices that the trial itself says it uses.
 
     Returns:
         None where there is no device.
@@ -46,17 +51,33 @@ def device_sampler(
         # Who began or ended meanwhile is no stranger.
         tree.update(tree_pids())
         at_home = {n for n, s in enumerate(seen) if tree & set(s.pids)}
-        used.update(at_home)
+        told = set(told_uuids())
+        used.update(at_home, (n for n, d in enumerate(devices) if told and d.facts.uuid in told))
         if not used:
             return None
+        fullest = max(used, key=lambda n: seen[n].used_bytes or 0)
         return DeviceSample(
             t_ns=t_ns,
-            used_bytes=max(seen[n].used_bytes or 0 for n in used),
+            used_bytes=seen[fullest].used_bytes or 0,
             foreign=any(pid not in tree and not _draws(pid) for n in at_home for pid in seen[n].pids),
             throttled=any(seen[n].is_throttled for n in used),
+            total_bytes=devices[fullest].facts.memory_bytes,
+            sm_clock_mhz=min(_known(seen[n].sm_clock_mhz for n in used), default=None),
+            temperature_c=max(_known(seen[n].temperature_c for n in used), default=None),
+            power_w=_sum(seen[n].power_w for n in used),
+            ecc_errors=_sum(seen[n].ecc_errors for n in used),
         )
 
     return sample
+
+
+def _known(values: Iterable[N | None]) -> list[N]:
+    return [value for value in values if value is not None]
+
+
+def _sum(values: Iterable[N | None]) -> N | None:
+    known = _known(values)
+    return sum(known[1:], known[0]) if known else None
 
 
 def _draws(pid: int) -> bool:

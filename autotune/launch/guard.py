@@ -452,7 +452,11 @@ def main(life_fd: int) -> int:
         parts.append(data)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
-    Guard(json.loads(b"".join(parts)), life_fd).run()
+    spec = json.loads(b"".join(parts))
+    for lock in spec.get("locks", ()):
+        # Held by us and by nothing that the script leaves behind.
+        os.set_inheritable(lock, False)
+    Guard(spec, life_fd).run()
     return 0
 
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.measurement import Contamination, Estimate, Measurement, Memory
 from autotune.core.stats import form_blocks, window_estimate
+from autotune.core.table import ASIDE, Blocks
 from autotune.core.trial import Failure, FailureKind
 from autotune.protocol.events import Broke, Closed, Compiling, Done, Hello, Seen, StepRow, Steps
-from autotune.protocol.marks import COMPILE, trained_s
+from autotune.protocol.marks import COMPILE, EVALUATION, trained_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,6 +34,15 @@ QUEUE_FALL_FRAC = 0.02
 LOST_BLOCKS_FRAC = 0.5
 SKIPPED_SCALER_FRAC = 0.5
 _WIDEN: Mapping[str, float] = {"steady": 1.0, "drifting": 1.5, "no_steady_state": 2.0}
+_MARKS: Mapping[int, str] = {
+    EVALUATION: "evaluation",
+    COMPILE: "compile",
+    4: "new_shape",
+    8: "gc",
+    16: "loader_start",
+    32: "allocator",
+}
+"""Bits of `autotune.protocol.events.StepRow.mark` in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +72,22 @@ class DeviceSample:
         used_bytes: Memory in use on the fullest of them.
         foreign: A process outside the trial's tree was on one of them.
         throttled: Clocks were held down by hardware: heat, slowdown, power brake.
+        total_bytes: Memory of the fullest of them; 0 where unknown.
+        sm_clock_mhz: Of the slowest of them; None where unknown.
+        temperature_c: Of the hottest of them.
+        power_w: Of all of them together.
+        ecc_errors: Memory errors that could not be corrected, since the driver was loaded.
     """
 
     t_ns: int
     used_bytes: int = 0
     foreign: bool = False
     throttled: bool = False
+    total_bytes: int = 0
+    sm_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    ecc_errors: int | None = None
 
 
 @dataclass
@@ -193,6 +213,17 @@ def measure(closed: Closed, told: Told, outside: Outside, changes: Sequence[Chan
     return _diverged(closed, measurement) or measurement
 
 
+def raw_window(closed: Closed, told: Told, outside: Outside) -> tuple[Blocks, float]:
+    """The window behind a measurement, for recorders: nothing removed, what spoils a block said beside it.
+
+    Returns:
+        Its blocks, a step that is no training as a whole in a block of its own; and the share of the
+        consumed batches that was also produced inside the window, by which the throughput was lowered.
+    """
+    window = _Window.of(closed, told, outside)
+    return (window.raw(), window.kept_frac()) if window.rows else (Blocks(), 1.0)
+
+
 def rejection(closed: Closed, changes: Sequence[Change]) -> Failure | None:
     """A Failure where a knob that was asked for was not seen to take effect."""
     for reading in closed.readings:
@@ -216,7 +247,8 @@ def _diverged(closed: Closed, measurement: Measurement) -> Failure | None:
             evidence={"samples": bad.samples},
             readings=measurement,
         )
-    tried = measurement.steps + closed.skipped_scaler_steps
+    # A step that was skipped ended like any other, and is among the window's.
+    tried = max(measurement.steps, closed.skipped_scaler_steps)
     if closed.skipped_scaler_steps > SKIPPED_SCALER_FRAC * tried:
         return Failure(
             kind=FailureKind.DIVERGED,
@@ -244,10 +276,13 @@ class _Window:
     def of(cls, closed: Closed, told: Told, outside: Outside) -> _Window:
         rows = tuple(r for r in told.rows if closed.begin_ns < r.t_ns <= closed.end_ns)
         stamps = [closed.begin_ns, *(r.t_ns for r in rows)]
+        if rows:
+            # The window ends when the device has done its last step, which the host left behind before.
+            stamps[-1] = max(stamps[-1], closed.end_ns)
         periods = tuple((b - a) / 1e9 for a, b in itertools.pairwise(stamps))
-        device_s = sum(r.device_ms for r in rows) / 1e3
-        # The host runs ahead of the device step by step; over the window both clocks agree.
-        if rows and min(r.device_ms for r in rows) > 0 and 0.8 < device_s / (sum(periods) or 1.0) < 1.25:
+        # The host runs ahead of the device step by step; that both agree over all of it was looked at
+        # in the process, which alone knows moments at which the device stood still.
+        if closed.clock == "device" and rows and min(r.device_ms for r in rows) > 0:
             periods = tuple(r.device_ms / 1e3 for r in rows)
         facts = told.facts
         return cls(
@@ -280,9 +315,9 @@ class _Window:
             data_wait_frac=min(1.0, wait_s / (sum(s for _, s in kept) or 1.0)),
             memory=Memory(
                 allocator=closed.allocator_peak_bytes,
-                device=max((d.used_bytes for d in self.outside.devices), default=0) or None,
+                device=self._device_bytes(),
                 pss=self.outside.peak_bytes or None,
-                limit=self.outside.limit_bytes or None,
+                limit=self._limit_bytes() or None,
             ),
             loss=closed.loss,
             compile_s=closed.compile_s,
@@ -303,8 +338,40 @@ class _Window:
                 "aside_s": sum(self.periods_s) - sum(s or 0.0 for s in self.trained_s),
                 "graph_breaks": float(closed.graph_breaks),
                 "skipped_scaler_steps": float(closed.skipped_scaler_steps),
+                **self._device_state(),
             },
         )
+
+    def _device_bytes(self) -> int | None:
+        """What was used on the device; None where the script trains without one that is there."""
+        if self.closed.allocator_peak_bytes is None:
+            return None
+        return max((d.used_bytes for d in self.outside.devices), default=0) or None
+
+    def _limit_bytes(self) -> int:
+        """What runs out: the device's memory where one trains, else what the process tree may take."""
+        if self.closed.allocator_peak_bytes is None:
+            return self.outside.limit_bytes
+        seen = max((d.total_bytes for d in self.outside.devices), default=0)
+        facts = self.told.facts
+        return seen or max((d.memory_bytes for d in facts.devices), default=0) if facts else seen
+
+    def _device_state(self) -> dict[str, float]:
+        """Clock, heat and power inside the window: two runs at different clocks are told apart by them."""
+        if self.closed.allocator_peak_bytes is None:
+            return {}
+        begin, end = self.closed.begin_ns, self.closed.end_ns
+        seen = [d for d in self.outside.devices if begin <= d.t_ns <= end]
+        found: dict[str, float] = {}
+        for name, values in (
+            ("sm_clock_mhz", [d.sm_clock_mhz for d in seen]),
+            ("temperature_c", [d.temperature_c for d in seen]),
+            ("power_w", [d.power_w for d in seen]),
+        ):
+            known = [float(v) for v in values if v is not None]
+            if known:
+                found[name] = max(known) if name == "temperature_c" else statistics.fmean(known)
+        return found
 
     def _clean_rows(self) -> list[tuple[StepRow, float]]:
         """Steps that trained, and how long; never none, by the rule for what is set aside."""
@@ -328,12 +395,12 @@ class _Window:
             min_steps=max(1, loader.num_workers if loader else 1),
         )
         unit = "samples/s" if self.counts_samples else "steps/s"
-        produced = self._kept_frac()
+        produced = self.kept_frac()
         wide = _WIDEN.get(self.closed.steady, 1.0)
         throughput = _adjusted(window_estimate(blocks, unit=unit), produced, wide)
         return throughput, _adjusted(window_estimate(blocks, unit="s", per_step=True), 1.0 / produced, wide)
 
-    def _kept_frac(self) -> float:
+    def kept_frac(self) -> float:
         """Share of the consumed batches that was also produced inside the window."""
         closed, facts = self.closed, self.told.facts
         if closed.ready_begin is None or closed.ready_end is None or facts is None:
@@ -346,6 +413,68 @@ class _Window:
             return 1.0
         return (consumed - fell) / consumed
 
+    def raw(self) -> Blocks:
+        """Every step of the window in blocks; see `raw_window`."""
+        groups = self._groups()
+        stamps = [self.closed.begin_ns, *(r.t_ns for r in self.rows)]
+        delays = any(r.queue_ns for r in self.told.rows)
+        flags: list[str] = []
+        for group in groups:
+            marks = 0
+            for i in group:
+                marks |= self.rows[i].mark
+            begin, end = stamps[group[0]], stamps[group[-1] + 1]
+            seen = [d for d in self.outside.devices if begin <= d.t_ns < end]
+            words = [word for bit, word in _MARKS.items() if marks & bit]
+            words += [ASIDE] if self.trained_s[group[0]] is None else []
+            words += ["foreign_gpu"] if any(d.foreign for d in seen) else []
+            words += ["throttled"] if any(d.throttled for d in seen) else []
+            flags.append(" ".join(words))
+        apart_s = [p - (t or 0.0) for p, t in zip(self.periods_s, self.trained_s, strict=True)]
+        return Blocks(
+            num_steps=tuple(len(group) for group in groups),
+            num_samples=tuple(sum(self.rows[i].samples for i in group) for group in groups),
+            elapsed_s=tuple(round(math.fsum(self.periods_s[i] for i in group), 7) for group in groups),
+            aside_s=tuple(
+                0.0 if ASIDE in words else round(math.fsum(apart_s[i] for i in group), 7)
+                for group, words in zip(groups, flags, strict=True)
+            ),
+            wait_s=tuple(round(sum(self.rows[i].wait_ns for i in group) / 1e9, 7) for group in groups),
+            # A kernel that does not tell leaves zeros throughout.
+            run_delay_s=tuple(
+                round(sum(self.rows[i].queue_ns for i in group) / 1e9, 7) if delays else None
+                for group in groups
+            ),
+            flags=tuple(flags),
+        )
+
+    def _groups(self) -> list[list[int]]:
+        """Indices of consecutive steps, a block long; a step that is set aside stands alone.
+
+        What is left before such a step, or at the end, joins the block before it.
+        """
+        loader = self.told.facts.loader if self.told.facts else None
+        fewest = max(1, loader.num_workers if loader else 1)
+        groups: list[list[int]] = []
+        begun: list[int] = []
+        seconds = 0.0
+        joins = False
+        for index, trained in enumerate((*self.trained_s, None)):
+            if trained is None:
+                if begun and joins:
+                    groups[-1] += begun
+                elif begun:
+                    groups.append(begun)
+                groups += [[index]] if index < len(self.rows) else []
+                begun, seconds, joins = [], 0.0, False
+                continue
+            begun.append(index)
+            seconds += trained
+            if seconds >= MIN_BLOCK_S * (1.0 - 1e-9) and len(begun) >= fewest:
+                groups.append(begun)
+                begun, seconds, joins = [], 0.0, True
+        return groups
+
     def _contamination(self) -> Contamination:
         begin, end = self.closed.begin_ns, self.closed.end_ns
         inside = [s for s in self.outside.samples if begin <= s.t_ns <= end]
@@ -357,6 +486,8 @@ class _Window:
         devices = [d for d in self.outside.devices if begin <= d.t_ns <= end]
         flags += ["foreign_gpu"] if any(d.foreign for d in devices) else []
         flags += ["throttled"] if any(d.throttled for d in devices) else []
+        errors = [d.ecc_errors for d in self.outside.devices if d.ecc_errors is not None]
+        flags += ["ecc_errors"] if errors and errors[-1] > errors[0] else []
         if self.closed.steady in ("drifting", "no_steady_state"):
             flags.append(self.closed.steady)
         periods = [s for _, s in self._clean_rows()]

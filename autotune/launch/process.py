@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.apply.command import with_output
 from autotune.clock import SystemClock
 from autotune.core import wire
 from autotune.core.trial import Failure, FailureKind
-from autotune.devices.find import find_devices
-from autotune.launch import caches, classify, enclosure, guard, measure, sweep
+from autotune.launch import caches, classify, enclosure, guard, library, measure, sweep
+from autotune.launch.device_care import DeviceCare, Held
 from autotune.launch.devices_sampler import device_sampler
 from autotune.launch.runner import Ended, Runner
 from autotune.protocol.lines import Reader
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from autotune.clock import Clock
     from autotune.core.trial import Assignment, Fidelity, Launch, Outcome, Segment
-    from autotune.devices.common import Device
 
 POLL_S = 0.1
 GRACE_S = 5.0
@@ -43,22 +43,19 @@ STEP_FACTOR = 10.0
 FIRST_STEPS = 3
 _TAIL_BYTES = 64 * 1024
 _STACKS_BYTES = 8 * 1024
-_SCRATCH = ("upper", "work", "lower", "root", "empty", "memory", "shadow", "cache")
+_SCRATCH = ("upper", "work", "lower", "root", "empty", "memory", "shadow", "cache", "output")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
-# An interpreter other than ours has its own packages; ours may lend it this one and nothing else.
-_BOOT = (
-    "import sys; sys.path[:1] = [{root!r}]; import autotune; sys.path[:1] = [''];"
-    " import runpy; runpy.run_module('autotune.trial', run_name='__main__', alter_sys=True)"
-)
 
+def trial_command(python: str, folder: str, options: Sequence[str] = ()) -> tuple[str, ...]:
+    """The command that runs our part of the training process under this interpreter.
 
-def trial_command(python: str) -> tuple[str, ...]:
-    """The command that runs our part of the training process under this interpreter."""
-    if os.path.abspath(python) == os.path.abspath(sys.executable):
-        return (python, "-m", "autotune.trial")
-    root = str(Path(__file__).resolve().parents[2])
-    return (python, "-c", _BOOT.format(root=root))
+    Args:
+        python: Interpreter.
+        folder: From `library.make`.
+        options: The interpreter's own, as the user gave them.
+    """
+    return (python, *options, folder)
 
 
 class LocalRunner(Runner):
@@ -74,10 +71,13 @@ class LocalRunner(Runner):
         progress_floor_s: No limit on the time between two steps is shorter.
         sample_devices: Looks at the accelerators once; called a few times a second while a trial
             runs. None for one of our own where the machine has accelerators.
-        command: From the interpreter to the command to run; another one than ours in tests.
+        command: From the interpreter to the command to run instead of ours; for tests.
         space_floor_bytes: Less free disk space than this refuses a trial; None for 2 GiB or 5 % of
             the disk, whichever is less.
         grace_s: From the request to end to the kill.
+        witness: Shown everything that was heard and seen of a process once it has ended; for recorders
+            that keep more than its outcome.
+        device_care: Looks after the accelerators; None for one of our own.
     """
 
     def __init__(
@@ -88,19 +88,22 @@ class LocalRunner(Runner):
         clock: Clock | None = None,
         progress_floor_s: float = 30.0,
         sample_devices: Callable[[], measure.DeviceSample | None] | None = None,
-        command: Callable[[str], Sequence[str]] = trial_command,
+        command: Callable[[str], Sequence[str]] | None = None,
         space_floor_bytes: int | None = None,
         grace_s: float = GRACE_S,
+        witness: Callable[[Assignment, measure.Told, measure.Outside], None] | None = None,
+        device_care: DeviceCare | None = None,
     ) -> None:
         self._study_dir = Path(study_dir).absolute()
         self._isolation = isolation
         self._clock = clock or SystemClock()
         self._progress_floor_s = progress_floor_s
         self._sample_devices = sample_devices
-        self._devices: Sequence[Device] | None = None
+        self._device_care = device_care or DeviceCare()
         self._command = command
         self._space_floor_bytes = space_floor_bytes
         self._grace_s = grace_s
+        self._witness = witness
         self._running: _Running | None = None
         self._stop_wanted = False
 
@@ -137,33 +140,57 @@ class LocalRunner(Runner):
         short = self._short_of_space()
         if short is not None:
             return {assignment.trial: short}, measure.Told()
-        prepared = _prepare(self._study_dir, assignment, self.isolation)
+        launch = assignment.launch
+        held = self._device_care.hold(launch, stopped=lambda: self._stop_wanted)
+        if isinstance(held, Failure):
+            stopped = Failure(kind=FailureKind.KILLED_USER, message="ended by request before it began")
+            return {assignment.trial: stopped if self._stop_wanted else held}, measure.Told()
+        try:
+            outcomes, told = self._run_held(assignment, held)
+        finally:
+            held.hand_over()
+        self._device_care.release(held, launch, told, outcomes)
+        return outcomes, told
+
+    def _run_held(self, assignment: Assignment, held: Held) -> tuple[dict[int, Outcome], measure.Told]:
+        launch = assignment.launch
+        folder = ""
+        if self._command is None:
+            folder = library.make(self._study_dir / "lib", compiler=(launch.python, *launch.options))
+            command: Sequence[str] = trial_command(launch.python, folder, launch.options)
+        else:
+            command = self._command(launch.python)
+        prepared = _prepare(self._study_dir, assignment, self.isolation, folder)
         before = enclosure.manifest(prepared.watched, skip=[str(self._study_dir)])
-        running = _Running(prepared, self._command(assignment.launch.python), self._grace_s)
+        running = _Running(prepared, command, self._grace_s, tuple(held.locks))
+        held.hand_over()
         self._running = running
         try:
             if self._stop_wanted:
                 running.order("killed_user")
-            result = running.follow(self._progress_floor_s, self._sampler(running.pid))
+            result = running.follow(self._progress_floor_s, self._sampler(running, held))
         finally:
             self._running = None
             running.close()
         wrote = enclosure.violations(
             before, enclosure.manifest(prepared.watched, skip=[str(self._study_dir)])
         )
-        outcomes = _outcomes(running, result, wrote)
+        outside = _outside(running, result, wrote)
+        if self._witness is not None:
+            self._witness(assignment, running.told, outside)
+        outcomes = _outcomes(running, result, outside, wrote)
         if all(not isinstance(outcome, Failure) for outcome in outcomes.values()):
             prepared.caches.publish()
         for scratch in (*(prepared.folder / name for name in _SCRATCH), prepared.temporary):
             enclosure.remove(scratch)
         return outcomes, running.told
 
-    def _sampler(self, guard_pid: int) -> Callable[[], measure.DeviceSample | None] | None:
+    def _sampler(self, running: _Running, held: Held) -> Callable[[], measure.DeviceSample | None] | None:
         if self._sample_devices is not None:
             return self._sample_devices
-        if self._devices is None:
-            self._devices = find_devices()
-        return device_sampler(lambda: sweep.descendants(guard_pid), self._devices)
+        return device_sampler(
+            lambda: sweep.descendants(running.pid), held.devices, lambda: _uuids(running.told)
+        )
 
     def _short_of_space(self) -> Failure | None:
         self._study_dir.mkdir(parents=True, exist_ok=True)
@@ -179,6 +206,11 @@ class LocalRunner(Runner):
             message=f"{free:.2f} GiB are free in {self._study_dir}, {needed:.2f} GiB are needed",
             evidence={"free_bytes": usage.free, "floor_bytes": floor},
         )
+
+
+def _uuids(told: measure.Told) -> tuple[str, ...]:
+    """The devices that the process itself says it uses."""
+    return () if told.facts is None else tuple(d.uuid for d in told.facts.devices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +241,7 @@ def temporary_folder(uid: str) -> Path:
     return Path(tempfile.gettempdir()) / f"at-{uid}"
 
 
-def _prepare(study_dir: Path, assignment: Assignment, isolation: str) -> _Prepared:
+def _prepare(study_dir: Path, assignment: Assignment, isolation: str, our_part: str) -> _Prepared:
     launch = assignment.launch
     folder = study_dir / "trials" / assignment.uid
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -223,10 +255,14 @@ def _prepare(study_dir: Path, assignment: Assignment, isolation: str) -> _Prepar
     protected = enclosure.protected(launch.script, launch.cwd, launch.env) if launch.protect else ()
     if redirect:
         (folder / "shadow").mkdir()
+    output = folder / "output"
+    if launch.output_args:
+        output.mkdir()
     plan = Plan(
         nonce=assignment.uid,
         script=launch.script,
-        argv=launch.argv,
+        module=launch.module,
+        argv=with_output(launch.argv, launch.output_args, str(output)),
         events_path=str(folder / "events.jsonl"),
         trial_dir=str(folder),
         changes=launch.changes,
@@ -246,6 +282,8 @@ def _prepare(study_dir: Path, assignment: Assignment, isolation: str) -> _Prepar
         PLAN_VARIABLE: str(plan_path),
         TRIAL_VARIABLE: assignment.uid,
     }
+    if our_part:
+        env = library.environment(env, our_part)
     home = os.path.realpath(launch.env.get("HOME") or "/")
     return _Prepared(
         assignment=assignment,
@@ -272,6 +310,7 @@ class _Running:
     prepared: _Prepared
     command: Sequence[str]
     grace_s: float
+    locks: tuple[int, ...] = ()
     told: measure.Told = field(default_factory=measure.Told)
     devices: list[measure.DeviceSample] = field(default_factory=list[measure.DeviceSample])
     progress_limit_s: float = 0.0
@@ -293,6 +332,7 @@ class _Running:
             "reap_s": REAP_S,
             "memory_limit_bytes": self.prepared.assignment.memory_limit_bytes,
             "scratch": [str(self.prepared.temporary)],
+            "locks": list(self.locks),
         }
         if self.prepared.enclosed:
             orders["enclosure"] = {
@@ -307,7 +347,7 @@ class _Running:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=guard_log,
-                    pass_fds=[read_fd],
+                    pass_fds=[read_fd, *self.locks],
                     start_new_session=True,
                     cwd="/",
                     env={
@@ -431,18 +471,23 @@ class _EndOf:
         return ended
 
 
-def _outcomes(running: _Running, result: dict[str, Any] | None, wrote: Sequence[str]) -> dict[int, Outcome]:
-    """Closed segments keep what they measured; the one that was open is charged with the ending."""
-    told, assignment = running.told, running.prepared.assignment
-    outside = measure.Outside(
+def _outside(running: _Running, result: dict[str, Any] | None, wrote: Sequence[str]) -> measure.Outside:
+    return measure.Outside(
         start_ns=running.start_ns,
         samples=measure.read_samples(result["samples"] if result else ()),
         devices=tuple(running.devices),
         peak_bytes=int(result["peak_bytes"]) if result else 0,
-        limit_bytes=assignment.memory_limit_bytes,
+        limit_bytes=running.prepared.assignment.memory_limit_bytes,
         cold=running.prepared.caches.cold,
         flags=("wrote_outside",) if wrote else (),
     )
+
+
+def _outcomes(
+    running: _Running, result: dict[str, Any] | None, outside: measure.Outside, wrote: Sequence[str]
+) -> dict[int, Outcome]:
+    """Closed segments keep what they measured; the one that was open is charged with the ending."""
+    told, assignment = running.told, running.prepared.assignment
     outcomes: dict[int, Outcome] = {}
     for segment in assignment.segments:
         closed = told.closed.get(segment.trial)
@@ -509,6 +554,7 @@ def run_plain(launch: Launch, plan_dir: Path) -> int:
     plan = Plan(
         nonce=f"apply-{os.getpid()}",
         script=launch.script,
+        module=launch.module,
         argv=launch.argv,
         events_path=str(plan_dir / "events.jsonl"),
         trial_dir=str(plan_dir),
@@ -520,8 +566,11 @@ def run_plain(launch: Launch, plan_dir: Path) -> int:
     )
     plan_path = plan_dir / "plan.json"
     _write_private(plan_path, wire.dumps(plan))
+    folder = library.make(plan_dir / "lib")
     process = subprocess.Popen(
-        [*trial_command(launch.python)], cwd=launch.cwd, env={**launch.env, PLAN_VARIABLE: str(plan_path)}
+        [*trial_command(launch.python, folder, launch.options)],
+        cwd=launch.cwd,
+        env={**library.environment(launch.env, folder), PLAN_VARIABLE: str(plan_path)},
     )
 
     def forward(number: int, _frame: object) -> None:

@@ -92,7 +92,9 @@ class Closed:
         allocator_peak_bytes: CUDA reserved peak, None on CPU.
         readings: Status of every requested knob, and what could be read of the others.
         ready_begin, ready_end: Batches ready in the loader's queue at both ends; None unknown.
-        skipped_scaler_steps: Of a gradient scaler, ours or the script's.
+        skipped_scaler_steps: Of a gradient scaler, ours or the script's, inside the window.
+        clock: By which the window's periods are known: ``device`` where it agreed with the host's over
+            the window, ``host`` where it did not, empty where no accelerator trains.
     """
 
     trial: int
@@ -109,6 +111,7 @@ class Closed:
     ready_end: int | None = None
     skipped_scaler_steps: int = 0
     graph_breaks: int = 0
+    clock: str = ""
     counters: Mapping[str, float] = field(default_factory=dict[str, float])
 
 

@@ -35,6 +35,7 @@ class Plan:
         sites: Call sites (``train.py:124``) of training loaders confirmed by the baseline; empty
             in the baseline itself, where all candidate loaders are watched.
         status_path: `apply` only: a JSON file that receives the readings once settled.
+        module: Dotted name where the script is to run as ``python -m NAME``; empty for a plain script.
     """
 
     nonce: str
@@ -50,3 +51,4 @@ class Plan:
     protected: tuple[str, ...] = ()
     sites: tuple[str, ...] = ()
     status_path: str = ""
+    module: str = ""

@@ -189,7 +189,7 @@ class MlflowSink:
         """
         self.open()
         with _border(self.tracking_uri):
-            name = self._experiment or f"autotune/{Path(study.spec.script).stem}"
+            name = self._experiment or f"autotune/{study.spec.stem}"
             experiment = self._client.get_experiment_by_name(name)
             if experiment is None:
                 return {}
@@ -246,7 +246,7 @@ class MlflowSink:
     def _ensure_experiment(self, study: Study) -> None:
         if self._experiment_id:
             return
-        name = self._experiment or f"autotune/{Path(study.spec.script).stem}"
+        name = self._experiment or f"autotune/{study.spec.stem}"
         found = self._client.get_experiment_by_name(name)
         if found is None:
             found = self._create_experiment(name)
@@ -403,7 +403,7 @@ class MlflowSink:
             order = changed + [k for k, _ in summary.in_order(resolved) if k not in changed]
             params |= {knob: param_text(resolved[knob]) for knob in order}
         params |= {
-            "script": Path(spec.script).name,
+            "script": spec.title,
             "budget": summary.duration_text(spec.budget.seconds),
             # Beside the knob of that name, which has a number.
             "effective_batch_rule": spec.effective_batch,

@@ -10,12 +10,15 @@ import os
 import re
 import shlex
 import statistics
-from pathlib import PurePath
+import sys
 from typing import TYPE_CHECKING
 
+from autotune.core.ablation import ablated
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.measurement import Estimate
+from autotune.core.pick import knob_gains, screened, without_idle
+from autotune.core.redact import redact_args
 from autotune.core.trial import Family, Stage, Trial
 
 if TYPE_CHECKING:
@@ -49,9 +52,13 @@ _LONG = {
 }
 _ORDER = ("precision", "batch_size", "num_workers", "compile_mode", "accumulation")
 _LEAST_SHARE = 0.01
+_SCREEN_NOISE = 0.03
+"""Two single runs of a config differ by this much by themselves."""
 _WAITS = 0.1
 _TOP_REASONS = 3
 _FEWEST_PAIRS = 3
+_FEWEST_TRIALS = 9
+"""Two baselines, one other run, three pairs."""
 _FEWEST_RUNS = 10
 """Two baselines, one other config, three cycles of it and the script, and what starting and ending take."""
 _GOOD_RUNS = 30
@@ -140,15 +147,18 @@ def long_config(config: Mapping[str, Value]) -> str:
 
 
 def script_name(study: Study) -> str:
-    """``train_gpt.py``."""
-    return PurePath(study.spec.script).name
+    """``train_gpt.py``, or ``package.train`` of ``python -m``."""
+    return study.spec.title
 
 
 def user_command(study: Study) -> str:
-    """The user's own command as they would type it in their directory, quoted."""
+    """The user's own command as they would type it in their directory, quoted, without secrets."""
     spec = study.spec
+    python = spec.python_unless(sys.executable) or "python"
     script = os.path.relpath(spec.script, spec.cwd) if spec.cwd else spec.script
-    return shlex.join(["python", spec.script if script.startswith("..") else script, *spec.args])
+    run = ("-m", spec.module) if spec.module else (spec.script if script.startswith("..") else script,)
+    # Before it is quoted: quotes hide a secret from the patterns of `redact`.
+    return shlex.join(redact_args([python, *spec.options, *run, *spec.args]))
 
 
 def apply_command(study: Study, pick: str = "best") -> str:
@@ -249,36 +259,29 @@ def best_so_far(study: Study, *, up_to: int | None = None) -> tuple[float, Trial
     return max(found, key=lambda pair: (pair[0], -pair[1].number), default=None)
 
 
-def contributions(study: Study, config: Config) -> dict[str, float]:
-    """Knob -> what it adds to this config, as a share, largest first.
+def contributions(study: Study, config: Config) -> dict[str, Estimate]:
+    """Knob -> how much faster this config is with it than without, largest first.
 
-    Measured, not modelled: the throughput of the config over that of the same config without the
-    knob. Knobs whose removal was not measured are left out.
+    Measured, not modelled. Where the config was taken apart, that says it, in pairs. Else single runs
+    of screening on both sides (n = 1, no interval), as far as they differ by more than their noise: the
+    runs that confirm the config are not mixed with the ones that chose it.
     """
-    mine = _mean_rate(study, config)
-    if mine is None:
-        return {}
-    parts: dict[str, float] = {}
+    if config in (ablated(study), without_idle(study)):
+        return {knob: gain for knob, gain in knob_gains(study).items() if knob in config}
+    ranked = screened(study)
+    mine = ranked.get(config)
+    found: dict[str, Estimate] = {}
     for knob in config:
         # Without its only knob a config is the baseline.
-        without = _mean_rate(study, config.without(knob))
-        if without:
-            parts[knob] = mine / without - 1.0
-    return dict(sorted(parts.items(), key=lambda item: -item[1]))
-
-
-def _mean_rate(study: Study, config: Config) -> float | None:
-    rates = [
-        t.measurement.throughput.value
-        for t in study.of(config)
-        if t.measurement is not None and t.measurement.throughput.value > 0
-    ]
-    return math.exp(sum(map(math.log, rates)) / len(rates)) if rates else None
+        without = ranked.get(config.without(knob))
+        if mine and without and abs(math.log(mine / without)) > _SCREEN_NOISE:
+            found[knob] = Estimate(value=mine / without, low=0.0, high=math.inf, n=1, unit="ratio")
+    return dict(sorted(found.items(), key=lambda item: -item[1].value))
 
 
 def run_name(study: Study, answer: Answer | None) -> str:
     """The study's run: ``2.41x · bf16 bs256 w8 · train_gpt · 41 trials``."""
-    stem, trials = PurePath(study.spec.script).stem, plural(len(study.told()), "trial")
+    stem, trials = study.spec.stem, plural(len(study.told()), "trial")
     state = status(study, answer)
     if state == "failed":
         return f"baseline failed · {stem}"
@@ -338,6 +341,10 @@ def headline(study: Study, answer: Answer | None, *, interval: bool = False) -> 
 def budget_hint(study: Study) -> str:
     """A sentence where the budget was too short for a search of this script, else empty."""
     runs = [t.seconds for t in study.baseline if t.measurement]
+    limit = study.spec.budget.trials
+    if limit is not None and limit < _FEWEST_TRIALS:
+        said = "is" if limit == 1 else "are"
+        return f"{plural(limit, 'trial')} {said} too few to show anything: --trials {_FEWEST_TRIALS} at least"
     if study.stopped != "finished" or study.told(Stage.CONFIRM) or not runs:
         return ""
     run_s = statistics.fmean(runs)
@@ -465,11 +472,13 @@ def _short_note(study: Study, answer: Answer | None) -> str:
 
 
 def gains_text(study: Study, best: Recommendation) -> str:
-    """``precision +58 %, num_workers +6 %``: what was measured with and without; empty where nothing was."""
-    parts = [(k, v) for k, v in contributions(study, best.config).items() if v >= _LEAST_SHARE]
-    if len(best.config) < 2:
+    """``precision +58 % (each taken out, 3 pairs)``: measured with and without; empty where nothing was."""
+    parts = [(k, g) for k, g in contributions(study, best.config).items() if g.value >= 1.0 + _LEAST_SHARE]
+    if len(best.config) < 2 or not parts:
         return ""
-    return ", ".join(f"{knob} +{100 * share:.0f} %" for knob, share in parts[:_TOP_REASONS])
+    how = f"each taken out, {plural(parts[0][1].n, 'pair')}" if parts[0][1].n > 1 else "in single runs"
+    said = ", ".join(f"{knob} +{100 * (gain.value - 1.0):.0f} %" for knob, gain in parts[:_TOP_REASONS])
+    return f"{said} ({how})"
 
 
 def waits_text(study: Study, best: Recommendation) -> str:
@@ -480,6 +489,12 @@ def waits_text(study: Study, best: Recommendation) -> str:
         return ""
     before, after = 100 * sum(own) / len(own), 100 * sum(new) / len(new)
     return f"your script waits for data {before:.0f} % of its time, with this config {after:.0f} %"
+
+
+def space_text(study: Study) -> str:
+    """``cpu, as training runs on the CPU``; empty where the user named the search space."""
+    space = study.spec.space
+    return f"{space.name}, as {space.reason}" if space.reason else ""
 
 
 def _why(study: Study, best: Recommendation) -> str:
@@ -509,7 +524,7 @@ def _knob_table(study: Study, best: Recommendation, safe: Recommendation) -> lis
             f"**{value_text(pick.config[knob])}**" if knob in pick.config else mine for pick in (best, safe)
         ]
         share = (
-            f"{100 * shares[knob]:+.0f} %"
+            f"{100 * (shares[knob].value - 1.0):+.0f} %"
             if knob in shares
             else ("not measured" if knob in best.config else "")
         )
@@ -518,10 +533,10 @@ def _knob_table(study: Study, best: Recommendation, safe: Recommendation) -> lis
 
 
 def _picks(study: Study, answer: Answer) -> list[str]:
-    if not answer.is_better:
-        return []
     lines: list[str] = []
     safe, fastest = answer.safe, answer.fastest
+    if not answer.is_better:
+        return [_fastest_line(study, fastest)] if fastest is not None else []
     if safe.config == answer.best.config:
         lines.append("- **safe** is the same: nothing in it changes the training.")
     elif safe.config.is_baseline:
@@ -532,11 +547,7 @@ def _picks(study: Study, answer: Answer) -> list[str]:
             f"`{apply_command(study, 'safe')}`"
         )
     if fastest is not None:
-        flag = "changes the training" if fastest.effect is Effect.TRAINING else fastest.effect.value
-        lines.append(
-            f"- **fastest**, {ratio_text(fastest.speedup)}, {flag}: {long_config(fastest.config)}. "
-            f"`{apply_command(study, 'fastest')}` {' '.join(map(_plain, fastest.reasons))}".rstrip()
-        )
+        lines.append(_fastest_line(study, fastest))
     lines += [f"- {_plain(reason)}" for reason in answer.best.reasons]
     if answer.best.break_even_steps:
         lines.append(
@@ -544,6 +555,14 @@ def _picks(study: Study, answer: Answer) -> list[str]:
             f"{answer.best.break_even_steps} steps."
         )
     return lines
+
+
+def _fastest_line(study: Study, fastest: Recommendation) -> str:
+    flag = "changes the training" if fastest.effect is Effect.TRAINING else fastest.effect.value
+    return (
+        f"- **fastest**, {ratio_text(fastest.speedup)}, {flag}: {long_config(fastest.config)}. "
+        f"`{apply_command(study, 'fastest')}` {' '.join(map(_plain, fastest.reasons))}".rstrip()
+    )
 
 
 def _memory(answer: Answer) -> str:
@@ -573,7 +592,8 @@ def _method(study: Study, answer: Answer) -> list[str]:
         lines.append(
             f"- The speed-up rests on {plural(answer.best.speedup.n, 'pair')} of runs made after the search, "
             "each next to a run of your script as it is; the runs that chose the configuration are not "
-            "in it. Interval: 95 %."
+            f"in it. Interval: {100 * answer.best.speedup.confidence:.4g} %, allowing for the number of "
+            "finalists and looks."
         )
     elif not confirmed:
         lines.append("- Nothing was confirmed by paired runs, so nothing is claimed.")
@@ -588,6 +608,8 @@ def _method(study: Study, answer: Answer) -> list[str]:
         versions = ", ".join(f"{k} {v}" for k, v in sorted(host.versions.items()))
         lines.append(f"- On {_plain(device)}" + (f"; {_plain(versions)}." if versions else "."))
     lines.append(f"- Effective batch: {study.spec.effective_batch}.")
+    if space := space_text(study):
+        lines.append(f"- Search space: {_plain(space)}.")
     return lines
 
 

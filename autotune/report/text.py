@@ -26,6 +26,7 @@ from autotune.report.summary import (
     ratio_text,
     script_name,
     short_config,
+    space_text,
     speedup_of,
     waits_text,
 )
@@ -278,6 +279,8 @@ def final_screen(
     if answer.identical is not None:
         rows.append(("control", f"your script against itself: {control_text(answer.identical)}"))
     rows += [("note", caveat) for caveat in answer.caveats]
+    if space := space_text(study):
+        rows.append(("space", space))
     rows += _refusal_rows(study, refusals)
     if out and answer.is_better:
         rows.append(("apply", _apply_line(study, out)))
@@ -351,6 +354,8 @@ def _apply_line(study: Study, out: str) -> str:
 
 
 def _no_fastest(study: Study) -> str:
+    if study.spec.space.allowed:
+        return "none: nothing that changes the training was shown to reach the same loss sooner than best"
     if study.spec.effective_batch == "keep":
         return "none: other effective batches were not tried (--effective-batch keep)"
     return "none: no other effective batch was shown to reach the same loss sooner than best"
@@ -358,10 +363,14 @@ def _no_fastest(study: Study) -> str:
 
 def _no_gain_rows(study: Study, answer: Answer) -> list[tuple[str, str]]:
     configs = {t.config for t in study.told() if not t.config.is_baseline}
+    fastest = answer.fastest
+    kept = " and keeps its training" if fastest is not None else ""
     rows = [
-        ("none", f"nothing beats your script: {plural(len(configs), 'other configuration')} tried"),
+        ("none", f"nothing beats your script{kept}: {plural(len(configs), 'other configuration')} tried"),
         ("", answer.sentence),
         ("", budget_hint(study)),
+        ("fastest", _pick_line(fastest, "sooner at the same loss, training changed") if fastest else ""),
+        ("", f"{apply_command(study, 'fastest')}" if fastest else ""),
         ("yours", rate_text(answer.baseline_throughput)),
     ]
     best = best_other(study)

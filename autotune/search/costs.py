@@ -28,8 +28,10 @@ _WARM_COMPILE = 0.2
 _CYCLES = 3
 _PLANNED_CYCLES = 5
 _PLANNED_SHARE = 0.4
+_ABLATION_SHARE = 0.25
 _MARGIN_S = 2.0
 _TRAINING_SAMPLES = 1.5
+_PAIRED = (Stage.CONFIRM, Stage.ABLATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class Costs:
 
     def confirming(self, config: Config) -> float:
         """Expected seconds of a confirmation run, its compile cache warm."""
-        own = [t.seconds for t in self.study.of(config, Stage.CONFIRM) if t.measurement]
+        own = [t.seconds for t in self.study.of(config, Stage.CONFIRM, Stage.ABLATE) if t.measurement]
         if own:
             return statistics.fmean(own)
         seen = [
@@ -91,15 +93,37 @@ class Costs:
         warm_s = max((t.measurement.compile_s for t in self.study.of(config) if t.measurement), default=0.0)
         return (statistics.fmean(seen) if seen else self.plain_s) + longer_s + _WARM_COMPILE * warm_s
 
+    def next_run(self, config: Config) -> float:
+        """Expected seconds of the next run in a cycle, with the cold compile of a config never run."""
+        unseen = all(t.measurement is None for t in self.study.of(config))
+        return self.confirming(config) + (self.cold_compile(config) if unseen else 0.0)
+
     def cycle(self, members: Sequence[Config]) -> float:
         """Expected seconds of one confirmation cycle: the baseline and these."""
-        return self.confirming(Config()) + sum(self.confirming(c) for c in members)
+        return self.confirming(Config()) + sum(self.next_run(c) for c in members)
 
     def reserve(self, members: Sequence[Config]) -> float:
         """What screening may not spend: three cycles at least, more where the budget has room."""
         cycle = self.cycle(members) if members else 2.0 * self.confirming(Config())
-        planned = min(_PLANNED_CYCLES * cycle, _PLANNED_SHARE * self.study.spec.budget.seconds)
-        return max(_CYCLES * cycle, planned) + _MARGIN_S
+        budget_s = self.study.spec.budget.seconds
+        planned = min(_PLANNED_CYCLES * cycle, _PLANNED_SHARE * budget_s)
+        apart_s = self.ablation(members[0], len(members[0])) if members else 0.0
+        # Taking the winner apart is worth a part of a budget, and nothing of one that is too short for it.
+        apart_s = apart_s if apart_s <= _ABLATION_SHARE * budget_s else 0.0
+        return max(_CYCLES * cycle, planned) + apart_s + _MARGIN_S
+
+    def ablation(self, config: Config, variants: int) -> float:
+        """Expected seconds of taking a winner apart and of confirming what is left; 0 for a single change."""
+        if variants < 2:
+            return 0.0
+        cycles = self.ablation_cycles
+        runs = cycles * (1 + variants) * self.confirming(config)
+        return runs + _CYCLES * self.cycle([config, config])
+
+    @property
+    def ablation_cycles(self) -> int:
+        """More where the budget has room: three cycles tell five per cent from nothing, not two."""
+        return _CYCLES if self.study.spec.budget.seconds <= _WINDOWS[1][0] else _CYCLES + 2
 
     def fidelity(self, stage: Stage, config: Config, *, remaining_s: float, reserve_s: float) -> Fidelity:
         """How long a trial of this stage may start up, measure and live."""
@@ -122,7 +146,7 @@ class Costs:
             min_window_s=low,
             max_window_s=high,
             min_steps=_FEWEST_STEPS,
-            target_width=_CONFIRM_WIDTH if stage is Stage.CONFIRM else _EXPLORE_WIDTH,
+            target_width=_CONFIRM_WIDTH if stage in _PAIRED else _EXPLORE_WIDTH,
             setup_s=setup,
             deadline_s=deadline,
             loss_samples=self._loss_samples(config) if stage is Stage.CONFIRM else 0,
@@ -134,7 +158,7 @@ class Costs:
         slow = [t.measurement.step_time_s.value for t in self.study.baseline if t.measurement]
         needed = _FEWEST_STEPS * max(slow, default=0.0)
         high = max(high, min(needed, 0.05 * budget))
-        return low, _CONFIRM_WINDOW * high if stage is Stage.CONFIRM and budget > _WINDOWS[0][0] else high
+        return low, _CONFIRM_WINDOW * high if stage in _PAIRED and budget > _WINDOWS[0][0] else high
 
     def _loss_samples(self, config: Config) -> int:
         """So many that the loss traces of a cycle overlap with those of the baseline's first runs."""

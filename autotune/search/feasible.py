@@ -51,7 +51,8 @@ class Feasible:
             memory=MemoryModel.of(study, space),
             failed={i: len(c) for i, c in failed.items()},
             worked={i: len(c) for i, c in worked.items()},
-            quarantined=frozenset(out | refused),
+            # What did not act by one way may have acted by the next.
+            quarantined=frozenset(out | (refused - worked.keys())),
         )
 
     def allows(self, config: Config) -> bool:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from autotune.core.config import Config
 from autotune.core.effect import Effect
-from autotune.core.pick import Comparison, compare, finalists
+from autotune.core.pick import Comparison, compare, finalists, without_idle
 from autotune.core.trial import Proposal, Stage
+from autotune.search.ablating import next_ablation, under_way
 from autotune.search.costs import Costs
 from autotune.search.feasible import Feasible
 from autotune.search.strategy import Sampler, Strategy
@@ -40,6 +41,7 @@ _ENUMERABLE = 512
 _DRAWS = 64
 _WAITS = 0.1
 _HELPS = 0.01
+_IDLE = 0.02
 _LEAST_HOPE = 0.02
 _LEAST_GAIN = 0.002
 _PATIENCE = 8
@@ -49,6 +51,8 @@ _SAMPLER_EVERY = 3
 _JUMP_EVERY = 3
 _START_SHARE = 0.6
 _CYCLES = 3
+FEWEST_TRIALS = _BASELINES + 1 + 2 * _CYCLES
+"""Two baselines, one other run, three pairs: fewer trials cannot claim anything."""
 _CYCLES_WITH_MORE = 4
 _PLANNED_CYCLES = 6
 _MOST_CYCLES = 12
@@ -96,6 +100,14 @@ class _Search:
     def tame(self, config: Config) -> bool:
         return self.space.effect(config) is not Effect.TRAINING
 
+    def permitted(self, config: Config) -> bool:
+        """Under a kept effective batch only what the user allowed by name may change the training."""
+        if self.study.spec.effective_batch != "keep" or self.tame(config):
+            return True
+        allowed, dimensions = self.study.spec.space.allowed, self.space.dimensions
+        wild = [k for k in config if k in dimensions and dimensions[k].effect is Effect.TRAINING]
+        return all(knob in allowed for knob in wild)
+
     def best_tame(self) -> float:
         return max((y for c, y in self.model.seen.items() if self.tame(c)), default=0.0)
 
@@ -134,7 +146,9 @@ class Staged(Strategy):
 
     def _baseline(self, study: Study, remaining_s: float) -> Proposal | None:
         asked = [t for t in study.trials if t.stage is Stage.BASELINE]
-        if study.open_trials or len(asked) >= _BASELINES or len(asked) < len(study.trials):
+        limit = study.spec.budget.trials
+        wanted = _BASELINES if limit is None or limit >= FEWEST_TRIALS else 1
+        if study.open_trials or len(asked) >= wanted or len(asked) < len(study.trials):
             return None
         if asked and not _measured_baselines(study):
             return None
@@ -158,12 +172,16 @@ class Staged(Strategy):
             return None
         count = sum(1 for t in study.trials if t.stage is Stage.REFINE)
         picked = None
-        if count % _TRAINING_EVERY == _TRAINING_EVERY - 1:
+        if count % _TRAINING_EVERY == _TRAINING_EVERY - 2:
+            picked = _simpler(search)
+        elif count % _TRAINING_EVERY == _TRAINING_EVERY - 1:
             picked = _bold(search)
         elif self._sampler is not None and count % _SAMPLER_EVERY == _SAMPLER_EVERY - 1:
             picked = self._sampled(search)
         # Where nothing is left that keeps the training, what changes it gets its turn at once.
-        return _proposal(search, Stage.REFINE, picked or _likeliest(search) or _bold(search))
+        return _proposal(
+            search, Stage.REFINE, picked or _likeliest(search) or _simpler(search) or _bold(search)
+        )
 
     def _sampled(self, search: _Search) -> _Pick | None:
         if self._sampler is None:
@@ -189,7 +207,7 @@ def _look(study: Study, space: SearchSpace, remaining_s: float) -> _Search | Non
         costs=costs,
         feasible=Feasible.of(study, space),
         model=model,
-        reserve_s=costs.reserve(finalists(study)),
+        reserve_s=costs.reserve(_finalists(study, model)),
         trials=len(study.trials),
     )
 
@@ -203,11 +221,18 @@ def _proposal(search: _Search, stage: Stage, picked: _Pick | None) -> Proposal |
     return Proposal(stage=stage, config=picked.config, fidelity=fidelity, reason=picked.reason)
 
 
+def _most_members(limit: int) -> int:
+    """Finalists for which a number of trials has room beside baselines and one other run; at least one."""
+    return max(1, (limit - _BASELINES - 1) // _CYCLES - 1)
+
+
 def _trials_spent(search: _Search) -> bool:
     limit = search.study.spec.budget.trials
     if limit is None:
         return False
-    kept = _CYCLES * (1 + max(1, len(finalists(search.study))))
+    # As many finalists as three cycles leave room for; one and the script are the least.
+    members = min(len(_finalists(search.study, search.model)), _most_members(limit))
+    kept = _CYCLES * (1 + max(1, members))
     return search.trials >= max(_BASELINES + 1, limit - kept) or search.trials >= limit
 
 
@@ -243,7 +268,11 @@ def _start_list(search: _Search) -> Iterable[tuple[Config, str]]:
 
     starts = sorted(search.space.starts, key=late)
     yield from ((c, "A start that is worth trying first.") for c in starts if not late(c))
-    dimensions = sorted(search.space.free(), key=lambda d: (d.knob in LOADER_KNOBS) is not waits)
+    # Nobody knows what a knob of the user's own acts on.
+    own = {spec.name for spec in search.study.spec.space.declared}
+    dimensions = sorted(
+        search.space.free(), key=lambda d: d.knob not in own and (d.knob in LOADER_KNOBS) is not waits
+    )
     columns = [_promising(d) for d in dimensions]
     for turn in range(max((len(c) for c in columns), default=0)):
         for dimension, values in zip(dimensions, columns, strict=True):
@@ -325,13 +354,40 @@ def _likeliest(search: _Search) -> _Pick | None:
     )
 
 
+def _simpler(search: _Search) -> _Pick | None:
+    """The best so far without what the model says brings nothing: where it is as fast, it takes its place."""
+    model = search.model
+    best = max((c for c in model.seen if search.tame(c)), key=lambda c: (model.predict(c)[0], c.canonical()))
+    config = _trimmed(search.space, model, best)
+    if config == best or not config or not _may_try(search, config):
+        return None
+    out = ", ".join(k for k in search.space.resolved_free(best) if k not in config)
+    return _Pick(config, f"The best so far without what seems to bring nothing: {out}.")
+
+
+def _trimmed(space: SearchSpace, model: ThroughputModel, config: Config) -> Config:
+    """The config without changes that together bring less than a tie by the model; it may be new."""
+    whole = model.predict(config)[0]
+    while len(config) > 1:
+        wanted = space.resolved_free(config)
+        parts = [space.complete({k: v for k, v in wanted.items() if k != knob}) for knob in wanted]
+        smaller = [c for c in parts if isinstance(c, Config) and c and len(c) < len(config)]
+        if not smaller:
+            break
+        best = max(smaller, key=lambda c: (model.predict(c)[0], c.canonical()))
+        if whole - model.predict(best)[0] >= _IDLE:
+            break
+        config = best
+    return config
+
+
 def _bold(search: _Search) -> _Pick | None:
     """A config that changes the training, while that has had less than its share of the time."""
     told = search.study.told(Stage.START, Stage.REFINE)
     spent = sum(t.seconds for t in told if not search.tame(t.config))
     whole = sum(t.seconds for t in told) + max(0.0, search.spare_s)
-    pool = [c for c in _pool(search) if not search.tame(c)]
-    if search.study.spec.effective_batch == "keep" or not pool:
+    pool = [c for c in _pool(search) if not search.tame(c) and search.permitted(c)]
+    if not pool:
         return None
     scored = [
         s
@@ -360,9 +416,7 @@ def _scored(search: _Search, pool: Iterable[Config], incumbent: float) -> list[t
 
 
 def _may_try(search: _Search, config: Config) -> bool:
-    if not search.tame(config) and search.study.spec.effective_batch == "keep":
-        return False
-    return search.feasible.allows(config) and search.affordable(config)
+    return search.permitted(config) and search.feasible.allows(config) and search.affordable(config)
 
 
 def _pool(search: _Search) -> list[Config]:
@@ -433,13 +487,17 @@ def _confirm(study: Study, remaining_s: float) -> Proposal | None:
         if following is not None:
             return _cycle_proposal(costs, group, following, active, remaining_s)
     now = _compared(study)
+    if under_way(study, costs) or group >= _CYCLES:
+        # A winner is taken apart as soon as it is one; what is left then shares the cycles that follow.
+        apart = next_ablation(study, costs, remaining_s)
+        if apart is not None:
+            return apart
     active = _active(now, _members(study, now, study, costs, remaining_s), group)
-    if not active or group >= _MOST_CYCLES:
-        return None
-    following = _first_of_cycle(group + 1, active, costs, remaining_s)
-    if following is None:
-        return None
-    return _cycle_proposal(costs, group + 1, following, active, remaining_s)
+    if active and group < _MOST_CYCLES:
+        following = _first_of_cycle(group + 1, active, costs, remaining_s)
+        if following is not None:
+            return _cycle_proposal(costs, group + 1, following, active, remaining_s)
+    return None
 
 
 def _before(study: Study, group: int) -> Study:
@@ -454,18 +512,42 @@ def _last_cycle(study: Study) -> tuple[int, list[Config]]:
     return group, [t.config for t in trials if t.group == group]
 
 
+def _finalists(
+    study: Study, model: ThroughputModel | None = None, *, out: frozenset[Config] = frozenset()
+) -> tuple[Config, ...]:
+    """Finalists by what the model makes of the screening runs, without what brings nothing by it."""
+    space = study.space
+    if model is None and space is not None:
+        model = ThroughputModel.of(study, space)
+    if model is None or space is None:
+        return finalists(study, out=out)
+    rates = {c: model.base * math.exp(model.predict(c)[0]) for c in model.seen}
+    chosen: list[Config] = []
+    for config in finalists(study, out=out, rates={**rates, _BASE: model.base}):
+        part = _trimmed(space, model, config)
+        lost = part in out or any(t.failure and t.failure.kind.teaches for t in study.of(part))
+        keeps = space.effect(part) is space.effect(config)
+        wanted = config if lost or not keeps else part
+        if wanted not in chosen:
+            chosen.append(wanted)
+    return tuple(chosen)
+
+
 def _members(
     before: Study, past: Sequence[Comparison], study: Study, costs: Costs, remaining_s: float
 ) -> tuple[Config, ...]:
     """Finalists by the cycles before, best first; at first as many as four cycles can be paid for."""
     began = {t.config for t in before.trials if t.stage is Stage.CONFIRM}
     out = _ruled_out(past)
-    chosen = finalists(before, out=frozenset(out))
+    chosen = _finalists(before, out=frozenset(out))
     if began:
         replaced = bool(out) or _failed(before)
-        return tuple(c for c in chosen if c in began or replaced)
+        kept = tuple(c for c in chosen if c in began or replaced)
+        left = without_idle(before)
+        return kept if left is None or left in out or left in kept else (*kept, left)
     whole = remaining_s + sum(t.seconds for t in study.trials if t.stage is Stage.CONFIRM)
-    kept = tuple(chosen)
+    limit = study.spec.budget.trials
+    kept = tuple(chosen if limit is None else chosen[: _most_members(limit)])
     while len(kept) > 1 and _CYCLES_WITH_MORE * costs.cycle(kept) > whole:
         kept = kept[:-1]
     return kept
@@ -496,6 +578,9 @@ def _active(past: Sequence[Comparison], members: Sequence[Config], cycles: int) 
     open_ones = [c for c in members if c not in compared or not _settled(compared[c], cycles)]
     if cycles >= _PLANNED_CYCLES:
         open_ones = [c for c in open_ones if c == members[0] or len(_logs(compared, c)) < _PLANNED_CYCLES]
+    if any(c not in compared for c in open_ones):
+        # Who comes late is compared with the first as well, in the same cycles.
+        return tuple(c for c in members if c == members[0] or c in open_ones)
     return tuple(open_ones)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from autotune.core.auto import settled
 from autotune.core.facts import Facts, RunFacts
 from autotune.core.measurement import Measurement
 from autotune.core.space import SearchSpace
@@ -69,20 +70,19 @@ class _State:
             message = "the journal holds no `opened` event"
             raise JournalDamaged(message, hint="The search ended before it began; start it again.")
         facts = None if self.facts is None else replace(self.facts, run=self.run)
-        space: SearchSpace | None = None
-        refusals: Mapping[str, str] = {}
-        if build is not None and facts is not None and facts.run is not None:
-            space, refusals = build(self.spec, facts)
-        return Study(
+        study = Study(
             spec=self.spec,
             facts=facts,
             trials=tuple(self.trials[number] for number in sorted(self.trials)),
-            space=space,
-            refusals=refusals,
             elapsed_s=self.elapsed_s,
             stopped=self.stopped,
             created=self.created,
         )
+        study = replace(study, spec=settled(study))
+        if build is None or facts is None or facts.run is None:
+            return study
+        space, refusals = build(study.spec, facts)
+        return replace(study, space=space, refusals=refusals)
 
     def attempt(self, data: Mapping[str, Any]) -> Trial | None:
         """The trial this event is about, where it may still change through it."""

@@ -558,6 +558,38 @@ class _Lock:
         return done.returncode == 3
 
 
+@contextlib.contextmanager
+def locked(directory: Path) -> Generator[None, None, None]:
+    """Nobody else writes to this study meanwhile, as while a journal is open for writing.
+
+    Raises:
+        StudyLocked: Somebody does.
+        StoreError: The directory cannot be locked.
+    """
+    lock = _Lock(directory / LOCK_FILE, prove=is_network_filesystem(directory))
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def is_locked(directory: Path) -> bool:
+    """Whether somebody writes to this study now; changes nothing and waits for nothing."""
+    try:
+        fd = os.open(directory / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 _NO_LOCKS = "Set AUTOTUNE_HOME to a directory on a local disk."
 
 

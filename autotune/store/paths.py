@@ -31,6 +31,11 @@ def home() -> Path:
     return base / "autotune"
 
 
+def is_study_id(text: str) -> bool:
+    """Whether a name has the form of our ids."""
+    return _ULID.fullmatch(text) is not None
+
+
 def study_dir(study_id: str) -> Path:
     """The directory of a study; not created here.
 

@@ -19,6 +19,8 @@ from autotune.core.change import Change, Flag
 from autotune.core.config import Config, Value
 from autotune.core.effect import Effect
 from autotune.core.facts import (
+    AttentionFacts,
+    BlockFacts,
     DeviceFacts,
     Facts,
     HostFacts,
@@ -30,18 +32,30 @@ from autotune.core.facts import (
     ScriptFlag,
 )
 from autotune.core.wire import dumps, loads
+from autotune.testing.fake_model import FakeModelSeams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from autotune.knobs.base import (
         AccumulationSeam,
+        AttentionSeam,
+        BudgetSeam,
+        CheckpointingSeam,
+        CollectorSeam,
         CompileSeam,
+        CopiesSeam,
+        Float8Seam,
+        GradientsSeam,
         Knob,
         LayoutSeam,
         LoaderSeam,
         OptimizerSeam,
         PrecisionSeam,
+        ProcessSeam,
+        RegionSeam,
+        ShapesSeam,
+        WeightsSeam,
     )
 
 CPU_HOST = HostFacts(
@@ -120,6 +134,30 @@ def example_facts() -> Sequence[Facts]:
     workers = replace(LOADER, num_workers=4, prefetch_factor=2, random=True, fetch_cpu_frac=0.05)
     with_workers = replace(CPU_RUN, loader=workers, values={**CPU_RUN.values, "num_workers": 4})
     normed = replace(CPU_RUN, model=ModelFacts(name="Net", batch_norm=True, dropout=True, has_4d=True))
+    stocked = replace(
+        CPU_HOST,
+        allocators={"jemalloc": "/usr/lib/libjemalloc.so.2", "tcmalloc": "/usr/lib/libtcmalloc.so.4"},
+        libc="glibc 2.36",
+        huge_pages="madvise",
+    )
+    sent = replace(workers, mp_context="fork", unsendable="", own_code=True)
+    settled = {
+        "malloc": "jemalloc",
+        "wait_policy": "PASSIVE",
+        "gc_control": "own",
+        "mp_context": "spawn",
+        "in_order": False,
+        "allocator": "expandable_segments",
+        "non_blocking": True,
+        "pin_memory": True,
+    }
+    runs = replace(SCRIPT, import_runs=True)
+    watched = BlockFacts(name="Layer", count=6, alike=True, watched=True)
+    model = ModelFacts(name="Net", blocks=replace(watched, checkpointed=True))
+    attention = AttentionFacts(calls=24, kernel="flash", dtype="float32")
+    transformer = replace(CPU_RUN, model=model, attention=attention, zeroes_gradients=True)
+    on_gpu = replace(GPU_RUN, attention=replace(attention, kernel="efficient", dropout=True))
+    in_model = {"attention_backend": "math", "compile_mode": "default", "memory_budget": 0.9}
     owned = replace(CPU_RUN, owners=("accelerate",), own_autocast=True, own_compile=True, own_scaler=True)
     return (
         facts(),
@@ -136,6 +174,20 @@ def example_facts() -> Sequence[Facts]:
         facts(host=replace(CPU_HOST, cpu_flags=(), cxx="", cpus=1, physical_cores=1)),
         facts(run=replace(CPU_RUN, loader=None)),
         facts(run=replace(CPU_RUN, zero_grad_seen=False)),
+        facts(host=stocked),
+        facts(host=stocked, run=replace(CPU_RUN, openmp="intel", threads=1)),
+        facts(host=stocked, run=replace(with_workers, loader=sent)),
+        facts(run=replace(with_workers, loader=replace(sent, unsendable="It holds a lock."))),
+        facts(host=stocked, run=replace(with_workers, values={**with_workers.values, **settled})),
+        facts(host=GPU_HOST, run=replace(GPU_RUN, loader=sent, values={**with_workers.values, **settled})),
+        facts(host=GPU_HOST, run=replace(GPU_RUN, versions={"torch": "2.9.1+cu128"})),
+        facts(host=GPU_HOST, run=replace(GPU_RUN, versions={"torch": "2.13.0+cu130"})),
+        facts(script=runs),
+        facts(script=runs, run=None),
+        facts(run=transformer),
+        facts(host=GPU_HOST, run=on_gpu),
+        facts(run=replace(transformer, model=replace(model, blocks=watched), input_shapes_vary=True)),
+        facts(run=replace(transformer, gradients_pause=True, values={**CPU_RUN.values, **in_model})),
     )
 
 
@@ -281,6 +333,19 @@ class FakePatches:
         self.layout: LayoutSeam = layout
         self.optimizer: OptimizerSeam = optimizer
         self.accumulation: AccumulationSeam = count
+        self.process: ProcessSeam = FakeProcess()
+        self._collector, self._copies = _Collector(self, "auto"), _Copies(self)
+        self.collector: CollectorSeam = self._collector
+        self.copies: CopiesSeam = self._copies
+        self._model = model = FakeModelSeams(self.assign)
+        self.attention: AttentionSeam = model.attention
+        self.checkpointing: CheckpointingSeam = model.checkpointing
+        self.budget: BudgetSeam = model.budget
+        self.shapes: ShapesSeam = model.shapes
+        self.region: RegionSeam = model.region
+        self.gradients: GradientsSeam = model.gradients
+        self.weights: WeightsSeam = model.weights
+        self.float8: Float8Seam = model.float8
 
     def _set_threads(self, count: int) -> None:
         self.threads = count
@@ -307,7 +372,8 @@ class FakePatches:
     def state(self) -> tuple[object, ...]:
         """All that a knob could have changed."""
         seams = tuple(seam.value for seam in self._seams)
-        return (self.threads, self.matmul, self.cudnn.benchmark, dict(self._keywords), *seams)
+        kept = (self._collector.value, self._copies.value, *self._model.state())
+        return (self.threads, self.matmul, self.cudnn.benchmark, dict(self._keywords), *kept, *seams)
 
 
 class _Loader:
@@ -350,6 +416,51 @@ class _Compile(_Word):
         self.patches.assign(self, "value", mode)
 
 
+class _Collector(_Word):
+    def set(self, mode: str) -> None:
+        self.patches.assign(self, "value", mode)
+
+
+class _Copies:
+    def __init__(self, patches: FakePatches) -> None:
+        self.patches = patches
+        self.value: bool | None = None
+
+    def non_blocking(self, on: bool) -> None:
+        self.patches.assign(self, "value", on)
+
+    def observed(self) -> bool | None:
+        return self.value
+
+
+class FakeProcess:
+    """A process made up of what a test says; by default one of glibc and GNU's OpenMP."""
+
+    def __init__(self, **known: Any) -> None:
+        """Take `malloc`, `openmp`, `huge_pages`, `blocktime_ms` and `variables`."""
+        self._known = known
+
+    def variable(self, name: str) -> str:
+        """From `variables`."""
+        return self._known.get("variables", {}).get(name, "")
+
+    def malloc(self) -> str:
+        """``glibc`` unless said otherwise."""
+        return self._known.get("malloc", "glibc")
+
+    def huge_pages(self) -> bool:
+        """Off unless said otherwise."""
+        return self._known.get("huge_pages", False)
+
+    def openmp(self) -> str:
+        """``gnu`` unless said otherwise."""
+        return self._known.get("openmp", "gnu")
+
+    def blocktime_ms(self) -> int | None:
+        """None unless said otherwise."""
+        return self._known.get("blocktime_ms")
+
+
 class _Switch:
     def __init__(self, patches: FakePatches) -> None:
         self.patches = patches
@@ -377,4 +488,4 @@ class _Count:
         return self.value
 
 
-__all__ = ["FakePatches", "KnobContract", "example_facts", "facts"]
+__all__ = ["FakePatches", "FakeProcess", "KnobContract", "example_facts", "facts"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import faulthandler
 import importlib
+import importlib.util
 import io
 import os
 import signal
@@ -24,6 +25,7 @@ from autotune.protocol.events import Hello
 from autotune.protocol.plan import PLAN_VARIABLE, Plan
 from autotune.trial.channel import Channel
 from autotune.trial.install import Session
+from autotune.trial.kinds import kind_of
 
 _TAIL_LINES = 40
 _MESSAGE_CHARS = 500
@@ -65,22 +67,55 @@ def main() -> None:
 
 
 def run_script(plan: Plan) -> None:
-    """Run the script as ``__main__``, as ``python script.py`` would."""
-    sys.argv = [plan.script, *plan.argv]
-    folder = os.path.dirname(os.path.abspath(plan.script))
-    if getattr(sys.flags, "safe_path", False):
-        pass
-    elif sys.path:
-        sys.path[0] = folder
+    """Run the script as ``__main__``, as ``python script.py`` or ``python -m module`` would."""
+    if plan.module:
+        _first_on_path(os.getcwd())
+        sys.argv = ["-m", *plan.argv]
+        code, names = _module(plan.module)
+        sys.argv[0] = names["__file__"]
     else:
-        sys.path.append(folder)
-    with io.open_code(plan.script) as file:
-        code = compile(file.read(), plan.script, "exec")
+        _first_on_path(os.path.dirname(os.path.realpath(plan.script)))
+        sys.argv = [plan.script, *plan.argv]
+        with io.open_code(plan.script) as file:
+            code = compile(file.read(), plan.script, "exec")
+        names = {"__file__": plan.script, "__cached__": None}
     module = types.ModuleType("__main__")
-    module.__dict__.update({"__file__": plan.script, "__builtins__": builtins, "__cached__": None})
+    module.__dict__.update({**names, "__builtins__": builtins})
     # It stays the main module until the process ends: exit handlers and pickles look for it.
     sys.modules["__main__"] = module
     exec(code, module.__dict__)  # noqa: S102 - the user's script, as python itself would run it
+
+
+def _first_on_path(folder: str) -> None:
+    """`sys.path` begins as in a bare run: with this folder, or with none under ``-P`` and ``-I``."""
+    safe = bool(getattr(sys.flags, "safe_path", False) or sys.flags.isolated)
+    if sys.path and (not safe or sys.path[0] == sys.argv[0]):
+        # What stands there is where we were started from.
+        del sys.path[0]
+    if not safe:
+        sys.path.insert(0, folder)
+
+
+def _module(name: str) -> tuple[types.CodeType, dict[str, Any]]:
+    """Code of a module and the names it is run with; packages above it are imported, as python does."""
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+        code: Any = None if spec is None else spec.loader.get_code(spec.name)  # type: ignore[union-attr]
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        spec = code = None
+    if spec is None or code is None:
+        sys.exit(f"{sys.executable}: No module named {name}")
+    return code, {
+        "__file__": spec.origin,
+        "__cached__": spec.cached,
+        "__loader__": spec.loader,
+        "__package__": spec.parent,
+        "__spec__": spec,
+    }
 
 
 def _run_freely(plan: Plan, session: Session) -> None:
@@ -93,6 +128,8 @@ def _run_freely(plan: Plan, session: Session) -> None:
     except BaseException as error:
         _show(error)
         raise SystemExit(130 if isinstance(error, KeyboardInterrupt) else 1) from None
+    finally:
+        session.ended()
     why = session.recorder.unapplied() if session.state.active else None
     if why is not None:
         sys.stderr.write(f"autotune: {why}\n")
@@ -118,18 +155,6 @@ def _run_measured(plan: Plan, session: Session) -> NoReturn:
     else:
         recorder.script_ended(0, "script_end")
     raise AssertionError("the process has ended before this line")
-
-
-def kind_of(error: BaseException) -> str:
-    """Label of the failure kind of an exception that ended the script."""
-    name, text = type(error).__name__, str(error)
-    if name == "OutOfMemoryError" or "CUDA out of memory" in text:
-        return "oom_cuda"
-    if isinstance(error, MemoryError) or "DefaultCPUAllocator" in text or "Cannot allocate memory" in text:
-        return "oom_host"
-    if "CUDA error" in text or "cuDNN error" in text or "CUBLAS_STATUS" in text or name == "AcceleratorError":
-        return "cuda_fatal"
-    return "crash_exit"
 
 
 def _exit_code(ending: SystemExit) -> int:

@@ -7,7 +7,13 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from autotune.knobs.compile_mode import CUDA_GRAPHS
 from autotune.protocol.events import Compiling
+from autotune.trial.blocks import Blocks
+from autotune.trial.graphs import Graphs
+from autotune.trial.recordings import Recordings
+from autotune.trial.regions import Regions
+from autotune.trial.shapes import Shapes
 from autotune.trial.state import COMPILE
 
 if TYPE_CHECKING:
@@ -23,6 +29,12 @@ class Compile:
     """Implements `CompileSeam`."""
 
     def __init__(self, state: State, undo: Undo, hooks: AfterImport, channel: Channel | None) -> None:
+        self.recordings = Recordings()
+        self.graphs = Graphs(state, undo, hooks)
+        self.shapes = Shapes(state, self.graphs)
+        self.blocks = Blocks(state)
+        self.regions = Regions(state, undo, self.blocks)
+        self.regions.compiled = self._is_compiled
         self._state = state
         self._undo = undo
         self._hooks = hooks
@@ -51,7 +63,10 @@ class Compile:
         if mode in (None, "off"):
             return "off"
         if self._compiled_frames():
-            return mode
+            missing = self.recordings.missing() if mode in CUDA_GRAPHS else None
+            if missing is not None:
+                self._state.refusals["compile_mode"] = missing
+            return mode if missing is None else None
         self._state.refusals.setdefault(
             "compile_mode", "Nothing of the model was compiled: it still runs eagerly."
         )
@@ -70,6 +85,11 @@ class Compile:
         return not self.own and self._mode not in (None, "off")
 
     @property
+    def replays(self) -> bool:
+        """A mode of ours returns what lies in the memory of CUDA graphs."""
+        return self._mode in CUDA_GRAPHS and (self.own or self.roots > 0)
+
+    @property
     def active(self) -> bool:
         """Something is or will be compiled in this process."""
         return self.own or self._mode not in (None, "off")
@@ -84,19 +104,28 @@ class Compile:
         if self.own or self._mode in (None, "off"):
             return None
         self.roots += 1
+        return None if self.regions.take(root, self._compiled) else self._compiled(root)
+
+    def _compiled(self, module: Any) -> Callable[..., Any]:
         self._inside = True
         try:
-            call = root._call_impl
-            if type(root).__module__.startswith("torch.nn"):
+            call = module._call_impl
+            if type(module).__module__.startswith("torch.nn"):
                 # Dynamo leaves the frames of torch's own modules eager; a frame of ours is traced.
-                call = _through(root)
-            return self._real(call, mode=self._mode)
+                call = _through(module)
+            return self._real(call, mode=self._mode, **self.shapes.keywords())
         finally:
             self._inside = False
+
+    def _is_compiled(self) -> bool:
+        return self.called and (self.own or self.roots > 0) and self._compiled_frames()
 
     def install(self, torch: Any) -> None:
         """Wrap `torch.compile`, and wait for dynamo."""
         self._real = original = torch.compile
+        self.recordings.install(torch)
+        self.blocks.install(torch)
+        self.graphs.install(torch)
         state = self._state
 
         @functools.wraps(original)
@@ -113,6 +142,7 @@ class Compile:
             if self._mode is not None:
                 kwargs["mode"] = self._mode
                 kwargs.pop("options", None)
+            kwargs.update(self.shapes.keywords())
             self._inside = model is not None
             try:
                 return original(model, *args, **kwargs)
@@ -142,17 +172,18 @@ class Compile:
         if ours and hasattr(config, "fail_on_recompile_limit_hit"):
             config.fail_on_recompile_limit_hit = True
 
-    def _began(self, _args: object) -> None:
+    def _began(self, *told: object) -> None:
         state = self._state
         if not state.active:
             return
+        self.recordings.note(told)
         now = time.perf_counter_ns()
         state.compile_begun_ns = now
         state.mark |= COMPILE
         if self._channel is not None:
             self._channel.send(Compiling(t_ns=now, began=True))
 
-    def _ended(self, _args: object) -> None:
+    def _ended(self, *_told: object) -> None:
         state = self._state
         if not state.active or not state.compile_begun_ns:
             return

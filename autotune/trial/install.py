@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import platform
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,9 @@ from autotune.core import wire
 from autotune.core.change import Keyword, Patch
 from autotune.core.facts import RunFacts
 from autotune.knobs.registry import builtin
+from autotune.trial.collector import Collector
 from autotune.trial.compiling import Compile
+from autotune.trial.copies import Copies
 from autotune.trial.faults import Faults
 from autotune.trial.imports import AfterImport
 from autotune.trial.keywords import Keywords
@@ -23,9 +27,11 @@ from autotune.trial.losses import Losses
 from autotune.trial.memory import Memory
 from autotune.trial.optimizer import Optimizer
 from autotune.trial.patches import Patches
+from autotune.trial.process import Process
 from autotune.trial.readings import Readings
 from autotune.trial.recorder import Recorder
 from autotune.trial.root import Root
+from autotune.trial.seams import ModelSeams
 from autotune.trial.seeds import Seeds
 from autotune.trial.state import State
 from autotune.trial.steps import Boundary
@@ -33,6 +39,7 @@ from autotune.trial.undo import Undo
 
 if TYPE_CHECKING:
     from autotune.core.config import Value
+    from autotune.core.facts import DeviceFacts
     from autotune.core.measurement import Reading
     from autotune.protocol.plan import Plan
     from autotune.trial.channel import Channel
@@ -49,6 +56,17 @@ _VERSIONED = (
     "transformers",
     "timm",
 )
+_INSTALLED = ("torchao",)
+"""Packages that a knob imports itself, so that being installed is what counts."""
+
+
+@functools.cache
+def _installed() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in _INSTALLED:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 class Session:
@@ -68,6 +86,8 @@ class Session:
         self.undo = Undo()
         self.knobs = builtin()
         self.memory = Memory()
+        self.process = Process()
+        self.collector = Collector(self.state, self.undo)
         self.readings = Readings(plan.changes, self.knobs, self.state)
         self.keywords = Keywords(self.state, self.undo, self.readings)
         self.patches: Patches | None = None
@@ -76,6 +96,7 @@ class Session:
         self._optimizer: Optimizer | None = None
         self._compile: Compile | None = None
         self._losses: Losses | None = None
+        self._model: ModelSeams | None = None
         self._roots_at = (0, 0)
         self._reopened_at = 0
         self.recorder = Recorder(
@@ -115,6 +136,13 @@ class Session:
                 self.keywords.carry_out(change, spelling, self.hooks)
         sdk.attach(self)
 
+    def _devices(self) -> tuple[DeviceFacts, ...]:
+        try:
+            return self.memory.facts()
+        except Exception as error:
+            self.faults.note("devices", error)
+            return ()
+
     def _guarded(self, seam: str, action: Any) -> None:
         try:
             action()
@@ -138,11 +166,19 @@ class Session:
         root.install(torch)
         losses.install(torch, undo.assign)
         optimizer.install(torch)
+        model = ModelSeams(state, undo, self.hooks, root, compiling, self.boundary, optimizer.accumulation)
+        model.install(torch)
         self.memory.attach(torch)
+        state.capturing = lambda: self.memory.capturing
+        self.process.torch_imported()
+        copies = Copies(state, undo, torch)
+        loader.on_pinned = copies.fetched
+        # In the baseline alone: the answer is a fact of the script, and finding out takes a moment.
+        loader.tries_sending = self.plan.measure and not self.plan.changes
         if self.channel is not None:
             self._wrap_save(torch)
         self._loader, self._root, self._optimizer = loader, root, optimizer
-        self._compile, self._losses = compiling, losses
+        self._compile, self._losses, self._model = compiling, losses, model
         self.boundary.loader, self.boundary.optimizer = loader, optimizer
         self.recorder.loader = loader
         self.recorder.skipped_steps = optimizer.skipped
@@ -150,7 +186,9 @@ class Session:
         if self.channel is None:
             optimizer.on_constructed = self._optimizer_built
         self.recorder.graph_breaks = compiling.graph_breaks
-        self.patches = self.readings.patches = Patches(torch, undo, loader, root, compiling, optimizer)
+        self.patches = self.readings.patches = Patches(
+            torch, undo, loader, root, compiling, optimizer, self.process, self.collector, copies, model
+        )
         for change in self.plan.changes:
             spelling = change.spelling
             if isinstance(spelling, Patch) or (
@@ -183,6 +221,10 @@ class Session:
         except Exception as error:
             self.state.refusals[name] = f"{type(error).__name__}: {error}"
             self.faults.note(f"patch:{name}", error)
+
+    def ended(self) -> None:
+        """Under `apply`, once the script has ended: its exit handlers find the interpreter as it was."""
+        self._guarded("collector", self.collector.release)
 
     # sdk
 
@@ -253,13 +295,14 @@ class Session:
             version = getattr(sys.modules.get(name), "__version__", None)
             if version is not None:
                 versions[name] = str(version)
+        versions.update(_installed())
         loader, root, optimizer = self._loader, self._root, self._optimizer
-        compiling, losses = self._compile, self._losses
+        compiling, losses, model = self._compile, self._losses, self._model
         if torch is None or loader is None or root is None or optimizer is None:
             return RunFacts(
                 versions=versions, values=self.readings.values(), owners=tuple(self.keywords.owners)
             )
-        if compiling is None or losses is None:
+        if compiling is None or losses is None or model is None:
             return RunFacts(
                 versions=versions, values=self.readings.values(), owners=tuple(self.keywords.owners)
             )
@@ -296,9 +339,14 @@ class Session:
             own_compile=compiling.own,
             owners=tuple(self.keywords.owners),
             threads=int(torch.get_num_threads()),
+            openmp=self.process.openmp(),
             scheduler_per_step=optimizer.scheduler_per_step,
             input_shapes_vary=root.shapes_vary(),
             explicit_backward_gradient=optimizer.explicit_gradient,
+            devices=self._devices(),
+            attention=model.attention.facts(),
+            zeroes_gradients=model.gradients.zeroes,
+            gradients_pause=model.gradients.pause,
             values=values,
             versions=versions,
         )

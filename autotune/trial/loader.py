@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import io
+import multiprocessing
 import random
 import sys
 import time
@@ -16,9 +17,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.facts import LoaderFacts
+from autotune.trial.sending import Sent, try_sending
 from autotune.trial.state import LOADER, caller
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autotune.core.config import Value
     from autotune.trial.state import State
     from autotune.trial.undo import Undo
@@ -68,6 +72,10 @@ class Record:
         self.fetch_cpu_ns = 0
         self.in_process = 0
         self.random = False
+        self.method = ""
+        """How the workers of its last iterator were started."""
+        self.in_order: bool | None = None
+        self.sent: Sent | None = None
 
     @property
     def in_use(self) -> bool:
@@ -101,6 +109,10 @@ class Loader:
         self.train: Record | None = None
         self.built_any = False
         self.input_batch: int | None = None
+        self.tries_sending = False
+        """Find out whether the dataset could be sent to workers that are not forked."""
+        self.on_pinned: Callable[[Any], None] = _nothing
+        """Told of every batch of a loader that pins, while gradients are on."""
         self._grad_enabled: Any = None
         self._torch: Any = None
 
@@ -120,6 +132,10 @@ class Loader:
             return own if own is not None and record.recent else max(record.recent, default=None)
         if keyword == "num_workers":
             return self._workers(record)
+        if keyword == "multiprocessing_context":
+            return record.method or None
+        if keyword == "in_order":
+            return record.in_order
         loader = record.loader()
         if loader is None:
             return None
@@ -331,6 +347,8 @@ class Loader:
             if record is not None and state.active:
                 this._autotune_record = record
                 record.iterator = weakref.ref(this)
+                record.method = _start_method(this)
+                record.in_order = getattr(this, "_in_order", None)
                 if record.confirmed:
                     state.mark |= LOADER
 
@@ -340,7 +358,10 @@ class Loader:
             original_reset(this, *args, **kwargs)
             record = getattr(this, "_autotune_record", None)
             if record is not None and state.active:
-                self._workers(record)  # a short epoch is over before anybody asks
+                # A short epoch is over before anybody asks.
+                self._workers(record)
+                record.method = _start_method(this)
+                record.in_order = getattr(this, "_in_order", None)
             if record is not None and record.confirmed:
                 state.mark |= LOADER
 
@@ -363,10 +384,15 @@ class Loader:
                 state.evaluates(begin)
             elif record.confirmed:
                 state.trains(begin)
+            device = state.device_clock if self._grad_enabled() else None
+            if device is not None:
+                device.fetch_begins()
             try:
                 batch = original_next(this)
             finally:
                 spent = clock() - begin
+                if device is not None:
+                    device.fetch_ends()
                 if self._grad_enabled():
                     record.wait_ns += spent
             try:
@@ -402,6 +428,8 @@ class Loader:
             return
         if not record.confirmed:
             self._state.beat()
+        if getattr(record.loader(), "pin_memory", False):
+            self.on_pinned(batch)
         recent = record.recent
         recent.append(samples)
         if len(recent) > _RECENT:
@@ -418,7 +446,8 @@ class Loader:
         state: Any = None if numpy is None else numpy.get_state()
         # Generators other than the Mersenne twister tell their state as a dict.
         drawn = repr(state) if isinstance(state, dict) else state and (int(state[2]), int(state[1][0]))
-        return random.getstate(), bytes(self._torch.get_rng_state().numpy().tobytes()), drawn
+        # Not by way of NumPy, which PyTorch works without.
+        return random.getstate(), self._torch.get_rng_state().tolist(), drawn
 
     # Facts
 
@@ -458,11 +487,42 @@ class Loader:
             cuda_tensors=_holds_cuda(dataset, torch),
             random=record.random or (not in_process and _looks_random(dataset, source)),
             shared_handle=record.shared_handle,
+            mp_context=record.method or _wanted_method(loader),
+            unsendable=self._sent(record, loader).refusal,
+            own_code=self._sent(record, loader).own_code,
         )
+
+    def _sent(self, record: Record, loader: Any) -> Sent:
+        if record.sent is None:
+            what = (
+                getattr(loader, "dataset", None),
+                getattr(loader, "collate_fn", None),
+                getattr(loader, "worker_init_fn", None),
+            )
+            record.sent = try_sending(what, self._torch) if self.tries_sending else Sent()
+        return record.sent
 
     def _site(self, record: Record) -> str:
         twins = [r for r in self.records if r.site == record.site and r.chain != record.chain]
         return record.chain if any(not r.confirmed for r in twins) else record.site
+
+
+def _nothing(_batch: Any) -> None:
+    return
+
+
+def _start_method(iterator: Any) -> str:
+    """How an iterator's workers came into being; empty without workers."""
+    workers = getattr(iterator, "_workers", None)
+    popen = getattr(workers[0], "_popen", None) if workers else None
+    return str(getattr(popen, "method", ""))
+
+
+def _wanted_method(loader: Any) -> str:
+    """How a loader would start workers, without settling it for the whole process by asking."""
+    context = getattr(loader, "multiprocessing_context", None)
+    name = getattr(context, "_name", None) or multiprocessing.get_start_method(allow_none=True)
+    return name or ("forkserver" if sys.version_info >= (3, 14) else "fork")
 
 
 def find_count(batch: Any, expected: int | None) -> How:

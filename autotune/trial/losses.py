@@ -75,7 +75,7 @@ class Losses:
 
         @functools.wraps(original)
         def loss(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
+            if is_compiling() or state.capturing():
                 return original(*args, **kwargs)
             if self._inside or not state.here() or "losses" in state.faults.off:
                 return original(*args, **kwargs)

@@ -7,7 +7,6 @@ nor the loss that the script prints is touched.
 from __future__ import annotations
 
 import functools
-import math
 import sys
 import weakref
 from collections import Counter, deque
@@ -66,7 +65,6 @@ class Optimizer:
         self._switched_at = 0
         self.alternating = False
         self.on_constructed: Callable[[Any], None] | None = None
-        self._opening_scale: float | None = None
         self.closure = False
         self.kernel_given = False
         self.zero_grad_seen = False
@@ -79,7 +77,11 @@ class Optimizer:
         self._in_scheduler = False
         self._scaled: tuple[Any, Any] | None = None
         self._scaler: Any = None
-        self._unscaled = False
+        self._unscaled: set[int] = set()
+        """Optimizers whose gradients have their true size since the last step."""
+        self._found_inf: dict[Any, Any] = {}
+        """Device -> steps that a fused kernel skipped, as a tensor there."""
+        self._skipped_before = 0
         self._alive: list[weakref.ref[Any]] = []
         self._hooked: list[tuple[Any, Any, Any]] = []
         self._seed: dict[tuple[Any, Any, float], Any] = {}
@@ -220,30 +222,40 @@ class Optimizer:
         scaler = self._scaler
         if scaler is None or closure is not None:
             return inner(optimizer, *args, **kwargs)
-        before = scaler.get_scale() if not self._on_cuda() else None
-        result = scaler.step(optimizer, *args, **kwargs)
+        marker = _StepMarker(optimizer)
+        with marker:
+            result = scaler.step(optimizer, *args, **kwargs)
+        self._note_skip(scaler, optimizer, marker.stepped)
         scaler.update()
-        self._unscaled = False
-        if before is not None and scaler.get_scale() < before:
-            self.skipped_steps += 1
+        self._unscaled.clear()
         return result
 
+    def _note_skip(self, scaler: Any, optimizer: Any, stepped: bool) -> None:
+        """Count a skipped step; a fused kernel skips on the device, where it is counted without waiting."""
+        if not stepped:
+            self.skipped_steps += 1
+        elif getattr(optimizer, "_step_supports_amp_scaling", False):
+            try:
+                for device, found in scaler._found_inf_per_device(optimizer).items():
+                    if device in self._found_inf:
+                        self._found_inf[device].add_(found)
+                    else:
+                        self._found_inf[device] = found.detach().clone()
+            except Exception as error:
+                self._state.faults.note("skipped_steps", error)
+
     def window_opens(self) -> None:
-        """On CUDA the scale is read at both ends of a window only, because reading it waits."""
-        if self._scaler is not None and self._on_cuda():
-            self._opening_scale = float(self._scaler.get_scale())
+        """Steps skipped before, while the scale settles, do not count."""
+        self._skipped_before = self._skipped_so_far()
 
     def skipped(self) -> int:
-        """Steps that a scaler skipped; on CUDA, of ours, at least as many."""
-        opening = self._opening_scale
-        if opening is None or self._scaler is None:
-            return self.skipped_steps
-        closing = float(self._scaler.get_scale())
-        halvings = math.log2(opening / closing) if 0 < closing < opening else 0.0
-        return self.skipped_steps + math.ceil(halvings)
+        """Steps of the window that a scaler skipped."""
+        return max(0, self._skipped_so_far() - self._skipped_before)
 
-    def _on_cuda(self) -> bool:
-        return bool(self._torch.cuda.is_initialized())
+    def _skipped_so_far(self) -> int:
+        """Waits for the device; called where a window begins and ends."""
+        found = max((float(value) for value in self._found_inf.values()), default=0.0)
+        return self.skipped_steps + round(found)
 
     # Backward
 
@@ -302,7 +314,7 @@ class Optimizer:
             self._losses.backward(value)
         factor = self._factor()
         if gradient is None:
-            if state.keeps_losses and len(state.losses) < _MAX_LOSSES:
+            if state.keeps_losses and len(state.losses) < _MAX_LOSSES and not state.capturing():
                 value = value.detach()
                 # What a CUDA graph returns is overwritten by its next replay.
                 state.losses.append((value.clone() if value.is_cuda else value, factor))
@@ -395,14 +407,26 @@ class Optimizer:
                 return original(parameters, *args, **kwargs)
             if accumulation.factor > 1 and accumulation.pending < accumulation.factor - 1:
                 return torch.zeros(())
-            if self._scaler is not None and not self._unscaled:
-                alive = [o for o in (r() for r in self._alive) if o is not None]
-                if len(alive) == 1:
-                    self._scaler.unscale_(alive[0])
-                    self._unscaled = True
+            if self._scaler is not None:
+                parameters = self._unscale(parameters)
             return original(parameters, *args, **kwargs)
 
         return clip
+
+    def _unscale(self, parameters: Any) -> Any:
+        """Bring gradients to their true size, once a step, for every optimizer that holds one of these.
+
+        Returns:
+            The parameters again: what was handed over may be a generator.
+        """
+        tensors = [parameters] if isinstance(parameters, self._torch.Tensor) else list(parameters)
+        wanted = {id(tensor) for tensor in tensors}
+        for optimizer in [o for o in (r() for r in self._alive) if o is not None]:
+            held = (p for group in optimizer.param_groups for p in group["params"])
+            if id(optimizer) not in self._unscaled and any(id(p) in wanted for p in held):
+                self._scaler.unscale_(optimizer)
+                self._unscaled.add(id(optimizer))
+        return parameters if isinstance(parameters, self._torch.Tensor) else tensors
 
     def _wrap_schedulers(self, module: Any) -> None:
         for cls in vars(module).values():
@@ -469,8 +493,7 @@ class Optimizer:
                 self._nested = False
             state.micro_steps = taken + 1
             self._note_stepping(optimizer)
-            if not marker.stepped and not getattr(optimizer, "_step_supports_amp_scaling", False):
-                self.skipped_steps += 1
+            self._note_skip(this, optimizer, marker.stepped)
             self._boundary.passed(optimizer)
             return result
 
@@ -518,12 +541,14 @@ class Optimizer:
         exact = type(anchor) in tuple(getattr(torch.optim, n, None) for n in _FUSED)
         parameters = [p for group in anchor.param_groups for p in group["params"]]
         groups = anchor.param_groups
+        # torch has Adagrad's fused kernel for the CPU alone.
+        devices = ("cpu",) if type(anchor) is torch.optim.Adagrad else ("cpu", "cuda")
         self._facts = OptimizerFacts(
             name=type(anchor).__name__,
             count=self.count,
             fused=all(bool(group.get("fused")) for group in groups),
             can_fuse=exact
-            and all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
+            and all(p.is_floating_point() and p.device.type in devices for p in parameters)
             and not any(group.get("differentiable") for group in groups),
             kernel_given=self.kernel_given,
             closure=self.closure,

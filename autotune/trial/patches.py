@@ -7,16 +7,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autotune.knobs.base import (
         AccumulationSeam,
+        AttentionSeam,
+        BudgetSeam,
+        CheckpointingSeam,
+        CollectorSeam,
         CompileSeam,
+        CopiesSeam,
+        Float8Seam,
+        GradientsSeam,
         LayoutSeam,
         LoaderSeam,
         OptimizerSeam,
         PrecisionSeam,
+        ProcessSeam,
+        RegionSeam,
+        ShapesSeam,
+        WeightsSeam,
     )
+    from autotune.trial.collector import Collector
     from autotune.trial.compiling import Compile
+    from autotune.trial.copies import Copies
     from autotune.trial.loader import Loader
     from autotune.trial.optimizer import Optimizer
+    from autotune.trial.process import Process
     from autotune.trial.root import Root
+    from autotune.trial.seams import ModelSeams
     from autotune.trial.undo import Undo
 
 
@@ -24,7 +39,17 @@ class Patches:
     """Implements `autotune.knobs.base.Patches`."""
 
     def __init__(
-        self, torch: Any, undo: Undo, loader: Loader, root: Root, compiling: Compile, optimizer: Optimizer
+        self,
+        torch: Any,
+        undo: Undo,
+        loader: Loader,
+        root: Root,
+        compiling: Compile,
+        optimizer: Optimizer,
+        process: Process,
+        collector: Collector,
+        copies: Copies,
+        model: ModelSeams,
     ) -> None:
         self.torch = torch
         self._undo = undo
@@ -36,6 +61,17 @@ class Patches:
         self.layout: LayoutSeam = root.layout
         self.optimizer: OptimizerSeam = optimizer
         self.accumulation: AccumulationSeam = optimizer.accumulation
+        self.process: ProcessSeam = process
+        self.collector: CollectorSeam = collector
+        self.copies: CopiesSeam = copies
+        self.attention: AttentionSeam = model.attention
+        self.checkpointing: CheckpointingSeam = model.checkpointing
+        self.budget: BudgetSeam = model.budget
+        self.shapes: ShapesSeam = model.shapes
+        self.region: RegionSeam = model.region
+        self.gradients: GradientsSeam = model.gradients
+        self.weights: WeightsSeam = model.weights
+        self.float8: Float8Seam = model.float8
 
     def assign(self, owner: object, attribute: str, value: object) -> None:
         """Set an attribute and remember the old one."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.change import Env, Flag, Keyword
 from autotune.core.measurement import Reading
+from autotune.core.variables import says
 from autotune.knobs.base import Knob
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from autotune.core.config import Value
     from autotune.trial.patches import Patches
     from autotune.trial.state import State
+
+
+DELIVERED = "Delivered; its effect is not read."
+"""Said of what the user declared: nobody but the script knows what it does."""
 
 
 class Readings:
@@ -66,7 +71,10 @@ class Readings:
         readable = knob is not None and type(knob).seen is not Knob.seen
         found = self.found(change.knob) if readable else self._delivered(change)
         if found is not None and same(found, change.value):
-            return Reading(knob=change.knob, wanted=change.value, found=found, status="applied")
+            note = "" if readable else DELIVERED
+            return Reading(
+                knob=change.knob, wanted=change.value, found=found, status="applied", reason=note
+            )
         reason = self._state.refusals.get(change.knob, "")
         if found is None and not reason and self._state.faults.off:
             reason = (
@@ -88,7 +96,7 @@ class Readings:
         if change.knob in self.asked:
             return self.asked[change.knob]
         if isinstance(spelling, Env):
-            return change.value if os.environ.get(spelling.name) == change.delivered else None
+            return change.value if says(os.environ, spelling.name, change.delivered) else None
         if isinstance(spelling, Flag):
             return change.value if self._in_argv(spelling.names[0], change.delivered) else None
         if isinstance(spelling, Keyword):

@@ -42,6 +42,10 @@ _FEWEST_STEPS = 6
 _FEWEST_BLOCKS = 3
 _DEADLINE_FRAC = 0.92
 _LEVELS = 8
+_MAX_GROWTHS = 3
+_CLOCKS_AGREE_FRAC = 0.02
+WindowRow = tuple[int, int, int, int, int]
+"""End of a step (ns), wait (ns), samples, mark, evaluation (ns)."""
 
 
 class Recorder:
@@ -84,6 +88,7 @@ class Recorder:
         self._settle_root = settle_root
         self.loader: Loader | None = None
         self._clock: DeviceClock | None = None
+        self._clock_used = ""
         self._began_ns = time.perf_counter_ns()
         self._settled = False
         self._accepted = False
@@ -96,7 +101,10 @@ class Recorder:
         self._restarts = 0
         self._shape_events = 0
         self._begin_ns = 0
-        self._rows: list[tuple[int, int, int, int, int]] = []
+        self._rows: list[WindowRow] = []
+        self._finished: list[tuple[WindowRow, float]] = []
+        """Rows of the window that the device has come by, with their periods in seconds."""
+        self._growths = 0
         self._next_check_ns = 0
         self._checked_ns = 0
         self._ready_begin: int | None = None
@@ -121,6 +129,7 @@ class Recorder:
         """Warm up again: something changed that the window must not contain."""
         self._begin_ns = 0
         self._rows = []
+        self._finished = []
         self._batches = 0
         self._levels.clear()
         self._event_ns = time.perf_counter_ns()
@@ -145,15 +154,22 @@ class Recorder:
             self._warm_up(row, batches)
 
     def _emit(self, channel: Channel, row: Row) -> None:
-        if self._memory.on_cuda:
-            if self._clock is None:
-                self._clock = self._memory.clock()
-            if self._clock is not None:
-                self._clock.mark(row)
-                for finished in self._clock.finished():
-                    channel.step(finished)
-                return
-        channel.step(row)
+        if self._clock is None:
+            self._clock = self._state.device_clock = self._memory.clock()
+        if self._clock is None:
+            channel.step(row)
+            return
+        self._clock.mark(row)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Write the steps that the device has come by, which may be long after the host."""
+        if self._clock is None or self._channel is None:
+            return
+        for row in self._clock.finished():
+            self._channel.step(row)
+            if self._begin_ns and self._decided is None:
+                self._finished.append(((row[0], row[1], row[2], row[5], row[6]), row[3] / 1e3))
 
     # Detection
 
@@ -271,8 +287,13 @@ class Recorder:
         ready = self.loader.ready() if self.loader is not None else None
         if ready is not None:
             self._levels.append(ready)
-        if self._may_open(row[0]):
-            self._open(row[0])
+        if not self._may_open(row[0]):
+            return
+        if self._growths < _MAX_GROWTHS and self._memory.grew():
+            # The device's allocator still asks for memory; its peak is yet to come.
+            self._growths += 1
+            return
+        self._open(row[0])
 
     def _may_open(self, now: int) -> bool:
         assert self._segment is not None
@@ -294,13 +315,18 @@ class Recorder:
         assert self._segment is not None
         if self._memory.on_cuda:
             self._memory.synchronise()
+            self._pass_on()
             self._read_losses()
+            self._end_if_broken()
             self._memory.grew()
+            self._memory.window_opens()
+        self.window_opens()
+        self._compile_before_ns = self._state.compile_ns
+        self._ready_begin = self.loader.ready() if self.loader is not None else None
+        if self._clock is not None:
+            self._clock.begin()
             now = time.perf_counter_ns()
         self._begin_ns = now
-        self._compile_before_ns = self._state.compile_ns
-        self.window_opens()
-        self._ready_begin = self.loader.ready() if self.loader is not None else None
         self._next_check_ns = now + int(self._segment.fidelity.min_window_s * 1e9)
 
     # Window
@@ -319,8 +345,8 @@ class Recorder:
         # What is set aside takes nothing off the window.
         apart_ns = self._apart_ns()
         spent_s = (row[0] - self._begin_ns - apart_ns) / 1e9
-        if self._memory.on_cuda and self._memory.grew() and self._rows:
-            self._rows[-1] = (row[0], row[1], row[2], mark | ALLOCATOR, row[6])
+        if self._memory.grew():
+            self._state.mark |= ALLOCATOR
         full = spent_s >= fidelity.max_window_s and len(self._rows) >= _FEWEST_BLOCKS
         if full or self._past_deadline(row[0]):
             self._decide("limit", row[0])
@@ -337,18 +363,31 @@ class Recorder:
         periods, trained = self._trained()
         return int(1e9 * sum(p - (t or 0.0) for p, t in zip(periods, trained, strict=True)))
 
+    def _timed(self) -> tuple[list[WindowRow], list[float]]:
+        """Steps of the window with their periods: the device's where it has a clock, else the host's.
+
+        By the device's clock the last steps are missing while the host runs ahead of it.
+        """
+        if self._clock is not None and self._clock_used != "host":
+            return [r for r, _ in self._finished], [period_s for _, period_s in self._finished]
+        ends = [self._begin_ns, *(r[0] for r in self._rows)]
+        if self._decided is not None and self._rows:
+            # What the device still had to do when the host's last step ended.
+            ends[-1] = max(ends[-1], self._decided[1])
+        return self._rows, [(b - a) / 1e9 for a, b in itertools.pairwise(ends)]
+
     def _trained(self) -> tuple[list[float], tuple[float | None, ...]]:
         """Seconds from step to step, and how much of them trained, None where a step is set aside."""
-        ends = [self._begin_ns, *(r[0] for r in self._rows)]
-        periods = [(b - a) / 1e9 for a, b in itertools.pairwise(ends)]
-        return periods, trained_s([r[3] for r in self._rows], [r[4] for r in self._rows], periods)
+        rows, periods = self._timed()
+        return periods, trained_s([r[3] for r in rows], [r[4] for r in rows], periods)
 
     def _blocks(self) -> tuple[tuple[int, ...], tuple[stats.Block, ...]]:
         """When each block began (ns), and the blocks, of the steps that are all training."""
         assert self._segment is not None
-        _, trained = self._trained()
-        begins = [self._begin_ns, *(r[0] for r in self._rows[:-1])]
-        kept = [(b, s, r) for b, s, r in zip(begins, trained, self._rows, strict=True) if s is not None]
+        rows, periods = self._timed()
+        trained = trained_s([r[3] for r in rows], [r[4] for r in rows], periods)
+        begins = [self._begin_ns, *(r[0] for r in rows)][: len(rows)]
+        kept = [(b, s, r) for b, s, r in zip(begins, trained, rows, strict=True) if s is not None]
         # On a clock that stands still while no step trains.
         ends = list(itertools.accumulate(s for _, s, _ in kept))
         min_block_s = min(0.25, self._segment.fidelity.min_window_s / 8)
@@ -387,12 +426,32 @@ class Recorder:
 
     def _decide(self, ended: str, now: int) -> None:
         """The window is over; the run goes on only for the loss guard."""
-        if self._memory.on_cuda:
-            self._memory.synchronise()
-            now = time.perf_counter_ns()
+        now = self._device_end(now, meanwhile=False)
         ready = self.loader.ready() if self.loader is not None else None
         self._decided = (ended, now, ready)
         self._wait_for_loss(now)
+
+    def _device_end(self, now: int, *, meanwhile: bool) -> int:
+        """When the last step was really done, on the host's clock; `now` where no device trains.
+
+        The window lies between two moments at which device and host agree, so over all of it their
+        clocks have to. They do not where training was launched somewhere the events did not go.
+
+        Args:
+            now: When the host was done with the last step.
+            meanwhile: The script has done other things since.
+        """
+        if self._clock is None:
+            return now
+        self._memory.synchronise()
+        self._pass_on()
+        end = max(now, self._clock.passed_ns() if meanwhile else time.perf_counter_ns())
+        whole_s = (end - self._begin_ns) / 1e9
+        told_s = math.fsum(period_s for _, period_s in self._finished)
+        same = len(self._finished) == len(self._rows)
+        agree = same and abs(told_s - whole_s) <= _CLOCKS_AGREE_FRAC * whole_s
+        self._clock_used = "device" if agree else "host"
+        return end
 
     def _wait_for_loss(self, now: int) -> None:
         assert self._segment is not None
@@ -423,6 +482,9 @@ class Recorder:
         firsts, blocks = self._blocks()
         rates = [b.samples / b.seconds if b.samples else b.steps / b.seconds for b in blocks if b.seconds > 0]
         cut, steady = stats.steady_start(rates) if len(rates) == len(blocks) else (0, "steady")
+        if self._clock_used == "host":
+            # Only where the window opened does the host's clock say how far the device was.
+            cut = 0
         facts = self._facts()
         self._channel.send(Seen(facts=facts))
         self._channel.send(
@@ -439,6 +501,7 @@ class Recorder:
                 allocator_peak_bytes=self._memory.peak_bytes(),
                 ready_begin=self._ready_begin,
                 ready_end=ready_end,
+                clock=self._clock_used,
                 skipped_scaler_steps=self.skipped_steps(),
                 graph_breaks=self.graph_breaks(),
                 counters={
@@ -447,6 +510,7 @@ class Recorder:
                     "restarts": float(self._restarts),
                     "compile_events": float(self._state.compile_events),
                     "faults": float(len(self._state.faults.off)),
+                    **self._memory.counters(),
                 },
             )
         )
@@ -463,10 +527,9 @@ class Recorder:
         return 0
 
     def _drain(self) -> None:
-        if self._clock is not None and self._channel is not None:
+        if self._clock is not None:
             self._memory.synchronise()
-            for row in self._clock.finished():
-                self._channel.step(row)
+            self._pass_on()
         self._read_losses()
 
     def _read_losses(self) -> None:
@@ -475,8 +538,7 @@ class Recorder:
     def _trace(self) -> tuple[LossPoint, ...]:
         """The loss from the first step on, bins of equal step counts; ends the trial where it broke."""
         points = self._losses
-        if points and not all(math.isfinite(p[1]) for p in points[-2:]):
-            self.diverged(points[-1][1])
+        self._end_if_broken()
         begin = self._state.began_ns or self._first_step_ns
         size = max(1, -(-len(points) // _LOSS_POINTS))
         thin: list[LossPoint] = []
@@ -486,13 +548,19 @@ class Recorder:
             thin.append(LossPoint(samples=part[-1][0], loss=loss, t_s=(part[-1][2] - begin) / 1e9))
         return tuple(thin)
 
+    def _end_if_broken(self) -> None:
+        """The last losses, read by now, are no numbers."""
+        if not all(math.isfinite(p[1]) for p in self._losses[-2:]):
+            self.diverged(self._losses[-1][1])
+
     def script_ended(self, code: int, why: str) -> None:
         """The script came to its end before the window did: close what is there, or only say so."""
         if self._channel is None:
             return
-        enough = len(self._rows) >= _FEWEST_STEPS and len(self._blocks()[1]) >= _FEWEST_BLOCKS
-        if code == 0 and self._decided is None and enough:
-            self._decided = ("script_end", self._rows[-1][0], None)
+        if code == 0 and self._decided is None and len(self._rows) >= _FEWEST_STEPS:
+            end = self._device_end(self._rows[-1][0], meanwhile=True)
+            if len(self._blocks()[1]) >= _FEWEST_BLOCKS:
+                self._decided = ("script_end", end, None)
         if code == 0 and self._decided is not None:
             self._send_closed()
         elif code == 0 and self._state.steps:

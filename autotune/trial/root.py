@@ -15,12 +15,15 @@ from __future__ import annotations
 import functools
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.core.facts import ModelFacts
+from autotune.trial.outputs import to_float32, unshared
 from autotune.trial.state import NEW_SHAPE, caller, is_user_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autotune.trial.compiling import Compile
     from autotune.trial.state import State
     from autotune.trial.undo import Undo
@@ -43,6 +46,22 @@ _LEAVES = (
 _SHORT = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float64": "fp64"}
 
 
+class RootPart(Protocol):
+    """What is done to every trained module that is found."""
+
+    @property
+    def wanted(self) -> bool:
+        """Something was asked for."""
+        ...
+
+    def convert(self, module: Any) -> None:
+        """Once, before the first training call."""
+
+    def inputs(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """What the module is called with, at every call."""
+        ...
+
+
 class Root:
     """Autocast, layout and compilation around the root, and what was seen of it.
 
@@ -57,6 +76,13 @@ class Root:
         self.dtype_name: str | None = None
         self._dtype: Any = None
         self.layout = Layout(self)
+        self.blocks = compiling.blocks
+        self.parts: list[RootPart] = [self.layout]
+        self._turning: list[RootPart] = []
+        self.casts_back = False
+        """Outputs are turned to float32 whether or not autocast made them half."""
+        self.on_dropped: list[Callable[[], None]] = []
+        """Called once nothing of ours may stand in the way of calls any more."""
         self._roots: list[weakref.ref[RootCall]] = []
         self._facts: ModelFacts | None = None
         self.shapes: set[tuple[Any, ...]] = set()
@@ -85,7 +111,18 @@ class Root:
     @property
     def changes(self) -> bool:
         """Something was asked for that every trained module has to get."""
-        return self._dtype is not None or self.layout.wanted or self._compile.wanted
+        parts = any(part.wanted for part in self.parts)
+        return self._dtype is not None or parts or self._compile.wanted
+
+    @property
+    def compiles(self) -> bool:
+        """Code is or will be compiled, by us or by the script."""
+        return self._compile.active
+
+    @property
+    def compiles_blocks(self) -> bool:
+        """Repeated blocks are compiled one by one."""
+        return self._compile.regions.by_block
 
     # Precision
 
@@ -159,6 +196,8 @@ class Root:
         for owner, name, original, _ in self._swapped:
             setattr(owner, name, original)
         self._swapped.clear()
+        for callback in self.on_dropped:
+            callback()
 
     def _is_new_root(self, module: Any) -> bool:
         if not self._torch.is_grad_enabled() or len(self.calls) >= _MAX_ROOTS:
@@ -170,8 +209,9 @@ class Root:
     def _adopt(self, module: Any, args: Any, kwargs: Any) -> None:
         if isinstance(module, self._torch.jit.ScriptModule):
             return
-        if self.layout.wanted:
-            self.layout.convert(module)
+        self._turning = [part for part in self.parts if part.wanted]
+        for part in self._turning:
+            part.convert(module)
         self._compile.arm()
         inner = self._compile.inner_of(module) or module.__dict__.get("_compiled_call_impl")
         call = RootCall(self, self._state, module, inner)
@@ -244,6 +284,7 @@ class Root:
             dropout=any(issubclass(kind, drop) for kind in kinds)
             or any(getattr(m, "dropout", 0.0) for m in first.modules() if _is_recurrent(m)),
             device=str(parameters[0].device.type) if parameters else "cpu",
+            blocks=self.blocks.facts(first),
         )
         return self._facts
 
@@ -329,8 +370,8 @@ class RootCall:
                 root.leaf_dtype = None
                 if not root._compile.active:
                     hooks = self._leaf_hooks()
-        if root.layout.wanted:
-            args, kwargs = root.layout.inputs(args, kwargs)
+        for part in root._turning:
+            args, kwargs = part.inputs(args, kwargs)
         context = None
         dtype = root._dtype
         if dtype is not None:
@@ -377,7 +418,8 @@ class RootCall:
                 if name is not None:
                     root.leaf_dtype = name
 
-        return [m.register_forward_hook(fired) for m in module.modules() if type(m).__name__ in _LEAVES]
+        leaves = [m for m in module.modules() if type(m).__name__ in _LEAVES]
+        return [*(m.register_forward_hook(fired) for m in leaves), *root.blocks.hooks(module)]
 
     def _after(self, training: bool, out: Any, ours: bool) -> Any:
         root = self._root
@@ -387,7 +429,10 @@ class RootCall:
                 root.raw_dtype = raw
             if ours and root._compile.active:
                 root.autocast_seen = root.dtype_name
-        return to_float32(out, root._torch) if ours else out
+        out = to_float32(out, root._torch) if ours or root.casts_back else out
+        if root._compile.replays and not self._state.in_backward:
+            out = unshared(out, root._torch, whole=not training)
+        return out
 
     def _step_aside(self) -> bool:
         root = self._root
@@ -458,25 +503,6 @@ class Layout:
             return value
 
         return tuple(turn(a) for a in args), {k: turn(v) for k, v in kwargs.items()}
-
-
-def to_float32(out: Any, torch: Any) -> Any:
-    """The same structure with half-precision tensors as float32."""
-    if isinstance(out, torch.Tensor):
-        return out.float() if out.dtype in (torch.float16, torch.bfloat16) else out
-    if isinstance(out, dict):
-        turned = {k: to_float32(v, torch) for k, v in out.items()}
-        if type(out) is dict:
-            return turned
-        try:
-            return type(out)(**turned)
-        except TypeError:
-            return type(out)(turned)
-    if isinstance(out, tuple) and hasattr(out, "_fields"):
-        return type(out)(*(to_float32(v, torch) for v in out))
-    if type(out) in (list, tuple):
-        return type(out)(to_float32(v, torch) for v in out)
-    return out
 
 
 def _dtype_of(out: Any) -> str | None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from autotune.trial.faults import Faults
+    from autotune.trial.memory import DeviceClock
 
 EVALUATION, COMPILE, NEW_SHAPE, COLLECTION, LOADER, ALLOCATOR = 1, 2, 4, 8, 16, 32
 
@@ -33,6 +34,10 @@ class State:
         self.main = threading.get_ident()
         self.depth = 0
         self.in_backward = False
+        self.device_clock: DeviceClock | None = None
+        """Where an accelerator trains in a measured process; the recorder sets it."""
+        self.capturing: Callable[[], bool] = _never
+        """Whether what is launched now is recorded into a CUDA graph instead of run."""
         self.keeps_losses = True
         """False under `apply`, where no loss is recorded."""
         self.lost: Callable[[str, str], None] = _nothing
@@ -50,6 +55,8 @@ class State:
         self.steps = 0
         self.micro_steps = 0
         self.samples_total = 0
+        self.at_step: list[Callable[[], None]] = []
+        """Called when a step has ended; their time belongs to the next one."""
         self.refusals: dict[str, str] = {}
         """Knob -> sentence, for knobs that a seam found it cannot carry out."""
         self.compile_ns = 0
@@ -78,12 +85,16 @@ class State:
         self.mark |= EVALUATION
         if not self._evaluates_ns:
             self._evaluates_ns = since_ns
+            if self.device_clock is not None:
+                self.device_clock.aside_begins()
 
     def trains(self, now_ns: int) -> None:
         """A sign of training: an evaluation that went on is over."""
         if self._evaluates_ns:
             self._aside_ns += max(0, now_ns - self._evaluates_ns)
             self._evaluates_ns = 0
+            if self.device_clock is not None:
+                self.device_clock.aside_ends()
 
     def take_aside_ns(self) -> int:
         """Evaluation since the last boundary in nanoseconds, -1 where its end was not seen."""
@@ -111,6 +122,10 @@ class State:
 
 def _silent() -> None:
     return
+
+
+def _never() -> bool:
+    return False
 
 
 def _nothing(_knob: str, _reason: str) -> None:

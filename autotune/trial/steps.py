@@ -13,6 +13,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from autotune.trial.kinds import kind_of
 from autotune.trial.losses import read_loss
 from autotune.trial.state import COLLECTION
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _SILENT_STEPS = 8
 _BAD_LOSSES = 2
+_MESSAGE_CHARS = 500
 
 
 class Boundary:
@@ -65,7 +67,7 @@ class Boundary:
 
     def passed(self, optimizer: Any) -> None:
         """A step took effect (None: counted by backward passes)."""
-        if self._by_sdk:
+        if self._by_sdk or self._state.capturing():
             return
         if optimizer is not None:
             anchor = self.anchor_optimizer()
@@ -85,9 +87,8 @@ class Boundary:
             self._state.faults.note("boundary", error)
             if self._recorder.measures:
                 # Steps that cannot be counted yield nothing, however long the script runs on.
-                self._recorder.broke(
-                    kind="no_metric", error=type(error).__name__, message=f"counting steps failed: {error}"
-                )
+                kind, message = _broken(error)
+                self._recorder.broke(kind=kind, error=type(error).__name__, message=message)
 
     def sdk_step(self, samples: int | None, loss: Any) -> None:
         """`autotune.sdk.step` was called."""
@@ -143,6 +144,8 @@ class Boundary:
                 loss = self._loss(losses)
         except Exception as error:
             state.faults.note("loss", error)
+        for told in tuple(state.at_step):
+            told()
         self._recorder.step(row, loss, batches)
 
     def _loss(self, losses: list[tuple[Any, float]]) -> Any:
@@ -179,6 +182,14 @@ class Boundary:
         if self._schedstat >= 0:
             os.close(self._schedstat)
             self._schedstat = -1
+
+
+def _broken(error: Exception) -> tuple[str, str]:
+    """Kind and message: a kernel's own error comes to light wherever the device is asked next."""
+    kind = kind_of(error)
+    if kind in ("oom_cuda", "oom_host", "cuda_fatal"):
+        return kind, (str(error).strip().splitlines() or [""])[0][:_MESSAGE_CHARS]
+    return "no_metric", f"counting steps failed: {error}"
 
 
 def _open_schedstat() -> int:

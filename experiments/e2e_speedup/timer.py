@@ -61,6 +61,7 @@ def run_once(command, *, warm_s, window_s, limit_s):
             "STAMPS_FILE": str(stamps),
             "STAMPS_WARM_S": str(warm_s),
             "STAMPS_WINDOW_S": str(window_s),
+            "STAMPS_BEGAN": str(time.monotonic()),
         }
         with log.open("w") as stream:
             process = subprocess.Popen(
@@ -179,13 +180,15 @@ def write(path, state):
 def prediction(claim, again):
     """Where the re-measured geometric mean should lie, if the claim holds.
 
-    With L = log ratio, the claim is L_c with standard error e_c (its half-width over the t quantile of n-1),
+    With L = log ratio, the claim is L_c with standard error e_c (its half-width over the t quantile of n-1
+    at the confidence that it states),
     the new mean L_m has e_m = s_m / sqrt(m). L_m - L_c has standard error sqrt(e_c^2 + e_m^2), with Welch's
     degrees of freedom; the interval is exp(L_c -+ t * that).
     """
     centre = math.log(claim["value"])
     n, m = claim["n"], again["n"]
-    se_claim = (math.log(claim["high"]) - math.log(claim["low"])) / 2 / student.ppf(0.975, n - 1)
+    tail = (1 + claim.get("confidence", 0.95)) / 2
+    se_claim = (math.log(claim["high"]) - math.log(claim["low"])) / 2 / student.ppf(tail, n - 1)
     se_again = again["sd_log"] / math.sqrt(m)
     both = se_claim**2 + se_again**2
     df = both**2 / (se_claim**4 / (n - 1) + se_again**4 / (m - 1)) if both else 1

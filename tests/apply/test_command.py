@@ -116,3 +116,26 @@ def test_loggers_stay_on_when_asked_and_telemetry_does_not() -> None:
 
 def test_the_real_run_gets_the_users_environment_as_it_is() -> None:
     assert user_environment({"A": "1"}, keep_loggers=False, trial=False) == {"A": "1"}
+
+
+def test_a_variable_that_holds_several_settings_keeps_the_users_own() -> None:
+    changes = [
+        Change(knob="malloc", value="jemalloc", spelling=Env("LD_PRELOAD"), delivered="/lib/j.so"),
+        Change(
+            knob="allocator",
+            value="expandable_segments",
+            spelling=Env("PYTORCH_ALLOC_CONF"),
+            delivered="expandable_segments:True",
+        ),
+        Change(knob="extra", value=1, spelling=Env("LD_PRELOAD"), delivered="/lib/x.so"),
+    ]
+    launch = build_launch(
+        script="train.py",
+        args=(),
+        python="/py",
+        cwd="/home/me",
+        env={"LD_PRELOAD": "/lib/mine.so", "PYTORCH_ALLOC_CONF": "max_split_size_mb:128"},
+        changes=changes,
+    )
+    assert launch.env["LD_PRELOAD"] == "/lib/x.so:/lib/j.so:/lib/mine.so"
+    assert launch.env["PYTORCH_ALLOC_CONF"] == "max_split_size_mb:128,expandable_segments:True"

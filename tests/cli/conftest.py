@@ -35,3 +35,10 @@ def cli(capsys):
         return code, told.out, told.err
 
     return call
+
+
+@pytest.fixture(autouse=True)
+def _nothing_active(monkeypatch):
+    """Which interpreter is meant must not hang on the shell that runs the tests."""
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"):
+        monkeypatch.delenv(name, raising=False)

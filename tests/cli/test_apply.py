@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import shutil
 import sys
 from dataclasses import replace
 
 import pytest
+from environments import environment
 from study_fakes import changes_of, facts, good_answer, no_answer, pick, ratio, spec, study
 
 from autotune.core.change import Change, Env, Flag, Keyword
@@ -48,7 +50,7 @@ def ran(monkeypatch):
 def written(script, answer=None, **fields):
     sha256 = hashlib.sha256(script.read_bytes()).hexdigest()
     known = replace(facts(), script=ScriptFacts(path=str(script), sha256=sha256))
-    done = study(spec=spec(script=str(script), cwd=str(script.parent), **fields), facts=known)
+    done = study(spec=spec(**{"script": str(script), "cwd": str(script.parent), **fields}), facts=known)
     write_best(script.parent / "best.yaml", done, answer or good_answer(), changes_of)
 
 
@@ -205,3 +207,61 @@ def test_changes_survive_the_file_for_the_launcher(script):
         Change(knob="batch_size", value=64, spelling=Flag(("--batch-size", "-b")), delivered="64"),
     )
     assert core_changes(read_best("best.yaml").picks["best"])[-1].spelling == Env("OMP_NUM_THREADS")
+
+
+@pytest.fixture
+def package(script):
+    """A package with a module that trains."""
+    folder = script.parent / "package"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "helper.py").write_text("VALUE = 7\n")
+    path = folder / "train.py"
+    path.write_text("from .helper import VALUE\n" + SHOW + "print(__name__, __package__, VALUE)\n")
+    return path
+
+
+def test_a_module_is_run_as_one_again(cli, package, ran):
+    written(package, module="package.train", options=("-u",), cwd=str(package.parents[1]))
+    shutil.move(package.parent / "best.yaml", "best.yaml")
+    code, _out, err = cli("apply", "best.yaml", "--pick", "safe")
+    (launch,) = ran
+    assert code == 7, err
+    assert (launch.module, launch.script, launch.options) == ("package.train", str(package), ("-u",))
+    assert launch.command[1:4] == ("-u", "-m", "package.train")
+    cli("apply", "best.yaml", "--pick", "safe", "--", "python", "-m", "package.train", "--lr", "2")
+    assert (ran[1].module, ran[1].argv) == ("package.train", ("--lr", "2"))
+
+
+def test_without_a_command_the_searched_interpreter_is_taken_where_it_is_still_there(cli, script, ran):
+    python = environment(script.parent / "env")
+    written(script, python=str(python))
+    _code, _out, err = cli("apply", "best.yaml", "--pick", "safe")
+    assert ran[0].python == str(python)
+    assert "autotune: train.py is run by" in err
+    assert "warning: torch is missing, the search ran with 2.13.0" in err
+    shutil.rmtree(script.parent / "env")
+    cli("apply", "best.yaml", "--pick", "safe")
+    assert ran[1].python == sys.executable
+
+
+def test_print_env_shows_a_module_as_it_is_started(cli, package, ran):
+    written(package, good_answer(best=pick("best", FLAGS, ratio(1.4))), module="package.train")
+    shutil.move(package.parent / "best.yaml", "best.yaml")
+    out = cli(
+        "apply", "best.yaml", "--print-env", "--python", sys.executable, "--", "python", "-m", "package.train"
+    )[1]
+    assert out == f"OMP_NUM_THREADS=2 {sys.executable} -m package.train --batch-size=64\n"
+
+
+@pytest.mark.torch
+def test_a_module_really_runs_under_its_own_name_with_its_relative_imports(package, capfd):
+    from autotune.cli.main import run
+
+    written(package, good_answer(best=pick("best", FLAGS, ratio(1.4))))
+    shutil.move(package.parent / "best.yaml", "best.yaml")
+    code = run(["apply", "best.yaml", "--", sys.executable, "-m", "package.train", "--lr", "1"])
+    lines = capfd.readouterr().out.splitlines()
+    assert code == 0
+    assert json.loads(lines[0])[:2] == [["--lr", "1", "--batch-size=64"], "2"]
+    assert lines[1] == "__main__ package 7"

@@ -135,3 +135,15 @@ def test_spaces_are_listed_shown_and_checked(cli, script):
     code, _out, err = cli("spaces", "validate", "./mine.yaml")
     assert code == 2
     assert "num_workers" in err
+
+
+def test_inspect_reads_the_file_of_a_module(cli, script):
+    package = script.parent / "package"
+    package.mkdir()
+    (package / "train.py").write_text(
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--batch-size', type=int, default=8)\n"
+    )
+    code, out, err = cli("inspect", "--json", "--", "python", "-m", "package.train")
+    assert code == 0, err
+    rows = {row["knob"]: row for row in json.loads(out)["knobs"]}
+    assert rows["batch_size"]["how"].startswith("flag --batch-size")

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from cli_fakes import ended
+from environments import environment
 from study_fakes import good_answer, no_answer
 
 REST = ("--budget", "10m", "--driver", "inline")
@@ -46,7 +47,7 @@ def test_options_reach_the_spec(cli, script, tune):
         "--trials", "9", "--seed", "3", "--run-steps", "500",
         "--tracking-uri", "http://x", "--experiment", "e",
         "--sampler", "tpe", "--concurrency", "2", "--keep-loggers",
-        "--label", "mine", "--out", "sub.yaml",
+        "--label", "mine", "--out", "sub.yaml", "--output-arg", "--out-dir",
     )  # fmt: skip
     (spec,) = tune.specs
     assert spec.space.knobs["num_workers"] == (0, 2)
@@ -55,6 +56,7 @@ def test_options_reach_the_spec(cli, script, tune):
     assert (spec.seed, spec.run_steps, spec.tracking_uri, spec.experiment) == (3, 500, "http://x", "e")
     assert (spec.sampler, spec.concurrency, spec.keep_loggers, spec.label) == ("tpe", 2, True, "mine")
     assert spec.out.endswith("/sub.yaml")
+    assert spec.output_args == ("--out-dir",)
     assert spec.version
 
 
@@ -66,8 +68,8 @@ def test_options_reach_the_spec(cli, script, tune):
         (["--script", "."], "is a folder", "train.py"),
         ([], "no script is given", "--script"),
         (["--", "python"], "no script follows", "train.py"),
-        (["--", "python", "-m", "pkg.train"], "-m cannot be carried over", "script file"),
-        (["--", "torchrun", "train.py"], "torchrun is a launcher", "leave it out"),
+        (["--", "python", "-m", "pkg.train"], "finds no module pkg", "--python"),
+        (["--", "torchrun", "--nproc-per-node=2", "train.py"], "several processes", "leave torchrun out"),
         (["--", "A=1", "python", "train.py"], "'A=1' is no script", "set A before autotune"),
         (["--", "./python9", "train.py"], "no interpreter", ""),
         (["--script", "train.py", "--budget", "2"], '"2" has no unit', "2s"),
@@ -84,7 +86,13 @@ def test_options_reach_the_spec(cli, script, tune):
         (["--script", "train.py", "--address", "a:1"], "--driver is inline", "leave one"),
         (["--script", "train.py", "--out", "no/best.yaml"], "there is no folder", ""),
         (["--script", "train.py", "--out", "."], "is a folder", "best.yaml"),
+        (["--script", "train.py", "--out", "/dev/null"], "is no file", "--out best.yaml"),
+        (["--script", "train.py", "--out", "/dev/stdout"], "is no file", "--json"),
+        (["--script", "train.py", "--out", "a\nb.yaml"], "cannot be printed", "another name"),
+        (["--script", "train.py", "--out", "\udcff.yaml"], "cannot be printed", "another name"),
         (["--script", "train.py", "--label", "../x"], "is no label", "letters"),
+        (["--script", "train.py", "--output-arg", "out"], "is no option of a script", "with its dashes"),
+        (["--script", "train.py", "--python", "./python9"], "there is no interpreter ./python9", ""),
         (["--script", "train.py", "--space", "qiuck"], "qiuck", "quick"),
         (["--script", "train.py", "--knob", "num_worker"], "num_worker", "num_workers"),
         (["--script", "train.py", "--set", "num_workers"], "num_workers", "="),
@@ -169,3 +177,51 @@ def test_python_that_is_not_on_the_path_means_this_one(cli, script, tune, monkey
     monkeypatch.setattr(shutil, "which", lambda name: None)
     cli("search", *REST, "--", "python", "train.py")
     assert tune.specs[0].python == sys.executable
+
+
+def test_a_module_reaches_the_driver_as_one(cli, script, tune):
+    package = script.parent / "package"
+    package.mkdir()
+    (package / "train.py").write_text("")
+    code, _out, err = cli("search", *REST, "--", "python", "-um", "package.train", "--lr", "1")
+    (spec,) = tune.specs
+    assert code == 0, err
+    assert (spec.module, spec.options, spec.args) == ("package.train", ("-u",), ("--lr", "1"))
+    assert (spec.script, spec.label[:13]) == (str(package / "train.py"), "package-train")
+
+
+def test_another_interpreter_is_said_before_anything_runs(cli, script, tune):
+    python = environment(script.parent / "env")
+    words = ("search", "--script", "train.py", *REST, "--python", "env/bin/python")
+    _code, out, err = cli(*words)
+    assert tune.specs[0].python == str(python)
+    assert err.startswith(f"train.py is run by {python} (Python 3.")
+    assert f"-- {python} train.py" in out
+    assert cli(*words, "--dry-run")[1].startswith(f"train.py is run by {python}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "expected"),
+    [
+        ("import torch\n", "train.py imports torch, and", 6),
+        ("import math\n", "", 0),
+    ],
+)
+def test_an_interpreter_without_torch_ends_with_6_where_it_is_needed(
+    cli, script, tune, text, message, expected
+):
+    environment(script.parent / "env")
+    script.write_text(text)
+    code, _out, err = cli("search", "--script", "train.py", *REST, "--python", "env")
+    assert code == expected
+    assert message in err
+
+
+def test_jsonl_is_a_line_per_event_and_the_result_in_the_last(cli, script, tune):
+    code, out, _err = cli("search", "--script", "train.py", *REST, "--jsonl", "--quiet")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row.get("event") for row in rows] == ["study_began", "study_ended", None]
+    assert (rows[-1]["schema"], rows[-1]["exit"], code) == ("autotune.result/v1", 0, 0)
+    tune.end = lambda spec: pytest.fail("it ran")
+    _code, out, _err = cli("search", "--script", "trian.py", *REST, "--jsonl")
+    assert json.loads(out)["error"]["kind"] == "UsageError"

@@ -148,3 +148,11 @@ def test_compile_caches_of_a_study_are_found(script):
     assert compiled_for(folder.name, 1) == {"TORCHINDUCTOR_CACHE_DIR": str(made)}
     assert compiled_for(folder.name, 0) == {}
     assert compiled_for(folder.name, 99) == {}
+
+
+def test_show_as_markdown_is_the_note_that_mlflow_gets(cli, script):
+    journaled(script)
+    code, out, err = cli("show", "--md")
+    assert (code, err) == (0, "")
+    assert out.startswith("## ")
+    assert "### How it was measured" in out

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+
 import pytest
 
-from autotune.core.redact import is_incomplete, missing_names, redact, redact_args, redact_data, restore
+from autotune.core.redact import (
+    is_incomplete,
+    missing_names,
+    redact,
+    redact_args,
+    redact_data,
+    restore,
+    secret_values,
+)
 
 ENVIRON = {
     "WANDB_API_KEY": "canary-0123456789",
@@ -116,3 +127,50 @@ def test_a_text_says_which_variables_it_lacks() -> None:
         "WANDB_API_KEY",
         "MY_SECRET",
     ]
+
+
+CANARY = "canary"
+HARD = ["p@ss!canary$", "a canary b", "-canary", "--p@canary", "it's canary", 'say "canary"', "#canary&"]
+
+
+@pytest.mark.parametrize("value", HARD)
+@pytest.mark.parametrize("option", ["--password", "--db.api-key", "-token"])
+def test_no_value_of_a_secret_option_survives_whatever_its_characters(option: str, value: str) -> None:
+    for given in ([option, value], [f"{option}={value}"]):
+        args = ["train.py", *given, "--lr", "0.1"]
+        clean = redact_args(args, {})
+        assert CANARY not in " ".join(clean)
+        assert clean[-2:] == ["--lr", "0.1"]
+        quoted = shlex.join(args)
+        assert CANARY not in shlex.join(clean)
+        # A list as Python prints it, and a line as a shell has it, as they stand in a log.
+        assert CANARY not in redact(f"run {args}", {})
+        assert CANARY not in redact(f"run {quoted} | tee", {})
+        assert shlex.split(redact(quoted, {}))[-2:] == ["--lr", "0.1"]
+
+
+def test_the_option_behind_a_secret_switch_stays() -> None:
+    args = ["--use-auth-token", "--lr", "0.1", "--token", "-v", "--token", "--out=a b", "--token", "--", "x"]
+    assert redact_args(args, {}) == args
+    assert redact("usage: train.py [--token] [--lr LR] --token --out=x", {}).count("redacted") == 0
+
+
+def test_an_assignment_of_a_secret_in_an_argument_is_redacted_whole() -> None:
+    args = ["+wandb.api_key=a canary", "HF_TOKEN=cana", "model.layers=3", "tokenizer=canary"]
+    assert redact_args(args, {}) == ["+wandb.api_key=<redacted>", "HF_TOKEN=<redacted>", *args[2:]]
+
+
+def test_json_stays_json() -> None:
+    data = {"cmd": "x --token abc", "log": 'ran "--password=a b" and --token "c d" ok', "n": ["--token", "x"]}
+    clean = json.loads(redact(json.dumps(data), {}))
+    assert clean["cmd"] == "x --token <redacted>"
+    assert clean["n"] == ["--token", "<redacted>"]
+    assert "c d" not in clean["log"]
+
+
+def test_secrets_of_a_command_line_are_known_where_they_stand_alone() -> None:
+    args = ["--password", "p@ss canary$", "--api-key=canary-2", "--token", "abc", "--lr", "default"]
+    known = secret_values(args)
+    assert known == ("p@ss canary$", "canary-2")
+    text = "Namespace(password='p@ss canary$', key='canary-2', lr='default')"
+    assert redact(text, {}, known=known) == "Namespace(password='<redacted>', key='<redacted>', lr='default')"

@@ -1,10 +1,10 @@
 """NVIDIA devices by a stand-in for NVML that fails as NVML does."""
 
-# ruff: noqa: N802 (the names are those of NVML)
+import inspect
 
-from types import SimpleNamespace
-
+import pynvml
 import pytest
+from fake_nvml import FUNCTIONS, QUERIES, TOTAL, FakeNvml
 
 from autotune.devices.find import find_device, find_devices
 from autotune.devices.none import NoDevice
@@ -12,76 +12,28 @@ from autotune.devices.nvidia import NvidiaDevices
 from autotune.launch.devices_sampler import device_sampler
 
 
-class NVMLError(Exception):
-    pass
+def test_the_stand_in_has_the_functions_of_the_binding() -> None:
+    for name in FUNCTIONS:
+        real = list(inspect.signature(getattr(pynvml, name)).parameters)
+        ours = list(inspect.signature(getattr(FakeNvml(), name)).parameters)
+        assert ours == real or (ours, real) == (["handle"], ["device"]), name
 
 
-class FakeNvml:
-    """Two devices; names in `refuses` raise as an unsupported query does."""
+def test_the_bits_and_numbers_are_those_of_the_binding() -> None:
+    from autotune.devices import nvidia
 
-    NVMLError = NVMLError
-    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
-
-    def __init__(self, *, refuses=(), bits=0, count=2):
-        self.refuses, self.bits, self.count = set(refuses), bits, count
-
-    def __getattribute__(self, name):
-        if name.startswith("nvml") and name in self.refuses:
-
-            def refuse(*_):
-                raise NVMLError(name)
-
-            return refuse
-        return super().__getattribute__(name)
-
-    def nvmlInit(self):
-        return None
-
-    def nvmlDeviceGetCount(self):
-        return self.count
-
-    def nvmlDeviceGetHandleByIndex(self, n):
-        return n
-
-    def nvmlDeviceGetName(self, h):
-        return b"NVIDIA H200" if h else "NVIDIA H200"
-
-    def nvmlDeviceGetUUID(self, h):
-        return f"GPU-{h}abc"
-
-    def nvmlDeviceGetMemoryInfo(self, h):
-        return SimpleNamespace(total=150754820096, used=1 << 30)
-
-    def nvmlDeviceGetCudaComputeCapability(self, h):
-        return (9, 0)
-
-    def nvmlSystemGetDriverVersion(self):
-        return "580.95"
-
-    def nvmlDeviceGetClockInfo(self, h, kind):
-        return {1: 1980, 2: 3201}[kind]
-
-    def nvmlDeviceGetTemperature(self, h, kind):
-        return 41
-
-    def nvmlDeviceGetPowerUsage(self, h):
-        return 123456
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, h):
-        return self.bits
-
-    def nvmlDeviceGetComputeRunningProcesses(self, h):
-        return [SimpleNamespace(pid=7), SimpleNamespace(pid=5)]
-
-    def nvmlDeviceGetGraphicsRunningProcesses(self, h):
-        return [SimpleNamespace(pid=7)]
-
-
-EVERYTHING = [
-    name
-    for name in vars(FakeNvml)
-    if name.startswith("nvmlDeviceGet") and name not in ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")
-]
+    named = {
+        "sw_power_cap": pynvml.nvmlClocksEventReasonSwPowerCap,
+        "hw_slowdown": pynvml.nvmlClocksEventReasonHwSlowdown,
+        "sw_thermal": pynvml.nvmlClocksEventReasonSwThermalSlowdown,
+        "hw_thermal": pynvml.nvmlClocksEventReasonHwThermalSlowdown,
+        "hw_power_brake": pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown,
+    }
+    assert {word: bit for bit, word in nvidia._REASONS.items()} == named
+    assert pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED == nvidia._UNCORRECTED
+    assert pynvml.NVML_VOLATILE_ECC == nvidia._VOLATILE
+    assert pynvml.NVML_DEVICE_MIG_ENABLE == nvidia._MIG_ENABLED
+    assert not issubclass(pynvml.NVMLLibraryMismatchError, pynvml.NVMLError)
 
 
 def test_what_a_device_is() -> None:
@@ -90,7 +42,7 @@ def test_what_a_device_is() -> None:
         ("NVIDIA H200", "GPU-0abc", (9, 0), "580.95"),
         ("NVIDIA H200", "GPU-1abc", (9, 0), "580.95"),
     ]
-    assert facts[0].memory_bytes == 150754820096
+    assert facts[0].memory_bytes == TOTAL
 
 
 def test_what_a_device_does() -> None:
@@ -104,6 +56,7 @@ def test_what_a_device_does() -> None:
     assert sample.power_w == 123.456
     assert sample.pids == (5, 7)
     assert sample.slowdowns == ("sw_power_cap", "hw_thermal")
+    assert sample.ecc_errors == 0
     assert sample.is_throttled
 
 
@@ -111,10 +64,24 @@ def test_a_power_cap_alone_is_normal() -> None:
     assert not NvidiaDevices(FakeNvml(bits=0x4)).devices()[0].sample().is_throttled
 
 
-def test_a_driver_that_refuses_everything_yields_nothing_and_no_error() -> None:
-    device = NvidiaDevices(FakeNvml(refuses=EVERYTHING)).devices()[0]
+@pytest.mark.parametrize("how", ["refuses", "mismatched", "lacks"])
+def test_a_driver_or_binding_that_knows_nothing_yields_nothing_and_no_error(how) -> None:
+    asked = [*QUERIES, "nvmlDeviceGetComputeRunningProcesses_v2"]
+    device = NvidiaDevices(FakeNvml(**{how: asked})).devices()[0]
     assert device.sample() == NoDevice().sample()
     assert (device.facts.name, device.facts.memory_bytes, device.facts.capability) == ("", 0, (0, 0))
+
+
+def test_one_query_that_is_refused_costs_no_other() -> None:
+    for name in QUERIES:
+        sample = NvidiaDevices(FakeNvml(refuses=[name])).devices()[0].sample()
+        told = (sample.used_bytes, sample.sm_clock_mhz, sample.temperature_c, sample.power_w)
+        assert sum(value is None for value in told) <= 1
+
+
+def test_an_older_driver_is_asked_in_the_older_form() -> None:
+    nvml = FakeNvml(mismatched=["nvmlDeviceGetComputeRunningProcesses"])
+    assert NvidiaDevices(nvml).devices()[0].sample().pids == (7, 9)
 
 
 def test_without_a_driver_there_are_no_devices() -> None:
@@ -127,16 +94,46 @@ def test_without_a_driver_there_are_no_devices() -> None:
         (None, ["GPU-0abc", "GPU-1abc"]),
         ("1", ["GPU-1abc"]),
         ("1,0", ["GPU-1abc", "GPU-0abc"]),
+        (" 1 , 0 ", ["GPU-1abc", "GPU-0abc"]),
         ("", []),
         ("-1", []),
+        ("0,-1,1", ["GPU-0abc"]),
         ("0,9,1", ["GPU-0abc"]),
+        ("0,0", []),
+        ("1gpu2", ["GPU-1abc"]),
         ("GPU-1", ["GPU-1abc"]),
+        ("GPU-1,GPU-0", ["GPU-1abc", "GPU-0abc"]),
+        ("GPU-1,GPU-1abc", []),
         ("GPU-", []),
         ("nonsense", []),
     ],
 )
 def test_only_visible_devices_count(visible, uuids) -> None:
     assert [d.facts.uuid for d in NvidiaDevices(FakeNvml(), visible=visible).devices()] == uuids
+
+
+@pytest.mark.parametrize(
+    ("visible", "uuids"),
+    [
+        (None, ["GPU-0abc", "MIG-10ef"]),
+        ("1", ["MIG-10ef"]),
+        ("GPU-1", ["MIG-10ef"]),
+        ("MIG-11", ["MIG-11ef"]),
+        ("MIG-1", []),
+        ("MIG-11,GPU-0", ["MIG-11ef", "GPU-0abc"]),
+    ],
+)
+def test_of_a_divided_device_a_process_sees_a_part(visible, uuids) -> None:
+    nvml = FakeNvml(parts={1: 2})
+    assert [d.facts.uuid for d in NvidiaDevices(nvml, visible=visible).devices()] == uuids
+
+
+def test_a_part_has_its_own_memory_and_the_heat_of_the_whole() -> None:
+    (part,) = NvidiaDevices(FakeNvml(parts={1: 2}, bits=0x8), visible="MIG-11").devices()
+    assert (part.facts.memory_bytes, part.facts.capability) == (TOTAL // 8, (9, 0))
+    sample = part.sample()
+    assert (sample.sm_clock_mhz, sample.temperature_c, sample.power_w) == (1981, 42, 123.457)
+    assert sample.is_throttled
 
 
 @pytest.mark.parametrize(("tree", "foreign"), [((5, 7), False), ((7,), True), ((3,), None)])
@@ -148,6 +145,24 @@ def test_a_trial_looks_at_the_devices_its_processes_are_on(tree, foreign) -> Non
     )
 
 
+def test_in_a_container_the_trial_itself_says_which_devices_it_uses() -> None:
+    """The driver names processes by pids that mean nothing here."""
+    nvml = FakeNvml()
+    nvml.used = {0: 3, 1: 5}
+    told = []
+    sample = device_sampler(lambda: (3,), NvidiaDevices(nvml).devices(), lambda: told)
+    assert sample() is None
+    told.append("GPU-0abc")
+    seen = sample()
+    assert (seen.used_bytes, seen.total_bytes, seen.foreign) == (3, TOTAL, False)
+    assert (seen.sm_clock_mhz, seen.temperature_c, seen.power_w, seen.ecc_errors) == (1980, 41, 123.456, 0)
+    told.append("GPU-1abc")
+    both = sample()
+    assert (both.used_bytes, both.sm_clock_mhz, both.temperature_c, both.ecc_errors) == (5, 1980, 42, 1)
+    assert both.power_w == pytest.approx(123.456 + 123.457)
+
+
 def test_looking_for_devices_is_harmless_anywhere() -> None:
     assert isinstance(find_devices(), (list, tuple))
+    assert find_devices({"CUDA_VISIBLE_DEVICES": ""}) in ([], ())
     assert isinstance(find_device("GPU-no-such"), NoDevice)

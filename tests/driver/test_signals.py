@@ -10,11 +10,11 @@ import threading
 
 import pytest
 
-from autotune.driver.signals import polite_ending
+from autotune.driver.signals import PressedAgain, breakable, polite_ending
 
 WAITING = """
 import sys, threading
-from autotune.driver.signals import polite_ending
+from autotune.driver.signals import PressedAgain, breakable, polite_ending
 ended = threading.Event()
 def stop(why):
     print(why, flush=True)
@@ -83,3 +83,33 @@ def test_in_another_thread_nothing_is_touched() -> None:
     thread.start()
     thread.join()
     assert inside == [before]
+
+
+def test_in_a_program_that_is_not_ours_a_second_ctrl_c_comes_through_and_ends_nothing() -> None:
+    text = WAITING.format(then="pass").replace(
+        "polite_ending(stop)", "polite_ending(stop, owns_process=False)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == b"interrupted\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+    assert err.rstrip().endswith(b"PressedAgain")
+
+
+def test_in_a_program_that_is_not_ours_a_schedulers_signals_are_its_own() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with polite_ending(lambda why: None, owns_process=False):
+        assert signal.getsignal(signal.SIGTERM) is before
+        assert signal.getsignal(signal.SIGINT) is not before
+
+
+def test_a_broken_loop_is_silent_and_an_insisting_person_is_heard() -> None:
+    with breakable():
+        raise KeyboardInterrupt
+    with pytest.raises(PressedAgain), breakable():
+        raise PressedAgain

@@ -39,3 +39,15 @@ def test_an_answer_that_cannot_be_written_does_not_stop_the_ending() -> None:
         [sys.executable, "-c", text], capture_output=True, text=True, timeout=20, check=False
     )
     assert done.returncode == 7
+
+
+def test_a_process_that_is_not_ours_is_never_ended() -> None:
+    text = HANGS.replace("code=lambda: 7", "code=lambda: 7, may_exit=False").replace("wait(30)", "wait(1)")
+    done = subprocess.run(
+        [sys.executable, "-c", text + "print('still here')"],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "written\nstill here\n")

@@ -243,7 +243,9 @@ def test_a_trial_sees_the_users_environment_and_nothing_of_the_driver(place, tmp
 
 def own_folder(name):
     return (
-        name.startswith("AUTOTUNE_") or name in {"TMPDIR", "PWD", "TORCH_EXTENSIONS_DIR"} or "CACHE" in name
+        name.startswith("AUTOTUNE_")
+        or name in {"TMPDIR", "PWD", "PYTHONPATH", "TORCH_EXTENSIONS_DIR"}
+        or "CACHE" in name
     )
 
 
@@ -281,3 +283,26 @@ def test_bad_input_is_one_message_and_nothing_is_run(place, words, text, said):
     assert ended.err.startswith("error: ")
     assert sorted(path.name for path in place.folder.iterdir()) == ["bad.yaml", "plain_loop.py"]
     assert not list(place.home.glob("studies/*"))
+
+
+# A knob that the user declares.
+
+SPACE = """schema: autotune.space/v1
+declare:
+  - {name: save_every, effect: EXACT, values: [1, 50], flag: --save-every, help: Steps between two saves.}
+"""
+
+
+def test_a_declared_option_wins_and_applies_without_the_file_that_declared_it(place):
+    (place.folder / "mine.yaml").write_text(SPACE)
+    ended = place.search("slow_option.py", "--space", "./mine.yaml", "--json")
+    assert ended.exit == 0, ended
+    best = ended.best["picks"]["safe"]
+    assert best["knobs"]["save_every"] == 50
+    assert best["changes"][0]["spelling"] == "--save-every"
+    assert any("delivered, effect not read" in reason for reason in best["reasons"])
+    (place.folder / "mine.yaml").unlink()
+    assert place.show()["picks"]["best"]["knobs"]["save_every"] == 50
+    applied = place.run("apply", "best.yaml", "--", sys.executable, "slow_option.py", "--epochs", "1")
+    assert applied.exit == 0, applied
+    assert "every 50" in applied.out

@@ -1,13 +1,23 @@
-"""Search space files and the options that narrow them."""
+"""Search spaces by name or file, what they inherit, and the options that narrow them."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from autotune.core.auto import CANDIDATES
+from autotune.core.change import Env, Flag, Keyword
 from autotune.core.effect import Effect
-from autotune.core.study import SpaceRequest
+from autotune.core.study import DeclaredSpec, SpaceRequest
 from autotune.core.wire import dumps, loads
-from autotune.edge.preset import find_spaces, load_space
+from autotune.edge.preset import find_spaces, load_space, locate, problems, read_space
 from autotune.errors import InvalidSpace, UnknownKnob, UsageError
-from autotune.knobs.registry import builtin
+from autotune.knobs.registry import builtin, needs_permission
+
+ROOT = Path(__file__).parents[2]
+PRESETS = ["cpu", "dataloader", "default", "gpu_transformer", "gpu_vision", "memory", "quick"]
 
 HEAD = "schema: autotune.space/v1\n"
 
@@ -27,16 +37,67 @@ def write(folder, text, name="mine.yaml"):
 
 def test_the_presets_are_there_and_valid(here) -> None:
     names = [found.name for found in find_spaces(cwd=str(here))]
-    assert names == ["cpu", "dataloader", "default", "gpu_transformer", "gpu_vision", "quick"]
+    assert names == PRESETS
     for name in names:
         request = load_space(name, cwd=str(here))
+        assert problems(name, cwd=str(here)) == []
         assert request.starts
+        assert read_space(locate(name, cwd=str(here))).description
         assert set(request.knobs) <= set(builtin())
         assert loads(SpaceRequest, dumps(request)) == request
 
 
-def test_default_holds_every_knob(here) -> None:
-    assert set(load_space("default", cwd=str(here)).knobs) == set(builtin())
+def test_presets_are_valid_from_an_installed_wheel(tmp_path) -> None:
+    """In a wheel the files lie inside the package, and nothing of the checkout is beside it."""
+    shutil.copytree(ROOT / "autotune", tmp_path / "autotune", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "search_spaces", tmp_path / "autotune" / "search_spaces")
+    code = (
+        "import autotune, sys; from autotune.edge.preset import find_spaces, problems\n"
+        "found = find_spaces(cwd='/')\n"
+        "assert all('autotune/search_spaces' in str(f.path) for f in found)\n"
+        "print([f.name for f in found], [p for f in found for p in problems(f.name, cwd='/')])"
+    )
+    environ = {"PYTHONPATH": str(tmp_path), "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, cwd="/")
+    assert done.stdout.strip() == f"{PRESETS} []", done.stderr
+
+
+def test_every_knob_that_keeps_the_training_is_in_a_preset(here) -> None:
+    spaces = [load_space(name, cwd=str(here)) for name in PRESETS]
+    named = {knob for space in spaces for knob in space.knobs}
+    assert {name for name, knob in builtin().items() if not needs_permission(knob)} == named
+    held = {knob for space in spaces for knob in space.withheld}
+    assert {name for name, knob in builtin().items() if needs_permission(knob)} == held
+
+
+@pytest.mark.parametrize(("short", "name"), [("vision", "gpu_vision"), ("transformer", "gpu_transformer")])
+def test_a_short_name_means_the_preset_unless_a_file_has_it(here, short, name) -> None:
+    assert load_space(short, cwd=str(here)) == load_space(name, cwd=str(here))
+    write(here, HEAD + f"extends: {short}", f"search_spaces/{short}.yaml")
+    assert load_space(short, cwd=str(here)).knobs == load_space(name, cwd=str(here)).knobs
+    assert load_space(short, cwd=str(here)).name == short
+
+
+def test_auto_holds_its_candidates_and_narrows_each(here) -> None:
+    request = load_space("auto", cwd=str(here), sets=["num_workers=0,2"], fixes=["precision=bf16"])
+    assert tuple(c.name for c in request.candidates) == CANDIDATES
+    assert not request.knobs
+    assert all(c.knobs["num_workers"] == (0, 2) and c.fixed for c in request.candidates)
+    assert loads(SpaceRequest, dumps(request)) == request
+
+
+def test_auto_takes_the_users_own_file_of_a_candidates_name(here) -> None:
+    write(here, HEAD + "name: mine\nknobs: {threads: [1]}", "search_spaces/cpu.yaml")
+    request = load_space("auto", cwd=str(here))
+    assert {c.name: c.knobs for c in request.candidates}["cpu"] == {"threads": (1,)}
+
+
+def test_candidates_that_declare_one_name_differently_are_refused(here) -> None:
+    for name, flag in (("cpu", "--a"), ("memory", "--b")):
+        line = "declare: [{name: mine, effect: EXACT, values: [1, 2], flag: FLAG}]"
+        write(here, HEAD + line.replace("FLAG", flag), f"search_spaces/{name}.yaml")
+    with pytest.raises(InvalidSpace, match="declare mine differently"):
+        load_space("auto", cwd=str(here))
 
 
 def test_quick_holds_exact_knobs_only(here) -> None:
@@ -78,7 +139,6 @@ start:
         ("knobs: {}", "no schema is given", "schema: autotune.space/v1"),
         ("schema: autotune.space/v2", 'mine.yaml:1: schema "autotune.space/v2"', "v1"),
         (HEAD + "knob: {}", 'mine.yaml:2: unknown key "knob"', 'Did you mean "knobs"?'),
-        (HEAD + "declare: []", "mine.yaml:2: declaring knobs of your own", "Remove declare."),
         (HEAD + "objectives: {}", "mine.yaml:2: objectives", "Remove"),
         (
             HEAD + "knobs:\n  precison: [bf16]",
@@ -95,6 +155,7 @@ start:
             "",
         ),
         (HEAD + "knobs:\n  threads: {low: 0, high: 999999999999}", "1 to 1000 values", ""),
+        (HEAD + "knobs:\n  threads: {low: 0, high: 9999999999999999999}", "threads", ""),
         (HEAD + "start: {a: 1}", "mine.yaml:2: start", ""),
         (HEAD + "extends: defualt", 'extends "defualt", which does not exist', 'Did you mean "default"?'),
         (HEAD + "extends: ./mine.yaml", "extends itself", ""),
@@ -118,12 +179,102 @@ def test_binary_and_huge_files_are_refused(here) -> None:
         load_space("./h.yaml", cwd=str(here))
 
 
-def test_knobs_that_need_permission_are_left_out_with_a_note(here) -> None:
+OWN = """declare:
+  - {name: fused_loss, effect: NUMERIC, values: [0, 1], flag: "--fused-loss", help: One kernel.}
+  - {name: algo, effect: EXACT, values: [Ring, Tree], env: NCCL_ALGO}
+  - {name: shuffle_once, effect: TRAINING, values: [false, true], keyword: "torch.randperm:once"}
+"""
+
+
+def test_declared_knobs_take_part_first_and_travel_as_data(here) -> None:
+    request = load_space(write(here, HEAD + "extends: quick\n" + OWN), cwd="/")
+    assert list(request.knobs)[:3] == ["fused_loss", "algo", "num_workers"]
+    assert request.declared[:2] == (
+        DeclaredSpec(
+            name="fused_loss", effect=Effect.NUMERIC, values=(0, 1), spelling=Flag(("--fused-loss",)),
+            help="One kernel.",
+        ),
+        DeclaredSpec(name="algo", effect=Effect.EXACT, values=("Ring", "Tree"), spelling=Env("NCCL_ALGO")),
+    )  # fmt: skip
+    assert request.declared[2].spelling == Keyword("torch.randperm", "once")
+    assert loads(SpaceRequest, dumps(request)) == request
+
+
+def test_a_declared_knob_is_placed_narrowed_and_dropped_like_any_other(here) -> None:
+    write(here, HEAD + "extends: quick\n" + OWN, "base.yaml")
     request = load_space(
-        write(here, HEAD + "knobs: {threads: auto}\nallowed_only: {fp8: [off, tensorwise]}"), cwd="/"
+        write(here, HEAD + "extends: ./base.yaml\nknobs:\n  algo: ~\n  fused_loss: [1]"), cwd="/"
     )
-    assert set(request.knobs) == {"threads"}
-    assert "fp8 changes training" in request.notes[0]
+    assert request.knobs["fused_loss"] == (1,)
+    assert "algo" not in request.knobs
+
+
+def test_set_fix_and_knob_know_declared_knobs(here) -> None:
+    path = write(here, HEAD + "extends: quick\n" + OWN)
+    assert load_space(path, cwd="/", only=["fused_loss"]).knobs == {"fused_loss": ()}
+    request = load_space(path, cwd="/", sets=["algo=Tree"], fixes=["fused_loss=1"])
+    assert (request.knobs["algo"], request.fixed) == (("Tree",), {"fused_loss": 1})
+    with pytest.raises(UsageError, match="algo is declared without the value Mesh"):
+        load_space(path, cwd="/", sets=["algo=Mesh"])
+
+
+def test_what_changes_the_training_waits_for_permission(here) -> None:
+    path = write(here, HEAD + "extends: quick\n" + OWN)
+    shut = load_space(path, cwd="/")
+    assert "shuffle_once" not in shut.knobs
+    assert shut.withheld == ("shuffle_once",)
+    for options in ({"only": ["shuffle_once"]}, {"fixes": ["shuffle_once=true"]}):
+        with pytest.raises(UsageError) as caught:
+            load_space(path, cwd="/", **options)
+        assert caught.value.hint == "Add --allow shuffle_once."
+    opened = load_space(path, cwd="/", allow=["shuffle_once"])
+    assert opened.knobs["shuffle_once"] == ()
+    assert (opened.allowed, opened.withheld) == (("shuffle_once",), ())
+    assert load_space(path, cwd="/", only=["threads"], allow=["shuffle_once"]).knobs.keys() == {
+        "threads",
+        "shuffle_once",
+    }
+
+
+def test_allowed_only_gives_the_values_of_what_is_allowed(here) -> None:
+    text = HEAD + "knobs: {threads: auto}\nallowed_only: {mine: [2]}\n"
+    text += "declare: [{name: mine, effect: TRAINING, values: [1, 2], env: MINE}]"
+    assert load_space(write(here, text), cwd="/").knobs == {"threads": ()}
+    assert load_space(write(here, text), cwd="/", allow=["mine"]).knobs["mine"] == ()
+    text = text.replace("auto}", "auto, mine: ~}")
+    assert load_space(write(here, text), cwd="/", allow=["mine"]).knobs["mine"] == (2,)
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("precision", "changes the rounding alone and needs no permission", "Leave it out"),
+        ("threads", "leaves the training as it is and needs no permission", "Leave it out"),
+        ("effective_batch", "has an option of its own", "--effective-batch"),
+        ("precison", '--allow: there is no knob "precison"', "precision"),
+    ],
+)
+def test_permission_is_given_to_what_needs_it_only(here, name, message, hint) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_space("quick", cwd=str(here), allow=[name])
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_two_knobs_cannot_pull_at_one_variable(here) -> None:
+    text = HEAD + "knobs: {threads: auto}\ndeclare: [{name: mine, effect: EXACT, values: [1, 2], %s}]"
+    with pytest.raises(InvalidSpace) as caught:
+        load_space(write(here, text % "env: OMP_NUM_THREADS"), cwd="/")
+    assert "mine.yaml:3: mine sets OMP_NUM_THREADS, and so does the built-in threads" in caught.value.message
+    assert "threads: ~" in caught.value.hint
+    load_space(write(here, (text % "env: OMP_NUM_THREADS").replace("threads: auto", "threads: ~")), cwd="/")
+
+
+def test_a_bound_on_memory_is_a_share_or_an_amount(here) -> None:
+    text = HEAD + "extends: quick\nconstraints: {peak_memory: {at_most: %s}}"
+    for written, bound in (("0.92", (None, 0.92)), ("6GiB", (6 << 30, None)), ("80%", (None, 0.8))):
+        request = load_space(write(here, text % written), cwd="/")
+        assert (request.memory_bytes, request.memory_frac) == bound
 
 
 def test_a_name_is_looked_up_here_first_then_in_the_users_folder(here) -> None:
@@ -175,3 +326,11 @@ def test_set_values_are_read_like_those_of_a_file(here) -> None:
 def test_options_that_contradict_themselves_are_refused(here, options, message) -> None:
     with pytest.raises(UsageError, match=message):
         load_space("quick", cwd=str(here), **options)
+
+
+def test_the_example_of_the_documentation_is_valid(here) -> None:
+    text = (ROOT / "docs" / "spaces.md").read_text(encoding="utf-8")
+    example = text.split("```yaml\n")[1].split("```")[0]
+    path = write(here, example)
+    assert problems(path, cwd="/") == []
+    assert "in_order" in load_space(path, cwd="/", allow=["in_order"]).knobs

@@ -1,7 +1,9 @@
 """best.yaml: what is written is what is read, and nothing is ever lost."""
 
 import math
+import os
 import re
+import stat
 
 import pytest
 import yaml
@@ -126,6 +128,29 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         write_best(path, study(), good_answer(), changes_of)
     assert path.read_text() == "mine\n"
     assert [c.name for c in tmp_path.iterdir()] == ["best.yaml"]
+
+
+def test_what_a_link_points_to_is_written_and_the_link_stays(tmp_path):
+    (tmp_path / "shared").mkdir()
+    link = tmp_path / "best.yaml"
+    link.symlink_to("shared/target.yaml")
+    for label in ("a", "b"):
+        write_best(link, study(spec=spec(label=label)), good_answer(), changes_of)
+        assert link.is_symlink()
+        assert read_best(tmp_path / "shared" / "target.yaml").study.label == label
+
+
+def test_what_is_no_regular_file_is_never_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    link = tmp_path / "link"
+    link.symlink_to(pipe)
+    for path in (pipe, link):
+        with pytest.raises(OSError, match="no regular file"):
+            files.write_whole(path, "x", keep=False)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert link.is_symlink()
+    assert {c.name for c in tmp_path.iterdir()} == {"pipe", "link"}
 
 
 def test_text_that_does_not_read_back_as_meant_is_not_written(tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ def spec(**changes: Any) -> StudySpec:
         script="/w/train.py",
         args=("--epochs", "1"),
         cwd="/w",
-        python="/usr/bin/python3",
+        python="python",
         space=SpaceRequest(name="quick"),
         budget=Budget(seconds=600.0),
         out="/w/best.yaml",

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -113,3 +114,41 @@ def test_looking_at_the_machine_imports_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "False"]
+
+
+def test_allocators_are_found_where_libraries_lie_and_only_those_that_fit_the_machine(tmp_path) -> None:
+    mine = Path(sys.executable).read_bytes()[:20]
+    other = bytes([*mine[:18], 0xAA, 0xBB])
+    machine = f"usr/lib/{os.uname().machine}-linux-gnu"
+    for name, header in (
+        (f"{machine}/libjemalloc.so.2", mine),
+        ("usr/lib64/libjemalloc.so.2", mine),
+        (f"{machine}/libtcmalloc_minimal.so.4", other),
+        ("usr/local/lib/libtcmalloc.so.4", mine),
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(header)
+    assert host.allocators(tmp_path) == {
+        "jemalloc": str(tmp_path / machine / "libjemalloc.so.2"),
+        "tcmalloc": str(tmp_path / "usr/local/lib/libtcmalloc.so.4"),
+    }
+
+
+def test_what_the_dynamic_linker_knows_comes_first(tmp_path, monkeypatch) -> None:
+    library = tmp_path / "libjemalloc.so.2"
+    library.write_bytes(Path(sys.executable).read_bytes()[:20])
+    ldconfig = tmp_path / "ldconfig"
+    ldconfig.write_text(f"#!/bin/sh\necho '	libjemalloc.so.2 (libc6) => {library}'\n")
+    ldconfig.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert host.allocators()["jemalloc"] == str(library)
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [("always [madvise] never\n", "madvise"), ("[always] madvise never", "always"), ("", "")],
+)
+def test_the_mode_of_huge_pages_is_the_word_in_brackets(tmp_path, text, mode) -> None:
+    files = {"sys/kernel/mm/transparent_hugepage/enabled": text} if text else {}
+    assert host.read_host(tree(tmp_path, files)).huge_pages == mode

@@ -175,3 +175,38 @@ def test_a_file_that_is_no_python_yields_no_options(tmp_path, source) -> None:
 def test_a_missing_script_is_a_usage_error(tmp_path) -> None:
     with pytest.raises(UsageError, match="cannot read the script"):
         script_facts(str(tmp_path / "none.py"))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def main():\n    train()\nif __name__ == '__main__':\n    main()\n",
+        "if '__main__' == __name__:\n    for i in range(3):\n        pass\n",
+        "import warnings, torch\nwarnings.filterwarnings('ignore')\ntorch.manual_seed(0)\n",
+        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr')\n",
+        '"""Doc."""\ntry:\n    import apex\nexcept ImportError:\n    apex = None\n',
+        "RATES = [i / 10 for i in range(3)]\n",
+        "class Net:\n    pass\nif torch.cuda.is_available():\n    device = torch.device('cuda')\n",
+    ],
+)
+def test_a_script_that_only_defines_things_can_be_imported_by_workers(tmp_path, source) -> None:
+    assert not facts_of(tmp_path, source).import_runs
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def main():\n    pass\nmain()\n",
+        "def main():\n    pass\nresult = main()\n",
+        "for epoch in range(3):\n    pass\n",
+        "model = Net().to(device)\n",
+        "log = open('log.txt', 'w')\n",
+        "print('starting')\n",
+        "if torch.cuda.is_available():\n    torch.multiprocessing.set_start_method('spawn')\n",
+        "if __name__ == '__main__':\n    pass\nelse:\n    main()\n",
+        "with open('x') as f:\n    pass\n",
+        "try:\n    train()\nexcept Exception:\n    pass\n",
+    ],
+)
+def test_a_script_that_works_at_its_import_cannot(tmp_path, source) -> None:
+    assert facts_of(tmp_path, source).import_runs

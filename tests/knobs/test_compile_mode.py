@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 from knob_facts import model, run
 
+from autotune.core.config import Config
+from autotune.knobs.accumulation import Accumulation
 from autotune.knobs.compile_mode import CompileMode
 from autotune.testing.knobs import CPU_HOST, GPU_HOST, GPU_RUN, KnobContract, facts
 
@@ -40,6 +42,25 @@ def test_cuda_graphs_are_for_cuda_and_fixed_shapes() -> None:
     assert set(domain(facts())) == {"off", "default", "max-autotune"}
     assert graphs <= set(domain(facts(host=GPU_HOST, run=GPU_RUN)))
     assert not graphs & set(domain(facts(host=GPU_HOST, run=replace(GPU_RUN, input_shapes_vary=True))))
+
+
+def test_what_cuda_graphs_return_cannot_be_accumulated() -> None:
+    given = facts(host=GPU_HOST, run=GPU_RUN)
+    rule = Accumulation()
+    for mode, allowed in (("reduce-overhead", False), ("max-autotune", False), ("default", True)):
+        settled = rule.settle(Config({"compile_mode": mode, "batch_size": 16}), given)
+        assert isinstance(settled, Config) is allowed, mode
+        if not allowed:
+            assert "2 micro-batches" in str(settled)
+    alone = rule.settle(Config({"compile_mode": "reduce-overhead"}), given)
+    assert alone == Config({"compile_mode": "reduce-overhead"})
+    on_cpu = rule.settle(Config({"compile_mode": "max-autotune", "batch_size": 16}), facts())
+    assert isinstance(on_cpu, Config)
+
+
+def test_a_script_that_accumulates_itself_gets_no_cuda_graphs() -> None:
+    own = facts(host=GPU_HOST, run=replace(GPU_RUN, own_accumulation=True, backward_per_step=4.0))
+    assert set(KNOB.domain(own)) == {"off", "default", "max-autotune-no-cudagraphs"}
 
 
 def test_dropout_re_deals_random_streams() -> None:

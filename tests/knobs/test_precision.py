@@ -6,7 +6,7 @@ import pytest
 from knob_facts import gpu, model, run
 
 from autotune.core.effect import Effect
-from autotune.core.facts import OptimizerFacts
+from autotune.core.facts import DeviceFacts, OptimizerFacts
 from autotune.knobs.precision import Precision
 from autotune.testing.knobs import CPU_HOST, GPU_RUN, SCRIPT, KnobContract, facts
 
@@ -74,3 +74,12 @@ def test_fp16_is_for_volta_and_turing_alone() -> None:
 )
 def test_facts_decide_how_far_it_reaches(given, effect) -> None:
     assert KNOB.effect_for(given) is effect
+
+
+def test_where_no_driver_tells_the_run_says_what_its_device_can() -> None:
+    """A container without NVML, or a trial on another machine of the cluster."""
+    device = DeviceFacts(name="NVIDIA H200", uuid="", memory_bytes=1, capability=(9, 0))
+    seen = facts(run=replace(GPU_RUN, devices=(device,)))
+    assert set(KNOB.domain(seen)) == {"fp32", "bf16"}
+    assert KNOB.refuse(seen) is None
+    assert KNOB.refuse(facts(run=GPU_RUN)) is not None

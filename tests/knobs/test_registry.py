@@ -1,5 +1,7 @@
 """The built-in knobs by name, and those of other packages."""
 
+from pathlib import Path
+
 import pytest
 
 from autotune.errors import UsageError
@@ -9,7 +11,7 @@ from autotune.knobs.registry import builtin, named
 
 
 def test_every_knob_of_the_first_release_is_there() -> None:
-    assert set(builtin()) == {
+    assert set(builtin()) >= {
         "batch_size",
         "accumulation",
         "effective_batch",
@@ -25,6 +27,13 @@ def test_every_knob_of_the_first_release_is_there() -> None:
         "threads",
         "cudnn_benchmark",
     }
+
+
+def test_every_file_of_a_knob_is_registered_under_its_own_name() -> None:
+    files = Path(registry.__file__).parent.glob("*.py")
+    knobs = {file.stem for file in files if "(Knob):\n" in file.read_text(encoding="utf-8")}
+    assert knobs - {"declared"} <= set(builtin())
+    assert all(type(knob).__module__.endswith(f".{name}") for name, knob in builtin().items())
 
 
 def test_two_knobs_of_one_name_are_an_error() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,26 @@ def test_the_first_clean_trial_publishes_and_the_next_starts_warm(tmp_path: Path
     assert not Path(second.env["TORCHINDUCTOR_CACHE_DIR"], "locks").exists()
     assert not second.publish()
     assert caches.prepare(tmp_path, tmp_path / "c", "other key").cold
+
+
+def test_triton_finds_its_kernels_in_a_copied_cache(tmp_path: Path) -> None:
+    """It notes the files of a kernel by full path, and the folder of the first trial is gone by then."""
+    first = caches.prepare(tmp_path, tmp_path / "a", "key")
+    kernel = Path(first.env["TRITON_CACHE_DIR"], "HASH")
+    kernel.mkdir()
+    (kernel / "add.cubin").write_bytes(b"code")
+    files = {"add.cubin": str(kernel / "add.cubin")}
+    (kernel / "__grp__add.json").write_text(json.dumps({"child_paths": files}))
+    (kernel / "__grp__torn.json").write_text('{"child_pa')
+    (kernel / "add.json").write_text('{"name": "add"}')
+    assert first.publish()
+    assert not kernel.exists()
+    again = Path(caches.prepare(tmp_path, tmp_path / "b", "key").env["TRITON_CACHE_DIR"], "HASH")
+    told = json.loads((again / "__grp__add.json").read_text())
+    assert told == {"child_paths": {"add.cubin": str(again / "add.cubin")}}
+    assert Path(told["child_paths"]["add.cubin"]).read_bytes() == b"code"
+    assert not (again / "__grp__torn.json").exists()
+    assert (again / "add.json").read_text() == '{"name": "add"}'
 
 
 def test_of_two_cold_trials_one_publishes(tmp_path: Path) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from autotune.core.change import Change, Patch
-from autotune.core.facts import LoaderFacts, RunFacts
+from autotune.core.facts import DeviceFacts, LoaderFacts, RunFacts
 from autotune.core.measurement import LossPoint, Measurement, Reading
 from autotune.core.trial import Failure, FailureKind
 from autotune.launch.measure import DeviceSample, Outside, Sample, Told, measure
@@ -191,7 +192,7 @@ def test_memory_compile_and_start_up_are_told_apart() -> None:
         peak_bytes=9,
         limit_bytes=11,
         cold=True,
-        devices=[DeviceSample(t_ns=11 * S, used_bytes=8)],
+        devices=[DeviceSample(t_ns=11 * S, used_bytes=8, total_bytes=12)],
     )
     assert found.startup_s == pytest.approx(10 - 5)
     assert (found.compile_s, found.cold_compile) == (5.0, True)
@@ -199,16 +200,60 @@ def test_memory_compile_and_start_up_are_told_apart() -> None:
         7,
         8,
         9,
-        11,
+        12,
     )
 
 
-def test_the_device_clock_is_used_where_it_agrees_with_the_host() -> None:
+def test_the_device_is_no_part_of_a_run_on_the_cpu_beside_it() -> None:
+    told = stream([0.1] * 40)
+    beside = [DeviceSample(t_ns=11 * S, used_bytes=8, total_bytes=12, sm_clock_mhz=300)]
+    found = fold(told, devices=beside, peak_bytes=9, limit_bytes=11)
+    assert (found.memory.device, found.memory.peak_bytes, found.memory.limit) == (None, 9, 11)
+    assert "sm_clock_mhz" not in found.extra
+
+
+def test_where_nothing_looks_at_the_device_its_size_is_what_the_process_saw() -> None:
+    told = stream([0.1] * 40)
+    device = DeviceFacts(name="NVIDIA H200", uuid="", memory_bytes=140)
+    told.take(Seen(facts=RunFacts(samples_source="loader", loader=LOADER, devices=(device,))))
+    found = fold(told, close(told, allocator_peak_bytes=7), limit_bytes=11)
+    assert (found.memory.peak_bytes, found.memory.limit) == (7, 140)
+
+
+def test_the_peak_is_the_allocators_where_nobody_looked_in_time() -> None:
+    told = stream([0.1] * 40)
+    late = [DeviceSample(t_ns=11 * S, used_bytes=8)]
+    assert fold(told, close(told, allocator_peak_bytes=30), devices=late).memory.peak_bytes == 30
+
+
+def test_clock_heat_and_power_of_the_window_are_kept() -> None:
+    told = stream([0.1] * 40)
+    seen = [
+        DeviceSample(t_ns=t * S, sm_clock_mhz=mhz, temperature_c=c, power_w=w, ecc_errors=e)
+        for t, mhz, c, w, e in ((2, 210, 30, 70.0, 5), (11, 1900, 60, 600.0, 5), (12, 1800, 64, 640.0, 6))
+    ]
+    found = fold(told, close(told, allocator_peak_bytes=7), devices=seen)
+    assert found.extra["sm_clock_mhz"] == pytest.approx(1850)
+    assert found.extra["temperature_c"] == 64
+    assert found.extra["power_w"] == pytest.approx(620)
+    assert "ecc_errors" in found.contamination.flags
+
+
+def test_the_device_clock_is_used_where_the_process_found_that_it_agrees() -> None:
     ahead = stream([0.02, 0.18] * 30, device_ms=100.0)
-    assert "bursty" not in fold(ahead).contamination.flags
-    assert fold(ahead).throughput.value == pytest.approx(80)
+    by_device = fold(ahead, close(ahead, clock="device"))
+    assert "bursty" not in by_device.contamination.flags
+    assert by_device.throughput.value == pytest.approx(80)
     off = stream([0.1] * 30, device_ms=1.0)
-    assert fold(off).throughput.value == pytest.approx(80)
+    assert fold(off, close(off, clock="host")).throughput.value == pytest.approx(80)
+
+
+@pytest.mark.parametrize("clock", ["host", "device"])
+def test_what_the_device_still_had_to_do_at_the_end_belongs_to_the_window(clock: str) -> None:
+    """The host was done with 20 steps after 0.4 s, the device after 2 s."""
+    told = stream([0.02] * 20, device_ms=100.0)
+    closed = replace(close(told, clock=clock), end_ns=12 * S)
+    assert fold(told, closed).throughput.value == pytest.approx(80)
 
 
 @pytest.mark.parametrize("steady", ["drifting", "no_steady_state"])
@@ -250,6 +295,12 @@ def test_divergence_is_a_failure_that_keeps_its_throughput(more: Any) -> None:
     assert found.kind is FailureKind.DIVERGED
     assert found.readings is not None
     assert found.readings.throughput.value == pytest.approx(80)
+
+
+def test_a_scaler_that_skips_more_than_half_of_the_windows_own_steps_never_settled() -> None:
+    told = stream([0.1] * 30)
+    assert failed(told, close(told, skipped_scaler_steps=16)).kind is FailureKind.DIVERGED
+    assert fold(told, close(told, skipped_scaler_steps=15)).extra["skipped_scaler_steps"] == 15
 
 
 @pytest.mark.parametrize(("word", "kind"), [("foreign", "contended"), ("throttled", "throttled")])

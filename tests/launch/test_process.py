@@ -308,7 +308,7 @@ def test_a_daemon_of_a_good_trial_is_ended_and_the_measurement_kept(runner: Any,
 def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> int:
     script = tmp_path / "plain.py"
     script.write_text(text)
-    monkeypatch.setattr(process, "trial_command", lambda python: (python, str(script)))
+    monkeypatch.setattr(process, "trial_command", lambda python, folder, options: (python, str(script)))
     launch = Launch(
         command=(),
         script=str(script),

@@ -20,8 +20,10 @@ class FakeTune:
     end: Callable[[Any], Any] | None = None
     specs: list[Any] = field(default_factory=list)
     resumed: list[Any] = field(default_factory=list)
+    owned: list[bool] = field(default_factory=list)
 
-    def run_search(self, spec, *, listeners=(), head_start_s=0.0):
+    def run_search(self, spec, *, listeners=(), head_start_s=0.0, owns_process=True):
+        self.owned.append(owns_process)
         assert 0 <= head_start_s < 600
         self.specs.append(spec)
         for listener in listeners:
@@ -46,6 +48,7 @@ class FakeTune:
             space=space,
             refusals={"tf32": "There is no GPU."},
             ways={"num_workers": "keyword"},
+            request=spec.space,
         )
 
 

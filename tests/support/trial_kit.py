@@ -108,6 +108,7 @@ def runner(tmp_path: Path) -> Callable[..., Ran]:
         bare: bool = False,
         measure: bool = True,
         env: dict[str, str] | None = None,
+        timeout_s: float = 60,
     ) -> Ran:
         nonlocal count
         count += 1
@@ -138,7 +139,7 @@ def runner(tmp_path: Path) -> Callable[..., Ran]:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=timeout_s,
             check=False,
         )
         events = list(Reader(folder / "events.jsonl", plan.nonce).read())

@@ -4,6 +4,8 @@ After torch is imported, it counts the samples that the script takes from its Da
 are on, and stamps each optimizer step. When `STAMPS_WARM_S` + `STAMPS_WINDOW_S` seconds have passed since
 the first step ended, it writes one JSON object and ends the process: the script need not finish. Time inside
 loops over a DataLoader while gradients are off is evaluation; it is summed up beside.
+Where STAMPS_BEGAN says when the process was started (time.monotonic, of the whole machine), it also tells how
+long the first step was in coming: interpreter, imports, model, compile.
 """
 
 import json
@@ -23,6 +25,7 @@ def watch(torch):
     first = begin = None
     steps = samples = 0
     evaluation = 0.0
+    start_s = None
     plain_iter = DataLoader.__iter__
 
     def size(batch):
@@ -42,12 +45,15 @@ def watch(torch):
             evaluation += time.perf_counter() - began
 
     def stepped(*_):
-        nonlocal pending, first, begin, steps, samples, evaluation
+        nonlocal pending, first, begin, steps, samples, evaluation, start_s
         if os.getpid() != owner:
             return
         now = time.perf_counter()
         taken, pending = pending, 0
-        first = now if first is None else first
+        if first is None:
+            first = now
+            if os.environ.get("STAMPS_BEGAN"):
+                start_s = time.monotonic() - float(os.environ["STAMPS_BEGAN"])
         if begin is None:
             begin = now if now - first >= warm_s else None
             evaluation = 0.0
@@ -57,6 +63,8 @@ def watch(torch):
         if now - first < warm_s + window_s:
             return
         figures = {"steps": steps, "samples": samples, "seconds": now - begin, "evaluation_s": evaluation}
+        if start_s is not None:
+            figures["start_s"] = start_s
         with open(target + ".part", "w") as stream:
             json.dump(figures, stream)
         os.replace(target + ".part", target)

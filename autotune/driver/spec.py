@@ -1,4 +1,7 @@
-"""Options of `search` -> `StudySpec`, everything checked before anything runs."""
+"""What a person asked for -> `StudySpec`, everything checked before anything runs.
+
+The command line and `autotune.tune` both come through here, so an option means the same in both.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,10 @@ from typing import TYPE_CHECKING
 from autotune.errors import InvalidBudget, UsageError, did_you_mean
 
 if TYPE_CHECKING:
-    from autotune.cli.command import Command
-    from autotune.core.study import StudySpec
+    from collections.abc import Sequence
+
+    from autotune.core.study import SpaceRequest, StudySpec
+    from autotune.inspection.command import Command
 
 MIN_BUDGET_S = 20.0
 """Below it not even two baseline runs of a tiny script and one other fit."""
@@ -25,13 +30,14 @@ DRIVERS = ("ray", "inline")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """What was typed, as it was typed; see `autotune search --help`."""
+    """What was asked, in the spelling of the command line; see `autotune search --help`."""
 
     budget: str
-    space: str = "default"
+    space: str = "auto"
     sets: tuple[str, ...] = ()
     fixes: tuple[str, ...] = ()
     knobs: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
     max_memory: str = ""
     effective_batch: str = "explore"
     driver: str = "ray"
@@ -46,6 +52,7 @@ class SearchOptions:
     sampler: str = "staged"
     concurrency: int = 0
     label: str = ""
+    output_args: tuple[str, ...] = ()
 
 
 def version() -> str:
@@ -104,38 +111,77 @@ def effective_batch(text: str) -> str:
 
 
 def out_path(text: str) -> str:
-    """Where best.yaml goes, absolute and writable.
+    """Where best.yaml goes, absolute and writable; a link is kept, what it points to is written.
 
     Raises:
-        UsageError: It is a folder, or lies in none.
+        UsageError: It is a folder, a device or a pipe, lies in no folder, or has a name that cannot be
+            written into a file.
     """
+    if not text.isprintable():
+        raise UsageError(f"--out {text!r} cannot be printed", hint="choose another name: --out best.yaml")
     path = Path(text).expanduser().absolute()
+    # What a link points to is what is replaced.
+    real = Path(os.path.realpath(path))
     if path.is_dir():
         raise UsageError(
             f"--out {text} is a folder", hint=f"name the file: --out {text.rstrip('/')}/best.yaml"
         )
-    if not path.parent.is_dir():
-        raise UsageError(f"--out {text}: there is no folder {path.parent}")
-    if not os.access(path.parent, os.W_OK):
+    if (path.exists() and not path.is_file()) or _is_ours_to_hold(path):
         raise UsageError(
-            f"--out {text}: {path.parent} cannot be written to", hint="choose another place with --out"
+            f"--out {text} is no file that can be replaced by another",
+            hint="name one, --out best.yaml; --json prints the answer on stdout as well",
+        )
+    if not real.parent.is_dir():
+        raise UsageError(f"--out {text}: there is no folder {real.parent}")
+    if not os.access(real.parent, os.W_OK):
+        raise UsageError(
+            f"--out {text}: {real.parent} cannot be written to", hint="choose another place with --out"
         )
     return str(path)
 
 
+def _is_ours_to_hold(path: Path) -> bool:
+    """A name for an open descriptor: replacing the file behind it would not reach who reads it."""
+    return path.parts[:2] in (("/", "dev"), ("/", "proc")) and path.parts[:3] != ("/", "dev", "shm")
+
+
+def output_args(names: Sequence[str]) -> tuple[str, ...]:
+    """Options of the script that name its output folder, as they are written.
+
+    Raises:
+        UsageError: Something that no command line has as an option.
+    """
+    for name in names:
+        if not re.fullmatch(r"--?[A-Za-z0-9][\w.-]*", name):
+            raise UsageError(
+                f'--output-arg "{name}" is no option of a script',
+                hint="with its dashes: --output-arg=--out-dir",
+            )
+    return tuple(dict.fromkeys(names))
+
+
 def build_spec(command: Command, options: SearchOptions) -> StudySpec:
-    """The specification that was typed.
+    """The specification of a search.
 
     Raises:
         UsageError: Anything in it cannot be carried out.
+        BackendError: The command's interpreter is too old, or lacks PyTorch.
     """
     from autotune.core.study import Budget, StudySpec
     from autotune.edge.preset import load_space
+    from autotune.inspection.command import verify
     from autotune.store.paths import new_id
 
     cwd = str(Path.cwd())
     seconds = budget_s(options.budget)
-    space = load_space(options.space, cwd=cwd, sets=options.sets, fixes=options.fixes, only=options.knobs)
+    space = load_space(
+        options.space,
+        cwd=cwd,
+        sets=options.sets,
+        fixes=options.fixes,
+        only=options.knobs,
+        allow=options.allow,
+    )
     _positive("--trials", options.trials)
     _positive("--run-steps", options.run_steps)
     if options.concurrency < 0:
@@ -145,9 +191,9 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
         raise UsageError(
             "--address names a Ray cluster, and --driver is inline", hint="leave one of them out"
         )
-    return StudySpec(
+    spec = StudySpec(
         study_id=new_id(),
-        label=_label(options.label, command.script),
+        label=_label(options.label, command),
         script=command.script,
         args=command.args,
         cwd=cwd,
@@ -155,7 +201,7 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
         space=space,
         budget=Budget(seconds=seconds, trials=options.trials),
         effective_batch=effective_batch(options.effective_batch),
-        max_memory_bytes=_memory(options.max_memory),
+        max_memory_bytes=_memory(options.max_memory, space),
         run_steps=options.run_steps,
         seed=options.seed,
         driver=driver,
@@ -166,9 +212,15 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
         keep_loggers=options.keep_loggers,
         concurrency=options.concurrency,
         sampler=one_of("--sampler", options.sampler, SAMPLERS),
-        git_commit=_git_commit(Path(command.script).parent),
+        git_commit=_git_commit(Path(command.inspected).parent),
         version=version(),
+        module=command.module,
+        options=command.options,
+        source=command.source,
+        output_args=output_args(options.output_args),
     )
+    verify(command)
+    return spec
 
 
 def _positive(option: str, value: int | None) -> None:
@@ -176,22 +228,27 @@ def _positive(option: str, value: int | None) -> None:
         raise UsageError(f"{option} {value} is not positive")
 
 
-def _memory(text: str) -> int | None:
-    if not text:
-        return None
+def _memory(text: str, space: SpaceRequest) -> int | None:
+    """The tighter one of two bounds: the option's, and that of the space file."""
     from autotune.edge.memory import memory_bytes
+    from autotune.inspection.host import host_facts
 
-    return memory_bytes(text)
+    bounds = [memory_bytes(text)] if text else []
+    if space.memory_bytes is not None or space.memory_frac is not None:
+        bound = space.bound_bytes(host_facts())
+        bounds += [bound] if bound is not None else []
+    return min(bounds, default=None)
 
 
-def _label(text: str, script: str) -> str:
+def _label(text: str, command: Command) -> str:
     from autotune.store.paths import is_label, new_label, studies
 
     if text and not is_label(text):
         raise UsageError(
             f'--label "{text}" is no label', hint="letters, digits, dot, dash and underscore, at most 64"
         )
-    label = text or new_label(script, time.time())
+    name = f"{command.module.replace('.', '-')}.py" if command.module else command.script
+    label = text or new_label(name, time.time())
     taken = {study.label for study in studies()}
     if label not in taken:
         return label

@@ -1,0 +1,86 @@
+"""Where the values of a command line's options come from: typed, a variable, the project's file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from autotune.edge.settings import KEYS, check_variables, project_settings, variable
+
+_PARAMETERS = {"set": "sets", "fix": "fixes", "knob": "knobs", "output-arg": "output_args"}
+"""Settings whose parameter in Python is called otherwise."""
+
+_FILE, _VARIABLE, _TYPED = "DEFAULT_MAP", "ENVIRONMENT", "COMMANDLINE"
+"""Names that click has for where a value came from."""
+
+
+def defaults_for(argv: Sequence[str]) -> dict[str, Any]:
+    """Defaults of each verb as the project's file has them, in the form that click takes.
+
+    Only `search` has settings; a request for help reads no file, so that help is there when the file
+    is not as it should be.
+
+    Raises:
+        UsageError: The file, or a variable, sets something that does not exist.
+    """
+    typed = list(argv[: argv.index("--")]) if "--" in argv else list(argv)
+    if typed[:1] != ["search"] or {"-h", "--help"} & set(typed):
+        return {}
+    check_variables(os.environ)
+    found = project_settings(Path.cwd())
+    return {"search": {_parameter(key): value for key, value in found.values.items()}}
+
+
+class Sources:
+    """Which values of a call of `search` were not typed."""
+
+    def __init__(self, context: typer.Context) -> None:
+        self._context = context
+        self._origins = project_settings(Path.cwd()).origins
+
+    def narrowed(self, values: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+        """``set``, ``fix``, ... by key, without what the file says about another space than the one chosen.
+
+        A space that was typed, or named by a variable, is stronger than all of the file.
+        """
+        is_chosen = self._source("space") in (_TYPED, _VARIABLE)
+        return {
+            key: () if is_chosen and self._source(key) == _FILE else tuple(given)
+            for key, given in values.items()
+        }
+
+    def notes(self, narrowed: Mapping[str, tuple[str, ...]]) -> list[str]:
+        """A sentence with every value that was not typed and its origin; none where all were.
+
+        Args:
+            narrowed: What was left of the narrowings.
+        """
+        told = [
+            f"{key}={self._value(key)} ({self._origin(key)})"
+            for key in KEYS
+            if self._source(key) in (_FILE, _VARIABLE) and narrowed.get(key, True)
+        ]
+        return [f"settings: {', '.join(told)}"] if told else []
+
+    def _source(self, key: str) -> str:
+        source = self._context.get_parameter_source(_parameter(key))
+        return "" if source is None else source.name
+
+    def _origin(self, key: str) -> str:
+        return variable(key) if self._source(key) == _VARIABLE else self._origins[key]
+
+    def _value(self, key: str) -> str:
+        from autotune.core.redact import redact
+
+        value: Any = self._context.params.get(_parameter(key))
+        if isinstance(value, (list, tuple)):
+            return redact(" ".join(map(str, value)))
+        return str(value).lower() if isinstance(value, bool) else redact(str(value))
+
+
+def _parameter(key: str) -> str:
+    return _PARAMETERS.get(key, key.replace("-", "_"))

@@ -1,0 +1,82 @@
+"""Cycles of fresh runs that are compared with one another: which of them had the same machine. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from autotune.core.trial import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.core.config import Config
+    from autotune.core.study import Study
+    from autotune.core.trial import Trial
+
+ALIKE_CORES: Final = 0.35
+"""Two runs had the same machine if what others used of it differs by at most this many cores; idle
+machines were seen at 0.03 to 0.1, one busy neighbour at 1.0."""
+
+ALIKE_SHARE: Final = 0.5
+"""Or by at most this share of the larger one: a neighbour who is there all the time gets less CPU beside
+the hungrier of two configs."""
+
+ALIKE_MACHINE: Final = 0.05
+"""Or by at most this share of the machine."""
+
+
+def alike_cycles(study: Study, stage: Stage, reference: Config) -> dict[int, dict[Config, Trial]]:
+    """Measured runs by cycle and config, those that had the machine to the same extent as the reference's.
+
+    Decided by what other processes used, as seen from outside, and never by the figures: a pair of
+    which one half ran beside somebody else's work compares the machine with itself. Where a
+    neighbour is there all the time, both halves have it and the pair stays, although what the
+    neighbour gets depends a little on what runs beside it.
+
+    Args:
+        study: As of now.
+        stage: Confirmation, or ablation.
+        reference: The config that every other one of a cycle is compared with.
+    """
+    found: dict[int, dict[Config, Trial]] = {}
+    for trial in study.told(stage):
+        if trial.measurement is not None and trial.group > 0:
+            found.setdefault(trial.group, {})[trial.config] = trial
+    cpus = study.facts.host.cpus if study.facts is not None else 0
+    return {g: kept for g, runs in found.items() if (kept := _alike(runs, reference, cpus))}
+
+
+def disturbed_pairs(study: Study, stage: Stage, reference: Config) -> int:
+    """Pairs that were set aside because something else used the machine in one half of them."""
+    measured = [t for t in study.told(stage) if t.measurement is not None and t.group > 0]
+    # Without its reference a cycle holds no pair that could be set aside.
+    whole = {t.group for t in measured if t.config == reference}
+    pairs = sum(1 for t in measured if t.group in whole and t.config != reference)
+    return pairs - sum(max(0, len(runs) - 1) for runs in alike_cycles(study, stage, reference).values())
+
+
+def foreign_cores(trial: Trial) -> float:
+    """Cores that other processes used during a trial, 0 where nobody looked."""
+    measured = trial.measurement
+    return (measured.contamination.foreign_cpu_frac or 0.0) if measured is not None else 0.0
+
+
+def alike(cores: float, other: float, cpus: int) -> bool:
+    """Whether two runs beside so many cores of other processes' work had the same machine.
+
+    Args:
+        cores: What others used during one run.
+        other: During the other.
+        cpus: Of the machine; 0 where unknown.
+    """
+    most = max(ALIKE_CORES, ALIKE_MACHINE * cpus, ALIKE_SHARE * max(cores, other))
+    return abs(cores - other) <= most
+
+
+def _alike(runs: Mapping[Config, Trial], reference: Config, cpus: int) -> dict[Config, Trial]:
+    base = runs.get(reference)
+    if base is None:
+        return {}
+    own = foreign_cores(base)
+    kept = {c: t for c, t in runs.items() if alike(foreign_cores(t), own, cpus)}
+    return kept if len(kept) > 1 or len(runs) == 1 else {}

@@ -1,0 +1,63 @@
+"""Environment variables that hold several settings: ours joins what the user has in them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+_ALLOCATOR: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+"""Names of one thing: PyTorch reads the first of them that is set."""
+_OUTSIDE_BRACKETS: Final = re.compile(r",(?![^\[]*\])")
+
+
+def with_setting(env: Mapping[str, str], name: str, text: str) -> dict[str, str]:
+    """The variables to change so that `name` says `text` besides what it says already.
+
+    Settings of the same key are replaced, others kept; a library to preload comes before others.
+    Most variables hold one thing, which is replaced as a whole.
+    """
+    if name not in _ALLOCATOR:
+        return {name: _joined(name, text, env.get(name, ""))}
+    set_already = [other for other in _ALLOCATOR if env.get(other)]
+    before = env.get(name) or next((env[other] for other in set_already), "")
+    joined = _joined(name, text, before)
+    # Whichever name is read, it says the same.
+    return dict.fromkeys([name, *set_already], joined)
+
+
+def says(env: Mapping[str, str], name: str, text: str) -> bool:
+    """Whether the variable holds this setting, perhaps among others."""
+    present = env.get(name)
+    if present is None:
+        return False
+    return present == text or set(_items(name, text)) <= set(_items(name, present))
+
+
+def _joined(name: str, text: str, before: str) -> str:
+    ours = _items(name, text)
+    keys = {_key(name, item) for item in ours}
+    kept = [item for item in _items(name, before) if _key(name, item) not in keys]
+    if name == "LD_PRELOAD":
+        return ":".join([*ours, *kept])
+    if name == "GLIBC_TUNABLES":
+        return ":".join([*kept, *ours])
+    if name in _ALLOCATOR:
+        return ",".join([*kept, *ours])
+    return text
+
+
+def _items(name: str, text: str) -> list[str]:
+    if name == "LD_PRELOAD":
+        return re.split(r"[\s:]+", text.strip(" :")) if text.strip(" :") else []
+    if name == "GLIBC_TUNABLES":
+        return [item for item in text.split(":") if item]
+    if name in _ALLOCATOR:
+        return [item.strip() for item in _OUTSIDE_BRACKETS.split(text) if item.strip()]
+    return [text]
+
+
+def _key(name: str, item: str) -> str:
+    if name == "GLIBC_TUNABLES":
+        return item.partition("=")[0]
+    return item.partition(":")[0].strip() if name in _ALLOCATOR else item

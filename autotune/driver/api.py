@@ -1,0 +1,248 @@
+"""`autotune.tune`: a search from Python, for notebooks and pipelines.
+
+The root of the package exports it lazily; nothing inside imports it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from autotune.driver.result import result_data
+from autotune.driver.spec import SearchOptions, build_spec
+from autotune.errors import EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_YES, UsageError
+from autotune.inspection.command import Command, read_command
+
+if TYPE_CHECKING:
+    from autotune.core.config import Value
+    from autotune.core.measurement import Estimate
+    from autotune.core.pick import Answer, Recommendation
+    from autotune.core.study import Study
+    from autotune.driver.tune import SearchEnd
+    from autotune.report.listener import Listener
+
+_REASONS = {EXIT_YES: "faster", EXIT_INTERRUPTED: "interrupted", EXIT_STOPPED: "stopped"}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Tuned:
+    """What a search found.
+
+    Args:
+        end: How it ended.
+    """
+
+    end: SearchEnd
+
+    @property
+    def study(self) -> Study:
+        """Everything that was asked and measured, every trial with its outcome."""
+        return self.end.study
+
+    @property
+    def answer(self) -> Answer:
+        """Picks, front, control and caveats."""
+        assert self.end.answer is not None
+        return self.end.answer
+
+    @property
+    def is_better(self) -> bool:
+        """Something was confirmed to be faster than the script as it is."""
+        return self.answer.is_better
+
+    @property
+    def best(self) -> Recommendation:
+        """The pick that `autotune apply` takes; the script as it is where nothing beats it."""
+        return self.answer.best
+
+    @property
+    def safe(self) -> Recommendation:
+        """The fastest that leaves the arithmetic of the training as it is."""
+        return self.answer.safe
+
+    @property
+    def fastest(self) -> Recommendation | None:
+        """One that trains with another effective batch; None where none reaches the loss sooner."""
+        return self.answer.fastest
+
+    @property
+    def speedup(self) -> Estimate:
+        """Of `best` over the script as it is, with its 95 % interval."""
+        return self.answer.best.speedup
+
+    @property
+    def path(self) -> Path:
+        """The best.yaml that was written."""
+        return Path(self.study.spec.out)
+
+    @property
+    def reason(self) -> str:
+        """Why it ended: ``faster``, ``nothing_faster``, ``interrupted`` (Ctrl-C) or ``stopped``."""
+        return _REASONS.get(self.end.exit_code, "nothing_faster")
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line would have ended with."""
+        return self.end.exit_code
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ``autotune.result/v1``: what ``autotune search --json`` prints."""
+        return result_data(self.end, self.end.exit_code)
+
+    def __str__(self) -> str:
+        from autotune.report.text import final_screen
+
+        end = self.end
+        return final_screen(
+            self.study, self.answer, out=self.study.spec.out, links=end.links, unsent=end.unsent
+        )
+
+    def __repr__(self) -> str:
+        return f"<Tuned {self.study.spec.label}: {self.answer.sentence or self.reason}>"
+
+
+def tune(
+    script: str | os.PathLike[str] = "",
+    *,
+    budget: str | float,
+    args: Iterable[object] = (),
+    command: str | Sequence[str] = (),
+    python: str | os.PathLike[str] = "",
+    space: str | os.PathLike[str] = "auto",
+    sets: Mapping[str, Sequence[Value]] | None = None,
+    fixes: Mapping[str, Value] | None = None,
+    knobs: Sequence[str] = (),
+    allow: Sequence[str] = (),
+    max_memory: str | int = "",
+    effective_batch: str = "explore",
+    run_steps: int | None = None,
+    trials: int | None = None,
+    seed: int = 0,
+    driver: str = "inline",
+    address: str = "",
+    concurrency: int = 0,
+    sampler: str = "staged",
+    tracking_uri: str = "",
+    experiment: str = "",
+    out: str | os.PathLike[str] = "best.yaml",
+    label: str = "",
+    output_args: Sequence[str] = (),
+    keep_loggers: bool = False,
+    progress: bool | TextIO | Listener | Sequence[Listener] = False,
+) -> Tuned:
+    """Search the fastest configuration of a training script; returns when the budget is spent at the latest.
+
+    The script runs in processes of its own, exactly as under ``autotune search``; nothing of it is
+    imported here. May be called from any thread and inside a running event loop, where it blocks. In
+    the main thread a first Ctrl-C ends the search with the best so far, a second one raises
+    KeyboardInterrupt; other signals are left to the program. Settings of pyproject.toml and
+    ``AUTOTUNE_*`` variables of options do not count here: what is not said has its default.
+
+    Args:
+        script: The training script, unmodified.
+        budget: Wall time for everything: ``"30m"``, or seconds.
+        args: The script's own arguments.
+        command: Instead of `script` and `args`: a whole command, ``"python -m package.train --lr 1e-3"``.
+        python: Interpreter of the script's environment; see `autotune search --help`.
+        space: Search space: a preset, ``auto``, or a file.
+        sets: Values to search, by knob: ``{"num_workers": [0, 2, 4]}``.
+        fixes: Values to pin, by knob: ``{"precision": "bf16"}``.
+        knobs: Search these alone.
+        allow: Knobs that change the training and may take part.
+        max_memory: Upper bound on peak memory: ``"6GiB"``, ``"80%"``, or bytes.
+        effective_batch: ``explore``, ``keep`` or ``LO..HI``.
+        run_steps: Optimizer steps of the real run; compile time is charged to it.
+        trials: At most this many.
+        seed: Of the search.
+        driver: ``inline`` runs trials one after the other from this process, ``ray`` by Ray Tune.
+        address: An existing Ray cluster.
+        concurrency: Trials at once under Ray; 0 lets the driver decide.
+        sampler: Who proposes configurations: ``staged``, ``tpe``, ``nsga2``, ``random``.
+        tracking_uri: MLflow store; a local one where empty.
+        experiment: MLflow experiment.
+        out: Where best.yaml goes.
+        label: Name of the study, for people.
+        output_args: The script's options that name its output folder.
+        keep_loggers: Leave the script's own trackers on.
+        progress: True for lines on stderr, a stream, or listeners of your own; False for silence.
+
+    Raises:
+        UsageError: Something cannot be carried out as it was asked; nothing was run.
+        ScriptError: The script fails as it is.
+        NothingFeasible: Nothing fits into `max_memory`.
+        StoreError, BackendError: Study, machine or service; `AutotuneError` is the root of all of them.
+    """
+    from autotune.driver.tune import run_search
+
+    options = SearchOptions(
+        budget=budget if isinstance(budget, str) else f"{budget:f}s",
+        space=os.fspath(space),
+        sets=tuple(f"{knob}={','.join(map(_text, values))}" for knob, values in (sets or {}).items()),
+        fixes=tuple(f"{knob}={_text(value)}" for knob, value in (fixes or {}).items()),
+        knobs=tuple(knobs),
+        allow=tuple(allow),
+        max_memory=max_memory if isinstance(max_memory, str) else f"{max_memory}B",
+        effective_batch=effective_batch,
+        run_steps=run_steps,
+        trials=trials,
+        seed=seed,
+        driver=driver,
+        address=address,
+        concurrency=concurrency,
+        sampler=sampler,
+        tracking_uri=tracking_uri,
+        experiment=experiment,
+        out=os.fspath(out),
+        label=label,
+        output_args=tuple(output_args),
+        keep_loggers=keep_loggers,
+    )
+    run = _command(os.fspath(script), args, command, os.fspath(python))
+    spec = build_spec(run, options)
+    with ExitStack() as closers:
+        listeners = _listeners(progress, run.notes, closers)
+        return Tuned(run_search(spec, listeners=listeners, owns_process=False))
+
+
+def _command(script: str, args: Iterable[object], command: str | Sequence[str], python: str) -> Command:
+    words = shlex.split(command) if isinstance(command, str) else list(command)
+    given = [str(arg) for arg in args]
+    if script and words:
+        raise UsageError("both a script and a command are given", hint="leave one of them out")
+    if words and given:
+        raise UsageError(
+            "both a command and args are given", hint="put the arguments into the command, or name the script"
+        )
+    if not script and not words:
+        raise UsageError("no script is given", hint='autotune.tune("train.py", budget="30m")')
+    return read_command(words or given, script=script, python=python)
+
+
+def _text(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _listeners(
+    progress: bool | TextIO | Listener | Sequence[Listener], notes: Sequence[str], closers: ExitStack
+) -> Sequence[Listener]:
+    from autotune.report.listener import Listener
+    from autotune.report.text import Progress
+
+    if progress is False:
+        return ()
+    if isinstance(progress, Listener):
+        return (progress,)
+    if isinstance(progress, Sequence):
+        return progress
+    stream = sys.stderr if progress is True else progress
+    for note in notes:
+        stream.write(f"{note}\n")
+    shown = Progress(stream)
+    closers.callback(shown.close)
+    return (shown,)

@@ -1,0 +1,60 @@
+"""How a search ended, as plain data: the same fields for `--json` and for `autotune.tune`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autotune.core.change import Change
+    from autotune.core.config import Config
+    from autotune.core.study import Study
+    from autotune.driver.tune import SearchEnd
+
+RESULT_SCHEMA = "autotune.result/v1"
+
+
+def result_data(end: SearchEnd, code: int) -> dict[str, Any]:
+    """``autotune.result/v1``: the fields of best.yaml, then links, unsent, exit.
+
+    Args:
+        end: Of the search.
+        code: Exit code as it is told.
+    """
+    fields = _best_fields(end)
+    fields.pop("schema", None)
+    return {
+        "schema": RESULT_SCHEMA,
+        **fields,
+        "sentence": end.answer.sentence if end.answer else "",
+        "caveats": list(end.answer.caveats) if end.answer else [],
+        "failures": dict(end.answer.failures) if end.answer else {},
+        "refusals": dict(end.study.refusals),
+        "links": dict(end.links),
+        "unsent": end.unsent,
+        "out": end.study.spec.out,
+        "study_dir": str(end.study_dir),
+        "exit": code,
+    }
+
+
+def changes_of(study: Study) -> Callable[[Config], Sequence[Change]]:
+    """How a config reaches this study's script."""
+    from autotune.apply.choose import choose
+    from autotune.driver.planner import dead_ways
+    from autotune.knobs.registry import knobs_for
+
+    facts = study.facts
+    if facts is None:
+        return lambda _config: ()
+    knobs, dead = knobs_for(study.spec.space), dead_ways(study)
+    return lambda config: choose(config, facts, knobs, dead=dead)[0]
+
+
+def _best_fields(end: SearchEnd) -> dict[str, Any]:
+    if end.answer is None:
+        return {"study": {"id": end.study.spec.study_id, "label": end.study.spec.label}}
+    from autotune.export.best_config import build_best
+
+    return build_best(end.study, end.answer, changes_of(end.study)).data()

@@ -1,0 +1,199 @@
+"""What an interpreter is and has, asked of itself: version, environment, packages; where a module lies.
+
+Nothing of the user's is imported by that: packages are looked up, not loaded.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from autotune.errors import BackendError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+OLDEST: Final = (3, 10)
+"""Of the interpreters that our part of a trial runs under."""
+
+ANSWER_S: Final = 60.0
+"""A Python on a slow network disk may need long to start; this one hangs."""
+
+_MARK: Final = "AUTOTUNE-FOUND "
+# Any Python since 2.7 has to read this, if only to say how old it is. The working directory is taken off
+# the path first: what lies there is the user's, and may be called json.py.
+_LOOK: Final = f"""
+import sys
+if sys.path[:1] == [""]:
+    del sys.path[0]
+import json
+found = {{"version": list(sys.version_info[:3]), "prefix": sys.prefix, "versions": {{}}, "torch": False}}
+if sys.version_info >= {OLDEST}:
+    from importlib import metadata, util
+    torch = util.find_spec("torch")
+    found["torch"] = torch is not None
+    for name in sys.argv[1:]:
+        try:
+            found["versions"][name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            pass
+    if torch is not None and torch.origin and "torch" not in found["versions"]:
+        # Built from source and put on the path, it has a file that says its version and no metadata.
+        import os, re
+        try:
+            with open(os.path.join(os.path.dirname(torch.origin), "version.py")) as file:
+                said = re.search("^__version__ = .(\\\\S+).$", file.read(), re.MULTILINE)
+            found["versions"].update({{"torch": said.group(1)}} if said else {{}})
+        except OSError:
+            pass
+print({_MARK!r} + json.dumps(found))
+"""
+# Packages above a module are found and not imported: importing is what the script does.
+_LOCATE: Final = f"""
+import sys
+here = sys.path[:1] == [""]
+if here:
+    del sys.path[0]
+import json, os
+if here:
+    sys.path.insert(0, os.getcwd())
+def find(name, path):
+    for finder in sys.meta_path:
+        spec = finder.find_spec(name, path) if hasattr(finder, "find_spec") else None
+        if spec is not None:
+            return spec
+def locate(name):
+    path, spec = None, None
+    parts = name.split(".")
+    for count in range(1, len(parts) + 1):
+        spec = find(".".join(parts[:count]), path)
+        if spec is None:
+            return "", ".".join(parts[:count])
+        path = spec.submodule_search_locations
+        if path is None and count < len(parts):
+            return "", ".".join(parts[: count + 1])
+    if path is not None:
+        return locate(name + ".__main__")
+    return spec.origin or "", name
+print({_MARK!r} + json.dumps(locate(sys.argv[1])))
+"""
+PACKAGES: Final = (
+    "torch",
+    "torchvision",
+    "triton",
+    "numpy",
+    "accelerate",
+    "lightning",
+    "transformers",
+    "timm",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interpreter:
+    """One Python.
+
+    Args:
+        path: As it was named, absolute; symbolic links are kept, they name virtual environments.
+        version: ``3.12.1``.
+        prefix: Root of its environment.
+        has_torch: It finds a module called torch.
+        versions: Of the packages that matter, as far as they are installed.
+    """
+
+    path: str
+    version: str
+    prefix: str
+    has_torch: bool
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def is_ours(self) -> bool:
+        """Its environment is the one that this process runs in."""
+        return os.path.realpath(self.prefix) == os.path.realpath(sys.prefix)
+
+    @property
+    def told(self) -> str:
+        """``/venv/bin/python (Python 3.12.1, torch 2.6.0)``."""
+        torch = self.versions.get("torch", "of unknown version") if self.has_torch else ""
+        return f"{self.path} (Python {self.version}, {f'torch {torch}' if torch else 'no torch'})"
+
+
+@functools.cache
+def interpreter(python: str, options: tuple[str, ...] = ()) -> Interpreter:
+    """Ask an interpreter what it is; once per process.
+
+    Args:
+        python: Absolute path.
+        options: What it is to be started with; they decide what it finds.
+
+    Raises:
+        UsageError: It cannot be run, or is no Python.
+        BackendError: It is too old, or does not answer.
+    """
+    found = _asked([python, *options, "-c", _LOOK, *PACKAGES], python)
+    major, minor, micro = found["version"]
+    version = f"{major}.{minor}.{micro}"
+    if (major, minor) < OLDEST:
+        needed = ".".join(str(part) for part in OLDEST)
+        raise BackendError(
+            f"{python} is Python {version}, and a trial needs {needed} or newer",
+            hint="name another interpreter: --python PATH",
+        )
+    return Interpreter(
+        path=python,
+        version=version,
+        prefix=found["prefix"],
+        has_torch=found["torch"],
+        versions=found["versions"],
+    )
+
+
+def module_file(python: str, module: str, *, options: Sequence[str] = (), cwd: str) -> str:
+    """The file that ``python -m module`` would run from this folder; for a package its ``__main__``.
+
+    Raises:
+        UsageError: There is none.
+    """
+    path, name = _asked([python, *options, "-c", _LOCATE, module], python, cwd=cwd)
+    if path and path.endswith(".py") and Path(path).is_file():
+        return str(path)
+    if path:
+        raise UsageError(f"the module {module} has no source file: it is {path}")
+    if name == f"{module}.__main__":
+        raise UsageError(
+            f"{module} is a package without a __main__.py", hint=f"name a module in it: -m {module}.train"
+        )
+    raise UsageError(
+        f"{python} finds no module {name} from {cwd}",
+        hint="start it where `python -m` works, or name the environment's interpreter: --python PATH",
+    )
+
+
+def _asked(command: list[str], python: str, *, cwd: str = "/") -> Any:
+    try:
+        done = subprocess.run(
+            command,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ANSWER_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BackendError(f"{python} did not answer within {ANSWER_S:.0f} s") from error
+    except OSError as error:
+        raise UsageError(f"{python} cannot be run: {error.strerror or error}") from error
+    for line in reversed(done.stdout.splitlines()):
+        if line.startswith(_MARK):
+            return json.loads(line.removeprefix(_MARK))
+    last = (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1]
+    raise UsageError(f"{python} is no Python that works: {last}", hint="name another one: --python PATH")

@@ -1,0 +1,263 @@
+"""Commands that start a script for the user: what stands behind them, where that is safe to say.
+
+An environment's runner (uv, poetry) stands for an interpreter. A launcher of several processes
+(torchrun, accelerate) is taken for its script where it would start one process and set nothing else.
+Everything else is refused with what to do instead.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from autotune.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MODULES: Final = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate-launch",
+    "deepspeed.launcher.runner": "deepspeed",
+}
+"""Modules behind ``python -m`` that are launchers by another name."""
+
+_LATER: Final = "searching with several processes comes later"
+_SEVERAL: Final = ("deepspeed", "mpirun", "mpiexec", "srun", "ray", "horovodrun", "composer")
+_RUNNERS: Final = ("conda", "mamba", "micromamba", "pipenv", "pdm", "hatch", "pixi", "rye", "tox", "nox")
+_SHELLS: Final = ("bash", "sh", "zsh", "fish", "make", "just")
+_BEFORE: Final = ("env", "nohup", "time", "nice", "ionice", "taskset", "numactl", "stdbuf", "sudo", "timeout")
+_INTERACTIVE: Final = ("ipython", "jupyter", "pytest", "streamlit")
+
+_TORCHRUN_VALUES: Final = frozenset(
+    {
+        *("nnodes", "nproc-per-node", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf"),
+        *("max-restarts", "monitor-interval", "start-method", "role", "log-dir", "redirects", "tee"),
+        *("local-ranks-filter", "node-rank", "master-addr", "master-port", "local-addr"),
+    }
+)
+_ONE: Final = {"nnodes": ("1", "1:1"), "nproc-per-node": ("1",), "node-rank": ("0",)}
+"""Values with which torchrun starts a single process."""
+
+_UV_PLAIN: Final = frozenset({"--no-sync", "--frozen", "--locked", "--offline", "--quiet", "-q", "--"})
+"""Options of ``uv run`` that leave the interpreter and what the script sees alone."""
+
+POETRY_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Within:
+    """The command behind a launcher.
+
+    Args:
+        words: As if it had been typed without the launcher.
+        python: The interpreter that the launcher would take; empty where it does not choose.
+        notes: What is not carried over, as sentences.
+    """
+
+    words: tuple[str, ...]
+    python: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def unwrapped(words: Sequence[str]) -> Within | None:
+    """What stands behind a launcher; None where the first word is none.
+
+    Raises:
+        UsageError: It starts something that one process of ours cannot stand for.
+    """
+    first = Path(words[0]).name
+    if first == "uv":
+        return _uv(words[1:])
+    if first == "poetry":
+        return _poetry(words)
+    if first == "torchrun":
+        return _torchrun(words[1:])
+    if first in ("accelerate", "accelerate-launch"):
+        return _accelerate(words[2:] if first == "accelerate" else words[1:], words)
+    if first in _SEVERAL:
+        raise UsageError(
+            f"{first} starts processes of its own, and {_LATER}",
+            hint="with one process: name the script, -- python train.py ...",
+        )
+    if first in _RUNNERS:
+        raise UsageError(
+            f"{first} chooses an environment, and which one is not known here",
+            hint="name its interpreter: --python /path/to/env/bin/python -- python train.py ...",
+        )
+    if first in _BEFORE:
+        raise UsageError(
+            f"{first} is no script", hint=f"put it before autotune: {first} ... autotune search ..."
+        )
+    if first in _SHELLS or first in _INTERACTIVE:
+        raise UsageError(
+            f"{first} is no training script",
+            hint="name the python command that it starts: -- python train.py ...",
+        )
+    return None
+
+
+# Environments -------------------------------------------------------------------------------
+
+
+def _uv(words: Sequence[str]) -> Within:
+    if words[:1] != ["run"]:
+        raise UsageError("uv is no training script", hint="-- uv run python train.py ...")
+    rest = list(words[1:])
+    while rest and rest[0] in _UV_PLAIN:
+        rest.pop(0)
+    if rest[:1] in (["-m"], ["--module"]):
+        rest = ["python", "-m", *rest[1:]]
+    if not rest or rest[0].startswith("-"):
+        what = f"uv run {rest[0]} makes" if rest else "uv run starts"
+        raise UsageError(
+            f"{what} an environment that is not known here",
+            hint="name the environment's interpreter: --python .venv/bin/python -- python train.py ...",
+        )
+    if rest[0].endswith(".py"):
+        _refuse_own_requirements(rest[0])
+        rest = ["python", *rest]
+    folder = _uv_environment(Path.cwd())
+    return _in_environment(rest, folder / "bin" / "python", hint="make it: uv sync")
+
+
+def _refuse_own_requirements(script: str) -> None:
+    try:
+        text = Path(script).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    if re.search(r"^# /// script\s*$", text, re.MULTILINE):
+        raise UsageError(
+            f"{script} lists its own requirements, for which uv makes an environment that goes again",
+            hint="make one that stays, and name its interpreter: --python PATH",
+        )
+
+
+def _uv_environment(cwd: Path) -> Path:
+    """Where uv keeps a project's environment: https://docs.astral.sh/uv/concepts/projects/config."""
+    for folder in (cwd, *cwd.parents):
+        if (folder / "pyproject.toml").is_file():
+            return folder / (os.environ.get("UV_PROJECT_ENVIRONMENT") or ".venv")
+    if active := os.environ.get("VIRTUAL_ENV"):
+        return Path(active)
+    return next((f / ".venv" for f in (cwd, *cwd.parents) if (f / ".venv").is_dir()), cwd / ".venv")
+
+
+def _poetry(words: Sequence[str]) -> Within:
+    rest = list(words[2:])
+    if words[1:2] != ["run"] or not rest or rest[0].startswith("-"):
+        raise UsageError("poetry is no training script", hint="-- poetry run python train.py ...")
+    try:
+        asked = subprocess.run(
+            [words[0], "env", "info", "--executable"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=POETRY_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"poetry cannot be asked for its environment: {error}") from error
+    told = asked.stdout.strip().splitlines()
+    hint = "make it: poetry install; or name an interpreter: --python PATH"
+    if asked.returncode != 0 or not told:
+        raise UsageError("poetry has no environment here yet", hint=hint)
+    return _in_environment(rest, Path(told[-1]), hint=hint)
+
+
+def _in_environment(words: list[str], python: Path, *, hint: str) -> Within:
+    """The words with programs of that environment instead of those of the `PATH`."""
+    if not os.access(python, os.X_OK):
+        raise UsageError(f"there is no interpreter {python} yet", hint=hint)
+    program = python.parent / words[0]
+    if os.sep not in words[0] and program.is_file():
+        words = [str(program), *words[1:]]
+    return Within(words=tuple(words), python=str(python))
+
+
+# Launchers of processes ---------------------------------------------------------------------
+
+
+def _torchrun(words: Sequence[str]) -> Within:
+    rest, is_module = list(words), False
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        name = name.lstrip("-").replace("_", "-")
+        if name in ("m", "module"):
+            is_module = True
+        elif name == "standalone":
+            continue
+        elif name in _TORCHRUN_VALUES:
+            value = value if equals else (rest.pop(0) if rest else "")
+            if name in _ONE and value not in _ONE[name]:
+                raise UsageError(
+                    f"torchrun {word}{'' if equals else f' {value}'} starts several processes, and {_LATER}",
+                    hint="with one process: leave torchrun out, -- python train.py ...",
+                )
+        else:
+            raise UsageError(
+                f"torchrun's option {word} cannot be carried over",
+                hint="leave torchrun out: -- python train.py ...",
+            )
+    if not rest:
+        raise UsageError("no script follows torchrun", hint="-- python train.py ...")
+    note = "torchrun with one process: the script is started by itself, without RANK and WORLD_SIZE"
+    return Within(words=("python", *(["-m"] if is_module else []), *rest), notes=(note,))
+
+
+def _accelerate(words: Sequence[str], whole: Sequence[str]) -> Within:
+    if whole[0].endswith("accelerate") and whole[1:2] != ["launch"]:
+        raise UsageError("accelerate is no training script", hint="-- accelerate launch train.py ...")
+    rest, is_module, is_one = list(words), False, False
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        name = name.lstrip("-").replace("_", "-")
+        if name in ("m", "module"):
+            is_module = True
+        elif name in ("num-processes", "num-machines"):
+            value = value if equals else (rest.pop(0) if rest else "")
+            is_one = is_one or name == "num-processes"
+            if value != "1":
+                raise UsageError(
+                    f"accelerate launch {word}{'' if equals else f' {value}'} starts several processes, "
+                    f"and {_LATER}",
+                    hint="with one process: --num_processes 1",
+                )
+        else:
+            raise UsageError(
+                f"accelerate launch {word} sets something up that a plain start does not",
+                hint="give it to the Accelerator in the script, then: -- python train.py ...",
+            )
+    config = _accelerate_config()
+    if config is not None:
+        raise UsageError(
+            f"accelerate launch is set up by {config}, which a plain start does not read",
+            hint="give the settings to the Accelerator in the script, then: -- python train.py ...",
+        )
+    if not is_one:
+        raise UsageError(
+            f"accelerate launch starts a process per device, and {_LATER}",
+            hint="with one process: accelerate launch --num_processes 1 train.py, or -- python train.py ...",
+        )
+    if not rest:
+        raise UsageError("no script follows accelerate launch", hint="-- python train.py ...")
+    note = "accelerate launch with one process: the script is started by itself"
+    return Within(words=("python", *(["-m"] if is_module else []), *rest), notes=(note,))
+
+
+def _accelerate_config() -> Path | None:
+    """The file that ``accelerate config`` wrote; the package's own rule of where it lies."""
+    home = os.environ.get("HF_HOME")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(home) if home else cache / "huggingface"
+    for name in ("default_config.yaml", "default_config.yml", "default_config.json"):
+        if (folder / "accelerate" / name).is_file():
+            return folder / "accelerate" / name
+    return None

@@ -1,0 +1,97 @@
+"""Activations that are computed again instead of being kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from autotune.core.change import Patch, Spelling
+from autotune.core.effect import Effect
+from autotune.knobs.base import Knob, Patches
+from autotune.knobs.common import as_switch, family
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.core.config import Value
+    from autotune.core.facts import BlockFacts, Facts, ScriptFlag
+
+_VALUES: Final = ("none", "selective", "full")
+
+
+class ActivationCheckpointing(Knob):
+    """Activations computed again in the backward pass: about one more forward pass for less memory.
+
+    ``full`` on every repeated block of the trained module, ``selective`` on every second one. A loss
+    by itself; it pays through the micro-batch that the freed memory allows. The random numbers of
+    dropout stay the same: torch puts their state back for the second pass, so nothing is dealt anew.
+
+    Effect: NUMERIC. Unit: share of the blocks. Source: torch.utils.checkpoint docs.
+    """
+
+    name: ClassVar[str] = "activation_checkpointing"
+    effect: ClassVar[Effect] = Effect.NUMERIC
+    helps: ClassVar[Sequence[str]] = ("memory",)
+    spellings: ClassVar[Sequence[Spelling]] = (
+        family("activation-checkpointing", "gradient-checkpointing", "grad-checkpointing"),
+        Patch(),
+    )
+
+    def own(self, facts: Facts) -> Value | None:
+        read, run = facts.value(self.name), facts.run
+        if read is not None or run is None or run.model is None or run.model.blocks is None:
+            return read
+        return None if run.model.blocks.checkpointed else "none"
+
+    def domain(self, facts: Facts) -> Sequence[Value]:
+        return _VALUES
+
+    def resolve(self, wanted: Value, facts: Facts) -> Value | None:
+        if wanted == "asis":
+            return self.own(facts)
+        switch = as_switch(wanted)
+        if switch is not None:
+            return "full" if switch else "none"
+        return wanted if wanted in _VALUES else None
+
+    def refuse(self, facts: Facts) -> str | None:
+        run = facts.run
+        if run is None:
+            return None
+        if run.model is None:
+            return "No trained module was seen whose activations could be computed again."
+        if run.model.blocks is None:
+            return f"{run.model.name} has no repeated blocks that could be checkpointed."
+        return _why_not_twice(run.model.blocks, own_compile=run.own_compile)
+
+    def option(self, value: Value, flag: ScriptFlag) -> tuple[str, str] | None:
+        if flag.kind in ("switch", "off_switch", "pair", "bool"):
+            known = {"full": True, "none": False}
+            return super().option(known[str(value)], flag) if value in known else None
+        return super().option(value, flag) if flag.choices else None
+
+    def patch(self, value: Value, patches: Patches) -> None:
+        if value != "none":
+            patches.checkpointing.set(str(value))
+
+    def seen(self, patches: Patches) -> Value | None:
+        return patches.checkpointing.observed()
+
+
+def _why_not_twice(blocks: BlockFacts, *, own_compile: bool) -> str | None:
+    """Why computing a block twice would not be the same as computing it once."""
+    if blocks.checkpointed:
+        return "The script computes activations again by itself already."
+    if own_compile:
+        return "The script compiles its model, so it was not seen whether blocks can be computed twice."
+    if not blocks.watched:
+        return f"The {blocks.name} blocks were not seen running, so they may not be called as modules."
+    if blocks.changes_state:
+        return f"The {blocks.name} blocks change state of their own, which would happen twice in a step."
+    if blocks.changes_input:
+        return f"The {blocks.name} blocks change their input in place, so a second pass would see another."
+    if blocks.host_random:
+        return (
+            f"The {blocks.name} blocks draw from the random numbers of Python or NumPy, "
+            "which differ the second time."
+        )
+    return None

@@ -1,0 +1,89 @@
+"""Settings of PyTorch's CUDA memory allocator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from autotune.core.change import Env, Spelling
+from autotune.core.effect import Effect
+from autotune.knobs.base import Knob, Patches
+from autotune.knobs.common import loader_of, torch_version, trains_on_cuda
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.core.config import Value
+    from autotune.core.facts import Facts
+
+_NEW: Final = "PYTORCH_ALLOC_CONF"
+_OLD: Final = "PYTORCH_CUDA_ALLOC_CONF"
+_NEW_SINCE: Final = (2, 11)
+"""2.9.1 takes the new name and ignores what it says of segments (pytorch issue 183387)."""
+_SETTINGS: Final = {
+    "expandable_segments": "expandable_segments:True",
+    "garbage_collection": "garbage_collection_threshold:0.8",
+}
+_ASYNC: Final = "cudaMallocAsync"
+
+
+class Allocator(Knob):
+    """How CUDA memory is kept: expandable segments waste less where sizes vary, and stop reallocations.
+
+    ``garbage_collection`` frees cached blocks from 80 % of the memory on, instead of all of them with
+    a wait for the device when memory runs out. By ``PYTORCH_ALLOC_CONF``, before 2.11 by its old name;
+    other settings that stand there are kept. `max_split_size_mb` is no value: the documentation calls
+    it a last resort against running out of memory.
+
+    Effect: EXACT. Unit: none. Source: torch docs, "CUDA semantics", "Optimizing memory usage with
+    PYTORCH_ALLOC_CONF"; pytorch issue 183387; NVIDIA/NeMo pull request 9061 (reallocations cost
+    about 30 % of a speech training).
+    """
+
+    name: ClassVar[str] = "allocator"
+    effect: ClassVar[Effect] = Effect.EXACT
+    helps: ClassVar[Sequence[str]] = ("memory",)
+    spellings: ClassVar[Sequence[Spelling]] = (Env(_NEW), Env(_OLD))
+
+    def domain(self, facts: Facts) -> Sequence[Value]:
+        own = self.own(facts)
+        if own == "expandable_segments":
+            return (own,)
+        base = own if isinstance(own, str) else "default"
+        return tuple(dict.fromkeys((base, *_SETTINGS)))
+
+    def resolve(self, wanted: Value, facts: Facts) -> Value | None:
+        if wanted == "asis":
+            return self.own(facts)
+        return wanted if wanted in self.domain(facts) else None
+
+    def refuse(self, facts: Facts) -> str | None:
+        loader = loader_of(facts)
+        if not trains_on_cuda(facts):
+            return "This is the allocator of NVIDIA devices, and training runs on the CPU."
+        if self.own(facts) == _ASYNC:
+            return "The script uses the allocator of CUDA itself, which these settings do not concern."
+        if loader is not None and loader.cuda_tensors:
+            return "The dataset holds tensors on an accelerator, and workers may share their memory."
+        return None
+
+    def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:
+        version = torch_version(facts)
+        new = version is not None and version >= _NEW_SINCE
+        if spelling == Env(_NEW) and not new:
+            return "Only PyTorch 2.11 and newer read it fully."
+        return None
+
+    def environment(self, value: Value, spelling: Env, facts: Facts) -> str | None:
+        return _SETTINGS.get(str(value))
+
+    def seen(self, patches: Patches) -> Value | None:
+        cuda: Any = patches.torch.cuda
+        if not cuda.is_initialized():
+            return None
+        if cuda.get_allocator_backend() == _ASYNC:
+            return _ASYNC
+        # What the variable says is not what the allocator has: some releases ignore it.
+        settings = cuda.memory._snapshot()["allocator_settings"]  # noqa: SLF001
+        if settings["expandable_segments"]:
+            return "expandable_segments"
+        return "garbage_collection" if settings["garbage_collection_threshold"] > 0 else "default"

@@ -1,0 +1,249 @@
+"""Knobs that a user declares in a space file: an option of the script, a variable, a keyword.
+
+A declaration is data (`core.study.DeclaredSpec`) and becomes a knob here. Nothing reads back what
+such a knob does: it counts when it was delivered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Final, cast
+
+from autotune.core.change import Env, Flag, Keyword, Spelling
+from autotune.core.effect import Effect
+from autotune.errors import did_you_mean
+from autotune.knobs.base import Knob
+from autotune.knobs.common import as_switch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autotune.core.config import Value
+    from autotune.core.facts import Facts, ScriptFacts, ScriptFlag
+    from autotune.core.study import DeclaredSpec
+
+_SWITCHES: Final = ("switch", "off_switch", "pair", "bool")
+
+
+class DeclaredKnob(Knob):
+    """A knob of the user's own, handed over as it is written and never read back.
+
+    Made by `declared_knob`, a class per declaration. An option has to be one that the script is
+    seen to have.
+
+    Effect: as declared. Unit: as declared. Source: the user's space file.
+    """
+
+    declared: ClassVar[DeclaredSpec]
+
+    @property
+    def summary(self) -> str:
+        """The user's own words, else how it travels."""
+        return self.declared.help or f"Your own knob: {self.declared.spelling.text}"
+
+    def own(self, facts: Facts) -> Value | None:
+        return facts.declared.get(self.name)
+
+    def domain(self, facts: Facts) -> Sequence[Value]:
+        own = self.own(facts)
+        values = [v for v in self.declared.values if v != "asis"]
+        if own is not None and not any(_same(own, v) for v in values):
+            values.insert(0, own)
+        numbers = [v for v in values if isinstance(v, (int, float))]
+        return tuple(sorted(numbers)) if self.ordinal and len(numbers) == len(values) else tuple(values)
+
+    def resolve(self, wanted: Value, facts: Facts) -> Value | None:
+        if wanted == "asis":
+            return self.own(facts)
+        meant = _among(wanted, self.domain(facts))
+        return meant if any(_same(meant, v) for v in self.domain(facts)) else None
+
+    def holds(self, value: Value) -> bool:
+        """Whether the declaration names this value, in whatever notation."""
+        return any(_same(_among(value, self.declared.values), v) for v in self.declared.values)
+
+    def refuse(self, facts: Facts) -> str | None:
+        spelling = self.declared.spelling
+        if not isinstance(spelling, Flag) or facts.script.flag(*spelling.names) is not None:
+            return None
+        return no_option(spelling.text, facts.script)
+
+    def redeals(self, facts: Facts) -> bool:
+        return self.effect is Effect.TRAINING
+
+    def deliver(self, value: Value) -> str:
+        return _text(value)
+
+    def option(self, value: Value, flag: ScriptFlag) -> tuple[str, str] | None:
+        """As the base says, but the user knows what the option takes.
+
+        Returns:
+            A value for an option whose notation is not known goes over as it is written. For an
+            option without a value, true, 1 and ``on`` say that it stands on the command line.
+        """
+        name, switch = self.declared.spelling.text, as_switch(value)
+        if flag.kind in _SWITCHES and switch is None:
+            return None
+        match flag.kind:
+            case "switch" | "off_switch":
+                return (name, "") if switch else None
+            case "pair":
+                said = name if switch else _opposite(name, flag)
+                return None if said is None else (said, "")
+            case "bool":
+                return name, str(switch)
+            case "int" | "float":
+                said = super().option(value, replace(flag, names=(name,)))
+                return None if said is None else (name, said[1])
+            case _:
+                text = self.deliver(value)
+                return None if flag.choices and text not in flag.choices else (name, text)
+
+
+def declared_knob(spec: DeclaredSpec) -> DeclaredKnob:
+    """The knob that a declaration describes."""
+    numbers = [v for v in spec.values if isinstance(v, (int, float)) and not isinstance(v, bool)]
+    row: dict[str, object] = {
+        "name": spec.name,
+        "effect": spec.effect,
+        "spellings": (spec.spelling,),
+        "ordinal": len(numbers) == len([v for v in spec.values if v != "asis"]) > 2,
+        "declared": spec,
+        "__doc__": DeclaredKnob.__doc__,
+        "__module__": __name__,
+    }
+    kind = cast("type[DeclaredKnob]", type(f"Declared_{spec.name}", (DeclaredKnob,), row))
+    return kind()
+
+
+def own_values(
+    declared: Sequence[DeclaredSpec],
+    *,
+    script: ScriptFacts,
+    args: Sequence[str],
+    environ: Mapping[str, str],
+) -> dict[str, Value]:
+    """What each declared knob is without any change of ours, where that can be read.
+
+    An option: what stands on the command line, else its default. A variable: what it is set to.
+    A keyword's own value is known to the running script alone.
+
+    Args:
+        declared: Of the space.
+        script: Its options, as the source shows them.
+        args: The script's own arguments, as the user gave them.
+        environ: The user's environment.
+    """
+    found = {spec.name: _own(spec, script, args, environ) for spec in declared}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def no_option(name: str, script: ScriptFacts) -> str:
+    """Why an option cannot be given to this script, as a whole sentence."""
+    if not script.flags:
+        return (
+            f"No options of the script could be read from its source, so whether it has {name} is not known."
+        )
+    known = [spelling for flag in script.flags for spelling in flag.names]
+    return f"The script shows no option {name}. {did_you_mean(name, known)}".strip()
+
+
+def same_way(one: Spelling, other: Spelling) -> bool:
+    """Whether two knobs would pull at the same option, variable or keyword."""
+    if isinstance(one, Flag) and isinstance(other, Flag):
+        return bool(set(one.names) & set(other.names))
+    if isinstance(one, Env) and isinstance(other, Env):
+        return one.name == other.name
+    if isinstance(one, Keyword) and isinstance(other, Keyword):
+        return one.text == other.text
+    return False
+
+
+def _own(
+    spec: DeclaredSpec, script: ScriptFacts, args: Sequence[str], environ: Mapping[str, str]
+) -> Value | None:
+    spelling = spec.spelling
+    if isinstance(spelling, Env):
+        text = environ.get(spelling.name)
+        return None if text is None else _among(text, spec.values)
+    if not isinstance(spelling, Flag):
+        return None
+    flag = script.flag(*spelling.names)
+    if flag is None:
+        return None
+    raw = _switched(spelling.text, flag, args) if flag.kind in _SWITCHES[:3] else _given(flag, args)
+    return None if raw is None else _among(raw, spec.values)
+
+
+def _switched(name: str, flag: ScriptFlag, args: Sequence[str]) -> bool:
+    """Whether an option without a value stands on the command line, or its opposite does."""
+    words = [word for word in _options(args) if word in flag.names]
+    opposite = _opposite(name, flag) if flag.kind == "pair" else None
+    if flag.kind != "pair":
+        return bool(words)
+    if words:
+        return words[-1] != opposite
+    return flag.default is True if not name.startswith("--no") else flag.default is False
+
+
+def _opposite(name: str, flag: ScriptFlag) -> str | None:
+    """The other one of a pair such as ``--amp`` and ``--no-amp``."""
+    no = name.startswith("--no")
+    others = [n for n in flag.names if n.startswith("--") and n != name]
+    marked = [n for n in others if n.startswith("--no") is not no]
+    return (marked or others or [None])[0]
+
+
+def _given(flag: ScriptFlag, args: Sequence[str]) -> Value | None:
+    """The option's value: as given last, else its default; None where neither can be read."""
+    text: Value | None = flag.default
+    words = _options(args)
+    for place, word in enumerate(words):
+        name, equals, after = word.partition("=")
+        if name in flag.names:
+            text = after if equals else (words[place + 1] if place + 1 < len(words) else text)
+    if not isinstance(text, str):
+        return text
+    try:
+        if flag.kind == "int":
+            return int(text)
+        if flag.kind == "float":
+            return float(text)
+    except ValueError:
+        return None
+    return text
+
+
+def _options(args: Sequence[str]) -> list[str]:
+    words = list(args)
+    return words[: words.index("--")] if "--" in words else words
+
+
+def _among(value: Value, values: Sequence[Value]) -> Value:
+    """The one of `values` that means the same, else the value itself."""
+    for test in (_same, _equal, _alike):
+        for other in values:
+            if other != "asis" and test(value, other):
+                return other
+    return value
+
+
+def _same(one: Value, other: Value) -> bool:
+    return type(one) is type(other) and one == other
+
+
+def _equal(one: Value, other: Value) -> bool:
+    numbers = not isinstance(one, (bool, str)) and not isinstance(other, (bool, str))
+    return one == other if numbers else _text(one) == _text(other)
+
+
+def _alike(one: Value, other: Value) -> bool:
+    """Both switches, in whatever words."""
+    if not isinstance(one, bool) and not isinstance(other, bool):
+        return False
+    switch = as_switch(one)
+    return switch is not None and switch == as_switch(other)
+
+
+def _text(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

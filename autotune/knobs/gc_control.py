@@ -1,0 +1,52 @@
+"""When Python looks for garbage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from autotune.core.change import Patch, Spelling
+from autotune.core.effect import Effect
+from autotune.knobs.base import Knob, Patches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.core.config import Value
+    from autotune.core.facts import Facts
+
+
+class GcControl(Knob):
+    """When Python looks for garbage: not among what lives as long as the run, and not within steps.
+
+    ``freeze`` takes what exists after the first steps out of the search; ``boundary`` also lets it
+    happen between steps alone: the newest objects after every step, all of them every few hundred
+    steps. A search still starts by itself where very many objects come without a step's end, so that
+    memory is bounded.
+
+    Effect: EXACT. Unit: none. Source: Python docs, `gc.freeze`, `gc.set_threshold`.
+    """
+
+    name: ClassVar[str] = "gc_control"
+    effect: ClassVar[Effect] = Effect.EXACT
+    helps: ClassVar[Sequence[str]] = ("launch",)
+    spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
+
+    def domain(self, facts: Facts) -> Sequence[Value]:
+        own = self.own(facts)
+        return ("auto", "freeze", "boundary") if own in (None, "auto") else (own or "auto",)
+
+    def resolve(self, wanted: Value, facts: Facts) -> Value | None:
+        if wanted == "asis":
+            return self.own(facts)
+        return wanted if wanted in self.domain(facts) else None
+
+    def refuse(self, facts: Facts) -> str | None:
+        if self.own(facts) not in (None, "auto"):
+            return "The script itself says when Python looks for garbage."
+        return None
+
+    def patch(self, value: Value, patches: Patches) -> None:
+        patches.collector.set(str(value))
+
+    def seen(self, patches: Patches) -> Value | None:
+        return patches.collector.observed()

@@ -1,0 +1,239 @@
+"""A trial's accelerators: nobody else's while it runs, free again after it, and known to compute.
+
+The lock of a device is a file named after its UUID, the same for every search on this machine, and the
+kernel drops it with the last process that holds it: the trial's guard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.core.trial import Failure, FailureKind
+from autotune.devices.find import find_devices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from autotune.core.trial import Launch, Outcome
+    from autotune.devices.common import Device
+    from autotune.launch.measure import Told
+
+log = logging.getLogger(__name__)
+
+CANARY = Path(__file__).resolve().parents[1] / "trial" / "canary.py"
+LOCKS_DIR = "/run/lock"
+LOCK_S = 300.0
+"""Longer than another search's trial usually takes."""
+FREE_S = 10.0
+SLACK_BYTES = 64 * 1024**2
+CANARY_S = 60.0
+CANARIES = 2
+_POLL_S = 0.1
+_KILL_S = 5.0
+_BROKEN: set[str] = set()
+"""UUIDs of devices that did not compute any more when a trial of this process had ended."""
+_SUSPECT = (
+    FailureKind.CUDA_FATAL,
+    FailureKind.CRASH_SIGNAL,
+    FailureKind.TIMEOUT_PROGRESS,
+    FailureKind.TIMEOUT_TOTAL,
+)
+
+
+@dataclass
+class Held:
+    """Devices that are locked for one trial."""
+
+    devices: Sequence[Device]
+    locks: list[int] = field(default_factory=list[int])
+    used_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
+    """UUID -> memory in use before the trial."""
+
+    def hand_over(self) -> None:
+        """The guard has the locks now; ours go."""
+        while self.locks:
+            os.close(self.locks.pop())
+
+
+class DeviceCare:
+    """Looks after the devices of one runner's trials; does nothing where there are none.
+
+    Args:
+        find: From the trial's environment to the devices it will see.
+        folder: Where lock files lie; None for the machine's own place.
+        lock_s: At most so long it is waited for another search's trial to end.
+        free_s: At most so long it is waited for memory to come back after a trial.
+        probe: Whether the devices of a launch compute, else why not, as a line of text.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[Mapping[str, str]], Sequence[Device]] = find_devices,
+        *,
+        folder: Path | None = None,
+        lock_s: float = LOCK_S,
+        free_s: float = FREE_S,
+        probe: Callable[[Launch], str] | None = None,
+    ) -> None:
+        self._find = find
+        self._folder = folder
+        self._lock_s = lock_s
+        self._free_s = free_s
+        self._probe = probe or run_canary
+        self._found: dict[str | None, Sequence[Device]] = {}
+
+    def devices(self, environ: Mapping[str, str]) -> Sequence[Device]:
+        """What a process with this environment will see."""
+        visible = environ.get("CUDA_VISIBLE_DEVICES")
+        if visible not in self._found:
+            self._found[visible] = self._find(environ)
+        return self._found[visible]
+
+    def hold(self, launch: Launch, *, stopped: Callable[[], bool]) -> Held | Failure:
+        """Lock the devices of a trial that is about to start, or say why it cannot."""
+        devices = self.devices(launch.env)
+        uuids = sorted({d.facts.uuid for d in devices if d.facts.uuid})
+        if _BROKEN & set(uuids):
+            why = self._probe(launch)
+            if why:
+                return _lost(why)
+            _BROKEN.difference_update(uuids)
+        held = Held(devices)
+        until = time.monotonic() + self._lock_s
+        for uuid in uuids:
+            lock = self._lock(uuid, until, stopped)
+            if lock is None:
+                held.hand_over()
+                name = next(d.facts.name for d in devices if d.facts.uuid == uuid)
+                return Failure(
+                    kind=FailureKind.CONTENDED,
+                    message=f"another search has been using {name} for {self._lock_s:.0f} s",
+                    evidence={"device": uuid},
+                )
+            held.locks += [lock] if lock >= 0 else []
+        held.used_bytes = _used(devices)
+        return held
+
+    def release(self, held: Held, launch: Launch, told: Told, outcomes: Mapping[int, Outcome]) -> None:
+        """After a trial: wait until its memory is back, and look whether what it broke still computes."""
+        if not held.devices:
+            return
+        left = self._wait_until_free(held)
+        if left:
+            log.warning("%.2f GiB of device memory did not come back after a trial", left / 2**30)
+        trained = told.facts is None or bool(told.facts.devices)
+        kinds = {outcome.kind for outcome in outcomes.values() if isinstance(outcome, Failure)}
+        if not trained or not kinds & set(_SUSPECT):
+            return
+        why = ""
+        for _ in range(CANARIES):
+            why = self._probe(launch)
+            if not why:
+                return
+        log.warning("the device does not compute any more: %s", why)
+        _BROKEN.update(d.facts.uuid for d in held.devices if d.facts.uuid)
+
+    def _wait_until_free(self, held: Held) -> int:
+        """Bytes above what was used before, once they are back or nothing more can be waited for."""
+        until = time.monotonic() + self._free_s
+        while True:
+            excess = {
+                uuid: used - held.used_bytes.get(uuid, used) - SLACK_BYTES
+                for uuid, used in _used(held.devices).items()
+            }
+            most = max(excess.values(), default=0)
+            if most <= 0:
+                return 0
+            if time.monotonic() > until:
+                return most + SLACK_BYTES
+            time.sleep(_POLL_S)
+
+    def _lock(self, uuid: str, until: float, stopped: Callable[[], bool]) -> int | None:
+        """A descriptor that holds the lock, None where another has it, -1 where there can be none."""
+        try:
+            lock = _opened(self._folder or lock_folder(), f"autotune-{uuid}.lock")
+        except OSError as error:
+            log.warning("devices cannot be locked here: %s", error)
+            return -1
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > until or stopped():
+                    os.close(lock)
+                    return None
+                time.sleep(_POLL_S)
+            except OSError as error:
+                log.warning("devices cannot be locked here: %s", error)
+                os.close(lock)
+                return -1
+            else:
+                return lock
+
+
+def lock_folder() -> Path:
+    """Where lock files lie: the system's own place, else one folder below the temporary one."""
+    if os.access(LOCKS_DIR, os.W_OK):
+        return Path(LOCKS_DIR)
+    folder = Path(tempfile.gettempdir(), "autotune-locks")
+    if not folder.is_dir():
+        folder.mkdir(exist_ok=True)
+        with contextlib.suppress(OSError):
+            # Other users lock the same devices.
+            folder.chmod(0o1777)
+    return folder
+
+
+def run_canary(launch: Launch) -> str:
+    """Let the script's own interpreter compute on the devices it would see; why it failed, or empty."""
+    source = CANARY.read_text(encoding="utf-8")
+    process = subprocess.Popen(
+        [launch.python, "-c", source],
+        env=dict(launch.env),
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        _, told = process.communicate(timeout=CANARY_S)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        # One that waits inside the driver for ever cannot be reaped, and must not hold us up.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=_KILL_S)
+        return f"no answer within {CANARY_S:.0f} s"
+    if process.returncode == 0:
+        return ""
+    lines = told.decode(errors="backslashreplace").strip().splitlines()
+    return lines[-1] if lines else f"exit code {process.returncode}"
+
+
+def _opened(folder: Path, name: str) -> int:
+    """Opened for reading, which is all a lock needs: the file may be another user's."""
+    path = folder / name
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+def _used(devices: Sequence[Device]) -> dict[str, int]:
+    seen = {d.facts.uuid: d.sample().used_bytes for d in devices}
+    return {uuid: used for uuid, used in seen.items() if used is not None}
+
+
+def _lost(why: str) -> Failure:
+    return Failure(kind=FailureKind.INFRA_LOST, message=f"the device does not compute any more: {why}")

@@ -1,0 +1,29 @@
+"""Does every visible accelerator still compute? Run by itself after a trial that broke one: 0 where it does.
+
+Standard library and torch alone, and no other module of ours: it is handed to the script's interpreter as
+text.
+"""
+
+import sys
+
+SIZE = 256
+
+
+def main() -> int:
+    """Multiply whole numbers that every format holds exactly, and compare."""
+    import torch
+
+    if not torch.cuda.is_available():
+        sys.stderr.write("torch sees no accelerator\n")
+        return 1
+    for device in range(torch.cuda.device_count()):
+        numbers = torch.arange(SIZE * SIZE).reshape(SIZE, SIZE).remainder(7).float() - 3
+        product = (numbers.to(f"cuda:{device}") @ numbers.to(f"cuda:{device}")).cpu()
+        if not torch.equal(product, numbers @ numbers):
+            sys.stderr.write(f"accelerator {device} multiplies wrongly\n")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,486 @@
+"""Is there anything better that a search misses? Compare its answer with the best of a recorded grid.
+
+    python oracle.py photos_denoise --budget 10m [--pairs 10] [--most-pairs 24] [--table FILE]
+
+Four stages, each taken up where it stopped: the five fastest configurations of the grid by their medians;
+these again in interleaved fresh processes, which names the oracle; a real `autotune search`; the search's
+answer against the oracle in fresh interleaved pairs, beside the oracle against itself. Everything goes to
+`results/<workload>.oracle.json`. The grid comes from `experiments/grids/record.py`.
+"""
+
+import argparse
+import datetime
+import hashlib
+import itertools
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import timer
+import yaml
+
+from autotune.apply.choose import choose
+from autotune.core.config import Config
+from autotune.core.effect import Effect
+from autotune.core.loss_guard import LossVerdict
+from autotune.core.measurement import Estimate
+from autotune.core.pick import Answer, Recommendation
+from autotune.core.study import Budget, Study, StudySpec
+from autotune.core.table import decode
+from autotune.core.trial import FailureKind
+from autotune.export.best_config import write_best
+from autotune.inspection.host import host_facts
+from autotune.inspection.script import script_facts
+from autotune.knobs.registry import knobs_for
+
+HERE = Path(__file__).resolve().parent
+GRIDS = HERE.parent / "grids"
+WORKLOADS = HERE.parent / "workloads"
+FINALISTS = 5
+CYCLES = 6
+LEAST_SHARE = 0.95
+MOST_HALF_WIDTH = 0.05
+COMPILE_LIMIT_S = 900.0
+FINAL_ORDERS = list(itertools.permutations(("oracle", "search", "again")))
+
+
+# Stage 1: the grid's own opinion ---------------------------------------------------------------
+
+
+def objective(row, header):
+    """What a search ranks by: samples per second of the planned run, this run's own compile charged to it."""
+    rate = row.throughput(header.workload.unit)
+    if rate is None:
+        return None
+    samples = planned_samples(header)
+    if samples is None or not row.compile_s:
+        return rate.value
+    return samples / (samples / rate.value + row.compile_s)
+
+
+def planned_samples(header):
+    """Samples of the whole real run; steps where samples are not confirmed; None where unknown."""
+    steps, batch = header.workload.planned_steps, header.workload.effective_batch
+    if steps is None:
+        return None
+    if header.workload.unit == "steps/s":
+        return steps
+    return None if batch is None else steps * batch
+
+
+def ranking(table):
+    """Every configuration that was measured, fastest first: config, median, rates, processes that failed.
+
+    A disturbed run counts only where a configuration has no other.
+    """
+    found = []
+    for config in table.header.configs:
+        rows = [row for row in table.settled().values() if row.config == config and not row.sentinel]
+        rated = [(row, objective(row, table.header)) for row in rows]
+        rates = [rate for row, rate in rated if rate is not None and not row.is_disturbed]
+        rates = rates or [rate for _, rate in rated if rate is not None]
+        if rates:
+            found.append(
+                {
+                    "config": dict(config),
+                    "median": statistics.median(rates),
+                    "rates": rates,
+                    "failed": sum(not row.is_ok for row in rows),
+                }
+            )
+    return sorted(found, key=lambda entry: -entry["median"])
+
+
+def finalists(ranked, count=FINALISTS):
+    """The fastest that change anything; the script as it is takes part in any case."""
+    return [entry for entry in ranked if entry["config"]][:count]
+
+
+# Stages 2 and 4: a stopwatch of its own --------------------------------------------------------
+
+
+def run_s(figures, samples):
+    """Seconds of the whole run: the way to the first step, then training at the measured rate."""
+    if samples is None or figures.get("start_s") is None:
+        return 1.0 / figures["samples_per_s"]
+    return figures["start_s"] + samples / figures["samples_per_s"]
+
+
+def ratios(runs, above, below, figure):
+    """How many times as fast `above` is as `below`, cycle by cycle; whole cycles only."""
+    cycles = {}
+    for run in runs:
+        if "failed" not in run:
+            cycles.setdefault(run["cycle"], {})[run["arm"]] = figure(run)
+    return [arms[below] / arms[above] for _, arms in sorted(cycles.items()) if {above, below} <= set(arms)]
+
+
+def interval(values):
+    """Geometric mean with its 95 % interval, None without a value."""
+    return timer.interval([math.log(x) for x in values]) if values else None
+
+
+def half_width(ratio):
+    """Half of an interval as a share of its middle; infinite where there is none."""
+    if ratio is None or ratio["low"] is None:
+        return math.inf
+    return (ratio["high"] - ratio["low"]) / 2 / ratio["value"]
+
+
+def turned(arms, cycle):
+    """Another arm first in every cycle, and every second cycle backwards."""
+    shift = cycle % len(arms)
+    line = [*arms[shift:], *arms[:shift]]
+    return line[::-1] if cycle // len(arms) % 2 else line
+
+
+def verdict(ratio, same):
+    """``pass``, ``fail`` or ``unresolved``.
+
+    `ratio` is search over oracle, `same` the oracle over itself; a machine that finds a difference between
+    equals settles nothing, and neither does a wide interval, unless all of it lies below the limit.
+    """
+    if ratio is None or ratio["low"] is None or not same or same["low"] is None:
+        return "unresolved"
+    if not same["low"] <= 1.0 <= same["high"]:
+        return "unresolved"
+    if ratio["high"] < LEAST_SHARE:
+        return "fail"
+    if half_width(ratio) > MOST_HALF_WIDTH:
+        return "unresolved"
+    return "pass" if ratio["value"] >= LEAST_SHARE else "fail"
+
+
+def nothing_to_gain(search_exit, ratio):
+    """The search claims nothing, and the oracle's gain over the script as it is is not clear either."""
+    return search_exit == 1 and ratio is not None and ratio["high"] is not None and ratio["high"] >= 1.0
+
+
+# The experiment --------------------------------------------------------------------------------
+
+
+class Experiment:
+    """One workload; its state is the result file."""
+
+    def __init__(self, options):
+        self.name = options.workload
+        self.options = options
+        self.script = WORKLOADS / f"{self.name}.py"
+        self.work = HERE / "work" / f"{self.name}.oracle"
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.result = options.result or HERE / "results" / f"{self.name}.oracle.json"
+        path = options.table or one_table(GRIDS / self.name)
+        data = path.read_bytes()
+        self.table = decode(data, source=path.name)
+        self.samples = planned_samples(self.table.header)
+        identity = {
+            "script": self.script.name,
+            "script_sha256": hashlib.sha256(self.script.read_bytes()).hexdigest(),
+            "args": list(self.table.header.workload.args),
+            "table": self.table.header.table,
+            "table_sha256": hashlib.sha256(data).hexdigest(),
+            "budget": options.budget,
+            "warm_s": options.warm,
+            "window_s": options.window,
+        }
+        if identity["script_sha256"] != self.table.header.workload.script_sha256:
+            raise SystemExit(f"{self.script.name} is not the script that was recorded; record it again")
+        self.state = {"identity": identity, "machine": timer.machine(), "dates": []}
+        if self.result.exists() and not options.fresh:
+            earlier = json.loads(self.result.read_text())
+            differs = [k for k, v in identity.items() if earlier["identity"].get(k) != v]
+            differs += ["machine"] if earlier["machine"] != self.state["machine"] else []
+            if differs:
+                raise SystemExit(
+                    f"{self.result.name} is of another {', '.join(differs)}; --fresh begins it anew"
+                )
+            self.state = earlier
+        today = datetime.date.today().isoformat()
+        self.state["dates"] = sorted({*self.state["dates"], today})
+
+    @property
+    def plain(self):
+        """The script as it is."""
+        return [sys.executable, str(self.script), *self.table.header.workload.args]
+
+    def tuned(self, best):
+        """The same under a best.yaml."""
+        return [sys.executable, "-m", "autotune", "apply", str(best), "--", *self.plain]
+
+    def save(self):
+        timer.write(self.result, self.state)
+
+    # -- stage 1
+
+    def rank(self):
+        if "finalists" not in self.state:
+            ranked = ranking(self.table)
+            if not finalists(ranked):
+                raise SystemExit("the table holds no configuration that was measured")
+            own = next((entry["median"] for entry in ranked if not entry["config"]), None)
+            self.state["grid"] = {
+                "configs": len(self.table.header.configs),
+                "measured": len(ranked),
+                "rows": len(self.table.rows),
+                "baseline_median": own,
+                "ranking": [[entry["config"], entry["median"]] for entry in ranked],
+            }
+            self.state["finalists"] = finalists(ranked)
+            self.save()
+        for number, entry in enumerate(self.state["finalists"]):
+            self.write_best(number, Config(entry["config"]))
+
+    def best_of(self, number):
+        return self.work / f"grid{number}.yaml"
+
+    def write_best(self, number, config):
+        """A file that `autotune apply` takes, for a configuration of the grid."""
+        path = self.best_of(number)
+        path.unlink(missing_ok=True)
+        header = self.table.header
+        dead = frozenset(
+            (row.evidence.get("knob", ""), "flag")
+            for row in self.table.rows
+            if row.kind == FailureKind.CONFIG_REJECTED.label and row.evidence.get("how") == "flag"
+        )
+        # Paths in a table are bare names, so what this machine has is asked anew.
+        facts = replace(header.facts, host=host_facts(), script=script_facts(str(self.script)))
+        changes, refusals = choose(config, facts, knobs_for(header.request), dead=dead)
+        if refusals:
+            raise SystemExit(f"{config.text()} cannot be had any more: {refusals[0].reason}")
+        spec = StudySpec(
+            study_id="grid",
+            label=f"grid-{self.name}",
+            script=str(self.script),
+            args=header.workload.args,
+            cwd=str(WORKLOADS),
+            python=sys.executable,
+            space=header.request,
+            budget=Budget(seconds=0.0),
+        )
+        study = Study(spec=spec, facts=facts)
+        write_best(path, study, as_answer(config), lambda wanted: changes if wanted == config else ())
+
+    # -- running
+
+    def measure(self, runs, cycle, arm, command):
+        """One fresh process, appended to `runs` and saved; a failure is a value."""
+        limit_s = self.options.warm + self.options.window + 300.0
+        try:
+            figures = timer.run_once(
+                command, warm_s=self.options.warm, window_s=self.options.window, limit_s=limit_s
+            )
+        except SystemExit:
+            figures = {"failed": True}
+        runs.append({"cycle": cycle, "arm": arm, **figures})
+        said = f"{figures['samples_per_s']:.1f} samples/s" if "failed" not in figures else "failed"
+        print(f"cycle {cycle} {arm:8} {said}", file=sys.stderr, flush=True)
+        self.save()
+
+    def prime(self, commands):
+        """Compile caches are filled once, outside of every comparison."""
+        primed = self.state.setdefault("primed", [])
+        for arm, command in commands.items():
+            if arm in primed:
+                continue
+            print(f"priming {arm}", file=sys.stderr, flush=True)
+            try:
+                timer.run_once(command, warm_s=1.0, window_s=1.0, limit_s=COMPILE_LIMIT_S)
+            except SystemExit as failed:
+                print(f"{arm} failed: {failed}", file=sys.stderr)
+            primed.append(arm)
+            self.save()
+
+    # -- stage 2
+
+    def remeasure(self):
+        """Names the oracle: the best of the five, or the script as it is where none is better."""
+        arms = {"A": self.plain}
+        for number, _ in enumerate(self.state["finalists"]):
+            arms[f"grid{number}"] = self.tuned(self.best_of(number))
+        self.prime({arm: command for arm, command in arms.items() if arm != "A"})
+        runs = self.state.setdefault("remeasured", [])
+        done = {(run["cycle"], run["arm"]) for run in runs}
+        for cycle in range(self.options.cycles):
+            for arm in turned(list(arms), cycle):
+                if (cycle, arm) not in done:
+                    self.measure(runs, cycle, arm, arms[arm])
+        gains = {arm: interval(ratios(runs, arm, "A", self.cost)) for arm in arms if arm != "A"}
+        gains = {arm: gain for arm, gain in gains.items() if gain is not None}
+        if not gains:
+            raise SystemExit("none of the five could be measured again")
+        arm = max(gains, key=lambda name: gains[name]["value"])
+        better = gains[arm]["value"] > 1.0
+        entry = self.state["finalists"][int(arm.removeprefix("grid"))]
+        self.state["gains"] = gains
+        self.state["oracle"] = {
+            "arm": arm if better else "A",
+            "config": entry["config"] if better else {},
+            "gain": gains[arm],
+        }
+        self.save()
+
+    def cost(self, run):
+        return run_s(run, self.samples)
+
+    # -- stage 3
+
+    def search(self):
+        """A real search, once; its answer stays in `work/`."""
+        best = self.work / "best.yaml"
+        if "search" not in self.state or not best.exists():
+            began = time.monotonic()
+            words = ["search", "--budget", self.options.budget, "--driver", self.options.driver]
+            words += ["--out", str(best), "--script", str(self.script)]
+            words += ["--", *self.table.header.workload.args] if self.table.header.workload.args else []
+            done = subprocess.run(
+                [sys.executable, "-m", "autotune", *words], cwd=self.work, stdout=subprocess.PIPE, text=True
+            )
+            print(done.stdout, file=sys.stderr, flush=True)
+            if done.returncode not in (0, 1):
+                raise SystemExit(f"the search ended with exit code {done.returncode}")
+            document = yaml.safe_load(best.read_text())
+            pick = document["picks"]["best"]
+            self.state["search"] = {
+                "exit": done.returncode,
+                "seconds": round(time.monotonic() - began, 1),
+                "budget": self.options.budget,
+                "driver": self.options.driver,
+                "trials": document.get("provenance", {}).get("trials"),
+                "changed": {change["knob"]: change["value"] for change in pick["changes"]},
+                "claim": pick["speedup"],
+            }
+            self.save()
+        return best
+
+    # -- stage 4
+
+    def compare(self):
+        """Search against oracle, with the oracle twice, until it is settled or the cap is reached."""
+        arm, exit_code = self.state["oracle"]["arm"], self.state["search"]["exit"]
+        best = self.plain if arm == "A" else self.tuned(self.best_of(int(arm.removeprefix("grid"))))
+        found = self.tuned(self.work / "best.yaml") if exit_code == 0 else self.plain
+        commands = {"oracle": best, "again": best, "search": found}
+        if exit_code == 0:
+            self.prime({"search": found})
+        runs = self.state.setdefault("pairs", [])
+        done = {(run["cycle"], run["arm"]) for run in runs}
+        cycle = 0
+        while cycle < self.options.most_pairs:
+            for name in FINAL_ORDERS[cycle % len(FINAL_ORDERS)]:
+                if (cycle, name) not in done:
+                    self.measure(runs, cycle, name, commands[name])
+            cycle += 1
+            if cycle >= self.options.pairs and self.judge() != "unresolved":
+                break
+        self.judge()
+
+    def judge(self):
+        """Adds ratios, intervals and verdict to the state."""
+        state, runs = self.state, self.state["pairs"]
+        state["ratios"] = ratios(runs, "search", "oracle", self.cost)
+        state["ratio"] = interval(state["ratios"])
+        state["identical_ratios"] = ratios(runs, "again", "oracle", self.cost)
+        state["identical"] = interval(state["identical_ratios"])
+        state["steady"] = interval(ratios(runs, "search", "oracle", lambda run: 1.0 / run["samples_per_s"]))
+        width = half_width(state["ratio"])
+        state["half_width"] = width if math.isfinite(width) else None
+        state["verdict"] = verdict(state["ratio"], state["identical"])
+        state["same_config"] = state["search"]["changed"] == state["oracle"]["config"]
+        state["nothing_to_gain"] = nothing_to_gain(state["search"]["exit"], state["ratio"])
+        self.save()
+        return state["verdict"]
+
+
+def as_answer(config):
+    """The least that best.yaml is made of, for a configuration that no search has claimed."""
+    one = Estimate(value=1.0, low=1.0, high=1.0, n=0, unit="ratio")
+    rate = Estimate(value=0.0, low=0.0, high=0.0, n=0, unit="samples/s")
+    loss = LossVerdict(level=0, verdict="unclear", reason="Recorded, not judged.")
+
+    def pick(name, wanted):
+        return Recommendation(
+            pick=name,
+            config=wanted,
+            trial=0,
+            effect=Effect.NUMERIC if wanted else Effect.EXACT,
+            speedup=one,
+            throughput=rate,
+            peak_bytes=None,
+            loss=loss,
+        )
+
+    return Answer(
+        is_better=bool(config),
+        baseline_throughput=rate,
+        baseline_peak_bytes=None,
+        safe=pick("safe", Config()),
+        best=pick("best", config),
+        fastest=None,
+        identical=None,
+        front=(),
+        failures={},
+        sentence="A configuration of a recorded grid.",
+    )
+
+
+def one_table(folder):
+    """The only table of a workload."""
+    found = sorted(path for path in folder.glob("*.jsonl") if path.suffixes == [".jsonl"])
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise SystemExit(f"which table of {folder.name}? There are: {names}; say --table")
+    return found[0]
+
+
+def sentence(state):
+    """The result for people."""
+    ratio, same = state["ratio"], state["identical"]
+    if ratio is None:
+        return "no whole pair yet"
+    extra = " (nothing to gain, and nothing claimed)" if state["nothing_to_gain"] else ""
+    return (
+        f"{state['verdict']}{extra}: the search's answer is {shown(ratio)} of the oracle, {ratio['n']} pairs "
+        f"(half-width {100 * half_width(ratio):.1f} %), the oracle against itself {shown(same)}; "
+        f"the oracle is {shown(state['oracle']['gain'])} times the script as it is"
+    )
+
+
+def shown(ratio):
+    """A ratio with its interval."""
+    if ratio["low"] is None:
+        return f"{ratio['value']:.3f}"
+    return f"{ratio['value']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]"
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("workload")
+    parser.add_argument("--budget", default="10m", help="of the search")
+    parser.add_argument("--driver", choices=["ray", "inline"], default="ray")
+    parser.add_argument("--cycles", type=int, default=CYCLES, help="of the five again")
+    parser.add_argument("--pairs", type=int, default=10, help="search against oracle, at least")
+    parser.add_argument("--most-pairs", type=int, default=24, help="at most")
+    parser.add_argument("--warm", type=float, default=4.0, help="seconds skipped after the first step")
+    parser.add_argument("--window", type=float, default=10.0, help="seconds measured")
+    parser.add_argument("--table", type=Path, help="recorded grid, where there are several")
+    parser.add_argument("--result", type=Path, help="another result file")
+    parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
+    experiment = Experiment(parser.parse_args())
+    experiment.rank()
+    experiment.remeasure()
+    experiment.search()
+    experiment.compare()
+    print(f"{experiment.name}: {sentence(experiment.state)}")
+    return 0 if experiment.state["verdict"] == "pass" else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

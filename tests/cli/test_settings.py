@@ -1,0 +1,99 @@
+"""Precedence: the command line, then a variable, then a space that was chosen, then the project's file."""
+
+import inspect
+import json
+
+import pytest
+
+from autotune.cli.search import search
+from autotune.cli.settings import _parameter
+from autotune.edge.settings import KEYS, variable
+
+FILE = '[tool.autotune]\nbudget = "20m"\ndriver = "inline"\nset = ["num_workers=0,2"]\n'
+
+
+@pytest.fixture(autouse=True)
+def file(script):
+    (script.parent / "pyproject.toml").write_text(FILE)
+
+
+def spec_of(cli, tune, *words):
+    code, _out, err = cli("search", "--script", "train.py", *words)
+    assert code == 0, err
+    return tune.specs[-1]
+
+
+def test_what_is_not_typed_comes_from_a_variable_and_then_from_the_file(cli, tune, monkeypatch):
+    assert spec_of(cli, tune).budget.seconds == 1200
+    monkeypatch.setenv("AUTOTUNE_BUDGET", "30m")
+    monkeypatch.setenv("AUTOTUNE_KEEP_LOGGERS", "1")
+    spec = spec_of(cli, tune)
+    assert (spec.budget.seconds, spec.driver, spec.keep_loggers) == (1800, "inline", True)
+    assert spec_of(cli, tune, "--budget", "40m").budget.seconds == 2400
+
+
+def workers(spec):
+    """What is searched for num_workers, in the space or in every one that may be chosen."""
+    spaces = spec.space.candidates or (spec.space,)
+    return {space.knobs.get("num_workers") for space in spaces}
+
+
+def test_a_space_that_was_chosen_is_stronger_than_the_file(cli, tune, monkeypatch):
+    assert workers(spec_of(cli, tune)) == {(0, 2)}
+    assert workers(spec_of(cli, tune, "--space", "quick")) != {(0, 2)}
+    monkeypatch.setenv("AUTOTUNE_SPACE", "quick")
+    assert workers(spec_of(cli, tune)) != {(0, 2)}
+    assert workers(spec_of(cli, tune, "--set", "num_workers=4")) == {(4,)}
+
+
+def test_what_was_not_typed_is_named_before_the_search_and_in_a_dry_run(cli, tune, monkeypatch):
+    monkeypatch.setenv("AUTOTUNE_TRACKING_URI", "http://me:canary-pass@x")
+    words = ("search", "--script", "train.py", "--seed", "3")
+    told = "settings: budget=20m (pyproject.toml:2), set=num_workers=0,2 (pyproject.toml:4)"
+    _code, out, err = cli(*words)
+    assert err.splitlines()[0].startswith(told)
+    assert "driver=inline (pyproject.toml:3)" in err
+    assert "canary" not in err
+    assert "settings" not in out
+    assert cli(*words, "--dry-run")[1].startswith(told)
+    (note,) = json.loads(cli(*words, "--dry-run", "--json")[1])["notes"]
+    assert note.startswith(told)
+    assert cli(*words, "--quiet")[2] == ""
+
+
+def test_what_the_file_says_about_another_space_is_not_named_either(cli, tune):
+    err = cli("search", "--script", "train.py", "--space", "quick", "--budget", "10m")[2]
+    assert err.splitlines()[0] == "settings: driver=inline (pyproject.toml:3)"
+
+
+def test_a_setting_that_does_not_exist_ends_with_2_and_help_is_there_all_the_same(cli, script, tune):
+    (script.parent / "pyproject.toml").write_text('[tool.autotune]\nbudgt = "1h"\n')
+    code, out, err = cli("search", "--script", "train.py", "--budget", "10m")
+    assert (code, out, tune.specs) == (2, "", [])
+    assert 'pyproject.toml:2: [tool.autotune] has no setting "budgt"' in err
+    assert cli("search", "--help")[0] == 0
+    assert cli("list")[0] == 0
+
+
+def test_a_mistyped_variable_ends_with_2(cli, tune, monkeypatch):
+    monkeypatch.setenv("AUTOTUNE_BUGET", "1h")
+    code, _out, err = cli("search", "--script", "train.py")
+    assert code == 2
+    assert 'Did you mean "AUTOTUNE_BUDGET"?' in err
+
+
+def test_a_variable_of_the_wrong_type_ends_with_2(cli, tune, monkeypatch):
+    monkeypatch.setenv("AUTOTUNE_TRIALS", "many")
+    code, _out, err = cli("search", "--script", "train.py")
+    assert code == 2
+    assert "--trials" in err
+
+
+def test_every_setting_is_an_option_of_search_with_its_variable_in_the_help(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    text = cli("search", "--help")[1]
+    parameters = inspect.signature(search).parameters
+    for key in KEYS:
+        assert _parameter(key) in parameters
+        assert variable(key) in text
+        assert f"--{key}" in text

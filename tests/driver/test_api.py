@@ -1,0 +1,169 @@
+"""`autotune.tune`: the same search from Python, in anybody's program."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cli_fakes import FakeTune, ended
+from study_fakes import good_answer, no_answer
+
+import autotune
+import autotune.driver
+from autotune.errors import InvalidBudget, ScriptError, UsageError
+from autotune.report.listener import Listener
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeTune:
+    """A driver that runs nothing, and a folder with a script."""
+    found = FakeTune()
+    monkeypatch.setitem(sys.modules, "autotune.driver.tune", found)
+    monkeypatch.setattr(autotune.driver, "tune", found, raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    return found
+
+
+def test_what_is_asked_becomes_the_same_spec_as_on_the_command_line(fake: FakeTune, tmp_path: Path) -> None:
+    autotune.tune(
+        tmp_path / "train.py",
+        budget="10m",
+        args=["--lr", 1e-3],
+        space="quick",
+        sets={"num_workers": [0, 2], "pin_memory": [True]},
+        fixes={"precision": "bf16"},
+        max_memory=2 * 1024**3,
+        trials=9,
+        output_args=["--out-dir"],
+        out=tmp_path / "sub.yaml",
+    )
+    autotune.tune(command="python -u train.py --lr 0.001", budget=90)
+    first, second = fake.specs
+    assert (first.script, first.args) == (str(tmp_path / "train.py"), ("--lr", "0.001"))
+    assert first.space.knobs["num_workers"] == (0, 2)
+    assert first.space.knobs["pin_memory"] == (True,)
+    assert first.space.fixed == {"precision": "bf16"}
+    assert (first.max_memory_bytes, first.budget.trials, first.driver) == (2 * 1024**3, 9, "inline")
+    assert (first.output_args, first.out) == (("--out-dir",), str(tmp_path / "sub.yaml"))
+    assert (second.script, second.args, second.options) == (first.script, first.args, ("-u",))
+    assert second.budget.seconds == 90
+
+
+def test_the_result_holds_picks_path_and_reason(fake: FakeTune, tmp_path: Path) -> None:
+    found = autotune.tune("train.py", budget="10m")
+    assert found.is_better
+    assert found.best.config["precision"] == "bf16"
+    assert found.speedup.value == 2.0
+    assert dict(found.safe.config) == {"num_workers": 4}
+    assert found.fastest is None
+    assert (found.reason, found.exit_code) == ("faster", 0)
+    assert found.path == tmp_path / "best.yaml"
+    assert len(found.study.trials) == 6
+    data = found.to_dict()
+    assert data["schema"] == "autotune.result/v1"
+    assert data["picks"]["best"]["speedup"]["value"] == 2.0
+    assert str(found).startswith("best    2.00x")
+    assert "2.00x faster" in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("code", "answer", "reason"),
+    [(1, no_answer(), "nothing_faster"), (130, good_answer(), "interrupted"), (75, good_answer(), "stopped")],
+)
+def test_why_it_ended_is_said_in_a_word(fake: FakeTune, code: int, answer: Any, reason: str) -> None:
+    fake.end = lambda spec: ended(spec, answer=answer, code=code)
+    assert autotune.tune("train.py", budget="10m").reason == reason
+
+
+def test_it_is_silent_unless_asked(fake: FakeTune, capfd: pytest.CaptureFixture[str]) -> None:
+    autotune.tune("train.py", budget="10m")
+    assert capfd.readouterr() == ("", "")
+    autotune.tune("train.py", budget="10m", progress=True)
+    out, err = capfd.readouterr()
+    assert (out, err[:11]) == ("", "study train")
+    stream = io.StringIO()
+    autotune.tune("train.py", budget="10m", progress=stream)
+    assert stream.getvalue().startswith("study train")
+
+
+def test_a_listener_of_ones_own_is_told(fake: FakeTune) -> None:
+    class Mine(Listener):
+        began = 0
+
+        def study_began(self, study: Any) -> None:
+            self.began += 1
+
+    mine = Mine()
+    autotune.tune("train.py", budget="10m", progress=mine)
+    autotune.tune("train.py", budget="10m", progress=[mine])
+    assert mine.began == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "message"),
+    [
+        ({"budget": "10m"}, UsageError, "no script is given"),
+        ({"script": "trian.py", "budget": "10m"}, UsageError, "no script trian.py"),
+        ({"script": "train.py", "budget": "10"}, InvalidBudget, "no unit"),
+        ({"script": "train.py", "budget": 3}, InvalidBudget, "too short"),
+        ({"script": "train.py", "command": "x", "budget": "10m"}, UsageError, "both a script and a command"),
+        ({"command": "python train.py", "args": ["x"], "budget": "10m"}, UsageError, "both a command and"),
+        ({"script": "train.py", "budget": "10m", "driver": "dask"}, UsageError, "--driver"),
+    ],
+)
+def test_errors_are_those_of_the_tree(
+    fake: FakeTune, words: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message) as told:
+        autotune.tune(**words)
+    assert isinstance(told.value, autotune.AutotuneError)
+    assert fake.specs == []
+
+
+def test_an_error_of_the_search_comes_through(fake: FakeTune) -> None:
+    def failing(spec: Any) -> Any:
+        raise ScriptError("train.py fails by itself")
+
+    fake.end = failing
+    with pytest.raises(ScriptError):
+        autotune.tune("train.py", budget="10m")
+
+
+def test_variables_and_files_of_the_command_line_do_not_count(
+    fake: FakeTune, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_TRIALS", "3")
+    (tmp_path / "pyproject.toml").write_text("[tool.autotune]\nseed = 7\n")
+    autotune.tune("train.py", budget="10m")
+    assert (fake.specs[0].budget.trials, fake.specs[0].seed) == (None, 0)
+
+
+def test_it_works_in_a_thread_and_inside_a_running_event_loop(fake: FakeTune) -> None:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(autotune.tune("train.py", budget="10m")))
+    thread.start()
+    thread.join()
+
+    async def cell() -> Any:
+        return autotune.tune("train.py", budget="10m")
+
+    found.append(asyncio.run(cell()))
+    assert [each.reason for each in found] == ["faster", "faster"]
+    assert fake.owned == [False, False]
+
+
+def test_the_root_offers_its_names_and_nothing_else() -> None:
+    assert sorted(autotune.__all__) == autotune.__all__
+    assert set(autotune.__all__) <= set(dir(autotune))
+    for name in autotune.__all__:
+        assert getattr(autotune, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'tuna'"):
+        _ = autotune.tuna  # pyright: ignore[reportAttributeAccessIssue]

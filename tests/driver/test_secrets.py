@@ -1,0 +1,136 @@
+"""A secret on the script's command line is in nothing that a search writes, sends or says."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from session_fakes import RUN_FACTS, Listed, facts, measurement, spec
+
+from autotune.cli.main import run as command
+from autotune.clock import SimulatedClock
+from autotune.core.config import Config
+from autotune.core.study import Study
+from autotune.core.trial import Assignment, Failure, FailureKind
+from autotune.core.wire import to_wire
+from autotune.driver.ending import why_nothing
+from autotune.driver.inline import InlineDriver
+from autotune.driver.planner import Planner
+from autotune.driver.session import Session
+from autotune.knobs.registry import builtin
+from autotune.launch.runner import Ended, Runner
+from autotune.report.jsonl import Lines
+from autotune.report.summary import apply_command, note, user_command
+from autotune.report.text import Progress
+from autotune.store.fold import fold
+from autotune.store.journal import Journal
+from autotune.store.paths import study_dir
+
+SECRETS = ("p@ss!canary$", "-canary two&", "https://x/#canary three")
+ARGS = ("--password", SECRETS[0], "--hf-token", SECRETS[1], f"--db-dsn={SECRETS[2]}", "--lr", "0.1")
+
+
+class Prints(Runner):
+    """Measures the script as it is; anything else fails, and the script has printed its arguments."""
+
+    def __init__(self, *, baseline: bool = True) -> None:
+        self._baseline = baseline
+
+    def run(self, assignment: Assignment) -> Iterator[Ended]:
+        config = assignment.segments[0].config
+        if config.is_baseline and self._baseline:
+            yield Ended(trial=assignment.trial, outcome=measurement(), seconds=9.0, facts=RUN_FACTS)
+            return
+        tail = f"Namespace(password={SECRETS[0]!r}, token={SECRETS[1]!r})\nat {SECRETS[2]}"
+        failure = Failure(
+            kind=FailureKind.NO_METRIC, message=f"bad: {SECRETS[0]}", evidence={"log_tail": tail}
+        )
+        yield Ended(trial=assignment.trial, outcome=failure, seconds=9.0)
+
+    def stop(self) -> None:
+        pass
+
+
+def searched(runner: Prints) -> tuple[Study, str, Path]:
+    """A search with these arguments: its study, what was said meanwhile, and the journal's folder."""
+    given = replace(spec(), study_id="01KAK2M7Q4ZC0V9X3T5R8W6Y1B", args=ARGS)
+    folder = study_dir(given.study_id)
+    said = io.StringIO()
+    with Journal.create(folder / "journal.db", ballast_bytes=0) as journal:
+        opened = {"spec": given, "wall_s": 0.0, "host": "", "pid": 1, "version": "0"}
+        journal.append("opened", "opened/1", to_wire(opened))
+        journal.append("inspected", "inspected/1", to_wire({"facts": facts()}))
+        session = Session(
+            journal=journal,
+            study=Study(spec=given, facts=facts()),
+            strategy=Listed([Config(), Config({"num_workers": 2}), Config({"num_workers": 3})]),
+            planner=Planner(knobs=builtin(), environ={"A": "b"}, memory_limit_bytes=0),
+            clock=SimulatedClock(),
+            listeners=[Progress(said), Lines(said)],
+        )
+        InlineDriver(session, runner).run()
+        study = session.close()
+        rows = json.dumps([dict(row.payload) for row in journal.pending("mlflow")])
+    assert "--lr 0.1" in rows or study.stopped == "no_baseline"
+    return study, said.getvalue() + rows, folder
+
+
+def test_neither_journal_nor_mlflow_nor_screen_holds_a_secret_of_the_command_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    study, said, folder = searched(Prints())
+    assert [t.failure is not None for t in study.trials] == [False, True, True]
+    for number in (1, 2):
+        failure = study.trials[number].failure
+        assert failure is not None
+        said += f"{failure.message} {failure.evidence}"
+    said += user_command(study) + apply_command(study) + note(study, None)
+    assert "canary" not in said
+    assert "python train.py --password '<redacted>' --hf-token '<redacted>'" in user_command(study)
+    kept = b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
+    assert b"--hf-token" in kept
+    assert b"canary" not in kept
+    with Journal.read(folder / "journal.db") as journal:
+        assert fold(journal.entries()).spec.args[-2:] == ("--lr", "0.1")
+    for verb in (["show", "--trials"], ["show", "--md"], ["show", "--json"], ["list"]):
+        assert command(verb) == 0
+    told = capsys.readouterr()
+    assert "num_workers" in told.out
+    assert "canary" not in told.out + told.err
+
+
+def test_a_baseline_that_fails_and_prints_its_arguments_tells_no_secret() -> None:
+    study, said, _folder = searched(Prints(baseline=False))
+    error = why_nothing(study)
+    assert "Namespace(password=" in error.message
+    assert "canary" not in said + error.message + error.hint
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--password", SECRETS[0]], [f"--password={SECRETS[2]}"], [f"DB_PASSWORD={SECRETS[1]}", "train.py"]],
+)
+def test_a_command_that_cannot_be_read_is_told_without_its_secrets(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(["search", "--budget", "10m", "--json", "--", *words]) == 2
+    told = capsys.readouterr()
+    assert "is no script" in told.err
+    assert "canary" not in told.out + told.err
+
+
+def test_a_dry_run_shows_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    monkeypatch.chdir(tmp_path)
+    words = ["search", "--script", "train.py", "--budget", "10m", "--driver", "inline", "--dry-run"]
+    for more in ([], ["--json"]):
+        assert command([*words, *more, "--", *ARGS]) == 0
+    told = capsys.readouterr()
+    assert "--lr" in told.out
+    assert "canary" not in told.out + told.err

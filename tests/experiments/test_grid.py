@@ -1,0 +1,462 @@
+"""Grid files, their plans, and rows: everything of the recorder that runs nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grid
+import grid_facts
+import pytest
+import record
+
+from autotune.apply.space import build_space
+from autotune.core.config import Config
+from autotune.core.effect import Effect
+from autotune.core.facts import LoaderFacts, RunFacts
+from autotune.core.measurement import Contamination, LossPoint, Reading
+from autotune.core.study import SpaceRequest
+from autotune.core.table import ProtocolPart, Table, TableHeader, TableRow, WorkloadPart
+from autotune.core.trial import Failure, FailureKind
+from autotune.errors import UsageError
+from autotune.knobs.registry import knobs_for
+from autotune.launch.measure import Outside, Told, measure
+from autotune.launch.runner import Ended
+from autotune.protocol.events import Broke, Closed, Compiling, Seen, StepRow, Steps
+
+S = 1_000_000_000
+FOREIGN = (
+    "ray",
+    "optuna",
+    "mlflow",
+    "pydantic",
+    "yaml",
+    "numpy",
+    "psutil",
+    "rich",
+    "typer",
+    "scipy",
+    "pynvml",
+)
+
+
+# Grid files ------------------------------------------------------------------------------------
+
+
+def space_of(name: str) -> tuple[grid.Grid, Any, dict[str, str]]:
+    asked = grid.read_grid(grid_facts.GRIDS / name / "grid.json")
+    space, refusals = build_space(asked.request(), grid_facts.facts(name), knobs_for(asked.request()))
+    return asked, space, refusals
+
+
+@pytest.mark.parametrize("name", grid_facts.NAMES)
+def test_a_committed_grid_has_enough_that_best_may_use(name: str) -> None:
+    asked, space, _ = space_of(name)
+    configs, left_out = grid.valid_configs(asked, space)
+    assert asked.workload == name
+    assert configs[0] == Config()
+    assert len(set(configs)) == len(configs) >= 60, left_out
+    assert all(space.effect(config) is not Effect.TRAINING for config in configs)
+    assert all("effective_batch" not in config for config in configs)
+    assert 5 <= sum(map(grid.compiles, configs)) <= 16
+    together = [knob for knob, values in asked.parts[0].items() if len(values) > 1]
+    assert len(together) >= 3, "at least three knobs are crossed in full"
+    assert len(asked.seeds) >= 3
+
+
+def test_what_a_script_refuses_is_left_out_with_the_reason() -> None:
+    wanted = {"fused_optimizer": (True,), "threads": (1,)}
+    asked = grid.Grid(workload="tabular_mlp", parts=(wanted,), seeds=(0,), window_s=1, sentinel_every=8)
+    space, _ = build_space(asked.request(), grid_facts.facts("tabular_mlp"), knobs_for(asked.request()))
+    configs, left_out = grid.valid_configs(asked, space)
+    assert configs == (Config(),)
+    assert left_out == {"fused_optimizer=True threads=1": "fused_optimizer is not varied here"}
+
+
+def test_points_that_change_the_training_are_left_out() -> None:
+    asked, _, _ = space_of("photos_denoise")
+    facts = replace(grid_facts.facts("photos_denoise"), effective_batch_rule="explore")
+    request = SpaceRequest(name="x", knobs={"effective_batch": (8, 32)})
+    space, _ = build_space(request, facts, knobs_for(request))
+    point = replace(asked, parts=({"effective_batch": (32,)},))
+    configs, left_out = grid.valid_configs(point, space)
+    assert configs == (Config(),)
+    assert list(left_out.values()) == ["it changes the training"]
+
+
+def test_values_of_all_parts_make_the_space_and_true_is_not_1() -> None:
+    parts = ({"threads": (1, 2)}, {"threads": (2, 4), "channels_last": (True, 1)})
+    asked = grid.Grid(workload="w", parts=parts, seeds=(0,), window_s=1, sentinel_every=8)
+    assert asked.knobs == {"threads": (1, 2, 4), "channels_last": (True, 1)}
+    assert len(list(asked.wanted())) == 2 + 4
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ("{", "no JSON"),
+        ("[]", "no grid file"),
+        ('{"schema": "autotune.space/v1"}', "no grid file"),
+        ('{"schema": "autotune.grid/v1", "knob": {}}', "unknown key knob"),
+        ('{"schema": "autotune.grid/v1", "workload": "w", "parts": []}', "nothing to record"),
+    ],
+)
+def test_a_grid_file_that_does_not_do_is_told_why(tmp_path: Path, data: str, said: str) -> None:
+    path = tmp_path / "grid.json"
+    path.write_text(data)
+    with pytest.raises(UsageError, match=said):
+        grid.read_grid(path)
+
+
+# The plan --------------------------------------------------------------------------------------
+
+CONFIGS = (Config(), *(Config({"threads": n}) for n in range(1, 20)))
+
+
+def test_every_repeat_holds_every_config_once_in_an_order_of_its_own() -> None:
+    plan = grid.slots(CONFIGS, (0, 7), 8, "w/cpu")
+    orders = [[s.config for s in plan if s.repeat == r and not s.sentinel] for r in (0, 1)]
+    assert all(sorted(o, key=Config.canonical) == sorted(CONFIGS, key=Config.canonical) for o in orders)
+    assert orders[0] != orders[1]
+    assert {s.seed for s in plan if s.repeat == 1} == {7}
+    assert plan == grid.slots(CONFIGS, (0, 7), 8, "w/cpu")
+    assert len({s.key for s in plan}) == len(plan)
+
+
+def test_the_script_as_it_is_stands_first_last_and_between() -> None:
+    line = [s.sentinel for s in grid.slots(CONFIGS, (0,), 8, "w/cpu")]
+    places = [i for i, sentinel in enumerate(line) if sentinel]
+    assert places == [0, 9, 18, 23]
+    assert all(s.config.is_baseline for s in grid.slots(CONFIGS, (0,), 8, "w/cpu") if s.sentinel)
+
+
+def row(slot: grid.Slot, attempt: int = 1, **more: Any) -> TableRow:
+    values = {"charged_s": 10.0, **more}
+    return TableRow(
+        config=slot.config,
+        digest=slot.config.digest,
+        repeat=slot.repeat,
+        order=slot.order,
+        attempt=attempt,
+        sentinel=slot.sentinel,
+        **values,
+    )
+
+
+def table(*rows: TableRow) -> Table:
+    header = TableHeader(
+        table="w/cpu",
+        grid_sha256="",
+        recorded="",
+        device="",
+        workload=WorkloadPart(name="w", script_sha256=""),
+        request=SpaceRequest(name="g"),
+        facts=grid_facts.facts("photos_denoise"),
+        space=(),
+        configs=CONFIGS,
+        protocol=ProtocolPart(
+            fidelity=grid.Grid(workload="w", parts=(), seeds=(0,), window_s=4, sentinel_every=8).fidelity(),
+            seeds=(0, 1),
+            repeats=2,
+        ),
+    )
+    return Table(header=header, rows=rows)
+
+
+def test_recording_goes_on_where_it_stopped_and_ends() -> None:
+    plan, rows = grid.slots(CONFIGS[:3], (0, 1), 8, "w"), []
+    while (found := grid.next_slot(plan, table(*rows))) is not None:
+        rows.append(row(*found))
+    assert [r.attempt for r in rows] == [1] * len(plan)
+    assert [(r.repeat, r.order) for r in rows] == [s.key for s in plan]
+
+
+def test_disturbed_runs_come_again_at_the_end_of_their_repeat_and_twice_at_most() -> None:
+    plan, rows = grid.slots(CONFIGS[:3], (0, 1), 8, "w"), []
+    while (found := grid.next_slot(plan, table(*rows))) is not None:
+        slot, attempt = found
+        rows.append(row(slot, attempt, is_disturbed=slot.key == (0, 1)))
+    bad = [(i, r.attempt) for i, r in enumerate(rows) if (r.repeat, r.order) == (0, 1)]
+    per_repeat = len(plan) // 2
+    assert bad == [(1, 1), (per_repeat, 2), (per_repeat + 1, 3)]
+    assert len(rows) == len(plan) + 2
+
+
+@pytest.mark.parametrize(
+    ("more", "again"),
+    [
+        ({"kind": "infra_lost"}, True),
+        ({"kind": "contended"}, True),
+        ({"kind": "oom_host"}, False),
+        ({"kind": "crash_exit"}, False),
+        ({"kind": "config_rejected", "evidence": {"knob": "batch_size", "how": "flag"}}, True),
+        ({"kind": "config_rejected", "evidence": {"knob": "threads", "how": "patch"}}, False),
+    ],
+)
+def test_only_what_says_nothing_about_a_config_is_run_again(more: dict[str, Any], again: bool) -> None:
+    plan = grid.slots(CONFIGS[:1], (0,), 8, "w")
+    rows = [row(slot, **(more if slot.order == 1 else {})) for slot in plan]
+    assert grid.next_slot(plan, table(*rows)) == ((plan[1], 2) if again else None)
+
+
+def test_a_run_is_expected_to_take_what_its_like_took() -> None:
+    compiled, plain = Config({"compile_mode": "default"}), Config({"threads": 1})
+    assert (grid.compiles(compiled), grid.compiles(plain)) == (True, False)
+    assert not grid.compiles(Config({"compile_mode": "off"}))
+    slots = [grid.Slot(0, n, config, 0) for n, config in enumerate((plain, compiled))]
+    rows = [row(slots[0], charged_s=8.0), row(slots[1], charged_s=50.0)]
+    assert grid.expected_s(grid.Slot(1, 0, plain, 0), rows) == 8.0
+    assert grid.expected_s(grid.Slot(1, 0, Config({"threads": 4}), 0), rows) == 8.0
+    assert grid.expected_s(grid.Slot(1, 0, Config({"compile_region": "blocks"}), 0), rows) == 50.0
+    assert grid.expected_s(slots[1], []) > grid.expected_s(slots[0], [])
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("20m", 1200), ("1.5h", 5400)])
+def test_limits_are_durations(text: str, seconds: float) -> None:
+    assert grid.duration_s(text) == seconds
+    with pytest.raises(UsageError, match="no duration"):
+        grid.duration_s(text[:-1])
+
+
+# What is written -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (
+            "could not be set up: [Errno 2] /home/ada/studies/t1: gone",
+            "could not be set up: [Errno 2] t1: gone",
+        ),
+        ('File "/opt/x/lib/torch/nn.py", line 3', 'File "nn.py", line 3'),
+        ("via http://10.0.0.1:8080/simple/ in turn", "via <address> in turn"),
+        ("97.5 samples/s in 1/2 of ~/work/it", "97.5 samples/s in 1/2 of it"),
+        ("on babbage: babbages", "on <host>: babbages"),
+    ],
+)
+def test_folders_addresses_and_the_machines_name_are_not_written(text: str, kept: str) -> None:
+    assert grid.scrubbed({"a": [text]}, "babbage") == {"a": [kept]}
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("NVIDIA H200", "nvidia-h200"),
+        ("cpu2 Intel(R) Xeon(R) Processor @ 2.80GHz", "cpu2-intel-xeon-processor"),
+        ("", "unknown"),
+    ],
+)
+def test_a_table_is_called_after_the_device(name: str, file: str) -> None:
+    assert grid.slug(name) == file
+
+
+SLOT = grid.Slot(1, 4, Config({"threads": 1}), 7)
+MADE: dict[str, Any] = {
+    "session": 2,
+    "began": "2026-11-21T10:00:00Z",
+    "commit": "abc+",
+    "compile_key": "k",
+    "deadline_s": 376.0,
+}
+
+
+def stream() -> Told:
+    """First step at 10 s, window from 12 s, with a compile of 1 s before each."""
+    told = Told()
+    rows = [StepRow(t_ns=int((10 + 0.1 * i) * S), wait_ns=S // 100, samples=8) for i in range(60)]
+    told.take(Steps(rows=tuple(rows)))
+    for began, ended in ((5, 6), (10.5, 11.5)):
+        told.take(Compiling(t_ns=int(began * S), began=True))
+        told.take(Compiling(t_ns=int(ended * S), began=False))
+    loader = LoaderFacts(
+        site="t.py:1",
+        batch_size=8,
+        num_workers=0,
+        prefetch_factor=None,
+        pin_memory=False,
+        persistent_workers=False,
+    )
+    told.take(Seen(facts=RunFacts(samples_source="loader", loader=loader)))
+    readings = (
+        Reading(knob="threads", wanted=1, found=1, status="applied"),
+        Reading(knob="precision", wanted=None, found="fp32", status="asis"),
+        Reading(knob="tf32", wanted=None, found=None, status="asis"),
+    )
+    told.take(
+        Closed(
+            trial=5,
+            begin_ns=12 * S,
+            end_ns=rows[-1].t_ns,
+            ended="limit",
+            steady="steady",
+            first_step_ns=10 * S,
+            compile_s=2.0,
+            loss=(LossPoint(samples=8, loss=0.1 + 0.2, t_s=0.1),),
+            readings=readings,
+        )
+    )
+    return told
+
+
+def test_a_measured_run_becomes_a_row_with_its_clock_taken_apart() -> None:
+    told, outside = stream(), Outside(start_ns=8 * S, peak_bytes=9, limit_bytes=11, cold=True)
+    outcome = measure(told.closed[5], told, outside)
+    made = record.row_of(SLOT, 1, Ended(trial=5, outcome=outcome, seconds=9.0), (told, outside), **MADE)
+    assert (made.kind, made.repeat, made.order, made.seed, made.session) == ("ok", 1, 4, 7, 2)
+    assert made.start_up_s == pytest.approx(1.0)
+    assert (made.compile_s, made.compile_cache) == (2.0, "cold")
+    assert made.warmup_s == pytest.approx(1.0)
+    assert made.window_s == pytest.approx(3.9)
+    assert made.teardown_s == pytest.approx(9.0 - 7.9)
+    assert made.charged_s == 9.0
+    assert made.throughput("samples/s").value == pytest.approx(outcome.throughput.value)
+    assert made.loss_values == (0.1 + 0.2,)
+    assert [r.knob for r in made.readings] == ["threads"]
+    assert made.found == {"precision": "fp32"}
+    assert (made.memory.pss, made.memory.limit) == (9, 11)
+
+
+def test_a_failed_run_becomes_a_row_without_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "node", lambda: "babbage")
+    message = "OSError: /home/ada/x.py on babbage (in setup, after 0 steps)"
+    failure = Failure(
+        kind=FailureKind.CRASH_EXIT,
+        message=message,
+        evidence={"phase": "setup", "error": "OSError", "dir": "/home/ada/trials/t1", "attempt": 1},
+    )
+    told = Told()
+    told.take(Broke(kind="crash_exit", error="OSError", message="", tail="", phase="setup"))
+    seen = told, Outside(start_ns=0, peak_bytes=5)
+    made = record.row_of(SLOT, 2, Ended(trial=5, outcome=failure, seconds=3.21), seen, **MADE)
+    assert made.message == "OSError: x.py on <host> (in setup, after 0 steps)"
+    assert (made.kind, made.phase, made.evidence) == ("crash_exit", "setup", {"error": "OSError"})
+    assert (made.window_s, made.contamination, made.charged_s) == (None, None, 3.21)
+    assert made.memory.pss == 5
+    assert not made.is_ok
+
+
+def test_a_run_that_diverged_keeps_what_was_measured() -> None:
+    told, outside = stream(), Outside(start_ns=8 * S)
+    (closed,) = told.closed.values()
+    told.closed[5] = replace(closed, loss=(LossPoint(samples=8, loss=math.nan, t_s=0.1),))
+    outcome = measure(told.closed[5], told, outside)
+    made = record.row_of(SLOT, 1, Ended(trial=5, outcome=outcome, seconds=9.0), (told, outside), **MADE)
+    assert made.kind == "diverged"
+    assert len(made.blocks) > 3
+    assert made.throughput("samples/s") is None
+
+
+@pytest.mark.parametrize(
+    ("seen", "disturbed"),
+    [
+        (None, False),
+        (Contamination(foreign_cpu_frac=0.1, pressure_frac=0.9, flags=("bursty",)), False),
+        (Contamination(foreign_cpu_frac=0.9), True),
+        (Contamination(flags=("foreign_gpu",)), True),
+        (Contamination(flags=("throttled",)), True),
+    ],
+)
+def test_a_neighbour_disturbs_and_pressure_of_ones_own_does_not(seen: Any, disturbed: bool) -> None:
+    assert record.is_disturbed(row(SLOT, contamination=seen)) is disturbed
+
+
+# The command ----------------------------------------------------------------------------------
+
+ALONE = f"""
+from importlib.machinery import PathFinder
+plain = PathFinder.find_spec
+def find_spec(name, path=None, target=None):
+    return None if name.split(".")[0] in {FOREIGN!r} else plain(name, path, target)
+PathFinder.find_spec = staticmethod(find_spec)
+"""
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> dict[str, str]:
+    """An environment in which nothing can be imported but PyTorch and the standard library."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(ALONE)
+    return {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+
+
+def command(*words: str, env: dict[str, str], timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    script = str(grid_facts.GRIDS / "record.py")
+    return subprocess.run(
+        [sys.executable, script, *words], env=env, capture_output=True, text=True, timeout=timeout_s
+    )
+
+
+def test_the_recorder_needs_nothing_but_the_standard_library(alone: dict[str, str], tmp_path: Path) -> None:
+    done = command("text_chargpt", "--list", "--out", str(tmp_path / "none.jsonl"), env=alone)
+    assert done.returncode == 0, done.stderr
+    assert "nothing yet" in done.stdout
+
+
+def test_a_workload_without_a_grid_is_named_with_those_that_have_one(alone: dict[str, str]) -> None:
+    done = command("text_chargtp", env=alone)
+    assert done.returncode == 2
+    assert "text_chargpt" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+TINY = {
+    "schema": "autotune.grid/v1",
+    "workload": "text_chargpt",
+    "args": ["--width", "16", "--depth", "1", "--heads", "2", "--length", "16"],
+    "seeds": [0, 1],
+    "window_s": 0.6,
+    "sentinel_every": 8,
+    "parts": [{"knobs": {"fused_optimizer": [True], "batch_size": [8]}}],
+}
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_real_recording_stops_at_its_limit_and_goes_on(alone: dict[str, str], tmp_path: Path) -> None:
+    asked, out = tmp_path / "grid.json", tmp_path / "cpu.jsonl"
+    asked.write_text(json.dumps(TINY))
+    words = ("text_chargpt", "--grid", str(asked), "--out", str(out), "--work", str(tmp_path / "work"))
+    # Threads that wait for one another would be all that is seen on a busy machine.
+    alone["OMP_NUM_THREADS"] = "1"
+    words = (*words, "--remeasure", "0")
+    first = command(*words, "--limit", "1s", env=alone, timeout_s=120)
+    assert first.returncode == 0, first.stderr
+    assert "the limit is near" in first.stdout
+    data = out.read_bytes()
+    assert len(record.tables.decode(data).rows) == 1
+    out.write_bytes(data + b'{"_":"TableRow","config":{"threads"')
+    second = command(*words, env=alone, timeout_s=360)
+    assert second.returncode == 0, second.stderr
+    assert "all runs are recorded" in second.stdout
+    found = record.tables.decode(out.read_bytes())
+    assert out.read_bytes().startswith(data)
+    plan = grid.slots(found.header.configs, found.header.protocol.seeds, 8, found.header.table)
+    assert set(found.settled()) == {slot.key for slot in plan}
+    assert found.header.configs == (
+        Config(),
+        Config({"fused_optimizer": True, "batch_size": 8, "accumulation": 2}),
+    )
+    for made in found.rows:
+        assert made.is_ok, made.message
+        assert made.throughput("samples/s").value > 0
+        assert made.attempt == 1
+        assert {r.knob: r.found for r in made.readings} == dict(made.config)
+    text = out.read_text()
+    assert str(tmp_path) not in text
+    assert str(grid_facts.WORKLOADS.parent) not in text
+    assert not list((tmp_path / "work" / "text_chargpt" / "trials").iterdir())
+    listed = command(*words, "--list", env=alone)
+    assert "repeat 1: 4 of 4 runs" in listed.stdout, listed.stdout
+    asked.write_text(json.dumps({**TINY, "window_s": 0.7}))
+    refused = command(*words, env=alone)
+    assert refused.returncode == 2
+    assert "grid" in refused.stderr
+    assert out.read_text() == text

@@ -1,0 +1,232 @@
+"""The oracle's arithmetic: ranking, pairs and verdicts, without a process."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import grid
+import grid_facts
+import oracle
+import pytest
+
+from autotune.core.change import Env, Patch
+from autotune.core.config import Config
+from autotune.core.study import Budget, SpaceRequest, Study, StudySpec
+from autotune.core.table import Blocks, ProtocolPart, Table, TableHeader, TableRow, WorkloadPart
+from autotune.export.best_config import core_changes, read_best, write_best
+
+CONFIGS = (Config(), *(Config({"threads": n}) for n in range(1, 8)), Config({"compile_mode": "default"}))
+HEADER = TableHeader(
+    table="w/cpu",
+    grid_sha256="",
+    recorded="",
+    device="",
+    workload=WorkloadPart(name="w", script_sha256="", planned_steps=100, effective_batch=8),
+    request=SpaceRequest(name="g"),
+    facts=grid_facts.facts("photos_denoise"),
+    space=(),
+    configs=CONFIGS,
+    protocol=ProtocolPart(
+        fidelity=grid.Grid(workload="w", parts=(), seeds=(0,), window_s=4, sentinel_every=8).fidelity(),
+        seeds=(0,),
+        repeats=1,
+    ),
+)
+
+
+def row(config: Config, rate: float, order: int, **more: Any) -> TableRow:
+    blocks = Blocks(
+        num_steps=(1, 1),
+        num_samples=(8, 8),
+        elapsed_s=(8 / rate, 8 / rate),
+        aside_s=(0.0, 0.0),
+        wait_s=(0.0, 0.0),
+        run_delay_s=(None, None),
+        flags=("", ""),
+    )
+    return TableRow(
+        config=config,
+        digest=config.digest,
+        order=order,
+        blocks=blocks,
+        **{"repeat": 0, "compile_s": 0.0, **more},
+    )
+
+
+def table(*rows: TableRow, **changed: Any) -> Table:
+    return Table(header=replace(HEADER, **changed), rows=rows)
+
+
+# Ranking --------------------------------------------------------------------------------------
+
+
+def test_configs_are_ranked_by_the_median_of_their_processes() -> None:
+    rows = [
+        *(row(CONFIGS[1], rate, n) for n, rate in enumerate((10, 90, 11))),
+        *(row(CONFIGS[2], rate, n + 3) for n, rate in enumerate((20, 21, 22))),
+        row(Config(), 5, 9),
+    ]
+    ranked = oracle.ranking(table(*rows))
+    assert [(Config(e["config"]), e["median"]) for e in ranked] == [
+        (CONFIGS[2], pytest.approx(21)),
+        (CONFIGS[1], pytest.approx(11)),
+        (Config(), pytest.approx(5)),
+    ]
+    assert [Config(e["config"]) for e in oracle.finalists(ranked)] == [CONFIGS[2], CONFIGS[1]]
+
+
+def test_five_that_change_something_are_taken() -> None:
+    rows = [row(config, 10 + n, n) for n, config in enumerate(CONFIGS[1:])]
+    ranked = oracle.ranking(table(row(Config(), 99, 20), *rows))
+    assert len(oracle.finalists(ranked)) == 5
+    assert {} not in [e["config"] for e in oracle.finalists(ranked)]
+
+
+def test_disturbed_runs_count_only_where_there_is_no_other() -> None:
+    rows = [
+        row(CONFIGS[1], 10, 0),
+        row(CONFIGS[1], 99, 1, is_disturbed=True),
+        row(CONFIGS[2], 7, 2, is_disturbed=True),
+    ]
+    assert [e["rates"] for e in oracle.ranking(table(*rows))] == [[pytest.approx(10)], [pytest.approx(7)]]
+
+
+def test_sentinels_and_failures_do_not_rank() -> None:
+    failed = replace(row(CONFIGS[1], 10, 0), kind="oom_host", blocks=Blocks())
+    rows = [failed, row(CONFIGS[1], 12, 1), row(Config(), 50, 2, sentinel=True)]
+    (entry,) = oracle.ranking(table(*rows))
+    assert (entry["median"], entry["failed"]) == (pytest.approx(12), 1)
+
+
+def test_a_compile_is_charged_to_the_planned_run() -> None:
+    compiled = row(CONFIGS[-1], 100, 0, compile_s=8.0)
+    # 800 samples: 8 s of training and 8 s of compiling.
+    assert oracle.objective(compiled, HEADER) == pytest.approx(50)
+    unknown = replace(HEADER, workload=replace(HEADER.workload, planned_steps=None))
+    assert oracle.objective(compiled, unknown) == pytest.approx(100)
+    steps = replace(HEADER, workload=replace(HEADER.workload, unit="steps/s"))
+    assert oracle.planned_samples(steps) == 100
+    assert oracle.planned_samples(HEADER) == 800
+
+
+# Pairs ----------------------------------------------------------------------------------------
+
+
+def test_every_arm_stands_in_every_place_and_orders_turn_round() -> None:
+    arms = ["A", "b", "c", "d"]
+    lines = [oracle.turned(arms, cycle) for cycle in range(8)]
+    assert all(sorted(line) == sorted(arms) for line in lines)
+    for place in range(4):
+        assert {line[place] for line in lines[:4]} == set(arms)
+    assert lines[4] != lines[0]
+    assert arms == ["A", "b", "c", "d"]
+
+
+def run(cycle: int, arm: str, rate: float, start_s: float = 0.0) -> dict[str, Any]:
+    return {"cycle": cycle, "arm": arm, "samples_per_s": rate, "start_s": start_s}
+
+
+def test_ratios_are_taken_within_whole_cycles() -> None:
+    runs = [
+        run(0, "oracle", 10),
+        run(0, "search", 20),
+        run(1, "oracle", 10),
+        {"cycle": 1, "arm": "search", "failed": True},
+    ]
+    found = oracle.ratios(runs, "search", "oracle", lambda r: oracle.run_s(r, None))
+    assert found == [pytest.approx(2.0)]
+
+
+def test_the_whole_run_is_what_counts_and_the_way_to_its_first_step_with_it() -> None:
+    assert oracle.run_s(run(0, "a", 10, start_s=3.0), 100) == pytest.approx(13.0)
+    assert oracle.run_s(run(0, "a", 10, start_s=3.0), None) == pytest.approx(0.1)
+    assert oracle.run_s({"samples_per_s": 10}, 100) == pytest.approx(0.1)
+
+
+def test_the_half_width_is_a_share_of_the_ratio() -> None:
+    assert oracle.half_width(oracle.interval([1.0, 1.1, 0.9, 1.0])) == pytest.approx(0.13, abs=0.01)
+    assert oracle.half_width(oracle.interval([1.0])) == math.inf
+    assert oracle.half_width(None) == math.inf
+
+
+def ratio(value: float, half: float) -> dict[str, Any]:
+    return {"value": value, "low": value - half, "high": value + half, "n": 10}
+
+
+ALIKE = ratio(1.0, 0.02)
+
+
+@pytest.mark.parametrize(
+    ("found", "same", "verdict"),
+    [
+        (ratio(0.99, 0.03), ALIKE, "pass"),
+        (ratio(1.10, 0.03), ALIKE, "pass"),
+        (ratio(0.95, 0.04), ALIKE, "pass"),
+        (ratio(0.94, 0.03), ALIKE, "fail"),
+        (ratio(0.80, 0.10), ALIKE, "fail"),  # wide, but all of it below
+        (ratio(0.99, 0.08), ALIKE, "unresolved"),
+        (ratio(0.93, 0.08), ALIKE, "unresolved"),
+        (ratio(0.99, 0.03), ratio(1.05, 0.02), "unresolved"),  # equals differ on this machine
+        (None, ALIKE, "unresolved"),
+        (ratio(0.99, 0.03), None, "unresolved"),
+        ({"value": 1.0, "low": None, "high": None, "n": 1}, ALIKE, "unresolved"),
+    ],
+)
+def test_a_verdict_needs_a_narrow_interval_on_a_machine_that_is_even(
+    found: Any, same: Any, verdict: str
+) -> None:
+    assert oracle.verdict(found, same) == verdict
+
+
+@pytest.mark.parametrize(
+    ("code", "found", "nothing"),
+    [
+        (1, ratio(0.99, 0.02), True),
+        (1, ratio(0.97, 0.02), False),  # the oracle is clearly faster than the script, and it was missed
+        (0, ratio(1.00, 0.02), False),
+        (1, None, False),
+    ],
+)
+def test_nothing_to_gain_needs_a_search_that_says_so_and_an_oracle_without_a_clear_gain(
+    code: int, found: Any, nothing: bool
+) -> None:
+    assert oracle.nothing_to_gain(code, found) is nothing
+
+
+# Carrying a configuration out -----------------------------------------------------------------
+
+
+def test_a_config_of_the_grid_becomes_a_file_that_apply_takes(tmp_path: Any) -> None:
+    config = Config({"precision": "bf16", "threads": 1})
+    facts = grid_facts.facts("photos_denoise")
+    changes, refusals = oracle.choose(config, facts, oracle.knobs_for(HEADER.request))
+    assert refusals == ()
+    spec = StudySpec(
+        study_id="grid",
+        label="grid-w",
+        script=str(grid_facts.WORKLOADS / "photos_denoise.py"),
+        args=(),
+        cwd=str(grid_facts.WORKLOADS),
+        python="python",
+        space=HEADER.request,
+        budget=Budget(seconds=0.0),
+    )
+    path = tmp_path / "grid0.yaml"
+    write_best(path, Study(spec=spec, facts=facts), oracle.as_answer(config), lambda c: changes if c else ())
+    name, pick = read_best(path).chosen()
+    assert name == "best"
+    found = {change.knob: (change.value, change.spelling) for change in core_changes(pick)}
+    assert found == {"precision": ("bf16", Patch()), "threads": (1, Env("OMP_NUM_THREADS"))}
+
+
+def test_one_table_is_taken_and_several_are_asked_about(tmp_path: Any) -> None:
+    with pytest.raises(SystemExit, match="none"):
+        oracle.one_table(tmp_path)
+    (tmp_path / "cpu2.jsonl").touch()
+    (tmp_path / "cpu2.1.jsonl").touch()  # an earlier one that --new has put aside
+    assert oracle.one_table(tmp_path).name == "cpu2.jsonl"
+    (tmp_path / "nvidia-h200.jsonl").touch()
+    with pytest.raises(SystemExit, match="--table"):
+        oracle.one_table(tmp_path)

@@ -1,0 +1,377 @@
+"""What follows `--` is understood as Python would, and the interpreter is the one the user means."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from environments import environment, pretend_torch, program
+
+from autotune.errors import BackendError, UsageError
+from autotune.inspection.command import read_command, verify
+from autotune.inspection.interpreter import interpreter
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a script and a package, in a shell with nothing activated and nothing on the path."""
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "HF_HOME", "UV_PROJECT_ENVIRONMENT"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import torch\n")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("raise RuntimeError('looked up, not run')\n")
+    (tmp_path / "package" / "train.py").write_text("")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter of another environment, which has (what looks like) PyTorch."""
+    python = environment(tmp_path_factory.mktemp("other") / "env")
+    pretend_torch(python.parents[1])
+    return python
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter of an environment with nothing in it."""
+    return environment(tmp_path_factory.mktemp("bare") / "env")
+
+
+# Words --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "args"),
+    [
+        (["python", "train.py", "--lr", "1e-3"], (), ("--lr", "1e-3")),
+        (["python3", "-u", "train.py"], ("-u",), ()),
+        (["python", "-OO", "-B", "train.py", "-u"], ("-OO", "-B"), ("-u",)),
+        (["python", "-X", "dev", "-Wignore", "train.py"], ("-X", "dev", "-Wignore"), ()),
+        (["python", "-uW", "error", "train.py"], ("-uW", "error"), ()),
+        (["python", "-Xfrozen_modules=off", "train.py", "--", "x"], ("-Xfrozen_modules=off",), ("--", "x")),
+        (
+            ["python", "--check-hash-based-pycs", "never", "train.py"],
+            ("--check-hash-based-pycs", "never"),
+            (),
+        ),
+        (["train.py", "--python", "-m"], (), ("--python", "-m")),
+    ],
+)
+def test_options_of_the_interpreter_are_kept_apart_from_those_of_the_script(
+    project: Path, words: list[str], options: tuple[str, ...], args: tuple[str, ...]
+) -> None:
+    command = read_command(words)
+    assert (command.script, command.options, command.args) == (str(project / "train.py"), options, args)
+    assert (command.module, command.title, command.python) == ("", "train.py", sys.executable)
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (["python", "-m", "package.train", "--x"], ()),
+        (["python", "-mpackage.train", "--x"], ()),
+        (["python", "-um", "package.train", "--x"], ("-u",)),
+        (["python", "-O", "-X", "dev", "-m", "package.train", "--x"], ("-O", "-X", "dev")),
+    ],
+)
+def test_a_module_is_found_as_python_finds_it_and_nothing_is_imported(
+    project: Path, words: list[str], options: tuple[str, ...]
+) -> None:
+    command = read_command(words)
+    assert (command.module, command.options, command.args) == ("package.train", options, ("--x",))
+    assert command.script == command.inspected == str(project / "package" / "train.py")
+    assert command.title == "package.train"
+
+
+def test_a_package_is_run_by_its_main_module(project: Path) -> None:
+    (project / "package" / "__main__.py").write_text("")
+    assert read_command(["python", "-m", "package"]).script == str(project / "package" / "__main__.py")
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        ([], "no script is given", "--script"),
+        (["python"], "no script follows", "train.py"),
+        (["python", "-u"], "no script follows", "train.py"),
+        (["python", "-"], "standard input", "name a file"),
+        (["python", "-c", "print(1)"], "-c cannot be carried over", "script file or a module"),
+        (["python", "-ui", "train.py"], "-i cannot be carried over", "script file"),
+        (["python", "--version"], "--version cannot be carried over", ""),
+        (["python", "-m"], "no module follows", "package.train"),
+        (["python", "-m", "package"], "package without a __main__", "-m package.train"),
+        (["python", "-m", "pakage.train"], "finds no module pakage from", "--python"),
+        (["python", "-m", "package.trian"], "finds no module package.trian", ""),
+        (["python", "-m", "sys"], "no source file", ""),
+        (["-m", "package.train"], "-m is no script", "python -m package.train"),
+        (["trian.py"], "no script trian.py", 'Did you mean "train.py"?'),
+        (["./package"], "is a folder", "train.py"),
+        (["A=1", "python", "train.py"], "'A=1' is no script", "set A before autotune"),
+        (["python2.6", "train.py"], "no interpreter python2.6 on the PATH", ""),
+        (["./python9", "train.py"], "no interpreter ./python9", ""),
+    ],
+)
+def test_what_cannot_be_started_again_and_again_is_refused_with_a_remedy(
+    words: list[str], message: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as told:
+        read_command(words)
+    assert message in told.value.message
+    assert hint in told.value.hint
+
+
+# Scripts that name their interpreter ---------------------------------------------------------
+
+
+def test_a_script_is_run_by_the_interpreter_of_its_first_line(project: Path, other: Path) -> None:
+    program(project / "run.py", f"#!{other} -u\n")
+    command = read_command(["./run.py", "--lr", "1"])
+    assert (command.python, command.options, command.args) == (str(other), ("-u",), ("--lr", "1"))
+    assert read_command(["./run.py"], python=sys.executable).python == sys.executable
+
+
+def test_a_first_line_counts_only_where_the_file_can_be_started_by_itself(project: Path, other: Path) -> None:
+    (project / "plain.py").write_text(f"#!{other}\n")
+    assert read_command(["plain.py"]).python == sys.executable
+    assert read_command([], script="plain.py").python == sys.executable
+
+
+def test_env_in_a_first_line_means_what_python_means(project: Path, other: Path) -> None:
+    program(project / "run.py", "#!/usr/bin/env -S python3 -B\n")
+    assert read_command(["./run.py"]).python == sys.executable
+    (project / "bin" / "python3").symlink_to(other)
+    assert read_command(["./run.py"]).options == ("-B",)
+
+
+@pytest.mark.parametrize("text", ["#!/bin/sh\npython train.py\n", "\x7fELF\0\0"])
+def test_a_program_that_is_no_python_is_refused(project: Path, text: str) -> None:
+    program(project / "run", text)
+    with pytest.raises(UsageError, match="no Python script") as told:
+        read_command(["./run"])
+    assert "-- python train.py" in told.value.hint
+
+
+CONSOLE = """#!{python}
+import sys
+from package.train import main
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+
+
+def test_behind_a_console_script_the_module_that_it_calls_is_read(
+    project: Path, other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = program(project / "bin" / "package-train", CONSOLE.format(python=other))
+    monkeypatch.setenv("PYTHONPATH", str(project))
+    command = read_command(["package-train", "--lr", "1"])
+    assert (command.script, command.python, command.args) == (str(path), str(other), ("--lr", "1"))
+    assert command.inspected == str(project / "package" / "train.py")
+
+
+def test_an_installers_long_first_line_is_understood(project: Path, other: Path) -> None:
+    path = project / "bin" / "package-train"
+    program(path, CONSOLE.format(python="/bin/sh\n'''exec' " + f'"{other}"' + ' "$0" "$@"\n' + "' '''"))
+    assert read_command(["package-train"]).python == str(other)
+
+
+# Which interpreter ---------------------------------------------------------------------------
+
+
+def test_the_named_interpreter_counts_before_everything_and_is_said(other: Path, bare: Path) -> None:
+    command = read_command([str(bare), "train.py"], python=str(other))
+    assert command.python == str(other)
+    (note,) = command.notes
+    assert note.startswith(f"train.py is run by {other} (Python 3.")
+    assert "torch 9.9.9+made" in note
+    assert read_command([str(bare), "train.py"]).python == str(bare)
+
+
+def test_an_environment_may_be_named_by_its_folder(other: Path) -> None:
+    assert read_command([], script="train.py", python=str(other.parents[1])).python == str(other)
+
+
+def test_our_own_interpreter_needs_no_word(project: Path) -> None:
+    assert read_command([], script="train.py").notes == ()
+    (project / "bin" / "python").symlink_to(sys.executable)
+    assert read_command(["python", "train.py"], python=sys.executable).notes == ()
+
+
+@pytest.mark.parametrize("words", [["python", "train.py"], ["train.py"]])
+def test_an_active_environment_with_torch_is_what_python_means(
+    words: list[str], other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIRTUAL_ENV", str(other.parents[1]))
+    command = read_command(words)
+    assert command.python == str(other)
+    assert str(other) in command.notes[0]
+    assert read_command([], script="train.py").python == str(other)
+
+
+def test_one_without_torch_is_passed_over_and_said(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VIRTUAL_ENV", str(bare.parents[1]))
+    command = read_command([], script="train.py")
+    assert command.python == sys.executable
+    assert f"{bare} has no torch" in command.notes[0]
+
+
+def test_condas_base_is_not_taken_for_a_choice(other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDA_PREFIX", str(other.parents[1]))
+    monkeypatch.setenv("CONDA_DEFAULT_ENV", "base")
+    assert read_command([], script="train.py").python == sys.executable
+    monkeypatch.setenv("CONDA_DEFAULT_ENV", "work")
+    assert read_command([], script="train.py").python == str(other)
+
+
+def test_an_environment_beside_the_script_is_named_but_not_taken(project: Path) -> None:
+    environment(project / ".venv")
+    command = read_command([], script="train.py")
+    assert command.python == sys.executable
+    assert command.notes[0].endswith("--python .venv/bin/python")
+
+
+def test_dots_are_taken_out_of_an_interpreters_path_and_its_own_link_is_not(project: Path) -> None:
+    environment(project / "env")
+    (project / "sub").mkdir()
+    command = read_command([], script="train.py", python="sub/../env/bin/python")
+    assert command.python == str(project / "env" / "bin" / "python")
+    assert interpreter(command.python).prefix == str(project / "env")
+
+
+# Whether trials can run under it -------------------------------------------------------------
+
+
+OLD = """#!/bin/sh
+echo 'AUTOTUNE-FOUND {"version": [3, 8, 1], "prefix": "/", "versions": {}, "torch": true}'
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        ("#!/bin/sh\nexit 3\n", UsageError, "no Python that works: it ended with code 3"),
+        ("#!/bin/sh\necho no such library >&2\nexit 1\n", UsageError, "no such library"),
+        ("#!/no/such/loader\n", UsageError, "cannot be run"),
+        (
+            OLD,
+            BackendError,
+            "is Python 3.8.1, and a trial needs 3.10 or newer",
+        ),
+    ],
+)
+def test_an_interpreter_that_does_not_do_is_named_with_the_reason(
+    project: Path, text: str, kind: Any, message: str
+) -> None:
+    path = program(project / "python", text)
+    with pytest.raises(kind, match=message) as told:
+        verify(read_command([], script="train.py", python=str(path)))
+    assert str(path) in told.value.message
+
+
+def test_a_file_without_the_right_to_run_it_is_no_interpreter(project: Path) -> None:
+    (project / "python").write_text("")
+    with pytest.raises(UsageError, match="may not be executed"):
+        read_command([], script="train.py", python="./python")
+
+
+def test_torch_is_asked_for_only_where_the_script_imports_it(project: Path, bare: Path) -> None:
+    with pytest.raises(BackendError, match=r"train.py imports torch, and .* has none"):
+        verify(read_command([], script="train.py", python=str(bare)))
+    (project / "train.py").write_text("import math\n")
+    assert not verify(read_command([], script="train.py", python=str(bare))).has_torch
+
+
+# Launchers -----------------------------------------------------------------------------------
+
+
+def test_uv_stands_for_the_interpreter_of_its_project(project: Path) -> None:
+    (project / "pyproject.toml").write_text("")
+    python = environment(project / ".venv")
+    for words in (["python", "-u", "train.py"], ["--frozen", "train.py"], ["--", "python", "train.py"]):
+        command = read_command(["uv", "run", *words])
+        assert (command.python, command.script) == (str(python), str(project / "train.py"))
+    assert read_command(["uv", "run", "-m", "package.train"]).module == "package.train"
+    path = program(project / ".venv" / "bin" / "mytrain", f"#!{python}\n")
+    assert read_command(["uv", "run", "mytrain"]).script == str(path)
+    assert read_command(["uv", "run", "train.py"], python=sys.executable).python == sys.executable
+
+
+def test_poetry_is_asked_for_its_interpreter(project: Path, other: Path) -> None:
+    program(
+        project / "bin" / "poetry",
+        f'#!/bin/sh\n[ "$1 $2 $3" = "env info --executable" ] && echo {other}\n',
+    )
+    command = read_command(["poetry", "run", "python", "train.py", "--lr", "1"])
+    assert (command.python, command.args) == (str(other), ("--lr", "1"))
+    program(project / "bin" / "poetry", "#!/bin/sh\nexit 1\n")
+    with pytest.raises(UsageError, match="no environment here yet"):
+        read_command(["poetry", "run", "python", "train.py"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["torchrun", "train.py", "--lr", "1"],
+        ["torchrun", "--standalone", "--nproc_per_node=1", "--master-port", "1", "train.py", "--lr", "1"],
+        ["python", "-m", "torch.distributed.run", "--nproc-per-node", "1", "train.py", "--lr", "1"],
+        ["accelerate", "launch", "--num_processes", "1", "train.py", "--lr", "1"],
+    ],
+)
+def test_a_launcher_of_one_process_is_taken_for_its_script_and_said(project: Path, words: list[str]) -> None:
+    command = read_command(words)
+    assert (command.script, command.args) == (str(project / "train.py"), ("--lr", "1"))
+    assert "one process" in command.notes[0]
+
+
+def test_a_module_behind_a_launcher_stays_one(project: Path) -> None:
+    assert read_command(["torchrun", "-m", "package.train", "x"]).module == "package.train"
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["torchrun", "--nproc_per_node=2", "train.py"], "several processes", "leave torchrun out"),
+        (["torchrun", "--nproc-per-node", "gpu", "train.py"], "several processes", ""),
+        (["torchrun", "--what", "train.py"], "--what cannot be carried over", "leave torchrun out"),
+        (["torchrun"], "no script follows torchrun", ""),
+        (["accelerate", "launch", "train.py"], "a process per device", "--num_processes 1"),
+        (["accelerate", "launch", "--num_processes=2", "train.py"], "several processes", ""),
+        (["accelerate", "launch", "--num_processes=1", "--mixed_precision", "bf16", "t.py"], "sets some", ""),
+        (["accelerate", "test"], "no training script", "accelerate launch"),
+        (["deepspeed", "train.py"], "processes of its own", "name the script"),
+        (["mpirun", "-n", "2", "python", "train.py"], "processes of its own", ""),
+        (["uv", "sync"], "no training script", "uv run"),
+        (["uv", "run", "--with", "x", "train.py"], "not known here", "--python"),
+        (["uv", "run", "train.py"], "no interpreter", "uv sync"),
+        (["conda", "run", "-n", "x", "python", "train.py"], "chooses an environment", "--python"),
+        (["nohup", "python", "train.py"], "nohup is no script", "before autotune: nohup"),
+        (["bash", "run.sh"], "no training script", "-- python train.py"),
+    ],
+)
+def test_a_launcher_that_one_process_cannot_stand_for_is_refused(
+    words: list[str], message: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as told:
+        read_command(words)
+    assert message in told.value.message
+    assert hint in told.value.hint
+
+
+def test_what_accelerate_reads_from_its_own_file_is_not_left_out_unsaid(project: Path) -> None:
+    program(project / "huggingface" / "accelerate" / "default_config.yaml", "mixed_precision: bf16\n")
+    with pytest.raises(UsageError, match="is set up by"):
+        read_command(["accelerate", "launch", "--num_processes", "1", "train.py"])
+
+
+def test_a_script_with_requirements_of_its_own_has_no_environment_that_stays(project: Path) -> None:
+    (project / "train.py").write_text("# /// script\n# dependencies = ['torch']\n# ///\n")
+    with pytest.raises(UsageError, match="its own requirements"):
+        read_command(["uv", "run", "train.py"])

@@ -1,0 +1,47 @@
+"""The page of all knobs."""
+
+from pathlib import Path
+
+from autotune.core.effect import Effect
+from autotune.knobs.base import Knob
+from autotune.knobs.num_workers import NumWorkers
+from autotune.knobs.registry import builtin
+from autotune.testing import reference
+
+PAGE = Path(__file__).parents[2] / "docs/knobs.md"
+
+
+def test_the_page_is_current() -> None:
+    assert PAGE.read_text(encoding="utf-8") == reference.reference(), "run `nox -s reference`"
+
+
+def test_every_knob_has_one_row_of_seven_cells() -> None:
+    rows = [line for line in reference.reference().splitlines() if line.startswith("| `")]
+    assert [row.split("`")[1] for row in rows] == list(builtin())
+    assert {row.replace("\\|", "").count("|") for row in rows} == {8}
+    for row, knob in zip(rows, builtin().values(), strict=True):
+        assert f"| {knob.effect.name}" in row
+
+
+def test_sentences_are_found_wherever_a_knob_takes_them_from() -> None:
+    found = reference.refusals(NumWorkers())
+    assert "No training DataLoader was seen: the script gets its batches another way." in found
+    assert any(text.startswith("The dataset holds an open ...: workers") for text in found)
+    assert all(text.endswith(".") for text in found)
+
+
+def test_a_docstring_is_no_refusal() -> None:
+    class Plain(Knob):
+        """A knob of this test."""
+
+        name, effect, spellings = "plain", Effect.EXACT, ()
+
+        def domain(self, facts):
+            return ()
+
+    assert reference.refusals(Plain()) == []
+
+
+def test_the_command_writes_the_page(tmp_path) -> None:
+    reference.main([str(tmp_path / "knobs.md")])
+    assert (tmp_path / "knobs.md").read_text(encoding="utf-8") == reference.reference()

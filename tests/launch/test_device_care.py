@@ -1,0 +1,228 @@
+"""Devices are locked, awaited and, after what may have broken them, tried out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fake_nvml import FakeNvml
+
+from autotune.core.facts import DeviceFacts, RunFacts
+from autotune.core.measurement import Measurement
+from autotune.core.trial import Failure, FailureKind, Launch
+from autotune.devices.nvidia import NvidiaDevices
+from autotune.launch import device_care
+from autotune.launch.device_care import DeviceCare, Held, run_canary
+from autotune.launch.measure import Told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+K = FailureKind
+HOLDER = """
+import fcntl, os, sys, time
+lock = os.open(sys.argv[1], os.O_RDONLY | os.O_CREAT)
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def whole() -> Iterator[None]:
+    device_care._BROKEN.clear()
+    yield
+    device_care._BROKEN.clear()
+
+
+@pytest.fixture
+def care(tmp_path: Path) -> Callable[..., DeviceCare]:
+    def make(nvml: FakeNvml | None = None, **more: Any) -> DeviceCare:
+        devices = NvidiaDevices(nvml or FakeNvml(count=1)).devices()
+        return DeviceCare(lambda _: devices, **{"folder": tmp_path, "lock_s": 0.2, "free_s": 0.3, **more})
+
+    return make
+
+
+def launch(**env: str) -> Launch:
+    return Launch(
+        command=(sys.executable, "t.py"), script="t.py", argv=(), python=sys.executable, cwd="/", env=env
+    )
+
+
+def hold(care: DeviceCare) -> Held:
+    held = care.hold(launch(), stopped=lambda: False)
+    assert isinstance(held, Held), held
+    return held
+
+
+def told(*, cuda: bool) -> Told:
+    device = DeviceFacts(name="x", uuid="GPU-0abc", memory_bytes=1)
+    return Told(facts=RunFacts(devices=(device,) if cuda else ()))
+
+
+def test_a_machine_without_devices_needs_no_care(tmp_path: Path) -> None:
+    care = DeviceCare(lambda _: (), folder=tmp_path)
+    held = hold(care)
+    assert held.locks == []
+    care.release(held, launch(), Told(), {0: Failure(kind=K.CUDA_FATAL, message="")})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_that_another_search_uses_is_waited_for_and_then_contended(
+    care: Callable[..., DeviceCare], tmp_path: Path
+) -> None:
+    path = tmp_path / "autotune-GPU-0abc.lock"
+    other = subprocess.Popen(
+        [sys.executable, "-S", "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        begun = time.monotonic()
+        found = care().hold(launch(), stopped=lambda: False)
+        assert time.monotonic() - begun >= 0.2
+        assert isinstance(found, Failure)
+        assert (found.kind, found.evidence["device"]) == (K.CONTENDED, "GPU-0abc")
+        assert "NVIDIA H200" in found.message
+        assert isinstance(care(lock_s=60.0).hold(launch(), stopped=lambda: True), Failure)
+    finally:
+        other.communicate(b"")
+    hold(care()).hand_over()
+
+
+def test_a_lock_passes_to_the_guard_and_not_to_what_it_starts(
+    care: Callable[..., DeviceCare], tmp_path: Path, runner: Any, assignment: Any
+) -> None:
+    """The script looks at its own descriptors; the lock lives as long as the guard."""
+    nvml = FakeNvml(count=1)
+    text = "print([os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') if int(n) > 2])"
+    shown = text.replace("os.readlink", "link") + "; good()"
+    define = (
+        "def link(p):\n    try: return os.readlink(p)\n    except OSError: return ''\nimport subprocess\n"
+    )
+    busy = f"probe = subprocess.run([sys.executable, '-S', '-c', {PROBE!r}, {str(tmp_path)!r}])\n"
+    (ended,) = runner(device_care=care(nvml)).run(assignment(define + busy + shown, protect=False))
+    assert isinstance(ended.outcome, Measurement), ended.outcome
+    folder = next((tmp_path / "study" / "trials").iterdir())
+    out = (folder / "stdout.log").read_text()
+    assert "locked" in out
+    assert "autotune-GPU" not in out.split("\n", 1)[1]
+    hold(care(nvml)).hand_over()
+
+
+PROBE = """
+import fcntl, os, sys
+lock = os.open(os.path.join(sys.argv[1], "autotune-GPU-0abc.lock"), os.O_RDONLY)
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    print("locked", flush=True)
+"""
+
+
+def test_another_users_lock_file_can_be_locked_too(care: Callable[..., DeviceCare], tmp_path: Path) -> None:
+    path = tmp_path / "autotune-GPU-0abc.lock"
+    path.touch(mode=0o444)
+    held = hold(care())
+    assert len(held.locks) == 1
+    held.hand_over()
+
+
+def test_where_nothing_can_be_locked_the_trial_runs_all_the_same(tmp_path: Path, care: Any) -> None:
+    held = hold(care(folder=tmp_path / "no" / "such" / "folder"))
+    assert held.locks == []
+
+
+def test_memory_that_comes_back_late_is_waited_for(care: Callable[..., DeviceCare]) -> None:
+    nvml = FakeNvml(count=1)
+    one = care(nvml, free_s=60.0)
+    held = hold(one)
+    looks: list[int] = []
+
+    class Falling(dict[int, int]):
+        def get(self, *_: object) -> int:
+            looks.append(0)
+            return (1 << 30) + max(0, 4 - len(looks)) * (1 << 30)
+
+    nvml.used = Falling()
+    one.release(held, launch(), told(cuda=True), {})
+    assert len(looks) == 4
+
+
+def test_memory_that_does_not_come_back_holds_nobody_up(
+    care: Callable[..., DeviceCare], caplog: pytest.LogCaptureFixture
+) -> None:
+    nvml = FakeNvml(count=1)
+    one = care(nvml)
+    held = hold(one)
+    nvml.used = {0: 5 << 30}
+    one.release(held, launch(), told(cuda=True), {})
+    assert "4.00 GiB of device memory did not come back" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("kind", "cuda", "tried"),
+    [
+        (K.CUDA_FATAL, True, True),
+        (K.TIMEOUT_PROGRESS, True, True),
+        (K.OOM_CUDA, True, False),
+        (K.CRASH_EXIT, True, False),
+        (K.CRASH_SIGNAL, False, False),
+    ],
+)
+def test_only_after_what_may_have_broken_it_a_device_is_tried_out(
+    care: Callable[..., DeviceCare], kind: FailureKind, cuda: bool, tried: bool
+) -> None:
+    tries: list[Launch] = []
+    one = care(probe=lambda given: tries.append(given) or "")
+    held = hold(one)
+    one.release(held, launch(), told(cuda=cuda), {0: Failure(kind=kind, message="")})
+    held.hand_over()
+    assert bool(tries) is tried
+
+
+def test_a_device_that_fails_twice_gets_no_trial_until_it_computes_again(
+    care: Callable[..., DeviceCare],
+) -> None:
+    answers = ["lost", "lost", "still lost", ""]
+    one = care(probe=lambda _: answers.pop(0))
+    held = hold(one)
+    held.hand_over()
+    one.release(held, launch(), told(cuda=True), {0: Failure(kind=K.CUDA_FATAL, message="")})
+    refused = care(probe=lambda _: answers.pop(0)).hold(launch(), stopped=lambda: False)
+    assert isinstance(refused, Failure)
+    assert (refused.kind, "still lost" in refused.message) == (K.INFRA_LOST, True)
+    hold(one).hand_over()
+    assert answers == []
+
+
+def test_one_failure_that_does_not_repeat_is_none(care: Callable[..., DeviceCare]) -> None:
+    answers = ["busy", ""]
+    one = care(probe=lambda _: answers.pop(0))
+    held = hold(one)
+    held.hand_over()
+    one.release(held, launch(), told(cuda=True), {0: Failure(kind=K.CUDA_FATAL, message="")})
+    hold(one).hand_over()
+
+
+def test_a_canary_tells_why_by_its_last_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    bird = tmp_path / "canary.py"
+    monkeypatch.setattr(device_care, "CANARY", bird)
+    bird.write_text("import sys; sys.exit(0)")
+    assert run_canary(launch(PATH=os.environ["PATH"])) == ""
+    bird.write_text("import sys; print('first', file=sys.stderr); sys.exit('the reason')")
+    assert run_canary(launch()) == "the reason"
+    bird.write_text("import time; time.sleep(60)")
+    monkeypatch.setattr(device_care, "CANARY_S", 0.2)
+    assert "no answer" in run_canary(launch())
+
+
+@pytest.mark.torch
+def test_the_canary_itself_finds_no_accelerator_on_the_cpu() -> None:
+    assert run_canary(launch(CUDA_VISIBLE_DEVICES="")) == "torch sees no accelerator"
