@@ -20,7 +20,7 @@ import difflib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 EXIT_YES = 0
 EXIT_NO = 1
@@ -37,6 +37,8 @@ class AutotuneError(Exception):
     """
 
     exit_code = 70
+    is_told = False
+    """Whether the program that asked for JSON has its object already."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -112,6 +114,16 @@ class TrackerUnavailable(BackendError):
 
 class NotApplied(BackendError):
     """`autotune apply`: the configuration does not take effect on this machine."""
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """As `BaseException.add_note`, which came with Python 3.11."""
+    error.__notes__ = [*notes_of(error), note]  # type: ignore[attr-defined]
+
+
+def notes_of(error: BaseException) -> Sequence[str]:
+    """What was said further about an error on its way, as sentences."""
+    return tuple(getattr(error, "__notes__", ()))
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from autotune.core.facts import Facts
     from autotune.knobs.base import Knob
 
-Dead = frozenset[tuple[str, str]]
-"""(knob, how) pairs that were seen not to act on this script, ``("batch_size", "flag")``."""
+Dead = frozenset[tuple[str, str] | tuple[str, str, "Value"]]
+"""What was seen not to act on this script: ``("batch_size", "flag")``, and with a third item, for one
+value alone, ``("batch_size", "flag", 64)``."""
 
 
 def choose(
@@ -68,7 +69,7 @@ def way(knob: Knob, value: Value, facts: Facts, dead: Dead = frozenset()) -> Cha
     """The first spelling that can carry this value to this script, or a sentence why none can."""
     reasons: list[str] = []
     for spelling in knob.spellings:
-        if (knob.name, spelling.how) in dead:
+        if (knob.name, spelling.how) in dead or (knob.name, spelling.how, value) in dead:
             reasons.append(f"by {_kind(spelling)} it was seen not to take effect")
             continue
         refusal = knob.refuse_spelling(spelling, facts)

@@ -58,7 +58,7 @@ def apply(
         return 0
     from autotune.inspection.command import verify
 
-    run = _command(best, command or [], python, Path(file))
+    run = command_of(best, command or [], python, Path(file))
     for note in run.notes:
         print(f"autotune: {note}", file=sys.stderr)
     verify(run)
@@ -102,7 +102,8 @@ def plain_command(launch: Launch) -> str:
     return "\n".join([*lines, " ".join([*variables, shlex.join(launch.command)])]) + "\n"
 
 
-def _command(best: BestConfig, words: list[str], python: str, file: Path) -> Command:
+def command_of(best: BestConfig, words: list[str], python: str, file: Path) -> Command:
+    """What is run: the words after ``--``, else the command of the search that the file names."""
     from autotune.inspection.command import read_command
 
     if words:

@@ -6,19 +6,19 @@ import json
 import os
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli import BEGAN_S
 from autotune.core.redact import redact_args
 from autotune.driver.result import RESULT_SCHEMA, result_data
-from autotune.errors import EXIT_NO, EXIT_YES, AutotuneError
+from autotune.errors import EXIT_NO, EXIT_YES, AutotuneError, notes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from autotune.core.study import SpaceRequest
-    from autotune.driver.tune import DryRun, SearchEnd
+    from autotune.driver.tune import DryRun, LastWords, SearchEnd
 
 PLAN_SCHEMA = "autotune.plan/v1"
 INTERPRETER_S = 0.1
@@ -28,7 +28,32 @@ INTERPRETER_S = 0.1
 def print_json(data: dict[str, Any], *, line: bool = False) -> None:
     """One strict JSON object on stdout; with `line` in a single line."""
     indent = None if line else 2
-    sys.stdout.write(json.dumps(data, indent=indent, allow_nan=False, ensure_ascii=False) + "\n")
+    text = json.dumps(data, indent=indent, allow_nan=False, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        text = json.dumps(data, indent=indent, allow_nan=False)
+    sys.stdout.write(text + "\n")
+
+
+def print_error(error: AutotuneError, *, line: bool = False) -> None:
+    """The object of an error, once."""
+    if error.is_told:
+        return
+    told: dict[str, Any] = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
+    if notes := notes_of(error):
+        told["notes"] = list(notes)
+    print_json({"schema": RESULT_SCHEMA, "exit": error.exit_code, "error": told}, line=line)
+    error.is_told = True
+
+
+def say_error(error: AutotuneError) -> None:
+    """An error for people, on stderr."""
+    print(f"error: {error.message}", file=sys.stderr)
+    for note in notes_of(error):
+        print(f"note: {note}", file=sys.stderr)
+    if error.hint:
+        print(f"hint: {error.hint}", file=sys.stderr)
 
 
 @contextmanager
@@ -38,8 +63,7 @@ def guarded(*, as_json: bool, as_lines: bool = False) -> Generator[None]:
         yield
     except AutotuneError as error:
         if as_json or as_lines:
-            told = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
-            print_json({"schema": RESULT_SCHEMA, "exit": error.exit_code, "error": told}, line=as_lines)
+            print_error(error, line=as_lines)
         raise
 
 
@@ -77,6 +101,35 @@ def searched(end: SearchEnd, *, as_json: bool, exit_zero: bool, as_lines: bool =
         if code not in (EXIT_YES, EXIT_NO):
             print(f"{'go on':<8}autotune resume {spec.label}")
     return code
+
+
+def last_words(
+    *, close: Callable[[], None], as_json: bool, exit_zero: bool, as_lines: bool = False
+) -> LastWords:
+    """Tells how a search ended that hangs, as its verb would have; for `autotune.driver.tune`.
+
+    Args:
+        close: Ends the showing of progress.
+        as_json: As one object.
+        exit_zero: The object says 0 where nothing beats the script.
+        as_lines: In a single line.
+    """
+    # Ray's loop has replaced the stream where it hangs.
+    out = sys.stdout
+
+    def say(ended: SearchEnd | AutotuneError) -> None:
+        close()
+        with redirect_stdout(out):
+            if not isinstance(ended, AutotuneError):
+                searched(ended, as_json=as_json, exit_zero=exit_zero, as_lines=as_lines)
+            else:
+                say_error(ended)
+                if as_json or as_lines:
+                    print_error(ended, line=as_lines)
+            out.flush()
+        sys.stderr.flush()
+
+    return say
 
 
 def space_text(request: SpaceRequest) -> str:
@@ -123,10 +176,7 @@ def say_plan(plan: DryRun, *, as_json: bool, notes: Sequence[str] = ()) -> int:
             }
         )
         return EXIT_YES
-    sys.stdout.write(
-        "".join(f"{note}\n" for note in notes)
-        + _plan_text(plan, knobs)
-    )
+    sys.stdout.write("".join(f"{note}\n" for note in notes) + _plan_text(plan, knobs))
     return EXIT_YES
 
 

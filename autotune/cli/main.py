@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
+import select
 import sys
 import time
 import traceback
 from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from autotune.cli.apply import apply
 from autotune.cli.clean import clean
@@ -24,13 +27,33 @@ from autotune.cli.show import show
 from autotune.cli.spaces import spaces
 from autotune.cli.sync import sync
 from autotune.cli.ui import ui
+from autotune.cli.verify import verify
+from autotune.core.redact import redact
 from autotune.driver.spec import version
-from autotune.errors import EXIT_INTERRUPTED, AutotuneError
+from autotune.errors import EXIT_INTERRUPTED, AutotuneError, BackendError, UsageError, add_note, notes_of
 
 INTERNAL_ERROR = AutotuneError.exit_code
 
+
+class Interrupted(AutotuneError):
+    """Ctrl-C."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
+class Verbs(typer.core.TyperGroup):
+    """The verbs; typer would make a plain exit code of Ctrl-C, as if the verb had ended with it."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise Interrupted("interrupted") from error
+
+
 app = typer.Typer(
     name="autotune",
+    cls=Verbs,
     help="Find the configuration with which a training script trains fastest, without hurting the training.",
     epilog="Begin with: autotune search --script train.py --budget 30m",
     no_args_is_help=True,
@@ -57,6 +80,7 @@ def root(
 
 app.command("search")(search)
 app.command("apply")(apply)
+app.command("verify")(verify)
 app.command("resume")(resume)
 app.command("list")(list_studies)
 app.command("show")(show)
@@ -75,73 +99,140 @@ def run(argv: list[str]) -> int:
         code: Any = app(
             args=argv, prog_name="autotune", standalone_mode=False, default_map=defaults_for(argv)
         )
-    except AutotuneError as error:
-        return _told(error)
-    except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has gone (`autotune list | head`); the flush at exit would fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except SystemExit as error:
-        return _uncaught(error)
-    except Exception as error:  # noqa: BLE001 (the last catch: 1 would mean "nothing found")
-        if hasattr(error, "format_message") and hasattr(error, "exit_code"):
-            return _usage(error)
-        return _uncaught(error)
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 (1 would mean "nothing found")
+        if _is_gone(error):
+            # The reader of our output (`autotune list | head`); the flush at exit would fail again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        return _told(error, argv)
     return code if isinstance(code, int) else 0
 
 
 def main() -> None:
     """The command `autotune`."""
+    for stream in (sys.stdout, sys.stderr):
+        # A name that the terminal's character set lacks is no reason to fail.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    logging.getLogger("autotune").addHandler(_Warnings(logging.WARNING))
     sys.exit(run(sys.argv[1:]))
 
 
-def _told(error: AutotuneError) -> int:
-    if error.exit_code == INTERNAL_ERROR:
-        return _uncaught(error)
-    print(f"error: {error.message}", file=sys.stderr)
-    if error.hint:
-        print(f"hint: {error.hint}", file=sys.stderr)
-    return error.exit_code
+class _Warnings(logging.Handler):
+    """What is logged on the way, for people: a line each. Without a handler Python prints tracebacks."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = record.getMessage()
+            if record.exc_info and record.exc_info[1] is not None:
+                error = record.exc_info[1]
+                text += f": {type(error).__name__}: {error}"
+                if os.environ.get("AUTOTUNE_DEBUG"):
+                    text += "\n" + "".join(traceback.format_exception(error))
+            print(f"{record.levelname.lower()}: {redact(text)}", file=sys.stderr)
+        except Exception:  # noqa: BLE001 (the stream may be closed; nothing is lost)
+            return
 
 
-def _usage(error: Any) -> int:
+def _is_gone(error: BaseException) -> bool:
+    """Whether it comes of nobody reading our output any more; click makes an exit with 1 of it."""
+    cause = error.__context__ if isinstance(error, SystemExit) else error
+    if not isinstance(cause, BrokenPipeError):
+        return False
+    poll = select.poll()
+    try:
+        # Another pipe may have broken: one of ours, to a process of a trial.
+        for stream in (sys.stdout, sys.stderr):
+            poll.register(stream.fileno(), 0)
+        return bool(poll.poll(0))
+    except (OSError, ValueError):
+        return False
+
+
+def _told(error: BaseException, argv: list[str]) -> int:
+    """Tell an error in words, and as an object where that was asked for; its exit code."""
+    from autotune.cli.ended import print_error, say_error
+
+    ours = _as_ours(error)
+    if isinstance(ours, Interrupted):
+        print(ours.message, file=sys.stderr)
+    elif ours.message:
+        say_error(ours)
+    typed = argv[: argv.index("--")] if "--" in argv else argv
+    if {"--json", "--jsonl"} & set(typed):
+        print_error(ours, line="--jsonl" in typed)
+    return ours.exit_code
+
+
+class InternalError(AutotuneError):
+    """Anything that nobody has foreseen."""
+
+
+def _as_ours(error: BaseException) -> AutotuneError:
+    if isinstance(error, AutotuneError) and error.exit_code != INTERNAL_ERROR:
+        return error
+    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
+        return Interrupted("interrupted")
     # Both of typer's homes of click (its own copy, or the package) have this shape; the class has not.
+    if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+        return _usage(error)
+    return _of_the_machine(error) or _uncaught(error)
+
+
+def _usage(error: Any) -> UsageError:
     message = str(error.format_message())
     if not message:
         print(error.ctx.get_help(), file=sys.stderr)
-        return 2
-    print(f"error: {message}", file=sys.stderr)
+        return UsageError("")
     context = getattr(error, "ctx", None)
-    if context is not None:
-        print(f"hint: {context.command_path} --help shows what there is", file=sys.stderr)
-    return 2
+    hint = "" if context is None else f"{context.command_path} --help shows what there is"
+    return UsageError(message, hint=hint)
 
 
-def _uncaught(error: BaseException) -> int:
-    text = "".join(traceback.format_exception(error))
-    where = _kept(text)
-    print(f"error: internal error: {type(error).__name__}: {error}", file=sys.stderr)
-    print("hint: please report this with the output of `autotune doctor`" + where, file=sys.stderr)
+def _of_the_machine(error: BaseException) -> AutotuneError | None:
+    """An error of Python's that says something about where we run, and nothing about us."""
+    if isinstance(error, FileNotFoundError) and _is_nowhere():
+        return BackendError("the current folder does not exist any more", hint="go to one that does: cd ~")
+    if isinstance(error, RuntimeError) and "home directory" in str(error):
+        return BackendError(
+            "no home folder is known for this user", hint="set HOME, or AUTOTUNE_HOME for our own files"
+        )
+    return None
+
+
+def _is_nowhere() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 (the call that fails)
+    except OSError:
+        return True
+    return False
+
+
+def _uncaught(error: BaseException) -> InternalError:
+    text = redact("".join(traceback.format_exception(error)))
+    told = InternalError(
+        f"internal error: {type(error).__name__}: {redact(str(error))}",
+        hint="please report this with the output of `autotune doctor`" + _kept(text),
+    )
+    for note in notes_of(error):
+        add_note(told, note)
+    told.is_told = isinstance(error, AutotuneError) and error.is_told
     if os.environ.get("AUTOTUNE_DEBUG"):
         print(text, file=sys.stderr)
-    return INTERNAL_ERROR
+    return told
 
 
 def _kept(text: str) -> str:
     """Put a traceback into the driver's log and say where; silence where nothing can be written."""
-    logging.getLogger("autotune").error("uncaught: %s", text)
     try:
-        from autotune.core.redact import redact
         from autotune.store.paths import home
 
         folder = home()
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "errors.log"
         with path.open("a", encoding="utf-8") as stream:
-            stream.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {version()}\n{redact(text)}\n")
+            stream.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {version()}\n{text}\n")
     except Exception:  # noqa: BLE001 (telling of an error must not fail)
         return ""
     return f" and the end of {path}"

@@ -23,7 +23,7 @@ def resume(
     ] = False,
 ) -> int:
     """Go on with a search that was stopped; no finished trial is run again."""
-    from autotune.cli.ended import guarded, searched
+    from autotune.cli.ended import guarded, last_words, searched
     from autotune.driver.spec import budget_s
 
     with guarded(as_json=json):
@@ -36,7 +36,12 @@ def resume(
 
         progress = Progress(sys.stderr, quiet=quiet)
         try:
-            end = tune.resume_search(path, budget_s=seconds, listeners=[progress])
+            end = tune.resume_search(
+                path,
+                budget_s=seconds,
+                listeners=[progress],
+                last_words=last_words(close=progress.close, as_json=json, exit_zero=exit_zero),
+            )
         finally:
             progress.close()
         return searched(end, as_json=json, exit_zero=exit_zero)

@@ -153,7 +153,7 @@ def search(
     4 nothing fits; 5 store; 6 machine or backend; 70 internal error; 75 stopped by a signal;
     130 stopped by Ctrl-C.
     """
-    from autotune.cli.ended import guarded, head_start_s, say_plan, searched
+    from autotune.cli.ended import guarded, head_start_s, last_words, say_plan, searched
     from autotune.cli.settings import Sources
     from autotune.driver.spec import SearchOptions, build_spec
     from autotune.inspection.command import read_command
@@ -202,7 +202,14 @@ def search(
         for note in () if quiet else notes:
             print(note, file=sys.stderr)
         try:
-            end = tune.run_search(spec, listeners=listeners, head_start_s=head_start_s())
+            end = tune.run_search(
+                spec,
+                listeners=listeners,
+                head_start_s=head_start_s(),
+                last_words=last_words(
+                    close=progress.close, as_json=json, exit_zero=exit_zero, as_lines=jsonl
+                ),
+            )
         finally:
             progress.close()
         return searched(end, as_json=json, exit_zero=exit_zero, as_lines=jsonl)

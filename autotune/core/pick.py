@@ -18,7 +18,7 @@ from autotune.core.objective import Goal
 from autotune.core.pareto import front
 from autotune.core.run_length import planned_steps
 from autotune.core.stats import mean_interval, ratio_interval, sd
-from autotune.core.study import Study
+from autotune.core.study import SCRIPT_CHANGED, Study
 from autotune.core.trial import Stage, Trial
 from autotune.errors import AutotuneError
 
@@ -403,6 +403,12 @@ def _may_win(study: Study, config: Config) -> bool:
     )
 
 
+def fastest_fitting(study: Study) -> Config | None:
+    """What read fastest in screening among all that keeps to the memory bound, the script itself aside."""
+    rates = {c: r for c, r in screened(study).items() if not c.is_baseline and _may_win(study, c)}
+    return max(rates, key=lambda c: (rates[c], c.canonical()), default=None)
+
+
 def _choose(pool: Sequence[Comparison]) -> Comparison | None:
     if not pool:
         return None
@@ -687,6 +693,9 @@ def _caveats(
     study: Study, rest: Sequence[Comparison], identical: Estimate | None, bar: float
 ) -> tuple[str, ...]:
     told: list[str] = []
+    if study.stopped == SCRIPT_CHANGED:
+        told.append(f"{study.spec.title} was changed meanwhile: this holds for it as it was before.")
+    told += _memory_caveat(study)
     if identical is not None and bar > 1.0:
         told.append(
             f"Your script differs from itself by {_ratio(identical)}: this machine was not steady, and no "
@@ -713,6 +722,15 @@ def _caveats(
     if not _traces(study, _BASE):
         told.append("No loss was seen, so only changes that keep the arithmetic can be recommended.")
     return tuple(told)
+
+
+def _memory_caveat(study: Study) -> list[str]:
+    """Where the script itself needs more than the user allows: the fastest that does not."""
+    bound, own = study.spec.max_memory_bytes, _peak(study, _BASE)
+    if bound is None or own is None or own <= bound or (config := fastest_fitting(study)) is None:
+        return []
+    needs = f"Your script as it is needs {own / 2**30:.2f} GiB, more than the {bound / 2**30:.2f} GiB allowed"
+    return [f"{needs}; the fastest seen that fits is {config.text()}."]
 
 
 def _failures(study: Study) -> dict[str, int]:

@@ -163,6 +163,10 @@ class StudySpec:
         return self.module or PurePath(self.script).name
 
 
+SCRIPT_CHANGED = "script"
+"""Why a search stopped whose script was edited meanwhile."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
     """A study as of now: fold(events).
@@ -174,7 +178,8 @@ class Study:
         space: Built from spec and facts by the wiring; None before the baseline ended.
         refusals: Knob -> sentence, for knobs that are not varied.
         elapsed_s: Budget spent in all lives of the driver together.
-        stopped: Why it ended, empty while it may go on.
+        stopped: Why it ended, empty while it may go on: ``finished``, ``interrupted``, ``signal``,
+            ``no_baseline``, ``script`` (it was edited), ``backend``, ``disk``, ``error``.
         created: Wall time label, seconds since the epoch.
     """
 

@@ -248,6 +248,8 @@ class Trial:
     Args:
         number: From 0, in the order of asking; the baseline is 0.
         group: Confirmation cycle (pair) it belongs to, from 1; 0 outside confirmation.
+        changes: How its config was handed over; None where no process was planned, and in journals of
+            versions that did not keep it.
         seconds: Wall time of its process, start to end; 0 while open.
         finished_s: Seconds since the study began at which it was told.
     """
@@ -261,6 +263,7 @@ class Trial:
     seed: int = 0
     group: int = 0
     attempt: int = 1
+    changes: tuple[Change, ...] | None = None
     state: TrialState = TrialState.ASKED
     outcome: Outcome | None = None
     seconds: float = 0.0

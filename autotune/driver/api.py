@@ -5,6 +5,7 @@ The root of the package exports it lazily; nothing inside imports it.
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import sys
@@ -27,7 +28,15 @@ if TYPE_CHECKING:
     from autotune.driver.tune import SearchEnd
     from autotune.report.listener import Listener
 
-_REASONS = {EXIT_YES: "faster", EXIT_INTERRUPTED: "interrupted", EXIT_STOPPED: "stopped"}
+_REASONS = {
+    EXIT_YES: "faster",
+    EXIT_INTERRUPTED: "interrupted",
+    EXIT_STOPPED: "stopped",
+    UsageError.exit_code: "script_changed",
+}
+
+# In somebody else's program it is theirs to say where a log goes; without it Python prints tracebacks.
+logging.getLogger("autotune").addHandler(logging.NullHandler())
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -83,7 +92,11 @@ class Tuned:
 
     @property
     def reason(self) -> str:
-        """Why it ended: ``faster``, ``nothing_faster``, ``interrupted`` (Ctrl-C) or ``stopped``."""
+        """Why it ended.
+
+        ``faster``, ``nothing_faster``, ``interrupted`` (Ctrl-C), ``stopped``, or ``script_changed``: it was
+        edited meanwhile, and what was found holds for it as it was.
+        """
         return _REASONS.get(self.end.exit_code, "nothing_faster")
 
     @property

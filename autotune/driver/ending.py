@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.core.pick import answer
+from autotune.core.pick import answer, fastest_fitting
+from autotune.core.study import SCRIPT_CHANGED
 from autotune.core.trial import FailureKind, Stage
 from autotune.errors import (
     EXIT_INTERRUPTED,
@@ -47,6 +48,8 @@ def answer_or_none(study: Study) -> Answer | None:
 def exit_code(study: Study, found: Answer) -> int:
     """0 where something beats the baseline, 1 where nothing does, or how it was stopped.
 
+    A search whose script was edited meanwhile ends with 2: its answer is that of the script as it was.
+
     Raises:
         NothingFeasible: The user's memory bound admits neither the script nor anything tried.
     """
@@ -54,8 +57,11 @@ def exit_code(study: Study, found: Answer) -> int:
         return EXIT_INTERRUPTED
     if study.stopped == "signal":
         return EXIT_STOPPED
+    if study.stopped == SCRIPT_CHANGED:
+        return UsageError.exit_code
     bound = study.spec.max_memory_bytes
-    if bound is not None and not found.is_better and (found.baseline_peak_bytes or 0) > bound:
+    needs_less = bound is not None and (found.baseline_peak_bytes or 0) > bound
+    if bound is not None and needs_less and not found.is_better and fastest_fitting(study) is None:
         script = Path(study.spec.script).name
         message = f"no configuration fits into {bound / 2**30:.2f} GiB, not even {script} as it is"
         raise NothingFeasible(message, hint="raise --max-memory")
@@ -71,6 +77,9 @@ def why_nothing(study: Study) -> AutotuneError:
             message = f"the search of {script} was stopped before its baseline was measured"
             kind = StoppedBySignal if study.stopped == "signal" else StoppedEarly
             return kind(message, hint=f"go on: autotune resume {study.spec.label}")
+        if study.stopped == SCRIPT_CHANGED:
+            message = f"{script} was changed before it was measured once"
+            return UsageError(message, hint="search again: autotune search")
         if study.stopped == "finished":
             message = f"a budget of {study.spec.budget.seconds:.0f} s ended before {script} was measured once"
             return UsageError(message, hint="give more time: --budget 10m")

@@ -7,7 +7,7 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.apply.choose import choose
+from autotune.apply.choose import Dead, choose
 from autotune.apply.command import build_launch
 from autotune.apply.space import build_space
 from autotune.core.trial import Assignment, Failure, FailureKind, Segment
@@ -16,27 +16,48 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autotune.core.change import Change, Refusal
-    from autotune.core.config import Config
+    from autotune.core.config import Config, Value
     from autotune.core.facts import Facts
     from autotune.core.space import SearchSpace
     from autotune.core.study import Study, StudySpec
     from autotune.core.trial import Trial
     from autotune.knobs.base import Knob
 
-Dead = frozenset[tuple[str, str]]
-"""(knob, how) pairs that were handed over in this study and seen not to act."""
-
 
 def dead_ways(study: Study) -> Dead:
-    """Ways that a trial of this study has shown not to act, read off its failures."""
-    found: set[tuple[str, str]] = set()
+    """Ways that a trial of this study has shown not to act, read off its failures.
+
+    An option of the script that did not act once is not tried again; one that has acted for another
+    value is dead for that value alone.
+    """
+    acted = {
+        (change.knob, change.spelling.how)
+        for trial in study.told()
+        if trial.measurement is not None
+        for change in trial.changes or ()
+    }
+    found: set[tuple[str, str] | tuple[str, str, Value]] = set()
     for trial in study.told():
         failure = trial.failure
         if failure is not None and failure.kind is FailureKind.CONFIG_REJECTED:
             knob, how = failure.evidence.get("knob", ""), failure.evidence.get("how", "")
-            if isinstance(knob, str) and isinstance(how, str) and knob and how == "flag":
+            if not isinstance(knob, str) or not isinstance(how, str) or not knob or how != "flag":
+                continue
+            if (knob, how) not in acted:
                 found.add((knob, how))
+            elif knob in trial.config:
+                found.add((knob, how, trial.config[knob]))
     return frozenset(found)
+
+
+def measured_changes(study: Study, config: Config) -> tuple[Change, ...] | None:
+    """How this config reached the script when it was measured, the last time that this was kept.
+
+    What is measured again, and what is written and applied, goes the same way: ways that were tried
+    since may have turned out dead, but not the one that a figure stands for.
+    """
+    kept = [t.changes for t in study.of(config) if t.measurement is not None and t.changes is not None]
+    return kept[-1] if kept else None
 
 
 class Planner:
@@ -77,12 +98,21 @@ class Planner:
         """How each knob of a config reaches the script."""
         return choose(config, facts, self._knobs, dead=dead)
 
+    def changes_in(self, study: Study, config: Config) -> tuple[Sequence[Change], Sequence[Refusal]]:
+        """The same in a study that has measured and refused already."""
+        known = measured_changes(study, config)
+        if known is not None:
+            return known, ()
+        if study.facts is None:
+            return (), ()
+        return self.changes(config, study.facts, dead_ways(study))
+
     def assign(self, study: Study, trial: Trial) -> Assignment | Failure:
         """The process that measures this trial, or a Failure where a knob has no way."""
         facts, spec = study.facts, study.spec
         if facts is None:
             return Failure(kind=FailureKind.INFRA_LOST, message="nothing is known about the script yet")
-        changes, refusals = self.changes(trial.config, facts, dead_ways(study))
+        changes, refusals = self.changes_in(study, trial.config)
         if refusals:
             first = refusals[0]
             return Failure(

@@ -228,7 +228,8 @@ class RayDriver:
                 ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
             else:
                 self._start_local()
-        except (ConnectionError, RuntimeError, TimeoutError, OSError, ValueError) as error:
+        except Exception as error:
+            # Ray raises the bare class where its node does not start in time.
             where = self._address or "a local Ray"
             message = f"{where} could not be reached: {str(error).splitlines()[0] if str(error) else error!r}"
             mode = os.environ.get("RAY_AUTH_MODE", "unset")

@@ -42,14 +42,19 @@ def result_data(end: SearchEnd, code: int) -> dict[str, Any]:
 def changes_of(study: Study) -> Callable[[Config], Sequence[Change]]:
     """How a config reaches this study's script."""
     from autotune.apply.choose import choose
-    from autotune.driver.planner import dead_ways
+    from autotune.driver.planner import dead_ways, measured_changes
     from autotune.knobs.registry import knobs_for
 
     facts = study.facts
     if facts is None:
         return lambda _config: ()
     knobs, dead = knobs_for(study.spec.space), dead_ways(study)
-    return lambda config: choose(config, facts, knobs, dead=dead)[0]
+
+    def changes(config: Config) -> Sequence[Change]:
+        known = measured_changes(study, config)
+        return choose(config, facts, knobs, dead=dead)[0] if known is None else known
+
+    return changes
 
 
 def _best_fields(end: SearchEnd) -> dict[str, Any]:

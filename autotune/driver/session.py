@@ -14,6 +14,7 @@ from autotune.core.auto import settled
 from autotune.core.change import Env
 from autotune.core.cycles import alike
 from autotune.core.redact import redact, redact_args, secret_values
+from autotune.core.study import SCRIPT_CHANGED
 from autotune.core.trial import (
     Assignment,
     Failure,
@@ -77,6 +78,8 @@ class Session:
         elapsed_s: Budget spent before this object was made (earlier lives, start-up).
         ending_s: Kept back at the end of the budget for writing the answer.
         listeners: Told after the journal.
+        watch: Says in a sentence why no trial can be compared with those before any more; empty as
+            long as they can. Asked before a trial is planned and before its outcome counts.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Session:
         elapsed_s: float = 0.0,
         ending_s: float = ENDING_S,
         listeners: Sequence[Listener] = (),
+        watch: Callable[[], str] = str,
     ) -> None:
         self._journal = journal
         self._study = study
@@ -99,6 +103,7 @@ class Session:
         self._began_s = clock.now_s() - elapsed_s
         self._ending_s = ending_s
         self._listeners = listeners
+        self._watch = watch
         self._lock = threading.RLock()
         self._running: dict[str, Assignment] = {}
         self._waiting: list[Trial] = list(study.open_trials)
@@ -142,12 +147,14 @@ class Session:
     def ask(self) -> Assignment | None:
         """The next process to run, journaled; None when there is none (now, or for good)."""
         with self._lock:
-            while not self._stopping:
+            while not self._stopping and not self._is_another_script():
                 trial = self._next_trial()
                 if trial is None:
                     return None
                 planned = self._planner.assign(self._study, trial)
                 uid = planned.uid if isinstance(planned, Assignment) else f"t{trial.number:04d}-refused"
+                is_planned = isinstance(planned, Assignment)
+                trial = replace(trial, changes=planned.launch.changes if is_planned else None)
                 self._append(
                     "asked",
                     f"{trial.number}/{trial.attempt}",
@@ -186,7 +193,9 @@ class Session:
             trial = self._trial(ended.trial)
             # Listeners and errors show what it says, as much as the journal does.
             ended = replace(ended, outcome=_without_secrets(ended.outcome, self._study.spec.args))
-            reason = self._repeat_reason(trial, ended)
+            # A trial that ran meanwhile may have read either version.
+            changed = self._is_another_script()
+            reason = changed or self._repeat_reason(trial, ended)
             if reason:
                 self._requeue(trial, reason)
                 return
@@ -239,9 +248,8 @@ class Session:
         proposal = self._strategy.ask(self._study, left - KILL_S)
         if proposal is None:
             return None
-        number = max((t.number for t in self._study.trials), default=-1) + 1
         trial = Trial(
-            number=number,
+            number=self._next_number(),
             config=proposal.config,
             stage=proposal.stage,
             fidelity=proposal.fidelity,
@@ -250,6 +258,18 @@ class Session:
             group=proposal.group,
         )
         return clipped(trial, left - KILL_S)
+
+    def _is_another_script(self) -> str:
+        """The sentence of `watch`; the first time that there is one, it ends the search and is told."""
+        changed = self._watch()
+        if changed and self._stopping != SCRIPT_CHANGED:
+            self.stop(SCRIPT_CHANGED)
+            self.note(changed)
+        return changed
+
+    def _next_number(self) -> int:
+        """One that no trial has, and none that waits to be asked."""
+        return max((t.number for t in (*self._study.trials, *self._waiting)), default=-1) + 1
 
     def _trial(self, number: int) -> Trial:
         return next(t for t in self._study.trials if t.number == number)
@@ -348,14 +368,17 @@ class Session:
         ):
             return ""
         knob, how = str(failure.evidence.get("knob", "")), str(failure.evidence.get("how", ""))
-        known = dead_ways(self._study)
-        if how != "flag" or (knob, how) in known or self._stopping:
+        if how != "flag" or self._stopping:
             return ""
-        _, refusals = self._planner.changes(trial.config, facts, known | {(knob, how)})
+        known = dead_ways(self._study)
+        this = (knob, how, trial.config[knob]) if knob in trial.config else (knob, how)
+        if (knob, how) in known or this in known:
+            return ""
+        _, refusals = self._planner.changes(trial.config, facts, known | {this})
         return "" if refusals else knob
 
     def _ask_another_way(self, trial: Trial, knob: str) -> None:
-        number = max(t.number for t in self._study.trials) + 1
+        number = self._next_number()
         reason = f"{knob} again by another way: the script's own option did not act"
         self._waiting.append(replace(trial, number=number, attempt=1, reason=reason))
 

@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from autotune.apply.space import build_space
 from autotune.clock import SystemClock
 from autotune.core.auto import likely
 from autotune.core.facts import Facts
+from autotune.core.study import Study
 from autotune.core.trial import Failure, FailureKind, Stage
 from autotune.core.wire import to_wire
 from autotune.driver import ray_auth
@@ -28,7 +30,16 @@ from autotune.driver.session import ENDING_S, RAY_ENDING_S, Session
 from autotune.driver.signals import breakable, polite_ending
 from autotune.driver.sync import Syncer
 from autotune.driver.wall import HardWall
-from autotune.errors import EXIT_NO, EXIT_YES, BackendError, StoreError, UsageError
+from autotune.driver.watch import ScriptWatch
+from autotune.errors import (
+    AutotuneError,
+    BackendError,
+    DiskFull,
+    StoreError,
+    StudyLocked,
+    UsageError,
+    add_note,
+)
 from autotune.export.best_config import write_best
 from autotune.inspection.host import host_facts
 from autotune.inspection.interpreter import interpreter
@@ -47,13 +58,13 @@ from autotune.store.paths import default_tracking_uri, study_dir
 from autotune.store.redact import with_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from autotune.core.change import Change
     from autotune.core.config import Config
     from autotune.core.pick import Answer
     from autotune.core.space import SearchSpace
-    from autotune.core.study import SpaceRequest, Study, StudySpec
+    from autotune.core.study import SpaceRequest, StudySpec
     from autotune.core.trial import Trial
     from autotune.driver.ray_tune import RayDriver
     from autotune.report.listener import Listener
@@ -112,6 +123,10 @@ class DryRun:
     request: SpaceRequest
 
 
+LastWords = Callable[[SearchEnd | AutotuneError], None]
+"""Tells a person, or a program, how a search ended."""
+
+
 def plan_search(spec: StudySpec) -> DryRun:
     """The plan of a search; nothing is run and nothing is written.
 
@@ -136,6 +151,7 @@ def run_search(
     listeners: Sequence[Listener] = (),
     head_start_s: float = 0.0,
     owns_process: bool = True,
+    last_words: LastWords | None = None,
 ) -> SearchEnd:
     """Search as specified, from nothing.
 
@@ -145,6 +161,8 @@ def run_search(
         head_start_s: Seconds of the budget already spent when this was called (start of Python).
         owns_process: False in somebody else's program: nothing in here ends the process, a second
             Ctrl-C raises KeyboardInterrupt, and only Ctrl-C is handled at all.
+        last_words: Told how it ended where something hangs and this process is ended by force: by a
+            thread, right before, and with 1.5 s for it.
 
     Raises:
         UsageError: Nothing could be searched; nothing was run.
@@ -158,11 +176,18 @@ def run_search(
     # Arguments and environment of the user's script lie in it.
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     journal = Journal.create(home / "journal.db")
-    return _Search(spec, home, journal, listeners, began_s, owns_process=owns_process).begin(plan.facts)
+    search = _Search(
+        spec, home, journal, listeners, began_s, owns_process=owns_process, last_words=last_words
+    )
+    return search.begin(plan.facts)
 
 
 def resume_search(
-    directory: Path, *, budget_s: float | None = None, listeners: Sequence[Listener] = ()
+    directory: Path,
+    *,
+    budget_s: float | None = None,
+    listeners: Sequence[Listener] = (),
+    last_words: LastWords | None = None,
 ) -> SearchEnd:
     """Go on with a study where its journal ends; no finished trial is run again.
 
@@ -170,6 +195,7 @@ def resume_search(
         directory: Of the study.
         budget_s: A new total budget in seconds; None keeps the old one.
         listeners: Told as it goes.
+        last_words: As for `run_search`.
     """
     began_s = SystemClock().now_s()
     journal = Journal.open(directory / "journal.db")
@@ -184,7 +210,7 @@ def resume_search(
     if spec.python != sys.executable:
         # It may have gone since, and then every trial would end for a reason that is not the config's.
         interpreter(spec.python, spec.options)
-    return _Search(spec, directory, journal, listeners, began_s).go_on()
+    return _Search(spec, directory, journal, listeners, began_s, last_words=last_words).go_on()
 
 
 class _Search:
@@ -199,6 +225,7 @@ class _Search:
         began_s: float,
         *,
         owns_process: bool = True,
+        last_words: LastWords | None = None,
     ) -> None:
         self._spec = spec
         self._home = home
@@ -207,8 +234,11 @@ class _Search:
         self._clock = SystemClock()
         self._began_s = began_s
         self._owns_process = owns_process
+        self._last_words = last_words
+        self._doing = "the search"
         self._writing = threading.Lock()
-        self._written: Answer | None = None
+        self._written: tuple[Study, Answer] | None = None
+        self._files: list[Path] = []
         self._knobs = knobs_for(spec.space)
         # Copied before ray.init, which adds variables of its own to this process.
         environ = user_environment(os.environ, keep_loggers=spec.keep_loggers, trial=True)
@@ -273,6 +303,7 @@ class _Search:
             elapsed_s=spent_s,
             ending_s=RAY_ENDING_S if self._spec.driver == "ray" else ENDING_S,
             listeners=self._listeners,
+            watch=ScriptWatch(self._spec.inspected, study.facts.script.sha256 if study.facts else ""),
         )
         uri = self._spec.tracking_uri or default_tracking_uri()
         syncer = Syncer(
@@ -288,7 +319,8 @@ class _Search:
         wall = HardWall(
             remaining_s=lambda: self._spec.budget.seconds - session.elapsed_s,
             write=lambda: self._write(session.study),
-            code=lambda: EXIT_YES if self._written is not None and self._written.is_better else EXIT_NO,
+            code=lambda: self._forced(session.stopping).exit_code,
+            say=lambda: self._say_last(session.stopping),
             may_exit=self._owns_process,
         )
         wall.start()
@@ -296,7 +328,7 @@ class _Search:
         try:
             with ExitStack() as closers:
                 failed = self._drive(session, syncer, closers)
-                ended = self._end(session)
+                ended, failed = self._end(session, failed)
             unsent = syncer.flush(FLUSH_S)
         finally:
             wall.disarm()
@@ -305,29 +337,32 @@ class _Search:
             raise failed
         if self._written is None:
             raise why_nothing(ended)
+        answer = self._written[1]
         return SearchEnd(
             study=ended,
-            answer=self._written,
-            exit_code=exit_code(ended, self._written),
+            answer=answer,
+            exit_code=exit_code(ended, answer),
             unsent=unsent,
             links=syncer.links(),
             study_dir=self._home,
         )
 
-    def _drive(self, session: Session, syncer: Syncer, closers: ExitStack) -> BackendError | None:
-        """Run to the end; a backend that fails on the way costs what was running, not the answer."""
-        driver = self._driver(session)
-        stopper = _stopper(session, driver.interrupt)
-        with polite_ending(stopper, owns_process=self._owns_process) as arm, breakable():
-            try:
+    def _drive(self, session: Session, syncer: Syncer, closers: ExitStack) -> Exception | None:
+        """Run to the end; whatever fails on the way costs what was running, not the answer."""
+        try:
+            driver = self._driver(session)
+            stopper = _stopper(session, driver.interrupt)
+            with polite_ending(stopper, owns_process=self._owns_process) as arm, breakable():
                 closers.callback(driver.close)
+                self._doing = f"Ray at {self._spec.ray_address}" if self._spec.ray_address else "Ray"
                 driver.connect()
+                self._doing = "the search"
                 arm()
                 syncer.warm_up(WARM_UP_SHARE * self._spec.budget.seconds)
                 driver.run(arm)
-            except BackendError as error:
-                session.stop("backend")
-                return error
+        except Exception as error:  # noqa: BLE001 (raised again when the answer is written)
+            session.stop(_why_broken(error))
+            return error
         return None
 
     def _driver(self, session: Session) -> InlineDriver | RayDriver:
@@ -345,38 +380,84 @@ class _Search:
             concurrency=self._spec.concurrency,
         )
 
-    def _end(self, session: Session) -> Study:
+    def _end(self, session: Session, failed: Exception | None) -> tuple[Study, Exception | None]:
+        """The study as it was closed, and the first thing that failed; that names what was saved."""
+        if isinstance(failed, StudyLocked):
+            # Another driver goes on with this study; the answer will be its own.
+            return session.study, failed
+        study = replace(session.study, stopped=session.stopping or "finished")
         try:
-            self._write(session.study)
-        finally:
+            self._write(study)
+        except Exception as error:  # noqa: BLE001 (raised again when the study is closed)
+            failed = failed or error
+        try:
             study = session.close()
-        return study
+        except Exception as error:  # noqa: BLE001 (raised again when everybody was told)
+            failed = failed or error
+        if failed is not None and self._written is not None and self._files:
+            add_note(failed, f"the best so far is in {self._files[-1]}: {self._written[1].sentence}")
+        return study, failed
 
     def _write(self, study: Study) -> None:
-        """The answer as of now, beside the journal and where the user wants it; once."""
+        """The answer as of now, beside the journal and where the user wants it; the first one stands.
+
+        Raises:
+            StoreError: A place could not be written; the others were, and it is tried again next time.
+        """
         with self._writing:
-            if self._written is not None:
-                return
-            found = answer_or_none(study)
-            if found is None:
-                return
+            if self._written is None:
+                found = answer_or_none(study)
+                if found is None:
+                    return
+                self._written = (study, found)
+            study, answer = self._written
             changes_of = self._changes_of(study)
-            for path in (self._home / "best.yaml", Path(self._spec.out)):
+            problem: StoreError | None = None
+            for path in (self._home / "best.yaml", *([Path(self._spec.out)] if self._spec.out else [])):
+                if path in self._files:
+                    continue
                 try:
                     write_best(
-                        path, study, found, changes_of, gains_of=lambda config: contributions(study, config)
+                        path, study, answer, changes_of, gains_of=lambda config: contributions(study, config)
                     )
-                except OSError as error:
-                    message = f"{path} could not be written: {error.strerror or error}"
-                    hint = f"the answer is in the study: autotune show {self._spec.label}"
-                    raise StoreError(message, hint=hint) from error
-            self._written = found
+                except (OSError, ValueError, AutotuneError) as error:
+                    problem = self._unwritten(path, error)
+                else:
+                    self._files.append(path)
+            if problem is not None:
+                raise problem
+
+    def _unwritten(self, path: Path, error: Exception) -> StoreError:
+        reason = getattr(error, "strerror", "") or error
+        hint = f"the answer is in the study: autotune show {self._spec.label}"
+        problem = StoreError(f"{path} could not be written: {reason}", hint=hint)
+        problem.__cause__ = error
+        return problem
+
+    def _say_last(self, stopped: str) -> None:
+        if self._last_words is not None:
+            self._last_words(self._forced(stopped))
+
+    def _forced(self, stopped: str) -> SearchEnd | AutotuneError:
+        """How a search ended that did not come back in time; takes no lock, for one may be what hangs."""
+        if self._written is None and stopped in ("interrupted", "signal"):
+            return why_nothing(Study(spec=self._spec, stopped=stopped))
+        if self._written is None:
+            seconds = self._spec.budget.seconds
+            return BackendError(
+                f"{self._doing} did not come back within the budget of {seconds:.0f} s; there is no answer",
+                hint="is the machine or the cluster there? try --driver inline, or give more time: --budget",
+            )
+        study, answer = self._written
+        study = replace(study, stopped=stopped or "finished")
+        try:
+            code = exit_code(study, answer)
+        except AutotuneError as error:
+            return error
+        return SearchEnd(study=study, answer=answer, exit_code=code, unsent=0, study_dir=self._home)
 
     def _changes_of(self, study: Study) -> Callable[[Config], Sequence[Change]]:
-        facts = study.facts
-        if facts is None:
-            return lambda _config: ()
-        return lambda config: self._planner.changes(config, facts, dead_ways(study))[0]
+        return lambda config: self._planner.changes_in(study, config)[0]
 
     def _append_opened(self) -> None:
         data = {
@@ -465,6 +546,12 @@ def _available_bytes(total: int) -> int:
         if line.startswith("MemAvailable:"):
             return min(total, int(line.split()[1]) * 1024)
     return total
+
+
+def _why_broken(error: Exception) -> str:
+    if isinstance(error, BackendError):
+        return "backend"
+    return "disk" if isinstance(error, DiskFull) else "error"
 
 
 def _stopper(session: Session, interrupt: Callable[[], None]) -> Callable[[str], None]:

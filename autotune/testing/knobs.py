@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.apply.choose import choose, way
-from autotune.core.change import Change, Flag
+from autotune.core.change import Change, Env, Flag
 from autotune.core.config import Config, Value
 from autotune.core.effect import Effect
 from autotune.core.facts import (
@@ -287,6 +287,12 @@ class KnobContract:
             change = None if self.knob.virtual else way(self.knob, value, given)
             if isinstance(change, Change) and isinstance(change.spelling, Flag):
                 assert given.script.flag(change.spelling.names[0]) is not None
+
+    def test_a_variable_says_a_value_in_words_or_not_at_all(self) -> None:
+        variables = [s for s in self.knob.spellings if isinstance(s, Env)]
+        for given, value in self.values() if variables else ():
+            texts = [self.knob.environment(value, spelling, given) for spelling in variables]
+            assert all(text is None or (text and text == text.strip()) for text in texts)
 
     def test_what_it_patches_is_read_back_and_can_be_undone(self) -> None:
         if not any(s.how in ("patch", "keyword") for s in self.knob.spellings):

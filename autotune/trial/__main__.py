@@ -77,7 +77,8 @@ def run_script(plan: Plan) -> None:
         _first_on_path(os.path.dirname(os.path.realpath(plan.script)))
         sys.argv = [plan.script, *plan.argv]
         with io.open_code(plan.script) as file:
-            code = compile(file.read(), plan.script, "exec")
+            # Nothing of ours may reach it, such as how this module wants its annotations.
+            code = compile(file.read(), plan.script, "exec", dont_inherit=True)
         names = {"__file__": plan.script, "__cached__": None}
     module = types.ModuleType("__main__")
     module.__dict__.update({**names, "__builtins__": builtins})

@@ -274,8 +274,12 @@ class Session:
             self.recorder.reopen()
 
     def _settled(self, readings: tuple[Reading, ...], final: bool) -> None:
-        if self._root is not None and not final:
-            self._root.probe = 1
+        root = self._root
+        if root is not None and not final:
+            root.probe = 1
+        if root is not None and final and self.channel is None and not root.stays:
+            # A training that is not measured has no more use for us in its model.
+            root.release()
         if final and self.plan.status_path:
             self._guarded("status", lambda: self._write_status(readings))
 

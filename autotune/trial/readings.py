@@ -72,9 +72,7 @@ class Readings:
         found = self.found(change.knob) if readable else self._delivered(change)
         if found is not None and same(found, change.value):
             note = "" if readable else DELIVERED
-            return Reading(
-                knob=change.knob, wanted=change.value, found=found, status="applied", reason=note
-            )
+            return Reading(knob=change.knob, wanted=change.value, found=found, status="applied", reason=note)
         reason = self._state.refusals.get(change.knob, "")
         if found is None and not reason and self._state.faults.off:
             reason = (

@@ -12,7 +12,9 @@ of pickles and copies by torch itself.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import sys
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,7 +24,7 @@ from autotune.trial.outputs import to_float32, unshared
 from autotune.trial.state import NEW_SHAPE, caller, is_user_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from autotune.trial.compiling import Compile
     from autotune.trial.state import State
@@ -115,6 +117,11 @@ class Root:
         return self._dtype is not None or parts or self._compile.wanted
 
     @property
+    def stays(self) -> bool:
+        """Calls of the roots have to pass through us for as long as the script trains."""
+        return self.changes or self.casts_back or self._compile.replays
+
+    @property
     def compiles(self) -> bool:
         """Code is or will be compiled, by us or by the script."""
         return self._compile.active
@@ -165,6 +172,7 @@ class Root:
         self._undo.assign(module_class, "__call__", call)
         self.detecting = True
         self._wrap_autocast(torch)
+        self._wrap_scripting()
 
     def settle(self) -> None:
         """No further root is expected: modules are called as if we were not there."""
@@ -223,10 +231,37 @@ class Root:
         for call in self.calls:
             module = call.module()
             if module is not None and module.__dict__.get("_compiled_call_impl") is call:
-                del module.__dict__["_compiled_call_impl"]
-                if call.previous is not None:
-                    module.__dict__["_compiled_call_impl"] = call.previous
+                call.leave(module)
         self._roots.clear()
+
+    def _wrap_scripting(self) -> None:
+        """TorchScript reads what a module holds, and has no type for a call of ours."""
+        recursive: Any = sys.modules.get("torch.jit._recursive")
+        original = getattr(recursive, "create_script_module", None)
+        if original is None:
+            return
+
+        @functools.wraps(original)
+        def create_script_module(module: Any, *args: Any, **kwargs: Any) -> Any:
+            with self._plain():
+                return original(module, *args, **kwargs)
+
+        self._undo.assign(recursive, "create_script_module", create_script_module)
+
+    @contextlib.contextmanager
+    def _plain(self) -> Iterator[None]:
+        """All roots are as the script made them meanwhile."""
+        taken: list[tuple[Any, RootCall]] = []
+        for call in self.calls:
+            held = call.module()
+            if held is not None and held.__dict__.get("_compiled_call_impl") is call:
+                taken.append((held, call))
+                call.leave(held)
+        try:
+            yield
+        finally:
+            for held, call in taken:
+                held.__dict__["_compiled_call_impl"] = call
 
     def _wrap_autocast(self, torch: Any) -> None:
         cls = torch.amp.autocast_mode.autocast
@@ -303,6 +338,20 @@ class RootCall:
         self.previous = module.__dict__.get("_compiled_call_impl")
         self._compiled = inner
         self._grad_enabled = root._torch.is_grad_enabled
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Nothing: a module that writes or copies what it holds by itself takes none of this along."""
+        return type(None), ()
+
+    def __deepcopy__(self, memo: Any) -> None:
+        """Nothing, as in a pickle."""
+        return
+
+    def leave(self, module: Any) -> None:
+        """Give the module the call that it had before."""
+        del module.__dict__["_compiled_call_impl"]
+        if self.previous is not None:
+            module.__dict__["_compiled_call_impl"] = self.previous
 
     def _inner(self, *args: Any, **kwargs: Any) -> Any:
         """The compiled call where there is one; a bound method kept here would keep the module alive."""

@@ -25,6 +25,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 WORKLOADS = HERE.parent / "workloads"
+FOR_CUDA = HERE.parent / "gpu" / "workloads"
 if importlib.util.find_spec("autotune") is None:
     sys.path.insert(0, str(ROOT))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
@@ -249,7 +250,7 @@ def versions():
 
 def commit():
     """(abbreviated commit, whether what records or is recorded differs from it); empty without git."""
-    parts = ("autotune", "experiments/grids/*.py", "experiments/workloads")
+    parts = ("autotune", "experiments/grids/*.py", *(str(p.relative_to(ROOT)) for p in (WORKLOADS, FOR_CUDA)))
 
     def git(*words):
         try:
@@ -272,7 +273,8 @@ class Recorder:
     def __init__(self, grid, path, work, remeasured=REMEASURED):
         self.grid, self.path, self.remeasured = grid, path, remeasured
         self.clock = SystemClock()
-        self.script = WORKLOADS / f"{grid.workload}.py"
+        folder = FOR_CUDA if (FOR_CUDA / f"{grid.workload}.py").is_file() else WORKLOADS
+        self.script = folder / f"{grid.workload}.py"
         self.seen = None
         self.stopped = False
         self.runner = LocalRunner(study_dir=work / grid.workload, witness=self._witness)
@@ -293,7 +295,7 @@ class Recorder:
                 label=grid.workload,
                 script=str(self.script),
                 args=grid.args,
-                cwd=str(WORKLOADS),
+                cwd=str(self.script.parent),
                 python=sys.executable,
                 space=request,
                 budget=Budget(seconds=0.0),
@@ -335,7 +337,7 @@ class Recorder:
         header = self._header(facts)
         self._append(file, header)
         self.table = tables.Table(header=header)
-        self._take(file, row, 0)
+        self._take(file, row)
 
     def _refuse_another(self, header):
         now, then = self._identity(), header.identity()
@@ -430,9 +432,7 @@ class Recorder:
         began_s = self.clock.now_s()
         self.open(file)
         while self.table is not None and not self.stopped:
-            plan = slots(
-                self.table.header.configs, self.grid.seeds, self.grid.sentinel_every, self.table.header.table
-            )
+            plan = self.plan
             found = next_slot(plan, self.table, self.remeasured)
             if found is None:
                 print("all runs are recorded", flush=True)
@@ -444,9 +444,15 @@ class Recorder:
                 return 0
             row, _ = self._run(slot, attempt)
             if row is not None:
-                self._take(file, row, len(plan))
+                self._take(file, row)
         print("stopped; run it again to go on", flush=True)
         return EXIT_INTERRUPTED
+
+    @property
+    def plan(self):
+        """Every run of the table, in order."""
+        header = self.table.header
+        return slots(header.configs, self.grid.seeds, self.grid.sentinel_every, header.table)
 
     def stop(self, *_):
         """End the running process; its row is not written."""
@@ -488,11 +494,11 @@ class Recorder:
         )
         return row, ended.facts
 
-    def _take(self, file, row, planned):
+    def _take(self, file, row):
         self._append(file, row)
         self.table = replace(self.table, rows=(*self.table.rows, row))
         self._learn(row)
-        done = f"{len(self.table.settled())}/{planned or '?'}"
+        done = f"{len(self.table.settled())}/{len(self.plan)}"
         print(done, said(row, self.table.header.workload.unit), flush=True)
 
     def _append(self, file, line):

@@ -141,7 +141,8 @@ def test_inspect_reads_the_file_of_a_module(cli, script):
     package = script.parent / "package"
     package.mkdir()
     (package / "train.py").write_text(
-        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--batch-size', type=int, default=8)\n"
+        "import argparse\np = argparse.ArgumentParser()\n"
+        "p.add_argument('--batch-size', type=int, default=8)\n"
     )
     code, out, err = cli("inspect", "--json", "--", "python", "-m", "package.train")
     assert code == 0, err

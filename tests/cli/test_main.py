@@ -1,6 +1,8 @@
 """Exit codes, help, start-up: what other programs rely on."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 import time
@@ -79,6 +81,119 @@ def test_debug_shows_the_traceback(cli, script, tune, monkeypatch):
     monkeypatch.setenv("AUTOTUNE_DEBUG", "1")
     tune.end = raising(ZeroDivisionError("x"))
     assert "Traceback" in cli(*SEARCH)[2]
+
+
+def test_a_pipe_of_ours_that_breaks_is_no_reader_that_went_away(cli, script, tune):
+    tune.end = raising(BrokenPipeError(errno.EPIPE, "a worker is gone"))
+    code, _out, err = cli(*SEARCH)
+    assert code == 70
+    assert "internal error" in err
+
+
+@pytest.mark.parametrize("argv", [["inspect", "--knobs"], ["list", "--json"], ["schema", "space"]])
+def test_output_that_nobody_reads_is_no_error(argv):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", *argv], stdout=writer, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+BREAKS = """
+import sys
+from autotune.cli import main, search
+from autotune.inspection import command
+def broken(*args, **more):
+    raise ZeroDivisionError("canary-secret-1")
+command.read_command = broken
+sys.argv = ["autotune", "search", "--script", "x.py", "--budget", "1h", *sys.argv[1:]]
+main.main()
+"""
+
+
+@pytest.mark.parametrize("more", [[], ["--json"], ["--jsonl"]])
+def test_an_internal_error_prints_no_traceback_and_no_secret(more, tmp_path):
+    given = {**os.environ, "MY_TOKEN": "canary-secret-1", "AUTOTUNE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", BREAKS, *more], capture_output=True, text=True, env=given, cwd=tmp_path
+    )
+    assert done.returncode == 70
+    assert "Traceback" not in done.stderr
+    assert "internal error: ZeroDivisionError" in done.stderr
+    assert "canary" not in done.stdout + done.stderr + (tmp_path / "errors.log").read_text()
+    if more:
+        (line,) = [json.loads(done.stdout)]
+        assert (line["exit"], line["error"]["kind"]) == (70, "InternalError")
+
+
+LOGS = """
+import logging, sys
+from autotune.cli import main
+def noisy(argv):
+    try:
+        raise OSError("the disk, canary-secret-1")
+    except OSError:
+        logging.getLogger("autotune.driver.tune").exception("a listener failed; the search goes on")
+    logging.getLogger("autotune.driver.sync").warning("MLflow is away")
+    return 0
+main.run = noisy
+main.main()
+"""
+
+
+def test_what_is_logged_on_the_way_is_a_line_without_traceback_or_secret():
+    given = {**os.environ, "MY_TOKEN": "canary-secret-1"}
+    done = subprocess.run([sys.executable, "-c", LOGS], capture_output=True, text=True, env=given)
+    assert done.stderr.splitlines() == [
+        "error: a listener failed; the search goes on: OSError: the disk, <redacted:MY_TOKEN>",
+        "warning: MLflow is away",
+    ]
+    given["AUTOTUNE_DEBUG"] = "1"
+    done = subprocess.run([sys.executable, "-c", LOGS], capture_output=True, text=True, env=given)
+    assert "Traceback" in done.stderr
+    assert "canary" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "end", "code", "kind"),
+    [
+        (["search", "--budgt", "1h", "--json"], ended, 2, "UsageError"),
+        (["search", "--script", "train.py", "--jsonl"], ended, 2, "UsageError"),
+        ([*SEARCH, "--json"], raising(KeyboardInterrupt()), 130, "Interrupted"),
+        ([*SEARCH, "--json"], raising(errors.AutotuneError("impossible")), 70, "AutotuneError"),
+        ([*SEARCH, "--json"], raising(errors.ScriptError("it fails")), 3, "ScriptError"),
+        (["spaces", "show", "qiuck", "--json"], ended, 2, "InvalidSpace"),
+        (["spaces", "list", "--jsn", "--json"], ended, 2, "UsageError"),
+        (["clean", "--json"], ended, 2, "UsageError"),
+    ],
+)
+def test_json_is_asked_for_and_an_error_is_one_object_whatever_it_is(
+    cli, script, tune, argv, end, code, kind
+):
+    tune.end = end
+    got, out, _err = cli(*argv)
+    told = json.loads(out)
+    assert (got, told["exit"], told["error"]["kind"]) == (code, code, kind)
+    assert told["schema"] == "autotune.result/v1"
+
+
+def test_the_words_of_the_script_do_not_ask_for_json(cli, script, tune):
+    tune.end = raising(errors.ScriptError("it fails"))
+    assert cli(*SEARCH, "--", "--json")[1] == ""
+
+
+def test_an_error_that_has_saved_something_says_so(cli, script, tune):
+    def end(spec):
+        error = RuntimeError("a bug")
+        errors.add_note(error, "the best so far is in best.yaml")
+        raise error
+
+    tune.end = end
+    _code, out, err = cli(*SEARCH, "--json")
+    assert "note: the best so far is in best.yaml\n" in err
+    assert json.loads(out)["error"]["notes"] == ["the best so far is in best.yaml"]
 
 
 def test_an_unwritable_home_does_not_change_the_code_of_a_bug(cli, script, tune, tmp_path, monkeypatch):

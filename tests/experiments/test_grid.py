@@ -71,6 +71,15 @@ def test_a_committed_grid_has_enough_that_best_may_use(name: str) -> None:
     assert len(asked.seeds) >= 3
 
 
+@pytest.mark.parametrize("path", grid_facts.FILES, ids=lambda path: path.parent.name)
+def test_a_committed_grid_is_of_a_script_that_is_there_and_of_knobs_that_exist(path: Path) -> None:
+    asked = grid.read_grid(path)
+    folders = (grid_facts.WORKLOADS, grid_facts.WORKLOADS.parent / "gpu" / "workloads")
+    assert any((folder / f"{asked.workload}.py").is_file() for folder in folders)
+    assert asked.workload == path.parent.name
+    assert set(asked.knobs) <= set(knobs_for(asked.request()))
+
+
 def test_what_a_script_refuses_is_left_out_with_the_reason() -> None:
     wanted = {"fused_optimizer": (True,), "threads": (1,)}
     asked = grid.Grid(workload="tabular_mlp", parts=(wanted,), seeds=(0,), window_s=1, sentinel_every=8)

@@ -22,7 +22,7 @@ class FakeTune:
     resumed: list[Any] = field(default_factory=list)
     owned: list[bool] = field(default_factory=list)
 
-    def run_search(self, spec, *, listeners=(), head_start_s=0.0, owns_process=True):
+    def run_search(self, spec, *, listeners=(), head_start_s=0.0, owns_process=True, last_words=None):
         self.owned.append(owns_process)
         assert 0 <= head_start_s < 600
         self.specs.append(spec)
@@ -31,7 +31,7 @@ class FakeTune:
             listener.study_ended(study(spec=spec))
         return (self.end or ended)(spec)
 
-    def resume_search(self, directory, *, budget_s=None, listeners=()):
+    def resume_search(self, directory, *, budget_s=None, listeners=(), last_words=None):
         self.resumed.append((directory, budget_s))
         return (self.end or ended)(study().spec)
 

@@ -109,7 +109,7 @@ for kernel in ("auto", "math", "flash"):
     made.patches.undo_all()
     found[kernel] = dict(
         status=statuses(made), undone=switches() == before and F.scaled_dot_product_attention is plain,
-        kernels=[k for k in sorted({e.key for e in seen.key_averages()}) if "_scaled_dot" in k and "back" not in k])
+        kernels=sorted({e.key for e in seen.key_averages() if "::_scaled" in e.key and "back" not in e.key}))
 
 for which in ("none", "selective", "full"):
     made = session(**({} if which == "none" else {"activation_checkpointing": which}))
@@ -162,12 +162,12 @@ told(**found)
 def eager(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     from trial_kit import runner
 
-    ran = runner(tmp_path_factory.mktemp("eager"))(EAGER, bare=True, timeout_s=110)
+    ran = runner(tmp_path_factory.mktemp("eager"))(EAGER, bare=True, timeout_s=280)
     assert ran.code == 0, ran.err
     return ran.told
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_the_kernel_that_was_asked_for_is_the_one_that_runs(eager: dict[str, Any]) -> None:
     flash, math = (
         ["aten::_scaled_dot_product_flash_attention_for_cpu"],
@@ -180,7 +180,7 @@ def test_the_kernel_that_was_asked_for_is_the_one_that_runs(eager: dict[str, Any
         assert told["undone"]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_checkpointed_blocks_run_again_keep_less_and_give_the_same_losses_with_dropout(
     eager: dict[str, Any],
 ) -> None:
@@ -198,7 +198,7 @@ def test_checkpointed_blocks_run_again_keep_less_and_give_the_same_losses_with_d
         assert told["undone"]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_gradients_go_where_the_script_wants_zeros_and_training_is_the_same(eager: dict[str, Any]) -> None:
     keep, drop = eager["keep"], eager["drop"]
     assert keep["zeroes"]
@@ -211,7 +211,7 @@ def test_gradients_go_where_the_script_wants_zeros_and_training_is_the_same(eage
     assert keep["undone"]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_weights_gradients_and_optimizer_state_are_bf16_and_outputs_are_not(eager: dict[str, Any]) -> None:
     told = eager["pure"]
     assert told["status"] == {"pure_bf16": [True, "applied"]}
@@ -330,11 +330,11 @@ told(**found)
 )
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_what_blocks_do_when_they_run_is_a_fact_and_what_they_cannot_bear_is_seen(
     run: Callable[..., Any],
 ) -> None:
-    ran = run(FACTS, bare=True, timeout_s=110)
+    ran = run(FACTS, bare=True, timeout_s=280)
     assert ran.code == 0, ran.err
     told = ran.told
     good = ["alike", "watched"]
@@ -381,11 +381,11 @@ def cheap(model=None, **how):
     return real(model, backend="aot_eager_decomp_partition", **how)
 torch.compile = cheap
 found = {}
-def look(name, steps=3, sizes=(6,), **wanted):
+def look(name, steps=2, sizes=(6,), **wanted):
     dynamo.reset()
     dynamo.utils.counters.clear()
     made = session(compile_mode="default", **wanted)
-    ran = train(Net(blocks=3), steps=steps, sizes=sizes)
+    ran = train(Net(blocks=2), steps=steps, sizes=sizes)
     model, stats = ran["model"], dynamo.utils.counters["stats"]
     found[name] = dict(status=statuses(made), saved=ran["saved"], graphs=stats["unique_graphs"],
                        calls=stats["calls_captured"], faults=sorted(made.faults.off),
@@ -395,19 +395,19 @@ def look(name, steps=3, sizes=(6,), **wanted):
         type(layer) is Layer for layer in model.layers) and functorch.activation_memory_budget == 1.0
 look("whole", compile_region="whole")
 look("block", compile_region="block")
-look("budget", memory_budget=0.3)
+look("budget", memory_budget=0.3, compile_region="block")
 look("full", activation_checkpointing="full", attention_backend="math")
 look("both", activation_checkpointing="selective", compile_region="block", precision="bf16")
-for shapes in ("auto", "static", "dynamic"):
-    look(shapes, steps=4, sizes=(6, 7, 8, 9), compile_shapes=shapes, compile_region="block")
+for shapes in ("static", "dynamic"):
+    look(shapes, steps=3, sizes=(6, 7, 8), compile_shapes=shapes, compile_region="block")
 told(**found)
 """
 )
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(500)
 def test_compiled_code_obeys_and_what_it_does_is_read_from_what_was_compiled(run: Callable[..., Any]) -> None:
-    ran = run(COMPILED, bare=True, timeout_s=200)
+    ran = run(COMPILED, bare=True, timeout_s=480)
     assert ran.code == 0, ran.err
     told = ran.told
     for name, each in told.items():
@@ -416,15 +416,15 @@ def test_compiled_code_obeys_and_what_it_does_is_read_from_what_was_compiled(run
         assert each["faults"] == [], name
         assert each["broken"] == 0, name
     assert (told["whole"]["graphs"], told["block"]["graphs"]) == (1, 1)
-    assert told["whole"]["calls"] > 2 * told["block"]["calls"]
-    assert told["budget"]["saved"] < told["whole"]["saved"]
+    assert told["whole"]["calls"] > 1.5 * told["block"]["calls"]
+    assert told["budget"]["saved"] < told["block"]["saved"]
     assert told["full"]["saved"] < told["whole"]["saved"]
     # Checkpointed parts stand in the graph as one call each.
     assert told["full"]["calls"] < told["whole"]["calls"]
     assert told["full"]["status"]["attention_backend"] == ["math", "applied"]
     assert told["both"]["graphs"] == 2
-    assert told["static"]["graphs"] == 4
-    assert told["dynamic"]["graphs"] < told["auto"]["graphs"] < 4
+    assert told["static"]["graphs"] == 3
+    assert told["dynamic"]["graphs"] < 3
 
 
 ATTENDING = (
@@ -457,7 +457,7 @@ told(first=first, plain=attend is torch._C._nn.scaled_dot_product_attention,
 )
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_attention_is_seen_by_whatever_name_and_nothing_of_ours_is_called_once_that_is_known(
     run: Callable[..., Any],
 ) -> None:
@@ -480,7 +480,7 @@ def test_attention_is_seen_by_whatever_name_and_nothing_of_ours_is_called_once_t
         assert (ran.reading(knob).found, ran.reading(knob).status) == (value, "applied")
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_apply_carries_them_too_and_refuses_to_train_without_them(run: Callable[..., Any]) -> None:
     asked = [patch("attention_backend", "math"), patch("set_to_none", True), patch("pure_bf16", True)]
     ran = run(ATTENDING.replace("EPOCHS", "2"), changes=asked, measure=False)
@@ -569,15 +569,15 @@ for recipe in ("tensorwise", "rowwise"):
     made.patches.undo_all()
     found[recipe]["undone"] = [type(m).__name__ for m in model.children()]
 made = session()
-train(Wide(), steps=2)
+held = train(Wide(), steps=2)
 found["asis"] = made.readings.found("fp8")
 made.patches.undo_all()
 made = session(fp8="rowwise")
-train(nn.Sequential(nn.Linear(8, 8)), steps=2)
+held = train(nn.Sequential(nn.Linear(8, 8)), steps=2)
 found["small"] = [(r.status, r.reason) for r in made.readings.compute() if r.wanted is not None]
 made.patches.undo_all()
 made = session(fp8="rowwise")
-train(Wide(), steps=2)
+held = train(Wide(), steps=2)
 found["eager"] = [(r.found, r.status) for r in made.readings.compute() if r.wanted is not None]
 made.patches.undo_all()
 told(**found)
@@ -585,9 +585,9 @@ told(**found)
 )
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_layers_compute_in_8_bits_where_they_are_wide_enough_and_compiled(run: Callable[..., Any]) -> None:
-    ran = run(EIGHT_BITS, bare=True, timeout_s=150)
+    ran = run(EIGHT_BITS, bare=True, timeout_s=280)
     assert ran.code == 0, ran.err
     told = ran.told
     for recipe in ("tensorwise", "rowwise"):

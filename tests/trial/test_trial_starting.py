@@ -19,12 +19,15 @@ TELL = """
 import json, os, sys
 def worker(value):
     return value + 1
+class Typed:
+    field: int = 0
 if __name__ == "__main__":
     spec = __spec__
     print(json.dumps({
         "argv": sys.argv, "path": [p for p in sys.path if "site-packages" not in p], "name": __name__,
         "package": __package__, "spec": spec and spec.name, "file": __file__,
         "main": "worker" in dir(sys.modules["__main__"]),
+        "annotation": str(Typed.__annotations__["field"]),
         "optimize": sys.flags.optimize, "unbuffered": sys.stdout.write_through,
     }))
 """

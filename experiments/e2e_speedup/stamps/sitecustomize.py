@@ -4,6 +4,8 @@ After torch is imported, it counts the samples that the script takes from its Da
 are on, and stamps each optimizer step. When `STAMPS_WARM_S` + `STAMPS_WINDOW_S` seconds have passed since
 the first step ended, it writes one JSON object and ends the process: the script need not finish. Time inside
 loops over a DataLoader while gradients are off is evaluation; it is summed up beside.
+Where the script has started CUDA, the device is waited for where the window begins and ends and nowhere else;
+with STAMPS_SYNC=step after every step, to show what that costs.
 Where STAMPS_BEGAN says when the process was started (time.monotonic, of the whole machine), it also tells how
 long the first step was in coming: interpreter, imports, model, compile.
 """
@@ -27,6 +29,13 @@ def watch(torch):
     evaluation = 0.0
     start_s = None
     plain_iter = DataLoader.__iter__
+    each_step = os.environ.get("STAMPS_SYNC") == "step"
+
+    def settled():
+        """Now that the device has done all that was launched."""
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        return time.perf_counter()
 
     def size(batch):
         while isinstance(batch, (list, tuple)):
@@ -48,20 +57,21 @@ def watch(torch):
         nonlocal pending, first, begin, steps, samples, evaluation, start_s
         if os.getpid() != owner:
             return
-        now = time.perf_counter()
+        now = settled() if each_step else time.perf_counter()
         taken, pending = pending, 0
         if first is None:
             first = now
             if os.environ.get("STAMPS_BEGAN"):
                 start_s = time.monotonic() - float(os.environ["STAMPS_BEGAN"])
         if begin is None:
-            begin = now if now - first >= warm_s else None
+            begin = settled() if now - first >= warm_s else None
             evaluation = 0.0
             return
         steps += 1
         samples += taken
         if now - first < warm_s + window_s:
             return
+        now = settled()
         figures = {"steps": steps, "samples": samples, "seconds": now - begin, "evaluation_s": evaluation}
         if start_s is not None:
             figures["start_s"] = start_s

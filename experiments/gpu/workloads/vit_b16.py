@@ -1,4 +1,4 @@
-"""Train a vision transformer ViT-B/16, written out in plain PyTorch, on pictures that are made as they are read.
+"""Train a vision transformer ViT-B/16, in plain PyTorch, on pictures that are made as they are read.
 
     python vit_b16.py --epochs 2 --batch-size 64 --workers 4
 

@@ -1,0 +1,57 @@
+"""What does a cold compile cost, and is the next trial of the same configuration warm?
+
+    python caches.py                       # small_steps and gpt2, three modes each: about 12 minutes
+    python caches.py --device cpu --tiny
+
+Each mode twice in fresh processes with one cache key, as two trials of a search: the first publishes its
+caches, the second starts from a copy of them in another folder.
+"""
+
+import json
+
+from common import Trials, parsed, parser, patch, told_of, write
+
+NAMES = ("small_steps", "gpt2")
+MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
+WARM_SHARE = 0.5
+
+
+def kernels(trials, key):
+    """Triton kernels in the published cache, and how many of their notes lead to files that are there."""
+    folder = trials.folder / "cache" / key / "triton"
+    groups = list(folder.glob("*/__grp__*.json"))
+    return {"kernels": len(groups), "published": (trials.folder / "cache" / key).is_dir()}
+
+
+def main(words=None):
+    options = parsed(parser(__doc__), words)
+    names = options.workloads or (NAMES[:1] if options.tiny else NAMES)
+    modes = MODES[:1] if options.tiny else MODES
+    result, fine = {}, []
+    with Trials(options) as trials:
+        for name in names:
+            for mode in modes:
+                key = f"{name}-{mode}"
+                told = {}
+                for turn in ("cold", "warm"):
+                    outcome = trials.workload(
+                        name,
+                        [patch("compile_mode", mode)],
+                        window_s=0.5 if options.tiny else 4.0,
+                        key=key,
+                        setup_s=900.0,
+                    )
+                    told[turn] = told_of(outcome)
+                    if turn == "cold":
+                        told.update(kernels(trials, key))
+                result[key] = told
+                both = told["cold"]["kind"] == told["warm"]["kind"] == "ok"
+                fine.append(both and told["warm"]["compile_s"] <= WARM_SHARE * told["cold"]["compile_s"])
+                seconds = {turn: told[turn].get("compile_s") for turn in ("cold", "warm")}
+                print(key, json.dumps(seconds), told["kernels"], flush=True)
+    note = f"a warm compile takes at most {WARM_SHARE:.0%} of a cold one"
+    return write("caches", result, options, ok=all(fine), note=note)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

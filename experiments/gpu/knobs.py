@@ -1,0 +1,231 @@
+"""Does each knob act on the device, and is what is read back true?
+
+    python knobs.py                        # about 8 minutes
+    python knobs.py --only tf32=high bf16  # some of them
+    python knobs.py --device cpu --tiny
+
+A small training script runs under `autotune apply`'s own process with one knob changed, profiles three
+steps and tells the kernels, launches and copies it saw. Beside the reading of the process ("applied")
+stands what those say: `seen` is yes, no, or unclear where this device's libraries name their kernels
+otherwise; the names are kept, so that a person can tell.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from common import HERE, parsed, parser, patch, write
+
+from autotune.core import wire
+from autotune.core.change import Change, Env, Keyword
+from autotune.knobs.registry import builtin
+from autotune.protocol.plan import PLAN_VARIABLE, Plan
+
+LOADER = "torch.utils.data.DataLoader"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One configuration and what it must leave behind.
+
+    `kernels` has to match a kernel's name, `never` none; `calls` names a call of the runtime, `copies` a
+    copy. `other` asks for other kernels than without the change.
+    """
+
+    name: str
+    model: str
+    changes: tuple
+    kernels: str = ""
+    never: str = ""
+    calls: str = ""
+    copies: str = ""
+    other: bool = False
+    unclear: bool = True
+
+
+def keyword(name, value):
+    return Change(knob=name, value=value, spelling=Keyword(LOADER, name))
+
+
+def variable(knob, value, name, text):
+    return Change(knob=knob, value=value, spelling=Env(name), delivered=text)
+
+
+BF16 = patch("precision", "bf16")
+CASES = (
+    Case("bf16", "attention", (BF16,), kernels=r"bf16|bfloat16|nvjet_t"),
+    Case("bf16 conv", "conv", (BF16,), kernels=r"bf16|bfloat16|nvjet_t", other=True),
+    Case("fp16", "attention", (patch("precision", "fp16"),), kernels=r"fp16|f16|half|nvjet_h|h16816"),
+    Case("tf32=high", "attention", (patch("tf32", "high"),), kernels=r"tf32|s1688|nvjet_s", other=True),
+    Case("channels_last", "conv", (patch("channels_last", True),), kernels=r"nhwc", never=r"nchwToNhwc"),
+    Case(
+        "channels_last bf16",
+        "conv",
+        (patch("channels_last", True), BF16),
+        kernels=r"nhwc",
+        never=r"nchwToNhwc",
+    ),
+    Case("cudnn_benchmark", "conv", (patch("cudnn_benchmark", True),), other=True),
+    Case("fused_optimizer", "attention", (patch("fused_optimizer", True),), kernels=r"(?i)fused_?adam"),
+    Case("pin_memory", "conv", (keyword("pin_memory", True),), copies=r"Pinned -> Device", unclear=False),
+    Case(
+        "non_blocking",
+        "conv",
+        (keyword("pin_memory", True), patch("non_blocking", True)),
+        copies=r"Pinned -> Device",
+    ),
+    Case(
+        "compile default", "attention", (patch("compile_mode", "default"),), kernels=r"triton_", unclear=False
+    ),
+    Case(
+        "compile reduce-overhead",
+        "attention",
+        (patch("compile_mode", "reduce-overhead"),),
+        calls="cudaGraphLaunch",
+        unclear=False,
+    ),
+    Case(
+        "compile reduce-overhead bf16",
+        "conv",
+        (patch("compile_mode", "reduce-overhead"), BF16),
+        calls="cudaGraphLaunch",
+        unclear=False,
+    ),
+    Case(
+        "compile max-autotune",
+        "attention",
+        (patch("compile_mode", "max-autotune"),),
+        calls="cudaGraphLaunch",
+        kernels=r"triton_",
+        unclear=False,
+    ),
+    Case("attention flash", "attention", (patch("attention_backend", "flash"), BF16), kernels=r"flash"),
+    Case(
+        "attention efficient",
+        "attention",
+        (patch("attention_backend", "efficient"),),
+        kernels=r"fmha|cutlassF",
+    ),
+    Case("attention cudnn", "attention", (patch("attention_backend", "cudnn"), BF16), kernels=r"cudnn"),
+    Case("activation_checkpointing", "attention", (patch("activation_checkpointing", "full"),), other=False),
+    Case("pure_bf16", "attention", (patch("pure_bf16", True),), kernels=r"bf16|bfloat16|nvjet_t"),
+    Case(
+        "fp8",
+        "attention",
+        (patch("fp8", "tensorwise"), patch("compile_mode", "default"), BF16),
+        kernels=r"e4m3|fp8|f8|nvjet_q",
+    ),
+    Case(
+        "allocator",
+        "attention",
+        (variable("allocator", "expandable_segments", "PYTORCH_ALLOC_CONF", "expandable_segments:True"),),
+    ),
+)
+
+
+def run(model, changes, folder):
+    """(what the script told, readings, how it ended)."""
+    folder.mkdir()
+    plan = Plan(
+        nonce="k",
+        script=str(HERE / "inside" / "profiled.py"),
+        argv=(model,),
+        events_path=str(folder / "events.jsonl"),
+        trial_dir=str(folder),
+        changes=changes,
+        measure=False,
+        status_path=str(folder / "status.json"),
+    )
+    (folder / "plan.json").write_text(wire.dumps(plan))
+    variables = {c.spelling.name: c.delivered for c in changes if isinstance(c.spelling, Env)}
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune.trial"],
+        env={**os.environ, **variables, PLAN_VARIABLE: str(folder / "plan.json")},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("TOLD ")]
+    told = json.loads(lines[-1].removeprefix("TOLD ")) if lines else None
+    status = folder / "status.json"
+    readings = json.loads(status.read_text()) if status.exists() else []
+    last = (done.stderr.strip().splitlines() or [""])[-1]
+    return told, readings, {"code": done.returncode, "last_line": last[:300] if done.returncode else ""}
+
+
+def judged(case, told, base):
+    """yes, no or unclear; and why."""
+    names = list(told["kernels"])
+    looked = []
+    if case.kernels:
+        looked.append((any(re.search(case.kernels, n) for n in names), f"a kernel like {case.kernels}"))
+    if case.never:
+        looked.append((not any(re.search(case.never, n) for n in names), f"no kernel like {case.never}"))
+    if case.calls:
+        looked.append((told["calls"].get(case.calls, 0) > 0, case.calls))
+    if case.copies:
+        looked.append((any(re.search(case.copies, n) for n in told["copies"]), f"a copy like {case.copies}"))
+    if case.other and base is not None:
+        looked.append((set(names) != set(base["kernels"]), "other kernels than without it"))
+    if not looked:
+        return "unclear", "nothing of it shows in the names of kernels"
+    missing = [what for there, what in looked if not there]
+    if not missing:
+        return "yes", ", ".join(what for _, what in looked)
+    return ("unclear" if case.unclear else "no"), f"not seen: {', '.join(missing)}"
+
+
+def unknown(case):
+    """Knobs of a case that this version does not have, or values they do not know by their seams."""
+    return [c.knob for c in case.changes if c.knob not in builtin()]
+
+
+def main(words=None):
+    made = parser(__doc__)
+    made.add_argument("--only", nargs="*", default=[], help="names of cases")
+    options = parsed(made, words)
+    cases = [c for c in CASES if not options.only or c.name in options.only]
+    if options.tiny and not options.only:
+        cases = [c for c in CASES if c.name in ("bf16 conv", "fused_optimizer")]
+    result, base = {}, {}
+    with tempfile.TemporaryDirectory(prefix="at-gpu-", ignore_cleanup_errors=True) as name:
+        for model in sorted({c.model for c in cases}):
+            base[model], _, ended = run(model, (), Path(name) / f"base-{model}")
+            result[f"as it is, {model}"] = {"ended": ended, **(base[model] or {})}
+        for n, case in enumerate(cases):
+            if unknown(case):
+                continue
+            told, readings, ended = run(case.model, case.changes, Path(name) / str(n))
+            asked = {
+                r["knob"]: {k: r[k] for k in ("found", "status", "reason")}
+                for r in readings
+                if r["wanted"] is not None
+            }
+            seen, why = judged(case, told, base[case.model]) if told else ("no", ended["last_line"])
+            result[case.name] = {
+                "readings": asked,
+                "seen": seen,
+                "why": why,
+                "ended": ended,
+                **(
+                    {k: told[k] for k in ("loss", "kernels", "calls", "copies", "peak_bytes")} if told else {}
+                ),
+            }
+            states = ", ".join(sorted({r["status"] for r in asked.values()})) or "no reading"
+            print(f"{case.name:32} read: {states:12} seen: {seen:8} {why}", flush=True)
+    told_wrong = [
+        name
+        for name, row in result.items()
+        if row.get("seen") == "no" and any(r["status"] == "applied" for r in row["readings"].values())
+    ]
+    note = f"read as applied and not seen: {', '.join(told_wrong)}" if told_wrong else ""
+    return write("knobs", result, options, ok=None if options.device == "cpu" else not told_wrong, note=note)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

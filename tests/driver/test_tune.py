@@ -1,0 +1,254 @@
+"""The wiring of a search, over a world without processes: how it ends when something goes wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.clock import SimulatedClock
+from autotune.core.change import Flag
+from autotune.core.effect import Effect
+from autotune.core.study import Budget, DeclaredSpec, SpaceRequest, Study, StudySpec
+from autotune.driver import tune
+from autotune.driver.tune import SearchEnd
+from autotune.errors import BackendError, DiskFull, NothingFeasible, StoreError, UsageError, notes_of
+from autotune.export.best_config import read_best
+from autotune.launch.fake import COMPUTE_BOUND, FakeRunner, World
+from autotune.report.listener import Listener
+from autotune.store.fold import fold
+from autotune.store.journal import Journal
+from autotune.store.paths import study_dir
+
+SCRIPT = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--fused', type=int, default=0)\n"
+FUSED = DeclaredSpec(name="fused", effect=Effect.NUMERIC, values=(0, 1), spelling=Flag(("--fused",)))
+FAST = replace(COMPUTE_BOUND, gains={"fused": {1: 0.5}})
+GIB = 2**30
+
+
+class NoSync:
+    """In place of the thread that sends to MLflow."""
+
+    def __init__(self, *args: object, **more: object) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+    def warm_up(self, timeout_s: float) -> bool:
+        return True
+
+    def flush(self, deadline_s: float) -> int:
+        return 0
+
+    def links(self) -> dict[str, str]:
+        return {}
+
+
+class NoWall:
+    def __init__(self, **more: object) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+    def disarm(self) -> None:
+        pass
+
+
+class Ends(Listener):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.ended: list[Study] = []
+
+    def note(self, study: Study, text: str) -> None:
+        self.notes.append(text)
+
+    def study_ended(self, study: Study) -> None:
+        self.ended.append(study)
+
+
+class Made:
+    """A search whose runs do what `before` says: it is called with the number of each run."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.monkeypatch = folder, monkeypatch
+        self.script = folder / "train.py"
+        self.script.write_text(SCRIPT)
+        self.out = folder / "out" / "best.yaml"
+        self.out.parent.mkdir()
+        self.heard = Ends()
+        self.study_id = "01HZZZZZZZZZZZZZZZZZZZZZZZ"
+        self.clock = SimulatedClock()
+
+    def search(
+        self, before: Callable[[int], None] = lambda n: None, *, world: World = FAST, **more: Any
+    ) -> SearchEnd:
+        clock, runs = self.clock, [0]
+
+        class Running(FakeRunner):
+            def __init__(self, **kwargs: object) -> None:
+                super().__init__(world, clock)
+
+            def run(self, assignment: Any) -> Iterator[Any]:
+                runs[0] += 1
+                before(runs[0])
+                yield from super().run(assignment)
+
+        for name, stand_in in (
+            ("Syncer", NoSync), ("HardWall", NoWall), ("LocalRunner", Running), ("SystemClock", lambda: clock),
+        ):  # fmt: skip
+            self.monkeypatch.setattr(tune, name, stand_in)
+        spec = StudySpec(
+            study_id=self.study_id,
+            label="train",
+            script=str(self.script),
+            args=(),
+            cwd=str(self.folder),
+            python=sys.executable,
+            space=SpaceRequest(name="mine", knobs={"fused": ()}, declared=(FUSED,)),
+            budget=Budget(seconds=300.0),
+            driver="inline",
+            out=str(self.out),
+        )
+        return tune.run_search(replace(spec, **more), listeners=[self.heard])
+
+    def study(self) -> Study:
+        with Journal.read(study_dir(self.study_id)) as journal:
+            return fold(journal.entries())
+
+    @property
+    def kept(self) -> Path:
+        return study_dir(self.study_id) / "best.yaml"
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
+    return Made(tmp_path, monkeypatch)
+
+
+def failing(at: int, error: Exception) -> Callable[[int], None]:
+    def before(number: int) -> None:
+        if number == at:
+            raise error
+
+    return before
+
+
+def test_a_search_that_ends_well_writes_both_files(made: Made) -> None:
+    end = made.search()
+    assert (end.exit_code, end.study.stopped) == (0, "finished")
+    assert read_best(made.out) == read_best(made.kept)
+    assert read_best(made.out).picks["best"].knobs["fused"] == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "stopped"),
+    [
+        (RuntimeError("something of ours broke"), "error"),
+        (DiskFull("the disk is full"), "disk"),
+        (BackendError("Ray is gone"), "backend"),
+    ],
+)
+def test_a_search_that_breaks_keeps_what_it_had_and_says_where(
+    made: Made, error: Exception, stopped: str
+) -> None:
+    with pytest.raises(type(error)) as told:
+        made.search(failing(9, error))
+    assert told.value is error
+    best = read_best(made.out)
+    assert best.is_better
+    assert best == read_best(made.kept)
+    (note,) = notes_of(error)
+    assert note.startswith(f"the best so far is in {made.out}: ")
+    assert made.study().stopped == stopped
+    assert [study.stopped for study in made.heard.ended] == [stopped]
+
+
+def test_a_search_that_breaks_before_the_baseline_names_no_file(made: Made) -> None:
+    with pytest.raises(RuntimeError) as told:
+        made.search(failing(1, RuntimeError("at once")))
+    assert notes_of(told.value) == ()
+    assert not made.out.exists()
+    assert made.study().stopped == "error"
+
+
+def test_a_journal_that_takes_no_more_costs_neither_file(made: Made) -> None:
+    """As on a full disk: nothing more can be written down, not even that it ended."""
+    real = Journal.append
+
+    def full(number: int) -> None:
+        if number == 9:
+            made.monkeypatch.setattr(Journal, "append", refuse)
+
+    def refuse(self: Journal, *args: object, **more: object) -> int:
+        raise DiskFull("the disk is full", hint="Make room.")
+
+    with pytest.raises(DiskFull) as told:
+        made.search(full)
+    made.monkeypatch.setattr(Journal, "append", real)
+    assert read_best(made.out).is_better
+    assert str(made.out) in notes_of(told.value)[0]
+
+
+@pytest.mark.parametrize("broken", ["out", "kept"])
+def test_a_place_that_cannot_be_written_does_not_cost_the_other_one(made: Made, broken: str) -> None:
+    lost, written = (made.out, made.kept) if broken == "out" else (made.kept, made.out)
+
+    def block(number: int) -> None:
+        lost.mkdir(exist_ok=True)
+
+    with pytest.raises(StoreError, match="could not be written") as told:
+        made.search(block)
+    assert str(lost) in told.value.message
+    assert read_best(written).is_better
+    assert str(written) in notes_of(told.value)[0]
+    assert made.study().stopped == "finished"
+
+
+def test_a_script_edited_meanwhile_ends_the_search_with_the_answer_for_what_it_was(made: Made) -> None:
+    def edit(number: int) -> None:
+        if number == 9:
+            made.script.write_text(SCRIPT + "# another one\n")
+
+    end = made.search(edit)
+    assert (end.exit_code, end.study.stopped) == (UsageError.exit_code, "script")
+    assert end.answer is not None
+    assert end.answer.is_better
+    assert end.answer.caveats[0] == "train.py was changed meanwhile: this holds for it as it was before."
+    assert made.heard.notes[0] == "train.py was changed while it was searched"
+    # The run during which it was edited may have read either version: it is not told.
+    assert [t.state.value for t in end.study.trials][8:] == ["asked"]
+    assert made.study().stopped == "script"
+    assert read_best(made.out).environment.script_sha256 == end.study.facts.script.sha256  # type: ignore[union-attr]
+
+
+def test_a_script_edited_before_its_baseline_was_measured_is_a_usage_error(made: Made) -> None:
+    with pytest.raises(UsageError, match=r"train\.py was changed before it was measured"):
+        made.search(lambda number: made.script.write_text("import this\n"))
+    assert not made.out.exists()
+
+
+def test_a_script_that_was_merely_touched_is_the_same(made: Made) -> None:
+    assert made.search(lambda number: made.script.write_text(SCRIPT)).exit_code == 0
+
+
+def test_a_bound_that_something_fits_into_is_no_failure_and_names_it(made: Made) -> None:
+    """The script needs 1.25 GiB; what was tried needs 1.12 and is not faster."""
+    world = replace(FAST, gains={"fused": {1: 1.5}}, memory={"fused": {1: 0.5}})
+    end = made.search(world=world, max_memory_bytes=int(1.2 * GIB))
+    assert end.exit_code == 1
+    assert end.answer is not None
+    (told,) = [c for c in end.answer.caveats if "GiB" in c]
+    assert told.startswith("Your script as it is needs 1.")
+    assert told.endswith("the fastest seen that fits is fused=1.")
+
+
+def test_a_bound_that_nothing_fits_into_is_one(made: Made) -> None:
+    with pytest.raises(NothingFeasible, match=r"not even train\.py"):
+        made.search(max_memory_bytes=int(1.1 * GIB))
+    assert made.out.exists()

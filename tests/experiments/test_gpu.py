@@ -1,0 +1,227 @@
+"""The checks for a CUDA device work as scripts: on a CPU, with small models."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grid
+import pytest
+
+GPU = Path(__file__).resolve().parents[2] / "experiments" / "gpu"
+GRIDS = GPU.parent / "grids"
+NAMES = ("small_steps", "gpt2", "resnet50", "vit_b16")
+MOST_CONFIGS = 40
+
+
+@pytest.fixture(scope="module")
+def checks() -> Any:
+    """The scripts as modules; they import one another by name, as scripts in one folder do."""
+    kept, known = list(sys.path), set(sys.modules)
+    sys.path.insert(0, str(GPU))
+    try:
+        import all as everything
+        import knobs
+        import rival
+
+        yield SimpleNamespace(all=everything, knobs=knobs, rival=rival)
+    finally:
+        sys.path[:] = kept
+        for name in set(sys.modules) - known:
+            path = getattr(sys.modules[name], "__file__", None)
+            if path and Path(path).parent == GPU:
+                del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_grid_fits_into_minutes(name: str) -> None:
+    asked = grid.read_grid(GRIDS / name / "grid.json")
+    distinct = {tuple(sorted(point.items())) for point in asked.wanted()}
+    assert 20 <= len(distinct) <= MOST_CONFIGS
+    assert asked.workload == name
+    assert (GPU / "workloads" / f"{name}.py").is_file()
+
+
+def test_a_case_is_judged_by_kernels_launches_and_copies(checks: Any) -> None:
+    case = checks.knobs.Case("x", "conv", (), kernels=r"nhwc", never=r"nchwToNhwc", other=True)
+    base = {"kernels": {"sgemm": 3}, "calls": {}, "copies": {}}
+    told = {"kernels": {"implicit_gemm_nhwc": 3}, "calls": {}, "copies": {}}
+    assert checks.knobs.judged(case, told, base)[0] == "yes"
+    told["kernels"]["nchwToNhwcKernel"] = 1
+    assert checks.knobs.judged(case, told, base) == ("unclear", "not seen: no kernel like nchwToNhwc")
+    graphs = checks.knobs.Case("x", "conv", (), calls="cudaGraphLaunch", unclear=False)
+    assert checks.knobs.judged(graphs, told, base)[0] == "no"
+    assert checks.knobs.judged(graphs, {**told, "calls": {"cudaGraphLaunch": 3}}, base)[0] == "yes"
+    pinned = checks.knobs.Case("x", "conv", (), copies=r"Pinned -> Device")
+    assert (
+        checks.knobs.judged(pinned, {**told, "copies": {"Memcpy HtoD (Pinned -> Device)": 1}}, base)[0]
+        == "yes"
+    )
+    assert checks.knobs.judged(checks.knobs.Case("x", "conv", ()), told, base)[0] == "unclear"
+
+
+def test_every_case_names_knobs_and_values_that_exist(checks: Any) -> None:
+    from autotune.knobs.registry import builtin
+    from autotune.testing.knobs import GPU_HOST, GPU_RUN, facts
+
+    given = facts(host=GPU_HOST, run=GPU_RUN)
+    for case in checks.knobs.CASES:
+        assert not checks.knobs.unknown(case), case.name
+        for change in case.changes:
+            domain = builtin()[change.knob].domain(given)
+            # fp16 and cuDNN's attention are not worth a try on every device, and can be had on each.
+            assert change.value in domain or change.value in ("fp16", "cudnn", "flash"), (case.name, domain)
+
+
+def test_the_rivals_choice_becomes_changes_of_ours(checks: Any) -> None:
+    found = {"precision": "amp_bf16", "compile": "reduce-overhead", "channels_last": True, "fused_opt": True}
+    changes = {c.knob: c.value for c in checks.rival.changes_of("resnet50", found)}
+    assert changes == {
+        "precision": "bf16",
+        "tf32": "high",
+        "cudnn_benchmark": True,
+        "compile_mode": "reduce-overhead",
+        "channels_last": True,
+        "fused_optimizer": True,
+    }
+    as_is = {"precision": "fp32_default", "compile": "off", "channels_last": False, "fused_opt": False}
+    assert checks.rival.changes_of("gpt2", as_is) == ()
+
+
+def test_what_has_a_result_is_not_made_again(checks: Any, tmp_path: Path) -> None:
+    options = SimpleNamespace(out=tmp_path, tiny=False)
+    search = next(c for c in checks.all.plan() if c.name == "search")
+    timing = checks.all.plan()[0]
+    assert timing.name == "timing"
+    assert not checks.all.done_before(timing, options)
+    (tmp_path / "2026-11-21-timing.json").write_text('{"result": {}}')
+    assert checks.all.done_before(timing, options)
+    part = tmp_path / "2026-11-21-search.json"
+    part.write_text('{"result": {"gpt2": {}}}')
+    assert not checks.all.done_before(search, options)
+    part.write_text(json.dumps({"result": {key: {} for key in NAMES}}))
+    assert checks.all.done_before(search, options)
+
+
+def test_every_check_is_there_and_every_one_is_described(checks: Any) -> None:
+    text = (GPU / "README.md").read_text()
+    for check in checks.all.plan():
+        assert Path(GPU, check.script).is_file()
+        assert Path(check.script).name in text, check.name
+
+
+def run(script: str, out: Path, *words: str, timeout: float = 600) -> tuple[int, dict[str, Any], str]:
+    done = subprocess.run(
+        [sys.executable, str(GPU / script), "--device", "cpu", "--tiny", "--out", str(out), *words],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    found = sorted(out.glob("*-tiny.json"))
+    return done.returncode, json.loads(found[-1].read_text()) if found else {}, done.stdout + done.stderr
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("resnet50", ["--small", "--samples", "64", "--batch-size", "16", "--workers", "0", "--epochs", "1"]),
+        ("gpt2", ["--small", "--samples", "8", "--batch-size", "4", "--length", "32"]),
+        ("vit_b16", ["--small", "--samples", "64", "--batch-size", "16", "--workers", "0", "--epochs", "1"]),
+        ("small_steps", ["--small", "--rows", "1024", "--epochs", "1"]),
+    ],
+)
+def test_a_workload_trains(name: str, args: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, str(GPU / "workloads" / f"{name}.py"), *args],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "loss" in done.stdout or name == "vit_b16"
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("script", ["timing.py", "memory.py", "aa.py"])
+def test_a_check_runs_on_a_cpu(script: str, tmp_path: Path) -> None:
+    code, told, said = run(script, tmp_path)
+    assert code == 0, said
+    assert told["check"] == script.removesuffix(".py")
+    assert told["machine"]["torch"]
+    assert told["ok"] is None
+    assert "failed" not in told["result"]["small_steps"]
+    if script == "timing.py":
+        (ran,) = told["result"]["small_steps"]["runs"]
+        assert ran["trial"]["throughput"] > 0
+        assert ran["stopwatch"] > 0
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(900)
+def test_failures_are_named_and_the_next_trial_runs(tmp_path: Path) -> None:
+    code, told, said = run("failures.py", tmp_path)
+    assert code == 0, said
+    result = told["result"]
+    assert [r["kind"] for r in result["oom"]] == ["oom_cuda", "oom_cuda"]
+    assert result["assert"]["kind"] == "crash_exit"
+    assert result["killed"]["kind"] == "oom_host"
+    assert result["next"]["kind"] == "ok"
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(900)
+def test_knobs_are_read_and_their_evidence_kept(tmp_path: Path) -> None:
+    code, told, said = run("knobs.py", tmp_path)
+    assert code == 0, said
+    case = told["result"]["fused_optimizer"]
+    assert case["readings"]["fused_optimizer"]["status"] == "applied"
+    assert case["ended"]["code"] == 0
+    assert case["seen"] in ("yes", "unclear")
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.timeout(1800)
+def test_a_second_compile_is_warm(tmp_path: Path) -> None:
+    code, told, said = run("caches.py", tmp_path, timeout=1700)
+    assert code == 0, said
+    both = told["result"]["small_steps-default"]
+    assert both["published"]
+    assert both["warm"]["compile_s"] < both["cold"]["compile_s"]
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.timeout(1800)
+def test_the_driver_ends_well_whatever_its_checks_do(tmp_path: Path) -> None:
+    code, _, said = run("all.py", tmp_path, "--minutes", "20", "--only", "memory", "aa", timeout=1700)
+    assert code == 0, said
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert {summary[name]["code"] for name in ("memory", "aa")} == {0}
+    _, _, again = run("all.py", tmp_path, "--minutes", "20", "--only", "memory", timeout=1700)
+    assert "there is a result" in again
+
+
+def test_without_a_device_a_check_says_so(monkeypatch: pytest.MonkeyPatch, checks: Any) -> None:
+    import common
+
+    monkeypatch.setattr(common, "machine", lambda: {"devices": [], "cpu": "x"})
+    with pytest.raises(SystemExit) as ending:
+        checks.knobs.main([])
+    assert "no CUDA device" in str(ending.value)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("script", ["timing.py", "memory.py", "failures.py", "knobs.py"])
+def test_a_check_holds_on_the_device(script: str, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, str(GPU / script), "--out", str(tmp_path)], check=False)
+    assert done.returncode == 0

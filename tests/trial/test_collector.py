@@ -1,0 +1,110 @@
+"""Python's garbage collector in the rhythm of steps."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+
+import pytest
+
+from autotune.trial import collector
+from autotune.trial.collector import Collector
+from autotune.trial.faults import Faults
+from autotune.trial.state import State
+from autotune.trial.undo import Undo
+
+
+class World:
+    def __init__(self, monkeypatch) -> None:
+        self.now_s = 100.0
+        monkeypatch.setattr(collector.time, "monotonic", lambda: self.now_s)
+        self.undo = Undo()
+        self.state = State(Faults(None), "/somewhere/train.py")
+        self.collector = Collector(self.state, self.undo)
+        self.counts: Counter[int] = Counter()
+        self.frozen: list[int] = []
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.state.steps += 1
+            for told in tuple(self.state.at_step):
+                told()
+
+    def collected(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "stop":
+            self.counts[info["generation"]] += 1
+            self.frozen.append(gc.get_freeze_count())
+
+
+@pytest.fixture
+def world(monkeypatch):
+    before = gc.get_threshold(), gc.get_freeze_count(), gc.isenabled()
+    made = World(monkeypatch)
+    gc.callbacks.append(made.collected)
+    yield made
+    gc.callbacks.remove(made.collected)
+    made.undo.undo_all()
+    assert (gc.get_threshold(), gc.get_freeze_count(), gc.isenabled()) == before
+    assert made.state.at_step == []
+
+
+def test_nothing_happens_before_the_first_steps(world) -> None:
+    world.collector.set("boundary")
+    assert world.collector.observed() == "auto"
+    world.steps(1)
+    assert (world.collector.observed(), gc.get_freeze_count()) == ("auto", 0)
+    world.steps(1)
+    assert world.collector.observed() == "boundary"
+
+
+def test_freezing_leaves_automatic_collection_alone(world) -> None:
+    world.collector.set("freeze")
+    world.steps(50)
+    assert world.collector.observed() == "freeze"
+    assert gc.get_freeze_count() > 0
+    assert world.counts[2] >= 1
+
+
+def test_every_generation_has_its_rhythm(world) -> None:
+    world.collector.set("boundary")
+    world.steps(2)
+    world.counts.clear()
+    world.steps(400)
+    assert world.counts == {0: 400 - 40 - 2, 1: 40, 2: 2}
+
+
+def test_what_was_frozen_is_looked_at_again_after_a_while(world) -> None:
+    world.collector.set("freeze")
+    world.steps(2)
+    world.frozen.clear()
+    world.steps(300)
+    assert 0 not in world.frozen
+    world.now_s += 61
+    world.steps(1)
+    assert world.frozen[-1] == 0
+    assert gc.get_freeze_count() > 0
+
+
+def test_a_script_with_a_rhythm_of_its_own_is_read_as_such(world) -> None:
+    kept = gc.get_threshold()
+    gc.disable()
+    assert world.collector.observed() == "own"
+    gc.enable()
+    gc.set_threshold(12_345)
+    assert world.collector.observed() == "own"
+    gc.set_threshold(*kept)
+    gc.freeze()
+    assert world.collector.observed() == "freeze"
+    gc.unfreeze()
+    assert world.collector.observed() == "auto"
+
+
+def test_a_threshold_that_somebody_else_has_set_meanwhile_stays(world) -> None:
+    world.collector.set("boundary")
+    world.steps(3)
+    kept = gc.get_threshold()
+    gc.set_threshold(9_999)
+    world.collector.release()
+    assert gc.get_threshold()[0] == 9_999
+    gc.set_threshold(*world.collector._own)
+    assert kept[0] == collector._OBJECTS
