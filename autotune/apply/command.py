@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from autotune.core.variables import with_setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+_NUMBER = re.compile(r"-\d+|-\d*\.\d+|-\d+(\.\d*)?[eE][+-]?\d+")
 
 
 def build_launch(
@@ -124,7 +127,7 @@ def _placed(words: list[str], names: tuple[str, ...], value: str) -> list[str]:
 def _occurrence(words: Sequence[str], at: int, names: tuple[str, ...], *, takes_value: bool) -> _Found | None:
     word = words[at]
     if word in names:
-        has_value = takes_value and at + 1 < len(words)
+        has_value = takes_value and at + 1 < len(words) and _is_value(words[at + 1])
         return _Found(at, 2 if has_value else 1)
     for name in names:
         if word.startswith(f"{name}="):
@@ -132,6 +135,11 @@ def _occurrence(words: Sequence[str], at: int, names: tuple[str, ...], *, takes_
         if takes_value and _is_short(name) and word.startswith(name) and word[2:].isdecimal():
             return _Found(at, 1)
     return None
+
+
+def _is_value(word: str) -> bool:
+    """Whether a word can be the value of the option before it, by the rule of argparse."""
+    return not word.startswith("-") or word == "-" or _NUMBER.fullmatch(word) is not None
 
 
 def _is_short(name: str) -> bool:

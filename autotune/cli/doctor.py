@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.errors import BackendError
+from autotune.errors import BackendError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,7 +152,11 @@ def _disk() -> Iterator[Finding]:
     from autotune.report.summary import bytes_text
     from autotune.store.paths import home
 
-    place = home()
+    try:
+        place = home()
+    except StoreError as error:
+        yield Finding(name="store", state="block", text=error.message, hint=error.hint)
+        return
     try:
         place.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(place).free
@@ -226,5 +230,5 @@ def _server(uri: str, shown: str) -> Finding:
 
 def _public(text: str) -> str:
     """The text with the user's home as ``~``."""
-    home = str(Path.home())
+    home = os.path.expanduser("~")  # noqa: PTH111 (Path raises where a user has none)
     return text.replace(home, "~") if len(home) > 1 else text

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 from autotune.cli import BEGAN_S
 from autotune.core.redact import redact_args
 from autotune.driver.result import RESULT_SCHEMA, result_data
-from autotune.errors import EXIT_NO, EXIT_YES, AutotuneError, notes_of
+from autotune.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_NO,
+    EXIT_STOPPED,
+    EXIT_YES,
+    AutotuneError,
+    notes_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -98,7 +105,7 @@ def searched(end: SearchEnd, *, as_json: bool, exit_zero: bool, as_lines: bool =
                 unsent=end.unsent,
             )
         )
-        if code not in (EXIT_YES, EXIT_NO):
+        if code in (EXIT_STOPPED, EXIT_INTERRUPTED):
             print(f"{'go on':<8}autotune resume {spec.label}")
     return code
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
@@ -30,7 +31,15 @@ from autotune.cli.ui import ui
 from autotune.cli.verify import verify
 from autotune.core.redact import redact
 from autotune.driver.spec import version
-from autotune.errors import EXIT_INTERRUPTED, AutotuneError, BackendError, UsageError, add_note, notes_of
+from autotune.errors import (
+    EXIT_INTERRUPTED,
+    AutotuneError,
+    BackendError,
+    StoreError,
+    UsageError,
+    add_note,
+    notes_of,
+)
 
 INTERNAL_ERROR = AutotuneError.exit_code
 
@@ -194,6 +203,8 @@ def _of_the_machine(error: BaseException) -> AutotuneError | None:
     """An error of Python's that says something about where we run, and nothing about us."""
     if isinstance(error, FileNotFoundError) and _is_nowhere():
         return BackendError("the current folder does not exist any more", hint="go to one that does: cd ~")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreError("the disk is full, or nothing more may be written", hint="make room, then again")
     if isinstance(error, RuntimeError) and "home directory" in str(error):
         return BackendError(
             "no home folder is known for this user", hint="set HOME, or AUTOTUNE_HOME for our own files"

@@ -32,19 +32,15 @@ def open_study(path: Path) -> Opened:
     Raises:
         StoreError: It cannot be read, or is damaged.
     """
-    from autotune.apply.space import build_space
     from autotune.core.pick import answer
-    from autotune.knobs.registry import knobs_for
+    from autotune.driver.rebuilt import space_of
     from autotune.store.fold import fold
     from autotune.store.journal import Journal
     from autotune.store.paths import JOURNAL_FILE
 
     journal = Journal.read(path / JOURNAL_FILE)
     try:
-        study = fold(
-            journal.entries(),
-            build=lambda spec, facts: build_space(spec.space, facts, knobs_for(spec.space)),
-        )
+        study = fold(journal.entries(), build=space_of)
     finally:
         journal.close()
     is_measured = any(trial.measurement is not None for trial in study.baseline)

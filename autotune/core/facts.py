@@ -103,9 +103,10 @@ class ScriptFacts:
         flags: The script's own options.
         imports: Top-level names of imported packages.
         hazards: Words from a closed list: ``bare_except``, ``own_autocast``, ``own_scaler``,
-            ``own_compile``, ``lbfgs``, ``float64``, ``bce_on_sigmoid``, ``step_counted_loop``,
+            ``own_compile``, ``lbfgs``, ``float64``, ``bce_on_sigmoid``,
             ``exec_config`` (globals overridden from the command line), ``hf_arguments``
-            (options made from dataclasses), ``hidden_state`` (a hidden state sized by the batch).
+            (options made from dataclasses), ``hidden_state`` (a hidden state sized by the batch),
+            and those of `autotune.core.loops`.
         import_runs: Importing the script does its work: not all of that stands in functions or under
             a main guard.
     """
@@ -143,6 +144,7 @@ class LoaderFacts:
         fetch_s: Seconds per fetched batch.
         cuda_tensors: The dataset holds tensors on an accelerator.
         random: The dataset draws random numbers in the process that loads (augmentation).
+        shuffles: The order of the samples is drawn anew for every epoch.
         shared_handle: Class of an open file or database that the dataset held before the first
             fetch, and that forked workers would share; empty without one.
         mp_context: How workers are started, or would be: ``fork``, ``forkserver``, ``spawn``.
@@ -167,6 +169,7 @@ class LoaderFacts:
     fetch_s: float | None = None
     cuda_tensors: bool = False
     random: bool = False
+    shuffles: bool = False
     shared_handle: str = ""
     mp_context: str = ""
     unsendable: str | None = None
@@ -226,6 +229,7 @@ class ModelFacts:
         roots: Number of outermost trained modules seen.
         dtypes: Names of the parameters' dtypes.
         has_4d: There are 4-D parameters (convolutions over images).
+        has_5d: There are 5-D parameters (convolutions over volumes).
         batch_norm: A module whose training statistics depend on the micro-batch.
         dropout: A module that draws random numbers per batch.
         device: ``cpu`` or ``cuda``.
@@ -239,6 +243,7 @@ class ModelFacts:
     parameter_bytes: int = 0
     dtypes: tuple[str, ...] = ("float32",)
     has_4d: bool = False
+    has_5d: bool = False
     batch_norm: bool = False
     dropout: bool = False
     device: str = "cpu"
@@ -288,6 +293,10 @@ class RunFacts:
         attention: None where no call of it was seen.
         zeroes_gradients: `zero_grad(set_to_none=False)` was called.
         gradients_pause: A parameter that had a gradient got none in a later step.
+        loop_hazards: Words of `autotune.core.loops` for the loop that was seen calling `backward`; of
+            the baseline alone.
+        averages_apart: A moving average of the weights (`torch.optim.swa_utils`) was seen updated, but
+            not once after every step.
         devices: Accelerators that the process used, as it saw them; empty on the CPU.
         values: Every knob that could be read, with the script's own value: the resolved baseline.
     """
@@ -314,6 +323,8 @@ class RunFacts:
     attention: AttentionFacts | None = None
     zeroes_gradients: bool = False
     gradients_pause: bool = False
+    loop_hazards: tuple[str, ...] = ()
+    averages_apart: bool = False
     devices: tuple[DeviceFacts, ...] = ()
     values: Mapping[str, Value] = field(default_factory=dict[str, Value])
     versions: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -142,6 +142,8 @@ class Fidelity:
         setup_s: Allowance for start-up, compile and warm-up together.
         deadline_s: Hard wall limit of the process; the guard ends it then.
         loss_samples: Run on until at least this many samples were seen (for the loss guard); 0: no.
+        evaluation_counts: Whether evaluation inside steps is a part of them or is taken off, as the
+            baseline showed; None: the window itself decides.
     """
 
     min_window_s: float
@@ -151,6 +153,7 @@ class Fidelity:
     setup_s: float
     deadline_s: float
     loss_samples: int = 0
+    evaluation_counts: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

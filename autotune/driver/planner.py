@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autotune.core.facts import Facts
     from autotune.core.space import SearchSpace
     from autotune.core.study import Study, StudySpec
-    from autotune.core.trial import Trial
+    from autotune.core.trial import Fidelity, Trial
     from autotune.knobs.base import Knob
 
 
@@ -138,11 +138,20 @@ class Planner:
             study_id=spec.study_id,
             attempt=trial.attempt,
             launch=launch,
-            segments=(Segment(trial=trial.number, config=trial.config, fidelity=trial.fidelity),),
+            segments=(
+                Segment(trial=trial.number, config=trial.config, fidelity=as_baseline(study, trial.fidelity)),
+            ),
             memory_limit_bytes=(
                 self._baseline_limit_bytes if trial.config.is_baseline else self._memory_limit_bytes
             ),
         )
+
+
+def as_baseline(study: Study, fidelity: Fidelity) -> Fidelity:
+    """What was decided of evaluation in the study's first window holds for all that are compared with it."""
+    first = next((t.measurement for t in study.baseline if t.measurement is not None), None)
+    counts = None if first is None else first.extra.get("evaluation_counts")
+    return fidelity if counts is None else replace(fidelity, evaluation_counts=bool(counts))
 
 
 def cache_key(config: Config, facts: Facts) -> str:

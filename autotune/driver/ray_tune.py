@@ -29,7 +29,8 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from autotune.core import wire
-from autotune.core.trial import Assignment
+from autotune.core.redact import redact
+from autotune.core.trial import Assignment, Stage
 from autotune.errors import RayUnavailable
 from autotune.launch.process import LocalRunner
 from autotune.launch.runner import Ended
@@ -108,7 +109,8 @@ class SessionSearcher(Searcher):
         if assignment is None:
             return Searcher.FINISHED if self._session.is_over or self._session.stopping else None
         self._open[trial_id] = assignment
-        return {"assignment": wire.dumps(assignment)}
+        trial = next(t for t in self._session.study.trials if t.number == assignment.trial)
+        return {"assignment": wire.dumps(assignment), "confirms": trial.stage is Stage.CONFIRM}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """One message of the trainable: that it starts, or an outcome."""
@@ -159,7 +161,8 @@ class Launcher(tune.Trainable):
         return True
 
     def _take(self, config: dict[str, Any]) -> None:
-        self._assignment = _on_our_devices(wire.loads(Assignment, config["assignment"]))
+        pinned = str(config["pinned_device"]) if config["confirms"] else ""
+        self._assignment = on_our_devices(wire.loads(Assignment, config["assignment"]), pinned)
         self._outcomes: Iterator[Ended] | None = None
         self._study_dir = Path(config["study_dir"])
         self._isolation = str(config["isolation"])
@@ -183,13 +186,20 @@ class Launcher(tune.Trainable):
         """Nothing to load."""
 
 
-def _on_our_devices(assignment: Assignment) -> Assignment:
-    """The trial sees the devices that Ray gave this actor, and no others."""
+def on_our_devices(assignment: Assignment, pinned: str) -> Assignment:
+    """The trial sees the devices that Ray gave this actor, and no others.
+
+    Args:
+        assignment: As the session made it.
+        pinned: The one device for it instead, where all of them are ours and nothing else runs: devices
+            of one kind differ by some per cent, and a pair must not be a comparison of two of them.
+    """
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if not ray.get_gpu_ids() or not given:
         return assignment
     launch = assignment.launch
-    return replace(assignment, launch=replace(launch, env={**launch.env, "CUDA_VISIBLE_DEVICES": given}))
+    visible = pinned or given
+    return replace(assignment, launch=replace(launch, env={**launch.env, "CUDA_VISIBLE_DEVICES": visible}))
 
 
 class RayDriver:
@@ -230,7 +240,7 @@ class RayDriver:
                 self._start_local()
         except Exception as error:
             # Ray raises the bare class where its node does not start in time.
-            where = self._address or "a local Ray"
+            where = redact(self._address) or "a local Ray"
             message = f"{where} could not be reached: {str(error).splitlines()[0] if str(error) else error!r}"
             mode = os.environ.get("RAY_AUTH_MODE", "unset")
             hint = (
@@ -264,7 +274,11 @@ class RayDriver:
         trainable = tune.with_resources(Launcher, {"cpu": 1, "gpu": gpus})
         tuner = tune.Tuner(
             trainable,
-            param_space={"study_dir": str(self._study_dir), "isolation": self._isolation},
+            param_space={
+                "study_dir": str(self._study_dir),
+                "isolation": self._isolation,
+                "pinned_device": self._pinned_device(),
+            },
             tune_config=tune.TuneConfig(
                 search_alg=searcher,
                 num_samples=-1,
@@ -302,6 +316,12 @@ class RayDriver:
         if not self._scratch:
             self._scratch = tempfile.mkdtemp(prefix="at-tune-")
         return self._scratch
+
+    def _pinned_device(self) -> str:
+        """Where pairs run: the first device of a Ray of our own; on a cluster, wherever Ray puts them."""
+        if self._address:
+            return ""
+        return os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
 
     def _slots(self, gpus: int) -> int:
         if self._concurrency:

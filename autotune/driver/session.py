@@ -392,8 +392,9 @@ class Session:
         self._study = self._study.with_trial(again)
         if not self._stopping:
             self._waiting.append(again)
+        what = "does not count" if self._stopping else "again"
         self._tell_listeners(
-            lambda listener: listener.note(self.study, f"trial {trial.number} again: {reason}")
+            lambda listener: listener.note(self.study, f"trial {trial.number} {what}: {reason}")
         )
 
     def _append(self, kind: str, key: str, data: Mapping[str, object], **shown: str) -> None:

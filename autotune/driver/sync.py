@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.core.redact import is_incomplete, redact, restore
+from autotune.driver.rebuilt import space_of
 from autotune.errors import AutotuneError, StoreError
 from autotune.report.mlflow import MlflowSink, Refused, absolute_uri
 from autotune.store.fold import fold
@@ -20,10 +21,8 @@ from autotune.store.outbox import MLFLOW, OutboxRow
 from autotune.store.paths import default_artifact_root, default_tracking_uri
 
 if TYPE_CHECKING:
-    from autotune.core.facts import Facts
     from autotune.core.pick import Answer
-    from autotune.core.space import SearchSpace
-    from autotune.core.study import Study, StudySpec
+    from autotune.core.study import Study
 
 log = logging.getLogger(__name__)
 
@@ -257,7 +256,7 @@ def sync_study(
             environment does not have.
     """
     with Journal.open(path, ballast_bytes=0) as journal:
-        study = fold(journal.entries(), build=_build)
+        study = fold(journal.entries(), build=space_of)
         uri = restore(tracking_uri or study.spec.tracking_uri)
         if is_incomplete(uri):
             message = f"the tracking address {uri} had a secret in it, which is not kept"
@@ -288,19 +287,6 @@ def study_paths(path: Path) -> tuple[str, dict[str, str]]:
     uri = absolute_uri(restore(study.spec.tracking_uri), study.spec.cwd)
     made = mlflow_sink(uri, study.spec.experiment)
     return made.tracking_uri, made.find(study)
-
-
-def _build(spec: StudySpec, facts: Facts) -> tuple[SearchSpace, dict[str, str]]:
-    from autotune.apply.space import build_space
-    from autotune.core.space import SearchSpace
-    from autotune.knobs.registry import knobs_for
-
-    # The knobs of another version may not fit; then the note lacks its table of untouched knobs.
-    try:
-        return build_space(spec.space, facts, knobs_for(spec.space))
-    except Exception:
-        log.debug("the search space could not be built again", exc_info=True)
-        return SearchSpace(dimensions={}), {}
 
 
 def _answer(study: Study) -> Answer | None:

@@ -19,6 +19,7 @@ from autotune.apply.space import build_space
 from autotune.clock import SystemClock
 from autotune.core.auto import likely
 from autotune.core.facts import Facts
+from autotune.core.redact import redact
 from autotune.core.study import Study
 from autotune.core.trial import Failure, FailureKind, Stage
 from autotune.core.wire import to_wire
@@ -54,7 +55,7 @@ from autotune.search.stages import Staged
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.outbox import rows_for
-from autotune.store.paths import default_tracking_uri, study_dir
+from autotune.store.paths import default_tracking_uri, make_study_dir
 from autotune.store.redact import with_secrets
 
 if TYPE_CHECKING:
@@ -172,9 +173,7 @@ def run_search(
     """
     began_s = SystemClock().now_s() - head_start_s
     plan = plan_search(spec)
-    home = study_dir(spec.study_id)
-    # Arguments and environment of the user's script lie in it.
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    home = make_study_dir(spec.study_id)
     journal = Journal.create(home / "journal.db")
     search = _Search(
         spec, home, journal, listeners, began_s, owns_process=owns_process, last_words=last_words
@@ -354,7 +353,8 @@ class _Search:
             stopper = _stopper(session, driver.interrupt)
             with polite_ending(stopper, owns_process=self._owns_process) as arm, breakable():
                 closers.callback(driver.close)
-                self._doing = f"Ray at {self._spec.ray_address}" if self._spec.ray_address else "Ray"
+                if self._spec.driver == "ray":
+                    self._doing = f"Ray at {redact(self._spec.ray_address)}".removesuffix(" at ")
                 driver.connect()
                 self._doing = "the search"
                 arm()
@@ -501,7 +501,8 @@ def _unfinished(entries: Iterable[Entry]) -> set[str]:
 
 
 def _static_facts(spec: StudySpec) -> Facts:
-    host = replace(host_facts(), isolation=enclosure.available())
+    must = enclosure.protected(str(Path(spec.cwd, spec.script)), spec.cwd, os.environ)
+    host = replace(host_facts(), isolation=enclosure.available(must=must))
     if spec.python != sys.executable:
         found = interpreter(spec.python, spec.options)
         host = replace(host, python=found.version, versions=found.versions)

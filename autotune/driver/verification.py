@@ -157,7 +157,8 @@ def verify(
         options=command.options,
         source=command.source,
     )
-    host = replace(host_facts(), isolation=enclosure.available())
+    must = enclosure.protected(spec.script, spec.cwd, os.environ)
+    host = replace(host_facts(), isolation=enclosure.available(must=must))
     facts = Facts(host=host, script=script_facts(command.inspected), effective_batch_rule="keep")
     planner = FixedPlanner(
         core_changes(pick),

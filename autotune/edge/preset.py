@@ -210,7 +210,8 @@ def _near(name: str, cwd: str) -> str:
 def _folders(cwd: str) -> Iterator[tuple[Path, str]]:
     """Where names are looked up, nearest first."""
     package = Path(__file__).resolve().parents[1]
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser())
+    # Where a user has no home, the tilde stays, and nothing lies below it.
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"))  # noqa: PTH111
     yield Path(cwd, "search_spaces"), "here"
     yield config / "autotune" / "search_spaces", "yours"
     yield package / "search_spaces", "built-in"

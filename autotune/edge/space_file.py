@@ -70,9 +70,10 @@ class _Part(BaseModel):
 class Range(_Part):
     """Whole numbers from `low` to `high`, both included."""
 
-    low: int
-    high: int
-    step: int = Field(default=1, ge=1)
+    # A number too long for one is text, which pydantic would make a number of again.
+    low: int = Field(strict=True)
+    high: int = Field(strict=True)
+    step: int = Field(default=1, ge=1, strict=True)
 
     def values(self) -> tuple[int, ...]:
         """Every number of the range, ascending; of one that is too long, one more than are allowed."""
@@ -265,7 +266,7 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise InvalidSpace(f"{path} cannot be read: {error.strerror}") from error
     if len(data) > MAX_BYTES:
-        raise InvalidSpace(f"{path} is larger than {MAX_BYTES >> 20} MiB", hint="A space has some kilobytes.")
+        raise InvalidSpace(f"{path} is larger than {MAX_BYTES >> 10} KiB", hint="A space has some kilobytes.")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -478,6 +479,7 @@ def _value_faults(values: object) -> Iterator[tuple[str, str, str]]:
         return
     if not 0 < len(values) <= _MAX_VALUES:
         yield "values", f"there have to be 1 to {_MAX_VALUES} values", ""
+        return
     texts = [str(v).lower() if isinstance(v, bool) else str(v) for v in values]
     twice = next((t for place, t in enumerate(texts) if t in texts[:place]), None)
     if twice is not None:

@@ -16,11 +16,12 @@ import yaml
 
 from autotune.errors import InvalidSpace, UsageError
 
-MAX_BYTES: Final = 1 << 20
+MAX_BYTES: Final = 128 << 10
+MAX_LINES: Final = 20_000
 MAX_DEPTH: Final = 32
 MAX_ALIASES: Final = 100
 MAX_NODES: Final = 50_000
-"""After aliases are followed; some hundred aliases can stand for billions of values."""
+"""In the text, and after aliases are followed: some hundred aliases can stand for billions of values."""
 
 _INT: Final = re.compile(r"[-+]?[0-9]+")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -45,22 +46,27 @@ class Items(list[Any]):
         self.line = line
 
 
-def load(text: str, *, source: str, error: type[UsageError] = InvalidSpace) -> Any:
+def load(
+    text: str, *, source: str, error: type[UsageError] = InvalidSpace, max_bytes: int = MAX_BYTES
+) -> Any:
     """The one document in `text` as plain data; mappings are `Lines`, lists are `Items`.
 
     Args:
         text: Of the file.
         source: Name of the file, for messages.
         error: Class of what is raised.
+        max_bytes: Of the text as UTF-8.
 
     Raises:
         UsageError: As the class `error`: too large, too deep, too many aliases, a tag, a
             duplicate key, or no YAML.
     """
-    if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+    if len(text.encode("utf-8", "surrogatepass")) > max_bytes:
         raise error(
-            f"{source} is larger than {MAX_BYTES >> 20} MiB", hint="A file of this kind has some kilobytes."
+            f"{source} is larger than {max_bytes >> 10} KiB", hint="A file of this kind has some kilobytes."
         )
+    if text.count("\n") > MAX_LINES:
+        raise error(f"{source} has more than {MAX_LINES} lines")
     try:
         _check_events(text, source, error)
         node = yaml.compose(text, Loader=_Loader)
@@ -92,8 +98,10 @@ class _Loader(yaml.SafeLoader):
 def _check_events(text: str, source: str, error: type[UsageError]) -> None:
     """Bounds that hold before anything is built; parsing events needs no stack of ours."""
     depth = aliases = documents = 0
-    for event in yaml.parse(text, Loader=_Loader):
+    for count, event in enumerate(yaml.parse(text, Loader=_Loader)):
         line = event.start_mark.line + 1
+        if count > MAX_NODES:
+            raise error(f"{source}:{line}: more than {MAX_NODES} values")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:

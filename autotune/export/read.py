@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from autotune.core.facts import HostFacts
 
 
+_MAX_BYTES = 1 << 20
+
+
 def read_best(path: str | os.PathLike[str]) -> BestConfig:
     """Read and check a best.yaml.
 
@@ -26,7 +29,8 @@ def read_best(path: str | os.PathLike[str]) -> BestConfig:
         UsageError: It is missing, unreadable, or not of this schema.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with Path(path).open("rb") as file:
+            text = file.read(_MAX_BYTES + 1).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(
@@ -39,7 +43,7 @@ def parse(text: str, *, source: str) -> BestConfig:
     """The content of a best.yaml given as text; see `read_best`."""
     from autotune.edge.yaml import load
 
-    data = load(text, source=source, error=UsageError)
+    data = load(text, source=source, error=UsageError, max_bytes=_MAX_BYTES)
     if not isinstance(data, dict):
         raise UsageError(f"{source} is no best.yaml: it holds no mapping", hint="a search writes it")
     is_newer = _check_schema(data, source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,8 +69,10 @@ def _headline(best: BestConfig, name: str) -> str:
     )
     if not any(pick.changes for pick in best.picks.values()):
         return f"{made} Nothing beats your script: these picks are your script as it is."
-    started = f"-m {best.study.module}" if best.study.module else Path(best.study.script).name
-    return f"{made} Apply: autotune apply {name} -- {best.study.python or 'python'} {started}"
+    started = ["-m", best.study.module] if best.study.module else [Path(best.study.script).name]
+    command = f" -- {shlex.join([best.study.python or 'python', *started])}"
+    # A line break, or what no reader of YAML takes, would end the comment; the file knows the command.
+    return f"{made} Apply: autotune apply {shlex.quote(name)}{command if command.isprintable() else ''}"
 
 
 def _is_same_unedited(path: Path, best: BestConfig) -> bool:

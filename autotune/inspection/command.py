@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.redact import redact_args
+from autotune.core.redact import redact, redact_args
 from autotune.errors import AutotuneError, BackendError, UsageError, did_you_mean
 from autotune.inspection import launchers
 from autotune.inspection.interpreter import Interpreter, interpreter, module_file
@@ -74,9 +74,16 @@ def read_command(words: Sequence[str], *, script: str = "", python: str = "") ->
         python: Of ``--python``; empty for none.
 
     Raises:
-        UsageError: No script is named, it does not exist, or the words start something else.
+        UsageError: No script is named, it does not exist, the words start something else, or one of
+            them, or the current folder, is no UTF-8 text: a study keeps them as text.
         BackendError: The interpreter is too old, or does not answer.
     """
+    for text in (*words, script, python, str(Path.cwd())):
+        if not _is_text(text):
+            raise UsageError(
+                f"{redact(text)!a} is no UTF-8 text",
+                hint="rename it, or give the script another way to it",
+            )
     if script:
         return _by(python or None, _existing(script), words)
     if not words:
@@ -97,6 +104,15 @@ def read_command(words: Sequence[str], *, script: str = "", python: str = "") ->
         shown = redact_args(words[:2])
         raise UsageError(f"{shown[0]} is no script", hint=f"-- python {' '.join(shown)} ...")
     return _program(words, python)
+
+
+def _is_text(text: str) -> bool:
+    """Bytes that are no UTF-8 come to Python as lone surrogates, which nothing can write down."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def verify(command: Command) -> Interpreter:

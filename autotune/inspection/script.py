@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.facts import ScriptFacts, ScriptFlag
+from autotune.core.loops import written_hazards
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ _KINDS: Final = {
     "FLOAT": "float",
     "STRING": "str",
 }
-_COUNTER: Final = re.compile(r"step|iter|idx|count|n_?batch", re.IGNORECASE)
 _CALLS: Final = {
     "autocast": "own_autocast",
     "GradScaler": "own_scaler",
@@ -104,7 +103,7 @@ def script_facts(path: str) -> ScriptFacts:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ScriptFacts(path=path, sha256=digest)
-    hazards = {word for node in ast.walk(tree) for word in _hazards(node)} | set(_loop_hazards(tree))
+    hazards = {word for node in ast.walk(tree) for word in _hazards(node)} | written_hazards(tree)
     flags = [*_argparse_flags(tree), *_click_flags(tree)]
     if "exec_config" in hazards:
         flags += _global_flags(tree)
@@ -307,19 +306,6 @@ def _is_torch(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id == "torch"
 
 
-def _loop_hazards(tree: ast.AST) -> Iterator[str]:
-    """Whether the innermost loop around a backward pass counts steps."""
-    for loop in ast.walk(tree):
-        if not isinstance(loop, (ast.For, ast.While)):
-            continue
-        inside = list(_directly_in(loop))
-        if not any(isinstance(n, ast.Call) and _last(n.func) == "backward" for n in inside):
-            continue
-        counted = isinstance(loop, ast.While) or _is_range(loop.iter)
-        if counted or any(_breaks_at_count(n) for n in inside):
-            yield "step_counted_loop"
-
-
 def _functions(tree: ast.Module) -> set[str]:
     return {n.name for n in tree.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))}
 
@@ -346,28 +332,3 @@ def _works(body: list[ast.stmt], functions: set[str]) -> bool:
         if works:
             return True
     return False
-
-
-def _directly_in(loop: ast.For | ast.While) -> Iterator[ast.AST]:
-    """Nodes of a loop's body, without those of loops and functions inside it."""
-    pending: list[ast.AST] = list(loop.body)
-    while pending:
-        node = pending.pop()
-        yield node
-        if not isinstance(node, (ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            pending.extend(ast.iter_child_nodes(node))
-
-
-def _is_range(node: ast.expr) -> bool:
-    if not isinstance(node, ast.Call):
-        return False
-    wrapped = [a for a in node.args if isinstance(a, ast.Call)]
-    return _last(node.func) in ("range", "trange", "count") or any(_is_range(a) for a in wrapped)
-
-
-def _breaks_at_count(node: ast.AST) -> bool:
-    if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
-        return False
-    ordered = any(isinstance(op, (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq)) for op in node.test.ops)
-    leaves = any(isinstance(n, (ast.Break, ast.Return)) for part in node.body for n in ast.walk(part))
-    return ordered and leaves and bool(_COUNTER.search(ast.unparse(node.test)))

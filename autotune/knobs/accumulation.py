@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
+from autotune.core import loops
 from autotune.core.change import Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs import batching
@@ -27,6 +28,17 @@ ACCUMULATION_OPTIONS = family(
     "accumulate-grad-batches",
     "accumulate",
 )
+
+
+_HAZARDS: Final = {
+    loops.STEP_COUNTED: "The training loop or its schedule counts steps, so it would end early with deferred "
+    "steps.",
+    loops.OWN_GRADIENT: "The script's own code uses gradients, which are not whole before the last part.",
+    loops.OWN_AVERAGE: "The script's own code changes weights once a step, as a moving average does, which "
+    "would happen once a part of a step.",
+    loops.OWN_RATE: "The loop sets the learning rate itself, for steps that would be deferred.",
+    loops.UNREAD: "The source of the training loop could not be read, and it may count steps.",
+}
 
 
 class Accumulation(Knob):
@@ -147,6 +159,8 @@ def _loop(facts: Facts) -> str | None:
             "The learning rate is scheduled per step, usually over the loader's length, so its schedule "
             "would end early with deferred steps."
         )
-    if "step_counted_loop" in facts.script.hazards:
-        return "The training loop or its schedule counts steps, so it would end early with deferred steps."
-    return None
+    found = {*facts.script.hazards, *(() if facts.run is None else facts.run.loop_hazards)}
+    hazard = next((words for word, words in _HAZARDS.items() if word in found), None)
+    if hazard is None and facts.run is not None and facts.run.averages_apart:
+        return "A moving average of the weights is not updated once a step, and its pace would change."
+    return hazard

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from autotune.core.change import Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import family, torch_version, trains_on_cuda
+from autotune.knobs.common import devices_of, family, torch_version, trains_on_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -119,7 +119,7 @@ def _no_kernel(kernel: str, facts: Facts) -> str | None:
         if attention is not None and attention.dropout:
             return "On a CPU the flash kernel drops no attention weights out."
         return None
-    oldest = min((device.capability for device in facts.host.devices), default=(0, 0))
+    oldest = min((device.capability for device in devices_of(facts)), default=(0, 0))
     if kernel in _HALF and oldest < (8, 0):
         return f"The {kernel} kernel needs compute capability 8.0 or newer."
     version = torch_version(facts)

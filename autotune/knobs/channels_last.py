@@ -47,6 +47,8 @@ class ChannelsLast(Knob):
             return "No trained module was seen whose layout could be changed."
         if not facts.run.model.has_4d:
             return "The model has no 4-D parameters (no convolutions over images)."
+        if facts.run.model.has_5d:
+            return "The model has convolutions over volumes, whose 5-D parameters have no such layout."
         if self.own(facts) is True and facts.script.flag("--channels-last", "--channels_last") is None:
             return "The script already uses channels_last by itself."
         return None

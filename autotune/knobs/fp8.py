@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from autotune.core.change import Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import as_switch, family, trains_on_cuda
+from autotune.knobs.common import as_switch, devices_of, family, trains_on_cuda
 from autotune.knobs.compiled import has_dropout, is_compiled, without_compile
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Fp8(Knob):
     def refuse(self, facts: Facts) -> str | None:
         if not trains_on_cuda(facts):
             return "8-bit products need an NVIDIA device, and training runs on the CPU."
-        if any(device.capability < _OLDEST for device in facts.host.devices):
+        if any(device.capability < _OLDEST for device in devices_of(facts)):
             return "The device has no 8-bit products (compute capability 8.9 or newer is needed)."
         run = facts.run
         if run is None:

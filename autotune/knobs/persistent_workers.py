@@ -23,7 +23,8 @@ class PersistentWorkers(Knob):
 
     Only with workers. Invisible in a steady rate, visible over whole epochs.
 
-    Effect: EXACT; NUMERIC where the dataset draws random numbers (workers keep their streams).
+    Effect: EXACT; NUMERIC where anything random is drawn: workers keep their streams, and an epoch
+    that starts none draws no seed for them, so that the next order, or mask, is another one.
     Unit: on or off. Source: torch.utils.data docs, `persistent_workers`.
     """
 
@@ -56,8 +57,10 @@ class PersistentWorkers(Knob):
         return Effect.NUMERIC if self.redeals(facts) else self.effect
 
     def redeals(self, facts: Facts) -> bool:
-        loader = loader_of(facts)
-        return loader is not None and loader.random
+        loader, run = loader_of(facts), facts.run
+        model = None if run is None else run.model
+        masks = model is not None and model.dropout and not model.device.startswith("cuda")
+        return masks or (loader is not None and (loader.random or loader.shuffles))
 
     def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
         return config if workers_of(config.get("num_workers"), facts) else config.without(self.name)

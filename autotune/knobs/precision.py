@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from autotune.core.change import Flag, Patch, Spelling
 from autotune.core.effect import Effect
+from autotune.core.loops import OWN_GRADIENT
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import devices_of, family, trains_on_cuda
 
@@ -172,4 +173,6 @@ def _no_scaler(facts: Facts) -> str | None:
         return "The script hands its own gradient to backward, which cannot be scaled."
     if run.own_scaler:
         return "The script has a gradient scaler of its own."
+    if OWN_GRADIENT in (*facts.script.hazards, *run.loop_hazards):
+        return "The script's own code uses gradients, which would be scaled."
     return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from autotune.core.change import Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import as_switch, family, listed, trains_on_cuda
+from autotune.knobs.common import as_switch, devices_of, family, listed, trains_on_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -42,7 +42,8 @@ class PureBf16(Knob):
         return self.own(facts) if wanted == "asis" else as_switch(wanted)
 
     def refuse(self, facts: Facts) -> str | None:
-        if not facts.host.has_bf16 and trains_on_cuda(facts):
+        oldest = min((device.capability for device in devices_of(facts)), default=(0, 0))
+        if trains_on_cuda(facts) and oldest < (8, 0):
             return "The device has no bf16 in hardware (compute capability 8.0 or newer is needed)."
         if not trains_on_cuda(facts) and not {"avx512_bf16", "amx_bf16"} & set(facts.host.cpu_flags):
             return "This CPU has no bf16 in hardware (avx512_bf16 or amx_bf16 is needed)."

@@ -35,6 +35,8 @@ LOCKS_DIR = "/run/lock"
 LOCK_S = 300.0
 """Longer than another search's trial usually takes."""
 FREE_S = 10.0
+COOL_S = 30.0
+"""Heat that one trial left is not the next one's; longer than this it is the machine's."""
 SLACK_BYTES = 64 * 1024**2
 CANARY_S = 60.0
 CANARIES = 2
@@ -73,6 +75,7 @@ class DeviceCare:
         folder: Where lock files lie; None for the machine's own place.
         lock_s: At most so long it is waited for another search's trial to end.
         free_s: At most so long it is waited for memory to come back after a trial.
+        cool_s: At most so long it is waited for a device whose clocks are held down by heat.
         probe: Whether the devices of a launch compute, else why not, as a line of text.
     """
 
@@ -83,12 +86,14 @@ class DeviceCare:
         folder: Path | None = None,
         lock_s: float = LOCK_S,
         free_s: float = FREE_S,
+        cool_s: float = COOL_S,
         probe: Callable[[Launch], str] | None = None,
     ) -> None:
         self._find = find
         self._folder = folder
         self._lock_s = lock_s
         self._free_s = free_s
+        self._cool_s = cool_s
         self._probe = probe or run_canary
         self._found: dict[str | None, Sequence[Device]] = {}
 
@@ -121,6 +126,7 @@ class DeviceCare:
                     evidence={"device": uuid},
                 )
             held.locks += [lock] if lock >= 0 else []
+        self._cool(devices, stopped)
         held.used_bytes = _used(devices)
         return held
 
@@ -142,6 +148,13 @@ class DeviceCare:
                 return
         log.warning("the device does not compute any more: %s", why)
         _BROKEN.update(d.facts.uuid for d in held.devices if d.facts.uuid)
+
+    def _cool(self, devices: Sequence[Device], stopped: Callable[[], bool]) -> None:
+        until = time.monotonic() + self._cool_s
+        while any("hw_thermal" in device.sample().slowdowns for device in devices):
+            if time.monotonic() > until or stopped():
+                return
+            time.sleep(_POLL_S)
 
     def _wait_until_free(self, held: Held) -> int:
         """Bytes above what was used before, once they are back or nothing more can be waited for."""

@@ -26,7 +26,7 @@ Manifest = dict[str, tuple[int, int, int]]
 
 
 @functools.cache
-def available(base: str = "") -> str:
+def available(base: str = "", must: tuple[str, ...] = ()) -> str:
     """``overlay`` where the kernel lets us overlay the file tree, ``redirect`` where not.
 
     Really tries it once, in a process of its own, at most `PROBE_S` seconds.
@@ -34,6 +34,8 @@ def available(base: str = "") -> str:
     Args:
         base: The folder in which trials will keep their layers (what works depends on its file
             system); the system's temporary folder where empty.
+        must: Folders that an overlay has to protect, from `protected`; nothing is written to them. A
+            network's or a user's own file system may not allow it.
     """
     try:
         Path(base or tempfile.gettempdir()).mkdir(parents=True, exist_ok=True)
@@ -42,7 +44,7 @@ def available(base: str = "") -> str:
         return "redirect"
     try:
         done = subprocess.run(
-            [sys.executable, "-S", "-E", enter.__file__, folder],
+            [sys.executable, "-S", "-E", enter.__file__, folder, *must],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -311,8 +311,8 @@ def _text(path: str) -> str:
         return file.read()
 
 
-def probe(base: str) -> int:
-    """Try it for real below `base`: 0 where writes stay inside, 1 otherwise."""
+def probe(base: str, must: list[str]) -> int:
+    """Try it for real below `base`: 0 where writes stay inside, to the folders in `must` too; else 1."""
     ours = os.path.join(base, "trial")
     kept = os.path.join(base, "user", "kept.txt")
     made = os.path.join(base, "user", "made.txt")
@@ -322,7 +322,10 @@ def probe(base: str) -> int:
         file.write("before")
     outside = os.open(base, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        enter(ours, [ours], [os.path.dirname(kept)])
+        before = {folder: os.stat(folder).st_dev for folder in must}
+        enter(ours, [ours], [os.path.dirname(kept), *must])
+        # What is really the same folder as outside is on the same file system; an overlay is one by itself.
+        protected = all(os.stat(folder).st_dev != device for folder, device in before.items())
         with open(kept, "a") as file:
             file.write(" after")
         with open(made, "w") as file:
@@ -337,8 +340,8 @@ def probe(base: str) -> int:
     except OSError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    return 0 if inside and untouched and gone and real else 1
+    return 0 if protected and inside and untouched and gone and real else 1
 
 
 if __name__ == "__main__":
-    sys.exit(probe(sys.argv[1]))
+    sys.exit(probe(sys.argv[1], sys.argv[2:]))

@@ -38,6 +38,7 @@ HEAD_BYTES = 1024 * 1024
 TAIL_BYTES = 4 * 1024 * 1024
 MAX_SAMPLES = 4000
 DUMP_REASONS = ("timeout_progress", "timeout_total")
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where the kernel has it)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -113,6 +114,11 @@ class Samples:
         self._pss_at = 0.0
         self._pss: dict[int, int] = {}
         self._own_s: dict[int, float] = {}
+
+    @property
+    def pids(self) -> set[int]:
+        """Every process of the tree that was seen."""
+        return set(self._own_s)
 
     def take(self) -> int:
         """One sample; memory of the tree in bytes.
@@ -358,6 +364,8 @@ class Guard:
     def _end(self) -> list[int]:
         if self.status is None and self.why in DUMP_REASONS:
             self._dump_stacks()
+        tree = self._tree()
+        shared = _mapped_objects(tree)
         if self._reap():
             alone = self.status is not None
             grace_s = LEFTOVER_GRACE_S if alone else float(self.spec.get("grace_s", 5.0))
@@ -368,6 +376,7 @@ class Guard:
             self._signal_until_gone(signal.SIGKILL, float(self.spec.get("reap_s", 10.0)), repeat=True)
         strays = sweep.end_marked(self.uid, bound_s=float(self.spec.get("reap_s", 10.0)))
         self._reap()
+        _remove_objects(shared, {self.script, *tree, *self.samples.pids})
         return sorted({*strays, *(pid for pid in self._tree() if not sweep.is_zombie(pid))})
 
     def _dump_stacks(self) -> None:
@@ -429,6 +438,38 @@ class Guard:
         # Here and not by the launcher, which may be gone by now.
         for scratch in self.spec.get("scratch", ()):
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _objects() -> list[str]:
+    """Names of tensors in shared memory, of whatever process; torch names them after their creator."""
+    try:
+        return [name for name in os.listdir(SHARED_MEMORY) if name.startswith("torch_")]
+    except OSError:
+        return []
+
+
+def _mapped_objects(pids: list[int]) -> set[str]:
+    """Of these, the ones that these processes use: who made them may have ended long ago."""
+    names = set(_objects())
+    found: set[str] = set()
+    for pid in pids if names else ():
+        try:
+            with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+                used = {os.path.basename(line.split()[-1]) for line in file if SHARED_MEMORY in line}
+        except OSError:
+            continue
+        found |= used & names
+    return found
+
+
+def _remove_objects(used: set[str], pids: set[int]) -> None:
+    """Shared memory that a killed tree has left: with the sharing strategy ``file_system`` it has names."""
+    for name in _objects():
+        creator = name.split("_")[1]
+        ours = name in used or (creator.isdecimal() and int(creator) in pids)
+        if ours and not os.path.exists(f"/proc/{creator}"):
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(SHARED_MEMORY, name))
 
 
 def _catches(pid: int, number: int) -> bool:

@@ -14,6 +14,7 @@ from autotune.core.stats import form_blocks, window_estimate
 from autotune.core.table import ASIDE, Blocks
 from autotune.core.trial import Failure, FailureKind
 from autotune.protocol.events import Broke, Closed, Compiling, Done, Hello, Seen, StepRow, Steps
+from autotune.protocol.losses import broken_at
 from autotune.protocol.marks import COMPILE, EVALUATION, trained_s
 
 if TYPE_CHECKING:
@@ -239,8 +240,9 @@ def rejection(closed: Closed, changes: Sequence[Change]) -> Failure | None:
 
 
 def _diverged(closed: Closed, measurement: Measurement) -> Failure | None:
-    bad = next((p for p in measurement.loss if not math.isfinite(p.loss)), None)
-    if bad is not None:
+    at = broken_at([p.loss for p in measurement.loss])
+    if at is not None:
+        bad = measurement.loss[at]
         return Failure(
             kind=FailureKind.DIVERGED,
             message=f"the loss became {bad.loss} after {bad.samples} samples",
@@ -291,7 +293,12 @@ class _Window:
             outside=outside,
             rows=rows,
             periods_s=periods,
-            trained_s=trained_s([r.mark for r in rows], [r.aside_ns for r in rows], periods),
+            trained_s=trained_s(
+                [r.mark for r in rows],
+                [r.aside_ns for r in rows],
+                periods,
+                counts=closed.evaluation_counts,
+            ),
             dirty=_dirty(stamps, outside),
             counts_samples=facts is not None
             and facts.samples_source == "loader"
@@ -309,6 +316,7 @@ class _Window:
         startup_s = (first_ns - self.outside.start_ns) / 1e9 - self.told.compile_s_before(first_ns)
         kept = self._clean_rows()
         wait_s = sum(r.wait_ns for r, _ in kept) / 1e9
+        counts = closed.evaluation_counts
         return Measurement(
             throughput=throughput,
             step_time_s=step_time,
@@ -336,6 +344,7 @@ class _Window:
                     sum(s is None or d for s, d in zip(self.trained_s, self.dirty, strict=True))
                 ),
                 "aside_s": sum(self.periods_s) - sum(s or 0.0 for s in self.trained_s),
+                **({} if counts is None else {"evaluation_counts": float(counts)}),
                 "graph_breaks": float(closed.graph_breaks),
                 "skipped_scaler_steps": float(closed.skipped_scaler_steps),
                 **self._device_state(),

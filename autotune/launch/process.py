@@ -114,6 +114,13 @@ class LocalRunner(Runner):
             self._isolation = enclosure.available(str(self._study_dir / "trials"))
         return self._isolation
 
+    def _isolation_of(self, launch: Launch) -> str:
+        """The same for one launch: what its folders do not allow is not tried in the trial."""
+        if not launch.protect or self.isolation != "overlay":
+            return self.isolation
+        must = enclosure.protected(launch.script, launch.cwd, launch.env)
+        return enclosure.available(str(self._study_dir / "trials"), must)
+
     def run(self, assignment: Assignment) -> Iterator[Ended]:
         """Run it; see `Runner.run`. Segments are told once the process has ended."""
         self._stop_wanted = False
@@ -160,9 +167,15 @@ class LocalRunner(Runner):
             command: Sequence[str] = trial_command(launch.python, folder, launch.options)
         else:
             command = self._command(launch.python)
-        prepared = _prepare(self._study_dir, assignment, self.isolation, folder)
-        before = enclosure.manifest(prepared.watched, skip=[str(self._study_dir)])
-        running = _Running(prepared, command, self._grace_s, tuple(held.locks))
+        isolation = self._isolation_of(launch)
+        try:
+            prepared = _prepare(self._study_dir, assignment, isolation, folder)
+            before = enclosure.manifest(prepared.watched, skip=[str(self._study_dir)])
+            running = _Running(prepared, command, self._grace_s, tuple(held.locks))
+        except BaseException:
+            # Without a guard nobody else removes what lies outside the study.
+            enclosure.remove(temporary_folder(assignment.uid))
+            raise
         held.hand_over()
         self._running = running
         try:

@@ -93,6 +93,7 @@ class Closed:
         readings: Status of every requested knob, and what could be read of the others.
         ready_begin, ready_end: Batches ready in the loader's queue at both ends; None unknown.
         skipped_scaler_steps: Of a gradient scaler, ours or the script's, inside the window.
+        evaluation_counts: By which rule the window was judged; see `autotune.protocol.marks.trained_s`.
         clock: By which the window's periods are known: ``device`` where it agreed with the host's over
             the window, ``host`` where it did not, empty where no accelerator trains.
     """
@@ -112,6 +113,7 @@ class Closed:
     skipped_scaler_steps: int = 0
     graph_breaks: int = 0
     clock: str = ""
+    evaluation_counts: bool | None = None
     counters: Mapping[str, float] = field(default_factory=dict[str, float])
 
 

@@ -15,25 +15,37 @@ EVALUATION_OWN_COST_FRAC = 0.5
 COMPILE_OWN_COST_FRAC = 0.25
 
 
+def evaluation_counts(marks: Sequence[int]) -> bool:
+    """Whether evaluating is what these steps do: more than half of them do it, and not by one alone.
+
+    Where every second step evaluates, that is so in no window, whether it begins with one or not.
+    """
+    return sum(1 for mark in marks if mark & EVALUATION) > EVALUATION_OWN_COST_FRAC * len(marks) + 1
+
+
 def trained_s(
-    marks: Sequence[int], asides_ns: Sequence[int], periods_s: Sequence[float]
+    marks: Sequence[int],
+    asides_ns: Sequence[int],
+    periods_s: Sequence[float],
+    *,
+    counts: bool | None = None,
 ) -> tuple[float | None, ...]:
     """How long every step of a window trained, in seconds; None where that cannot be told.
 
     The time of an evaluation is taken off the step it lies in; what else the end of an epoch costs
     (the loader starts again) stays in it. A step with a compile inside is set aside as a whole. Where
-    more than half of the steps evaluate, or more than a quarter compile, that is no accident but a part
-    of the step, and counts.
+    evaluating is what steps do, or more than a quarter compile, that is no accident but a part of the
+    step, and counts.
 
     Args:
         marks: `autotune.protocol.events.StepRow.mark` of every step of the window.
         asides_ns: `autotune.protocol.events.StepRow.aside_ns` of every step.
         periods_s: The steps' periods.
+        counts: Whether evaluation counts as a part of the step, where that is decided already; None:
+            `evaluation_counts` decides.
     """
-    evaluates, compiles = (
-        sum(1 for mark in marks if mark & bit) <= most * len(marks)
-        for bit, most in ((EVALUATION, EVALUATION_OWN_COST_FRAC), (COMPILE, COMPILE_OWN_COST_FRAC))
-    )
+    evaluates = not (evaluation_counts(marks) if counts is None else counts)
+    compiles = sum(1 for mark in marks if mark & COMPILE) <= COMPILE_OWN_COST_FRAC * len(marks)
     found: list[float | None] = []
     for mark, aside_ns, period_s in zip(marks, asides_ns, periods_s, strict=True):
         if compiles and mark & COMPILE:

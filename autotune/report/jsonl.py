@@ -59,7 +59,8 @@ class Lines(Listener):
             **fields,
         }
         try:
-            self._stream.write(json.dumps(to_wire(row), allow_nan=False, ensure_ascii=False) + "\n")
+            # Any stream can hold ASCII.
+            self._stream.write(json.dumps(to_wire(row), allow_nan=False) + "\n")
             self._stream.flush()
         except (OSError, ValueError):
             self._is_open = False

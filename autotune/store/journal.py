@@ -1,8 +1,9 @@
 """The journal: one SQLite file per study, appended to by one writer, read by anybody.
 
-Events are never changed or removed. Each carries a digest over itself and the digest before it,
-so that a cut, a gap or an edit is noticed and located. An event that `append` has returned for is
-on the disk (`synchronous=FULL`); whatever is told to anyone is committed first.
+Events are never changed or removed. Each carries a digest over itself and the digest before it, and
+number and digest of the last one stand beside them, so that a cut, a gap or an edit is noticed and
+located. Journals of versions that kept no such head are read without it. An event that `append` has
+returned for is on the disk (`synchronous=FULL`); whatever is told to anyone is committed first.
 
 One writer at a time: `flock` on a file beside the journal, held until `close` or the end of the
 process. Each opening for writing takes a new epoch, which every commit checks inside its own
@@ -267,6 +268,8 @@ class Journal:
             JournalDamaged: At the first event that does not fit; those before it are intact.
         """
         sha, seq = "", 0
+        # Before the events: whoever writes meanwhile moves it on.
+        head, head_sha = self._head()
         if after:
             sha, seq = self._digest_at(after), after
         while True:
@@ -279,9 +282,16 @@ class Journal:
             for row in rows:
                 entry = self._checked(row, seq, sha)
                 seq, sha = entry.seq, row[6]
+                if seq == head and sha != head_sha:
+                    message = f"{self.file}: event {seq} ({entry.uid}) is not the one that was written last"
+                    raise JournalDamaged(message, hint=_DAMAGED_HINT)
                 yield entry
             if len(rows) < _PAGE:
                 break
+        if seq < head:
+            intact = f"events 1 to {seq} are intact" if seq else "there is none before them"
+            message = f"{self.file}: events {seq + 1} to {head} are missing at the end; {intact}"
+            raise JournalDamaged(message, hint=_DAMAGED_HINT)
         with self._mutex:
             if seq >= self._seq:
                 self._seq, self._sha = seq, sha
@@ -346,8 +356,8 @@ class Journal:
 
     def _check_format(self) -> None:
         row = self._connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
-        if row is None or int(row[0]) > FORMAT:
-            seen = "none" if row is None else row[0]
+        seen = "none" if row is None else str(row[0])
+        if not seen.isdecimal() or int(seen) > FORMAT:
             message = f"{self.file} has format {seen}; this version reads formats up to {FORMAT}"
             raise StoreError(message, hint="Upgrade autotune.")
 
@@ -355,10 +365,29 @@ class Journal:
         with self._transaction(fenced=False):
             self.epoch = self._stored_epoch() + 1
             self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('epoch', ?)", (str(self.epoch),))
+            self._move_head(self._seq, self._sha)
+
+    def _move_head(self, seq: int, sha: str) -> None:
+        """Within the transaction that writes this event; also for a journal that had no head before."""
+        self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('head', ?)", (f"{seq} {sha}",))
+
+    def _head(self) -> tuple[int, str]:
+        """Number and digest of the event that was written last; 0 where that was not kept."""
+        with self._mutex, self._guarded("read"):
+            row = self._connection.execute("SELECT value FROM meta WHERE key = 'head'").fetchone()
+        number, _, sha = ("0  " if row is None else str(row[0])).partition(" ")
+        if not number.isdecimal():
+            message = f"{self.file}: the number of its last event is {number!r}"
+            raise JournalDamaged(message, hint=_DAMAGED_HINT)
+        return int(number), sha
 
     def _stored_epoch(self) -> int:
         row = self._connection.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
-        return int(row[0]) if row else 0
+        epoch = str(row[0]) if row else "0"
+        if not epoch.isdecimal():
+            message = f"{self.file}: the number of its last writer is {epoch!r}"
+            raise JournalDamaged(message, hint=_DAMAGED_HINT)
+        return int(epoch)
 
     @contextlib.contextmanager
     def _transaction(self, *, fenced: bool = True) -> Generator[None, None, None]:
@@ -389,6 +418,7 @@ class Journal:
                 "INSERT OR IGNORE INTO outbox (event, sink, op, key, payload) VALUES (?, ?, ?, ?, ?)",
                 [(seq, *row) for row in rows],
             )
+            self._move_head(seq, sha)
         self._seq, self._sha = seq, sha
         return seq
 

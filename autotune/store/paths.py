@@ -17,18 +17,41 @@ JOURNAL_FILE = "journal.db"
 LOCK_FILE = "journal.lock"
 BALLAST_FILE = "journal.ballast"
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_SET_HOME = "Set AUTOTUNE_HOME to a directory that can be written."
 _LABEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _ULID = re.compile(rf"[{_ALPHABET}]{{26}}")
 
 
 def home() -> Path:
-    """The directory that holds everything we keep: ``$AUTOTUNE_HOME``, else below the XDG data home."""
-    if own := os.environ.get("AUTOTUNE_HOME"):
-        return Path(own).expanduser().absolute()
-    # The XDG specification has relative paths ignored.
-    xdg = os.environ.get("XDG_DATA_HOME", "")
-    base = Path(xdg) if xdg.startswith("/") else Path.home() / ".local" / "share"
+    """The directory that holds everything we keep: ``$AUTOTUNE_HOME``, else below the XDG data home.
+
+    Raises:
+        StoreError: None of these is set, and this user has no home directory.
+    """
+    try:
+        if own := os.environ.get("AUTOTUNE_HOME"):
+            return Path(own).expanduser().absolute()
+        # The XDG specification has relative paths ignored.
+        xdg = os.environ.get("XDG_DATA_HOME", "")
+        base = Path(xdg) if xdg.startswith("/") else Path.home() / ".local" / "share"
+    except RuntimeError as error:
+        raise StoreError("no home directory is known for this user", hint=_SET_HOME) from error
     return base / "autotune"
+
+
+def make_study_dir(study_id: str) -> Path:
+    """The directory of a new study, for its user alone: arguments and environment of a script lie in it.
+
+    Raises:
+        StoreError: It cannot be made.
+    """
+    path = study_dir(study_id)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"the study directory {path} cannot be made: {error.strerror}"
+        raise StoreError(message, hint=_SET_HOME) from error
+    return path
 
 
 def is_study_id(text: str) -> bool:

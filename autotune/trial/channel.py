@@ -25,6 +25,8 @@ class Channel:
         self._writer = Writer(path, nonce)
         self._rows: list[Row] = []
         self._flushed_ns = 0
+        self._beat_ns = 0
+        """When the launcher was last told of life alone; 0 where it has been told of steps since."""
 
     def send(self, event: Event) -> None:
         """Write now, buffered steps first, so that the order on disk is the order of events."""
@@ -43,6 +45,7 @@ class Channel:
         if not self._rows:
             return
         rows, self._rows = self._rows, []
+        self._beat_ns = 0
         self._writer.write(
             Steps(
                 rows=tuple(
@@ -61,10 +64,16 @@ class Channel:
         )
 
     def beat(self) -> None:
-        """A sign of life where no step ends, at most once a second: an empty batch of steps."""
-        if time.perf_counter_ns() - self._flushed_ns < BEAT_NS:
+        """A sign of life where no step ends: an empty batch of steps.
+
+        At most one a second, but always one where steps have been told of since the last: the launcher
+        waits longer for a process whose last word was this.
+        """
+        now = time.perf_counter_ns()
+        if now - self._beat_ns < BEAT_NS:
             return
         self.flush()
+        self._beat_ns = now
         self._writer.write(Steps(rows=()))
 
     def close(self) -> None:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from autotune.trial.undo import Undo
 
 
+_HOOKS_UNSEEN = "skip_nnmodule_hook_guards"
+
+
 class Compile:
     """Implements `CompileSeam`."""
 
@@ -156,6 +159,7 @@ class Compile:
         try:
             config: Any = sys.modules["torch._dynamo.config"]
             self._forbid_fallback(config)
+            self._guard_hooks(config)
             handler = sys.modules["torch._dynamo.callback"].callback_handler
             handler.register_start_callback(self._began)
             handler.register_end_callback(self._ended)
@@ -164,7 +168,14 @@ class Compile:
 
     def arm(self) -> None:
         """No silent eager runs under a compiled label, also where dynamo was loaded before."""
-        self._forbid_fallback(sys.modules.get("torch._dynamo.config"))
+        config = sys.modules.get("torch._dynamo.config")
+        self._forbid_fallback(config)
+        self._guard_hooks(config)
+
+    def _guard_hooks(self, config: Any) -> None:
+        """Hooks that the script registers later have to run: it has never asked for compiled code."""
+        if self.wanted and getattr(config, _HOOKS_UNSEEN, False):
+            self._undo.assign(config, _HOOKS_UNSEEN, False)
 
     def _forbid_fallback(self, config: Any) -> None:
         """Only in measured trials of a mode of ours: a real training shall survive the limit."""

@@ -184,7 +184,7 @@ class Session:
         self.recorder.skipped_steps = optimizer.skipped
         self.recorder.window_opens = optimizer.window_opens
         if self.channel is None:
-            optimizer.on_constructed = self._optimizer_built
+            optimizer.on_constructed = optimizer.on_first_step = self._looks_for_roots
         self.recorder.graph_breaks = compiling.graph_breaks
         self.patches = self.readings.patches = Patches(
             torch, undo, loader, root, compiling, optimizer, self.process, self.collector, copies, model
@@ -203,10 +203,7 @@ class Session:
         @functools.wraps(original)
         def save(*args: Any, **kwargs: Any) -> Any:
             if state.here():
-                try:
-                    state.beat()
-                except Exception as error:
-                    self.faults.note("beat", error)
+                state.alive()
             return original(*args, **kwargs)
 
         self.undo.assign(torch, "save", save)
@@ -263,7 +260,7 @@ class Session:
             self._losses.settle()
         return True
 
-    def _optimizer_built(self, optimizer: Any) -> None:
+    def _looks_for_roots(self, optimizer: Any) -> None:
         """Under `apply`: the model of a later fold or phase gets the changes as well."""
         root = self._root
         if root is None:
@@ -351,6 +348,8 @@ class Session:
             attention=model.attention.facts(),
             zeroes_gradients=model.gradients.zeroes,
             gradients_pause=model.gradients.pause,
+            loop_hazards=() if self.plan.changes else optimizer.loop_hazards(),
+            averages_apart=optimizer.averages_apart,
             values=values,
             versions=versions,
         )

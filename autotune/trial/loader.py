@@ -14,11 +14,12 @@ import sys
 import time
 import weakref
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.facts import LoaderFacts
 from autotune.trial.sending import Sent, try_sending
-from autotune.trial.state import LOADER, caller
+from autotune.trial.state import EVALUATION, LOADER, caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +33,7 @@ _RECENT = 16
 _FORGET = 0.95
 _OUTWEIGH = 1.5
 _TOGETHER = 2
+_PROBES = 3
 _HANDLES = (
     ("zipfile", "ZipFile"),
     ("tarfile", "TarFile"),
@@ -42,7 +44,11 @@ _HANDLES = (
     ("lmdb", "Environment"),
     ("lmdb", "Transaction"),
 )
+_LEVELS = 5
+_WIDE = 16
 How = tuple[str, tuple[Any, ...], int]
+_Item = tuple[tuple[Any, ...], Any]
+"""Where in a batch something is, and what."""
 
 
 class Record:
@@ -52,6 +58,10 @@ class Record:
         self.loader = weakref.ref(loader)
         self.sites = sites
         self.confirmed = False
+        self.expected = False
+        """Built where one that trained was built before: a loader made anew for every epoch."""
+        self.kept: LoaderFacts | None = None
+        """What it was like when it was last iterated over; loops often hold no more than the iterator."""
         self.since = 0
         """Samples, batches and time fetched for training since the last backward pass."""
         self.batches = 0
@@ -68,9 +78,11 @@ class Record:
         self.how: How | None = None
         self.iterator: weakref.ref[Any] | None = None
         self.workers = 0
+        """Most that were seen alive for its last iterator; those that have read their share end earlier."""
         self.fetch_ns = 0
         self.fetch_cpu_ns = 0
         self.in_process = 0
+        self.probes = 0
         self.random = False
         self.method = ""
         """How the workers of its last iterator were started."""
@@ -78,11 +90,14 @@ class Record:
         self.sent: Sent | None = None
 
     @property
+    def alive(self) -> bool:
+        """Somebody holds it, or iterates over it."""
+        return self.loader() is not None or (self.iterator is not None and self.iterator() is not None)
+
+    @property
     def in_use(self) -> bool:
-        """Somebody holds it, or what it fetched is not accounted for yet."""
-        if self.loader() is not None or self.batches:
-            return True
-        return self.iterator is not None and self.iterator() is not None
+        """Alive, or what it fetched is not accounted for yet."""
+        return self.alive or self.batches > 0
 
     @property
     def site(self) -> str:
@@ -115,6 +130,9 @@ class Loader:
         """Told of every batch of a loader that pins, while gradients are on."""
         self._grad_enabled: Any = None
         self._torch: Any = None
+        self._trained: set[str] = set()
+        """Chains of loaders that trained, and of others that an evaluation fetched from."""
+        self._evaluated: set[str] = set()
 
     def override(self, keyword: str, value: Value | None) -> None:
         """Build the training loader with this keyword from now on; None removes the argument."""
@@ -128,7 +146,7 @@ class Loader:
         if record is None:
             return self.input_batch if keyword == "batch_size" and self._state.steps >= 2 else None
         if keyword == "batch_size":
-            own = _batch_size(record.loader(), self._torch)
+            own = self._own_batch_size(record)
             return own if own is not None and record.recent else max(record.recent, default=None)
         if keyword == "num_workers":
             return self._workers(record)
@@ -136,28 +154,38 @@ class Loader:
             return record.method or None
         if keyword == "in_order":
             return record.in_order
-        loader = record.loader()
-        if loader is None:
+        held: Any = record.loader() or record.kept
+        if held is None or (keyword == "prefetch_factor" and getattr(held, "num_workers", 0) == 0):
             return None
-        if keyword == "prefetch_factor" and getattr(loader, "num_workers", 0) == 0:
-            return None
-        found = getattr(loader, keyword, None)
+        found = getattr(held, keyword, None)
         return found if isinstance(found, (bool, int, float, str)) else None
+
+    def _own_batch_size(self, record: Record) -> int | None:
+        loader = record.loader()
+        if loader is not None or record.kept is None:
+            return _batch_size(loader, self._torch)
+        return None if record.kept.custom_batch_sampler else record.kept.batch_size
 
     def _workers(self, record: Record) -> int:
         iterator = record.iterator() if record.iterator is not None else None
         workers = getattr(iterator, "_workers", None)
         if workers is not None and not getattr(iterator, "_shutdown", False):
-            record.workers = sum(1 for worker in workers if worker.is_alive())
+            record.workers = max(record.workers, sum(1 for worker in workers if worker.is_alive()))
         return record.workers
 
     def ready(self) -> int | None:
-        """Batches that lie ready for the main process; None where it cannot be told."""
+        """Batches that lie ready for the main process; None where it cannot be told.
+
+        At the end of an epoch the queue runs empty because nothing is left to fetch, however fast it is.
+        """
         record = self.train
         iterator = record.iterator() if record is not None and record.iterator is not None else None
         if iterator is None or not hasattr(iterator, "_workers"):
             return None
         try:
+            wanted = int(iterator._num_workers) * int(iterator._prefetch_factor)
+            if len(iterator._task_info) < wanted or not all(iterator._workers_status):
+                return None
             level = int(iterator._worker_result_queue.qsize())
             data = iterator._data_queue
             if data is not iterator._worker_result_queue:
@@ -169,11 +197,9 @@ class Loader:
     def queue_batches(self) -> int:
         """Batches to take before the prefetch queue is no relic: max(W * P + W, 3)."""
         record = self.train
-        loader = record.loader() if record is not None else None
-        if loader is None or not getattr(loader, "num_workers", 0):
-            return 3
-        workers = int(loader.num_workers)
-        return max(workers * int(getattr(loader, "prefetch_factor", 2) or 2) + workers, 3)
+        held: Any = None if record is None else record.loader() or record.kept
+        workers = int(getattr(held, "num_workers", 0))
+        return max(workers * int(getattr(held, "prefetch_factor", 2) or 2) + workers, 3)
 
     def take_samples(self) -> int | None:
         """Samples fetched from training loaders since the last call; None without such a loader."""
@@ -196,6 +222,9 @@ class Loader:
             beside = record is last or record.batches == last.batches
             record.together = record.together + 1 if beside else 0
             record.confirmed = record.confirmed or record is last or record.together >= _TOGETHER
+            if record.confirmed:
+                self._trained.add(record.chain)
+                self._evaluated.discard(record.chain)
         self._choose(last)
         self._take(fetched)
 
@@ -204,10 +233,10 @@ class Loader:
         for record in self.records:
             record.weight *= _FORGET
         train = self.train
-        if train is None or train.loader() is None:
+        if train is None or not train.alive:
             self.train = last
             return
-        alive = [r for r in self.records if r.confirmed and r.loader() is not None]
+        alive = [r for r in self.records if r.confirmed and r.alive]
         most = max(alive, key=lambda r: r.weight, default=train)
         if most.weight > _OUTWEIGH * train.weight:
             self.train = most
@@ -262,6 +291,7 @@ class Loader:
                 self.built_any = True
                 record = Record(this, sites)
                 this.__dict__["_autotune_record"] = record
+                record.expected = record.chain in self._trained - self._evaluated
                 record.shared_handle = shared_handle(getattr(this, "dataset", None))
                 self.records = [r for r in self.records if r.in_use or r is self.train]
                 self.records.append(record)
@@ -332,12 +362,17 @@ class Loader:
 
         def starts(record: Record | None) -> None:
             """A loader starts (again): what that costs belongs to what it is for."""
-            if record is None or not state.here():
-                return
+            if record is not None and state.here():
+                fetches(record, clock())
+
+        def fetches(record: Record, now: int) -> None:
             if not self._grad_enabled():
-                state.evaluates(clock())
-            elif record.confirmed:
-                state.trains(clock())
+                # An evaluation, by a model of its own perhaps; neither its time nor its samples train.
+                state.evaluates(now)
+            elif record.confirmed or record.expected:
+                state.trains(now)
+            else:
+                state.may_evaluate(now)
 
         @functools.wraps(original_init)
         def init(this: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
@@ -347,6 +382,9 @@ class Loader:
             if record is not None and state.active:
                 this._autotune_record = record
                 record.iterator = weakref.ref(this)
+                record.workers = 0
+                self._workers(record)
+                self._keep(record, loader)
                 record.method = _start_method(this)
                 record.in_order = getattr(this, "_in_order", None)
                 if record.confirmed:
@@ -370,20 +408,18 @@ class Loader:
             record: Record | None = getattr(this, "_autotune_record", None)
             if record is None or not state.here() or "loader" in state.faults.off:
                 return original_next(this)
-            probe = 1 <= record.in_process <= 3
+            # The first fetch of an iterator draws the order of the epoch, in whatever process it loads.
+            probe = this._num_yielded > 0 and record.probes < _PROBES and not hasattr(this, "_workers")
             before = None
             if probe:
                 try:
                     before = self._random_state()
+                    record.probes += 1
                 except Exception as error:
                     state.faults.note("loader", error)
                     probe = False
             cpu_begin, begin = cpu(), clock()
-            if not self._grad_enabled():
-                # An evaluation, by a model of its own perhaps; neither its time nor its samples train.
-                state.evaluates(begin)
-            elif record.confirmed:
-                state.trains(begin)
+            fetches(record, begin)
             device = state.device_clock if self._grad_enabled() else None
             if device is not None:
                 device.fetch_begins()
@@ -424,10 +460,12 @@ class Loader:
         if record.ratio != 1.0:
             samples = max(1, round(samples / record.ratio))
         record.fetches += 1
+        if not self._grad_enabled() or (self._state.mark & EVALUATION and self._state.evaluating):
+            self._evaluated.add(record.chain)
         if not self._grad_enabled():
             return
         if not record.confirmed:
-            self._state.beat()
+            self._state.alive()
         if getattr(record.loader(), "pin_memory", False):
             self.on_pinned(batch)
         recent = record.recent
@@ -454,9 +492,37 @@ class Loader:
     def facts(self) -> LoaderFacts | None:
         """What is known about the training loader; None without one."""
         record = self.train
-        loader = record.loader() if record is not None else None
-        if record is None or loader is None:
+        if record is None:
             return None
+        loader = record.loader()
+        if loader is not None:
+            self._keep(record, loader)
+        if record.kept is None:
+            return None
+        in_process = record.in_process > 0
+        sent = self._sent(record)
+        return replace(
+            record.kept,
+            site=self._site(record),
+            fetch_cpu_frac=min(1.0, record.fetch_cpu_ns / record.fetch_ns)
+            if in_process and record.fetch_ns
+            else None,
+            fetch_s=record.fetch_ns / record.fetches / 1e9 if record.fetches else None,
+            random=record.random or (not record.probes and record.kept.random),
+            shared_handle=record.shared_handle,
+            mp_context=record.method or record.kept.mp_context,
+            unsendable=sent.refusal,
+            own_code=sent.own_code,
+        )
+
+    def _keep(self, record: Record, loader: Any) -> None:
+        try:
+            record.kept = self._described(loader)
+        except Exception as error:
+            self._state.faults.note("loader_facts", error)
+
+    def _described(self, loader: Any) -> LoaderFacts:
+        """A loader as it was built, without what its fetches tell."""
         torch = self._torch
         dataset = getattr(loader, "dataset", None)
         iterable = isinstance(dataset, torch.utils.data.IterableDataset)
@@ -465,10 +531,14 @@ class Loader:
         batch_size = getattr(loader, "batch_size", None)
         if batch_size is None and not custom:
             batch_size = getattr(sampler, "batch_size", None)
-        source = _source(dataset)
-        in_process = record.in_process > 0
+        source = _source(type(dataset))
+        counted = getattr(loader, "_IterableDataset_len_called", None)
+        length = _length(loader, None)
+        if iterable:
+            # Torch warns of data sets that yield more than they said when asked.
+            loader._IterableDataset_len_called = counted
         return LoaderFacts(
-            site=self._site(record),
+            site="",
             batch_size=batch_size,
             num_workers=int(getattr(loader, "num_workers", 0)),
             prefetch_factor=getattr(loader, "prefetch_factor", None),
@@ -478,29 +548,26 @@ class Loader:
             custom_batch_sampler=custom,
             drop_last=bool(getattr(sampler, "drop_last", getattr(loader, "drop_last", False))),
             shards=iterable and "get_worker_info" in source,
-            length=_length(loader, None),
+            length=length,
             dataset_length=_length(dataset, None),
-            fetch_cpu_frac=min(1.0, record.fetch_cpu_ns / record.fetch_ns)
-            if in_process and record.fetch_ns
-            else None,
-            fetch_s=record.fetch_ns / record.fetches / 1e9 if record.fetches else None,
             cuda_tensors=_holds_cuda(dataset, torch),
-            random=record.random or (not in_process and _looks_random(dataset, source)),
-            shared_handle=record.shared_handle,
-            mp_context=record.method or _wanted_method(loader),
-            unsendable=self._sent(record, loader).refusal,
-            own_code=self._sent(record, loader).own_code,
+            random=_looks_random(dataset, source),
+            shuffles=not iterable and _draws_order(loader, torch),
+            mp_context=_wanted_method(loader),
         )
 
-    def _sent(self, record: Record, loader: Any) -> Sent:
-        if record.sent is None:
-            what = (
-                getattr(loader, "dataset", None),
-                getattr(loader, "collate_fn", None),
-                getattr(loader, "worker_init_fn", None),
-            )
-            record.sent = try_sending(what, self._torch) if self.tries_sending else Sent()
-        return record.sent
+    def _sent(self, record: Record) -> Sent:
+        if record.sent is None and self.tries_sending:
+            loader = record.loader()
+            iterator = record.iterator() if record.iterator is not None else None
+            if loader is not None:
+                what = (loader.dataset, loader.collate_fn, loader.worker_init_fn)
+            elif iterator is not None:
+                what = (iterator._dataset, iterator._collate_fn, getattr(iterator, "_worker_init_fn", None))
+            else:
+                return Sent()
+            record.sent = try_sending(what, self._torch)
+        return record.sent or Sent()
 
     def _site(self, record: Record) -> str:
         twins = [r for r in self.records if r.site == record.site and r.chain != record.chain]
@@ -528,51 +595,110 @@ def _wanted_method(loader: Any) -> str:
 def find_count(batch: Any, expected: int | None) -> How:
     """How to count the samples of batches of this form.
 
-    The first tensor's first dimension, unless the loader's own batch size says that another
-    dimension or the length of a list is the batch.
+    Looked for from list to list inwards, since what lies deeper belongs to single samples. That is the
+    first dimension of a tensor, or the length of a list whose elements are samples; the loader's own
+    batch size tells which, and whether it is another dimension.
 
     Returns:
         (kind, path, dimension), for `count`.
     """
-    tensors: list[tuple[tuple[Any, ...], tuple[int, ...]]] = []
-    lengths: list[tuple[tuple[Any, ...], int]] = []
-    graphs: list[tuple[Any, ...]] = []
+    items: list[_Item] = [((), batch)]
+    fallback: How | None = None
+    for _ in range(_LEVELS):
+        items = _without_mappings(items)
+        graphs = next((path for path, item in items if isinstance(_attribute(item, "num_graphs"), int)), None)
+        if graphs is not None:
+            return ("graphs", graphs, 0)
+        sized = [(path, shape) for path, item in items if (shape := _shape(item))]
+        lists = [(path, item) for path, item in items if isinstance(item, (list, tuple)) and item]
+        # At the top, a list holds the fields of a batch, unless its elements are samples by their looks.
+        samples = [(path, item) for path, item in lists if path or _are_samples(item, expected)]
+        found = None if expected is None else _expected_among(sized, samples, expected)
+        if found is not None:
+            return found
+        if sized:
+            fallback = fallback or ("dim", sized[0][0], 0)
+        elif samples:
+            fallback = fallback or ("len", samples[0][0], 0)
+        if fallback is not None and (expected is None or any(path for path, _ in (*sized, *samples))):
+            break
+        items = [((*path, index), inner) for path, item in lists for index, inner in enumerate(item[:_WIDE])]
+    if fallback is None and isinstance(batch, (list, tuple)):
+        fallback = ("len", (), 0)
+    return fallback or ("one", (), 0)
 
-    def walk(item: Any, path: tuple[Any, ...], level: int) -> None:
-        if isinstance(getattr(item, "num_graphs", None), int):
-            graphs.append(path)
-        shape = getattr(item, "shape", None)
-        if shape is not None and not callable(shape):
-            tensors.append((path, tuple(int(n) for n in shape)))
-        elif level >= 4:
-            return
-        elif isinstance(item, Mapping) or (hasattr(item, "keys") and hasattr(item, "__getitem__")):
-            for key in list(item.keys())[:16]:
-                walk(item[key], (*path, key), level + 1)
-        elif isinstance(item, (list, tuple)):
-            lengths.append((path, len(item)))
-            for index, inner in enumerate(item[:16]):
-                walk(inner, (*path, index), level + 1)
 
-    walk(batch, (), 0)
-    if graphs:
-        return ("graphs", graphs[0], 0)
-    sized = [(path, shape) for path, shape in tensors if shape]
-    if expected is not None:
-        for path, shape in sized:
-            if shape[0] == expected:
-                return ("dim", path, 0)
-        for path, length in lengths:
-            if length == expected:
-                return ("len", path, 0)
-        for path, shape in sized:
-            if expected in shape:
-                return ("dim", path, shape.index(expected))
-    if sized:
-        return ("dim", sized[0][0], 0)
-    if lengths:
-        return ("len", lengths[0][0], 0)
-    return ("one", (), 0)
+def _expected_among(
+    sized: list[tuple[tuple[Any, ...], tuple[int, ...]]], lists: list[_Item], expected: int
+) -> How | None:
+    for path, shape in sized:
+        if shape[0] == expected:
+            return ("dim", path, 0)
+    for path, item in lists:
+        if len(item) == expected:
+            return ("len", path, 0)
+    for path, item in lists:
+        shapes = [_shape(element) for element in item]
+        if all(shape and shape[0] == expected for shape in shapes):
+            return ("dim", (*path, 0), 0)  # views of all samples, not one sample each
+    for path, shape in sized:
+        if expected in shape:
+            return ("dim", path, shape.index(expected))
+    return None
+
+
+def _are_samples(items: Any, expected: int | None) -> bool:
+    """Elements of a whole batch that are one sample each, and no fields of it: all of one form."""
+    shapes = [_shape(item) for item in items]
+    if all(shape is not None for shape in shapes):
+        alike = len({len(shape) for shape in shapes if shape is not None}) == 1
+        return alike and len(items) == expected and not any(s and s[0] == expected for s in shapes)
+    if all(isinstance(item, tuple) for item in items):
+        return isinstance(items, list) and len({tuple(type(part) for part in item) for item in items}) == 1
+    if all(isinstance(item, Mapping) for item in items):
+        return True
+    return not any(shapes) and not any(isinstance(item, (list, tuple, Mapping)) for item in items)
+
+
+def _without_mappings(items: list[_Item]) -> list[_Item]:
+    """The same with what mappings hold in their place."""
+    found: list[_Item] = []
+    pending = items[::-1]
+    while pending:
+        path, item = pending.pop()
+        inner: list[_Item] = []
+        try:
+            if _shape(item) is None and len(path) < _LEVELS and _is_mapping(item):
+                inner = [((*path, key), item[key]) for key in list(item.keys())[:_WIDE]]
+        except Exception:
+            inner = []  # an object of the script's that only looks like one
+        if inner:
+            pending += inner[::-1]
+        else:
+            found.append((path, item))
+    return found
+
+
+def _is_mapping(item: Any) -> bool:
+    return isinstance(item, Mapping) or (hasattr(item, "keys") and hasattr(item, "__getitem__"))
+
+
+def _shape(item: Any) -> tuple[int, ...] | None:
+    """Sizes of a tensor, None for anything else."""
+    shape = _attribute(item, "shape")
+    if shape is None or callable(shape):
+        return None
+    try:
+        return tuple(int(n) for n in shape)
+    except (TypeError, ValueError):
+        return None
+
+
+def _attribute(item: Any, name: str) -> Any:
+    try:
+        return getattr(item, name, None)
+    except Exception:
+        return None
 
 
 def count(batch: Any, how: How) -> int:
@@ -594,13 +720,13 @@ def shared_handle(dataset: Any) -> str:
     looked for before the first fetch: what a dataset opens at its first read, each worker opens itself.
     """
     for _ in range(3):
-        held = list(getattr(dataset, "__dict__", {}).values())
+        held = list(_held(dataset).values())
         held += [v for group in held if isinstance(group, (list, tuple)) for v in group[:8]]
         held += [v for group in held if isinstance(group, dict) for v in list(group.values())[:8]]
         for value in held:
             if _is_handle(value):
                 return type(value).__name__
-        dataset = getattr(dataset, "dataset", None)
+        dataset = _attribute(dataset, "dataset")
         if dataset is None:
             break
     return ""
@@ -636,6 +762,20 @@ def _ratio(found: int, loader: Any, torch: Any) -> float:
     return found / size if whole or found % size == 0 else 1.0
 
 
+def _draws_order(loader: Any, torch: Any) -> bool:
+    """Whether the order of the samples is drawn anew for every epoch, as far as can be told."""
+    sampler = getattr(loader, "sampler", None)
+    batches = getattr(loader, "batch_sampler", None)
+    if batches is not None and type(batches) is not torch.utils.data.BatchSampler:
+        return True
+    return not isinstance(getattr(batches, "sampler", sampler), torch.utils.data.SequentialSampler)
+
+
+def _held(item: Any) -> dict[str, Any]:
+    """What an object of the script's holds in itself; some answer questions about it with any error."""
+    return dict(_attribute(item, "__dict__") or {})
+
+
 def _length(sized: Any, default: Any) -> Any:
     try:
         return len(sized)
@@ -643,9 +783,10 @@ def _length(sized: Any, default: Any) -> Any:
         return default
 
 
-def _source(dataset: Any) -> str:
+@functools.lru_cache(maxsize=16)
+def _source(kind: type) -> str:
     parts: list[str] = []
-    for cls in type(dataset).__mro__[:4]:
+    for cls in kind.__mro__[:4]:
         if cls.__module__.startswith("torch.utils.data"):
             break
         try:
@@ -656,7 +797,7 @@ def _source(dataset: Any) -> str:
 
 
 def _holds_cuda(dataset: Any, torch: Any) -> bool:
-    held = list(getattr(dataset, "__dict__", {}).values())
+    held = list(_held(dataset).values())
     held += [t for group in held if isinstance(group, (list, tuple)) for t in group[:8]]
     return any(isinstance(item, torch.Tensor) and item.is_cuda for item in held)
 
@@ -670,6 +811,4 @@ def _looks_random(dataset: Any, source: str) -> bool:
 
 
 def _members(dataset: Any) -> list[tuple[str, Any]]:
-    found = list(getattr(dataset, "__dict__", {}).items())
-    inner = getattr(dataset, "dataset", None)
-    return found + (list(getattr(inner, "__dict__", {}).items()) if inner is not None else [])
+    return [*_held(dataset).items(), *_held(_attribute(dataset, "dataset")).items()]

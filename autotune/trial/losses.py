@@ -1,8 +1,8 @@
 """How the loss is reduced over the batch, and whether BCE stands on the model's output.
 
 The functional losses are replaced while detection runs. What they returned is then looked for in
-the graph of the value that `backward` is called on: only a linear way from one to the other says
-how gradients scale with the batch.
+the graph of the value that `backward` is called on: only where that is made of them alone, and in a
+linear way, is it known how gradients scale with the batch.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ _LINEAR = (
 )
 _COMPARING = ("margin_ranking_loss", "cosine_embedding_loss", "triplet_margin_loss")
 """Losses whose samples are often made from others of the same batch."""
+_OVER_PAIRS = ("cross_entropy", "binary_cross_entropy_with_logits")
+"""Losses that contrastive training applies to all pairs of a batch."""
 _MAX_NODES = 200
 
 
@@ -109,7 +111,7 @@ class Losses:
             kind = "none"
         if name in ("cross_entropy", "nll_loss") and kind == "mean" and self._uneven(args, kwargs):
             kind = "unknown"
-        if name in _COMPARING or (name == "cross_entropy" and _square(args, kwargs)):
+        if name in _COMPARING or (name in _OVER_PAIRS and _square(args, kwargs)):
             kind = "unknown"
         kind = {"batchmean": "mean"}.get(kind, kind)
         self._calls.append(
@@ -156,11 +158,11 @@ class Losses:
                 continue
             name = type(node).__name__
             if not name.startswith(_LINEAR):
-                continue
+                return "unknown"  # a part that is none of the losses: summed over the batch, perhaps
             scaled = scaled or name.startswith(("Mul", "Div"))
             queue += [inner for inner, _ in node.next_functions if inner is not None]
         kinds = {kind for kind, _ in met}
-        if len(kinds) != 1:
+        if queue or len(kinds) != 1:
             return "unknown"
         kind = kinds.pop()
         if kind == "sum" and scaled:
@@ -172,9 +174,9 @@ class Losses:
 
 
 def _square(args: Any, kwargs: Any) -> bool:
-    """Logits of every sample against every sample, as contrastive losses have them."""
+    """Logits of every sample against every (other) sample, as contrastive losses have them."""
     logits = kwargs.get("input", args[0] if args else None)
-    return logits is not None and logits.dim() == 2 and logits.shape[0] == logits.shape[1]
+    return logits is not None and logits.dim() == 2 and abs(logits.shape[0] - logits.shape[1]) <= 1
 
 
 def read_loss(losses: Any) -> float:

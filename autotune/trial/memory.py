@@ -73,6 +73,12 @@ class DeviceClock:
         """Training goes on."""
         self._aside = self._pair(self._aside, self._asides)
 
+    def aside_withdrawn(self) -> None:
+        """What began was no evaluation."""
+        if self._aside is not None:
+            self._free.append(self._aside)
+            self._aside = None
+
     def fetch_begins(self) -> None:
         """The loop asks for the next batch."""
         self._fetch = self._mark_safely()

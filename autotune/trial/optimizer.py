@@ -13,6 +13,8 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.core.facts import OptimizerFacts
+from autotune.core.loops import UNREAD
+from autotune.trial.loops import Loops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,12 +61,15 @@ class Optimizer:
         self._fused: bool | None = None
         self._facts: OptimizerFacts | None = None
         self.accumulation = Accumulation(state)
+        self.loops = Loops()
         self.constructed = 0
         self.stepped: dict[int, weakref.ref[Any]] = {}
         self._last: weakref.ref[Any] | None = None
         self._switched_at = 0
         self.alternating = False
         self.on_constructed: Callable[[Any], None] | None = None
+        self.on_first_step: Callable[[Any], None] | None = None
+        """Told of every optimizer when it is about to step for the first time."""
         self.closure = False
         self.kernel_given = False
         self.zero_grad_seen = False
@@ -75,6 +80,8 @@ class Optimizer:
         self.backwards_seen = 0
         self._scheduler_at: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._in_scheduler = False
+        self._averaged_at: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self.averages_apart = False
         self._scaled: tuple[Any, Any] | None = None
         self._scaler: Any = None
         self._unscaled: set[int] = set()
@@ -113,6 +120,7 @@ class Optimizer:
         self._wrap_zero_grad(torch.nn.Module)
         self._wrap_clip(torch)
         self._wrap_schedulers(torch.optim.lr_scheduler)
+        self._wrap_averages()
         self._wrap_scaler(torch.amp.GradScaler)
         for name in _FUSED:
             cls = getattr(torch.optim, name, None)
@@ -199,6 +207,11 @@ class Optimizer:
             return
         self.stepped = {key: ref for key, ref in self.stepped.items() if ref() is not None}
         now, accumulation = self._state.micro_steps, self.accumulation
+        if id(optimizer) not in self.stepped and self.on_first_step is not None:
+            try:
+                self.on_first_step(optimizer)
+            except Exception as error:
+                self._state.faults.note("root", error)
         if id(optimizer) in self.stepped:
             self.alternating = True
         elif accumulation.pending:
@@ -312,6 +325,7 @@ class Optimizer:
             value = scaled[1]
         if self._root.detecting:
             self._losses.backward(value)
+            self._note_loop()
         factor = self._factor()
         if gradient is None:
             if state.keeps_losses and len(state.losses) < _MAX_LOSSES and not state.capturing():
@@ -325,6 +339,20 @@ class Optimizer:
         if self.accumulation.factor > 1:
             self.accumulation.give_up("backward is called with a gradient of the script's own.")
         return gradient
+
+    def _note_loop(self) -> None:
+        try:
+            self.loops.note(self._torch)
+        except Exception as error:
+            self._state.faults.note("loops", error)
+
+    def loop_hazards(self) -> tuple[str, ...]:
+        """What the source of the loop says; see `autotune.core.loops`."""
+        try:
+            return (UNREAD,) if "loops" in self._state.faults.off else self.loops.hazards()
+        except Exception as error:
+            self._state.faults.note("loops", error)
+            return (UNREAD,)
 
     def _factor(self) -> float:
         factor = self.accumulation.factor
@@ -414,19 +442,34 @@ class Optimizer:
         return clip
 
     def _unscale(self, parameters: Any) -> Any:
-        """Bring gradients to their true size, once a step, for every optimizer that holds one of these.
+        """Bring the gradients of the optimizer that owns these parameters to their true size, once a step.
 
         Returns:
             The parameters again: what was handed over may be a generator.
         """
         tensors = [parameters] if isinstance(parameters, self._torch.Tensor) else list(parameters)
-        wanted = {id(tensor) for tensor in tensors}
-        for optimizer in [o for o in (r() for r in self._alive) if o is not None]:
-            held = (p for group in optimizer.param_groups for p in group["params"])
-            if id(optimizer) not in self._unscaled and any(id(p) in wanted for p in held):
-                self._scaler.unscale_(optimizer)
-                self._unscaled.add(id(optimizer))
+        wanted = {id(tensor) for tensor in tensors if tensor.grad is not None}
+        owner = self._owner(wanted) if wanted else None
+        if wanted and owner is None:
+            reason = "The gradients that the script clips are not those of one optimizer, so which are scaled"
+            self._root.give_up("precision", f"{reason} is not known.")
+        elif owner is not None and id(owner) not in self._unscaled:
+            self._scaler.unscale_(owner)
+            self._unscaled.add(id(owner))
         return parameters if isinstance(parameters, self._torch.Tensor) else tensors
+
+    def _owner(self, wanted: set[int]) -> Any:
+        """The one optimizer with all of these parameters, of several the one that steps; None without."""
+        self._alive = [reference for reference in self._alive if reference() is not None]
+        owners: list[Any] = []
+        for optimizer in (reference() for reference in self._alive):
+            groups = getattr(optimizer, "param_groups", ())
+            if optimizer is not None and wanted <= {id(p) for group in groups for p in group["params"]}:
+                owners.append(optimizer)
+        stepping = self._last() if self._last is not None else None
+        if any(owner is stepping for owner in owners):
+            return stepping
+        return owners[0] if len(owners) == 1 else None
 
     def _wrap_schedulers(self, module: Any) -> None:
         for cls in vars(module).values():
@@ -460,6 +503,25 @@ class Optimizer:
                 self._in_scheduler = False
 
         return step
+
+    def _wrap_averages(self) -> None:
+        """A moving average of the weights moves once a step, not once a part of one."""
+        cls: Any = getattr(sys.modules.get("torch.optim.swa_utils"), "AveragedModel", None)
+        if cls is None:
+            return
+        original, state = cls.update_parameters, self._state
+
+        @functools.wraps(original)
+        def update_parameters(this: Any, *args: Any, **kwargs: Any) -> Any:
+            if state.here():
+                since = state.micro_steps - self._averaged_at.get(this, 0)
+                self._averaged_at[this] = state.micro_steps
+                self.averages_apart = self.averages_apart or since != 1
+                if since == 1 and self.accumulation.pending:
+                    return None
+            return original(this, *args, **kwargs)
+
+        self._undo.assign(cls, "update_parameters", update_parameters)
 
     # The script's own scaler
 

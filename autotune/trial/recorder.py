@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from autotune.core import stats
 from autotune.core.measurement import LossPoint, Reading
 from autotune.protocol.events import Broke, Closed, Done, Seen
-from autotune.protocol.marks import trained_s
+from autotune.protocol.losses import broken_at
+from autotune.protocol.marks import evaluation_counts, trained_s
 from autotune.trial.losses import read_loss
 from autotune.trial.state import ALLOCATOR, COMPILE, NEW_SHAPE
 
@@ -127,6 +128,8 @@ class Recorder:
 
     def restart(self) -> None:
         """Warm up again: something changed that the window must not contain."""
+        if self._decided is not None:
+            return  # the window is over
         self._begin_ns = 0
         self._rows = []
         self._finished = []
@@ -379,13 +382,21 @@ class Recorder:
     def _trained(self) -> tuple[list[float], tuple[float | None, ...]]:
         """Seconds from step to step, and how much of them trained, None where a step is set aside."""
         rows, periods = self._timed()
-        return periods, trained_s([r[3] for r in rows], [r[4] for r in rows], periods)
+        return periods, self._trained_s(rows, periods)
+
+    def _trained_s(self, rows: Sequence[WindowRow], periods: list[float]) -> tuple[float | None, ...]:
+        counts = self._evaluation_counts(rows)
+        return trained_s([r[3] for r in rows], [r[4] for r in rows], periods, counts=counts)
+
+    def _evaluation_counts(self, rows: Sequence[WindowRow]) -> bool:
+        decided = None if self._segment is None else self._segment.fidelity.evaluation_counts
+        return evaluation_counts([r[3] for r in rows]) if decided is None else decided
 
     def _blocks(self) -> tuple[tuple[int, ...], tuple[stats.Block, ...]]:
         """When each block began (ns), and the blocks, of the steps that are all training."""
         assert self._segment is not None
         rows, periods = self._timed()
-        trained = trained_s([r[3] for r in rows], [r[4] for r in rows], periods)
+        trained = self._trained_s(rows, periods)
         begins = [self._begin_ns, *(r[0] for r in rows)][: len(rows)]
         kept = [(b, s, r) for b, s, r in zip(begins, trained, rows, strict=True) if s is not None]
         # On a clock that stands still while no step trains.
@@ -502,6 +513,7 @@ class Recorder:
                 ready_begin=self._ready_begin,
                 ready_end=ready_end,
                 clock=self._clock_used,
+                evaluation_counts=self._evaluation_counts(self._timed()[0]),
                 skipped_scaler_steps=self.skipped_steps(),
                 graph_breaks=self.graph_breaks(),
                 counters={
@@ -536,7 +548,10 @@ class Recorder:
         self._losses = [(s, read_loss(v), t) for s, v, t in self._losses]
 
     def _trace(self) -> tuple[LossPoint, ...]:
-        """The loss from the first step on, bins of equal step counts; ends the trial where it broke."""
+        """The loss from the first step on, bins of equal step counts; ends the trial where it broke.
+
+        A single loss that is no number is left out, as the run went on after it.
+        """
         points = self._losses
         self._end_if_broken()
         begin = self._state.began_ns or self._first_step_ns
@@ -544,14 +559,18 @@ class Recorder:
         thin: list[LossPoint] = []
         for index in range(0, len(points), size):
             part = points[index : index + size]
-            loss = math.fsum(p[1] for p in part) / len(part)
+            known = [p[1] for p in part if math.isfinite(p[1])]
+            if not known:
+                continue
+            loss = math.fsum(known) / len(known)
             thin.append(LossPoint(samples=part[-1][0], loss=loss, t_s=(part[-1][2] - begin) / 1e9))
         return tuple(thin)
 
     def _end_if_broken(self) -> None:
-        """The last losses, read by now, are no numbers."""
-        if not all(math.isfinite(p[1]) for p in self._losses[-2:]):
-            self.diverged(self._losses[-1][1])
+        """By the losses that were read by now."""
+        at = broken_at([p[1] for p in self._losses])
+        if at is not None:
+            self.diverged(self._losses[at][1])
 
     def script_ended(self, code: int, why: str) -> None:
         """The script came to its end before the window did: close what is there, or only say so."""

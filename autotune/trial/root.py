@@ -24,7 +24,7 @@ from autotune.trial.outputs import to_float32, unshared
 from autotune.trial.state import NEW_SHAPE, caller, is_user_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
     from autotune.trial.compiling import Compile
     from autotune.trial.state import State
@@ -141,9 +141,17 @@ class Root:
     def observed(self) -> str | None:
         """Dtype of a leaf's output in a training call, else of the root's raw output."""
         off = self._state.faults.off
+        if "precision" in self._state.refusals:
+            return None
         if "root" in off or (self.dtype_name == "fp16" and off & {"backward", "optimizer"}):
             return None
         return self.leaf_dtype or self.autocast_seen or self.raw_dtype
+
+    def give_up(self, knob: str, reason: str) -> None:
+        """What was asked for is not what happens: the reading says so from now on, or the run ends."""
+        if knob not in self._state.refusals:
+            self._state.refusals[knob] = reason
+            self._state.lost(knob, reason)
 
     # Detection
 
@@ -249,7 +257,7 @@ class Root:
         self._undo.assign(recursive, "create_script_module", create_script_module)
 
     @contextlib.contextmanager
-    def _plain(self) -> Iterator[None]:
+    def _plain(self) -> Generator[None]:
         """All roots are as the script made them meanwhile."""
         taken: list[tuple[Any, RootCall]] = []
         for call in self.calls:
@@ -315,6 +323,7 @@ class Root:
             parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
             dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
             has_4d=any(p.dim() == 4 for p in parameters),
+            has_5d=any(p.dim() == 5 for p in parameters),
             batch_norm=any(issubclass(kind, norm) for kind in kinds),
             dropout=any(issubclass(kind, drop) for kind in kinds)
             or any(getattr(m, "dropout", 0.0) for m in first.modules() if _is_recurrent(m)),
@@ -406,7 +415,7 @@ class RootCall:
         if state.in_backward:
             pass
         elif not training:
-            state.evaluates(time.perf_counter_ns())
+            self._without_gradients()
         else:
             now = time.perf_counter_ns()
             state.trains(now)
@@ -427,6 +436,14 @@ class RootCall:
             torch = root._torch
             context = torch.autocast(self._device(), dtype=dtype)
         return args, kwargs, context, hooks
+
+    def _without_gradients(self) -> None:
+        """An evaluation, or a part of training: a policy that collects what it learns from next."""
+        module, state = self.module(), self._state
+        if state.evaluating or (module is not None and not module.training):
+            state.evaluates(time.perf_counter_ns())
+        else:
+            state.alive()
 
     def _device(self) -> str:
         module = self.module()

@@ -46,6 +46,7 @@ class State:
         """Tells the launcher that the process is alive where no step ends."""
         self._mark = 0
         self._evaluates_ns = 0
+        self._maybe_ns = 0
         self._aside_ns = 0
         self.wait_ns = 0
         self.input_samples = 0
@@ -78,15 +79,35 @@ class State:
     def mark(self, bits: int) -> None:
         self._mark = bits
         if bits & EVALUATION and self.here():
+            self.alive()
+
+    def alive(self) -> None:
+        """Tell the launcher; what hinders that, a full disk, never reaches the script."""
+        try:
             self.beat()
+        except Exception as error:
+            self.faults.note("beat", error)
 
     def evaluates(self, since_ns: int) -> None:
         """A sign of evaluation; it began no later than then."""
         self.mark |= EVALUATION
         if not self._evaluates_ns:
-            self._evaluates_ns = since_ns
+            begun_ns, self._maybe_ns = self._maybe_ns, 0
+            self._evaluates_ns = begun_ns or since_ns
+            if self.device_clock is not None and not begun_ns:
+                self.device_clock.aside_begins()
+
+    def may_evaluate(self, since_ns: int) -> None:
+        """A loader that has not trained yet is asked: if an evaluation follows, this is where it begins."""
+        if not self.evaluating:
+            self._maybe_ns = since_ns
             if self.device_clock is not None:
                 self.device_clock.aside_begins()
+
+    @property
+    def evaluating(self) -> bool:
+        """An evaluation goes on, or may have begun, since the last sign of training."""
+        return bool(self._evaluates_ns or self._maybe_ns)
 
     def trains(self, now_ns: int) -> None:
         """A sign of training: an evaluation that went on is over."""
@@ -95,11 +116,20 @@ class State:
             self._evaluates_ns = 0
             if self.device_clock is not None:
                 self.device_clock.aside_ends()
+        self._was_none()
+
+    def _was_none(self) -> None:
+        """What may have been an evaluation was none."""
+        if self._maybe_ns:
+            self._maybe_ns = 0
+            if self.device_clock is not None:
+                self.device_clock.aside_withdrawn()
 
     def take_aside_ns(self) -> int:
         """Evaluation since the last boundary in nanoseconds, -1 where its end was not seen."""
         aside_ns = -1 if self._evaluates_ns else self._aside_ns
         self._evaluates_ns = self._aside_ns = 0
+        self._was_none()
         return aside_ns
 
     def here(self) -> bool:
@@ -130,6 +160,11 @@ def _never() -> bool:
 
 def _nothing(_knob: str, _reason: str) -> None:
     return
+
+
+def is_ours(name: str) -> bool:
+    """Whether code of this file is a part of this package."""
+    return name.startswith(_OWN)
 
 
 def is_user_file(name: str) -> bool:

@@ -13,6 +13,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from autotune.protocol.losses import BAD_LOSSES
 from autotune.trial.kinds import kind_of
 from autotune.trial.losses import read_loss
 from autotune.trial.state import COLLECTION
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from autotune.trial.state import State
 
 _SILENT_STEPS = 8
-_BAD_LOSSES = 2
 _MESSAGE_CHARS = 500
 
 
@@ -159,7 +159,7 @@ class Boundary:
             return losses
         loss = read_loss(losses)
         self._bad = 0 if math.isfinite(loss) else self._bad + 1
-        if self._bad >= _BAD_LOSSES:
+        if self._bad >= BAD_LOSSES:
             self._recorder.diverged(loss)
         return loss
 

@@ -392,7 +392,9 @@ class Experiment:
         state["half_width"] = width if math.isfinite(width) else None
         state["verdict"] = verdict(state["ratio"], state["identical"])
         state["same_config"] = state["search"]["changed"] == state["oracle"]["config"]
-        state["nothing_to_gain"] = nothing_to_gain(state["search"]["exit"], state["ratio"])
+        state["nothing_to_gain"] = state["verdict"] == "pass" and nothing_to_gain(
+            state["search"]["exit"], state["ratio"]
+        )
         self.save()
         return state["verdict"]
 

@@ -99,6 +99,7 @@ def again(options, name, best):
 
 def main(words=None):
     options = parsed(parser(__doc__, budget="5m", pairs=3), words)
+    options.budget = "90s" if options.tiny else options.budget
     lacking = missing()
     if lacking:
         return write("search", {"missing": lacking}, options, note=f"pip install {' '.join(lacking)}")

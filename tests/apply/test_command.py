@@ -30,6 +30,10 @@ AMP = Change(knob="amp", value=True, spelling=Flag(("--amp",)))
         ),
         (("--batch-size-eval", "32"), ("--batch-size-eval", "32", "--batch-size=64")),
         (("-bs", "32"), ("-bs", "32", "--batch-size=64")),
+        # An option whose value may be left out does not take the next option for it.
+        (("--batch-size", "--lr", "0.5"), ("--batch-size=64", "--lr", "0.5")),
+        (("--batch-size", "-v"), ("--batch-size=64", "-v")),
+        (("--batch-size", "-1", "-b", "-1.5e3", "-b", "-", "x"), ("--batch-size=64", "x")),
     ],
 )
 def test_an_option_is_given_once(args, expected) -> None:

@@ -1,8 +1,10 @@
 """`autotune search`: everything is checked before anything runs; one answer on stdout."""
 
 import json
+import os
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 from cli_fakes import ended
@@ -84,6 +86,9 @@ def test_options_reach_the_spec(cli, script, tune):
         (["--script", "train.py", "--run-steps", "-1"], "--run-steps -1", ""),
         (["--script", "train.py", "--concurrency", "-1"], "negative", "0"),
         (["--script", "train.py", "--address", "a:1"], "--driver is inline", "leave one"),
+        (["--script", "\udcff.py"], "is no UTF-8 text", "rename it"),
+        (["--script", "train.py", "--", "--name", "\udcff"], "'\\udcff' is no UTF-8 text", ""),
+        (["--", "python", "train.py", "--name=\udcff"], "is no UTF-8 text", ""),
         (["--script", "train.py", "--out", "no/best.yaml"], "there is no folder", ""),
         (["--script", "train.py", "--out", "."], "is a folder", "best.yaml"),
         (["--script", "train.py", "--out", "/dev/null"], "is no file", "--out best.yaml"),
@@ -107,11 +112,46 @@ def test_what_cannot_be_carried_out_ends_with_2_before_anything_runs(cli, script
     assert "Traceback" not in err
 
 
+def test_a_folder_that_is_no_utf8_text_ends_with_2(cli, tune, tmp_path, monkeypatch):
+    folder = tmp_path / "\udcff"
+    folder.mkdir()
+    (folder / "train.py").write_text("")
+    monkeypatch.chdir(folder)
+    code, _out, err = cli("search", "--script", "train.py", *REST)
+    assert (code, tune.specs) == (2, [])
+    assert "is no UTF-8 text" in err
+
+
+def test_a_name_with_a_line_break_is_searched_like_any_other(cli, script, tune):
+    script.rename(script.parent / "a\nb.py")
+    code, out, _err = cli("search", "--script", "a\nb.py", *REST)
+    assert code == 0
+    assert "-- python 'a\nb.py'" in out
+
+
 def test_the_answer_is_on_stdout_and_progress_on_stderr(cli, script, tune):
     _code, out, err = cli("search", "--script", "train.py", *REST)
     assert out.startswith("best    2.00x [1.95, 2.05] faster than your script")
     assert "autotune apply best.yaml -- python train.py" in out
     assert err.startswith("study train-")
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_an_answer_is_told_even_where_the_process_is_ended_by_force(cli, script, tune, more, monkeypatch):
+    """As from the thread that ends it: Ray's loop, which hangs, has taken stdout away."""
+
+    def hangs(spec, *, last_words, **others):
+        with Path(os.devnull).open("w") as null, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", null)
+            last_words(ended(spec))
+        raise KeyboardInterrupt
+
+    tune.run_search = hangs
+    _code, out, _err = cli("search", "--script", "train.py", *REST, *more)
+    if more:
+        assert json.JSONDecoder().raw_decode(out)[0]["picks"]["best"]["speedup"]["value"] == 2.0
+    else:
+        assert out.startswith("best    2.00x")
 
 
 def test_quiet_leaves_the_answer_only(cli, script, tune):

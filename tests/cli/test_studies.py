@@ -10,19 +10,26 @@ from study_fakes import facts, failed, measured, spec, study
 import autotune.driver
 from autotune.core.config import Config
 from autotune.core.study import Budget, SpaceRequest
+from autotune.core.trial import Stage
 from autotune.core.wire import to_wire
 from autotune.store.journal import Journal
 from autotune.store.paths import study_dir
 
 
 def journaled(
-    script, *, label="train-1", study_id="01KAK2M7Q4ZC0V9X3T5R8W6Y1B", trials=None, stopped="finished"
+    script,
+    *,
+    label="train-1",
+    study_id="01KAK2M7Q4ZC0V9X3T5R8W6Y1B",
+    trials=None,
+    stopped="finished",
+    knobs=None,
 ):
     """A study on disk, its events appended one by one."""
     given = spec(
         script=str(script), cwd=str(script.parent), label=label, study_id=study_id, out="",
         budget=Budget(seconds=600.0),
-        space=SpaceRequest(name="quick", knobs={"num_workers": (0, 4), "batch_size": ()}),
+        space=SpaceRequest(name="quick", knobs=knobs or {"num_workers": (0, 4), "batch_size": ()}),
     )  # fmt: skip
     folder = study_dir(study_id)
     folder.mkdir(parents=True)
@@ -97,6 +104,31 @@ def test_show_without_a_baseline_says_so(cli, script):
     assert code == 0
     assert "not measured" in out
     assert json.loads(cli("show", "--json")[1])["stopped"] == "no_baseline"
+
+
+def test_a_study_with_a_knob_of_another_version_is_shown(cli, script):
+    faster = measured(1, Config({"num_workers": 4, "warp_drive": 9}), 200.0)
+    trials = (measured(0, Config(), 100.0, Stage.BASELINE), faster)
+    journaled(script, trials=trials, knobs={"num_workers": (0, 4), "warp_drive": (1, 9)})
+    for words in ([], ["--md"], ["--trials"], ["--json"]):
+        code, out, err = cli("show", *words)
+        assert (code, err) == (0, "")
+    data = json.loads(out)
+    assert data["refusals"]["warp_drive"] == "This version of autotune has no such knob."
+    assert data["baseline"]["knobs"]["num_workers"] == 0
+    assert len(data["trials"]) == 2
+
+
+def test_a_study_whose_space_cannot_be_built_any_more_is_shown(cli, script, monkeypatch):
+    journaled(script)
+
+    def broken(*args, **more):
+        raise TypeError("from another version")
+
+    monkeypatch.setattr("autotune.driver.rebuilt.build_space", broken)
+    code, out, err = cli("show")
+    assert (code, err) == (0, "")
+    assert "study train-1" in out
 
 
 @pytest.mark.parametrize("verb", ["show", "resume", "sync"])

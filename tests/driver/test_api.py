@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -76,7 +77,12 @@ def test_the_result_holds_picks_path_and_reason(fake: FakeTune, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("code", "answer", "reason"),
-    [(1, no_answer(), "nothing_faster"), (130, good_answer(), "interrupted"), (75, good_answer(), "stopped")],
+    [
+        (1, no_answer(), "nothing_faster"),
+        (130, good_answer(), "interrupted"),
+        (75, good_answer(), "stopped"),
+        (2, good_answer(), "script_changed"),
+    ],
 )
 def test_why_it_ended_is_said_in_a_word(fake: FakeTune, code: int, answer: Any, reason: str) -> None:
     fake.end = lambda spec: ended(spec, answer=answer, code=code)
@@ -92,6 +98,16 @@ def test_it_is_silent_unless_asked(fake: FakeTune, capfd: pytest.CaptureFixture[
     stream = io.StringIO()
     autotune.tune("train.py", budget="10m", progress=stream)
     assert stream.getvalue().startswith("study train")
+
+
+def test_what_goes_wrong_beside_it_is_left_to_the_logging_of_the_program() -> None:
+    """Without a handler Python itself would print it, tracebacks included."""
+    code = (
+        "import logging, autotune; autotune.tune\n"
+        "logging.getLogger('autotune.driver.sync').warning('MLflow is away')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_a_listener_of_ones_own_is_told(fake: FakeTune) -> None:

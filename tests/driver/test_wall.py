@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
+from pathlib import Path
+
+import pytest
 
 from autotune.driver import wall
 from autotune.driver.wall import HardWall
@@ -23,6 +27,66 @@ def test_a_loop_that_never_comes_back_is_ended_with_the_answer_written() -> None
         [sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=20, check=False
     )
     assert (done.returncode, done.stdout) == (7, "written\n")
+
+
+BLOCKED = """
+import os, sys, threading
+from autotune.driver import wall
+wall.ANSWER_S, wall.GONE_S, wall.WORDS_S = 0.0, 0.1, 0.3
+lock = threading.Lock()
+lock.acquire()
+def say():
+    sys.stdout.write("the last words\\n")
+    sys.stdout.flush()
+    lock.acquire()
+wall.HardWall(remaining_s=lambda: 0.0, write=lock.acquire, code=lambda: 7, say=say).start()
+threading.Event().wait(30)
+"""
+
+
+def test_neither_an_answer_that_hangs_nor_words_that_nobody_reads_hold_the_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert (done.returncode, done.stdout) == (7, "the last words\n")
+
+
+UNREACHABLE = """
+import sys, time
+from autotune.driver import inline, spec, tune, wall
+spec.MIN_BUDGET_S, wall.GONE_S = 1.0, 0.2
+inline.InlineDriver.connect = lambda self: time.sleep(60)
+class NoSync:
+    def __init__(self, *args, **more): pass
+    start = lambda self: None
+tune.Syncer = NoSync
+from autotune.cli.main import main
+words = ["--script", "train.py", "--budget", "2s", "--driver", "inline", *sys.argv[1:]]
+sys.argv = ["autotune", "search", *words]
+main()
+"""
+
+
+@pytest.mark.parametrize("more", [[], ["--json"], ["--jsonl"]])
+def test_a_search_that_never_measured_anything_ends_by_force_with_an_error(
+    tmp_path: Path, more: list[str]
+) -> None:
+    (tmp_path / "train.py").write_text("import argparse\nimport os\n")
+    done = subprocess.run(
+        [sys.executable, "-c", UNREACHABLE, "--knob", "threads", *more],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 6, done.stderr
+    assert "error: the search did not come back within the budget of 2 s; there is no answer" in done.stderr
+    assert bool(done.stdout) == bool(more)
+    if more:
+        told = json.loads(done.stdout.splitlines()[-1] if more == ["--jsonl"] else done.stdout)
+        assert (told["exit"], told["error"]["kind"]) == (6, "BackendError")
+    assert not (tmp_path / "best.yaml").exists()
 
 
 def test_a_search_that_ends_by_itself_is_left_alone() -> None:

@@ -175,7 +175,7 @@ def test_binary_and_huge_files_are_refused(here) -> None:
     (here / "h.yaml").write_bytes(b"#" * (2 << 20))
     with pytest.raises(InvalidSpace, match="not UTF-8 text"):
         load_space("./b.yaml", cwd=str(here))
-    with pytest.raises(InvalidSpace, match=r"larger than 1 MiB"):
+    with pytest.raises(InvalidSpace, match=r"larger than 128 KiB"):
         load_space("./h.yaml", cwd=str(here))
 
 

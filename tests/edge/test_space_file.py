@@ -1,5 +1,7 @@
 """What is wrong with a space file, all of it, by line."""
 
+import time
+
 import pytest
 
 from autotune.edge.preset import load_space, problems
@@ -150,3 +152,18 @@ def test_what_extends_nothing_is_told_with_its_line(found) -> None:
     assert isinstance(problem, InvalidSpace)
     assert problem.message == 'mine.yaml:2: extends "qick", which does not exist'
     assert problem.hint == 'Did you mean "quick"?'
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("values: [" + ",".join(map(str, range(15_000))) + "]", "there have to be 1 to 1000 values"),
+        ("values: {low: 1, high: 9999999999999999999}", "1 to 1000 values from low to high"),
+        ("values: {low: -9999999999999999999, high: 1, step: 3}", "values are a list, or {low, high, step}"),
+    ],
+)
+def test_more_values_than_can_be_tried_are_told_at_once(found, entry, says) -> None:
+    began = time.process_time()
+    told = found(f"{HEAD}declare:\n- name: mine\n  effect: EXACT\n  flag: --mine\n  {entry}\n")
+    assert time.process_time() - began < 2
+    assert [problem.message for problem in told if says in problem.message]

@@ -35,7 +35,7 @@ def built(**fields):
 def test_what_is_written_is_read_back_equal(tmp_path):
     path = tmp_path / "best.yaml"
     written = write_best(
-        path, study(), good_answer(), changes_of, gains_of=lambda config: {"precision": 0.25}
+        path, study(), good_answer(), changes_of, gains_of=lambda config: {"precision": ratio(1.25, 3)}
     )
     assert read_best(path) == written
     assert [c.name for c in tmp_path.iterdir()] == ["best.yaml"]
@@ -128,6 +128,23 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         write_best(path, study(), good_answer(), changes_of)
     assert path.read_text() == "mine\n"
     assert [c.name for c in tmp_path.iterdir()] == ["best.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("my train.py", "Apply: autotune apply 'a b.yaml' -- python 'my train.py'"),
+        ("a\nb: [.py", "Apply: autotune apply 'a b.yaml'"),
+        ("bell\x07\x1b[2J.py", "Apply: autotune apply 'a b.yaml'"),
+        ("line\u2028sep.py", "Apply: autotune apply 'a b.yaml'"),
+    ],
+)
+def test_whatever_the_script_is_called_its_answer_is_written(tmp_path, script, said):
+    path = tmp_path / "a b.yaml"
+    written = write_best(path, study(spec=spec(script=f"/project/{script}")), good_answer(), changes_of)
+    assert read_best(path) == written
+    assert written.study.script == script
+    assert path.read_text(encoding="utf-8").split("\n")[0].endswith(said)
 
 
 def test_what_a_link_points_to_is_written_and_the_link_stays(tmp_path):
@@ -268,6 +285,6 @@ def test_the_file_is_readable(tmp_path):
     lines = render(built()).splitlines()
     assert max(map(len, lines)) < 400
     assert any(
-        re.match(r"    speedup: \{value: 2.0, low: 1.95, high: 2.05, n: 6, unit: ratio\}", line)
+        re.match(r"    speedup: \{value: 2.0, low: 1.95, high: 2.05, n: 6, unit: ratio, confidence: 0.95\}", line)
         for line in lines
     )

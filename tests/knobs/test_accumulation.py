@@ -36,6 +36,12 @@ class TestAccumulation(KnobContract):
         (facts(run=run(own_scaler=True)), "gradient scaler"),
         (facts(run=run(scheduler_per_step=True)), "scheduled per step"),
         (facts(script=replace(SCRIPT, hazards=("step_counted_loop",))), "counts steps"),
+        (facts(run=run(loop_hazards=("step_counted_loop",))), "counts steps"),
+        (facts(run=run(loop_hazards=("own_gradient",))), "uses gradients"),
+        (facts(run=run(loop_hazards=("own_average",))), "moving average"),
+        (facts(run=run(loop_hazards=("own_rate",))), "learning rate"),
+        (facts(run=run(loop_hazards=("unread_loop",))), "could not be read"),
+        (facts(run=run(averages_apart=True)), "its pace would change"),
     ],
 )
 def test_the_fact_refuses_the_knob_in_words(given, words) -> None:

@@ -18,6 +18,7 @@ class TestChannelsLast(KnobContract):
     [
         (facts(run=model(has_4d=False)), "no 4-D parameters"),
         (facts(run=run(model=None)), "No trained module"),
+        (facts(run=model(has_5d=True)), "convolutions over volumes"),
     ],
 )
 def test_the_fact_refuses_the_knob_in_words(given, words) -> None:

@@ -1,8 +1,9 @@
 """`persistent_workers`: the contract, the facts that refuse it, and what is its own."""
 
 import pytest
-from knob_facts import run
+from knob_facts import loader, model, run
 
+from autotune.core.effect import Effect
 from autotune.knobs.persistent_workers import PersistentWorkers
 from autotune.testing.knobs import KnobContract, facts
 
@@ -27,3 +28,16 @@ def test_the_fact_refuses_the_knob_in_words(given, words) -> None:
 
 def test_without_such_a_fact_the_knob_is_not_refused() -> None:
     assert KNOB.refuse(facts()) is None
+
+
+@pytest.mark.parametrize("drawn", [loader(shuffles=True), loader(random=True), model(dropout=True)])
+def test_what_is_drawn_at_random_is_dealt_anew(drawn) -> None:
+    """Without the seed for new workers, the generator is elsewhere when the next order is drawn."""
+    assert KNOB.redeals(facts(run=drawn))
+    assert KNOB.effect_for(facts(run=drawn)) is Effect.NUMERIC
+    assert KNOB.effect_for(facts(run=model(dropout=True, device="cuda"))) is Effect.EXACT
+
+
+def test_in_a_fixed_order_nothing_changes() -> None:
+    assert not KNOB.redeals(facts())
+    assert KNOB.effect_for(facts()) is Effect.EXACT

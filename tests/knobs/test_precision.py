@@ -45,6 +45,7 @@ def test_without_such_a_fact_the_knob_is_not_refused() -> None:
     [
         {"own_scaler": True},
         {"explicit_backward_gradient": True},
+        {"loop_hazards": ("own_gradient",)},
         {"optimizer": None},
         {"optimizer": OptimizerFacts(name="AdamW", count=2)},
     ],

@@ -44,7 +44,8 @@ def whole() -> Iterator[None]:
 def care(tmp_path: Path) -> Callable[..., DeviceCare]:
     def make(nvml: FakeNvml | None = None, **more: Any) -> DeviceCare:
         devices = NvidiaDevices(nvml or FakeNvml(count=1)).devices()
-        return DeviceCare(lambda _: devices, **{"folder": tmp_path, "lock_s": 0.2, "free_s": 0.3, **more})
+        short = {"folder": tmp_path, "lock_s": 0.2, "free_s": 0.3, "cool_s": 0.3}
+        return DeviceCare(lambda _: devices, **{**short, **more})
 
     return make
 
@@ -164,6 +165,22 @@ def test_memory_that_does_not_come_back_holds_nobody_up(
     nvml.used = {0: 5 << 30}
     one.release(held, launch(), told(cuda=True), {})
     assert "4.00 GiB of device memory did not come back" in caplog.text
+
+
+def test_a_hot_device_is_given_time_to_cool(care: Callable[..., DeviceCare]) -> None:
+    class Cooling(FakeNvml):
+        looks = 0
+
+        def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int) -> int:  # noqa: N802
+            self.looks += 1
+            return 0x40 if self.looks < 4 else 0x4
+
+    nvml = Cooling(count=1)
+    hold(care(nvml, cool_s=60.0)).hand_over()
+    assert nvml.looks == 5
+    begun = time.monotonic()
+    hold(care(FakeNvml(count=1, bits=0x40))).hand_over()
+    assert time.monotonic() - begun < 5
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,21 @@ def test_what_gets_past_the_redirection_is_reported(runner: Any, assignment: Any
     assert str(files / "log.txt") in str(ended.outcome.evidence["wrote_outside"])
 
 
+@pytest.mark.skipif(not HAS_OVERLAY, reason="this machine lets nobody mount an overlay")
+def test_a_folder_that_cannot_be_overlaid_is_protected_by_redirection(
+    runner: Any, assignment: Any, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert enclosure.available(must=(str(files),)) == "overlay"
+    # Device nodes and what lies among them stay what they are under an overlay.
+    assert enclosure.available(must=("/dev/shm",)) == "redirect"
+    monkeypatch.setattr(enclosure, "protected", lambda *_: (str(files), "/dev/shm"))
+    made = assignment("assert plan.shadow_dir\nPath('log.txt').write_text('new')\ngood()")
+    before = tree(files)
+    (ended,) = runner(isolation="overlay").run(made)
+    assert isinstance(ended.outcome, Measurement), ended.outcome
+    assert tree(files) == before
+
+
 def test_a_manifest_tells_changed_added_and_removed_files(tmp_path: Path) -> None:
     for name in ("same", "changed", "removed"):
         (tmp_path / name).write_text(name)

@@ -134,6 +134,17 @@ def test_what_an_epoch_costs_beside_its_evaluation_counts() -> None:
     assert fold(evaluating(20, aside_s=1.5)).throughput.value == pytest.approx(120 * 8 / 15)
 
 
+@pytest.mark.parametrize("steps", [9, 10, 11, 12])
+def test_evaluating_every_second_step_counts_alike_in_windows_of_any_length(steps: int) -> None:
+    told = stream([0.2 if n % 2 == 0 else 0.1 for n in range(steps)])
+    told.rows = [replace(row, mark=1, aside_ns=S // 10) if n % 2 else row for n, row in enumerate(told.rows)]
+    assert fold(told).throughput.value == pytest.approx(80)
+    # What the baseline has decided holds, whatever this window looks like.
+    decided = fold(told, close(told, evaluation_counts=True))
+    assert decided.throughput.value < 60
+    assert decided.extra["evaluation_counts"] == 1
+
+
 def test_a_step_whose_evaluation_was_not_seen_to_end_is_set_aside() -> None:
     found = fold(evaluating(20, aside_s=-1 / S))
     assert found.throughput.value == pytest.approx(80)
@@ -295,6 +306,19 @@ def test_divergence_is_a_failure_that_keeps_its_throughput(more: Any) -> None:
     assert found.kind is FailureKind.DIVERGED
     assert found.readings is not None
     assert found.readings.throughput.value == pytest.approx(80)
+
+
+def test_a_single_loss_that_overflowed_is_no_divergence() -> None:
+    """The trial itself went on after it, and leaves it out of what it tells."""
+    told = stream([0.1] * 30)
+    losses = [1.0, math.inf, 1.0, math.nan, math.nan, 1.0]
+
+    def points(*values: float) -> tuple[LossPoint, ...]:
+        return tuple(LossPoint(samples=8 * n, loss=value, t_s=0.1 * n) for n, value in enumerate(values))
+
+    assert fold(told, close(told, loss=points(*losses[:3]))).throughput.value == pytest.approx(80)
+    assert failed(told, close(told, loss=points(*losses))).evidence["samples"] == 32
+    assert failed(told, close(told, loss=points(*losses[:2]))).kind is FailureKind.DIVERGED
 
 
 def test_a_scaler_that_skips_more_than_half_of_the_windows_own_steps_never_settled() -> None:

@@ -147,6 +147,56 @@ def test_the_shared_part_of_a_process_is_counted_by_share_and_without_files() ->
     assert guard._rss(2**22 + 1) == guard._pss(2**22 + 1) == 0
 
 
+SHARED = """
+import mmap
+def share(name):
+    with open(name, 'wb+') as f:
+        f.truncate(4096)
+        return mmap.mmap(f.fileno(), 4096)
+ended = os.fork()
+if ended == 0:
+    share(f'/dev/shm/torch_{os.getpid()}_11_1')
+    os._exit(0)
+os.waitpid(ended, 0)
+if os.fork() == 0:
+    own = share(f'/dev/shm/torch_{os.getpid()}_11_0')
+    taken = open(f'/dev/shm/torch_{ended}_11_1', 'rb+'); taken = mmap.mmap(taken.fileno(), 4096)
+    print(f'torch_{os.getpid()}_11_0 torch_{ended}_11_1', flush=True)
+    time.sleep(60)
+time.sleep(0.6)
+good()
+"""
+
+
+def test_shared_memory_that_a_killed_tree_leaves_is_removed(
+    runner: Any, assignment: Any, tmp_path: Path
+) -> None:
+    """As with torch's sharing strategy ``file_system``, whose names outlive a kill."""
+    other = Path(f"/dev/shm/torch_{os.getpid()}_11_2")
+    other.touch()
+    try:
+        ended = only(runner(), assignment(SHARED))
+        assert isinstance(ended.outcome, Measurement), ended.outcome
+        told = (tmp_path / "study" / "trials" / "t0000-a1-abcdef" / "stdout.log").read_text().split()
+        assert len(told) == 2
+        assert [name for name in told if Path("/dev/shm", name).exists()] == []
+        assert other.exists()
+    finally:
+        other.unlink()
+
+
+def test_what_cannot_be_started_leaves_nothing_behind(
+    runner: Any, assignment: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(11, "no process can be started")
+
+    monkeypatch.setattr(process.subprocess, "Popen", refuse)
+    one = runner(isolation="redirect")
+    assert failure(one, assignment("good()", uid="t0007-a1-000000")).kind is FailureKind.INFRA_LOST
+    assert not temporary_folder("t0007-a1-000000").exists()
+
+
 def test_a_hang_leaves_its_stacks(runner: Any, assignment: Any) -> None:
     text = "import faulthandler, signal; faulthandler.register(signal.SIGUSR2)\ndef stuck(): time.sleep(60)\nstuck()"
     found = failure(runner(progress_floor_s=0.5), assignment(text, setup_s=0.5))

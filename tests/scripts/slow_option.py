@@ -27,7 +27,7 @@ def main():
             loss.backward()
             optimizer.step()
             if step % args.save_every == 0:
-                time.sleep(0.01)
+                time.sleep(0.04)
         print(f"epoch {epoch} loss {loss.item():.4f} every {args.save_every}", flush=True)
 
 

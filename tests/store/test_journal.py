@@ -107,6 +107,16 @@ def test_a_writer_of_an_older_epoch_writes_nothing_more(tmp_path: Path) -> None:
         ("UPDATE events SET wall_s = 1 WHERE seq = 1", "event 1 .* no event before it"),
         ("DELETE FROM events WHERE seq BETWEEN 3 AND 4", "events 3 to 4 are missing"),
         ("UPDATE events SET sha = x'00' WHERE seq = 2", "event 2"),
+        (
+            "DELETE FROM events WHERE seq > 4",
+            "events 5 to 6 are missing at the end; .* 1 to 4 are",
+        ),
+        ("DELETE FROM events", "events 1 to 6 are missing at the end"),
+        ("UPDATE meta SET value = 'six' WHERE key = 'head'", "last event is 'six'"),
+        (
+            "UPDATE meta SET value = '6 ab' WHERE key = 'head'",
+            "event 6 .* was written last",
+        ),
     ],
 )
 def test_an_edit_is_noticed_and_located(tmp_path: Path, statement: str, says: str) -> None:
@@ -115,6 +125,8 @@ def test_an_edit_is_noticed_and_located(tmp_path: Path, statement: str, says: st
             journal.append("noted", f"n/{i}", {"text": "x"})
     with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as raw, raw:
         raw.execute(statement)
+    with contextlib.closing(Journal.read(tmp_path)) as reader, pytest.raises(JournalDamaged, match=says):
+        list(reader.entries())
     with pytest.raises(JournalDamaged, match=says):
         reopen(tmp_path)
     reopen_possible = (tmp_path / "journal.lock").exists()
@@ -136,12 +148,38 @@ def test_a_file_that_is_no_journal_is_called_damaged(tmp_path: Path) -> None:
         Journal.read(tmp_path / "nowhere")
 
 
-def test_a_newer_format_is_refused_and_not_touched(tmp_path: Path) -> None:
+@pytest.mark.parametrize("written", ["99", "one", "", "-1"])
+def test_another_format_is_refused_and_not_touched(tmp_path: Path, written: str) -> None:
     create(tmp_path).close()
     with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as raw, raw:
-        raw.execute("UPDATE meta SET value = '99' WHERE key = 'format'")
-    with pytest.raises(StoreError, match="format 99"):
-        reopen(tmp_path)
+        raw.execute("UPDATE meta SET value = ? WHERE key = 'format'", (written,))
+    for way in (Journal.read, reopen):
+        with pytest.raises(StoreError, match=f"format {written};"):
+            way(tmp_path)
+
+
+def test_a_journal_that_kept_no_head_is_read_and_has_one_from_then_on(tmp_path: Path) -> None:
+    with create(tmp_path) as journal:
+        for i in range(3):
+            journal.append("noted", f"n/{i}", {})
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as raw, raw:
+        raw.execute("DELETE FROM meta WHERE key = 'head'")
+    assert uids(tmp_path) == ["n/0", "n/1", "n/2"]
+    reopen(tmp_path).close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as raw, raw:
+        raw.execute("DELETE FROM events WHERE seq = 3")
+    with pytest.raises(JournalDamaged, match="events 3 to 3 are missing"):
+        uids(tmp_path)
+
+
+def test_a_reader_beside_a_writer_takes_nothing_for_missing(tmp_path: Path) -> None:
+    with create(tmp_path) as journal, contextlib.closing(Journal.read(tmp_path)) as reader:
+        journal.append("noted", "a", {})
+        seen = reader.entries()
+        assert next(seen).uid == "a"
+        journal.append("noted", "b", {})
+        assert [e.uid for e in seen] == []
+        assert [e.uid for e in reader.entries(after=1)] == ["b"]
 
 
 def test_a_log_cut_anywhere_loses_only_whole_events_from_the_end(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def session(**wanted):
     made.begin()
     return made
 
-def train(model=None, steps=4, sizes=(6,), to_none=True, before=None):
+def train(model=None, steps=4, sizes=(6,), to_none=True, before=None, made=None):
     torch.manual_seed(0)
     model = model or Net()
     if before is not None:
@@ -68,10 +68,10 @@ def train(model=None, steps=4, sizes=(6,), to_none=True, before=None):
     class Own(torch.optim.AdamW):
         def step(self, closure=None): return super().step(closure)
     opt = Own(model.parameters(), lr=0.01)
-    made = torch.Generator().manual_seed(1)
-    losses, kept, saved = [], [], 0
+    draws = torch.Generator().manual_seed(1)
+    losses, kept, saved, facts = [], [], 0, None
     for at in range(steps):
-        x = torch.randn(4, sizes[at % len(sizes)], 8, generator=made)
+        x = torch.randn(4, sizes[at % len(sizes)], 8, generator=draws)
         opt.zero_grad(set_to_none=to_none)
         kept.append(sum(p.grad is not None for p in model.parameters()))
         saved = 0
@@ -83,9 +83,12 @@ def train(model=None, steps=4, sizes=(6,), to_none=True, before=None):
             out = model(x)
             loss = (out - x).square().mean()
         loss.backward()
+        if made is not None and at == 2:
+            # A process in which nothing is changed is left alone as soon as that is known.
+            facts = made.facts()
         opt.step()
         losses.append(loss.item())
-    return dict(model=model, opt=opt, losses=losses, kept=kept, saved=saved, out=out)
+    return dict(model=model, opt=opt, losses=losses, kept=kept, saved=saved, out=out, facts=facts)
 
 def statuses(made):
     return {r.knob: (r.found, r.status) for r in made.readings.compute() if r.wanted is not None}
@@ -117,7 +120,7 @@ for which in ("none", "selective", "full"):
     def hook(model):
         for layer in model.layers:
             layer.up.register_forward_hook(lambda *_: ran_in_blocks.__setitem__(0, ran_in_blocks[0] + 1))
-    ran = train(before=hook)
+    ran = train(before=hook, made=made)
     model = ran["model"]
     for layer in model.layers:
         layer.up._forward_hooks.clear()
@@ -126,20 +129,21 @@ for which in ("none", "selective", "full"):
     file.seek(0)
     other = torch.load(file, weights_only=False)
     found[which] = dict(
-        status=statuses(made), value=made.readings.found("activation_checkpointing"), ran=ran_in_blocks[0],
+        status=statuses(made), ran=ran_in_blocks[0],
+        value=ran["facts"].values.get("activation_checkpointing"),
         saved=ran["saved"], losses=ran["losses"], keys=list(model.state_dict()),
         copies=[type(m.layers[0]) is Layer for m in (copy.deepcopy(model), other)],
-        blocks=made.facts().model.blocks.count, faults=sorted(made.faults.off))
+        blocks=ran["facts"].model.blocks.count, faults=sorted(made.faults.off))
     made.patches.undo_all()
     found[which]["undone"] = all(type(layer) is Layer for layer in model.layers)
 
 for drop in (False, True):
     made = session(**({"set_to_none": True} if drop else {}))
-    ran = train(to_none=False)
-    facts = made.facts()
+    ran = train(to_none=False, made=made)
+    facts = ran["facts"]
     found["drop" if drop else "keep"] = dict(
         status=statuses(made), kept=ran["kept"], losses=ran["losses"], zeroes=facts.zeroes_gradients,
-        pause=facts.gradients_pause, value=made.readings.found("set_to_none"))
+        pause=facts.gradients_pause, value=facts.values["set_to_none"])
     made.patches.undo_all()
 back = torch.optim.Optimizer.zero_grad is cls_plain
 found["keep"]["undone"] = back and train(to_none=False)["kept"][-1] > 0
@@ -278,8 +282,7 @@ class Uneven(nn.Module):
 found = {}
 def look(name, model, **how):
     made = session()
-    ran = train(model, **how)
-    facts = made.facts()
+    facts = train(model, made=made, **how)["facts"]
     blocks = facts.model.blocks
     words = [] if blocks is None else [w for w in (
         "alike", "watched", "checkpointed", "changes_input", "changes_state", "host_random")
@@ -306,8 +309,8 @@ class Chosen(Net):
         with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
             return super().forward(x)
 made = session()
-train(Chosen())
-found["chosen"] = [made.facts().attention.restricted, made.readings.found("attention_backend")]
+facts = train(Chosen(), made=made)["facts"]
+found["chosen"] = [facts.attention.restricted, facts.values["attention_backend"]]
 made.patches.undo_all()
 made = session(attention_backend="flash")
 train(Net(Block, 2))
@@ -569,8 +572,7 @@ for recipe in ("tensorwise", "rowwise"):
     made.patches.undo_all()
     found[recipe]["undone"] = [type(m).__name__ for m in model.children()]
 made = session()
-held = train(Wide(), steps=2)
-found["asis"] = made.readings.found("fp8")
+found["asis"] = train(Wide(), made=made)["facts"].values["fp8"]
 made.patches.undo_all()
 made = session(fp8="rowwise")
 held = train(nn.Sequential(nn.Linear(8, 8)), steps=2)

@@ -55,6 +55,39 @@ def test_a_later_smaller_batch_is_counted_by_the_way_found_on_the_first() -> Non
     assert count({"x": Shaped(20, 5)}, how) == 5
 
 
+def detection_batch(*boxes: int) -> Any:
+    """What the collate function of torchvision's detection tutorial makes of samples with so many boxes."""
+    samples = [(Shaped(3, 9 + n, 9), {"boxes": Shaped(n, 4), "labels": Shaped(n)}) for n in boxes]
+    return tuple(zip(*samples, strict=True))
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, None])
+def test_images_of_a_detection_batch_are_counted_and_not_their_boxes_or_channels(size: int | None) -> None:
+    how = find_count(detection_batch(*range(1, (size or 5) + 1)), size)
+    assert [count(detection_batch(*boxes), how) for boxes in ((4, 4, 4, 4), (1,))] == [4, 1]
+    # The last batch of an epoch may be the first that is seen, and its boxes as many as a batch.
+    assert count(detection_batch(4, 4, 4), find_count(detection_batch(6, 1), 6)) == 3
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_samples_that_were_never_put_together_are_counted_one_by_one(kind: Any) -> None:
+    images = find_count(kind(Shaped(3, 9, 9) for _ in range(4)), 4)
+    assert count([Shaped(3, 9, 9)] * 2, images) == 2
+    pairs = find_count([(Shaped(3, 9, 9), 1), (Shaped(3, 9, 9), 2)], None)
+    assert count([(Shaped(3, 9, 9), 1)] * 7, pairs) == 7
+    fields = find_count(kind([Shaped(3, 9, 9), Shaped(3)]), 2)
+    assert count([Shaped(5, 9, 9), Shaped(5)], fields) == 5
+
+
+def test_an_object_that_answers_any_question_with_any_error_is_one_of_the_samples_parts() -> None:
+    class Odd:
+        def __getattr__(self, name: str) -> Any:
+            raise KeyError(name)
+
+    assert count([Odd(), Shaped(7, 2)], find_count([Odd(), Shaped(8, 2)], 8)) == 7
+    assert shared_handle(Odd()) == ""
+
+
 def test_callbacks_fire_once_a_body_has_run_and_loaders_are_left_as_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,9 +64,8 @@ class Attention(nn.Module):
 kind = sys.argv[1]
 torch.manual_seed(0)
 device = "cuda" if torch.cuda.is_available() else "cpu"
-count = 2048 if device == "cuda" else 256
-images = torch.randn(count, 3, 32, 32) if kind == "conv" else torch.randn(count, 128, 64)
-batch = 64 if device == "cuda" else 16
+count, side, length, batch = (2048, 32, 128, 64) if device == "cuda" else (64, 8, 8, 8)
+images = torch.randn(count, 3, side, side) if kind == "conv" else torch.randn(count, length, 64)
 loader = DataLoader(TensorDataset(images, torch.randint(0, 10, (count,))), batch_size=batch, drop_last=True)
 model = (Conv() if kind == "conv" else Attention()).to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -1,0 +1,390 @@
+"""What the source of a training loop says of accumulation and of scaled gradients. Pure.
+
+Accumulation turns one step of the script's loop into a part of a step. A loop that counts them, or
+does more with gradients, weights or the learning rate than calling the optimizer, is then another
+training. Which loop it is shows when a backward pass runs: by the frames on the stack.
+
+Names are all there is to go by, so what is found is a hazard and no certainty. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeGuard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+STEP_COUNTED: Final = "step_counted_loop"
+"""The loop, or one around it, ends by a count of its steps."""
+OWN_GRADIENT: Final = "own_gradient"
+"""Code of the script's own reads or changes gradients between backward pass and step."""
+OWN_AVERAGE: Final = "own_average"
+"""Code of the script's own changes weights, such as a moving average, once a step."""
+OWN_RATE: Final = "own_rate"
+"""The loop sets the learning rate by itself."""
+UNREAD: Final = "unread_loop"
+"""The source of the loop could not be read, or none was found around the backward pass."""
+
+_COUNTER: Final = re.compile(r"step|iter|idx|count|n_?batch", re.IGNORECASE)
+_ORDERED: Final = (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq)
+_COUNTING: Final = frozenset({"range", "trange", "count", "islice"})
+_EXITS: Final = frozenset({"exit", "quit", "_exit"})
+_AVERAGES: Final = frozenset({"ema", "swa", "polyak"})
+_OVER_WEIGHTS: Final = re.compile(r"\b(parameters|named_parameters|buffers|named_buffers|state_dict)\(")
+_WHOLE_GRADIENTS: Final = frozenset({"clip_grads_with_norm_", "get_total_norm", "adaptive_clip_grad"})
+_HARMLESS: Final = frozenset({"requires_grad_", "zero_", "clip_grad_norm_", "clip_grad_value_"})
+_OPTIMIZERS: Final = re.compile(r"Optim|^(SGD|Adam\w*|RMSprop|Adagrad|Adadelta|Rprop|LBFGS|NAdam|RAdam)$")
+_NOT_FOLLOWED: Final = frozenset({"backward", "zero_grad"})
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+_Statement = ast.For | ast.AsyncFor | ast.While
+_Loop = _Statement | _Comprehension
+_Place = tuple[ast.Module, int, str]
+"""A file, a line in it, and the name of the function that stands there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where one frame of a stack stands.
+
+    Args:
+        source: Text of its file.
+        line: In that file, from 1.
+        function: Name of its code: lambdas and comprehensions are told from the line they stand in by it.
+    """
+
+    source: str
+    line: int
+    function: str = ""
+
+
+def running_hazards(frames: Sequence[Frame], modules: Iterable[str] = ()) -> frozenset[str]:
+    """Hazards of the loop in which a backward pass was seen.
+
+    Args:
+        frames: Of the script and its libraries, the one that calls `backward` first.
+        modules: Sources of the script's other modules, in which functions that the loop calls are
+            looked for by name.
+
+    Returns:
+        Words of this module; just `UNREAD` where the loop was not found.
+    """
+    trees = {text: _parsed(text) for text in {*(frame.source for frame in frames), *modules}}
+    known = [tree for tree in trees.values() if tree is not None]
+    stack = [(tree, f.line, f.function) for f in frames if (tree := trees[f.source]) is not None]
+    found = _hazards(stack, known)
+    if found is None or len(stack) < len(frames):
+        return frozenset({UNREAD})
+    return found
+
+
+def written_hazards(tree: ast.Module) -> frozenset[str]:
+    """Hazards of the loops in one file that call `backward` there; without such a loop, none."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _last(node.func) == "backward":
+            found |= _hazards([(tree, node.lineno, "")], [tree]) or frozenset()
+    return frozenset(found)
+
+
+def _parsed(source: str) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _hazards(stack: Sequence[_Place], trees: Sequence[ast.Module]) -> frozenset[str] | None:
+    """Hazards of the innermost loop on this stack; None where there is none on it."""
+    called: list[ast.AST] = []
+    for depth, place in enumerate(stack):
+        function, loops = _around(*place)
+        if loops:
+            outside = [_around(*further)[1] for further in stack[depth + 1 :]]
+            around = [loop for inside_out in (loops[:-1], *outside) for loop in reversed(inside_out)]
+            return frozenset(_of_loop(loops[-1], called, around, trees))
+        called.append(function)
+    return None
+
+
+def _around(tree: ast.Module, line: int, name: str) -> tuple[ast.AST, list[_Loop]]:
+    """The function that a line belongs to, and the loops in it that run the line, outermost first."""
+    function: ast.AST = tree
+    loops: list[_Loop] = []
+    comprehends = name.strip("<>") in ("listcomp", "setcomp", "dictcomp", "genexpr")
+    node: ast.AST | None = tree
+    while node is not None:
+        inside = [n for n in _placed(node) if n.lineno <= line <= (n.end_lineno or n.lineno)]
+        node = next((n for n in inside if _is_loop(n)), inside[0] if inside else None)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or (
+            isinstance(node, ast.Lambda) and name == "<lambda>"
+        ):
+            function, loops = node, []
+        elif isinstance(node, _Statement) or (comprehends and node is not None and _is_loop(node)):
+            loops.append(node)
+    return function, loops[-1:] if comprehends else loops
+
+
+def _placed(node: ast.AST) -> Iterator[ast.stmt | ast.expr | ast.excepthandler]:
+    """Children that say where they stand; in place of others, theirs."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.stmt, ast.expr, ast.excepthandler)):
+            yield child
+        else:
+            yield from _placed(child)
+
+
+def _is_loop(node: ast.AST) -> TypeGuard[_Loop]:
+    return isinstance(node, (_Statement, _Comprehension))
+
+
+def _of_loop(
+    loop: _Loop, called: Sequence[ast.AST], around: Sequence[_Loop], trees: Sequence[ast.Module]
+) -> Iterator[str]:
+    """Hazards of a loop.
+
+    Args:
+        loop: Runs once a step.
+        called: Functions on the stack between it and the backward pass.
+        around: Loops that it runs in, innermost first.
+        trees: Where functions that it calls are looked for.
+    """
+    once = [loop, *called]
+    counters = {name for part in once for name in _counters(part)}
+    if (
+        _counts(loop)
+        or any(_leaves_at(node, counters, loop) for node in _directly_in(loop))
+        or any(_leaves_at(node, counters, part, returns=False) for part in called for node in ast.walk(part))
+        or any(_ends_by(outer, counters) for outer in around)
+        or any(_epochs_by_steps(tree) for tree in trees)
+    ):
+        yield STEP_COUNTED
+    reached = [*once, *_reached(once, trees)]
+    nodes = [node for part in reached for node in ast.walk(part)]
+    if any(_uses_gradient(node) for node in nodes):
+        yield OWN_GRADIENT
+    if any(_writes_weights(node) for node in nodes) or any(
+        _averages(node) for part in once for node in ast.walk(part)
+    ):
+        yield OWN_AVERAGE
+    if any(_sets_rate(node) for node in nodes):
+        yield OWN_RATE
+
+
+# Ends by a count
+
+
+def _counts(loop: _Loop) -> bool:
+    """The loop itself runs for a number of steps, or until something that it does has happened."""
+    if isinstance(loop, ast.While):
+        return True
+    if isinstance(loop, (ast.For, ast.AsyncFor)):
+        return _is_counting(loop.iter)
+    return any(_is_counting(generator.iter) for generator in loop.generators)
+
+
+def _is_counting(node: ast.expr) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    return _last(node.func) in _COUNTING or any(_is_counting(a) for a in node.args)
+
+
+def _counters(part: ast.AST) -> Iterator[str]:
+    """Names that grow from step to step."""
+    for node in ast.walk(part):
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, (ast.Add, ast.Sub)):
+            yield _last(node.target)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):
+            terms = {_last(term) for term in (node.value.left, node.value.right)} - {""}
+            yield from terms & {_last(target) for target in node.targets}
+        elif isinstance(node, (ast.For, ast.AsyncFor)) and isinstance(node.iter, ast.Call):
+            target = node.target
+            if _last(node.iter.func) == "enumerate" and isinstance(target, ast.Tuple) and target.elts:
+                yield _last(target.elts[0])
+
+
+def _leaves_at(node: ast.AST, counters: set[str], part: ast.AST, *, returns: bool = True) -> bool:
+    """A condition on a count, under which the loop is left.
+
+    Args:
+        node: Perhaps such a condition.
+        counters: Names that are known to count.
+        part: The code in which a name that is set by anything else is none.
+        returns: Whether ``break`` and ``return`` leave the loop, or only an error and the process's end.
+    """
+    if not isinstance(node, ast.If):
+        return False
+    leaving = (ast.Break, ast.Return, ast.Raise) if returns else (ast.Raise,)
+    inside = [inner for statement in node.body for inner in ast.walk(statement)]
+    if not any(
+        isinstance(n, leaving) or (isinstance(n, ast.Call) and _last(n.func) in _EXITS) for n in inside
+    ):
+        return False
+    compares = [n for n in ast.walk(node.test) if isinstance(n, ast.Compare) and _is_ordered(n)]
+    return any(_is_count(side, counters, part) for compare in compares for side in _sides(compare))
+
+
+def _is_ordered(compare: ast.Compare) -> bool:
+    # What is equal to a remainder comes again and again: it is no end.
+    periodic = any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod) for n in ast.walk(compare))
+    return not periodic and any(isinstance(op, _ORDERED) for op in compare.ops)
+
+
+def _sides(compare: ast.Compare) -> list[ast.expr]:
+    return [compare.left, *compare.comparators]
+
+
+def _is_count(side: ast.expr, counters: set[str], part: ast.AST) -> bool:
+    named = {_last(n) for n in ast.walk(side) if isinstance(n, (ast.Name, ast.Attribute))}
+    if named & counters or _COUNTER.search(ast.unparse(side)):
+        return True
+    return isinstance(side, ast.Name) and side.id not in _set_in(part)
+
+
+def _set_in(part: ast.AST) -> set[str]:
+    return {
+        name.id
+        for node in ast.walk(part)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        for name in ast.walk(target)
+        if isinstance(name, ast.Name)
+    }
+
+
+def _ends_by(outer: _Loop, counters: set[str]) -> bool:
+    """A loop around ends by what the inner one counts."""
+
+    def counted(test: ast.expr) -> bool:
+        names = {_last(n) for n in ast.walk(test) if isinstance(n, (ast.Name, ast.Attribute))}
+        return bool(names & counters)
+
+    if isinstance(outer, ast.While) and counted(outer.test):
+        return True
+    if not isinstance(outer, (ast.For, ast.AsyncFor, ast.While)):
+        return False
+    conditions = [n for n in _directly_in(outer) if isinstance(n, ast.If)]
+    return any(counted(n.test) and _leaves_at(n, counters, outer) for n in conditions)
+
+
+def _epochs_by_steps(tree: ast.Module) -> bool:
+    """A number of epochs is made from a number of steps and the length of the loader."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Div, ast.FloorDiv)):
+            steps = re.search(r"(max|total|num|n)_?\w*(steps|iter)", ast.unparse(node.left), re.IGNORECASE)
+            lengths = (n for n in ast.walk(node.right) if isinstance(n, ast.Call) and _last(n.func) == "len")
+            if steps and any("load" in ast.unparse(n) for n in lengths):
+                return True
+    return False
+
+
+def _directly_in(loop: _Loop) -> Iterator[ast.AST]:
+    """Nodes of a loop's body, without those of loops and functions inside it."""
+    pending: list[ast.AST] = list(loop.body) if isinstance(loop, _Statement) else []
+    while pending:
+        node = pending.pop()
+        yield node
+        if not isinstance(node, (_Statement, _Function)):
+            pending.extend(ast.iter_child_nodes(node))
+
+
+# More than calling the optimizer
+
+
+def _reached(parts: Sequence[ast.AST], trees: Sequence[ast.Module]) -> Iterator[ast.AST]:
+    """Functions that the loop calls, by name, and those that these call."""
+    by_name: dict[str, list[ast.AST]] = {}
+    for tree in trees:
+        for name, function in _functions(tree, of_optimizer=False):
+            by_name.setdefault(name, []).append(function)
+    pending, known = list(parts), set[str]()
+    while pending:
+        part = pending.pop()
+        for name in _followed(part) - known:
+            known.add(name)
+            pending += by_name.get(name, [])
+            yield from by_name.get(name, [])
+
+
+def _functions(node: ast.AST, *, of_optimizer: bool) -> Iterator[tuple[str, ast.AST]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef):
+            optimizer = any(_OPTIMIZERS.search(_last(base)) for base in child.bases)
+            yield from _functions(child, of_optimizer=optimizer)
+        else:
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) and not of_optimizer:
+                yield child.name, child
+            yield from _functions(child, of_optimizer=of_optimizer)
+
+
+def _followed(part: ast.AST) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(part):
+        if isinstance(node, ast.Call):
+            name = _last(node.func)
+            of = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+            if name not in _NOT_FOLLOWED and not (
+                name == "step" and re.search("opt|scaler", of, re.IGNORECASE)
+            ):
+                found.add(name)
+    return found
+
+
+def _uses_gradient(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute) and node.attr == "grad":
+        return _last(node.value) != "autograd"
+    return isinstance(node, ast.Call) and _last(node.func) in _WHOLE_GRADIENTS
+
+
+def _writes_weights(node: ast.AST) -> bool:
+    """A loop over all weights that writes into what it comes by, or a call that does so at once."""
+    if isinstance(node, ast.Call):
+        name = _last(node.func)
+        return name.startswith("_foreach_") and name.endswith("_")
+    if not isinstance(node, (ast.For, ast.AsyncFor)) or not _OVER_WEIGHTS.search(ast.unparse(node.iter)):
+        return False
+    taken = {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+    return any(_writes(inner, taken) for statement in node.body for inner in ast.walk(statement))
+
+
+def _writes(node: ast.AST, taken: set[str]) -> bool:
+    if isinstance(node, ast.Call):
+        name = _last(node.func)
+        return name.endswith("_") and not name.endswith("__") and name not in _HARMLESS
+    if isinstance(node, ast.AugAssign):
+        return _last(node.target) in {*taken, "data"} or isinstance(node.target, ast.Subscript)
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return any(isinstance(t, ast.Subscript) or _last(t) == "data" for t in targets)
+
+
+def _averages(node: ast.AST) -> bool:
+    """A call of something that by its name is a moving average; torch's own is looked after at run time."""
+    if not isinstance(node, ast.Call) or _last(node.func) == "update_parameters":
+        return False
+    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", ast.unparse(node.func))
+    return any(word.lower() in _AVERAGES for word in words)
+
+
+def _sets_rate(node: ast.AST) -> bool:
+    targets = (
+        node.targets
+        if isinstance(node, ast.Assign)
+        else [node.target]
+        if isinstance(node, ast.AugAssign)
+        else []
+    )
+    return any(
+        isinstance(t, ast.Subscript) and isinstance(t.slice, ast.Constant) and t.slice.value == "lr"
+        for t in targets
+    )
+
+
+def _last(node: ast.AST) -> str:
+    """The last name of a dotted expression: ``torch.optim.LBFGS`` -> ``LBFGS``."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""

@@ -1,0 +1,204 @@
+"""What the source of a training loop says of deferred steps and of scaled gradients."""
+
+from __future__ import annotations
+
+import ast
+from textwrap import dedent
+
+import pytest
+
+from autotune.core.loops import (
+    OWN_AVERAGE,
+    OWN_GRADIENT,
+    OWN_RATE,
+    STEP_COUNTED,
+    UNREAD,
+    Frame,
+    running_hazards,
+    written_hazards,
+)
+
+
+def frame(text: str, mark: str = "backward()") -> Frame:
+    """A frame that stands at the first line with the mark, in the function or lambda around it."""
+    source = dedent(text)
+    lines = source.splitlines()
+    line = next(n for n, words in enumerate(lines) if mark in words)
+    names = [w.split("def ")[1].split("(")[0] for w in lines[: line + 1] if w.lstrip().startswith("def ")]
+    return Frame(source, line + 1, names[-1] if names else "<module>")
+
+
+def hazards(*texts: str, modules: tuple[str, ...] = (), marks: tuple[str, ...] = ()) -> set[str]:
+    frames = [frame(text, *marks[i - 1 : i] if i else ()) for i, text in enumerate(texts)]
+    return set(running_hazards(frames, [dedent(module) for module in modules]))
+
+
+EPOCHS = """
+for epoch in range(args.epochs):
+    for i, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+        {}
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pass",
+        "total += loss.item()",
+        "if i % args.log_interval == 0: print(i, loss.item())",
+        "if not math.isfinite(loss.item()): sys.exit(1)",
+        "nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        "x.requires_grad = False",
+        "averaged.update_parameters(model)",
+        "semantic(x).update(y)",
+    ],
+)
+def test_a_loop_over_epochs_may_be_accumulated(line: str) -> None:
+    assert hazards(EPOCHS.format(line)) == set()
+
+
+def test_the_end_of_a_dry_run_is_no_count() -> None:
+    """As in PyTorch's MNIST example."""
+    loop = """
+    def train(args, model, device, train_loader, optimizer, epoch):
+        model.train()
+        for batch_idx, (data, target) in enumerate(train_loader):
+            optimizer.zero_grad()
+            loss = F.nll_loss(model(data), target)
+            loss.backward()
+            optimizer.step()
+            if batch_idx % args.log_interval == 0:
+                print(epoch, batch_idx * len(data))
+                if args.dry_run:
+                    break
+    """
+    main = """
+    for epoch in range(1, args.epochs + 1):
+        train(args, model, device, train_loader, optimizer, epoch)
+        scheduler.step()
+    """
+    assert hazards(loop, main, marks=("train(args",)) == set()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        EPOCHS.format("if i >= args.max: break"),
+        EPOCHS.format("if done == 100: raise StopIteration"),
+        EPOCHS.format("if i > 3: sys.exit()"),
+        EPOCHS.replace("loader", "islice(loader, n)"),
+        EPOCHS.replace("enumerate(loader)", "zip(range(n), loader)"),
+        EPOCHS.replace("for epoch in range(args.epochs)", "while k < n").format("k = k + 1"),
+        EPOCHS.replace("range(args.epochs)", "range(max_steps // len(train_loader) + 1)"),
+        EPOCHS.format("n += 1") + "    if n > limit:\n        break\n",
+        "while True:\n    loss(next(batches)).backward()\n",
+    ],
+)
+def test_a_loop_that_ends_by_a_count_of_steps_is_told(text: str) -> None:
+    assert STEP_COUNTED in hazards(text)
+
+
+def test_the_loop_is_found_in_whatever_file_it_is() -> None:
+    engine = """
+    def fit(model, optimizer, loader, steps):
+        done = 0
+        while True:
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_of(model, x, y).backward()
+                optimizer.step()
+                done += 1
+                if done >= steps:
+                    return
+    """
+    main = "def main():\n    fit(model, optimizer, loader, 80)\nmain()\n"
+    assert written_hazards(ast.parse(main)) == set()
+    assert hazards(engine, main, marks=("fit(model",)) == {STEP_COUNTED}
+
+
+def test_what_a_step_counts_ends_the_loops_around_it() -> None:
+    step = """
+    class Trainer:
+        def step(self, batch):
+            self.loss(batch).backward()
+            self.optimizer.step()
+            self.seen += 1
+    """
+    ends = """
+    def run(trainer, limit):
+        while trainer.seen < limit:
+            for batch in trainer.loader:
+                trainer.step(batch)
+    """
+    assert hazards(step, ends, marks=("trainer.step(batch)",)) == {STEP_COUNTED}
+    by_epoch = ends.replace("trainer.seen < limit", "trainer.epoch < limit")
+    assert hazards(step, by_epoch, marks=("trainer.step(batch)",)) == set()
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("for p in model.parameters(): p.grad.data.clamp_(-1, 1)", OWN_GRADIENT),
+        ("norm = sum(p.grad.norm() for p in model.parameters())", OWN_GRADIENT),
+        ("torch.nn.utils.clip_grads_with_norm_(params, 1.0, norm)", OWN_GRADIENT),
+        ("helpers.clip_gradient(optimizer, 0.1)", OWN_GRADIENT),
+        ("model_ema.update(model)", OWN_AVERAGE),
+        ("ModelEMA.update(self, model)", OWN_AVERAGE),
+        ("for a, b in zip(slow.parameters(), model.parameters()): a.data.mul_(m).add_(b)", OWN_AVERAGE),
+        ("helpers.soften(target, model)", OWN_AVERAGE),
+        ("for g in optimizer.param_groups: g['lr'] = rate", OWN_RATE),
+        ("helpers.adjust(optimizer, i)", OWN_RATE),
+    ],
+)
+def test_code_that_does_more_than_step_is_told_also_in_what_the_loop_calls(line: str, word: str) -> None:
+    helpers = """
+    def clip_gradient(optimizer, limit):
+        inner(optimizer, limit)
+    def inner(optimizer, limit):
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                p.grad.data.clamp_(-limit, limit)
+    def soften(target, source):
+        for k, v in target.state_dict().items():
+            v *= 0.9
+            v += 0.1 * source.state_dict()[k]
+    def adjust(optimizer, i):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1 / i
+    def never_called(p):
+        p.grad = None
+    """
+    assert word in hazards(EPOCHS.format(line), modules=(helpers,))
+    assert hazards(EPOCHS.format("pass"), modules=(helpers,)) == set()
+
+
+def test_an_optimizer_of_the_scripts_own_is_an_optimizer() -> None:
+    own = """
+    class Mine(torch.optim.Optimizer):
+        def step(self):
+            for p in self.params:
+                p.data.add_(p.grad)
+        def zero_grad(self):
+            for p in self.params:
+                p.grad = None
+    """
+    assert hazards(EPOCHS.format("pass"), modules=(own,)) == set()
+
+
+def test_lambdas_and_comprehensions_belong_to_the_loop_they_run_in() -> None:
+    text = "for x in islice(loader, n):\n    call(lambda: loss(x).backward()); k = [a for a in b]\n"
+    inner = Frame(text, 2, "<lambda>")
+    assert set(running_hazards([inner, Frame(text, 2, "<module>")])) == {STEP_COUNTED}
+    listed = "[loss(x).backward() for x in islice(loader, n)]\n"
+    assert set(running_hazards([Frame(listed, 1, "<listcomp>")])) == {STEP_COUNTED}
+
+
+@pytest.mark.parametrize(
+    "text", ["loss.backward()\n", "def f():\n  loss.backward()\n", "for x in y\n backward()\n"]
+)
+def test_where_no_loop_is_seen_nothing_is_known(text: str) -> None:
+    assert hazards(text) == {UNREAD}

@@ -1,0 +1,56 @@
+"""Which devices a trial sees under Ray."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autotune.core.config import Config
+from autotune.core.trial import Assignment, Fidelity, Launch, Segment
+
+pytestmark = pytest.mark.ray
+
+FIDELITY = Fidelity(min_window_s=1, max_window_s=1, min_steps=1, target_width=0.1, setup_s=1, deadline_s=1)
+
+
+def assignment(**env: str) -> Assignment:
+    launch = Launch(command=("p", "s"), script="s", argv=(), python="p", cwd="/", env=env)
+    segment = Segment(trial=0, config=Config(), fidelity=FIDELITY)
+    return Assignment(uid="u", study_id="s", attempt=1, launch=launch, segments=(segment,))
+
+
+@pytest.mark.parametrize(
+    ("given", "ids", "pinned", "seen"),
+    [
+        ("3", [3], "", "3"),
+        ("3", [3], "2", "2"),  # a pair runs where its other half ran
+        ("", [], "2", "0,1"),  # no device of Ray's: the user's own choice stands
+    ],
+)
+def test_a_trial_sees_the_device_that_is_meant_for_it(
+    monkeypatch: pytest.MonkeyPatch, given: str, ids: list[int], pinned: str, seen: str
+) -> None:
+    from autotune.driver import ray_tune
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    monkeypatch.setattr(ray_tune.ray, "get_gpu_ids", lambda: ids)
+    found = ray_tune.on_our_devices(assignment(CUDA_VISIBLE_DEVICES="0,1"), pinned)
+    assert found.launch.env["CUDA_VISIBLE_DEVICES"] == seen
+
+
+@pytest.mark.parametrize(
+    ("address", "visible", "pinned"),
+    [("", None, "0"), ("", "2,3", "2"), ("", "GPU-7ab,GPU-8cd", "GPU-7ab"), ("auto", "2,3", "")],
+)
+def test_pairs_are_pinned_where_every_device_is_ours(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, address: str, visible: str | None, pinned: str
+) -> None:
+    from autotune.driver.ray_tune import RayDriver
+
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    driver = RayDriver(None, study_dir=tmp_path, isolation="redirect", address=address)  # type: ignore[arg-type]
+    assert driver._pinned_device() == pinned

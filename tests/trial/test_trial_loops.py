@@ -1,0 +1,164 @@
+"""Loops that are more than a step per batch: what the facts say of them, and what accumulation does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from trial_kit import PRELUDE
+
+from autotune.core.change import Change, Keyword, Patch
+from autotune.core.facts import Facts, HostFacts
+from autotune.inspection.script import script_facts
+from autotune.knobs.accumulation import Accumulation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.torch
+
+
+def patch(knob: str, value: Any) -> Change:
+    return Change(knob=knob, value=value, spelling=Patch())
+
+
+ENGINE = """
+from torch.nn import functional as F
+import helpers
+def fit(model, optimizer, loader, steps):
+    done = 0
+    while True:
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.mse_loss(model(x), y).backward()
+            helpers.clip_gradient(optimizer, 0.1)
+            optimizer.step()
+            done += 1
+            if done >= steps:
+                return
+"""
+HELPERS = """
+def clip_gradient(optimizer, limit):
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            p.grad.data.clamp_(-limit, limit)
+"""
+ELSEWHERE = (
+    PRELUDE
+    + """
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import engine
+model = nn.Linear(8, 1)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+data = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))
+engine.fit(model, optimizer, DataLoader(data, batch_size=32), steps=20)
+"""
+)
+
+
+def test_a_loop_in_another_file_is_read_and_accumulation_refused(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "engine.py").write_text(ENGINE)
+    (tmp_path / "helpers.py").write_text(HELPERS)
+    ran = run(ELSEWHERE)
+    assert ran.faults == ""
+    assert set(ran.facts.loop_hazards) >= {"step_counted_loop", "own_gradient"}
+    script = script_facts(str(tmp_path / "train.py"))
+    assert "step_counted_loop" not in script.hazards
+    host = HostFacts(cpus=2, physical_cores=2, memory_bytes=1 << 33)
+    assert "counts steps" in str(Accumulation().refuse(Facts(host=host, script=script, run=ran.facts)))
+
+
+AVERAGED = (
+    PRELUDE
+    + """
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+torch.manual_seed(0)
+x = torch.randn(64, 8)
+model = nn.Linear(8, 1)
+averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(x), batch_size=16)
+for epoch in range(4):
+    for i, (part,) in enumerate(loader):
+        optimizer.zero_grad()
+        F.mse_loss(model(part), part[:, :1]).backward()
+        optimizer.step()
+        if not (i % 2 and "apart" in sys.argv): averaged.update_parameters(model)
+told(average=weights(averaged.module), count=int(averaged.n_averaged))
+"""
+)
+
+
+def test_a_moving_average_moves_once_a_step_and_not_once_a_part_of_one(run: Callable[..., Any]) -> None:
+    batch = Change(knob="batch_size", value=4, spelling=Keyword("torch.utils.data.DataLoader", "batch_size"))
+    full = run(AVERAGED)
+    assert not full.facts.averages_apart
+    assert full.facts.loop_hazards == ()
+    parts = run(AVERAGED, changes=[batch, patch("accumulation", 4)], measure=False)
+    assert parts.err == ""
+    assert parts.told["count"] == full.told["count"] == 16
+    assert parts.told["average"] == pytest.approx(full.told["average"], rel=1e-5)
+    assert run(AVERAGED, argv=["apart"]).facts.averages_apart
+
+
+PHASES = (
+    PRELUDE
+    + """
+first, second = nn.Linear(8, 8), nn.Linear(8, 1)
+optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (first, second)]
+x, seen = torch.randn(16, 8), []
+first.register_forward_hook(lambda m, i, o: seen.append("first " + str(o.dtype)))
+second.register_forward_hook(lambda m, i, o: seen.append("second " + str(o.dtype)))
+for i in range(30):
+    optimizers[0].zero_grad()
+    first(x).square().mean().backward()
+    optimizers[0].step()
+for i in range(30):
+    optimizers[1].zero_grad()
+    second(first(x).detach()).square().mean().backward()
+    optimizers[1].step()
+told(last=seen[-2:])
+"""
+)
+
+
+def test_under_apply_a_model_that_trains_later_is_changed_too(run: Callable[..., Any]) -> None:
+    ran = run(PHASES, changes=[patch("precision", "bf16")], measure=False)
+    assert (ran.code, ran.told["last"]) == (0, ["first torch.bfloat16", "second torch.bfloat16"]), ran.err
+
+
+CLIPPED = (
+    PRELUDE
+    + """
+torch.manual_seed(0)
+model = nn.Linear(8, 1)
+before = torch.optim.SGD([model.weight] if "shared" in sys.argv else [nn.Parameter(torch.zeros(1))], lr=0.1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+after = torch.optim.SGD(model.parameters() if "both" in sys.argv else [nn.Parameter(torch.zeros(1))], lr=0.1)
+x = torch.randn(64, 8)
+for i in range(40):
+    optimizer.zero_grad()
+    loss = F.mse_loss(model(x), x[:, :1])
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+told(loss=loss.item(), norm=float(norm))
+"""
+)
+
+
+def test_gradients_are_scaled_back_by_the_optimizer_that_owns_them_before_they_are_clipped(
+    run: Callable[..., Any],
+) -> None:
+    fp16 = [patch("precision", "fp16")]
+    bare = run(CLIPPED, bare=True).told
+    told = run(CLIPPED, argv=["shared"], changes=fp16, measure=False).told
+    assert told["loss"] == pytest.approx(bare["loss"], abs=0.01)
+    assert told["norm"] == pytest.approx(bare["norm"], abs=0.05)
+    # Two could own them, and which of them steps is not known when they are clipped for the first time.
+    lost = run(CLIPPED, argv=["both"], changes=fp16, measure=False)
+    assert (lost.code, lost.out) == (6, "")
+    assert "not those of one optimizer" in lost.err
