@@ -285,6 +285,8 @@ def test_the_file_is_readable(tmp_path):
     lines = render(built()).splitlines()
     assert max(map(len, lines)) < 400
     assert any(
-        re.match(r"    speedup: \{value: 2.0, low: 1.95, high: 2.05, n: 6, unit: ratio, confidence: 0.95\}", line)
+        re.match(
+            r"    speedup: \{value: 2.0, low: 1.95, high: 2.05, n: 6, unit: ratio, confidence: 0.95\}", line
+        )
         for line in lines
     )

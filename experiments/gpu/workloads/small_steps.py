@@ -60,7 +60,11 @@ def main():
     x = torch.randn(args.rows, 32)
     y = torch.sin(x[:, 0] * x[:, 1]) + 0.5 * x[:, 2] + 0.1 * torch.randn(args.rows)
     loader = DataLoader(
-        TensorDataset(x, y), batch_size=args.batch_size, shuffle=True, num_workers=args.workers, drop_last=True
+        TensorDataset(x, y),
+        batch_size=args.batch_size,
+        shuffle=True,
+        num_workers=args.workers,
+        drop_last=True,
     )
     model = Net(32, 64, args.depth).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
