@@ -249,8 +249,9 @@ def _diverged(closed: Closed, measurement: Measurement) -> Failure | None:
             evidence={"samples": bad.samples},
             readings=measurement,
         )
-    # A step that was skipped ended like any other, and is among the window's.
-    tried = max(measurement.steps, closed.skipped_scaler_steps)
+    # A step that was skipped ended like any other; those before the steady part were counted too.
+    opened = int(closed.counters.get("window_steps", 0))
+    tried = max(measurement.steps, opened, closed.skipped_scaler_steps)
     if closed.skipped_scaler_steps > SKIPPED_SCALER_FRAC * tried:
         return Failure(
             kind=FailureKind.DIVERGED,

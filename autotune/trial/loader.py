@@ -87,7 +87,6 @@ class Record:
         self.method = ""
         """How the workers of its last iterator were started."""
         self.in_order: bool | None = None
-        self.sent: Sent | None = None
 
     @property
     def alive(self) -> bool:
@@ -133,6 +132,8 @@ class Loader:
         self._trained: set[str] = set()
         """Chains of loaders that trained, and of others that an evaluation fetched from."""
         self._evaluated: set[str] = set()
+        self._sent_from: dict[str, Sent] = {}
+        """Chain -> what came of sending what a loader built there needs."""
 
     def override(self, keyword: str, value: Value | None) -> None:
         """Build the training loader with this keyword from now on; None removes the argument."""
@@ -557,7 +558,8 @@ class Loader:
         )
 
     def _sent(self, record: Record) -> Sent:
-        if record.sent is None and self.tries_sending:
+        found = self._sent_from.get(record.chain)
+        if found is None and self.tries_sending:
             loader = record.loader()
             iterator = record.iterator() if record.iterator is not None else None
             if loader is not None:
@@ -566,8 +568,8 @@ class Loader:
                 what = (iterator._dataset, iterator._collate_fn, getattr(iterator, "_worker_init_fn", None))
             else:
                 return Sent()
-            record.sent = try_sending(what, self._torch)
-        return record.sent or Sent()
+            self._sent_from[record.chain] = found = try_sending(what, self._torch)
+        return found or Sent()
 
     def _site(self, record: Record) -> str:
         twins = [r for r in self.records if r.site == record.site and r.chain != record.chain]

@@ -520,6 +520,7 @@ class Recorder:
                     "samples_total": float(self._state.samples_total),
                     "micro_steps": float(self._state.micro_steps),
                     "restarts": float(self._restarts),
+                    "window_steps": float(len(self._rows)),
                     "compile_events": float(self._state.compile_events),
                     "faults": float(len(self._state.faults.off)),
                     **self._memory.counters(),

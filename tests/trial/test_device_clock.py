@@ -249,6 +249,21 @@ def test_a_loss_that_breaks_inside_the_window_is_found_when_it_is_read(loop: Any
     assert ran.broke.kind == "diverged"
 
 
+def test_a_single_loss_that_overflowed_is_passed_over_and_not_told(loop: Any) -> None:
+    one, seen = loop(), []
+
+    def step() -> None:
+        seen.append(1)
+        one.loss = math.inf if len(seen) == 20 else 1.0
+        one.step()
+
+    ran = one.run(step)
+    assert ran.broke is None
+    assert ran.closed.loss
+    assert all(point.loss == 1.0 for point in ran.closed.loss)
+    assert ran.measured.loss == ran.closed.loss
+
+
 def test_without_a_device_the_hosts_clock_stands_alone(loop: Any) -> None:
     world = World(clock=Virtual())
     world.initialized = False

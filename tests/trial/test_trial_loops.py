@@ -162,3 +162,29 @@ def test_gradients_are_scaled_back_by_the_optimizer_that_owns_them_before_they_a
     lost = run(CLIPPED, argv=["both"], changes=fp16, measure=False)
     assert (lost.code, lost.out) == (6, "")
     assert "not those of one optimizer" in lost.err
+
+
+HOOKED = (
+    PRELUDE
+    + """
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+root, inner, x = [], [], torch.randn(64, 8)
+for i in range(12):
+    optimizer.zero_grad()
+    F.mse_loss(model(x), x[:, :1]).backward()
+    optimizer.step()
+    if i == 6:
+        model.register_forward_hook(lambda *a: root.append(1))
+        model[0].register_forward_hook(lambda *a: inner.append(1))
+told(root=len(root), inner=len(inner))
+"""
+)
+
+
+@pytest.mark.slow
+def test_hooks_of_the_script_run_in_code_that_it_never_asked_to_have_compiled(
+    run: Callable[..., Any],
+) -> None:
+    ran = run(HOOKED, changes=[patch("compile_mode", "default")], measure=False)
+    assert (ran.code, ran.told) == (0, {"root": 5, "inner": 5}), ran.err

@@ -93,6 +93,9 @@ def _told(command: list[str], folder: Path, env: dict[str, str]) -> Any:
 @pytest.mark.parametrize("options", [(), ("-O", "-u"), ("-I",)])
 def test_a_script_sees_what_it_sees_without_us(project: Path, options: tuple[str, ...]) -> None:
     script = str(project / "scripts" / "train.py")
+    for place in (project, project / "scripts"):
+        # Nor for ours, also where it lies beside the script.
+        (place / "autotune.py").write_text("raise RuntimeError('the wrong autotune')\n")
     assert ours(project, script, options=options, argv=["--x"]) == bare(project, *options, script, "--x")
 
 
