@@ -51,8 +51,6 @@ _SAMPLER_EVERY = 3
 _JUMP_EVERY = 3
 _START_SHARE = 0.6
 _CYCLES = 3
-FEWEST_TRIALS = _BASELINES + 1 + 2 * _CYCLES
-"""Two baselines, one other run, three pairs: fewer trials cannot claim anything."""
 _CYCLES_WITH_MORE = 4
 _PLANNED_CYCLES = 6
 _MOST_CYCLES = 12
@@ -147,7 +145,7 @@ class Staged(Strategy):
     def _baseline(self, study: Study, remaining_s: float) -> Proposal | None:
         asked = [t for t in study.trials if t.stage is Stage.BASELINE]
         limit = study.spec.budget.trials
-        wanted = _BASELINES if limit is None or limit >= FEWEST_TRIALS else 1
+        wanted = _BASELINES if limit is None else min(_BASELINES, limit)
         if study.open_trials or len(asked) >= wanted or len(asked) < len(study.trials):
             return None
         if asked and not _measured_baselines(study):
