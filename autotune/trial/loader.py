@@ -61,7 +61,7 @@ class Record:
         self.expected = False
         """Built where one that trained was built before: a loader made anew for every epoch."""
         self.kept: LoaderFacts | None = None
-        """What it was like when it was last iterated over; loops often hold no more than the iterator."""
+        """What it was like when it was first iterated over; loops often hold no more than the iterator."""
         self.since = 0
         """Samples, batches and time fetched for training since the last backward pass."""
         self.batches = 0
@@ -385,7 +385,8 @@ class Loader:
                 record.iterator = weakref.ref(this)
                 record.workers = 0
                 self._workers(record)
-                self._keep(record, loader)
+                if record.kept is None:
+                    self._keep(record, loader)
                 record.method = _start_method(this)
                 record.in_order = getattr(this, "_in_order", None)
                 if record.confirmed:

@@ -11,13 +11,14 @@ Each check is a process of its own, whose result is written when it ends and is 
 import datetime
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 
-from common import FULL, HERE, parsed, parser
+from common import FULL, HERE, parsed, parser, scrubbed
 
 GRIDS = HERE.parent / "grids"
 REPEATED_S = 60
@@ -81,7 +82,8 @@ def command(check, options):
 
 def run(check, options, limit_s):
     """How one check ended; its last lines."""
-    log = options.out / f"{check.name.replace(' ', '-')}.log"
+    log = HERE / "work" / options.out.name / f"{check.name.replace(' ', '-')}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     with log.open("w") as stream:
         process = subprocess.Popen(
@@ -104,7 +106,7 @@ def run(check, options, limit_s):
         "why": why,
         "code": process.returncode,
         "seconds": round(time.monotonic() - began, 1),
-        "last": last,
+        "last": scrubbed(last, platform.node()),
         "at": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
 

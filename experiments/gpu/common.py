@@ -36,6 +36,9 @@ from autotune.core.stats import ratio_interval  # noqa: E402
 from autotune.core.trial import Assignment, Fidelity, Segment  # noqa: E402
 from autotune.launch.process import LocalRunner  # noqa: E402
 
+sys.path.append(str(HERE.parent / "grids"))
+from grid import scrubbed  # noqa: E402
+
 SMALL = {
     "resnet50": ["--small", "--samples", "6400", "--batch-size", "16", "--workers", "0", "--epochs", "1000"],
     "gpt2": ["--small", "--length", "32", "--batch-size", "4", "--epochs", "1000"],
@@ -165,7 +168,7 @@ def write(name, result, options, *, ok=None, note=""):
         "ok": ok,
         "note": note,
         "machine": options.machine,
-        "result": _finite(result),
+        "result": scrubbed(_finite(result), platform.node()),
     }
     path = options.out / f"{date}-{result_name(name, options)}.json"
     part = path.with_suffix(".part")

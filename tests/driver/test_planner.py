@@ -1,0 +1,41 @@
+"""What the first run of the script decides for all that follow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from session_fakes import facts, measurement, spec
+
+from autotune.core.config import Config
+from autotune.core.study import Study
+from autotune.core.trial import Assignment, Fidelity, Stage, Trial, TrialState
+from autotune.driver.planner import Planner
+from autotune.knobs.registry import builtin
+
+FIDELITY = Fidelity(
+    min_window_s=1.0, max_window_s=2.0, min_steps=5, target_width=0.05, setup_s=60.0, deadline_s=90.0
+)
+
+
+@pytest.mark.parametrize(
+    ("told", "decided"),
+    [({}, None), ({"evaluation_counts": 1.0}, True), ({"evaluation_counts": 0.0}, False)],
+)
+def test_whether_evaluation_counts_is_decided_by_the_first_baseline(
+    told: dict[str, float], decided: bool | None
+) -> None:
+    first = Trial(
+        number=0,
+        config=Config(),
+        stage=Stage.BASELINE,
+        fidelity=FIDELITY,
+        state=TrialState.TOLD,
+        outcome=replace(measurement(), extra=told),
+    )
+    study = Study(spec=spec(), facts=facts()).with_trial(first)
+    planner = Planner(knobs=builtin(), environ={}, memory_limit_bytes=0)
+    second = Trial(number=1, config=Config(), stage=Stage.BASELINE, fidelity=FIDELITY)
+    planned = planner.assign(study, second)
+    assert isinstance(planned, Assignment)
+    assert planned.segments[0].fidelity.evaluation_counts is decided
