@@ -246,7 +246,7 @@ def test_limits_are_durations(text: str, seconds: float) -> None:
         ),
         ('File "/opt/x/lib/torch/nn.py", line 3', 'File "nn.py", line 3'),
         ("via http://10.0.0.1:8080/simple/ in turn", "via <address> in turn"),
-        ("97.5 samples/s in 1/2 of ~/work/it", "97.5 samples/s in 1/2 of it"),
+        ("97.5 samples/s in 1/2 of ~/runs/it", "97.5 samples/s in 1/2 of it"),
         ("on babbage: babbages", "on <host>: babbages"),
     ],
 )
