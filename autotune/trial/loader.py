@@ -94,6 +94,12 @@ class Record:
         return self.loader() is not None or (self.iterator is not None and self.iterator() is not None)
 
     @property
+    def described(self) -> Any:
+        """What has its settings as attributes: itself, or what is kept of it; None before it was used."""
+        loader = self.loader()
+        return self.kept if loader is None else loader  # a loader is false, or raises, by its length
+
+    @property
     def in_use(self) -> bool:
         """Alive, or what it fetched is not accounted for yet."""
         return self.alive or self.batches > 0
@@ -155,7 +161,7 @@ class Loader:
             return record.method or None
         if keyword == "in_order":
             return record.in_order
-        held: Any = record.loader() or record.kept
+        held = record.described
         if held is None or (keyword == "prefetch_factor" and getattr(held, "num_workers", 0) == 0):
             return None
         found = getattr(held, keyword, None)
@@ -198,7 +204,7 @@ class Loader:
     def queue_batches(self) -> int:
         """Batches to take before the prefetch queue is no relic: max(W * P + W, 3)."""
         record = self.train
-        held: Any = None if record is None else record.loader() or record.kept
+        held: Any = None if record is None else record.described
         workers = int(getattr(held, "num_workers", 0))
         return max(workers * int(getattr(held, "prefetch_factor", 2) or 2) + workers, 3)
 
@@ -468,7 +474,7 @@ class Loader:
             return
         if not record.confirmed:
             self._state.alive()
-        if getattr(record.loader(), "pin_memory", False):
+        if getattr(record.described, "pin_memory", False):
             self.on_pinned(batch)
         recent = record.recent
         recent.append(samples)

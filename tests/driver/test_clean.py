@@ -177,11 +177,16 @@ def test_what_the_dead_left_in_the_temporary_folder_goes_and_what_lives_stays(te
     folder("at-something-of-others", 9)
     living = folder("at-t0002-a1-ffffff", 1)
     ray = folder("at-ray-y", 3)
-    code = "import sys; sys.stdin.read()"
+    code = "import sys; print('up', flush=True); sys.stdin.read()"
     env = {**os.environ, "AUTOTUNE_TRIAL": "t0002-a1-ffffff"}
     with subprocess.Popen(
-        [sys.executable, "-c", code, f"--temp-dir={ray}"], stdin=subprocess.PIPE, env=env
+        [sys.executable, "-c", code, f"--temp-dir={ray}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=env,
     ) as alive:
+        assert alive.stdout is not None
+        alive.stdout.readline()  # right after its start a process has no command line yet
         found = clean.find()
         alive.communicate(b"")
     assert {item.path.name for item in found.leftovers} == dead
