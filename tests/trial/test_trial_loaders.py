@@ -87,6 +87,7 @@ def test_workers_that_have_nothing_left_to_read_were_started_all_the_same(run: C
     ran = run(UNEVEN, changes=[keyword("num_workers", 3)])
     assert ran.broke is None
     assert ran.done is not None
+    assert ran.faults == ""
     assert ran.facts.values["num_workers"] == 3
 
 
