@@ -5,6 +5,7 @@ two calls for scripts are loaded when they are asked for.
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,9 +28,18 @@ _HOMES = {
 
 def __getattr__(name: str) -> object:
     if name in _HOMES:
+        if name == "tune":
+            _refuse_elsewhere()
         return getattr(importlib.import_module(_HOMES[name]), name)
     message = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(message)
+
+
+def _refuse_elsewhere() -> None:
+    """A script may call `step` anywhere; a search needs the systems that we know."""
+    reason = importlib.import_module("autotune.core.supported").refusal(sys.platform, sys.version_info)
+    if reason:
+        raise importlib.import_module("autotune.errors").BackendError(reason)
 
 
 def __dir__() -> list[str]:

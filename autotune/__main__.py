@@ -1,6 +1,24 @@
-"""`python -m autotune` is the command `autotune`."""
+"""The command `autotune`, and `python -m autotune`.
 
-from autotune.cli.main import main
+The machine is looked at first: where it does not do, that is said, and not whatever import fails there.
+"""
+
+import sys
+
+from autotune.core.supported import refusal
+from autotune.errors import BackendError
+
+
+def main() -> None:
+    """Run the command line of this process, or say why that cannot be done here."""
+    reason = refusal(sys.platform, sys.version_info)
+    if reason:
+        sys.stderr.write(f"error: {reason}\n")
+        raise SystemExit(BackendError.exit_code)
+    from autotune.cli.main import main as command
+
+    command()
+
 
 if __name__ == "__main__":
     main()

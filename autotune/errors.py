@@ -17,7 +17,7 @@ A failed trial is not an error but a value (`autotune.core.trial.Failure`).
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -39,6 +39,8 @@ class AutotuneError(Exception):
     exit_code = 70
     is_told = False
     """Whether the program that asked for JSON has its object already."""
+    end: Any = None
+    """What there is to tell besides (`autotune.driver.tune.SearchEnd`), where a search has come so far."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)

@@ -223,7 +223,14 @@ class _Builder:
 
     def _possible(self, space: SearchSpace, name: str, value: Value) -> bool:
         tied = [n for n in space.dimensions if n in self.knobs[name].brings or name in self.knobs[n].brings]
-        others = [{n: v} for n in tied for v in space.dimensions[n].values if not space.dimensions[n].derived]
+        # Rules may tie it to any other knob as well.
+        rest = [n for n in space.dimensions if n not in (name, *tied)]
+        others = [
+            {n: v}
+            for n in (*tied, *rest)
+            for v in space.dimensions[n].values
+            if not space.dimensions[n].derived
+        ]
         return any(isinstance(space.complete({name: value, **other}), Config) for other in ({}, *others))
 
     def _pinned(self, name: str) -> Value:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.core.change import Change
+    from autotune.core.facts import HostFacts
     from autotune.core.trial import Launch
     from autotune.export.best_config import BestConfig, PickPart
     from autotune.inspection.command import Command
@@ -67,7 +68,7 @@ def apply(
     if print_env:
         sys.stdout.write(plain_command(launch))
         return 0
-    return _run(best, name, chosen, launch)
+    return _run(best, name, chosen, launch, run)
 
 
 def diff_text(best: BestConfig, name: str, pick: PickPart) -> str:
@@ -117,14 +118,15 @@ def command_of(best: BestConfig, words: list[str], python: str, file: Path) -> C
             "the file leaves out a secret of the command line",
             hint="say the command: autotune apply best.yaml -- python ...",
         )
-    written = best.study.python or ""
+    written = restore(best.study.python or "")
     word = written if written and Path(written).is_file() else "python"
     options = [*(best.study.options or [])]
     if best.study.module:
         return read_command([word, *options, "-m", best.study.module, *args], python=python)
     # The script's path is relative to where the search was started, usually the file's own folder.
-    beside = file.absolute().parent / best.study.script
-    script = best.study.script if Path(best.study.script).is_file() or not beside.is_file() else str(beside)
+    named = restore(best.study.script)
+    beside = file.absolute().parent / named
+    script = named if Path(named).is_file() or not beside.is_file() else str(beside)
     if not written and not options:
         return read_command(args, script=script, python=python)
     return read_command([word, *options, script, *args], python=python)
@@ -186,7 +188,7 @@ def _launch(pick: PickPart, run: Command) -> Launch:
     )
 
 
-def _run(best: BestConfig, name: str, pick: PickPart, launch: Launch) -> int:
+def _run(best: BestConfig, name: str, pick: PickPart, launch: Launch, run: Command) -> int:
     from dataclasses import replace
 
     from autotune.launch.process import run_plain
@@ -196,17 +198,36 @@ def _run(best: BestConfig, name: str, pick: PickPart, launch: Launch) -> int:
     else:
         said = " ".join(f"{change.knob}={change.value}" for change in pick.changes)
         print(f"autotune: {name}: {said}", file=sys.stderr)
-    launch = replace(launch, env={**_cache_variables(best, pick), **launch.env})
+    launch = replace(launch, env={**_cache_variables(best, pick, run), **launch.env})
     with tempfile.TemporaryDirectory(prefix="autotune-apply-", ignore_cleanup_errors=True) as folder:
         return run_plain(launch, Path(folder))
 
 
-def _cache_variables(best: BestConfig, pick: PickPart) -> dict[str, str]:
-    """Variables that point at what the search has compiled for this config, where it is still here."""
+def _cache_variables(best: BestConfig, pick: PickPart, run: Command) -> dict[str, str]:
+    """Variables that point at a copy of what the search has compiled for this config, where it fits here."""
+    import hashlib
+
     from autotune.cli.opened import compiled_for
     from autotune.errors import AutotuneError
+    from autotune.launch.caches import lent
 
     try:
-        return compiled_for(best.study.id, pick.trial)
+        sha256 = hashlib.sha256(Path(run.inspected).read_bytes()).hexdigest()
+        published = compiled_for(best.study.id, pick.trial, _host(run), sha256)
+        return {} if published is None else lent(published)
     except (AutotuneError, OSError):
         return {}
+
+
+def _host(run: Command) -> HostFacts:
+    """This machine, with the versions that the script will find."""
+    from dataclasses import replace
+
+    from autotune.inspection.host import host_facts
+    from autotune.inspection.interpreter import interpreter
+
+    host = host_facts()
+    if run.python == sys.executable:
+        return host
+    found = interpreter(run.python, run.options)
+    return replace(host, python=found.version, versions=found.versions)

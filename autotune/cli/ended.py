@@ -10,8 +10,9 @@ from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli import BEGAN_S
-from autotune.core.redact import redact_args
-from autotune.driver.result import RESULT_SCHEMA, result_data
+from autotune.core.redact import redact, redact_args, redact_data
+from autotune.driver.profiles import profile_lines
+from autotune.driver.result import RESULT_SCHEMA, advice_lines, result_data
 from autotune.errors import (
     EXIT_INTERRUPTED,
     EXIT_NO,
@@ -33,8 +34,8 @@ INTERPRETER_S = 0.1
 
 
 def print_json(data: dict[str, Any], *, line: bool = False) -> None:
-    """One strict JSON object on stdout; with `line` in a single line."""
-    indent = None if line else 2
+    """One strict JSON object on stdout, without secrets; with `line` in a single line."""
+    indent, data = None if line else 2, redact_data(data)
     text = json.dumps(data, indent=indent, allow_nan=False, ensure_ascii=False)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
@@ -44,23 +45,32 @@ def print_json(data: dict[str, Any], *, line: bool = False) -> None:
 
 
 def print_error(error: AutotuneError, *, line: bool = False) -> None:
-    """The object of an error, once."""
+    """The object of an error, once; with everything that the search has found where it came to an end."""
     if error.is_told:
         return
-    told: dict[str, Any] = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
+    told: dict[str, Any] = {
+        "kind": type(error).__name__,
+        "message": _told_text(error.message),
+        "hint": _told_text(error.hint),
+    }
     if notes := notes_of(error):
-        told["notes"] = list(notes)
-    print_json({"schema": RESULT_SCHEMA, "exit": error.exit_code, "error": told}, line=line)
+        told["notes"] = [_told_text(note) for note in notes]
+    found = {} if error.end is None else result_data(error.end, error.exit_code)
+    print_json({**found, "schema": RESULT_SCHEMA, "exit": error.exit_code, "error": told}, line=line)
     error.is_told = True
+
+
+def _told_text(text: str) -> str:
+    return redact(text, free=True)
 
 
 def say_error(error: AutotuneError) -> None:
     """An error for people, on stderr."""
-    print(f"error: {error.message}", file=sys.stderr)
+    print(f"error: {_told_text(error.message)}", file=sys.stderr)
     for note in notes_of(error):
-        print(f"note: {note}", file=sys.stderr)
+        print(f"note: {_told_text(note)}", file=sys.stderr)
     if error.hint:
-        print(f"hint: {error.hint}", file=sys.stderr)
+        print(f"hint: {_told_text(error.hint)}", file=sys.stderr)
 
 
 @contextmanager
@@ -96,15 +106,17 @@ def searched(end: SearchEnd, *, as_json: bool, exit_zero: bool, as_lines: bool =
     elif end.answer is None:
         sys.stdout.write(stopped_screen(end.study, reason="the search ended before it could answer"))
     else:
-        sys.stdout.write(
-            final_screen(
-                end.study,
-                end.answer,
-                out=shown_path(spec.out) if spec.out else "",
-                links=end.links,
-                unsent=end.unsent,
-            )
+        text = final_screen(
+            end.study,
+            end.answer,
+            out=shown_path(spec.out) if spec.out else "",
+            links=end.links,
+            unsent=end.unsent,
+            advice=advice_lines(end.study),
         )
+        sys.stdout.write(redact(text))
+        for line in profile_lines(end.study, end.study_dir):
+            print(f"{'profile':<8}{line}")
         if code in (EXIT_STOPPED, EXIT_INTERRUPTED):
             print(f"{'go on':<8}autotune resume {spec.label}")
     return code

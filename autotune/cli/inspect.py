@@ -13,6 +13,7 @@ from autotune.errors import UsageError
 if TYPE_CHECKING:
     from autotune.core.change import Spelling
     from autotune.core.facts import Facts
+    from autotune.inspection.advice import Advice
     from autotune.knobs.base import Knob
 
 
@@ -35,22 +36,27 @@ def inspect(
 ) -> int:
     """Say what would be tuned in a script, how each value would reach it, and what would not and why."""
     from autotune.cli.ended import guarded, print_json
+    from autotune.inspection.advice import advice_data, advice_text, advise
     from autotune.inspection.command import read_command
+    from autotune.inspection.host import host_facts
 
     likely: dict[str, str] = {}
+    hints: tuple[Advice, ...] = ()
     with guarded(as_json=json):
         if knobs:
             rows = every_knob()
         elif command:
             script = read_command(command, python=python).inspected
             rows, likely = script_knobs(script), likely_space(script)
+            hints = advise(script, host_facts())
         else:
             raise UsageError(
                 "no script is given", hint="autotune inspect train.py, or autotune inspect --knobs"
             )
     if json:
         space = {"space": likely} if likely else {}
-        print_json({"schema": "autotune.inspect/v1", "knobs": rows, **space, "exit": 0})
+        told = {"advice": [advice_data(hint) for hint in hints]} if command and not knobs else {}
+        print_json({"schema": "autotune.inspect/v1", "knobs": rows, **space, **told, "exit": 0})
     else:
         note = (
             f"The first run of the script may refuse more, and decides about the search space; likely is "
@@ -59,6 +65,7 @@ def inspect(
             else ""
         )
         sys.stdout.write(table(rows, note=note))
+        sys.stdout.write("".join(f"advice  {advice_text(hint)}\n" for hint in hints))
     return 0
 
 

@@ -33,6 +33,7 @@ def list_studies(
 
 def _row(path: Path, label: str, created: float) -> dict[str, Any]:
     from autotune.cli.opened import open_study
+    from autotune.core.study import VERIFY
     from autotune.errors import AutotuneError
     from autotune.report.summary import script_name, short_config
 
@@ -51,7 +52,9 @@ def _row(path: Path, label: str, created: float) -> dict[str, Any]:
         return {**row, "answer": f"unreadable: {error.message}"}
     study, answer = opened.study, opened.answer
     said = "no answer yet"
-    if answer is not None and answer.is_better:
+    if answer is not None and study.spec.purpose == VERIFY:
+        said = _verified(path)
+    elif answer is not None and answer.is_better:
         said = f"{answer.best.speedup.value:.2f}x {short_config(answer.best.config)}"
     elif answer is not None and study.stopped == "finished":
         said = "nothing beats the script"
@@ -62,6 +65,20 @@ def _row(path: Path, label: str, created: float) -> dict[str, Any]:
         "answer": said,
         "stopped": study.stopped or "open",
     }
+
+
+def _verified(path: Path) -> str:
+    """What `autotune verify` found, in a few words."""
+    from autotune.cli.verify import sentence
+    from autotune.driver.verification import read_verified
+    from autotune.errors import AutotuneError
+    from autotune.report.summary import short_config
+
+    try:
+        found = read_verified(path)
+    except AutotuneError as error:
+        return f"unreadable: {error.message}"
+    return f"{short_config(found.asked.config)}: {sentence(found)}"
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

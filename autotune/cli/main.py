@@ -17,9 +17,11 @@ import typer.core
 
 from autotune.cli.apply import apply
 from autotune.cli.clean import clean
+from autotune.cli.compare import compare
 from autotune.cli.doctor import doctor
 from autotune.cli.inspect import inspect
 from autotune.cli.list import list_studies
+from autotune.cli.report import report
 from autotune.cli.resume import resume
 from autotune.cli.schema import schema
 from autotune.cli.search import search
@@ -29,7 +31,7 @@ from autotune.cli.spaces import spaces
 from autotune.cli.sync import sync
 from autotune.cli.ui import ui
 from autotune.cli.verify import verify
-from autotune.core.redact import redact
+from autotune.core.redact import learned, redact
 from autotune.driver.spec import version
 from autotune.errors import (
     EXIT_INTERRUPTED,
@@ -93,6 +95,8 @@ app.command("verify")(verify)
 app.command("resume")(resume)
 app.command("list")(list_studies)
 app.command("show")(show)
+app.command("report")(report)
+app.command("compare")(compare)
 app.command("inspect")(inspect)
 app.command("doctor")(doctor)
 app.command("sync")(sync)
@@ -104,6 +108,11 @@ app.add_typer(spaces, name="spaces")
 
 def run(argv: list[str]) -> int:
     """Run a command line and return its exit code; raises nothing but what kills the process."""
+    with learned(argv):
+        return _run(argv)
+
+
+def _run(argv: list[str]) -> int:
     try:
         code: Any = app(
             args=argv, prog_name="autotune", standalone_mode=False, default_map=defaults_for(argv)
@@ -139,7 +148,7 @@ class _Warnings(logging.Handler):
                 text += f": {type(error).__name__}: {error}"
                 if os.environ.get("AUTOTUNE_DEBUG"):
                     text += "\n" + "".join(traceback.format_exception(error))
-            print(f"{record.levelname.lower()}: {redact(text)}", file=sys.stderr)
+            print(f"{record.levelname.lower()}: {redact(text, free=True)}", file=sys.stderr)
         except Exception:  # noqa: BLE001 (the stream may be closed; nothing is lost)
             return
 
@@ -221,9 +230,9 @@ def _is_nowhere() -> bool:
 
 
 def _uncaught(error: BaseException) -> InternalError:
-    text = redact("".join(traceback.format_exception(error)))
+    text = redact("".join(traceback.format_exception(error)), free=True)
     told = InternalError(
-        f"internal error: {type(error).__name__}: {redact(str(error))}",
+        f"internal error: {type(error).__name__}: {redact(str(error), free=True)}",
         hint="please report this with the output of `autotune doctor`" + _kept(text),
     )
     for note in notes_of(error):

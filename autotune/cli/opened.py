@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from autotune.core.facts import HostFacts
     from autotune.core.pick import Answer
     from autotune.core.study import Study
 
@@ -47,28 +48,36 @@ def open_study(path: Path) -> Opened:
     return Opened(study=study, answer=answer(study) if is_measured else None, path=path)
 
 
-def compiled_for(study_id: str, trial: int) -> dict[str, str]:
-    """Variables that name the compile caches a study has published for a trial's config.
+def compiled_for(study_id: str, trial: int, host: HostFacts, script_sha256: str) -> Path | None:
+    """The compile caches that a study has published for a trial's config; None where they do not fit here.
+
+    Args:
+        study_id: Of the study.
+        trial: Number of one of its trials.
+        host: This machine, with the versions of the interpreter that will run the script.
+        script_sha256: Of the script about to run.
 
     Raises:
         StoreError: The study is not here.
     """
     from autotune.driver.planner import cache_key
-    from autotune.launch.caches import VARIABLES
     from autotune.store.fold import fold
     from autotune.store.journal import Journal
     from autotune.store.paths import JOURNAL_FILE, study_dir
 
     path = study_dir(study_id)
     if not (path / "cache").is_dir():
-        return {}
+        return None
     journal = Journal.read(path / JOURNAL_FILE)
     try:
         study = fold(journal.entries())
     finally:
         journal.close()
     config = next((t.config for t in study.trials if t.number == trial), None)
-    if config is None or study.facts is None:
-        return {}
-    folder = path / "cache" / cache_key(config, study.facts)
-    return {name: str(folder / part) for name, part in VARIABLES.items() if (folder / part).is_dir()}
+    facts = study.facts
+    if config is None or facts is None or dict(facts.host.versions) != dict(host.versions):
+        return None
+    here = replace(facts, host=host, script=replace(facts.script, sha256=script_sha256))
+    key = cache_key(config, facts)
+    folder = path / "cache" / key
+    return folder if key == cache_key(config, here) and folder.is_dir() else None

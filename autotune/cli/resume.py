@@ -30,7 +30,7 @@ def resume(
         seconds = budget_s(budget) if budget else None
         from autotune.store.paths import find_study
 
-        path = find_study(study)
+        path = find_study(study, searches=True)
         from autotune.driver import tune
         from autotune.report.text import Progress
 

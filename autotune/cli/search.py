@@ -72,6 +72,14 @@ def search(
             help="Optimizer steps of the real run; compile time is charged to it.",
         ),
     ] = None,
+    price_per_hour: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PRICE",
+            envvar="AUTOTUNE_PRICE_PER_HOUR",
+            help="Of the machine; the answer says what a million samples cost.",
+        ),
+    ] = None,
     driver: Annotated[
         str, typer.Option(metavar="ray|inline", envvar="AUTOTUNE_DRIVER", help="Who runs the trials.")
     ] = "ray",
@@ -129,6 +137,14 @@ def search(
             help="Leave the script's own trackers on during trials.",
         ),
     ] = False,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile",
+            envvar="AUTOTUNE_PROFILE",
+            help="Keep a profiler trace of the script and of the winner.",
+        ),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout at the end.")] = False,
     jsonl: Annotated[
@@ -180,6 +196,8 @@ def search(
             seed=seed,
             out=out,
             run_steps=run_steps,
+            price_per_hour=price_per_hour,
+            profile=profile,
             keep_loggers=keep_loggers,
             sampler=sampler,
             concurrency=concurrency,

@@ -26,15 +26,20 @@ def show(
     """Show a study from its journal: picks, why, front, failures."""
     from autotune.cli.ended import guarded, print_json
     from autotune.cli.opened import open_study
+    from autotune.core.study import VERIFY
     from autotune.report.summary import note
+    from autotune.report.why import why_lines
     from autotune.store.paths import find_study
 
     with guarded(as_json=json):
         opened = open_study(find_study(study))
-        if json:
+        if opened.study.spec.purpose == VERIFY:
+            _show_verified(opened, json=json)
+        elif json:
             print_json(show_json(opened))
         elif md:
-            sys.stdout.write(note(opened.study, opened.answer))
+            held = why_lines(opened.study, opened.answer) if opened.answer is not None else ()
+            sys.stdout.write(note(opened.study, opened.answer, held_back=held))
         else:
             sys.stdout.write(show_text(opened, all_trials=trials))
     return 0
@@ -43,6 +48,7 @@ def show(
 def show_text(opened: Opened, *, all_trials: bool) -> str:
     """The study for people."""
     from autotune.core.redact import redact_args
+    from autotune.driver.result import advice_lines
     from autotune.report.text import final_screen, stopped_screen, trials_table
 
     study, answer = opened.study, opened.answer
@@ -53,7 +59,16 @@ def show_text(opened: Opened, *, all_trials: bool) -> str:
     if answer is None:
         parts.append(stopped_screen(study, reason="the script was not measured as it is"))
     else:
-        parts.append(final_screen(study, answer, out=_file(opened), refusals=None))
+        parts.append(
+            final_screen(
+                study,
+                answer,
+                out=_file(opened),
+                refusals=None,
+                advice=advice_lines(study),
+                every_figure=True,
+            )
+        )
         front = {member.trial for member in answer.front}
         chosen = [t for t in study.trials if t.number in front]
         if not all_trials:
@@ -69,10 +84,31 @@ def show_text(opened: Opened, *, all_trials: bool) -> str:
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
+def _show_verified(opened: Opened, *, json: bool) -> None:
+    """What `autotune verify` has measured, in its own words."""
+    from autotune.cli.ended import print_json
+    from autotune.cli.verify import as_dict, screen
+    from autotune.core.wire import to_wire
+    from autotune.driver.verification import read_verified
+    from autotune.report.summary import user_command
+    from autotune.report.text import trials_table
+
+    found, study = read_verified(opened.path), opened.study
+    if json:
+        told = {"schema": "autotune.show/v1", "study": {"id": study.spec.study_id, "label": study.spec.label}}
+        told |= {"verify": as_dict(found), "stopped": study.stopped, "elapsed_s": study.elapsed_s}
+        print_json({**told, "trials": [to_wire(trial) for trial in study.trials], "exit": 0})
+        return
+    spec = study.spec
+    head = f"study {spec.label} ({spec.study_id})   {user_command(study)}   {study.stopped or 'open'}\n"
+    answer = screen(found) if opened.answer is not None else "none    the script was not measured as it is\n"
+    sys.stdout.write("\n".join([head, answer, "trials\n" + trials_table(study) + "\n"]))
+
+
 def show_json(opened: Opened) -> dict[str, Any]:
     """``autotune.show/v1``."""
     from autotune.core.wire import to_wire
-    from autotune.driver.result import changes_of
+    from autotune.driver.result import changes_of, explained
     from autotune.export.best_config import build_best
     from autotune.report.summary import contributions
 
@@ -89,6 +125,7 @@ def show_json(opened: Opened) -> dict[str, Any]:
         **data,
         "sentence": answer.sentence if answer else "",
         "caveats": list(answer.caveats) if answer else [],
+        **explained(study, answer),
         "failures": dict(answer.failures) if answer else {},
         "refusals": dict(study.refusals),
         "stopped": study.stopped,

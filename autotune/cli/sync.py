@@ -24,7 +24,7 @@ def sync(
         from autotune.edge.duration import duration_s
         from autotune.store.paths import find_study
 
-        deadline_s, path = duration_s(wait), find_study(study)
+        deadline_s, path = duration_s(wait), find_study(study, searches=True)
         from autotune.driver.sync import sync_study
 
         unsent = sync_study(path, deadline_s)

@@ -34,7 +34,7 @@ def ui(
     from autotune.store.paths import find_study
 
     print("reading MLflow's store ...", file=sys.stderr)
-    uri, paths = study_paths(find_study(study))
+    uri, paths = study_paths(find_study(study, searches=True))
     if not paths:
         message = "MLflow holds nothing of this study"
         raise BackendError(message, hint="send it: autotune sync")

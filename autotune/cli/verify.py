@@ -9,14 +9,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autotune.cli.apply import command_of
+from autotune.errors import EXIT_INTERRUPTED, EXIT_NO, EXIT_STOPPED, EXIT_YES, UsageError
 
 if TYPE_CHECKING:
-    from autotune.driver.verification import Verified
+    from collections.abc import Mapping
 
+    from autotune.core.facts import Facts
+    from autotune.core.measurement import Estimate
+    from autotune.driver.verification import Verified
+    from autotune.export.best_config import BestConfig
+
+VERIFY_SCHEMA = "autotune.verify/v1"
 EXIT_SLOWER = 7
 """Slower beyond doubt, or its loss is worse: the config does harm here."""
 
-_CODES = {"faster": 0, "no_difference": 1, "failed": 1, "slower": EXIT_SLOWER, "worse": EXIT_SLOWER}
+_CODES = {
+    "faster": EXIT_YES,
+    "no_difference": EXIT_NO,
+    "failed": EXIT_NO,
+    "slower": EXIT_SLOWER,
+    "worse": EXIT_SLOWER,
+}
+_STOPPED = {"interrupted": EXIT_INTERRUPTED, "signal": EXIT_STOPPED, "script": UsageError.exit_code}
 
 
 def verify(
@@ -30,104 +44,185 @@ def verify(
         str, typer.Option(metavar="safe|best|fastest", help="Which pick; else the file's own.")
     ] = "",
     budget: Annotated[str, typer.Option(metavar="10m", help="Wall time for everything.")] = "10m",
-    pairs: Annotated[int, typer.Option(metavar="N", help="At most this many pairs.")] = 10,
+    pairs: Annotated[int, typer.Option(metavar="N", help="At most this many pairs, at least 3.")] = 10,
     at_least: Annotated[
         float, typer.Option(metavar="1.5", help="The speed-up that the lower bound has to clear.")
     ] = 1.0,
     python: Annotated[
-        str, typer.Option(metavar="PATH", help="Interpreter of the script's environment.")
+        str,
+        typer.Option(
+            metavar="PATH", envvar="AUTOTUNE_PYTHON", help="Interpreter of the script's environment."
+        ),
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout at the end.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    jsonl: Annotated[
+        bool, typer.Option("--jsonl", help="JSON on stdout: a line per event, the result in the last.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", envvar="AUTOTUNE_QUIET", help="No progress.")
+    ] = False,
 ) -> int:
     """Measure a configuration against the script again, here and now, in fresh interleaved pairs.
 
-    Exit codes: 0 it is faster; 1 no difference was shown; 7 it is slower, or its loss is worse. The others as
-    for search.
+    Exit codes: 0 it is faster; 1 no difference was shown, or it does not run here; 7 it is slower, or its
+    loss is worse; 2 usage, or the script was edited meanwhile; 3 the script itself fails; 5 store;
+    6 machine, or a knob does not take effect here; 70 internal error; 75 stopped by a signal;
+    130 stopped by Ctrl-C.
     """
     import time
 
-    from autotune.cli.ended import guarded
-    from autotune.driver.spec import budget_s
-    from autotune.errors import UsageError
+    from autotune.cli.ended import guarded, head_start_s, print_json
+    from autotune.core.redact import redact
+    from autotune.driver.spec import budget_s, untaken_label
+    from autotune.inspection.command import verify as check
     from autotune.store.paths import new_label
 
-    with guarded(as_json=json):
+    with guarded(as_json=json, as_lines=jsonl):
         from autotune.export.best_config import read_best
 
         best = read_best(file)
         name, chosen = best.chosen(pick)
-        if pairs < 3:
-            raise UsageError(f"--pairs {pairs} cannot show anything", hint="at least 3")
+        if pairs < FEWEST:
+            raise UsageError(
+                f"--pairs {pairs}: three are the least that allow a claim", hint=f"--pairs {FEWEST} or more"
+            )
+        if not at_least > 0:
+            raise UsageError(f"--at-least {at_least:g} is no ratio", hint="for example --at-least 1.2")
+        seconds = budget_s(budget)
         run = command_of(best, command or [], python, Path(file))
-        from autotune.driver.verification import verify as measure
+        check(run)
+        from autotune.driver import verification
+        from autotune.report.jsonl import Lines
         from autotune.report.text import Progress
 
         progress = Progress(sys.stderr, quiet=quiet)
+        for note in () if quiet else run.notes:
+            print(note, file=sys.stderr)
+        stem = f"{run.module.replace('.', '-')}.py" if run.module else run.script
         try:
-            found = measure(
+            found = verification.verify(
                 chosen,
                 run,
-                label="verify-" + new_label(run.script, time.time()),
-                budget_s=budget_s(budget),
+                label=untaken_label("verify-" + new_label(stem, time.time())),
+                budget_s=seconds,
+                name=name,
                 pairs=pairs,
                 at_least=at_least,
-                listeners=[progress],
+                head_start_s=head_start_s(),
+                listeners=[progress, Lines(sys.stdout)] if jsonl else [progress],
             )
         finally:
             progress.close()
-        if json:
-            import json as encoder
-
-            print(encoder.dumps(as_dict(found, name, at_least), indent=2))
+        other = differs(best, found.study.facts)
+        if json or jsonl:
+            print_json(as_dict(found, other), line=jsonl)
         else:
-            sys.stdout.write(screen(found, name, at_least))
-        return _CODES[found.verdict]
+            sys.stdout.write(redact(screen(found, other)))
+        return exit_code(found)
 
 
-def as_dict(found: Verified, pick: str, at_least: float) -> dict[str, Any]:
+FEWEST = 3
+"""Pairs that allow a claim; as `autotune.core.pick.FEWEST_PAIRS`, without its import."""
+
+
+def exit_code(found: Verified) -> int:
+    """How it was stopped, else what was found."""
+    return _STOPPED.get(found.study.stopped, _CODES[found.verdict])
+
+
+def differs(best: BestConfig, facts: Facts | None) -> dict[str, str]:
+    """What is not as it was when the file was written -> a sentence."""
+    if facts is None:
+        return {}
+    from autotune.driver.spec import version
+    from autotune.export.best_config import differences
+
+    then, host = best.environment, facts.host
+    seen = facts.run.versions if facts.run is not None else {}
+    torch = seen.get("torch") or host.versions.get("torch")
+    found = differences(best, host, torch=torch, script_sha256=facts.script.sha256)
+    rows = (
+        ("cpu", "the CPU", host.cpu_model, then.cpu),
+        ("python", "Python", seen.get("python") or host.python, then.python),
+        ("autotune", "autotune", version(), best.provenance.autotune),
+    )
+    for key, what, here, there in rows:
+        if here and there and here != there:
+            found[key] = f"{what} is {here}, the search ran with {there}"
+    return found
+
+
+def as_dict(found: Verified, other: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The answer as an object, schema ``autotune.verify/v1``."""
-    speedup = found.comparison.speedup if found.comparison is not None else None
-    loss = found.comparison.loss if found.comparison is not None else None
+    compared = found.comparison
     return {
-        "schema": "autotune.verify/v1",
-        "pick": pick,
+        "schema": VERIFY_SCHEMA,
+        "pick": found.asked.pick,
+        "knobs": dict(found.asked.config),
         "verdict": found.verdict,
-        "at_least": at_least,
-        "speedup": None if speedup is None else _ratio(speedup),
+        "sentence": sentence(found),
+        "at_least": found.asked.at_least,
+        "speedup": None if compared is None else _ratio(compared.speedup),
         "identical": None if found.identical is None else _ratio(found.identical),
-        "loss": None if loss is None else {"verdict": loss.verdict, "reason": loss.reason},
+        "loss": None
+        if compared is None
+        else {"verdict": compared.loss.verdict, "reason": compared.loss.reason},
+        "failure": _failure(found) or None,
+        "differs": dict(other or {}),
+        "stopped": found.study.stopped,
         "study": found.study.spec.label,
-        "exit": _CODES[found.verdict],
+        "study_dir": str(found.study_dir),
+        "exit": exit_code(found),
     }
 
 
-def screen(found: Verified, pick: str, at_least: float) -> str:
-    """The answer in words."""
-    from autotune.report.summary import control_text, plural, ratio_text
-
-    compared = found.comparison
+def sentence(found: Verified) -> str:
+    """The verdict in words."""
+    at_least = found.asked.at_least
     wanted = f" than {at_least:.2f} times your script" if at_least > 1.0 else " than your script"
-    sentence = {
+    return {
         "faster": "faster" + (f", by {at_least:.2f} times at least" if at_least > 1.0 else ""),
         "no_difference": f"not shown to be faster{wanted}",
         "slower": "slower than your script",
-        "worse": "faster or not, its loss is worse",
+        "worse": "its loss is worse, however fast it is",
         "failed": "it does not run here",
     }[found.verdict]
-    rows = [(pick, sentence)]
+
+
+def screen(found: Verified, other: Mapping[str, str] | None = None) -> str:
+    """The answer for people."""
+    from autotune.report.summary import control_text, long_config, plural
+
+    compared, study = found.comparison, found.study
+    rows = [(found.asked.pick, f"{sentence(found)}   {long_config(found.asked.config)}")]
     if compared is not None:
-        rows.append(("ratio", f"{ratio_text(compared.speedup)}   {plural(compared.speedup.n, 'pair')}"))
-        rows.append(("loss", compared.loss.reason))
-    failed = [t.failure for t in found.study.told() if t.failure is not None]
-    rows += [("failed", f"{failure.kind.label}: {failure.message}") for failure in failed[:1]]
+        count = compared.speedup.n
+        shown = f"   {plural(count, 'pair')}" if count >= FEWEST else ""
+        rows.append(("ratio", f"{control_text(compared.speedup)}{shown}"))
+        rows += [("loss", compared.loss.reason)] if compared.loss.reason else []
+    if (0 if compared is None else compared.speedup.n) < FEWEST and found.verdict == "no_difference":
+        rows.append(("note", "three pairs are the least that allow a claim: give more time, --budget 30m"))
+    if failure := _failure(found):
+        rows.append(("failed", failure))
     if found.identical is not None:
         rows.append(("control", f"your script against itself: {control_text(found.identical)}"))
-    rows.append(("look", f"autotune show {found.study.spec.label}"))
+    if study.stopped == "script":
+        changed = study.changed or f"{study.spec.title} was changed meanwhile"
+        rows.append(("note", f"{changed}: this holds for the script as it was before"))
+    elif study.stopped in _STOPPED:
+        rows.append(("note", "it was stopped: this is what was measured until then"))
+    rows += [("differs" if i == 0 else "", text) for i, text in enumerate((other or {}).values())]
+    rows.append(("look", f"autotune show {study.spec.label}"))
     return "".join(f"{key:<8}{text}\n" for key, text in rows)
 
 
-def _ratio(estimate: Any) -> dict[str, Any]:
+def _failure(found: Verified) -> str:
+    """How the configuration failed, where it did."""
+    failures = [t.failure for t in found.study.of(found.asked.config) if t.failure is not None]
+    return f"{failures[0].kind.label}: {failures[0].message}" if failures else ""
+
+
+def _ratio(estimate: Estimate) -> dict[str, Any]:
     import math
 
     low, high = (x if math.isfinite(x) else None for x in (estimate.low, estimate.high))

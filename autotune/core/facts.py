@@ -299,6 +299,8 @@ class RunFacts:
             not once after every step.
         devices: Accelerators that the process used, as it saw them; empty on the CPU.
         values: Every knob that could be read, with the script's own value: the resolved baseline.
+        modules: Files of the user's own that the script has imported -> SHA-256 of their content; those of
+            `autotune.trial.modules`, without the script itself.
     """
 
     loader: LoaderFacts | None = None
@@ -328,6 +330,7 @@ class RunFacts:
     devices: tuple[DeviceFacts, ...] = ()
     values: Mapping[str, Value] = field(default_factory=dict[str, Value])
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    modules: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.core.ablation import ablated, gains, idle_knobs, reduced
+from autotune.core.break_even import break_even, over_epochs
 from autotune.core.config import Config
 from autotune.core.cycles import alike_cycles, disturbed_pairs
+from autotune.core.drift import drifted
 from autotune.core.effect import Effect
 from autotune.core.loss_guard import LossVerdict, finite_and_sane, judge, time_to_equal_loss
 from autotune.core.measurement import Estimate, LossPoint, Measurement
@@ -40,6 +42,8 @@ class Recommendation:
         compile_s: Cold compile time, 0 where it does not compile.
         break_even_steps: Steps after which a cold compile has paid back, None where it never
             costs anything.
+        pays_back_s: The same in seconds from the start of training, the compile included.
+        run_s: What the planned run takes with the script as it is; None where its length is not known.
         reasons: Whole sentences.
     """
 
@@ -53,6 +57,8 @@ class Recommendation:
     loss: LossVerdict
     compile_s: float = 0.0
     break_even_steps: int | None = None
+    pays_back_s: float | None = None
+    run_s: float | None = None
     reasons: tuple[str, ...] = ()
 
 
@@ -240,7 +246,7 @@ def finalists(
 def screened(study: Study) -> dict[Config, float]:
     """Mean amortised throughput by config, from baseline and screening runs."""
     rates: dict[Config, list[float]] = {}
-    for trial in study.told(Stage.BASELINE, Stage.START, Stage.REFINE):
+    for trial in study.told(Stage.BASELINE, Stage.START, Stage.REFINE, Stage.SENTINEL):
         if trial.measurement is not None:
             rates.setdefault(trial.config, []).append(amortised(study, trial.measurement))
     return {config: statistics.fmean(values) for config, values in rates.items()}
@@ -252,7 +258,7 @@ def amortised(study: Study, measurement: Measurement) -> float:
     own = _own_batch(study)
     if steps and own and measurement.effective_batch > 0:
         steps = max(1, round(steps * own / measurement.effective_batch))
-    return measurement.amortised(steps)
+    return measurement.amortised(steps) * over_epochs(study, measurement)
 
 
 def compare(study: Study) -> list[Comparison]:
@@ -380,10 +386,29 @@ def _lawful(study: Study, compared: Comparison) -> bool:
     """Loss and memory let it be recommended."""
     if not _fits(study, compared.peak_bytes):
         return False
+    if _late(study, compared):
+        return False
     if compared.loss.passed:
         return True
     blind = not _traces(study, _BASE)
     return blind and compared.effect is Effect.EXACT and compared.loss.verdict == "unclear"
+
+
+def _late(study: Study, compared: Comparison) -> str:
+    """Where its compile has not paid back by the end of the planned run: the end of a sentence."""
+    paid = None if compared.effect is Effect.TRAINING else break_even(study, compared.config)
+    if paid is None or not paid.is_late or paid.run_s is None:
+        return ""
+    back = "never pays back" if paid.seconds is None else f"pays back after {_time(paid.seconds)}"
+    return f"its compile of {_time(paid.compile_s)} {back}, and your run is about {_time(paid.run_s)}"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
 
 
 def _fits(study: Study, peak_bytes: int | None) -> bool:
@@ -591,6 +616,7 @@ def _baseline_pick(study: Study, runs: Sequence[Trial]) -> Recommendation:
 def _recommend(study: Study, pick: str, chosen: Comparison) -> Recommendation:
     runs = [t.measurement for t in study.of(chosen.config) if t.measurement]
     compile_s = max((m.compile_s for m in runs), default=0.0)
+    paid = break_even(study, chosen.config)
     return Recommendation(
         pick=pick,
         config=chosen.config,
@@ -601,20 +627,11 @@ def _recommend(study: Study, pick: str, chosen: Comparison) -> Recommendation:
         peak_bytes=chosen.peak_bytes,
         loss=chosen.loss,
         compile_s=compile_s,
-        break_even_steps=_break_even(study, runs, compile_s),
+        break_even_steps=paid.steps if paid is not None else None,
+        pays_back_s=paid.seconds if paid is not None else None,
+        run_s=paid.run_s if paid is not None else None,
         reasons=tuple(_reasons(study, chosen)),
     )
-
-
-def _break_even(study: Study, runs: Sequence[Measurement], compile_s: float) -> int | None:
-    if compile_s <= 0.0:
-        return None
-    base = [t.measurement.throughput.value for t in _baseline_runs(study) if t.measurement]
-    ours = statistics.fmean(m.throughput.value for m in runs)
-    theirs = statistics.fmean(base)
-    batch = runs[0].effective_batch or 1.0
-    saved_s = batch / theirs - batch / ours if min(ours, theirs) > 0 else 0.0
-    return math.ceil(compile_s / saved_s) if saved_s > 0 else None
 
 
 def _reasons(study: Study, chosen: Comparison) -> list[str]:
@@ -682,6 +699,8 @@ def _why_not(study: Study, compared: Comparison, bar: float) -> str:
     """Why a config that is faster beyond doubt is not recommended; the end of a sentence."""
     if not _fits(study, compared.peak_bytes):
         return "it needs more memory than allowed"
+    if late := _late(study, compared):
+        return late
     if compared.speedup.low <= bar:
         return f"your script differs from itself by up to {bar:.2f} times here"
     if not compared.loss.passed:
@@ -694,12 +713,18 @@ def _caveats(
 ) -> tuple[str, ...]:
     told: list[str] = []
     if study.stopped == SCRIPT_CHANGED:
-        told.append(f"{study.spec.title} was changed meanwhile: this holds for it as it was before.")
+        changed = study.changed or f"{study.spec.title} was changed meanwhile"
+        told.append(f"{changed}: this holds for the script as it was before.")
     told += _memory_caveat(study)
     if identical is not None and bar > 1.0:
         told.append(
             f"Your script differs from itself by {_ratio(identical)}: this machine was not steady, and no "
             f"gain is claimed whose lower bound is not above {bar:.2f}."
+        )
+    if (moved := drifted(study)) is not None:
+        told.append(
+            f"The machine drifted: at the end your script itself ran {_ratio(moved)} times as fast as at the "
+            "start. Gains are taken within pairs and do not feel that; figures of single trials do."
         )
     for c in rest:
         if c.wins:

@@ -1,26 +1,35 @@
-"""Secrets out of texts and data: the journal, best.yaml and every message go through here.
+"""Secrets out of texts and data: the journal, best.yaml, logs and every message go through here.
 
-What counts as a secret: the value of an environment variable whose name looks like one (at least
-six characters), user information in a URL, the value of an option or assignment that is called
-like a secret, and a few token formats that are unmistakable. A value is replaced by a placeholder
-that names its variable, so that whoever resumes a search in an environment that still has the
-variable gets the same command line back (`restore`).
+What counts as a secret: the value of an environment variable whose name looks like one, user information in
+a URL, the value of an option or assignment that is called like a secret, and a few token formats that are
+unmistakable. A value is replaced by a placeholder that names its variable, so that whoever resumes a search
+in an environment that still has the variable gets the same command line back (`restore`).
+
+Beside its name a secret goes whatever its length. Where it stands alone it is known by its value, and then
+it depends: six characters or more go everywhere; three to five only in free text (what a script printed,
+messages, logs), as a word of their own, and not where they are ordinary words or small numbers, which go in
+quotes only; one or two characters are left alone (docs/decisions/0021).
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 MARK = "<redacted>"
 _MIN_LENGTH = 6
+_SHORTEST = 3
 _NAME = re.compile(r"TOKEN|KEY|SECRET|PASS|CRED|DSN", re.IGNORECASE)
 # Variables that look secret by name but say how or where; redacting their values would eat words.
 _HOW = re.compile(r"^TOKENIZERS_|^KEYBOARD|^BYPASS", re.IGNORECASE)
 _PLACE = re.compile(r"_(DIR|FILE|HOME)$", re.IGNORECASE)
+_STRICT_NAME = re.compile(
+    r"(?i)(?:^|_)(?:TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASS|PASSPHRASE|CREDENTIALS?|DSN)$"
+)
 # Words that the journal itself is written in. A password of that kind protects nothing anyway, and
 # replacing it would make every event unreadable.
 _WORDS = frozenset(
@@ -59,72 +68,176 @@ _WORDS = frozenset(
         "not_reached",
         "signal",
         "interrupted",
+        "samples",
+        "samples/s",
+        "steady",
+        "drifting",
+        "loader",
+        "redacted",
     ]
 )
+# What logs and messages are written in. A secret of that kind would take a hole out of every line.
+_ORDINARY = frozenset(
+    re.findall(
+        r"\S+",
+        "the and for not you all are but was has had its new now one two out off use end run set get "
+        "put add max min sum avg mean std dim size step steps loss epoch batch train test valid eval model "
+        "data time info warn error debug true false none null nan inf yes cpu cuda gpu rank seed adam adamw "
+        "sgd bf16 fp16 fp32 fp64 tf32 fp8 int int8 float bool str list dict file files line lines path name "
+        "names type types value key keys user users root home host port log logs with from this that then "
+        "when what into done best last first next prev start stop begin total per rate left right save load "
+        "read write open close call code exit main init self args torch numpy json yaml http https www com "
+        "org net txt csv more less than been have will can could may must only also each both same such most "
+        "some any many very well over after under trial pair pairs knob knobs safe lower upper high low mid "
+        "via usr lib bin tmp var etc opt dev proc sys src env conda venv pip py3 asis eager xpu mps nccl "
+        "gloo auto",
+    )
+)
+_NUMBER = re.compile(r"\d{1,3}|[\d.eE+-]*\.[\d.eE+-]*")
 _OWN_KEY = re.compile(r"[a-z_]*")
 _USERINFO = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://)([^\s/@'\"<>]+)@")
+# Kinds of token that models are made of.
+_NO_SECRETS = (
+    *("pad", "eos", "bos", "unk", "sep", "cls", "mask", "image", "video", "audio", "start", "stop", "end"),
+    *("next", "last", "first", "max", "min", "num", "special", "additional", "decoder", "forced", "prefix"),
+    "suffix",
+)
+_TOKEN = "".join(f"(?<!{kind}[-_.])" for kind in _NO_SECRETS) + "token"
 _OPTION_NAMES = (
     r"(?:[a-z0-9]+[-_.])*(?:api[-_]?key|access[-_]?key|secret[-_]?key|private[-_]?key|auth[-_]?key|"
     r"password|passwd|passphrase|secret|credentials?|dsn|(?:api|auth|access|hf|hub|github|gitlab|bearer|"
-    r"wandb|session)[-_]?token|token)"
+    rf"wandb|session)[-_]?token|{_TOKEN})"
+)
+# These are switches, and what follows them is another option.
+_SWITCH = (
+    r"(?:use|no|with|without|enable|disable|is|has|skip|print|show|ask|prompt|require|needs?|save|allow)"
 )
 # Behind a secret option, an option: the secret one is a switch, or lacks its value. A value that
-# begins with a dash and has not this form is a value.
-_NEXT_OPTION = r"(?:--[A-Za-z][\w.]*(?:-[\w.]+)*|-[A-Za-z]|--)"
+# begins with a dash and has not this form is a value; digits and capitals in it speak for one.
+_PLAIN_OPTION = r"(?:(?-i:--[a-z][a-z_.]*(?:-[a-z_.]+)*)|-[A-Za-z]|--)"
+_ANY_OPTION = r"(?:--[A-Za-z][\w.]*(?:-[\w.]+)*|-[A-Za-z]|--)"
+_VALUED = rf"--?(?!{_SWITCH}[-_]){_OPTION_NAMES}"
+_SWITCHED = rf"--?(?={_SWITCH}[-_]){_OPTION_NAMES}"
+# In a sentence about an option: "--password is no script".
+_PROSE = (
+    r"(?:is|was|are|has|had|needs|and|or|not|nor|in|to|for|of|must|may|can|cannot|takes|"
+    r"names|means|which|that)"
+)
 # A word as a shell has it, or as JSON has that. A quote in the middle may be the end of a JSON text.
 _WORD = r"'[^'\n]*'(?:\"'\"'[^'\n]*')*|\"(?:[^\"\\\n]|\\.)*\"|\\\"(?:[^\"\\\n]|\\[^\"\n])*\\\"|[^\s'\"]+"
-_OPTION = re.compile(
-    rf"(?i)(?<![\w-])(--?{_OPTION_NAMES})(=|\s+(?!{_NEXT_OPTION}(?:=\S*)?(?:[\s\])}},;:'\"]|$)))({_WORD})"
-)
-# Option and value in one pair of quotes, and the two as items of a list.
+
+
+def _two_words(option: str, next_option: str) -> re.Pattern[str]:
+    """Option and value as two words of a line, or joined by ``=``."""
+    end = r"(?:=\S*)?(?:[\s\])},;:'\"]|$)"
+    return re.compile(rf"(?i)(?<![\w-])({option})(=|\s+(?!{next_option}{end}|{_PROSE}\s))({_WORD})")
+
+
+def _two_items(option: str, next_option: str) -> re.Pattern[str]:
+    """Option and value as two items of a list."""
+    return re.compile(
+        rf"(?i)((['\"]){option}\2,\s*)(?!['\"]{next_option}(?:=[^'\"]*)?['\"])(['\"])(?:\\.|(?!\3)[^\\])+\3"
+    )
+
+
+_OPTION = (_two_words(_VALUED, _PLAIN_OPTION), _two_words(_SWITCHED, _ANY_OPTION))
+_OPTION_LISTED = (_two_items(_VALUED, _PLAIN_OPTION), _two_items(_SWITCHED, _ANY_OPTION))
+# Option and value in one pair of quotes.
 _OPTION_QUOTED = re.compile(
     rf"(?i)(?<![\w'\"\\])(?:(')(--?{_OPTION_NAMES}=)[^'\n]+'(?:\"'\"'[^'\n]*')*|"
     rf"(\")(--?{_OPTION_NAMES}=)(?:[^\"\\\n]|\\.)+\")"
 )
-_OPTION_LISTED = re.compile(
-    rf"(?i)((['\"])--?{_OPTION_NAMES}\2,\s*)(?!['\"]{_NEXT_OPTION}(?:=[^'\"]*)?['\"])"
-    r"(['\"])(?:\\.|(?!\3)[^\\])+\3"
-)
 _OPTION_ALONE = re.compile(rf"(?i)^--?{_OPTION_NAMES}$")
+_SWITCH_ALONE = re.compile(rf"(?i)^--?{_SWITCH}[-_]")
 _GIVEN = re.compile(rf"(?is)^((?:--?|[+~]*(?:[\w./@]+\.)?){_OPTION_NAMES}=)(.+)$")
 _ASSIGNMENT = re.compile(
     r"\b([A-Z][A-Z0-9_]*(?:TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASS|CREDENTIALS?|DSN))=([^\s'\"<>]{6,})"
 )
-_FIELD = re.compile(rf"(?i)([\"']{_OPTION_NAMES}[\"']\s*:\s*)([\"'])([^\"']+)\2")
-_BEARER = re.compile(r"(?i)\b(authorization:\s*\w+|bearer)\s+([A-Za-z0-9._~+/=-]{6,})")
+_FIELD = re.compile(rf"(?i)([\"'](?:{_OPTION_NAMES}|authorization)[\"']\s*:\s*)([\"'])([^\"']+)\2")
+_BEARER = re.compile(
+    r"(?i)\b(?:(authorization:\s*\w+)\s+(?!<redacted)([^\s'\"<>]+)|(bearer)\s+([A-Za-z0-9._~+/=-]{6,}))"
+)
 _SHAPES = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|"
     r"sk-[A-Za-z0-9_-]{20,}|xox[abprs]-[A-Za-z0-9-]{10,}|AKIA[0-9A-Z]{16})\b"
 )
+# As programs print their settings: ``Namespace(password='x')``, ``?api_key=x&``, ``password: x``.
+_SETTING = re.compile(
+    rf"(?i)(?<![\w.<-])({_OPTION_NAMES}\s?=\s?)"
+    r"(?!<redacted)(?:(['\"])((?:\\.|(?!\2)[^\\\n])+)\2|([^\s'\"<>,;&)\]}]+))"
+)
+_SAID = re.compile(
+    r"(?i)\b((?:\w+[-_])?(?:password|passwd|passphrase|api[-_]?key|access[-_]?key|secret[-_]?key|"
+    r"private[-_]?key|auth[-_]?token)\s?:\s+)(?!<redacted)([^\s'\"<>,;)\]}]+)"
+)
 _PLACEHOLDER = re.compile(r"<redacted:([A-Za-z_][A-Za-z0-9_]*)>")
 
+_learned: tuple[str, ...] = ()
 
-def redact(text: str, environ: Mapping[str, str] | None = None, *, known: Sequence[str] = ()) -> str:
+
+@contextlib.contextmanager
+def learned(args: Sequence[str]) -> Generator[None]:
+    """Within it, what this command line gives to secret options is a secret wherever it turns up.
+
+    So an error or a log line of ours that quotes it, from whatever thread, is told without it. For the
+    whole process, as its environment is.
+    """
+    global _learned  # noqa: PLW0603 (threads of ours and of libraries log, and inherit no context)
+    before = _learned
+    _learned = tuple(sorted({*before, *secret_values(args)}, key=len, reverse=True))
+    try:
+        yield
+    finally:
+        _learned = before
+
+
+def redact(
+    text: str, environ: Mapping[str, str] | None = None, *, known: Sequence[str] = (), free: bool = False
+) -> str:
     """The text without secrets.
 
     Args:
         text: Anything that is about to be written.
         environ: Where the secrets are looked up; this process's environment by default.
-        known: Further secrets, longest first: what `secret_values` finds on a command line.
+        known: Further secrets, longest first: what `secret_values` finds on a command line. The text is
+            a free one then.
+        free: It is what a script printed, a message, a line of a log: something that people read, and no
+            value that a program reads again. Short secrets and settings go as well.
     """
-    values = _pattern(_secrets(os.environ if environ is None else environ))
+    environ = os.environ if environ is None else environ
+    values = _pattern(_secrets(environ))
     if values is not None:
         pattern, names = values
         text = pattern.sub(lambda m: f"<redacted:{names[m.group(0)]}>", text)
-    for value in known:
-        text = text.replace(value, MARK)
+    alone = {*known, *_learned}
+    for value in sorted(alone, key=len, reverse=True):
+        if len(value) >= _MIN_LENGTH:
+            text = text.replace(value, MARK)
+    free = free or bool(known)
+    if free:
+        short = _short_pattern(
+            frozenset(v for v in (*alone, *_short_secrets(environ)) if len(v) < _MIN_LENGTH)
+        )
+        if short is not None:
+            text = short.sub(_without_short, text)
     # Every pattern below needs one of these; most strings are short and have none.
     if "://" in text:
         text = _USERINFO.sub(_without_userinfo, text)
     if "=" in text:
         text = _ASSIGNMENT.sub(lambda m: f"{m.group(1)}={MARK}", text)
     if "-" in text:
-        text = _OPTION_LISTED.sub(rf"\1\3{MARK}\3", text)
+        for listed in _OPTION_LISTED:
+            text = listed.sub(rf"\1\3{MARK}\3", text)
         text = _OPTION_QUOTED.sub(_without_quoted, text)
-        text = _OPTION.sub(_without_value, text)
+        for option in _OPTION:
+            text = option.sub(_without_value, text)
     if ":" in text:
-        text = _FIELD.sub(rf"\1\2{MARK}\2", text)
-    text = _BEARER.sub(lambda m: f"{m.group(1)} {MARK}", text)
+        text = _FIELD.sub(_without_field, text)
+    if free and "=" in text:
+        text = _SETTING.sub(_without_setting, text)
+    if free and ":" in text:
+        text = _SAID.sub(rf"\1{MARK}", text)
+    text = _BEARER.sub(lambda m: f"{m.group(1) or m.group(3)} {MARK}", text)
     return _SHAPES.sub(MARK, text)
 
 
@@ -160,16 +273,25 @@ def secret_values(args: Sequence[str]) -> tuple[str, ...]:
     Values that are too short or too common to be told from other text are left out.
     """
     found: set[str] = set()
-    follows = False
+    secret = ""
     for arg in args:
         given = _GIVEN.match(arg)
         if given is not None:
             found.add(given.group(2))
-        elif follows and not _is_option(arg):
+        elif secret and not _is_option(arg, secret):
             found.add(arg)
-        follows = _OPTION_ALONE.match(arg) is not None
-    usable = (v for v in found if len(v) >= _MIN_LENGTH and v.lower() not in _WORDS and not is_incomplete(v))
-    return tuple(sorted(usable, key=len, reverse=True))
+        secret = arg if _OPTION_ALONE.match(arg) is not None else ""
+        found |= {url.group(2).partition(":")[2] for url in _USERINFO.finditer(arg)}
+    usable = (v for v in found if len(v) >= _SHORTEST and v.lower() not in _WORDS and not is_incomplete(v))
+    return tuple(sorted(usable, key=lambda v: (-len(v), v)))
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether an option, a variable or a keyword is called like a secret."""
+    is_option = _OPTION_ALONE.match("--" + name.lstrip("-")) is not None
+    if re.search(r"(?i)token$", name) is not None:
+        return is_option
+    return is_option or (name.isupper() and _STRICT_NAME.search(name) is not None and not _HOW.search(name))
 
 
 def restore(text: str, environ: Mapping[str, str] | None = None) -> str:
@@ -190,16 +312,16 @@ def missing_names(text: str) -> list[str]:
 
 def _redact_sequence(items: Sequence[Any], environ: Mapping[str, str] | None) -> list[Any]:
     done: list[Any] = []
-    follows = False
+    secret = ""
     for item in items:
         clean = redact_data(item, environ)
         if isinstance(item, str) and (given := _GIVEN.match(item)):
             # The pattern for texts ends at a space.
             clean = given.group(1) + _hidden(redact(given.group(2), environ))
-        elif isinstance(item, str) and follows and not _is_option(item):
+        elif isinstance(item, str) and secret and not _is_option(item, secret):
             clean = _hidden(str(clean))
         done.append(clean)
-        follows = isinstance(item, str) and _OPTION_ALONE.match(item) is not None
+        secret = item if isinstance(item, str) and _OPTION_ALONE.match(item) is not None else ""
     return done
 
 
@@ -208,8 +330,11 @@ def _hidden(value: str) -> str:
     return value if _PLACEHOLDER.search(value) else MARK
 
 
-def _is_option(word: str) -> bool:
-    return re.fullmatch(_NEXT_OPTION, word.partition("=")[0]) is not None
+def _is_option(word: str, before: str) -> bool:
+    """Whether the word behind this secret option is an option and not its value."""
+    form = _ANY_OPTION if _SWITCH_ALONE.match(before) else _PLAIN_OPTION
+    name = word if word.startswith("--=") else word.partition("=")[0]
+    return re.fullmatch(f"(?i){form}", name) is not None
 
 
 def _secrets(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -226,6 +351,13 @@ def _secrets(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     )
 
 
+def _short_secrets(environ: Mapping[str, str]) -> Iterator[str]:
+    """Short values of variables that are called like a secret and nothing else."""
+    for name, value in environ.items():
+        if _SHORTEST <= len(value) < _MIN_LENGTH and _STRICT_NAME.search(name) and not _HOW.search(name):
+            yield value
+
+
 @functools.lru_cache(maxsize=8)
 def _pattern(secrets: tuple[tuple[str, str], ...]) -> tuple[re.Pattern[str], dict[str, str]] | None:
     if not secrets:
@@ -236,10 +368,48 @@ def _pattern(secrets: tuple[tuple[str, str], ...]) -> tuple[re.Pattern[str], dic
     return re.compile("|".join(re.escape(value) for value in longest_first)), names
 
 
+@functools.lru_cache(maxsize=8)
+def _short_pattern(values: frozenset[str]) -> re.Pattern[str] | None:
+    """Finds short secrets: as words of their own, ordinary ones between quotes; and what to pass over."""
+    if not values:
+        return None
+    words = sorted(values, key=lambda v: (-len(v), v))
+    usual = "|".join(re.escape(v) for v in words if _is_ordinary(v))
+    others = "|".join(re.escape(v) for v in words if not _is_ordinary(v))
+    parts = [r"(?P<done><redacted[^>\s]*>)"]
+    parts += [rf"(?<!\w)(?:{others})(?!\w)"] if others else []
+    parts += [rf"(?P<quote>['\"])(?:{usual})(?P=quote)"] if usual else []
+    return re.compile("|".join(parts))
+
+
+def _is_ordinary(value: str) -> bool:
+    return value.lower() in _ORDINARY or value.lower() in _WORDS or _NUMBER.fullmatch(value) is not None
+
+
+def _without_short(match: re.Match[str]) -> str:
+    if match.group("done"):
+        return match.group(0)
+    quote = match.groupdict().get("quote") or ""
+    return f"{quote}{MARK}{quote}"
+
+
 def _without_userinfo(match: re.Match[str]) -> str:
     if match.group(2) == "git" or is_incomplete(match.group(2)):
         return match.group(0)
     return f"{match.group(1)}{MARK}@"
+
+
+def _without_field(match: re.Match[str]) -> str:
+    if is_incomplete(match.group(3)):
+        return match.group(0)
+    return f"{match.group(1)}{match.group(2)}{MARK}{match.group(2)}"
+
+
+def _without_setting(match: re.Match[str]) -> str:
+    if is_incomplete(match.group(0)):
+        return match.group(0)
+    quote = match.group(2) or ""
+    return f"{match.group(1)}{quote}{MARK}{quote}"
 
 
 def _without_quoted(match: re.Match[str]) -> str:

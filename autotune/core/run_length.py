@@ -29,11 +29,17 @@ def planned_steps(study: Study) -> int | None:
     if steps is not None:
         return steps
     epochs = _number(_option(facts.script.flags, _EPOCHS), study.spec.args)
-    loader = facts.run.loader
-    if epochs is None or loader is None or not loader.length:
+    per_epoch = steps_per_epoch(study)
+    return None if epochs is None or per_epoch is None else max(1, round(epochs * per_epoch))
+
+
+def steps_per_epoch(study: Study) -> float | None:
+    """Optimizer steps of one pass of the script over its data, as it is; None where unknown."""
+    facts = study.facts
+    if facts is None or facts.run is None or facts.run.loader is None or not facts.run.loader.length:
         return None
     per_step = max(1.0, facts.run.backward_per_step) if facts.run.own_accumulation else 1.0
-    return max(1, round(epochs * loader.length / per_step))
+    return facts.run.loader.length / per_step
 
 
 def _option(flags: Sequence[ScriptFlag], names: Sequence[str]) -> ScriptFlag | None:

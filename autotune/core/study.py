@@ -112,6 +112,11 @@ class StudySpec:
         source: File that options and hazards are read from, where it is not `script` itself (behind a
             console script).
         output_args: Options of the script that name an output folder; a trial gets one of its own.
+        purpose: ``verify`` where one configuration is measured against the script again; empty for a
+            search.
+        why: Find out what holds the script and the winner back, in a process more for each.
+        price_per_hour: Of the machine, in whatever currency; None where no cost is wanted.
+        profile: Keep a profile of some steps of both as well.
     """
 
     study_id: str
@@ -142,6 +147,10 @@ class StudySpec:
     options: tuple[str, ...] = ()
     source: str = ""
     output_args: tuple[str, ...] = ()
+    purpose: str = ""
+    why: bool = False
+    price_per_hour: float | None = None
+    profile: bool = False
 
     @property
     def inspected(self) -> str:
@@ -164,7 +173,10 @@ class StudySpec:
 
 
 SCRIPT_CHANGED = "script"
-"""Why a search stopped whose script was edited meanwhile."""
+"""Why a search stopped whose script, or a module that it imports, was edited meanwhile."""
+
+VERIFY = "verify"
+"""Purpose of a study that is no search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +193,7 @@ class Study:
         stopped: Why it ended, empty while it may go on: ``finished``, ``interrupted``, ``signal``,
             ``no_baseline``, ``script`` (it was edited), ``backend``, ``disk``, ``error``.
         created: Wall time label, seconds since the epoch.
+        changed: What was said of a file of the user's that was edited meanwhile; empty without one.
     """
 
     spec: StudySpec
@@ -191,10 +204,18 @@ class Study:
     elapsed_s: float = 0.0
     stopped: str = ""
     created: float = 0.0
+    changed: str = ""
 
     def told(self, *stages: Stage) -> Sequence[Trial]:
-        """Trials that have an outcome, of these stages or of all."""
-        return [t for t in self.trials if t.state is TrialState.TOLD and (not stages or t.stage in stages)]
+        """Trials that have an outcome, of these stages; without any, of all whose figures count.
+
+        A probe (`Stage.WHY`) explains; it is no measurement to be compared with others.
+        """
+        return [
+            t
+            for t in self.trials
+            if t.state is TrialState.TOLD and (t.stage in stages if stages else t.stage is not Stage.WHY)
+        ]
 
     def of(self, config: Config, *stages: Stage) -> Sequence[Trial]:
         """Told trials of one config."""

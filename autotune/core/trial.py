@@ -113,13 +113,15 @@ class Source(Enum):
 
 
 class Stage(Enum):
-    """Which part of the search asked."""
+    """Which part of the search asked; a sentinel is the script as it is, between screening runs."""
 
     BASELINE = "baseline"
     START = "start"
     REFINE = "refine"
+    SENTINEL = "sentinel"
     CONFIRM = "confirm"
     ABLATE = "ablate"
+    WHY = "why"
 
 
 class TrialState(Enum):
@@ -144,6 +146,10 @@ class Fidelity:
         loss_samples: Run on until at least this many samples were seen (for the loss guard); 0: no.
         evaluation_counts: Whether evaluation inside steps is a part of them or is taken off, as the
             baseline showed; None: the window itself decides.
+        probe: ``why`` where the process goes on after its window to find out what holds it back, ``profile``
+            where it keeps a profile of some steps as well; empty for a measurement alone.
+        dominated_below: Throughput in the script's own unit; measuring ends as soon as it is beyond
+            doubt that this one lies below. 0: no such bar.
     """
 
     min_window_s: float
@@ -154,6 +160,8 @@ class Fidelity:
     deadline_s: float
     loss_samples: int = 0
     evaluation_counts: bool | None = None
+    probe: str = ""
+    dominated_below: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,3 +55,7 @@ class Device(ABC):
     @abstractmethod
     def sample(self) -> DeviceSample:
         """What does."""
+
+    def energy_j(self) -> float | None:
+        """Joules by its counter, from any beginning; None where it has none of its own."""
+        return None

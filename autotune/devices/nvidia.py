@@ -80,6 +80,13 @@ class NvidiaDevice(Device):
             ecc_errors=self._ask_whole("nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE),
         )
 
+    def energy_j(self) -> float | None:
+        """Joules since the driver was loaded; None for a part of a device, whose counter counts all parts."""
+        if self._whole is not self._handle:
+            return None
+        millijoules = self._ask("nvmlDeviceGetTotalEnergyConsumption")
+        return None if millijoules is None else int(millijoules) / 1000
+
     def _slowdowns(self) -> tuple[str, ...]:
         bits = self._ask_whole("nvmlDeviceGetCurrentClocksEventReasons")
         if bits is None:

@@ -135,6 +135,8 @@ def tune(
     max_memory: str | int = "",
     effective_batch: str = "explore",
     run_steps: int | None = None,
+    price_per_hour: float | None = None,
+    profile: bool = False,
     trials: int | None = None,
     seed: int = 0,
     driver: str = "inline",
@@ -171,6 +173,8 @@ def tune(
         max_memory: Upper bound on peak memory: ``"6GiB"``, ``"80%"``, or bytes.
         effective_batch: ``explore``, ``keep`` or ``LO..HI``.
         run_steps: Optimizer steps of the real run; compile time is charged to it.
+        price_per_hour: Of the machine; the answer then says what a million samples cost.
+        profile: Keep a profiler trace of the script and of the winner in the study's folder.
         trials: At most this many.
         seed: Of the search.
         driver: ``inline`` runs trials one after the other from this process, ``ray`` by Ray Tune.
@@ -203,6 +207,8 @@ def tune(
         max_memory=max_memory if isinstance(max_memory, str) else f"{max_memory}B",
         effective_batch=effective_batch,
         run_steps=run_steps,
+        price_per_hour=price_per_hour,
+        profile=profile,
         trials=trials,
         seed=seed,
         driver=driver,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.pick import answer, fastest_fitting
 from autotune.core.study import SCRIPT_CHANGED
+from autotune.core.supported import UNSUPPORTED
 from autotune.core.trial import FailureKind, Stage
 from autotune.errors import (
     EXIT_INTERRUPTED,
@@ -14,6 +15,7 @@ from autotune.errors import (
     EXIT_STOPPED,
     EXIT_YES,
     AutotuneError,
+    BackendError,
     NothingFeasible,
     ScriptError,
     StoreError,
@@ -89,6 +91,9 @@ def why_nothing(study: Study) -> AutotuneError:
         return StoreError(
             failed.failure.message, hint="free some space, then: autotune resume " + study.spec.label
         )
+    if failed.failure.evidence.get("error") == UNSUPPORTED:
+        hint = "name another interpreter: --python PATH"
+        return BackendError(str(failed.failure.evidence.get("traceback", "")), hint=hint)
     message = f"{script} fails without any change of ours: {failed.failure.message}"
     return ScriptError(message + (f"\n{tail}" if tail else ""), hint=_hint_for(failed))
 

@@ -9,8 +9,10 @@ if TYPE_CHECKING:
 
     from autotune.core.change import Change
     from autotune.core.config import Config
+    from autotune.core.pick import Answer
     from autotune.core.study import Study
     from autotune.driver.tune import SearchEnd
+    from autotune.inspection.advice import Advice
 
 RESULT_SCHEMA = "autotune.result/v1"
 
@@ -22,6 +24,8 @@ def result_data(end: SearchEnd, code: int) -> dict[str, Any]:
         end: Of the search.
         code: Exit code as it is told.
     """
+    from autotune.driver.profiles import kept_profiles
+
     fields = _best_fields(end)
     fields.pop("schema", None)
     return {
@@ -29,10 +33,12 @@ def result_data(end: SearchEnd, code: int) -> dict[str, Any]:
         **fields,
         "sentence": end.answer.sentence if end.answer else "",
         "caveats": list(end.answer.caveats) if end.answer else [],
+        **explained(end.study, end.answer),
         "failures": dict(end.answer.failures) if end.answer else {},
         "refusals": dict(end.study.refusals),
         "links": dict(end.links),
         "unsent": end.unsent,
+        "profiles": {n: str(p) for n, p in kept_profiles(end.study, end.study_dir).items()},
         "out": end.study.spec.out,
         "study_dir": str(end.study_dir),
         "exit": code,
@@ -63,3 +69,33 @@ def _best_fields(end: SearchEnd) -> dict[str, Any]:
     from autotune.export.best_config import build_best
 
     return build_best(end.study, end.answer, changes_of(end.study)).data()
+
+
+def explained(study: Study, answer: Answer | None) -> dict[str, Any]:
+    """Bottleneck, energy, cost and all advice, as plain data; without an answer advice alone."""
+    from autotune.inspection.advice import advice_data
+    from autotune.report.why import why_data
+
+    told = why_data(study, answer) if answer is not None else {}
+    return {**told, "advice": [advice_data(hint) for hint in hints_of(study)]}
+
+
+def hints_of(study: Study) -> tuple[Advice, ...]:
+    """What could be changed in the script's own code, with what it may buy at most; what buys most first."""
+    from autotune.core.bottleneck import bottleneck
+    from autotune.core.config import Config
+    from autotune.inspection.advice import advise, weighed
+
+    host = study.facts.host if study.facts is not None else None
+    return weighed(advise(study.spec.inspected, host), bottleneck(study, Config()))
+
+
+def advice_lines(study: Study, *, most: int = 3) -> list[str]:
+    """The first of them for a screen, and how many there are besides."""
+    from autotune.inspection.advice import advice_text
+
+    hints = hints_of(study)
+    lines = [advice_text(hint) for hint in hints[:most]]
+    if len(hints) > most:
+        lines[-1] += f"; {len(hints) - most} more: autotune inspect {study.spec.title}"
+    return lines

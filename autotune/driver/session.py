@@ -14,7 +14,7 @@ from autotune.core.auto import settled
 from autotune.core.change import Env
 from autotune.core.cycles import alike
 from autotune.core.redact import redact, redact_args, secret_values
-from autotune.core.study import SCRIPT_CHANGED
+from autotune.core.study import SCRIPT_CHANGED, VERIFY
 from autotune.core.trial import (
     Assignment,
     Failure,
@@ -227,7 +227,8 @@ class Session:
                 trial = self._trial(self._running.pop(uid).trial)
                 self._requeue(trial, f"the search stopped: {why}")
             self._study = replace(self._study, stopped=why, elapsed_s=self.elapsed_s)
-            self._append("stopped", str(self._journal.epoch), {"why": why, "elapsed_s": self.elapsed_s})
+            ended = {"why": why, "elapsed_s": self.elapsed_s, "changed": self._study.changed}
+            self._append("stopped", str(self._journal.epoch), ended)
             return self._study
 
     def note(self, text: str) -> None:
@@ -261,9 +262,10 @@ class Session:
 
     def _is_another_script(self) -> str:
         """The sentence of `watch`; the first time that there is one, it ends the search and is told."""
-        changed = self._watch()
+        changed = redact(self._watch())
         if changed and self._stopping != SCRIPT_CHANGED:
             self.stop(SCRIPT_CHANGED)
+            self._study = replace(self._study, changed=changed)
             self.note(changed)
         return changed
 
@@ -329,6 +331,8 @@ class Session:
             self.stop("disk" if trial.failure.kind is FailureKind.DISK else "no_baseline")
 
     def _repeat_reason(self, trial: Trial, ended: Ended) -> str:
+        if trial.stage is Stage.WHY:
+            return ""  # it explains, and nothing waits for it
         if isinstance(ended.outcome, Measurement):
             return self._disturbed(trial, ended.outcome, ended.seconds)
         failure = ended.outcome
@@ -368,7 +372,7 @@ class Session:
         ):
             return ""
         knob, how = str(failure.evidence.get("knob", "")), str(failure.evidence.get("how", ""))
-        if how != "flag" or self._stopping:
+        if how != "flag" or self._stopping or trial.stage is Stage.WHY:
             return ""
         known = dead_ways(self._study)
         this = (knob, how, trial.config[knob]) if knob in trial.config else (knob, how)
@@ -399,7 +403,8 @@ class Session:
 
     def _append(self, kind: str, key: str, data: Mapping[str, object], **shown: str) -> None:
         wired: dict[str, object] = to_wire(data)
-        self._journal.append(kind, f"{kind}/{key}", wired, outbox=rows_for(kind, wired, **shown))
+        rows = () if self._study.spec.purpose == VERIFY else rows_for(kind, wired, **shown)
+        self._journal.append(kind, f"{kind}/{key}", wired, outbox=rows)
 
     def _tell_listeners(self, call: Callable[[Listener], None]) -> None:
         for listener in self._listeners:
@@ -430,10 +435,10 @@ def _without_secrets(outcome: Outcome, args: Sequence[str]) -> Outcome:
         return outcome
     known = secret_values(args)
     evidence = {
-        key: redact(value, known=known) if isinstance(value, str) else value
+        key: redact(value, known=known, free=True) if isinstance(value, str) else value
         for key, value in outcome.evidence.items()
     }
-    return replace(outcome, message=redact(outcome.message, known=known), evidence=evidence)
+    return replace(outcome, message=redact(outcome.message, known=known, free=True), evidence=evidence)
 
 
 def _foreign_cores(measured: Measurement) -> float:

@@ -53,6 +53,9 @@ class SearchOptions:
     concurrency: int = 0
     label: str = ""
     output_args: tuple[str, ...] = ()
+    price_per_hour: float | None = None
+    why: bool = True
+    profile: bool = False
 
 
 def version() -> str:
@@ -184,6 +187,7 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
     )
     _positive("--trials", options.trials)
     _positive("--run-steps", options.run_steps)
+    _positive("--price-per-hour", options.price_per_hour)
     if options.concurrency < 0:
         raise UsageError(f"--concurrency {options.concurrency} is negative", hint="0 lets the driver decide")
     driver = one_of("--driver", options.driver, DRIVERS)
@@ -218,13 +222,16 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
         options=command.options,
         source=command.source,
         output_args=output_args(options.output_args),
+        price_per_hour=options.price_per_hour,
+        why=options.why,
+        profile=options.profile,
     )
     verify(command)
     return spec
 
 
-def _positive(option: str, value: int | None) -> None:
-    if value is not None and value < 1:
+def _positive(option: str, value: float | None) -> None:
+    if value is not None and not 0 < value < float("inf"):
         raise UsageError(f"{option} {value} is not positive")
 
 
@@ -248,15 +255,23 @@ def _label(text: str, command: Command) -> str:
             f'--label "{text}" is no label', hint="letters, digits, dot, dash and underscore, at most 64"
         )
     name = f"{command.module.replace('.', '-')}.py" if command.module else command.script
-    label = text or new_label(name, time.time())
-    taken = {study.label for study in studies()}
-    if label not in taken:
-        return label
-    if text:
+    if not text:
+        return untaken_label(new_label(name, time.time()))
+    if text in {study.label for study in studies()}:
         raise UsageError(
             f'a study is called "{text}" already', hint="autotune list shows them; choose another --label"
         )
-    return next(name for name in (f"{label}-{n}" for n in range(2, len(taken) + 3)) if name not in taken)
+    return text
+
+
+def untaken_label(label: str) -> str:
+    """The label, with a number where a study is called so already."""
+    from autotune.store.paths import studies
+
+    taken = {study.label for study in studies()}
+    return next(
+        name for name in (label, *(f"{label}-{n}" for n in range(2, len(taken) + 3))) if name not in taken
+    )
 
 
 def _git_commit(folder: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 import time
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.core.redact import is_incomplete, redact, restore
+from autotune.core.study import VERIFY
+from autotune.driver.profiles import profile_files
 from autotune.driver.rebuilt import space_of
-from autotune.errors import AutotuneError, StoreError
+from autotune.errors import AutotuneError, StoreError, UsageError
 from autotune.report.mlflow import MlflowSink, Refused, absolute_uri
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
@@ -64,6 +67,7 @@ class Syncer:
         sink: Makes the sink; called in the thread, since it imports MLflow.
         tracking_uri: Used to make the sink where none is given; empty for the default store.
         experiment: Likewise; empty for ``autotune/<script stem>``.
+        home: Likewise; the study's directory, where profiles lie.
     """
 
     def __init__(
@@ -74,12 +78,13 @@ class Syncer:
         *,
         tracking_uri: str = "",
         experiment: str = "",
+        home: Path | None = None,
         idle_s: float = IDLE_S,
         back_off_s: float = BACK_OFF_S,
     ) -> None:
         self._journal = journal
         self._study = study
-        self._factory = sink or (lambda: mlflow_sink(tracking_uri, experiment))
+        self._factory = sink or (lambda: mlflow_sink(tracking_uri, experiment, home=home))
         self._idle_s = idle_s
         self._back_off_s = back_off_s
         self._sink: Sink | None = None
@@ -224,16 +229,24 @@ class Syncer:
         self._warned = True
         text = error.message if isinstance(error, AutotuneError) else f"{type(error).__name__}: {error}"
         log.warning(
-            "%s. The search goes on; `autotune sync` sends the records later.", redact(text).rstrip(".")
+            "%s. The search goes on; `autotune sync` sends the records later.",
+            redact(text, free=True).rstrip("."),
         )
 
 
-def mlflow_sink(tracking_uri: str = "", experiment: str = "") -> MlflowSink:
-    """The sink for a store, the default one where none is named; secrets are kept out of it."""
+def mlflow_sink(tracking_uri: str = "", experiment: str = "", *, home: Path | None = None) -> MlflowSink:
+    """The sink for a store, the default one where none is named; secrets are kept out of it.
+
+    Args:
+        tracking_uri: Of the store.
+        experiment: Its name there.
+        home: The study's directory, where profiles lie; None where none are to be sent.
+    """
     default = default_tracking_uri()
     uri = tracking_uri or default
     root = default_artifact_root() if uri == default else None
-    return MlflowSink(uri, experiment, artifact_root=root, clean=redact)
+    files = None if home is None else functools.partial(profile_files, folder=home)
+    return MlflowSink(uri, experiment, artifact_root=root, clean=redact, files=files)
 
 
 def sync_study(
@@ -257,6 +270,7 @@ def sync_study(
     """
     with Journal.open(path, ballast_bytes=0) as journal:
         study = fold(journal.entries(), build=space_of)
+        _refuse_verification(study)
         uri = restore(tracking_uri or study.spec.tracking_uri)
         if is_incomplete(uri):
             message = f"the tracking address {uri} had a secret in it, which is not kept"
@@ -264,7 +278,7 @@ def sync_study(
         uri = absolute_uri(uri, study.spec.cwd)
         if not journal.unsent(MLFLOW):
             return 0
-        made = sink or (lambda: mlflow_sink(uri, study.spec.experiment))
+        made = sink or (lambda: mlflow_sink(uri, study.spec.experiment, home=path))
         syncer = Syncer(journal, lambda: study, made, idle_s=0.05)
         syncer.start()
         return syncer.flush(deadline_s)
@@ -284,9 +298,16 @@ def study_paths(path: Path) -> tuple[str, dict[str, str]]:
         StoreError: The journal cannot be read.
     """
     study = fold(Journal.read(path / "journal.db").entries())
+    _refuse_verification(study)
     uri = absolute_uri(restore(study.spec.tracking_uri), study.spec.cwd)
     made = mlflow_sink(uri, study.spec.experiment)
     return made.tracking_uri, made.find(study)
+
+
+def _refuse_verification(study: Study) -> None:
+    if study.spec.purpose == VERIFY:
+        message = f"study {study.spec.label} is what `autotune verify` measured, which MLflow is not told"
+        raise UsageError(message, hint=f"it is here: autotune show {study.spec.label}")
 
 
 def _answer(study: Study) -> Answer | None:

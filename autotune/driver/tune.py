@@ -19,19 +19,20 @@ from autotune.apply.space import build_space
 from autotune.clock import SystemClock
 from autotune.core.auto import likely
 from autotune.core.facts import Facts
-from autotune.core.redact import redact
-from autotune.core.study import Study
+from autotune.core.redact import learned, redact
+from autotune.core.study import VERIFY, Study
 from autotune.core.trial import Failure, FailureKind, Stage
 from autotune.core.wire import to_wire
 from autotune.driver import ray_auth
 from autotune.driver.ending import answer_or_none, exit_code, why_nothing
 from autotune.driver.inline import InlineDriver
+from autotune.driver.page import write_report
 from autotune.driver.planner import Planner, dead_ways
 from autotune.driver.session import ENDING_S, RAY_ENDING_S, Session
 from autotune.driver.signals import breakable, polite_ending
 from autotune.driver.sync import Syncer
 from autotune.driver.wall import HardWall
-from autotune.driver.watch import ScriptWatch
+from autotune.driver.watch import ScriptWatch, changed_module, modules_of
 from autotune.errors import (
     AutotuneError,
     BackendError,
@@ -178,7 +179,8 @@ def run_search(
     search = _Search(
         spec, home, journal, listeners, began_s, owns_process=owns_process, last_words=last_words
     )
-    return search.begin(plan.facts)
+    with learned(spec.args):
+        return search.begin(plan.facts)
 
 
 def resume_search(
@@ -198,18 +200,31 @@ def resume_search(
     """
     began_s = SystemClock().now_s()
     journal = Journal.open(directory / "journal.db")
-    folded = fold(journal.entries())
+    try:
+        spec = _resumable(fold(journal.entries()), budget_s)
+    except BaseException:
+        journal.close()
+        raise
+    with learned(spec.args):
+        return _Search(spec, directory, journal, listeners, began_s, last_words=last_words).go_on()
+
+
+def _resumable(folded: Study, budget_s: float | None) -> StudySpec:
+    """What is gone on with, if it can be."""
+    if folded.spec.purpose == VERIFY:
+        message = f"study {folded.spec.label} is no search, but what `autotune verify` measured"
+        raise UsageError(message, hint="name a search: autotune resume LABEL, or verify again")
     spec = with_secrets(folded.spec)
     if budget_s is not None:
         spec = replace(spec, budget=replace(spec.budget, seconds=folded.elapsed_s + budget_s))
     if folded.facts is None:
         message = f"study {spec.label} ended before anything was known about the script"
         raise StoreError(message, hint="start it again: autotune search")
-    _refuse_another_script(folded.facts, spec)
+    _refuse_another_script(folded, folded.facts, spec)
     if spec.python != sys.executable:
         # It may have gone since, and then every trial would end for a reason that is not the config's.
         interpreter(spec.python, spec.options)
-    return _Search(spec, directory, journal, listeners, began_s, last_words=last_words).go_on()
+    return spec
 
 
 class _Search:
@@ -270,7 +285,8 @@ class _Search:
         lives already.
         """
         place = f"{trial.number}/{trial.attempt}"
-        if trial.stage in (Stage.CONFIRM, Stage.ABLATE) or trial.attempt > FailureKind.INFRA_LOST.repeats:
+        is_part = trial.stage in (Stage.CONFIRM, Stage.ABLATE, Stage.WHY)
+        if is_part or trial.attempt > FailureKind.INFRA_LOST.repeats:
             failure = Failure(kind=FailureKind.KILLED_USER, message="the search ended while it ran")
             told: dict[str, object] = {
                 "number": trial.number,
@@ -293,6 +309,7 @@ class _Search:
             study = replace(study, space=space, refusals=refusals)
         study = replace(study, spec=replace(self._spec, space=study.spec.space), stopped="")
         spent_s = study.elapsed_s + self._clock.now_s() - self._began_s
+        watch = ScriptWatch(self._spec.inspected, study.facts.script.sha256 if study.facts else "")
         session = Session(
             journal=self._journal,
             study=study,
@@ -302,11 +319,16 @@ class _Search:
             elapsed_s=spent_s,
             ending_s=RAY_ENDING_S if self._spec.driver == "ray" else ENDING_S,
             listeners=self._listeners,
-            watch=ScriptWatch(self._spec.inspected, study.facts.script.sha256 if study.facts else ""),
+            watch=watch,
         )
+        watch.follow(lambda: modules_of(session.study))
         uri = self._spec.tracking_uri or default_tracking_uri()
         syncer = Syncer(
-            self._journal, lambda: session.study, tracking_uri=uri, experiment=self._spec.experiment
+            self._journal,
+            lambda: session.study,
+            tracking_uri=uri,
+            experiment=self._spec.experiment,
+            home=self._home,
         )
         try:
             return self._search(session, syncer)
@@ -329,22 +351,28 @@ class _Search:
                 failed = self._drive(session, syncer, closers)
                 ended, failed = self._end(session, failed)
             unsent = syncer.flush(FLUSH_S)
+            page = self._report(ended, failed)
         finally:
             wall.disarm()
         self._tell(lambda listener: listener.study_ended(ended))
-        if failed is not None:
-            raise failed
-        if self._written is None:
-            raise why_nothing(ended)
-        answer = self._written[1]
-        return SearchEnd(
+        answer = self._written[1] if self._written is not None else None
+        end = SearchEnd(
             study=ended,
             answer=answer,
-            exit_code=exit_code(ended, answer),
+            exit_code=0,
             unsent=unsent,
-            links=syncer.links(),
+            links={**syncer.links(), **page},
             study_dir=self._home,
         )
+        try:
+            if failed is not None:
+                raise failed
+            if answer is None:
+                raise why_nothing(ended)
+            return replace(end, exit_code=exit_code(ended, answer))
+        except AutotuneError as error:
+            error.end = replace(end, exit_code=error.exit_code)
+            raise
 
     def _drive(self, session: Session, syncer: Syncer, closers: ExitStack) -> Exception | None:
         """Run to the end; whatever fails on the way costs what was running, not the answer."""
@@ -427,6 +455,13 @@ class _Search:
             if problem is not None:
                 raise problem
 
+    def _report(self, study: Study, failed: Exception | None) -> dict[str, str]:
+        """The report, beside the journal; name -> file, empty where there is none."""
+        if isinstance(failed, StudyLocked):
+            return {}
+        found = write_report(self._home, study, self._written[1] if self._written is not None else None)
+        return {} if found is None else {"report": str(found)}
+
     def _unwritten(self, path: Path, error: Exception) -> StoreError:
         reason = getattr(error, "strerror", "") or error
         hint = f"the answer is in the study: autotune show {self._spec.label}"
@@ -481,11 +516,14 @@ class _Search:
                 log.exception("a listener failed; the search goes on")
 
 
-def _refuse_another_script(facts: Facts, spec: StudySpec) -> None:
+def _refuse_another_script(study: Study, facts: Facts, spec: StudySpec) -> None:
     """Trials of two versions of a script do not belong into one comparison."""
     now = script_facts(spec.inspected)
     if now.sha256 != facts.script.sha256:
         message = f"{spec.inspected} has changed since study {spec.label} began"
+        raise UsageError(message, hint="search again: autotune search")
+    if module := changed_module(modules_of(study)):
+        message = f"{module}, which the script imports, has changed since study {spec.label} began"
         raise UsageError(message, hint="search again: autotune search")
 
 

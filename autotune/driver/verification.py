@@ -1,34 +1,45 @@
 """Does a best.yaml hold here and now? Its pick against the script as it is, in fresh interleaved pairs.
 
 Nothing is searched. The session, the runner, the guard and the statistics are those of a search, so that a
-figure means the same; the ways by which values reach the script are those of the file.
+figure means the same; the ways by which values reach the script are those of the file. What is measured is
+kept as a study of its own, with the question in an event ``verifying``, and stays out of MLflow
+(docs/decisions/0020).
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import platform
+import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from autotune.apply.environment import user_environment
 from autotune.clock import SystemClock
+from autotune.core.change import Change
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.facts import Facts
 from autotune.core.pick import control
+from autotune.core.redact import learned
 from autotune.core.space import Dimension, SearchSpace
-from autotune.core.study import Budget, SpaceRequest, StudySpec
-from autotune.core.wire import to_wire
-from autotune.driver.ending import why_nothing
+from autotune.core.study import SCRIPT_CHANGED, VERIFY, Budget, SpaceRequest, StudySpec
+from autotune.core.trial import FailureKind
+from autotune.core.wire import from_wire, to_wire
+from autotune.driver.ending import StoppedBySignal, StoppedEarly, why_nothing
 from autotune.driver.inline import InlineDriver
 from autotune.driver.planner import Planner
 from autotune.driver.session import ENDING_S, Session
 from autotune.driver.signals import breakable, polite_ending
-from autotune.errors import UsageError
+from autotune.driver.spec import version
+from autotune.driver.watch import ScriptWatch, modules_of
+from autotune.errors import NotApplied, StoreError, UsageError
 from autotune.export.best_config import core_changes
 from autotune.inspection.host import host_facts
+from autotune.inspection.interpreter import interpreter
 from autotune.inspection.script import script_facts
 from autotune.knobs.registry import builtin
 from autotune.launch import enclosure
@@ -36,22 +47,54 @@ from autotune.launch.process import LocalRunner
 from autotune.search.verification import Verification
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
-from autotune.store.outbox import rows_for
-from autotune.store.paths import new_id, study_dir
+from autotune.store.paths import JOURNAL_FILE, make_study_dir, new_id
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from autotune.core.change import Change, Refusal
+    from autotune.core.change import Refusal
     from autotune.core.measurement import Estimate
     from autotune.core.pick import Comparison
     from autotune.core.study import Study
     from autotune.driver.planner import Dead
+    from autotune.errors import AutotuneError
     from autotune.export.best_config import PickPart
     from autotune.inspection.command import Command
     from autotune.report.listener import Listener
 
+log = logging.getLogger(__name__)
+
 _MEMORY_SHARE: Final = 0.9
+_AGAIN: Final = "verify again: autotune verify best.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is verified.
+
+    Args:
+        pick: Its name in the file.
+        changes: How its values reach the script.
+        effect: What they do to the training.
+        pairs: At most so many.
+        at_least: The ratio that the lower bound has to clear to be called faster.
+    """
+
+    pick: str
+    changes: tuple[Change, ...]
+    effect: Effect
+    pairs: int = 10
+    at_least: float = 1.0
+
+    @property
+    def config(self) -> Config:
+        """What the changes amount to."""
+        return Config({change.knob: change.value for change in self.changes})
+
+    @property
+    def strategy(self) -> Verification:
+        """Asks the question, and judges what was measured."""
+        return Verification(self.config, most_pairs=self.pairs, at_least=self.at_least)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +102,20 @@ class Verified:
     """What a verification found.
 
     Args:
+        asked: The question.
         verdict: ``faster``, ``no_difference``, ``slower``, ``worse`` (its loss is) or ``failed``.
         comparison: The pick against the script; None without a pair.
         identical: The script against itself; None with too few runs.
         study: Every run of it.
+        study_dir: Where everything lies.
     """
 
+    asked: Asked
     verdict: str
     comparison: Comparison | None
     identical: Estimate | None
     study: Study
+    study_dir: Path
 
 
 class FixedPlanner(Planner):
@@ -80,11 +127,6 @@ class FixedPlanner(Planner):
         super().__init__(knobs=builtin(), environ=environ, memory_limit_bytes=memory)
         self._changes = tuple(changes)
         self._effect = effect
-
-    @property
-    def config(self) -> Config:
-        """What the changes amount to."""
-        return Config({change.knob: change.value for change in self._changes})
 
     def space(
         self,
@@ -119,8 +161,10 @@ def verify(
     *,
     label: str,
     budget_s: float,
+    name: str = "best",
     pairs: int = 10,
     at_least: float = 1.0,
+    head_start_s: float = 0.0,
     listeners: Sequence[Listener] = (),
 ) -> Verified:
     """Run pairs until the answer is settled, the pairs are used up, or the budget is.
@@ -130,19 +174,121 @@ def verify(
         command: How the user starts the script.
         label: Of the study that holds the runs.
         budget_s: Wall time for all of it.
+        name: Of the pick.
         pairs: At most so many.
         at_least: The ratio that the lower bound has to clear to be called faster.
+        head_start_s: Seconds of the budget already spent when this was called.
         listeners: Told as it goes.
 
     Raises:
-        UsageError: The pick changes nothing.
+        UsageError: The pick changes nothing; or the script was edited, or the budget ended, before it was
+            measured once.
         ScriptError: The script fails by itself.
+        NotApplied: A knob of the pick does not take effect here.
+        StoreError: The study cannot be written.
     """
     if not pick.changes:
         raise UsageError("this pick is the script as it is: there is nothing to verify")
     clock = SystemClock()
-    began_s = clock.now_s()
-    spec = StudySpec(
+    began_s = clock.now_s() - head_start_s
+    asked = Asked(
+        pick=name, changes=core_changes(pick), effect=Effect[pick.effect], pairs=pairs, at_least=at_least
+    )
+    spec = _spec(command, label, budget_s)
+    facts = _facts(spec, command)
+    planner = _planner(asked, facts)
+    home = make_study_dir(spec.study_id)
+    with ExitStack() as closers:
+        closers.enter_context(learned(spec.args))
+        journal = Journal.create(home / JOURNAL_FILE)
+        closers.callback(journal.close)
+        _open(journal, spec, clock.wall_s(), facts, asked)
+        watch = ScriptWatch(spec.inspected, facts.script.sha256)
+        session = Session(
+            journal=journal,
+            study=fold(journal.entries(), build=planner.space),
+            strategy=asked.strategy,
+            planner=planner,
+            clock=clock,
+            elapsed_s=clock.now_s() - began_s,
+            ending_s=ENDING_S,
+            listeners=listeners,
+            watch=watch,
+        )
+        watch.follow(lambda: modules_of(session.study))
+        _tell(listeners, lambda listener: listener.study_began(session.study))
+        study = _run(session, LocalRunner(study_dir=home, isolation=facts.host.isolation))
+        _tell(listeners, lambda listener: listener.study_ended(study))
+    if not any(trial.measurement for trial in study.baseline):
+        raise _why_nothing(study)
+    found = _judged(asked, study, home)
+    if found.verdict == "failed" and (reason := _not_applied(study, asked.config)):
+        raise NotApplied(
+            f"{name} does not take effect here: {reason}", hint="search on this machine: autotune search"
+        )
+    return found
+
+
+def read_verified(directory: Path) -> Verified:
+    """What a verification found, from its journal alone.
+
+    Raises:
+        StoreError: The study cannot be read, or is none of `verify`.
+    """
+    journal = Journal.read(directory / JOURNAL_FILE)
+    try:
+        entries = list(journal.entries())
+    finally:
+        journal.close()
+    data = next((entry.data for entry in entries if entry.kind == "verifying"), None)
+    if data is None:
+        raise StoreError(f"{directory} does not say what was verified")
+    asked: Asked = Asked(
+        pick=str(data["pick"]),
+        changes=from_wire(tuple[Change, ...], data["changes"]),
+        effect=Effect[str(data["effect"])],
+        pairs=int(data["pairs"]),
+        at_least=float(data["at_least"]),
+    )
+    planner = FixedPlanner(asked.changes, asked.effect, environ={}, memory=0)
+    return _judged(asked, fold(entries, build=planner.space), directory)
+
+
+def _judged(asked: Asked, study: Study, home: Path) -> Verified:
+    strategy = asked.strategy
+    return Verified(
+        asked=asked,
+        verdict=strategy.verdict(study),
+        comparison=strategy.comparison(study),
+        identical=control(study),
+        study=study,
+        study_dir=home,
+    )
+
+
+def _run(session: Session, runner: LocalRunner) -> Study:
+    """Run to the end; whatever breaks on the way is raised once it is written down how it ended."""
+    driver = InlineDriver(session, runner)
+
+    def stop(why: str) -> None:
+        session.stop(why)
+        driver.interrupt()
+
+    try:
+        with polite_ending(stop) as arm, breakable():
+            driver.run(arm)
+    except BaseException:
+        session.stop("error")
+        try:
+            session.close()
+        except Exception:  # the first error is the one to tell
+            log.debug("the end could not be written down", exc_info=True)
+        raise
+    return session.close()
+
+
+def _spec(command: Command, label: str, budget_s: float) -> StudySpec:
+    return StudySpec(
         study_id=new_id(),
         label=label,
         script=command.script,
@@ -153,64 +299,77 @@ def verify(
         budget=Budget(seconds=budget_s),
         effective_batch="keep",
         driver="inline",
+        version=version(),
         module=command.module,
         options=command.options,
         source=command.source,
+        purpose=VERIFY,
     )
+
+
+def _facts(spec: StudySpec, command: Command) -> Facts:
     must = enclosure.protected(spec.script, spec.cwd, os.environ)
     host = replace(host_facts(), isolation=enclosure.available(must=must))
-    facts = Facts(host=host, script=script_facts(command.inspected), effective_batch_rule="keep")
-    planner = FixedPlanner(
-        core_changes(pick),
-        Effect[pick.effect],
+    if spec.python != sys.executable:
+        found = interpreter(spec.python, spec.options)
+        host = replace(host, python=found.version, versions=found.versions)
+    return Facts(host=host, script=script_facts(command.inspected), effective_batch_rule="keep")
+
+
+def _planner(asked: Asked, facts: Facts) -> FixedPlanner:
+    return FixedPlanner(
+        asked.changes,
+        asked.effect,
         environ=user_environment(os.environ, keep_loggers=False, trial=True),
-        memory=int(_MEMORY_SHARE * host.memory_bytes),
-    )
-    strategy = Verification(planner.config, most_pairs=pairs, at_least=at_least)
-    home = study_dir(spec.study_id)
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with ExitStack() as closers:
-        journal = Journal.create(home / "journal.db")
-        closers.callback(journal.close)
-        _opened(journal, spec, clock.wall_s(), facts)
-        session = Session(
-            journal=journal,
-            study=fold(journal.entries(), build=planner.space),
-            strategy=strategy,
-            planner=planner,
-            clock=clock,
-            elapsed_s=clock.now_s() - began_s,
-            ending_s=ENDING_S,
-            listeners=listeners,
-        )
-        for listener in listeners:
-            listener.study_began(session.study)
-        driver = InlineDriver(session, LocalRunner(study_dir=home, isolation=host.isolation))
-
-        def stop(why: str) -> None:
-            session.stop(why)
-            driver.interrupt()
-
-        with polite_ending(stop) as arm, breakable():
-            driver.run(arm)
-        study = session.close()
-        for listener in listeners:
-            listener.study_ended(study)
-    if not any(trial.measurement for trial in study.baseline):
-        raise why_nothing(study)
-    return Verified(
-        verdict=strategy.verdict(study),
-        comparison=strategy.comparison(study),
-        identical=control(study),
-        study=study,
+        memory=int(_MEMORY_SHARE * facts.host.memory_bytes),
     )
 
 
-def _opened(journal: Journal, spec: StudySpec, wall_s: float, facts: Facts) -> None:
-    opened = {"spec": spec, "wall_s": wall_s, "host": "", "pid": os.getpid(), "version": ""}
-    for kind, uid, data in (
-        ("opened", f"opened/{journal.epoch}", opened),
-        ("inspected", "inspected/1", {"facts": facts}),
-    ):
-        wired: dict[str, object] = to_wire(data)
-        journal.append(kind, uid, wired, outbox=rows_for(kind, wired))
+def _open(journal: Journal, spec: StudySpec, wall_s: float, facts: Facts, asked: Asked) -> None:
+    opened = {
+        "spec": spec,
+        "wall_s": wall_s,
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "version": spec.version,
+    }
+    question = {
+        "pick": asked.pick,
+        "changes": asked.changes,
+        "effect": asked.effect,
+        "pairs": asked.pairs,
+        "at_least": asked.at_least,
+    }
+    rows: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("opened", opened),
+        ("inspected", {"facts": facts}),
+        ("verifying", question),
+    )
+    for kind, data in rows:
+        journal.append(kind, f"{kind}/1", to_wire(data))
+
+
+def _not_applied(study: Study, config: Config) -> str:
+    """Why a knob did not take effect, empty where all did."""
+    failures = [t.failure for t in study.of(config) if t.failure is not None]
+    return next((f.message for f in failures if f.kind is FailureKind.CONFIG_REJECTED), "")
+
+
+def _why_nothing(study: Study) -> AutotuneError:
+    """As for a search, in the words of this verb."""
+    script = Path(study.spec.script).name
+    if not study.told() and study.stopped in ("interrupted", "signal"):
+        kind = StoppedBySignal if study.stopped == "signal" else StoppedEarly
+        return kind(f"verifying {script} was stopped before it was measured once", hint=_AGAIN)
+    error = why_nothing(study)
+    if study.stopped == SCRIPT_CHANGED or "autotune resume" in error.hint:
+        error.hint = _AGAIN
+    return error
+
+
+def _tell(listeners: Sequence[Listener], call: Callable[[Listener], None]) -> None:
+    for listener in listeners:
+        try:
+            call(listener)
+        except Exception:
+            log.exception("a listener failed; the verification goes on")

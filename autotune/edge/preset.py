@@ -59,7 +59,7 @@ ALIASES: Final[Mapping[str, str]] = {"vision": "gpu_vision", "transformer": "gpu
 """Short names of presets; a file of that name comes first."""
 
 _MAX_EXTENDS: Final = 8
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _RULED: Final = "effective_batch"
 
 

@@ -20,7 +20,8 @@ FILE: Final = "pyproject.toml"
 PREFIX: Final = "AUTOTUNE_"
 MAX_BYTES: Final = 1024 * 1024
 
-_TEXT, _PATH, _NUMBER, _YES, _TEXTS, _VALUES = "text", "path", "number", "yes", "texts", "values"
+_TEXT, _PATH, _NUMBER, _AMOUNT = "text", "path", "number", "amount"
+_YES, _TEXTS, _VALUES = "yes", "texts", "values"
 _KINDS: Final[Mapping[str, str]] = {
     "budget": _TEXT,
     "space": _PATH,
@@ -31,6 +32,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "max-memory": _TEXT,
     "effective-batch": _TEXT,
     "run-steps": _NUMBER,
+    "price-per-hour": _AMOUNT,
     "driver": _TEXT,
     "address": _TEXT,
     "concurrency": _NUMBER,
@@ -43,6 +45,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "python": _PATH,
     "output-arg": _TEXTS,
     "keep-loggers": _YES,
+    "profile": _YES,
     "quiet": _YES,
     "exit-zero": _YES,
 }
@@ -50,6 +53,7 @@ _EXPECTED: Final = {
     _TEXT: 'text in quotes: "10m"',
     _PATH: 'text in quotes: "mine.yaml"',
     _NUMBER: "a whole number: 40",
+    _AMOUNT: "a number: 2.5",
     _YES: "true or false",
     _TEXTS: 'a list of texts: ["precision"]',
     _VALUES: 'a list or table: {num_workers = [2, 4]}, ["num_workers=2,4"]',
@@ -150,6 +154,8 @@ def _value(value: Any, kind: str, folder: Path) -> Any:
         return value if isinstance(value, bool) else None
     if kind == _NUMBER:
         return value if isinstance(value, int) and not isinstance(value, bool) else None
+    if kind == _AMOUNT:
+        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
     if kind == _VALUES and isinstance(value, dict):
         return [f"{knob}={','.join(_scalars(given))}" for knob, given in value.items()]
     if kind in (_TEXTS, _VALUES):

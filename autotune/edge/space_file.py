@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from autotune.core.change import Env, Flag, Keyword
 from autotune.core.config import Value
 from autotune.core.effect import Effect
+from autotune.core.redact import is_secret_name, redact
 from autotune.core.study import DeclaredSpec
 from autotune.edge.memory import memory_bytes
 from autotune.edge.yaml import MAX_BYTES, Items, Lines, load
@@ -458,7 +459,21 @@ def _entry_faults(entry: Lines) -> Iterator[tuple[str, str, str]]:
         yield said[1], f"it says {len(said)} ways: {', '.join(said)}", "Leave one; a knob travels one way."
     for way in said:
         yield from _spelling_faults(way, entry[way], name)
+    yield from _secret_faults(entry, said)
     yield from _value_faults(entry.get("values"))
+
+
+def _secret_faults(entry: Lines, said: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """What is searched over is written down everywhere, and secrets are written nowhere."""
+    hint = "Give it to the script by its command line or a variable, as without autotune."
+    for way in said:
+        if is_secret_name(str(entry[way]).rpartition(":")[2]):
+            yield way, f"{entry[way]} is called like a secret, which cannot be a knob", hint
+    values = entry.get("values")
+    texts = [v for v in values if isinstance(v, str)] if isinstance(values, Items) else []
+    hidden = next((redact(v) for v in texts if redact(v) != v), "")
+    if hidden:
+        yield "values", f"a value is a secret: {hidden}", hint
 
 
 def _spelling_faults(way: str, spelled: object, name: object) -> Iterator[tuple[str, str, str]]:

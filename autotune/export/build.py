@@ -7,17 +7,19 @@ import math
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from autotune.core.bottleneck import bottleneck
 from autotune.core.change import Change, Flag, Keyword, Patch
 from autotune.core.config import Config, Value
-from autotune.core.redact import redact_args
+from autotune.core.redact import redact_args, redact_data
 from autotune.core.run_length import planned_steps
 from autotune.export.parts import (
     SCHEMA,
     BaselinePart,
     BatchPart,
     BestConfig,
+    BottleneckPart,
     ChangePart,
     ContributionPart,
     EnvironmentPart,
@@ -62,7 +64,7 @@ def build_best(
     """
     picks = {"best": answer.best, "safe": answer.safe, "fastest": answer.fastest}
     memory_gib = _memory_of(study)
-    return sealed(
+    return _clean(
         BestConfig(
             schema=SCHEMA,
             study=_study_part(study, mlflow_run),
@@ -92,6 +94,11 @@ def build_best(
             provenance=_provenance_part(study, answer),
         )
     )
+
+
+def _clean(best: BestConfig) -> BestConfig:
+    """The content with its digest, without secrets: a path, a URL or a sentence may hold one."""
+    return sealed(BestConfig.model_validate(redact_data(best.data())))
 
 
 def fingerprint(*, devices: Iterable[str], torch: str, script_sha256: str) -> str:
@@ -185,6 +192,7 @@ def _pick_part(
         loss=_loss(pick.loss),
         compile_s=_round(pick.compile_s),
         break_even_steps=pick.break_even_steps,
+        pays_back_s=_round(pick.pays_back_s) if pick.pays_back_s is not None else None,
         contributions=[
             ContributionPart.model_validate(
                 {
@@ -275,4 +283,22 @@ def _provenance_part(study: Study, answer: Answer) -> ProvenancePart:
         space_reason=study.spec.space.reason,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(finished)),
         autotune=study.spec.version,
+        bottleneck=_bottlenecks(study, answer) or None,
     )
+
+
+def _bottlenecks(study: Study, answer: Answer) -> dict[Literal["baseline", "best"], BottleneckPart]:
+    """What was probed; a winner that is the script itself is told once."""
+    configs: dict[Literal["baseline", "best"], Config] = {"baseline": Config()}
+    if answer.is_better:
+        configs["best"] = answer.best.config
+    found: dict[Literal["baseline", "best"], BottleneckPart] = {}
+    for name, config in configs.items():
+        verdict = bottleneck(study, config)
+        if verdict.evidence is not None and verdict.evidence.probed:
+            found[name] = BottleneckPart(
+                kind=verdict.kind,
+                shares={kind: round(share, 4) for kind, share in verdict.shares.items()},
+                reasons=list(verdict.reasons),
+            )
+    return found

@@ -141,6 +141,7 @@ class PickPart(Part):
     loss: LossPart
     compile_s: float = 0.0
     break_even_steps: int | None = None
+    pays_back_s: float | None = None
     contributions: list[ContributionPart] = Field(default_factory=list[ContributionPart])
     reasons: list[str] = Field(default_factory=list[str])
     advice: str = ""
@@ -169,10 +170,19 @@ class EnvironmentPart(Part):
     fingerprint: str = ""
 
 
+class BottleneckPart(Part):
+    """What a step is bound by, the shares of its time as far as they are known, and the evidence."""
+
+    kind: str
+    shares: dict[str, float] = Field(default_factory=dict[str, float])
+    reasons: list[str] = Field(default_factory=list[str])
+
+
 class ProvenancePart(Part):
     """How it came about; `digest` tells a file edited by hand from one as it was written.
 
-    `space` is the search space, `space_reason` why it was taken where the user did not name it.
+    `space` is the search space, `space_reason` why it was taken where the user did not name it,
+    `bottleneck` what holds the script (`baseline`) and the winner (`best`) back, where that was probed.
     """
 
     trials: int = 0
@@ -183,6 +193,7 @@ class ProvenancePart(Part):
     space_reason: str = ""
     created: str = ""
     autotune: str = ""
+    bottleneck: dict[Literal["baseline", "best"], BottleneckPart] | None = None
     digest: str = ""
 
 

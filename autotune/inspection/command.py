@@ -304,17 +304,20 @@ def _meant(word: str, script: str, title: str) -> tuple[str, tuple[str, ...]]:
     for path in dict.fromkeys(_candidate_interpreters(word)):
         try:
             found = interpreter(path)
+        except BackendError as error:
+            passed_over.append(error.message)
+            continue
         except AutotuneError:
             continue
         if found.is_ours:
             return path, _note_of_beside(script, title)
         if found.has_torch:
             return path, (f"{title} is run by {found.told}",)
-        passed_over.append(path)
+        passed_over.append(f"{path} has no torch")
     if not passed_over:
         return sys.executable, _note_of_beside(script, title)
-    ours, others = interpreter(sys.executable), " and ".join(passed_over)
-    note = f"{title} is run by {ours.told}: {others} has no torch; name another one with --python"
+    ours, others = interpreter(sys.executable), "; ".join(passed_over)
+    note = f"{title} is run by {ours.told}: {others}; name another one with --python"
     return sys.executable, (note,)
 
 

@@ -14,13 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from autotune.core.supported import OLDEST_PYTHON, python_refusal, torch_refusal
 from autotune.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-OLDEST: Final = (3, 10)
-"""Of the interpreters that our part of a trial runs under."""
 
 ANSWER_S: Final = 60.0
 """A Python on a slow network disk may need long to start; this one hangs."""
@@ -34,7 +32,7 @@ if sys.path[:1] == [""]:
     del sys.path[0]
 import json
 found = {{"version": list(sys.version_info[:3]), "prefix": sys.prefix, "versions": {{}}, "torch": False}}
-if sys.version_info >= {OLDEST}:
+if sys.version_info >= {OLDEST_PYTHON}:
     from importlib import metadata, util
     torch = util.find_spec("torch")
     found["torch"] = torch is not None
@@ -135,17 +133,16 @@ def interpreter(python: str, options: tuple[str, ...] = ()) -> Interpreter:
 
     Raises:
         UsageError: It cannot be run, or is no Python.
-        BackendError: It is too old, or does not answer.
+        BackendError: It or its PyTorch is too old, it is newer than what we know, or it does not answer.
     """
     found = _asked([python, *options, "-c", _LOOK, *PACKAGES], python)
-    major, minor, micro = found["version"]
-    version = f"{major}.{minor}.{micro}"
-    if (major, minor) < OLDEST:
-        needed = ".".join(str(part) for part in OLDEST)
+    reason = python_refusal(tuple(found["version"])) or torch_refusal(found["versions"].get("torch", ""))
+    if reason:
         raise BackendError(
-            f"{python} is Python {version}, and a trial needs {needed} or newer",
+            f"a trial under {python} cannot be run: it {reason}",
             hint="name another interpreter: --python PATH",
         )
+    version = ".".join(str(part) for part in found["version"])
     return Interpreter(
         path=python,
         version=version,

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ast
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.facts import ScriptFacts, ScriptFlag
 from autotune.core.loops import written_hazards
+from autotune.core.redact import is_secret_name
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -125,6 +127,9 @@ def _merged(flags: list[ScriptFlag]) -> Iterator[ScriptFlag]:
     for group in groups.values():
         kinds = {(flag.kind, flag.choices) for flag in group}
         first = group[0]
+        if any(is_secret_name(name) for name in first.names):
+            # What the source gives to it is nobody's business, and no knob's either.
+            first = replace(first, default=None, choices=())
         yield first if len(kinds) == 1 else ScriptFlag(names=first.names, dest=first.dest, kind="opaque")
 
 

@@ -43,7 +43,7 @@ class PrecisionSeam(Protocol):
         """``bf16`` or ``fp16`` (with a gradient scaler of ours)."""
 
     def observed(self) -> str | None:
-        """``fp32``, ``bf16``, ``fp16``: dtype of a leaf's output in the last training call."""
+        """``fp32``, ``bf16``, ``fp16``: that of most of what products made in the last training calls."""
 
 
 class CompileSeam(Protocol):

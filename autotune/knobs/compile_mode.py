@@ -10,7 +10,7 @@ from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch, family, trains_on_cuda
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from autotune.core.config import Config, Value
     from autotune.core.facts import Facts, ScriptFlag
@@ -19,6 +19,7 @@ _MODES: Final = ("off", "default", "reduce-overhead", "max-autotune-no-cudagraph
 _ON_CPU: Final = ("off", "default", "max-autotune")
 CUDA_GRAPHS: Final = ("reduce-overhead", "max-autotune")
 _OVERWRITES: Final = "records CUDA graphs, whose next replay overwrites the gradients of the last"
+_KEPT: Final = "the script fills gradients with zeros instead of letting them go"
 _MOST_ROOTS: Final = 4
 
 
@@ -75,6 +76,9 @@ class CompileMode(Knob):
         model = None if facts.run is None else facts.run.model
         return model is not None and model.dropout
 
+    def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
+        return graphs_forbid_zeros(config, facts) or config
+
     def option(self, value: Value, flag: ScriptFlag) -> tuple[str, str] | None:
         if flag.kind in ("switch", "off_switch", "pair", "bool"):
             return super().option(value == "default", flag) if value in ("off", "default") else None
@@ -98,6 +102,8 @@ def _no_mode(mode: str, facts: Facts) -> str | None:
             return f"{mode} records CUDA graphs, which want fixed input shapes, and these vary."
         if facts.run.own_accumulation:
             return f"{mode} {_OVERWRITES}, and the script accumulates them."
+        if facts.run.zeroes_gradients and facts.run.gradients_pause:
+            return f"{mode} {_OVERWRITES}, and {_KEPT}, which must stay since some pause."
     return None
 
 
@@ -111,3 +117,18 @@ def graphs_forbid_accumulation(config: Config, facts: Facts) -> str | None:
     if mode not in CUDA_GRAPHS or not isinstance(factor, int) or factor <= 1 or not trains_on_cuda(facts):
         return None
     return f"{mode} {_OVERWRITES}, so nothing can be accumulated over {factor} micro-batches."
+
+
+def graphs_forbid_zeros(config: Config, facts: Facts) -> str | None:
+    """Why gradients that are filled with zeros cannot stay so under this config's CUDA graphs, or None.
+
+    A parameter's gradient then lies in the graph's own memory and is kept from step to step: filling it,
+    or adding to it, after the next replay raises, as with accumulation (`graphs_forbid_accumulation`).
+    A script whose own mode records graphs has shown in the baseline that it runs.
+    """
+    mode, lets_go = config.get("compile_mode"), config.get("set_to_none")
+    if mode not in CUDA_GRAPHS or lets_go is True or not trains_on_cuda(facts):
+        return None
+    if lets_go is None and (facts.run is None or not facts.run.zeroes_gradients):
+        return None
+    return f"{mode} {_OVERWRITES}, and {_KEPT}: it needs set_to_none=True."

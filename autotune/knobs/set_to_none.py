@@ -8,11 +8,12 @@ from autotune.core.change import Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch
+from autotune.knobs.compile_mode import graphs_forbid_zeros
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
-    from autotune.core.config import Value
+    from autotune.core.config import Config, Value
     from autotune.core.facts import Facts
 
 
@@ -48,6 +49,9 @@ class SetToNone(Knob):
         if run.gradients_pause:
             return "Some parameters get no gradient in some steps, and an optimizer passes over those."
         return None
+
+    def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
+        return graphs_forbid_zeros(config, facts) or config
 
     def patch(self, value: Value, patches: Patches) -> None:
         if value is True:

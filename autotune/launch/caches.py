@@ -6,17 +6,19 @@ to a later one. A cache is published by one rename, and only after a clean end.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.launch import enclosure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 VARIABLES: Mapping[str, str] = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
@@ -24,6 +26,7 @@ VARIABLES: Mapping[str, str] = {
     "TORCH_EXTENSIONS_DIR": "extensions",
 }
 _GROUP = "__grp__"
+_LENT = ".lent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +73,7 @@ def prepare(study_dir: Path, trial_dir: Path, cache_key: str) -> Caches:
     if published is not None and published.is_dir():
         try:
             shutil.copytree(published, folder, ignore=_locks, symlinks=True)
-            _relocate(folder / VARIABLES["TRITON_CACHE_DIR"])
+            _relocate(folder, folder)
             cold = False
         except OSError:
             enclosure.remove(folder)
@@ -79,19 +82,44 @@ def prepare(study_dir: Path, trial_dir: Path, cache_key: str) -> Caches:
     return Caches(folder=folder, published=published, cold=cold)
 
 
-def _relocate(triton: Path) -> None:
-    """Let Triton find a kernel's files where they are now.
+def lent(published: Path) -> dict[str, str]:
+    """Variables that point a run of the user's own at a copy of published caches, made once and kept.
+
+    What such a run compiles besides goes into the copy, for later ones: what trials have published stays
+    as it is, also where the run is killed. Empty where no copy can be made.
+    """
+    copy = published.with_name(f"{published.name}{_LENT}")
+    if not copy.is_dir():
+        with contextlib.suppress(OSError):
+            _copied(published, copy)
+    return {variable: str(copy / name) for variable, name in VARIABLES.items() if (copy / name).is_dir()}
+
+
+def _copied(published: Path, to: Path) -> None:
+    """Make the copy by one rename; of several runs at once the first wins."""
+    part = Path(tempfile.mkdtemp(prefix=f"{to.name}-", dir=to.parent))
+    try:
+        made = part / "made"
+        shutil.copytree(published, made, ignore=_locks, symlinks=True)
+        _relocate(made, to)
+        made.rename(to)
+    finally:
+        enclosure.remove(part)
+
+
+def _relocate(caches: Path, to: Path) -> None:
+    """Let Triton find a kernel's files of these caches where they are, or soon will be.
 
     It notes them by full path (``__grp__*.json`` beside them) and takes a kernel whose files are gone for
     one never compiled; Inductor restores no kernel into a folder that has files (torch 2.13,
     `_inductor/triton_bundler.py`). Without this a copied cache would be cold for every kernel.
     """
-    for group in triton.glob(f"*/{_GROUP}*.json"):
+    triton = VARIABLES["TRITON_CACHE_DIR"]
+    for group in (caches / triton).glob(f"*/{_GROUP}*.json"):
+        kernel = to / triton / group.parent.name
         try:
             told = json.loads(group.read_bytes())
-            files = {
-                name: str(group.parent / os.path.basename(path)) for name, path in told["child_paths"].items()
-            }
+            files = {name: str(kernel / os.path.basename(path)) for name, path in told["child_paths"].items()}
             group.write_text(json.dumps({**told, "child_paths": files}), encoding="utf-8")
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             # Unreadable, it makes one kernel cold.

@@ -262,7 +262,7 @@ class FakeRunner(Runner):
         compile_s = world.compiles_s(config) * (1.0 if cold else 0.1)
         self._compiled.add(config.canonical())
         step_s = world.step_s(config) * math.exp(noise.gauss(0.0, world.process_noise))
-        steps = self._window_steps(config, fidelity, step_s)
+        steps, ended = self._window_steps(config, fidelity, step_s)
         width = 1.96 * world.step_noise / math.sqrt(steps)
         seen_step_s = step_s * (1.0 + noise.gauss(0.0, world.step_noise / math.sqrt(steps)))
         spent_s = world.startup_s + compile_s + (_WARMUP_STEPS + steps) * step_s
@@ -292,7 +292,7 @@ class FakeRunner(Runner):
             effective_batch=float(samples),
             contamination=Contamination(run_queue_frac=0.0, pressure_frac=0.0, foreign_cpu_frac=0.0),
             readings=tuple(Reading(knob=k, wanted=v, found=v, status="applied") for k, v in config.items()),
-            ended="tight" if 2 * width <= fidelity.target_width else "limit",
+            ended=ended,
         )
         bad = _hit(config, world.diverges)
         if bad:
@@ -340,15 +340,19 @@ class FakeRunner(Runner):
             )
         return None
 
-    def _window_steps(self, config: Config, fidelity: Fidelity, step_s: float) -> int:
-        """As many steps as make the interval tight, within what the fidelity allows."""
-        tight = (2 * 1.96 * self.world.step_noise / fidelity.target_width) ** 2
+    def _window_steps(self, config: Config, fidelity: Fidelity, step_s: float) -> tuple[int, str]:
+        """As many steps as settle the matter, within what the fidelity allows; and why they are enough."""
+        noise, samples = self.world.step_noise, self.world.samples(config)
+        tight = (2 * 1.96 * noise / fidelity.target_width) ** 2
         least = max(fidelity.min_steps, fidelity.min_window_s / step_s, 2)
         most = max(least, fidelity.max_window_s / step_s)
-        steps = min(max(tight, least), most)
+        steps, ended = min(max(tight, least), most), "tight" if tight <= most else "limit"
+        doubt = 2.0 * 1.96 * noise / math.sqrt(least)
+        if steps > least and samples / step_s * (1.0 + doubt) < fidelity.dominated_below:
+            steps, ended = least, "dominated"
         if fidelity.loss_samples:
-            steps = max(steps, fidelity.loss_samples / self.world.samples(config) - _WARMUP_STEPS)
-        return math.ceil(steps)
+            steps = max(steps, fidelity.loss_samples / samples - _WARMUP_STEPS)
+        return math.ceil(steps), ended
 
     def _trace(
         self, config: Config, seed: int, samples: int, steps: int, step_s: float, compile_s: float

@@ -4,6 +4,9 @@ Runs as a process of its own, ``python -S -E guard.py <life fd>``, with its orde
 standard input. The launcher holds the write end of the life pipe: its end of file, or one line with a
 reason, ends the trial. What happened is in ``result.json``, written before the guard exits.
 
+The process that is started forks at once: the child is the guard, the original its keeper, which waits and,
+where the guard was killed, ends all that it owned.
+
 Standard library only, and nothing of autotune but its two neighbours.
 """
 
@@ -34,6 +37,10 @@ if TYPE_CHECKING:
 SAMPLE_S = 0.25
 DUMP_S = 1.0
 LEFTOVER_GRACE_S = 0.5
+ALONE_GRACE_S = 1.0
+"""Grace where nobody waits for the trial any more: whoever killed its launcher may kill us next."""
+
+KEEPER_REAP_S = 10.0
 HEAD_BYTES = 1024 * 1024
 TAIL_BYTES = 4 * 1024 * 1024
 MAX_SAMPLES = 4000
@@ -369,6 +376,8 @@ class Guard:
         if self._reap():
             alone = self.status is not None
             grace_s = LEFTOVER_GRACE_S if alone else float(self.spec.get("grace_s", 5.0))
+            if self.why == "launcher_gone" or self.why.startswith("guard_"):
+                grace_s = min(grace_s, ALONE_GRACE_S)
             self.killed = "" if alone else "TERM"
             self._signal_until_gone(signal.SIGTERM, grace_s, repeat=False)
         if self._reap():
@@ -484,10 +493,60 @@ def _catches(pid: int, number: int) -> bool:
     return False
 
 
+def _keep(guard_pid: int) -> int:
+    """Wait for the guard; where it was killed, end what it owned.
+
+    Its orphans land here, also those that left its session and cleared their environment, which no
+    mark would find.
+    """
+
+    def pass_on(number: int, _frame: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(guard_pid, number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, pass_on)
+    status = 0
+    with contextlib.suppress(ChildProcessError):
+        pid = 0
+        while pid != guard_pid:
+            pid, status = os.waitpid(-1, 0)
+    if os.WIFEXITED(status):
+        return os.WEXITSTATUS(status)
+    until = time.monotonic() + KEEPER_REAP_S
+    with contextlib.suppress(ChildProcessError):
+        while time.monotonic() < until:
+            sweep.send(sweep.descendants(os.getpid()), signal.SIGKILL)
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+            time.sleep(0.01)
+    return 1
+
+
+def _fork_keeper(life_fd: int) -> None:
+    """The original process goes on as the keeper and does not return; the child is the guard."""
+    keeper = os.getpid()
+    guard_pid = os.fork()
+    if guard_pid:
+        code = 1
+        try:
+            os.close(life_fd)
+            os.close(0)
+            code = _keep(guard_pid)
+        finally:
+            os._exit(code)
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # TERM and not KILL: without its keeper the guard still ends its trial.
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != keeper:
+        os._exit(1)
+
+
 def main(life_fd: int) -> int:
     """Read the orders from standard input and carry them out."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     os.set_inheritable(life_fd, False)
+    _fork_keeper(life_fd)
     parts: list[bytes] = []
     while data := os.read(0, 1 << 20):
         parts.append(data)

@@ -13,9 +13,10 @@ from autotune.core.measurement import Contamination, Estimate, Measurement, Memo
 from autotune.core.stats import form_blocks, window_estimate
 from autotune.core.table import ASIDE, Blocks
 from autotune.core.trial import Failure, FailureKind
+from autotune.devices.energy import EnergySample, spent_j
 from autotune.protocol.events import Broke, Closed, Compiling, Done, Hello, Seen, StepRow, Steps
 from autotune.protocol.losses import broken_at
-from autotune.protocol.marks import COMPILE, EVALUATION, trained_s
+from autotune.protocol.marks import COMPILE, EVALUATION, LOADER, trained_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +41,7 @@ _MARKS: Mapping[int, str] = {
     COMPILE: "compile",
     4: "new_shape",
     8: "gc",
-    16: "loader_start",
+    LOADER: "loader_start",
     32: "allocator",
 }
 """Bits of `autotune.protocol.events.StepRow.mark` in words."""
@@ -165,6 +166,7 @@ class Outside:
         cold: Its compile caches were empty.
         cpus: CPUs of the machine, as ``busy_s`` counts them.
         flags: Further contamination flags (``wrote_outside``).
+        energies: Looks at energy counters, where there are any.
     """
 
     start_ns: int
@@ -175,6 +177,7 @@ class Outside:
     cold: bool = False
     cpus: int = field(default_factory=lambda: os.cpu_count() or 1)
     flags: tuple[str, ...] = ()
+    energies: Sequence[EnergySample] = ()
 
 
 def read_samples(rows: Iterable[Sequence[Any]]) -> tuple[Sample, ...]:
@@ -349,8 +352,31 @@ class _Window:
                 "graph_breaks": float(closed.graph_breaks),
                 "skipped_scaler_steps": float(closed.skipped_scaler_steps),
                 **self._device_state(),
+                **self._energy(),
+                **_epoch_starts(self.told.rows, closed.begin_ns, closed.end_ns),
+                **_step_quantiles([seconds for _, seconds in kept]),
             },
         )
+
+    def _energy(self) -> dict[str, float]:
+        """Joules inside the window by the counters there are; empty without any."""
+        seen = self.outside.energies
+        begin, end = self.closed.begin_ns, self.closed.end_ns
+        found: dict[str, float] = {}
+        cpu = spent_j([(s.t_ns, s.cpu_j) for s in seen if s.cpu_j is not None], begin, end)
+        if cpu is not None:
+            found["energy_cpu_j"] = cpu
+        if self.closed.allocator_peak_bytes is None:
+            return found
+        told = {d.uuid for d in self.told.facts.devices} if self.told.facts is not None else set[str]()
+        uuids = {uuid for s in seen for uuid in s.device_j}
+        used = uuids & told or (uuids if len(uuids) == 1 else set[str]())
+        points = {u: [(s.t_ns, s.device_j[u]) for s in seen if u in s.device_j] for u in used}
+        parts = [spent_j(each, begin, end) for each in points.values()]
+        known = [part for part in parts if part is not None]
+        if known and len(known) == len(parts):
+            found["energy_gpu_j"] = math.fsum(known)
+        return found
 
     def _device_bytes(self) -> int | None:
         """What was used on the device; None where the script trains without one that is there."""
@@ -554,6 +580,14 @@ def _dirty(stamps: Sequence[int], outside: Outside) -> tuple[bool, ...]:
     return tuple(any(a <= t < b for t in bad) for a, b in itertools.pairwise(stamps))
 
 
+def _step_quantiles(periods_s: Sequence[float]) -> dict[str, float]:
+    """5, 25, 50, 75 and 95 % of the steps that trained: how even they were, for those who look at the run."""
+    if len(periods_s) < 2:
+        return {}
+    cuts = statistics.quantiles(periods_s, n=20, method="inclusive")
+    return {f"step_s_p{5 * (i + 1):02d}": cuts[i] for i in (0, 4, 9, 14, 18)}
+
+
 def _rates(samples: Sequence[Sample]) -> tuple[float | None, float | None, float | None]:
     """(CPU pressure 0..1, foreign cores, busy cores) between the first and the last sample."""
     if len(samples) < 2:
@@ -577,3 +611,24 @@ def _adjusted(estimate: Estimate, factor: float, widen: float) -> Estimate:
         low=max(0.0, value - (estimate.value - estimate.low) * factor * widen),
         high=value + (estimate.high - estimate.value) * factor * widen,
     )
+
+
+def _epoch_starts(rows: Sequence[StepRow], begin_ns: int, end_ns: int) -> dict[str, float]:
+    """What a start of the training loader costs beyond a step, and how many the window holds; empty unseen.
+
+    From all steps but the first, whose loader starts with the script.
+    """
+    steps = [
+        (b.mark, (b.t_ns - a.t_ns - max(0, b.aside_ns)) / 1e9, begin_ns < b.t_ns <= end_ns)
+        for a, b in itertools.pairwise(rows)
+        if b.t_ns <= end_ns and not b.mark & COMPILE and not (b.mark & EVALUATION and b.aside_ns < 0)
+    ]
+    plain = [seconds for mark, seconds, _ in steps if not mark & LOADER]
+    starts = [(seconds, inside) for mark, seconds, inside in steps if mark & LOADER]
+    if not starts or len(plain) < len(starts):
+        return {}
+    usual = statistics.median(plain)
+    return {
+        "epoch_start_s": max(0.0, statistics.fmean(seconds - usual for seconds, _ in starts)),
+        "epoch_starts": float(sum(inside for _, inside in starts)),
+    }

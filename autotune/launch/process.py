@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 from autotune.apply.command import with_output
 from autotune.clock import SystemClock
 from autotune.core import wire
+from autotune.core.redact import redact, redact_data, secret_values
 from autotune.core.trial import Failure, FailureKind
+from autotune.devices.energy import EnergySample, Meter
 from autotune.launch import caches, classify, enclosure, guard, library, measure, sweep
 from autotune.launch.device_care import DeviceCare, Held
 from autotune.launch.devices_sampler import device_sampler
@@ -28,7 +30,7 @@ from autotune.protocol.lines import Reader
 from autotune.protocol.plan import PLAN_VARIABLE, TRIAL_VARIABLE, Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from autotune.clock import Clock
     from autotune.core.trial import Assignment, Fidelity, Launch, Outcome, Segment
@@ -44,6 +46,7 @@ FIRST_STEPS = 3
 _TAIL_BYTES = 64 * 1024
 _STACKS_BYTES = 8 * 1024
 _SCRATCH = ("upper", "work", "lower", "root", "empty", "memory", "shadow", "cache", "output")
+_TOLD = ("plan.json", "stdout.log", "stderr.log", "stacks.txt", "faults.log", "events.jsonl")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -179,12 +182,14 @@ class LocalRunner(Runner):
         held.hand_over()
         self._running = running
         try:
+            running.meter = Meter(held.devices)
             if self._stop_wanted:
                 running.order("killed_user")
             result = running.follow(self._progress_floor_s, self._sampler(running, held))
         finally:
             self._running = None
             running.close()
+        hide_secrets(prepared.folder, launch)
         wrote = enclosure.violations(
             before, enclosure.manifest(prepared.watched, skip=[str(self._study_dir)])
         )
@@ -327,6 +332,8 @@ class _Running:
     told: measure.Told = field(default_factory=measure.Told)
     devices: list[measure.DeviceSample] = field(default_factory=list[measure.DeviceSample])
     progress_limit_s: float = 0.0
+    meter: Meter | None = None
+    energies: list[EnergySample] = field(default_factory=list[EnergySample])
 
     def __post_init__(self) -> None:
         launch = self.prepared.assignment.launch
@@ -366,7 +373,7 @@ class _Running:
                     env={
                         "PATH": os.defpath,
                         "LANG": "C.UTF-8",
-                        "AUTOTUNE_GUARD": self.prepared.assignment.uid,
+                        sweep.GUARD_VARIABLE: self.prepared.assignment.uid,
                     },
                 )
         finally:
@@ -406,7 +413,7 @@ class _Running:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._guard.wait(self.grace_s + REAP_S)
         if self._guard.poll() is None:
-            self._guard.kill()
+            sweep.send([*reversed(sweep.descendants(self.pid)), self.pid], signal.SIGKILL)
         sweep.end_marked(self.prepared.assignment.uid, bound_s=REAP_S)
         self._guard.wait()
 
@@ -422,10 +429,9 @@ class _Running:
         while not ends.wait(POLL_S):
             now = time.monotonic()
             moved_s = now if self._read() else moved_s
-            if sample_devices is not None and now - sampled_s >= guard.SAMPLE_S:
+            if now - sampled_s >= guard.SAMPLE_S:
                 sampled_s = now
-                sample = sample_devices()
-                self.devices += [sample] if sample is not None else []
+                self._look(sample_devices)
             if self.told.done is not None or self.told.broke is not None:
                 finished_s = finished_s or now
             limit_s = self._limit_s(progress_floor_s)
@@ -440,12 +446,31 @@ class _Running:
                 self.progress_limit_s = limit_s
                 self.order("timeout_progress")
             if now > last_s:
-                self._guard.kill()
+                # Stuck: the guard below its keeper, and what it could not end.
+                sweep.send([*reversed(sweep.descendants(self.pid)), self.pid], signal.SIGKILL)
+        self._look(None)
+        if (self._guard.returncode or 0) < 0:
+            self._await_guard()
         self._read()
         try:
             return json.loads((self.prepared.folder / "result.json").read_bytes())
         except (OSError, ValueError):
             return None
+
+    def _look(self, sample_devices: Callable[[], measure.DeviceSample | None] | None) -> None:
+        """Accelerators and energy counters as they are now, where there are any."""
+        sample = sample_devices() if sample_devices is not None else None
+        self.devices += [sample] if sample is not None else []
+        if self.meter is not None and self.meter.exists:
+            self.energies.append(self.meter.sample())
+
+    def _await_guard(self) -> None:
+        """Its keeper was killed; it ends the trial all the same, and its verdict is worth waiting for."""
+        until_s = time.monotonic() + guard.ALONE_GRACE_S + REAP_S
+        while sweep.marked(self.prepared.assignment.uid, sweep.GUARD_VARIABLE):
+            if time.monotonic() > until_s:
+                return
+            time.sleep(0.02)
 
     def _limit_s(self, floor_s: float) -> float:
         starting = len(self.told.rows) < FIRST_STEPS or self.told.compiling or self.told.beating
@@ -492,6 +517,7 @@ def _outside(running: _Running, result: dict[str, Any] | None, wrote: Sequence[s
         peak_bytes=int(result["peak_bytes"]) if result else 0,
         limit_bytes=running.prepared.assignment.memory_limit_bytes,
         cold=running.prepared.caches.cold,
+        energies=tuple(running.energies),
         flags=("wrote_outside",) if wrote else (),
     )
 
@@ -539,6 +565,49 @@ def log_tail(folder: Path, lines: int = classify.TAIL_LINES) -> str:
         if text.strip():
             return "\n".join(text.splitlines()[-lines:])
     return ""
+
+
+def hide_secrets(folder: Path, launch: Launch) -> None:
+    """Take secrets out of what a trial has left: its output, stacks, events, and the plan it was started by.
+
+    Files without one stay as they are; a file that cannot be written anew is removed.
+
+    Args:
+        folder: Of a trial that has ended.
+        launch: Its command and the environment it had.
+    """
+    known = secret_values(launch.command)
+    for name in _TOLD:
+        path = folder / name
+        try:
+            if path.is_symlink() or not path.is_file():
+                continue
+            # One character per byte: what is no text comes back as it was.
+            text = path.read_bytes().decode(errors="surrogateescape")
+            if name == "plan.json":
+                clean = _clean_json(text, launch.env)
+            elif name == "events.jsonl":
+                # Rows of steps are most of it, and numbers.
+                clean = "".join(
+                    line if '"Steps"' in line else redact(line, launch.env, known=known, free=True)
+                    for line in text.splitlines(keepends=True)
+                )
+            else:
+                clean = redact(text, launch.env, known=known, free=True)
+            if clean != text:
+                path.write_bytes(clean.encode(errors="surrogateescape"))
+        except OSError:
+            path.unlink(missing_ok=True)
+
+
+def _clean_json(text: str, environ: Mapping[str, str]) -> str:
+    """JSON without secrets, by its fields; what is none is left."""
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return text
+    clean = redact_data(data, environ)
+    return text if clean == data else json.dumps(clean)
 
 
 def _text(path: Path, last_bytes: int = _TAIL_BYTES) -> str:

@@ -10,6 +10,7 @@ import signal
 import time
 
 TRIAL_VARIABLE = "AUTOTUNE_TRIAL"
+GUARD_VARIABLE = "AUTOTUNE_GUARD"
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -82,9 +83,9 @@ def all_pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def marked(uid: str) -> list[int]:
+def marked(uid: str, variable: str = TRIAL_VARIABLE) -> list[int]:
     """Living processes whose environment at start named this trial, wherever they hang in the tree."""
-    mark = f"{TRIAL_VARIABLE}={uid}".encode()
+    mark = f"{variable}={uid}".encode()
     me = os.getpid()
     return [
         pid

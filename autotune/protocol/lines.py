@@ -14,10 +14,12 @@ from autotune.core import wire
 from autotune.protocol.events import EVENTS, Event, StepRow, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 MAX_LINE_BYTES = 4 * 1024 * 1024
+Row = tuple[int, int, int, float, int, int, int]
+"""The fields of a `StepRow` in their order: a process that trains makes no objects of its steps."""
 
 
 def encode(event: Event, nonce: str) -> bytes:
@@ -28,7 +30,11 @@ def encode(event: Event, nonce: str) -> bytes:
         ]
     else:
         body = wire.to_wire(event)
-    line = {"n": nonce, "e": type(event).__name__, "d": body}
+    return _line(type(event).__name__, body, nonce)
+
+
+def _line(name: str, body: object, nonce: str) -> bytes:
+    line = {"n": nonce, "e": name, "d": body}
     return json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
@@ -67,9 +73,15 @@ class Writer:
 
     def write(self, event: Event) -> None:
         """One `write` call, so that a reader sees the whole line or a torn tail."""
-        if os.getpid() != self._pid:
-            return
-        data = encode(event, self._nonce)
+        if os.getpid() == self._pid:
+            self._append(encode(event, self._nonce))
+
+    def write_rows(self, rows: Sequence[Row]) -> None:
+        """The same line as for `Steps` of these rows."""
+        if os.getpid() == self._pid:
+            self._append(_line("Steps", rows, self._nonce))
+
+    def _append(self, data: bytes) -> None:
         while data:
             data = data[os.write(self._fd, data) :]
 

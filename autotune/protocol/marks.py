@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 EVALUATION, COMPILE = 1, 2
+LOADER = 16
 EVALUATION_OWN_COST_FRAC = 0.5
 COMPILE_OWN_COST_FRAC = 0.25
 

@@ -12,6 +12,8 @@ from autotune.core.trial import Segment
 
 PLAN_VARIABLE = "AUTOTUNE_PLAN"
 TRIAL_VARIABLE = "AUTOTUNE_TRIAL"
+PROFILE_TRACE, PROFILE_TOP = "profile.json.gz", "profile.txt"
+"""Files in the trial's directory: a trace that Perfetto opens, and the operators that took most time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

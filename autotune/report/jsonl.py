@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TextIO
 
+from autotune.core.redact import redact_data
 from autotune.core.wire import to_wire
 from autotune.report.listener import Listener
 from autotune.report.summary import speedup_of
@@ -60,7 +61,7 @@ class Lines(Listener):
         }
         try:
             # Any stream can hold ASCII.
-            self._stream.write(json.dumps(to_wire(row), allow_nan=False) + "\n")
+            self._stream.write(json.dumps(redact_data(to_wire(row)), allow_nan=False) + "\n")
             self._stream.flush()
         except (OSError, ValueError):
             self._is_open = False

@@ -25,10 +25,11 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.trial import Family, Trial
+from autotune.core.trial import Family, Trial, TrialState
 from autotune.core.wire import to_wire
 from autotune.errors import TrackerUnavailable
-from autotune.report import summary
+from autotune.report import summary, why
+from autotune.report.page import report_html
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -80,6 +81,7 @@ class MlflowSink:
         experiment: Name; empty for ``autotune/<script stem>``.
         artifact_root: Where a local store keeps artifacts; beside its database where None.
         clean: Takes secrets out of every text before it is sent.
+        files: Further artifacts of a study, by where they go: profiles; they are sent as they are.
     """
 
     def __init__(
@@ -89,11 +91,13 @@ class MlflowSink:
         *,
         artifact_root: Path | None = None,
         clean: Callable[[str], str] = str,
+        files: Callable[[Study], Mapping[str, Path]] | None = None,
     ) -> None:
         self.tracking_uri = absolute_uri(tracking_uri, str(Path.cwd()))
         self._experiment = experiment
         self._artifact_root = artifact_root
         self._clean = clean
+        self._files = files
         self._client: Any = None
         self._entities: Any = None
         self._version = ""
@@ -209,7 +213,7 @@ class MlflowSink:
 
     def _trial_ended(self, payload: Mapping[str, Any], study: Study) -> None:
         number = int(payload["number"])
-        trial = next((t for t in study.told() if t.number == number), None)
+        trial = next((t for t in study.trials if t.number == number and t.state is TrialState.TOLD), None)
         if trial is None:
             message = f"trial {number} has no outcome in study {study.spec.study_id}"
             raise Refused(message)
@@ -237,6 +241,8 @@ class MlflowSink:
         )
         for name, text in self._artifacts(payload, study, answer).items():
             self._client.log_text(self._parent, text, name)
+        for name, path in (self._files(study) if self._files is not None else {}).items():
+            self._client.log_artifact(self._parent, str(path), name.rpartition("/")[0])
         self._write_experiment(study, answer)
         self._rename_parent(summary.run_name(study, answer))
         self._client.set_terminated(self._parent, status=_study_status(study), end_time=end_ms)
@@ -345,7 +351,7 @@ class MlflowSink:
             ): f"#/experiments/{self._experiment_id}/runs/{child.run_id}?{_ML}"
             for uid, child in (self._children or {}).items()
         }
-        text = self._clean(summary.note(study, answer, links=links))
+        text = self._clean(summary.note(study, answer, links=links, held_back=self._held_back(study, answer)))
         if len(text) > _TAG_CHARACTERS:
             text = (
                 text[: _TAG_CHARACTERS - 60].rsplit("\n", 1)[0]
@@ -363,6 +369,8 @@ class MlflowSink:
             tags["mlflow.source.git.commit"] = study.spec.git_commit
         if study.stopped:
             tags["autotune.stopped"] = study.stopped
+        if answer is not None:
+            tags |= why.why_tags(study, answer)
         if answer is not None and answer.is_better:
             tags["autotune.apply"] = summary.apply_command(study)
         for number, names in picks.items():
@@ -387,6 +395,7 @@ class MlflowSink:
                 "baseline_peak_mem_gib": _gib(answer.baseline_peak_bytes),
                 "loss_delta": best.loss.delta if answer.is_better and best.loss.level > 0 else None,
             }
+            figures |= why.why_figures(study, answer)
         figures |= {
             "trials": float(len(study.told())),
             "trials_failed": float(summary.failed_count(study)),
@@ -417,7 +426,11 @@ class MlflowSink:
             self._client.log_batch(self._parent, params=fresh, tags=self._tags(newer), synchronous=True)
 
     def _artifacts(self, payload: Mapping[str, Any], study: Study, answer: Answer | None) -> dict[str, str]:
-        texts = {"report.md": summary.note(study, answer), "trials.json": trials_json(study)}
+        texts = {
+            "report.html": report_html(study, answer),
+            "report.md": summary.note(study, answer, held_back=self._held_back(study, answer)),
+            "trials.json": trials_json(study),
+        }
         if answer is not None:
             texts["front.json"] = json.dumps(to_wire(answer.front), indent=1)
             texts["pareto.svg"] = pareto_svg(study, answer)
@@ -428,6 +441,10 @@ class MlflowSink:
             label = trial.failure.kind.label if trial.failure else ""
             texts[f"failed/t{trial.number:02d}-{label}.log"] = _log_tail(trial)
         return {name: self._clean(text) for name, text in texts.items()}
+
+    @staticmethod
+    def _held_back(study: Study, answer: Answer | None) -> list[str]:
+        return [] if answer is None else why.why_lines(study, answer)
 
     # -- children -----------------------------------------------------------------------------
 
@@ -503,6 +520,7 @@ class MlflowSink:
                 "startup_seconds": seen.startup_s,
                 "effective_batch_seen": seen.effective_batch,
                 "window_seconds": seen.window_s,
+                **why.trial_figures(study, seen),
             }
         figures["trial_seconds"] = trial.seconds
         metrics = [m for name, value in figures.items() for m in self._metric(name, value, end_ms)]

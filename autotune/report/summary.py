@@ -383,13 +383,20 @@ def loss_sentence(pick: Recommendation) -> str:
     return f"Not inferior to your script: {behind}."
 
 
-def note(study: Study, answer: Answer | None, *, links: Mapping[int, str] | None = None) -> str:
+def note(
+    study: Study,
+    answer: Answer | None,
+    *,
+    links: Mapping[int, str] | None = None,
+    held_back: Sequence[str] = (),
+) -> str:
     """The note of the study's run, in Markdown; two lines of it are seen at once, so they say it all.
 
     Args:
         study: As it is.
         answer: None where there is none yet.
         links: Trial number -> address of its own run.
+        held_back: What the script and the winner are bound by, as lines.
     """
     if answer is None or not study.stopped or failed_baseline(study) is not None:
         return _short_note(study, answer)
@@ -405,6 +412,8 @@ def note(study: Study, answer: Answer | None, *, links: Mapping[int, str] | None
     lines += ["", f"- **Memory:** {_memory(answer)}"]
     lines += [f"- **Loss:** {loss_sentence(best)}" if answer.is_better else f"**Baseline:** {_rate(answer)}"]
     lines += [f"- **Failures survived:** {_failures(answer.failures)}"]
+    if held_back:
+        lines += ["", "### What holds it back", "", *(f"- {_plain(line)}" for line in held_back)]
     lines += ["", "### How it was measured", "", *_method(study, answer)]
     if answer.front:
         lines += ["", "### Pareto front", "", *_front(answer, links or {})]
@@ -550,9 +559,12 @@ def _picks(study: Study, answer: Answer) -> list[str]:
         lines.append(_fastest_line(study, fastest))
     lines += [f"- {_plain(reason)}" for reason in answer.best.reasons]
     if answer.best.break_even_steps:
+        back_s, run_s = answer.best.pays_back_s, answer.best.run_s
+        after = f" ({duration_text(back_s)})" if back_s is not None else ""
+        run = f"; your run is about {duration_text(run_s)}" if run_s is not None else ""
         lines.append(
             f"- Compiling takes {duration_text(answer.best.compile_s)} once; it is paid back after "
-            f"{answer.best.break_even_steps} steps."
+            f"{answer.best.break_even_steps} steps{after}{run}."
         )
     return lines
 

@@ -30,6 +30,7 @@ from autotune.report.summary import (
     speedup_of,
     waits_text,
 )
+from autotune.report.why import energy_rows, pays_back_text, why_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -262,6 +263,8 @@ def final_screen(
     unsent: int = 0,
     seconds: float | None = None,
     refusals: int | None = _REFUSALS,
+    advice: Sequence[str] = (),
+    every_figure: bool = False,
 ) -> str:
     """The answer as one screen, for stdout.
 
@@ -273,8 +276,11 @@ def final_screen(
         unsent: Records that MLflow has not received.
         seconds: Wall time spent; that of the study where None.
         refusals: Show at most so many knobs that were left alone; None for all.
+        advice: What a person could change in the code, a line each.
+        every_figure: Name those too that this machine does not give.
     """
     rows = _headline_rows(study, answer) if answer.is_better else _no_gain_rows(study, answer)
+    rows += energy_rows(study, answer, always=every_figure)
     rows.append(("memory", _memory_sentence(study, answer, study.elapsed_s if seconds is None else seconds)))
     if answer.identical is not None:
         rows.append(("control", f"your script against itself: {control_text(answer.identical)}"))
@@ -282,6 +288,7 @@ def final_screen(
     if space := space_text(study):
         rows.append(("space", space))
     rows += _refusal_rows(study, refusals)
+    rows += [("advice" if i == 0 else "", line) for i, line in enumerate(advice)]
     if out and answer.is_better:
         rows.append(("apply", _apply_line(study, out)))
     elif out:
@@ -329,17 +336,12 @@ def _headline_rows(study: Study, answer: Answer) -> list[tuple[str, str]]:
         rows.append(("fastest", _pick_line(fastest, "sooner at the same loss, training changed")))
     else:
         rows.append(("fastest", _no_fastest(study)))
-    why = [*_gain_lines(study, best), *best.reasons]
+    why = [*_gain_lines(study, best), *why_lines(study, answer), *best.reasons]
     rows += [("why" if i == 0 else "", reason) for i, reason in enumerate(why)]
     if best.loss.reason not in best.reasons:
         rows.append(("loss", loss_sentence(best)))
-    if best.break_even_steps:
-        rows.append(
-            (
-                "compile",
-                f"{duration_text(best.compile_s)} once; paid back after {best.break_even_steps} steps",
-            )
-        )
+    if paid := pays_back_text(best):
+        rows.append(("compile", paid))
     return rows
 
 
@@ -369,6 +371,7 @@ def _no_gain_rows(study: Study, answer: Answer) -> list[tuple[str, str]]:
         ("none", f"nothing beats your script{kept}: {plural(len(configs), 'other configuration')} tried"),
         ("", answer.sentence),
         ("", budget_hint(study)),
+        *(("why" if i == 0 else "", line) for i, line in enumerate(why_lines(study, answer))),
         ("fastest", _pick_line(fastest, "sooner at the same loss, training changed") if fastest else ""),
         ("", f"{apply_command(study, 'fastest')}" if fastest else ""),
         ("yours", rate_text(answer.baseline_throughput)),

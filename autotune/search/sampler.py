@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.config import Config
 from autotune.core.pick import amortised
-from autotune.core.trial import Family, TrialState
+from autotune.core.trial import Family, Stage, TrialState
 from autotune.errors import UsageError
 from autotune.search.strategy import Sampler
 
@@ -78,7 +78,11 @@ class OptunaSampler(Sampler):
         both = self._kind == "nsga2"
         directions: list[Any] = ["maximize", "minimize"] if both else ["maximize"]
         mirror = optuna.create_study(directions=directions, sampler=sampler)
-        told = [t for t in study.trials if t.group == 0 and (t.measurement or t.failure or _is_open(t))]
+        told = [
+            t
+            for t in study.trials
+            if t.group == 0 and t.stage is not Stage.WHY and (t.measurement or t.failure or _is_open(t))
+        ]
         rates = [amortised(study, t.measurement) for t in told if t.measurement]
         peaks = [t.measurement.memory.peak_bytes or 0 for t in told if t.measurement]
         worst = [min(rates, default=0.0), float(max(peaks, default=0))]

@@ -19,6 +19,7 @@ from autotune.core.trial import Proposal, Stage
 from autotune.search.ablating import next_ablation, under_way
 from autotune.search.costs import Costs
 from autotune.search.feasible import Feasible
+from autotune.search.probing import kept_s, script_probe, winner_probe
 from autotune.search.strategy import Sampler, Strategy
 from autotune.search.throughput_model import (
     LOADER_KNOBS,
@@ -58,6 +59,9 @@ _CLEAR_WIDTH = 0.04
 _CLEAR_SHARE = 0.25
 _NO_GAIN = 1.02
 _COST_POWER = 0.7
+_DOMINATED = 0.8
+_SENTINEL_FROM_S = 900.0
+_SENTINEL_EVERY = 12
 _COOLED_AFTER = 12
 
 
@@ -130,11 +134,17 @@ class Staged(Strategy):
         first = self._baseline(study, remaining_s)
         if first is not None or study.space is None or len(_measured_baselines(study)) == 0:
             return first
+        costs = Costs.of(study)
+        probe = script_probe(study, costs, remaining_s)
+        if probe is not None:
+            return probe
+        kept = kept_s(study, costs, _BASE)
         if not _confirming(study):
-            proposal = self._screen(study, study.space, remaining_s)
+            proposal = self._screen(study, study.space, remaining_s - kept)
             if proposal is not None:
                 return proposal
-        return _confirm(study, remaining_s)
+        proposal = _confirm(study, remaining_s - kept) or winner_probe(study, costs, remaining_s)
+        return proposal or (_confirm(study, remaining_s) if kept else None)
 
     def is_finished(self, study: Study, remaining_s: float) -> bool:
         """See `Strategy.is_finished`."""
@@ -161,6 +171,8 @@ class Staged(Strategy):
         search = _look(study, space, remaining_s)
         if search is None or search.spare_s < search.costs.plain_s or _trials_spent(search):
             return None
+        if _sentinel_due(search):
+            return _proposal(search, Stage.SENTINEL, _Pick(_BASE, "Your script once more: does it drift?"))
         if self._pure_sampler:
             return _proposal(search, Stage.REFINE, self._sampled(search))
         picked = None if _started(search) else _start(search)
@@ -216,7 +228,15 @@ def _proposal(search: _Search, stage: Stage, picked: _Pick | None) -> Proposal |
     fidelity = search.costs.fidelity(
         stage, picked.config, remaining_s=search.remaining_s, reserve_s=search.reserve_s
     )
+    if stage is not Stage.SENTINEL:
+        fidelity = replace(fidelity, dominated_below=_DOMINATED * _fastest_seen(search.study))
     return Proposal(stage=stage, config=picked.config, fidelity=fidelity, reason=picked.reason)
+
+
+def _fastest_seen(study: Study) -> float:
+    """The highest throughput that some run surely had, in samples/s; 0 where samples are not known."""
+    rates = [t.measurement.throughput for t in study.told() if t.measurement is not None]
+    return max((rate.low for rate in rates if rate.unit == "samples/s"), default=0.0)
 
 
 def _most_members(limit: int) -> int:
@@ -232,6 +252,15 @@ def _trials_spent(search: _Search) -> bool:
     members = min(len(_finalists(search.study, search.model)), _most_members(limit))
     kept = _CYCLES * (1 + max(1, members))
     return search.trials >= max(_BASELINES + 1, limit - kept) or search.trials >= limit
+
+
+def _sentinel_due(search: _Search) -> bool:
+    """Screening has gone on for long without a look at the script as it is, and there is time for it."""
+    study = search.study
+    if study.spec.budget.seconds < _SENTINEL_FROM_S or study.spec.budget.trials is not None:
+        return False
+    last = max((i for i, t in enumerate(study.trials) if t.config.is_baseline), default=0)
+    return len(study.trials) - 1 - last >= _SENTINEL_EVERY
 
 
 # Start: what is likely to help, one change at a time, and early all of it together.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.pick import FEWEST_PAIRS, compare
-from autotune.core.trial import Proposal, Stage
+from autotune.core.trial import FailureKind, Proposal, Stage
 from autotune.search.costs import Costs
 from autotune.search.strategy import Strategy
 
@@ -60,6 +60,8 @@ class Verification(Strategy):
 
     def verdict(self, study: Study) -> str:
         """``faster``, ``slower``, ``worse`` (its loss is), ``failed`` or ``no_difference``, as of now."""
+        if any(t.failure and t.failure.kind is FailureKind.DIVERGED for t in study.of(self._config)):
+            return "worse"
         found = self.comparison(study)
         if found is None or found.speedup.n < FEWEST_PAIRS:
             failed = any(t.failure for t in study.of(self._config))

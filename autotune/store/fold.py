@@ -63,6 +63,7 @@ class _State:
         self.trials: dict[int, Trial] = {}
         self.elapsed_s = 0.0
         self.stopped = ""
+        self.changed = ""
         self.created = 0.0
 
     def study(self, build: Build | None) -> Study:
@@ -77,6 +78,7 @@ class _State:
             elapsed_s=self.elapsed_s,
             stopped=self.stopped,
             created=self.created,
+            changed=self.changed,
         )
         study = replace(study, spec=settled(study))
         if build is None or facts is None or facts.run is None:
@@ -97,7 +99,7 @@ def _opened(state: _State, data: Mapping[str, Any]) -> None:
     if state.spec is None:
         state.created = float(data["wall_s"])
     state.spec = from_wire(StudySpec, data["spec"])
-    state.stopped = ""
+    state.stopped = state.changed = ""
 
 
 def _inspected(state: _State, data: Mapping[str, Any]) -> None:
@@ -149,7 +151,7 @@ def _requeued(state: _State, data: Mapping[str, Any]) -> None:
 
 
 def _stopped(state: _State, data: Mapping[str, Any]) -> None:
-    state.stopped = str(data["why"])
+    state.stopped, state.changed = str(data["why"]), str(data.get("changed", ""))
     state.elapsed_s = max(state.elapsed_s, float(data["elapsed_s"]))
 
 

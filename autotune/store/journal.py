@@ -113,6 +113,8 @@ class Journal:
         self.file = file
         self.epoch = 0
         self._connection = connection
+        # Damaged text is to fail its own digest, which names the event, and not the whole reading.
+        connection.text_factory = _text
         self._lock = lock
         self._clock = clock
         self._environ = environ
@@ -667,6 +669,10 @@ def _digest(before: str, seq: int, uid: str, epoch: int, kind: str, wall_s: floa
 def _overtaken(directory: Path, newest: int, epoch: int) -> StudyLocked:
     message = f"another driver has taken over {directory} (epoch {newest}, ours is {epoch})"
     return StudyLocked(message, hint="This driver ends; the other one goes on.")
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
 
 
 def _is_full(error: sqlite3.Error) -> bool:

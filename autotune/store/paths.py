@@ -98,7 +98,7 @@ def new_label(script: str, wall_s: float) -> str:
 
 def is_label(text: str) -> bool:
     """Whether a name that a person chose may be a label; labels are never paths."""
-    return _LABEL.fullmatch(text) is not None
+    return _LABEL.fullmatch(text) is not None and text.strip(".") != ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,12 +108,14 @@ class Found:
     Args:
         path: Its directory.
         created: Wall time label, seconds since the epoch.
+        purpose: As in the study's specification; empty for a search.
     """
 
     path: Path
     study_id: str
     label: str
     created: float
+    purpose: str = ""
 
 
 def studies(root: Path | None = None) -> list[Found]:
@@ -125,11 +127,12 @@ def studies(root: Path | None = None) -> list[Found]:
     return sorted((r for r in rows if r is not None), key=lambda r: r.study_id, reverse=True)
 
 
-def find_study(name: str | None) -> Path:
+def find_study(name: str | None, *, searches: bool = False) -> Path:
     """The directory of the study of that id, label or unambiguous beginning of either.
 
     Args:
         name: None for the newest study; a directory that holds a journal is taken as it is.
+        searches: The newest is the newest search, and not what `autotune verify` has measured since.
 
     Raises:
         StudyNotFound: None, or more than one, is called so.
@@ -141,7 +144,7 @@ def find_study(name: str | None) -> Path:
         message = f"there is no study below {home() / 'studies'}"
         raise StudyNotFound(message, hint="`autotune search --script train.py` begins one.")
     if name is None:
-        return found[0].path
+        return next((f for f in found if not (searches and f.purpose)), found[0]).path
     for exact in (
         [f for f in found if f.study_id == name.upper()],
         [f for f in found if f.label == name],
@@ -177,6 +180,7 @@ def _look(path: Path) -> Found | None:
             study_id=path.name,
             label=str(spec.get("label", "")),
             created=float(data.get("wall_s", 0.0)),
+            purpose=str(spec.get("purpose", "")),
         )
     except (sqlite3.Error, ValueError, AttributeError, TypeError):
         return None

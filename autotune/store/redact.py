@@ -18,12 +18,32 @@ def with_secrets(spec: StudySpec, environ: Mapping[str, str] | None = None) -> S
     """The spec of a journal made fit for running: secrets taken from the environment again.
 
     Raises:
-        UsageError: The script's arguments held a secret that this environment does not have.
+        UsageError: The script's arguments, or a path that it needs, held a secret that this environment
+            does not have.
     """
     args = tuple(restore(arg, environ) for arg in spec.args)
     if missing := [arg for arg in args if is_incomplete(arg)]:
         message = f"the script's arguments held a secret, which is not kept: {' '.join(missing)}"
-        names = sorted({name for arg in missing for name in missing_names(arg)})
-        hint = f"Set {', '.join(names)} as before." if names else "Begin a new search with `autotune search`."
-        raise UsageError(message, hint=hint)
-    return replace(spec, args=args, tracking_uri=restore(spec.tracking_uri, environ))
+        raise UsageError(message, hint=_remedy(missing))
+    options = tuple(restore(option, environ) for option in spec.options)
+    restored = replace(
+        spec,
+        args=args,
+        options=options,
+        script=restore(spec.script, environ),
+        source=restore(spec.source, environ),
+        cwd=restore(spec.cwd, environ),
+        python=restore(spec.python, environ),
+        out=restore(spec.out, environ),
+        tracking_uri=restore(spec.tracking_uri, environ),
+    )
+    needed = (restored.script, restored.source, restored.cwd, restored.python, *options)
+    if missing := [text for text in needed if is_incomplete(text)]:
+        message = f"a path of the command held a secret, which is not kept: {missing[0]}"
+        raise UsageError(message, hint=_remedy(missing))
+    return restored
+
+
+def _remedy(missing: list[str]) -> str:
+    names = sorted({name for text in missing for name in missing_names(text)})
+    return f"Set {', '.join(names)} as before." if names else "Begin a new search with `autotune search`."

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from autotune.protocol.events import StepRow, Steps
-from autotune.protocol.lines import Writer
+from autotune.protocol.events import Steps
+from autotune.protocol.lines import Row, Writer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 FLUSH_NS = 250_000_000
 BEAT_NS = 1_000_000_000
-Row = tuple[int, int, int, float, int, int, int]
+
+__all__ = ["BEAT_NS", "FLUSH_NS", "Channel", "Row"]
 
 
 class Channel:
@@ -46,22 +47,7 @@ class Channel:
             return
         rows, self._rows = self._rows, []
         self._beat_ns = 0
-        self._writer.write(
-            Steps(
-                rows=tuple(
-                    StepRow(
-                        t_ns=r[0],
-                        wait_ns=r[1],
-                        samples=r[2],
-                        device_ms=r[3],
-                        queue_ns=r[4],
-                        mark=r[5],
-                        aside_ns=r[6],
-                    )
-                    for r in rows
-                )
-            )
-        )
+        self._writer.write_rows(rows)
 
     def beat(self) -> None:
         """A sign of life where no step ends: an empty batch of steps.

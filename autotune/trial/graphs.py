@@ -6,7 +6,10 @@ Code that is compiled runs without us; what it holds can only be read while it i
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from typing import TYPE_CHECKING, Any
+
+from autotune.trial.formats import in_compiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,6 +33,8 @@ class Graphs:
         self._torch: Any = None
         self._observers: list[Callable[[list[str]], None]] = []
         self.count = 0
+        self.formats: Counter[str] = Counter()
+        """Elements that products of these graphs make, by format."""
 
     def watch(self, observer: Callable[[list[str]], None]) -> None:
         """Tell this observer too."""
@@ -62,6 +67,10 @@ class Graphs:
 
     def _tell(self, graph: Any) -> None:
         self.count += 1
+        try:
+            self.formats += in_compiled(graph)
+        except Exception as error:
+            self._state.faults.note("formats", error)
         names = list(_called(graph))
         for observer in self._observers:
             observer(names)

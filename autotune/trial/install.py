@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import platform
 import sys
 from importlib import metadata
@@ -15,6 +16,8 @@ from autotune import sdk
 from autotune.core import wire
 from autotune.core.change import Keyword, Patch
 from autotune.core.facts import RunFacts
+from autotune.core.supported import UNSUPPORTED, torch_refusal
+from autotune.errors import BackendError
 from autotune.knobs.registry import builtin
 from autotune.trial.collector import Collector
 from autotune.trial.compiling import Compile
@@ -25,6 +28,7 @@ from autotune.trial.keywords import Keywords
 from autotune.trial.loader import Loader
 from autotune.trial.losses import Losses
 from autotune.trial.memory import Memory
+from autotune.trial.modules import Modules
 from autotune.trial.optimizer import Optimizer
 from autotune.trial.patches import Patches
 from autotune.trial.process import Process
@@ -38,6 +42,8 @@ from autotune.trial.steps import Boundary
 from autotune.trial.undo import Undo
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from autotune.core.config import Value
     from autotune.core.facts import DeviceFacts
     from autotune.core.measurement import Reading
@@ -46,6 +52,8 @@ if TYPE_CHECKING:
 
 _QUIET_STEPS = 2
 _DETECT_STEPS = 12
+_MOST_AWAITED = 4
+"""Times that detection begins again because a parameter got its first gradient."""
 _VERSIONED = (
     "torch",
     "numpy",
@@ -69,6 +77,16 @@ def _installed() -> dict[str, str]:
     return found
 
 
+def _modules(plan: Plan) -> Modules | None:
+    """None where nothing is measured, and where there is no working directory."""
+    if not plan.measure:
+        return None
+    try:
+        return Modules(plan.script, os.getcwd(), ours=[plan.trial_dir], environ=os.environ)
+    except OSError:
+        return None
+
+
 class Session:
     """One training process under observation.
 
@@ -90,6 +108,7 @@ class Session:
         self.collector = Collector(self.state, self.undo)
         self.readings = Readings(plan.changes, self.knobs, self.state)
         self.keywords = Keywords(self.state, self.undo, self.readings)
+        self.modules = _modules(plan)
         self.patches: Patches | None = None
         self._loader: Loader | None = None
         self._root: Root | None = None
@@ -99,6 +118,7 @@ class Session:
         self._model: ModelSeams | None = None
         self._roots_at = (0, 0)
         self._reopened_at = 0
+        self._awaited = 0
         self.recorder = Recorder(
             self.state,
             channel,
@@ -119,6 +139,8 @@ class Session:
         self.boundary = Boundary(self.state, self.recorder)
         if channel is not None:
             self.state.beat = channel.beat
+        # Before everything else that waits for torch: what it would touch may not be there.
+        self.hooks.on("torch", self._check_torch)
 
     def begin(self) -> None:
         """Register what waits for the script's own imports; imports nothing itself."""
@@ -135,6 +157,17 @@ class Session:
             if not self._by_knob(change.knob, spelling):
                 self.keywords.carry_out(change, spelling, self.hooks)
         sdk.attach(self)
+
+    def _check_torch(self, torch: Any) -> None:
+        """End the process where this PyTorch is one that nothing of ours was made for."""
+        reason = torch_refusal(str(getattr(torch, "__version__", "")))
+        if not reason:
+            return
+        message, code = f"autotune {reason}", BackendError.exit_code
+        if self.channel is None:
+            sys.stderr.write(f"{message}\n")
+            raise SystemExit(code)
+        self.recorder.broke(kind="crash_exit", error=UNSUPPORTED, message=message, tail=message, code=code)
 
     def _devices(self) -> tuple[DeviceFacts, ...]:
         try:
@@ -183,9 +216,10 @@ class Session:
         self.recorder.loader = loader
         self.recorder.skipped_steps = optimizer.skipped
         self.recorder.window_opens = optimizer.window_opens
-        if self.channel is None:
-            optimizer.on_constructed = optimizer.on_first_step = self._looks_for_roots
+        optimizer.on_constructed = optimizer.on_first_step = self._looks_for_roots
         self.recorder.graph_breaks = compiling.graph_breaks
+        if self.channel is not None and self.plan.segments and self.plan.segments[0].fidelity.probe:
+            self._guarded("probe", lambda: self._prepare_probe(torch, loader, optimizer, root))
         self.patches = self.readings.patches = Patches(
             torch, undo, loader, root, compiling, optimizer, self.process, self.collector, copies, model
         )
@@ -195,6 +229,21 @@ class Session:
                 isinstance(spelling, Keyword) and self._by_knob(change.knob, spelling)
             ):
                 self._patch(change.knob, change.value)
+
+    def _prepare_probe(self, torch: Any, loader: Loader, optimizer: Optimizer, root: Root) -> None:
+        """What goes on after the window; imported where it is asked for alone."""
+        from autotune.trial.probe import Probe
+
+        self.recorder.probe = Probe(
+            self.state,
+            torch,
+            loader,
+            optimizer,
+            root,
+            self.memory,
+            batches_per_step=self.boundary.batches_per_step,
+            folder=Path(self.plan.trial_dir) if self.plan.segments[0].fidelity.probe == "profile" else None,
+        )
 
     def _wrap_save(self, torch: Any) -> None:
         """A checkpoint may take long: the launcher is told before it is written."""
@@ -258,22 +307,32 @@ class Session:
         root.settle()
         if self._losses is not None:
             self._losses.settle()
+        self._guarded("models", lambda: self._await_models(root))
         return True
 
     def _looks_for_roots(self, optimizer: Any) -> None:
-        """Under `apply`: the model of a later fold or phase gets the changes as well."""
+        """The model of a later fold or phase gets the changes as well."""
+        self._reopen(p for group in optimizer.param_groups for p in group["params"])
+
+    def _reopen(self, parameters: Iterable[Any]) -> None:
         root = self._root
-        if root is None:
-            return
-        if root.reopen(p for group in optimizer.param_groups for p in group["params"]):
+        if root is not None and root.reopen(parameters):
             steps = self.state.steps
             self._reopened_at, self._roots_at = steps, (len(root.calls), steps)
             self.recorder.reopen()
 
+    def _await_models(self, root: Root) -> None:
+        """What an optimizer holds and no call has come by yet may belong to a model that trains later."""
+        if self._optimizer is None or self._awaited >= _MOST_AWAITED:
+            return
+        alive = [held for held in (ref() for ref in self._optimizer.stepped.values()) if held is not None]
+        parameters = [p for held in alive for group in held.param_groups for p in group["params"]]
+        self._awaited += root.await_gradient(parameters, self._reopen)
+
     def _settled(self, readings: tuple[Reading, ...], final: bool) -> None:
         root = self._root
         if root is not None and not final:
-            root.probe = 1
+            root.look_again()
         if root is not None and final and self.channel is None and not root.stays:
             # A training that is not measured has no more use for us in its model.
             root.release()
@@ -352,4 +411,15 @@ class Session:
             averages_apart=optimizer.averages_apart,
             values=values,
             versions=versions,
+            modules=self._imported(),
         )
+
+    def _imported(self) -> dict[str, str]:
+        """Files of the user's own that were imported by now; of the baseline alone, for nobody else asks."""
+        if self.modules is None or self.plan.changes:
+            return {}
+        try:
+            return self.modules.seen()
+        except Exception as error:
+            self.faults.note("modules", error)
+            return {}

@@ -13,6 +13,7 @@ import random
 import sys
 import time
 import weakref
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,8 @@ _FORGET = 0.95
 _OUTWEIGH = 1.5
 _TOGETHER = 2
 _PROBES = 3
+_TIMED, _TIMED_EACH = 64, 8
+"""The first fetches in the process itself are timed on the processor, and then one of so many."""
 _HANDLES = (
     ("zipfile", "ZipFile"),
     ("tarfile", "TarFile"),
@@ -57,6 +60,8 @@ class Record:
     def __init__(self, loader: Any, sites: list[str]) -> None:
         self.loader = weakref.ref(loader)
         self.sites = sites
+        self.chain = "<".join(sites)
+        """Two user frames, for factories that build several loaders at one line."""
         self.confirmed = False
         self.expected = False
         """Built where one that trained was built before: a loader made anew for every epoch."""
@@ -73,14 +78,18 @@ class Record:
         self.ratio = 1.0
         """What is counted in a batch, per sample of the loader."""
         self.shared_handle = ""
-        self.recent: list[int] = []
+        self.recent: deque[int] = deque(maxlen=_RECENT)
+        self.pins = False
+        """Its batches lie in pinned memory."""
         self.fetches = 0
         self.how: How | None = None
         self.iterator: weakref.ref[Any] | None = None
         self.workers = 0
         """Most that were seen alive for its last iterator; those that have read their share end earlier."""
         self.fetch_ns = 0
+        self.timed_ns = 0
         self.fetch_cpu_ns = 0
+        """Time on the processor, of `timed_ns` of its fetches."""
         self.in_process = 0
         self.probes = 0
         self.random = False
@@ -109,11 +118,6 @@ class Record:
         """Innermost user frame that built it."""
         return self.sites[0] if self.sites else ""
 
-    @property
-    def chain(self) -> str:
-        """Two user frames, for factories that build several loaders at one line."""
-        return "<".join(self.sites)
-
 
 class Loader:
     """Implements `LoaderSeam`, and counts."""
@@ -125,6 +129,8 @@ class Loader:
         self._overrides: dict[str, Value | None] = {}
         self.records: list[Record] = []
         self._last: Record | None = None
+        self._fetched: list[Record] = []
+        """Those with batches that are not accounted for yet."""
         self._samples = 0
         self.train: Record | None = None
         self.built_any = False
@@ -210,8 +216,9 @@ class Loader:
 
     def take_samples(self) -> int | None:
         """Samples fetched from training loaders since the last call; None without such a loader."""
-        # What a second loader fetched ahead of its first pass waits for that pass.
-        self._take([r for r in self.records if r.confirmed or self.train is None])
+        if self._fetched:
+            # What a second loader fetched ahead of its first pass waits for that pass.
+            self._take([r for r in self._fetched if r.confirmed or self.train is None])
         taken, self._samples = self._samples, 0
         return taken if self.train is not None else None
 
@@ -224,7 +231,20 @@ class Loader:
         if last is None:
             return
         self._last = None
-        fetched = [r for r in self.records if r.batches or r is last]
+        if (
+            self._fetched == [last]
+            and last is self.train
+            and last.confirmed
+            and last.chain not in self._evaluated
+        ):
+            # By far the most passes: nothing that the rest of this decides can change.
+            last.together += 1
+            for record in self.records:
+                record.weight *= _FORGET
+            self._take_from(last)
+            self._fetched.clear()
+            return
+        fetched = [*self._fetched] if last in self._fetched else [*self._fetched, last]
         for record in fetched:
             beside = record is last or record.batches == last.batches
             record.together = record.together + 1 if beside else 0
@@ -259,6 +279,15 @@ class Loader:
             self._state.wait_ns += sum(r.wait_ns for r in used)
         for record in records:
             record.since = record.batches = record.wait_ns = 0
+        self._fetched = [r for r in self._fetched if r.batches]
+
+    def _take_from(self, record: Record) -> None:
+        """The same for one loader alone."""
+        state = self._state
+        self._samples += record.since
+        state.batches += record.batches
+        state.wait_ns += record.wait_ns
+        record.since = record.batches = record.wait_ns = 0
 
     # Installation
 
@@ -370,10 +399,10 @@ class Loader:
         def starts(record: Record | None) -> None:
             """A loader starts (again): what that costs belongs to what it is for."""
             if record is not None and state.here():
-                fetches(record, clock())
+                fetches(record, clock(), self._grad_enabled())
 
-        def fetches(record: Record, now: int) -> None:
-            if not self._grad_enabled():
+        def fetches(record: Record, now: int, trains: bool) -> None:
+            if not trains:
                 # An evaluation, by a model of its own perhaps; neither its time nor its samples train.
                 state.evaluates(now)
             elif record.confirmed or record.expected:
@@ -390,6 +419,7 @@ class Loader:
                 this._autotune_record = record
                 record.iterator = weakref.ref(this)
                 record.workers = 0
+                record.pins = bool(getattr(loader, "pin_memory", False))
                 self._workers(record)
                 if record.kept is None:
                     self._keep(record, loader)
@@ -417,7 +447,8 @@ class Loader:
             if record is None or not state.here() or "loader" in state.faults.off:
                 return original_next(this)
             # The first fetch of an iterator draws the order of the epoch, in whatever process it loads.
-            probe = this._num_yielded > 0 and record.probes < _PROBES and not hasattr(this, "_workers")
+            inside = not this._num_workers
+            probe = inside and record.probes < _PROBES and this._num_yielded > 0
             before = None
             if probe:
                 try:
@@ -426,9 +457,13 @@ class Loader:
                 except Exception as error:
                     state.faults.note("loader", error)
                     probe = False
-            cpu_begin, begin = cpu(), clock()
-            fetches(record, begin)
-            device = state.device_clock if self._grad_enabled() else None
+            trains = self._grad_enabled()
+            # To ask for the time on the processor is a system call.
+            timed = inside and (record.fetches < _TIMED or not record.fetches % _TIMED_EACH)
+            cpu_begin = cpu() if timed else 0
+            begin = clock()
+            fetches(record, begin, trains)
+            device = state.device_clock if trains else None
             if device is not None:
                 device.fetch_begins()
             try:
@@ -437,16 +472,18 @@ class Loader:
                 spent = clock() - begin
                 if device is not None:
                     device.fetch_ends()
-                if self._grad_enabled():
+                if trains:
                     record.wait_ns += spent
             try:
                 record.fetch_ns += spent
-                record.fetch_cpu_ns += cpu() - cpu_begin
-                if not hasattr(this, "_workers"):
+                if timed:
+                    record.timed_ns += spent
+                    record.fetch_cpu_ns += cpu() - cpu_begin
+                if inside:
                     record.in_process += 1
                     if probe and before != self._random_state():
                         record.random = True
-                self._count(record, batch)
+                self._count(record, batch, trains)
             except Exception as error:
                 state.faults.note("loader", error)
             return batch
@@ -455,7 +492,7 @@ class Loader:
         self._undo.assign(base, "_reset", reset)
         self._undo.assign(base, "__next__", advance)
 
-    def _count(self, record: Record, batch: Any) -> None:
+    def _count(self, record: Record, batch: Any, trains: bool) -> None:
         how = record.how
         if how is None:
             loader = record.loader()
@@ -468,20 +505,19 @@ class Loader:
         if record.ratio != 1.0:
             samples = max(1, round(samples / record.ratio))
         record.fetches += 1
-        if not self._grad_enabled() or (self._state.mark & EVALUATION and self._state.evaluating):
+        if not trains or (self._state.mark & EVALUATION and self._state.evaluating):
             self._evaluated.add(record.chain)
-        if not self._grad_enabled():
+        if not trains:
             return
         if not record.confirmed:
             self._state.alive()
-        if getattr(record.described, "pin_memory", False):
+        if record.pins:
             self.on_pinned(batch)
-        recent = record.recent
-        recent.append(samples)
-        if len(recent) > _RECENT:
-            del recent[0]
+        record.recent.append(samples)
         record.since += samples
         record.weight += samples
+        if not record.batches:
+            self._fetched.append(record)
         record.batches += 1
         self._last = record
         if not self._state.began_ns:
@@ -512,8 +548,8 @@ class Loader:
         return replace(
             record.kept,
             site=self._site(record),
-            fetch_cpu_frac=min(1.0, record.fetch_cpu_ns / record.fetch_ns)
-            if in_process and record.fetch_ns
+            fetch_cpu_frac=min(1.0, record.fetch_cpu_ns / record.timed_ns)
+            if in_process and record.timed_ns
             else None,
             fetch_s=record.fetch_ns / record.fetches / 1e9 if record.fetches else None,
             random=record.random or (not record.probes and record.kept.random),

@@ -8,6 +8,7 @@ linear way, is it known how gradients scale with the batch.
 from __future__ import annotations
 
 import functools
+import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Losses:
     def __init__(self, state: State, root: Root) -> None:
         self._state = state
         self._root = root
-        self._calls: list[tuple[Any, str, float]] = []
+        self._calls: list[tuple[Any, str, float, int]] = []
         self._inside = False
         self._verdicts: list[str] = []
         self.bce_outside = False
@@ -114,8 +115,14 @@ class Losses:
         if name in _COMPARING or (name in _OVER_PAIRS and _square(args, kwargs)):
             kind = "unknown"
         kind = {"batchmean": "mean"}.get(kind, kind)
+        rows = kwargs.get("input", args[0] if args else None)
         self._calls.append(
-            (function, kind if kind in ("mean", "sum") else "unknown", float(value.detach().sum()))
+            (
+                function,
+                kind if kind in ("mean", "sum") else "unknown",
+                float(value.detach().sum()),
+                len(rows) if getattr(rows, "ndim", 0) else 0,
+            )
         )
 
     def _uneven(self, args: Any, kwargs: Any) -> bool:
@@ -138,14 +145,14 @@ class Losses:
         calls, self._calls = self._calls, []
         if not self._root.detecting or len(self._verdicts) >= 8:
             return
-        known = {function: (kind, value) for function, kind, value in calls}
+        known = {function: told for function, *told in calls}
         self._verdicts.append(self._judge(loss, known))
 
-    def _judge(self, loss: Any, known: dict[Any, tuple[str, float]]) -> str:
+    def _judge(self, loss: Any, known: dict[Any, list[Any]]) -> str:
         start = getattr(loss, "grad_fn", None)
         if start is None or not known or loss.dim():
             return "unknown"
-        met: list[tuple[str, float]] = []
+        met: list[list[Any]] = []
         scaled = False
         queue, visited = [start], set[Any]()
         while queue and len(visited) < _MAX_NODES:
@@ -161,15 +168,18 @@ class Losses:
                 return "unknown"  # a part that is none of the losses: summed over the batch, perhaps
             scaled = scaled or name.startswith(("Mul", "Div"))
             queue += [inner for inner, _ in node.next_functions if inner is not None]
-        kinds = {kind for kind, _ in met}
+        kinds: set[str] = {kind for kind, _, _ in met}
         if queue or len(kinds) != 1:
             return "unknown"
         kind = kinds.pop()
         if kind == "sum" and scaled:
             return "unknown"
-        total = sum(value for _, value in met)
-        if kind == "mean" and scaled and total and abs(float(loss.detach())) > 8 * abs(total):
-            return "unknown"
+        total = sum(value for _, value, _ in met)
+        if kind == "mean" and scaled and total:
+            times = abs(float(loss.detach())) / abs(total)
+            # A mean times the number of samples is a sum.
+            if times > 8 or any(rows > 1 and math.isclose(times, rows, rel_tol=1e-3) for _, _, rows in met):
+                return "unknown"
         return kind
 
 

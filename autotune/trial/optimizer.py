@@ -406,6 +406,8 @@ class Optimizer:
             if is_compiling() or not self._state.active:
                 return original(this, *args, **kwargs)
             self.zero_grad_seen = True
+            if self._unscaled and self._scaler is not None:
+                self._step_left_out(this)
             if self.accumulation.pending:
                 last = self._last() if self._last is not None else None
                 if last is this or not isinstance(this, optimizers):
@@ -457,6 +459,15 @@ class Optimizer:
             self._scaler.unscale_(owner)
             self._unscaled.add(id(owner))
         return parameters if isinstance(parameters, self._torch.Tensor) else tensors
+
+    def _step_left_out(self, zeroed: Any) -> None:
+        """Gradients were brought to their true size and are thrown away: the next ones are scaled anew.
+
+        Scripts leave a step out by themselves where the norm that they clip to is no number.
+        """
+        if id(zeroed) in self._unscaled or not isinstance(zeroed, self._torch.optim.Optimizer):
+            self._scaler.update()
+            self._unscaled.clear()
 
     def _owner(self, wanted: set[int]) -> Any:
         """The one optimizer with all of these parameters, of several the one that steps; None without."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from autotune.trial.channel import Channel, Row
     from autotune.trial.loader import Loader
     from autotune.trial.memory import DeviceClock, Memory
+    from autotune.trial.probe import Probe
     from autotune.trial.state import State
 
 SETTLE_STEPS = 3
@@ -45,6 +46,7 @@ _DEADLINE_FRAC = 0.92
 _LEVELS = 8
 _MAX_GROWTHS = 3
 _CLOCKS_AGREE_FRAC = 0.02
+_BEYOND_DOUBT = 2.0
 WindowRow = tuple[int, int, int, int, int]
 """End of a step (ns), wait (ns), samples, mark, evaluation (ns)."""
 
@@ -88,6 +90,8 @@ class Recorder:
         """Knobs that are carried out in this process, not by an option or the environment."""
         self._settle_root = settle_root
         self.loader: Loader | None = None
+        self.probe: Probe | None = None
+        """Goes on after the window, where that was asked for."""
         self._clock: DeviceClock | None = None
         self._clock_used = ""
         self._began_ns = time.perf_counter_ns()
@@ -227,8 +231,11 @@ class Recorder:
         os._exit(6)
 
     def reopen(self) -> None:
-        """Under `apply`: a new model has come, and the knobs have to be read again with it."""
+        """A new model has come: the knobs are read again with it, and measuring begins again."""
         self._accepted = False
+        if self._restarts < _MAX_RESTARTS:
+            self._restarts += 1
+            self.restart()
 
     def lost(self, knob: str, reason: str) -> None:
         """A knob that was accepted is not carried out any more: end the run."""
@@ -320,7 +327,7 @@ class Recorder:
             self._memory.synchronise()
             self._pass_on()
             self._read_losses()
-            self._end_if_broken()
+            self._end_if_broken(ended=False)
             self._memory.grew()
             self._memory.window_opens()
         self.window_opens()
@@ -341,6 +348,8 @@ class Recorder:
             self._restarts += 1
             self.restart()
             return
+        if not self._accepted:
+            self._settle_steps()
         self._rows.append((row[0], row[1], row[2], mark, row[6]))
         if row[0] < self._next_check_ns:
             return
@@ -353,8 +362,8 @@ class Recorder:
         full = spent_s >= fidelity.max_window_s and len(self._rows) >= _FEWEST_BLOCKS
         if full or self._past_deadline(row[0]):
             self._decide("limit", row[0])
-        elif len(self._rows) >= fidelity.min_steps and self._tight():
-            self._decide("tight", row[0])
+        elif len(self._rows) >= fidelity.min_steps and (enough := self._enough()):
+            self._decide(enough, row[0])
         else:
             step_ns = int(spent_s * 1e9) // max(1, len(self._rows))
             wanted = self._begin_ns + apart_ns + int(spent_s * _GROWTH * 1e9)
@@ -422,18 +431,21 @@ class Recorder:
         found = self.loader.observed("num_workers") if self.loader is not None else None
         return int(found) if found else 1
 
-    def _tight(self) -> bool:
+    def _enough(self) -> str | None:
+        """Why the window may end before its limit; None where it may not."""
         assert self._segment is not None
+        fidelity = self._segment.fidelity
         _, blocks = self._blocks()
         if len(blocks) < _FEWEST_BLOCKS:
-            return False
-        width = self._estimate_width(blocks)
-        return width <= self._segment.fidelity.target_width
-
-    def _estimate_width(self, blocks: Sequence[stats.Block]) -> float:
+            return None
+        # Samples unknown: seconds per step tell how tight the interval is, and no rate is compared.
         per_step = not any(block.samples for block in blocks)
         estimate = stats.window_estimate(blocks, unit="s" if per_step else "samples/s", per_step=per_step)
-        return estimate.relative_width
+        if estimate.relative_width <= fidelity.target_width:
+            return "tight"
+        # A prefilled queue makes a rate look higher than it is, which errs towards going on.
+        doubt = _BEYOND_DOUBT * (estimate.high - estimate.value)
+        return "dominated" if not per_step and estimate.value + doubt < fidelity.dominated_below else None
 
     def _decide(self, ended: str, now: int) -> None:
         """The window is over; the run goes on only for the loss guard."""
@@ -467,7 +479,10 @@ class Recorder:
     def _wait_for_loss(self, now: int) -> None:
         assert self._segment is not None
         wanted = self._segment.fidelity.loss_samples
-        if self._state.samples_total >= wanted or not self._losses or self._past_deadline(now):
+        late = self._past_deadline(now)
+        if not (self._state.samples_total >= wanted or not self._losses or late):
+            return
+        if self.probe is None or late or self.probe.step():
             self._close("measured")
 
     def _past_deadline(self, now: int) -> bool:
@@ -524,6 +539,7 @@ class Recorder:
                     "compile_events": float(self._state.compile_events),
                     "faults": float(len(self._state.faults.off)),
                     **self._memory.counters(),
+                    **(self.probe.figures if self.probe is not None else {}),
                 },
             )
         )
@@ -567,9 +583,9 @@ class Recorder:
             thin.append(LossPoint(samples=part[-1][0], loss=loss, t_s=(part[-1][2] - begin) / 1e9))
         return tuple(thin)
 
-    def _end_if_broken(self) -> None:
+    def _end_if_broken(self, *, ended: bool = True) -> None:
         """By the losses that were read by now."""
-        at = broken_at([p[1] for p in self._losses])
+        at = broken_at([p[1] for p in self._losses], ended=ended)
         if at is not None:
             self.diverged(self._losses[at][1])
 

@@ -37,9 +37,8 @@ class Regions:
             return None
         if not self.by_block:
             return "whole"
-        calls = [call for call in (reference() for reference in self._calls) if call is not None]
-        if calls:
-            self._called = all(call.called for call in calls)
+        if self.calls:
+            self._called = all(call.called for call in self.calls)
         return "block" if self._called else None
 
     def take(self, root: Any, compiled: Callable[[Any], Any]) -> bool:
@@ -58,11 +57,14 @@ class Regions:
             self._calls.append(weakref.ref(call))
         return True
 
+    @property
+    def calls(self) -> list[BlockCall]:
+        """Of the blocks that are alive."""
+        return [call for call in (reference() for reference in self._calls) if call is not None]
+
     def _release(self) -> None:
-        for reference in self._calls:
-            call = reference()
-            if call is not None:
-                call.release()
+        for call in self.calls:
+            call.release()
         self._calls.clear()
         self.by_block = False
 
@@ -81,10 +83,23 @@ class BlockCall:
         self.called = True
         return out
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Nothing: a block that writes or copies what it holds by itself takes none of this along."""
+        return type(None), ()
+
+    def __deepcopy__(self, memo: Any) -> None:
+        """Nothing, as in a pickle."""
+        return
+
+    def module(self) -> Any:
+        """The block, as long as it is alive and called through this."""
+        block = self._module()
+        return block if block is not None and block.__dict__.get("_compiled_call_impl") is self else None
+
     def release(self) -> None:
         """Give the block back what stood in the slot."""
-        block = self._module()
-        if block is None or block.__dict__.get("_compiled_call_impl") is not self:
+        block = self.module()
+        if block is None:
             return
         del block.__dict__["_compiled_call_impl"]
         if self._previous is not None:

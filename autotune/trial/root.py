@@ -17,35 +17,24 @@ import functools
 import sys
 import time
 import weakref
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.core.facts import ModelFacts
+from autotune.trial.formats import SHORT, in_graph, is_product, main_format, of_output
 from autotune.trial.outputs import to_float32, unshared
 from autotune.trial.state import NEW_SHAPE, caller, is_user_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterable
 
     from autotune.trial.compiling import Compile
     from autotune.trial.state import State
     from autotune.trial.undo import Undo
 
 _MAX_ROOTS = 16
-_LEAVES = (
-    "Linear",
-    "Bilinear",
-    "Conv1d",
-    "Conv2d",
-    "Conv3d",
-    "ConvTranspose1d",
-    "ConvTranspose2d",
-    "ConvTranspose3d",
-    "LSTM",
-    "GRU",
-    "RNN",
-    "MultiheadAttention",
-)
-_SHORT = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float64": "fp64"}
+_MOST_AWAITED = 16
+_PROBES = 2
 
 
 class RootPart(Protocol):
@@ -91,9 +80,8 @@ class Root:
         self.in_ours = False
         self.own_autocast = False
         self._own_enters = 0
-        self.leaf_dtype: str | None = None
+        self._format: str | None = None
         self.raw_dtype: str | None = None
-        self.probe = 2
         self.detecting = False
         self._plain_call: Any = None
         self._watching_call: Any = None
@@ -104,6 +92,11 @@ class Root:
     def calls(self) -> list[RootCall]:
         """The roots that are alive; held by their modules alone, so that we keep no model alive."""
         return [call for call in (reference() for reference in self._roots) if call is not None]
+
+    def is_first(self, call: RootCall) -> bool:
+        """Whether this is the first of the roots that are alive."""
+        first = self._roots[0]() if self._roots else None
+        return first is call if first is not None else self.calls[:1] == [call]
 
     @property
     def own_compile(self) -> bool:
@@ -139,13 +132,23 @@ class Root:
         self._dtype = {"bf16": self._torch.bfloat16, "fp16": self._torch.float16}.get(dtype)
 
     def observed(self) -> str | None:
-        """Dtype of a leaf's output in a training call, else of the root's raw output."""
+        """Of most of the products in the training calls that were looked into, else of the raw output."""
         off = self._state.faults.off
         if "precision" in self._state.refusals:
             return None
         if "root" in off or (self.dtype_name == "fp16" and off & {"backward", "optimizer"}):
             return None
-        return self.leaf_dtype or self.autocast_seen or self.raw_dtype
+        return self._products() or self.autocast_seen or self.raw_dtype
+
+    def _products(self) -> str | None:
+        found = sum((call.formats for call in self.calls), Counter(self._compile.graphs.formats))
+        self._format = main_format(found) or self._format
+        return self._format
+
+    def look_again(self) -> None:
+        """Look into the next training call of every root: what holds from now on counts."""
+        for call in self.calls:
+            call.probes = 1
 
     def give_up(self, knob: str, reason: str) -> None:
         """What was asked for is not what happens: the reading says so from now on, or the run ends."""
@@ -189,19 +192,48 @@ class Root:
             self._torch.nn.Module.__call__ = self._plain_call
             self.drop_swapped()
 
-    def reopen(self, parameters: Any) -> bool:
+    def reopen(self, parameters: Iterable[Any]) -> bool:
         """Detect again where parameters belong to no root yet; whether that was so."""
         if self.detecting or not self.changes or self._watching_call is None:
             return False
         self._roots = [reference for reference in self._roots if reference() is not None]
-        modules = [m for m in (call.module() for call in self.calls) if m is not None]
-        known = {id(p) for m in modules for p in m.parameters()}
-        if all(id(p) in known for p in parameters):
+        if not self._unknown(parameters):
             return False
+        # What trains from now on counts.
+        for call in self.calls:
+            call.formats, call.probes = Counter(), _PROBES
         self.detecting = True
-        self.probe = 2
         self._torch.nn.Module.__call__ = self._watching_call
         return True
+
+    def await_gradient(self, parameters: Iterable[Any], told: Callable[[Iterable[Any]], None]) -> bool:
+        """Wait for a first gradient of parameters that belong to no root, and tell of it once.
+
+        Returns:
+            Whether there are such parameters.
+        """
+        if not self.changes:
+            return False
+        waiting = [p for p in self._unknown(parameters) if p.requires_grad and p.grad is None]
+        handles: list[Any] = []
+
+        def fired(parameter: Any) -> None:
+            for handle in handles:
+                handle.remove()
+            if handles and self._state.active:
+                handles.clear()
+                told([parameter])
+
+        # A model that trains uses most of what it has.
+        some = waiting[:: max(1, len(waiting) // _MOST_AWAITED)]
+        handles.extend(parameter.register_post_accumulate_grad_hook(fired) for parameter in some)
+        return bool(handles)
+
+    def _unknown(self, parameters: Iterable[Any]) -> list[Any]:
+        """Those of these parameters that belong to no root."""
+        modules = [m for m in (call.module() for call in self.calls) if m is not None]
+        known = {id(p) for m in modules for p in m.parameters()}
+        return [p for p in parameters if id(p) not in known]
 
     def swap_while_detecting(self, owner: Any, name: str, original: Any, watching: Any) -> None:
         """An attribute that is put back inside compiled roots and once detection has settled."""
@@ -258,8 +290,13 @@ class Root:
 
     @contextlib.contextmanager
     def _plain(self) -> Generator[None]:
-        """All roots are as the script made them meanwhile."""
-        taken: list[tuple[Any, RootCall]] = []
+        """All roots, and blocks that are compiled by themselves, are as the script made them meanwhile."""
+        taken: list[tuple[Any, Any]] = []
+        for block in self._compile.regions.calls:
+            held = block.module()
+            if held is not None:
+                taken.append((held, block))
+                block.release()
         for call in self.calls:
             held = call.module()
             if held is not None and held.__dict__.get("_compiled_call_impl") is call:
@@ -346,6 +383,11 @@ class RootCall:
         self.module: weakref.ref[Any] = weakref.ref(module)
         self.previous = module.__dict__.get("_compiled_call_impl")
         self._compiled = inner
+        self.probes = _PROBES
+        """Training calls that are still to be looked into."""
+        self.formats: Counter[str] = Counter()
+        """Elements that products made in the last such call, by format."""
+        self._looks = False
         self._grad_enabled = root._torch.is_grad_enabled
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -423,11 +465,11 @@ class RootCall:
                 state.began_ns = now
             self._see_inputs(args, kwargs)
             root._compile.called = True
-            if root.probe > 0:
-                root.probe -= 1
-                root.leaf_dtype = None
-                if not root._compile.active:
-                    hooks = self._leaf_hooks()
+            self._looks = self.probes > 0 and not root._compile.active
+            if self._looks:
+                self.probes -= 1
+                self.formats = Counter()
+                hooks = self._layer_hooks()
         for part in root._turning:
             args, kwargs = part.inputs(args, kwargs)
         context = None
@@ -458,42 +500,47 @@ class RootCall:
         found: list[tuple[int, ...]] = []
         for value in (*args, *kwargs.values()):
             shape = getattr(value, "shape", None)
-            if shape is not None:
-                found.append(tuple(shape))
+            if isinstance(shape, tuple):
+                found.append(shape)
             elif isinstance(value, (list, tuple, dict)):
                 inner: Any = value.values() if isinstance(value, dict) else value
-                found += [tuple(v.shape) for v in inner if hasattr(v, "shape")]
+                shapes = (getattr(v, "shape", None) for v in inner)
+                found += [s for s in shapes if isinstance(s, tuple)]
         if not found:
             return
         key = tuple(found)
-        if self is root.calls[0]:
+        if root.is_first(self):
             state.input_samples += found[0][0] if found[0] else 1
         if key not in root.shapes and len(root.shapes) < 256:
             root.shapes.add(key)
             state.mark |= NEW_SHAPE
 
-    def _leaf_hooks(self) -> list[Any]:
-        root = self._root
+    def _layer_hooks(self) -> list[Any]:
         module = self.module()
         if module is None:
             return []
 
         def fired(_module: Any, _inputs: Any, output: Any) -> None:
-            if root.leaf_dtype is None:
-                name = _dtype_of(output)
-                if name is not None:
-                    root.leaf_dtype = name
+            self.formats += of_output(output)
 
-        leaves = [m for m in module.modules() if type(m).__name__ in _LEAVES]
-        return [*(m.register_forward_hook(fired) for m in leaves), *root.blocks.hooks(module)]
+        layers = [m for m in module.modules() if is_product(m)]
+        return [*(m.register_forward_hook(fired) for m in layers), *self._root.blocks.hooks(module)]
+
+    def _look(self, out: Any) -> None:
+        self._looks = False
+        try:
+            self.formats += in_graph(out)
+        except Exception as error:
+            self._state.faults.note("formats", error)
 
     def _after(self, training: bool, out: Any, ours: bool) -> Any:
         root = self._root
         if training and not self._state.in_backward:
-            raw = _dtype_of(out)
-            if raw is not None:
-                root.raw_dtype = raw
-            if ours and root._compile.active:
+            if self.probes > 0 or self._looks:
+                root.raw_dtype = _dtype_of(out) or root.raw_dtype
+            if self._looks:
+                self._look(out)
+            if ours and root.autocast_seen is None and root._compile.active:
                 root.autocast_seen = root.dtype_name
         out = to_float32(out, root._torch) if ours or root.casts_back else out
         if root._compile.replays and not self._state.in_backward:
@@ -577,7 +624,7 @@ def _dtype_of(out: Any) -> str | None:
     if isinstance(out, dict):
         return next((n for n in map(_dtype_of, out.values()) if n is not None), None)
     dtype = getattr(out, "dtype", None)
-    return _SHORT.get(str(dtype)) if dtype is not None else None
+    return SHORT.get(str(dtype)) if dtype is not None else None
 
 
 def _is_recurrent(module: Any) -> bool:

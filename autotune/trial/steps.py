@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _SILENT_STEPS = 8
 _MESSAGE_CHARS = 500
+_QUEUE_NS = 5_000_000
+"""How often the scheduler is asked; it takes a system call."""
 
 
 class Boundary:
@@ -45,6 +47,7 @@ class Boundary:
         self._by_sdk = False
         self._schedstat = _open_schedstat()
         self._queue_ns = self._read_queue_ns()
+        self._queue_read_ns = 0
         self._bad = 0
         self.backward_total = 0
         self.batch_total = 0
@@ -124,17 +127,12 @@ class Boundary:
             self._first_backwards = state.backwards
         if state.input_samples and self.loader is not None and not self.loader.built_any:
             self.loader.input_batch = state.input_samples // max(1, state.backwards)
-        queue_ns = self._read_queue_ns()
-        row = (
-            now,
-            state.wait_ns,
-            samples,
-            -1.0,
-            queue_ns - self._queue_ns,
-            state.mark,
-            state.take_aside_ns(),
-        )
-        self._queue_ns = queue_ns
+        queued_ns = 0
+        if now - self._queue_read_ns >= _QUEUE_NS:
+            self._queue_read_ns, before_ns = now, self._queue_ns
+            self._queue_ns = self._read_queue_ns()
+            queued_ns = self._queue_ns - before_ns
+        row = (now, state.wait_ns, samples, -1.0, queued_ns, state.mark, state.take_aside_ns())
         losses, state.losses = state.losses, []
         batches = state.batches
         state.wait_ns = state.input_samples = state.mark = state.backwards = state.batches = 0
@@ -144,8 +142,9 @@ class Boundary:
                 loss = self._loss(losses)
         except Exception as error:
             state.faults.note("loss", error)
-        for told in tuple(state.at_step):
-            told()
+        if state.at_step:
+            for told in tuple(state.at_step):
+                told()
         self._recorder.step(row, loss, batches)
 
     def _loss(self, losses: list[tuple[Any, float]]) -> Any:
@@ -155,8 +154,9 @@ class Boundary:
         optimizer = self.optimizer
         if optimizer is not None and optimizer.closure:
             losses = losses[:1]
-        if any(getattr(value, "is_cuda", False) for value, _ in losses):
-            return losses
+        for value, _ in losses:
+            if getattr(value, "is_cuda", False):
+                return losses
         loss = read_loss(losses)
         self._bad = 0 if math.isfinite(loss) else self._bad + 1
         if self._bad >= BAD_LOSSES:

@@ -234,3 +234,18 @@ def test_completing_twice_changes_nothing_more(data) -> None:
         assert space.complete(space.resolved_free(config)) == config
     else:
         assert config.endswith(".")
+
+
+def test_cuda_graphs_stay_in_a_space_only_where_zeroed_gradients_can_go() -> None:
+    """No rule of `brings` ties the two: what any other knob makes possible is possible."""
+    zeroes = facts(host=GPU_HOST, run=replace(GPU_RUN, zeroes_gradients=True))
+    both, _ = space_of({"compile_mode": (), "set_to_none": ()}, zeroes)
+    assert {"reduce-overhead", "max-autotune"} <= set(both.dimensions["compile_mode"].values)
+    assert "set_to_none=True" in str(both.complete({"compile_mode": "reduce-overhead"}))
+    wanted = Config({"compile_mode": "reduce-overhead", "set_to_none": True})
+    assert both.complete(wanted) == wanted
+    alone, _ = space_of({"compile_mode": ()}, zeroes)
+    assert "default" in alone.dimensions["compile_mode"].values
+    assert not {"reduce-overhead", "max-autotune"} & set(alone.dimensions["compile_mode"].values)
+    _, refusals = space_of({"compile_mode": ("reduce-overhead",)}, zeroes)
+    assert "set_to_none=True" in refusals["compile_mode"]

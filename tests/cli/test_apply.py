@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from environments import environment
@@ -168,19 +169,30 @@ def test_usage_errors_end_with_2(cli, script, ran, argv, said):
     assert said in err
 
 
-def test_published_compile_caches_are_used_but_never_forced(cli, script, ran, monkeypatch):
+def test_a_copy_of_published_compile_caches_is_used_but_never_forced(cli, script, ran, monkeypatch, tmp_path):
     import autotune.cli.opened as opened
 
     written(script)
-    monkeypatch.setattr(
-        opened,
-        "compiled_for",
-        lambda study, trial: {"TORCHINDUCTOR_CACHE_DIR": f"/c/{trial}", "TRITON_CACHE_DIR": "/c/t"},
-    )
+    sha256 = hashlib.sha256(script.read_bytes()).hexdigest()
+    published = tmp_path / "cache" / "key"
+    for name in ("inductor", "triton"):
+        (published / name).mkdir(parents=True)
+        (published / name / "kernel").write_text("k")
+    asked = []
+    found = [published, None]
+    monkeypatch.setattr(opened, "compiled_for", lambda *told: asked.append(told) or found[len(asked) - 1])
     monkeypatch.setenv("TRITON_CACHE_DIR", "/mine")
-    cli("apply", "best.yaml", "--", "train.py")
-    assert ran[0].env["TORCHINDUCTOR_CACHE_DIR"] == "/c/3"
+    cli("apply", "best.yaml", "--", "python", "train.py")
+    assert asked == [(spec().study_id, 3, facts().host, sha256)]
+    used = ran[0].env["TORCHINDUCTOR_CACHE_DIR"]
+    assert (published / "inductor") != Path(used)
+    assert Path(used, "kernel").read_text() == "k"
     assert ran[0].env["TRITON_CACHE_DIR"] == "/mine"
+    Path(used, "kernel").write_text("torn")
+    assert (published / "inductor" / "kernel").read_text() == "k"
+    _, _, err = cli("apply", "best.yaml", "--", "python", "train.py")
+    assert "TORCHINDUCTOR_CACHE_DIR" not in ran[1].env
+    assert "cache" not in err
 
 
 @pytest.mark.torch

@@ -84,6 +84,7 @@ def test_options_reach_the_spec(cli, script, tune):
         (["--script", "train.py", "--max-memory", "6"], "has no unit", "GiB"),
         (["--script", "train.py", "--trials", "0"], "--trials 0 is not positive", ""),
         (["--script", "train.py", "--run-steps", "-1"], "--run-steps -1", ""),
+        (["--script", "train.py", "--price-per-hour", "-1"], "--price-per-hour -1", ""),
         (["--script", "train.py", "--concurrency", "-1"], "negative", "0"),
         (["--script", "train.py", "--address", "a:1"], "--driver is inline", "leave one"),
         (["--script", "\udcff.py"], "is no UTF-8 text", "rename it"),
@@ -168,7 +169,7 @@ def test_a_stopped_search_says_how_to_go_on(cli, script, tune):
 FIELDS = {
     "schema", "study", "pick", "is_better", "effective_batch", "objective", "baseline", "picks", "pareto",
     "environment", "provenance", "sentence", "caveats", "failures", "refusals", "links", "unsent", "out",
-    "study_dir", "exit",
+    "study_dir", "exit", "bottleneck", "energy", "cost", "advice", "profiles",
 }  # fmt: skip
 
 

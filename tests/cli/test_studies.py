@@ -3,12 +3,14 @@
 import json
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 from study_fakes import facts, failed, measured, spec, study
 
 import autotune.driver
 from autotune.core.config import Config
+from autotune.core.facts import DeviceFacts
 from autotune.core.study import Budget, SpaceRequest
 from autotune.core.trial import Stage
 from autotune.core.wire import to_wire
@@ -162,7 +164,7 @@ def test_sync_ends_with_6_while_records_wait(cli, script, monkeypatch, unsent, c
     assert ("3 records" in err) == bool(unsent)
 
 
-def test_compile_caches_of_a_study_are_found(script):
+def test_compile_caches_of_a_study_are_found_where_they_fit(script):
     from autotune.cli.opened import compiled_for
     from autotune.core.study import Study
     from autotune.driver.planner import cache_key
@@ -171,15 +173,24 @@ def test_compile_caches_of_a_study_are_found(script):
     folder = journaled(
         script, trials=(measured(0, Config(), 100.0), measured(1, Config({"compile_mode": "default"}), 200.0))
     )
-    assert compiled_for(folder.name, 1) == {}
     journal = Journal.read(folder / "journal.db")
     folded: Study = fold(journal.entries())
     journal.close()
-    made = folder / "cache" / cache_key(Config({"compile_mode": "default"}), folded.facts) / "inductor"
+    host, sha256 = folded.facts.host, folded.facts.script.sha256
+    assert compiled_for(folder.name, 1, host, sha256) is None
+    made = folder / "cache" / cache_key(Config({"compile_mode": "default"}), folded.facts)
     made.mkdir(parents=True)
-    assert compiled_for(folder.name, 1) == {"TORCHINDUCTOR_CACHE_DIR": str(made)}
-    assert compiled_for(folder.name, 0) == {}
-    assert compiled_for(folder.name, 99) == {}
+    assert compiled_for(folder.name, 1, host, sha256) == made
+    assert compiled_for(folder.name, 0, host, sha256) is None
+    assert compiled_for(folder.name, 99, host, sha256) is None
+    device = DeviceFacts(name="GPU X", uuid="GPU-1", memory_bytes=1 << 34, capability=(9, 0))
+    for other in (
+        replace(host, versions={**host.versions, "torch": "2.12.0"}),
+        replace(host, cpu_model="CPU Y"),
+        replace(host, devices=(device,)),
+    ):
+        assert compiled_for(folder.name, 1, other, sha256) is None
+    assert compiled_for(folder.name, 1, host, "0" * 64) is None
 
 
 def test_show_as_markdown_is_the_note_that_mlflow_gets(cli, script):

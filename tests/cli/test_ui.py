@@ -11,7 +11,7 @@ from autotune.errors import BackendError
 
 
 def found(monkeypatch: pytest.MonkeyPatch, uri: str, paths: dict[str, str]) -> None:
-    monkeypatch.setattr("autotune.store.paths.find_study", lambda name: Path("/nowhere"))
+    monkeypatch.setattr("autotune.store.paths.find_study", lambda name, **more: Path("/nowhere"))
     monkeypatch.setattr("autotune.driver.sync.study_paths", lambda path: (uri, paths))
 
 

@@ -223,7 +223,8 @@ def test_a_script_edited_meanwhile_ends_the_search_with_the_answer_for_what_it_w
     end = made.search(edit)
     assert (end.exit_code, end.study.stopped) == (UsageError.exit_code, "script")
     assert end.answer is not None
-    assert end.answer.caveats[0] == "train.py was changed meanwhile: this holds for it as it was before."
+    was = "train.py was changed while it was searched: this holds for the script as it was before."
+    assert end.answer.caveats[0] == was
     changed = "train.py was changed while it was searched"
     assert made.heard.notes == [changed, f"trial {LATE - 1} does not count: {changed}"]
     # The run during which it was edited may have read either version: it is not told.
@@ -259,3 +260,23 @@ def test_a_bound_that_nothing_fits_into_is_one(made: Made) -> None:
     with pytest.raises(NothingFeasible, match=r"not even train\.py"):
         made.search(world=COMPUTE_BOUND, max_memory_bytes=int(1.1 * GIB), space=SMALLER)
     assert made.out.exists()
+
+
+def test_a_search_leaves_its_report_beside_the_journal(made: Made) -> None:
+    end = made.search()
+    path = Path(end.links["report"])
+    assert path == end.study_dir / "report.html"
+    text = path.read_text()
+    assert end.answer is not None
+    assert f"{end.answer.best.speedup.value:.2f}x" in text
+    assert "autotune apply" in text
+
+
+def test_a_report_that_cannot_be_made_costs_no_answer(made: Made) -> None:
+    def broken(*_args: object, **_more: object) -> str:
+        raise ValueError("no page today")
+
+    made.monkeypatch.setattr("autotune.report.page.report_html", broken)
+    end = made.search()
+    assert end.answer is not None
+    assert "report" not in end.links

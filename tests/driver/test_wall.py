@@ -67,7 +67,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("more", [[], ["--json"], ["--jsonl"]])
+@pytest.mark.parametrize("more", [[], pytest.param(["--json"], marks=pytest.mark.slow), ["--jsonl"]])
 def test_a_search_that_never_measured_anything_ends_by_force_with_an_error(
     tmp_path: Path, more: list[str]
 ) -> None:

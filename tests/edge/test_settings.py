@@ -104,3 +104,12 @@ def test_a_variable_that_was_meant_for_a_setting_is_refused_and_any_other_is_not
     with pytest.raises(UsageError, match="AUTOTUNE_BUGDET is no setting") as told:
         check_variables({"AUTOTUNE_BUGDET": "1h"})
     assert told.value.hint == 'Did you mean "AUTOTUNE_BUDGET"?'
+
+
+def test_an_amount_may_be_whole_or_not(tmp_path: Path) -> None:
+    for text, value in (("2", 2.0), ("2.5", 2.5)):
+        (tmp_path / "pyproject.toml").write_text(f"[tool.autotune]\nprice-per-hour = {text}\n")
+        assert project_settings(tmp_path).values == {"price-per-hour": value}
+    (tmp_path / "pyproject.toml").write_text("[tool.autotune]\nprice-per-hour = true\n")
+    with pytest.raises(UsageError, match="price-per-hour cannot be True"):
+        project_settings(tmp_path)

@@ -6,4 +6,6 @@ import sys
 from pathlib import Path
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-sys.path[:0] = [str(EXPERIMENTS / "grids"), str(EXPERIMENTS / "e2e_speedup")]
+sys.path[:0] = [
+    str(EXPERIMENTS / name) for name in ("grids", "e2e_speedup", "claims", "coverage", "loss_guard")
+]

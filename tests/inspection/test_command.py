@@ -223,6 +223,16 @@ def test_one_without_torch_is_passed_over_and_said(bare: Path, monkeypatch: pyte
     assert f"{bare} has no torch" in command.notes[0]
 
 
+def test_an_active_environment_that_does_not_do_is_passed_over_and_said(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(project / "env" / "bin" / "python", says("[3, 12, 1]", "2.5.1"))
+    monkeypatch.setenv("VIRTUAL_ENV", str(project / "env"))
+    command = read_command([], script="train.py")
+    assert command.python == sys.executable
+    assert "it needs PyTorch 2.6 or newer, and this is 2.5.1; name another one" in command.notes[0]
+
+
 def test_condas_base_is_not_taken_for_a_choice(other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONDA_PREFIX", str(other.parents[1]))
     monkeypatch.setenv("CONDA_DEFAULT_ENV", "base")
@@ -249,9 +259,10 @@ def test_dots_are_taken_out_of_an_interpreters_path_and_its_own_link_is_not(proj
 # Whether trials can run under it -------------------------------------------------------------
 
 
-OLD = """#!/bin/sh
-echo 'AUTOTUNE-FOUND {"version": [3, 8, 1], "prefix": "/", "versions": {}, "torch": true}'
-"""
+def says(version: str, torch: str) -> str:
+    """The text of an interpreter that answers so."""
+    answer = f'{{"version": {version}, "prefix": "/", "versions": {{"torch": "{torch}"}}, "torch": true}}'
+    return f"#!/bin/sh\necho 'AUTOTUNE-FOUND {answer}'\n"
 
 
 @pytest.mark.parametrize(
@@ -260,11 +271,9 @@ echo 'AUTOTUNE-FOUND {"version": [3, 8, 1], "prefix": "/", "versions": {}, "torc
         ("#!/bin/sh\nexit 3\n", UsageError, "no Python that works: it ended with code 3"),
         ("#!/bin/sh\necho no such library >&2\nexit 1\n", UsageError, "no such library"),
         ("#!/no/such/loader\n", UsageError, "cannot be run"),
-        (
-            OLD,
-            BackendError,
-            "is Python 3.8.1, and a trial needs 3.10 or newer",
-        ),
+        (says("[3, 8, 1]", "2.9.1"), BackendError, r"needs Python 3\.10 to 3\.13, and this is 3\.8\.1"),
+        (says("[3, 14, 0]", "2.9.1"), BackendError, r"needs Python 3\.10 to 3\.13, and this is 3\.14\.0"),
+        (says("[3, 12, 1]", "2.5.1+cu124"), BackendError, r"PyTorch 2\.6 or newer, and this is 2\.5\.1"),
     ],
 )
 def test_an_interpreter_that_does_not_do_is_named_with_the_reason(

@@ -8,6 +8,7 @@ from knob_facts import model, run
 from autotune.core.config import Config
 from autotune.knobs.accumulation import Accumulation
 from autotune.knobs.compile_mode import CompileMode
+from autotune.knobs.set_to_none import SetToNone
 from autotune.testing.knobs import CPU_HOST, GPU_HOST, GPU_RUN, KnobContract, facts
 
 KNOB = CompileMode()
@@ -66,3 +67,27 @@ def test_a_script_that_accumulates_itself_gets_no_cuda_graphs() -> None:
 def test_dropout_re_deals_random_streams() -> None:
     assert KNOB.redeals(facts(run=model(dropout=True)))
     assert not KNOB.redeals(facts())
+
+
+def test_gradients_that_are_filled_with_zeros_get_no_cuda_graphs() -> None:
+    """The gradient lies in the graph's memory, and filling it after the next replay raises."""
+    zeroes = facts(host=GPU_HOST, run=replace(GPU_RUN, zeroes_gradients=True))
+    for knob in (KNOB, SetToNone()):
+        for mode, forbidden in (("reduce-overhead", True), ("max-autotune", True), ("default", False)):
+            settled = knob.settle(Config({"compile_mode": mode}), zeroes)
+            assert isinstance(settled, str) is forbidden, (knob.name, mode)
+            if forbidden:
+                assert "set_to_none=True" in str(settled)
+            gone = Config({"compile_mode": mode, "set_to_none": True})
+            assert knob.settle(gone, zeroes) == gone
+        # Where the script lets them go, on a CPU, and before anything is known of it, nothing is forbidden.
+        for other in (facts(host=GPU_HOST, run=GPU_RUN), facts(), facts(host=GPU_HOST, run=None)):
+            alone = Config({"compile_mode": "max-autotune"})
+            assert knob.settle(alone, other) == alone
+        said = Config({"compile_mode": "reduce-overhead", "set_to_none": False})
+        assert isinstance(knob.settle(said, facts(host=GPU_HOST, run=None)), str)
+
+
+def test_zeros_that_some_parameters_need_rule_cuda_graphs_out() -> None:
+    pausing = replace(GPU_RUN, zeroes_gradients=True, gradients_pause=True)
+    assert not {"reduce-overhead", "max-autotune"} & set(KNOB.domain(facts(host=GPU_HOST, run=pausing)))

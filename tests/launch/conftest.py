@@ -16,6 +16,9 @@ from autotune.launch.process import LocalRunner
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+MINE = f"a1-{os.getpid() % 2**24:06x}"
+"""Processes of a trial are found by its name: two runs of these tests must not end each other's."""
+
 STUB = """
 import os, sys, time
 from pathlib import Path
@@ -85,7 +88,7 @@ def user(tmp_path: Path) -> Path:
 def assignment(user: Path) -> Callable[..., Assignment]:
     """Makes an assignment that runs this text as the user's script."""
 
-    def make(text: str, *, uid: str = "t0000-a1-abcdef", memory: int = 0, **more: Any) -> Assignment:
+    def make(text: str, *, uid: str = f"t0000-{MINE}", memory: int = 0, **more: Any) -> Assignment:
         script = user / "train.py"
         script.write_text(text)
         fidelity = {k: more.pop(k) for k in list(more) if hasattr(FIDELITY, k)}

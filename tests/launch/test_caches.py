@@ -75,3 +75,37 @@ def test_a_killed_trial_publishes_nothing_and_a_good_one_does(
     (ended,) = runner().run(good)
     assert isinstance(ended.outcome, Measurement)
     assert (published / "triton" / "kernel").read_text() == "k"
+
+
+def test_a_run_of_the_users_own_gets_a_copy_that_is_kept(tmp_path: Path) -> None:
+    first = caches.prepare(tmp_path, tmp_path / "a", "key")
+    kernel = Path(first.env["TRITON_CACHE_DIR"], "HASH")
+    kernel.mkdir()
+    (kernel / "add.cubin").write_bytes(b"code")
+    (kernel / "__grp__add.json").write_text(json.dumps({"child_paths": {"add.cubin": "/gone/add.cubin"}}))
+    Path(first.env["TORCH_EXTENSIONS_DIR"], "lock").write_text("")
+    assert first.publish()
+    published = tmp_path / "cache" / "key"
+    before = {path: path.read_bytes() for path in published.rglob("*") if path.is_file()}
+    lent = caches.lent(published)
+    assert set(lent) == set(caches.VARIABLES)
+    copied = Path(lent["TRITON_CACHE_DIR"], "HASH")
+    told = json.loads((copied / "__grp__add.json").read_text())
+    assert Path(told["child_paths"]["add.cubin"]).read_bytes() == b"code"
+    assert Path(told["child_paths"]["add.cubin"]).is_relative_to(copied)
+    assert not Path(lent["TORCH_EXTENSIONS_DIR"], "lock").exists()
+    (copied / "add.cubin").write_bytes(b"torn")
+    Path(lent["TORCHINDUCTOR_CACHE_DIR"], "more").write_text("compiled by the run")
+    assert {path: path.read_bytes() for path in published.rglob("*") if path.is_file()} == before
+    assert caches.lent(published) == lent
+    assert Path(lent["TORCHINDUCTOR_CACHE_DIR"], "more").exists()
+    # Trials go on from what was published, and nothing half made is left.
+    again = caches.prepare(tmp_path, tmp_path / "b", "key")
+    assert Path(again.env["TRITON_CACHE_DIR"], "HASH", "add.cubin").read_bytes() == b"code"
+    assert sorted(p.name for p in published.parent.iterdir()) == ["key", "key.lent"]
+
+
+def test_where_no_copy_can_be_made_nothing_is_lent(tmp_path: Path) -> None:
+    assert caches.lent(tmp_path / "cache" / "none") == {}
+    (tmp_path / "cache" / "key").mkdir(parents=True)
+    assert caches.lent(tmp_path / "cache" / "key") == {}

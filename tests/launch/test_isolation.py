@@ -112,7 +112,7 @@ def test_the_study_may_lie_inside_the_protected_home(
     assert tree(files) == before
     assert (files.parent / "theirs.txt").read_text() == "home"
     assert not (files.parent / ".cache").exists()
-    trial = study / "trials" / "t0000-a1-abcdef"
+    trial = study / "trials" / f"t0000-a1-{os.getpid() % 2**24:06x}"
     assert {p.name for p in trial.iterdir()} >= {"result.json", "events.jsonl"}
     assert not (trial / "upper").exists()
 

@@ -340,6 +340,13 @@ def test_a_device_lost_for_most_of_the_window_is_no_measurement(word: str, kind:
     assert set(few.contamination.flags) == {"foreign_gpu" if word == "foreign" else "throttled"}
 
 
+def test_how_even_the_steps_were_is_kept_as_quantiles() -> None:
+    found = fold(stream([0.1] * 60 + [0.2] * 30 + [0.4] * 10)).extra
+    kept = [found[f"step_s_p{share}"] for share in ("05", "25", "50", "75", "95")]
+    assert kept == pytest.approx([0.1, 0.1, 0.1, 0.2, 0.4])
+    assert "step_s_p50" not in fold(stream([0.5])).extra, "one step has no quantiles"
+
+
 def test_a_window_without_a_step_is_no_metric() -> None:
     told = stream([])
     assert failed(told, close(told)).kind is FailureKind.NO_METRIC

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from autotune.launch.runner import Ended
 
 
+MINE = f"a1-{os.getpid() % 2**24:06x}"
+"""Processes of a trial are found by its name: two runs of these tests must not end each other's."""
+
+
 def only(runner: LocalRunner, assignment: Assignment) -> Ended:
     (ended,) = runner.run(assignment)
     assert sweep.marked(assignment.uid) == []
@@ -47,7 +51,7 @@ def test_a_good_trial_is_measured_and_its_scratch_is_gone(
     assert 100 < ended.outcome.throughput.value < 400
     assert ended.outcome.memory.pss is not None
     assert ended.facts is not None
-    left = {p.name for p in (tmp_path / "study" / "trials" / "t0000-a1-abcdef").iterdir()}
+    left = {p.name for p in (tmp_path / "study" / "trials" / f"t0000-{MINE}").iterdir()}
     assert left == {"plan.json", "events.jsonl", "result.json", "stdout.log", "stderr.log", "guard.log"}
 
 
@@ -112,17 +116,17 @@ def test_an_evaluation_that_gives_signs_of_life_is_no_hang(runner: Any, assignme
     beats = "for _ in range(3): step()\nbegin = now(); step(); writer.write(Steps(rows=())); time.sleep(1.2); step()"
     calm = "\nfinish(begin)"
     assert isinstance(only(runner(progress_floor_s=0.4), assignment(beats + calm)).outcome, Measurement)
-    hung = assignment(beats + "\ntime.sleep(60)", uid="t0001-a1-abcdef")
+    hung = assignment(beats + "\ntime.sleep(60)", uid=f"t0001-{MINE}")
     assert failure(runner(progress_floor_s=0.4), hung).kind is FailureKind.TIMEOUT_PROGRESS
     deaf = assignment(
-        beats.replace("rows=()", "rows=(StepRow(t_ns=now(), wait_ns=0, samples=4),)"), uid="t0002-a1-abcdef"
+        beats.replace("rows=()", "rows=(StepRow(t_ns=now(), wait_ns=0, samples=4),)"), uid=f"t0002-{MINE}"
     )
     assert failure(runner(progress_floor_s=0.4), deaf).kind is FailureKind.TIMEOUT_PROGRESS
 
 
 def test_the_plan_is_for_its_owner_only(runner: Any, assignment: Any, tmp_path: Path) -> None:
     only(runner(), assignment("good()", argv=("--api-key=secret",)))
-    folder = tmp_path / "study" / "trials" / "t0000-a1-abcdef"
+    folder = tmp_path / "study" / "trials" / f"t0000-{MINE}"
     assert folder.stat().st_mode & 0o777 == 0o700
     assert (folder / "plan.json").stat().st_mode & 0o777 == 0o600
 
@@ -177,7 +181,7 @@ def test_shared_memory_that_a_killed_tree_leaves_is_removed(
     try:
         ended = only(runner(), assignment(SHARED))
         assert isinstance(ended.outcome, Measurement), ended.outcome
-        told = (tmp_path / "study" / "trials" / "t0000-a1-abcdef" / "stdout.log").read_text().split()
+        told = (tmp_path / "study" / "trials" / f"t0000-{MINE}" / "stdout.log").read_text().split()
         assert len(told) == 2
         assert [name for name in told if Path("/dev/shm", name).exists()] == []
         assert other.exists()
@@ -221,7 +225,7 @@ def test_a_flood_of_output_is_drained_and_bounded(runner: Any, assignment: Any, 
         "os.write(1, b'LAST'); os.write(2, b'\\xfe bad bytes'); sys.exit(1)"
     )
     found = failure(runner(), assignment(text))
-    log = (tmp_path / "study" / "trials" / "t0000-a1-abcdef" / "stdout.log").read_bytes()
+    log = (tmp_path / "study" / "trials" / f"t0000-{MINE}" / "stdout.log").read_bytes()
     assert log.startswith(b"FIRST")
     assert log.endswith(b"LAST")
     assert len(log) < 5.1 * (1 << 20)
@@ -238,7 +242,7 @@ def test_stop_from_another_thread_ends_the_trial(runner: Any, assignment: Any) -
     launcher = runner()
     threading.Timer(0.5, launcher.stop).start()
     assert failure(launcher, assignment("time.sleep(60)")).kind is FailureKind.KILLED_USER
-    assert isinstance(only(launcher, assignment("good()", uid="t0001-a1-abcdef")).outcome, Measurement)
+    assert isinstance(only(launcher, assignment("good()", uid=f"t0001-{MINE}")).outcome, Measurement)
 
 
 def test_the_environment_is_the_launch_and_ours_and_nothing_else(
@@ -246,7 +250,7 @@ def test_the_environment_is_the_launch_and_ours_and_nothing_else(
 ) -> None:
     launch = assignment("print(sorted(os.environ)); sys.exit(1)")
     failure(runner(), launch)
-    log = (tmp_path / "study" / "trials" / "t0000-a1-abcdef" / "stdout.log").read_text()
+    log = (tmp_path / "study" / "trials" / f"t0000-{MINE}" / "stdout.log").read_text()
     ours = {"AUTOTUNE_PLAN", "AUTOTUNE_TRIAL", "TMPDIR"}
     cache = {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR"}
     assert set(eval(log)) - {"LC_CTYPE"} == ours | cache | {"PATH", "HOME"}
@@ -289,13 +293,15 @@ list(runner.run(assignment))
 """
 
 
-@pytest.mark.parametrize("victim", ["parent", "guard by TERM", "guard by KILL", "script"])
+@pytest.mark.parametrize(
+    "victim", ["parent", "keeper by TERM", "keeper by KILL", "guard by TERM", "guard by KILL", "script"]
+)
 def test_nothing_survives_whoever_is_killed(
     assignment: Any, tmp_path: Path, stub: str, victim: str, runner: Any
 ) -> None:
     import pickle
 
-    temporary = temporary_folder("t0000-a1-abcdef")
+    temporary = temporary_folder(f"t0000-{MINE}")
     enclosure.remove(temporary)  # a killed runner leaves it, the next one clears it
     ready = temporary / "ready"
     made = assignment(HOSTILE.format(ready=str(ready)))
@@ -311,11 +317,13 @@ def test_nothing_survives_whoever_is_killed(
     parent = subprocess.Popen([sys.executable, "-c", text])
     try:
         wait_for(ready.exists)
-        (guard,) = (p for p in sweep.descendants(parent.pid) if b"guard.py" in _command(p))
+        keeper, guard = (p for p in sweep.descendants(parent.pid) if b"guard.py" in _command(p))
         wait_for(lambda: len(sweep.marked(made.uid)) >= 3)
         marked = sweep.marked(made.uid)
         target, number = {
             "parent": (parent.pid, signal.SIGKILL),
+            "keeper by TERM": (keeper, signal.SIGTERM),
+            "keeper by KILL": (keeper, signal.SIGKILL),
             "guard by TERM": (guard, signal.SIGTERM),
             "guard by KILL": (guard, signal.SIGKILL),
             "script": (sweep.descendants(guard)[0], signal.SIGKILL),
@@ -323,7 +331,7 @@ def test_nothing_survives_whoever_is_killed(
         os.kill(target, number)
         wait_for(lambda: not sweep.marked(made.uid))
         wait_for(lambda: all(sweep.is_zombie(p) for p in marked))
-        wait_for(lambda: sweep.is_zombie(guard))
+        wait_for(lambda: sweep.is_zombie(guard) and sweep.is_zombie(keeper))
         if victim != "guard by KILL":
             folder = tmp_path / "study" / "trials" / made.uid
             verdict = json.loads((folder / "result.json").read_bytes())
@@ -343,7 +351,7 @@ def _command(pid: int) -> bytes:
         return b""
 
 
-def wait_for(condition: Any, bound_s: float = 10.0) -> None:
+def wait_for(condition: Any, bound_s: float = 60.0) -> None:
     until = time.monotonic() + bound_s
     while not condition():
         assert time.monotonic() < until, "not in time"
@@ -399,7 +407,7 @@ class TestContract(RunnerContract):
 
     def made(self, text: str) -> Assignment:
         self.count += 1
-        return self.assignment(text, uid=f"t{self.count:04}-a1-abcdef")
+        return self.assignment(text, uid=f"t{self.count:04}-{MINE}")
 
     def make_good(self) -> Assignment:
         return self.made("exact()")

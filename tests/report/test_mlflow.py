@@ -169,7 +169,8 @@ def test_a_study_becomes_one_run_with_one_below_it_per_trial(uri: str, client: A
     assert "speedup" not in oom.data.metrics
 
     files = {a.path for a in client.list_artifacts(parent.info.run_id)}
-    assert files == {"report.md", "trials.json", "front.json", "pareto.svg", "best.yaml", "failed"}
+    pages = {"report.html", "report.md"}
+    assert files == {*pages, "trials.json", "front.json", "pareto.svg", "best.yaml", "failed"}
     where = Path(client.download_artifacts(parent.info.run_id, ""))
     assert (where / "best.yaml").read_text() == "picks: {}\n"
     assert "MemoryError" in (where / "failed" / "t04-oom_host.log").read_text()
@@ -254,6 +255,7 @@ def test_a_script_that_fails_by_itself_makes_a_failed_run(uri: str, client: Any)
     assert (parent.info.status, parent.info.run_name) == ("FAILED", "baseline failed · train")
     assert child.info.status == "FAILED"
     assert {a.path for a in client.list_artifacts(parent.info.run_id)} == {
+        "report.html",
         "report.md",
         "trials.json",
         "failed",

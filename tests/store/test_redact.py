@@ -62,3 +62,14 @@ def test_no_canary_reaches_the_disk(tmp_path: Path) -> None:
     assert [data.count(b"canary") + data.count("ümlaut".encode()) for data in files] == [0] * len(files)
     assert study.spec.args[0] == "--x=<redacted:WANDB_API_KEY>"
     assert [restore(a, ENVIRON) for a in study.spec.args] == list(args)
+
+
+def test_a_resumed_search_finds_the_script_whose_path_holds_a_secret() -> None:
+    secret = ENVIRON["MY_SECRET"]
+    paths = {"script": "train.py", "source": "cli.py", "cwd": "", "python": "bin/python", "out": "best.yaml"}
+    spec = made.spec(**{name: f"/x/<redacted:MY_SECRET>/{end}" for name, end in paths.items()})
+    found = with_secrets(spec, ENVIRON)
+    assert {name: getattr(found, name) for name in paths} == {n: f"/x/{secret}/{e}" for n, e in paths.items()}
+    with pytest.raises(UsageError, match="a path of the command held a secret") as caught:
+        with_secrets(spec, {})
+    assert caught.value.hint == "Set MY_SECRET as before."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -262,6 +263,23 @@ def test_a_single_loss_that_overflowed_is_passed_over_and_not_told(loop: Any) ->
     assert ran.closed.loss
     assert all(point.loss == 1.0 for point in ran.closed.loss)
     assert ran.measured.loss == ran.closed.loss
+
+
+def test_a_single_loss_that_overflowed_where_the_window_opens_is_passed_over_too(loop: Any) -> None:
+    first, opened = loop(), list[bool]()
+
+    def step() -> None:
+        first.step()
+        opened.append(bool(first.recorder._begin_ns))
+
+    first.run(step)
+    one, count = loop(), itertools.count()
+
+    def again() -> None:
+        one.loss = math.inf if next(count) == opened.index(True) else 1.0
+        one.step()
+
+    assert one.run(again).broke is None
 
 
 def test_without_a_device_the_hosts_clock_stands_alone(loop: Any) -> None:

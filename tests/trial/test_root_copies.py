@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from trial_kit import PRELUDE
 
 from autotune.core.change import Change, Patch
+from autotune.trial.regions import BlockCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,3 +84,16 @@ def test_a_module_that_is_changed_goes_elsewhere_without_our_call(run: Callable[
     script = TAKEN.replace("torch.equal(", "torch.allclose(").replace("plain(x))", "plain(x), atol=0.1)")
     ended = run(script, changes=[BF16], measure=False)
     assert ended.told == {"failed": [], "slots": [True] * 3}, ended.err
+
+
+def test_a_block_that_is_compiled_by_itself_takes_nothing_of_ours_along() -> None:
+    class Block:
+        """Stands for a module."""
+
+    block = Block()
+    call = block.__dict__["_compiled_call_impl"] = BlockCall(lambda: None, block)
+    assert call.module() is block
+    assert pickle.loads(pickle.dumps(call)) is None
+    assert copy.deepcopy(call) is None
+    call.release()
+    assert (call.module(), vars(block)) == (None, {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from trial_kit import PRELUDE
+from trial_kit import PRELUDE, SHORT
 
 from autotune.core.change import Change, Keyword, Patch
 from autotune.core.facts import Facts, HostFacts
@@ -130,6 +130,63 @@ def test_under_apply_a_model_that_trains_later_is_changed_too(run: Callable[...,
     assert (ran.code, ran.told["last"]) == (0, ["first torch.bfloat16", "second torch.bfloat16"]), ran.err
 
 
+LATER = (
+    PRELUDE
+    + """
+import time
+kind = sys.argv[1]
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 64)
+    def forward(self, x):
+        if kind == "refusing":
+            with torch.autocast("cpu", enabled=False):
+                return self.inner(x)
+        out = self.inner(x)
+        seen.append(str(out.dtype))
+        return out
+first, second, seen = nn.Linear(8, 8), Head(), []
+if kind == "one":
+    one = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
+    optimizers = [one, one]
+else:
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (first, second)]
+x = torch.randn(16, 8)
+for i in range(12):
+    optimizers[0].zero_grad()
+    first(x).square().mean().backward()
+    optimizers[0].step()
+for i in range(10**9 if kind == "refusing" else 20):
+    optimizers[1].zero_grad()
+    second(first(x).detach()).square().mean().backward()
+    optimizers[1].step()
+    time.sleep(0.002)
+told(last=seen[-1])
+"""
+)
+
+
+@pytest.mark.parametrize("kind", ["several", "one"])
+def test_a_model_that_trains_later_is_changed_whoever_holds_its_weights(
+    run: Callable[..., Any], kind: str
+) -> None:
+    ran = run(LATER, argv=[kind], changes=[patch("precision", "bf16")])
+    assert ran.faults == ""
+    assert (ran.done.why, ran.told["last"]) == ("script_end", "torch.bfloat16"), ran.broke
+    assert ran.facts.values["precision"] == "bf16"
+    applied = run(LATER, argv=[kind], changes=[patch("precision", "bf16")], measure=False)
+    assert (applied.code, applied.told["last"]) == (0, "torch.bfloat16"), applied.err
+
+
+def test_a_trial_whose_later_model_cannot_be_changed_is_not_ranked(run: Callable[..., Any]) -> None:
+    """The window is of what trains in it, whatever the phase before was changed to."""
+    ran = run(LATER, argv=["refusing"], changes=[patch("precision", "bf16")], fidelity=SHORT)
+    assert ran.faults == ""
+    assert (ran.broke.kind, ran.broke.knob) == ("config_rejected", "precision")
+    assert ran.broke.message == "Asked for bf16, found fp32."
+
+
 CLIPPED = (
     PRELUDE
     + """
@@ -144,6 +201,7 @@ for i in range(40):
     loss = F.mse_loss(model(x), x[:, :1])
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    if "leaving" in sys.argv and i % 3 == 2: continue
     optimizer.step()
 told(loss=loss.item(), norm=float(norm))
 """
@@ -157,6 +215,10 @@ def test_gradients_are_scaled_back_by_the_optimizer_that_owns_them_before_they_a
     bare = run(CLIPPED, bare=True).told
     told = run(CLIPPED, argv=["shared"], changes=fp16, measure=False).told
     assert told["loss"] == pytest.approx(bare["loss"], abs=0.01)
+    assert told["norm"] == pytest.approx(bare["norm"], abs=0.05)
+    # A step that the script leaves out takes its gradients along.
+    bare = run(CLIPPED, argv=["leaving"], bare=True).told
+    told = run(CLIPPED, argv=["leaving"], changes=fp16, measure=False).told
     assert told["norm"] == pytest.approx(bare["norm"], abs=0.05)
     # Two could own them, and which of them steps is not known when they are clipped for the first time.
     lost = run(CLIPPED, argv=["both"], changes=fp16, measure=False)

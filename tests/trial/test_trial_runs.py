@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -85,6 +86,19 @@ def test_a_window_is_measured_and_the_process_ends_at_once(run: Callable[..., An
     assert len(inside) >= 5
     assert len(closed.loss) > 3
     assert closed.loss[-1].samples == sum(r.samples for r in ran.rows)
+
+
+def test_a_run_that_is_slower_beyond_doubt_ends_before_its_interval_is_tight(run: Callable[..., Any]) -> None:
+    hopeless = replace(SHORT, max_window_s=30.0, target_width=1e-9, dominated_below=1e9)
+    ran = run(MLP.replace("EPOCHS", "100000"), fidelity=hopeless)
+    assert ran.done.why == "measured"
+    assert ran.closed.ended == "dominated"
+    assert (ran.closed.end_ns - ran.closed.begin_ns) / 1e9 < 0.5 * hopeless.max_window_s
+
+
+def test_a_run_above_the_bar_is_measured_to_its_limit(run: Callable[..., Any]) -> None:
+    hopeful = replace(SHORT, target_width=1e-9, dominated_below=1.0)
+    assert run(MLP.replace("EPOCHS", "100000"), fidelity=hopeful).closed.ended == "limit"
 
 
 LOADERS = (

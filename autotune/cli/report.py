@@ -1,0 +1,177 @@
+"""`autotune report`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from autotune.cli.opened import Opened
+    from autotune.report.wishes import Repicked, Wishes
+
+
+def report(
+    study: Annotated[
+        str | None, typer.Argument(help="Label, id, or the beginning of one; else the latest.")
+    ] = None,
+    *,
+    out: Annotated[
+        str, typer.Option(metavar="FILE", help="Where it goes; - for stdout. Else LABEL.html here.")
+    ] = "",
+    html: Annotated[bool, typer.Option("--html", help="One HTML file; the default.")] = False,
+    md: Annotated[bool, typer.Option("--md", help="Markdown, on stdout unless --out.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object, on stdout unless --out.")] = False,
+    objective: Annotated[
+        str,
+        typer.Option(
+            metavar="throughput|memory",
+            help="Pick again: the fastest, or the least memory of all that is faster than the script.",
+        ),
+    ] = "throughput",
+    max_memory: Annotated[
+        str, typer.Option(metavar="6GiB|80%", help="Pick again: upper bound on peak memory.")
+    ] = "",
+    yaml: Annotated[
+        str, typer.Option("--yaml", metavar="FILE", help="Write the picks shown, for autotune apply.")
+    ] = "",
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> int:
+    """Make the report of a study, one file to send; or pick again by other wishes.
+
+    From the journal alone: nothing is measured, and what only single runs saw is told as an estimate. The
+    HTML file needs nothing else: send it, print it, read it on a phone.
+    """
+    from autotune.cli.ended import guarded
+    from autotune.errors import UsageError
+    from autotune.store.paths import find_study
+
+    with guarded(as_json=json):
+        if html + md + json > 1:
+            raise UsageError("one of --html, --md, --json at a time")
+        if open_it and (md or json or out == "-"):
+            raise UsageError("--open shows an HTML file", hint="leave out --md, --json and --out -")
+        from autotune.cli.opened import open_study
+
+        opened = open_study(find_study(study))
+        wishes = _wishes(opened, objective, max_memory)
+        repicked = _repicked(opened, wishes)
+        if yaml:
+            _write_yaml(opened, repicked, yaml)
+        kind = "json" if json else "md" if md else "html"
+        text = _text(kind, opened, repicked, yaml)
+        if out == "-" or (not out and kind != "html"):
+            sys.stdout.write(text)
+            return 0
+        _written(text, out or f"{opened.study.spec.label}.html", open_it=open_it)
+    return 0
+
+
+def _wishes(opened: Opened, objective: str, max_memory: str) -> Wishes:
+    from autotune.edge.memory import memory_bytes
+    from autotune.errors import UsageError, did_you_mean
+    from autotune.report.wishes import OBJECTIVES, Wishes
+
+    asked = {"peak_memory": "memory", "speed": "throughput"}.get(objective, objective)
+    if asked == "loss":
+        message = "loss is no objective: whatever is recommended has to keep it"
+        raise UsageError(message, hint="choose throughput or memory")
+    if asked not in OBJECTIVES:
+        hint = did_you_mean(objective, list(OBJECTIVES)) or "choose throughput or memory"
+        raise UsageError(f'"{objective}" is no objective', hint=hint)
+    total = _total_bytes(opened)
+    bound = memory_bytes(max_memory, total_bytes=total) if max_memory else None
+    return Wishes(objective=asked, max_memory_bytes=bound)
+
+
+def _total_bytes(opened: Opened) -> int | None:
+    """Memory of the machine that was searched on, which need not be this one."""
+    facts = opened.study.facts
+    if facts is None:
+        return None
+    return min((d.memory_bytes for d in facts.host.devices), default=facts.host.memory_bytes) or None
+
+
+def _repicked(opened: Opened, wishes: Wishes) -> Repicked | None:
+    from autotune.errors import UsageError
+    from autotune.report.wishes import repick
+
+    if not wishes:
+        return None
+    if opened.answer is None:
+        message = f"study {opened.study.spec.label} has no measured baseline to pick against"
+        raise UsageError(message, hint=f"go on: autotune resume {opened.study.spec.label}")
+    return repick(opened.study, wishes)
+
+
+def _write_yaml(opened: Opened, repicked: Repicked | None, path: str) -> None:
+    from pathlib import Path
+
+    from autotune.driver.result import changes_of
+    from autotune.errors import UsageError
+    from autotune.export.best_config import write_best
+    from autotune.report.summary import contributions
+
+    study = repicked.study if repicked is not None else opened.study
+    answer = repicked.answer if repicked is not None else opened.answer
+    if answer is None:
+        raise UsageError(f"study {study.spec.label} has no picks to be written")
+    target = Path(path).absolute()
+    write_best(target, study, answer, changes_of(study), gains_of=lambda config: contributions(study, config))
+
+
+def _text(kind: str, opened: Opened, repicked: Repicked | None, yaml: str) -> str:
+    from autotune.report.page import report_html
+    from autotune.report.summary import note
+
+    if kind == "html":
+        return report_html(opened.study, opened.answer, repicked=repicked, yaml=yaml)
+    if kind == "json":
+        return _json(opened, repicked, yaml)
+    study = repicked.study if repicked is not None else opened.study
+    answer = repicked.answer if repicked is not None else opened.answer
+    return note(study, answer) + _wishes_markdown(repicked)
+
+
+def _json(opened: Opened, repicked: Repicked | None, yaml: str) -> str:
+    import json
+
+    from autotune.report.data import View, report_data
+
+    data: dict[str, Any] = report_data(View.of(opened.study, opened.answer, repicked=repicked, yaml=yaml))
+    return json.dumps({**data, "exit": 0}, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _wishes_markdown(repicked: Repicked | None) -> str:
+    from autotune.report.summary import bytes_text, short_config
+
+    if repicked is None:
+        return ""
+    lines = ["", "### Other wishes", "", *(f"- {n}" for n in repicked.notes)]
+    lines += [
+        f"- estimated, not confirmed: {e.ratio:.2f}x in {e.runs} single run{'s' * (e.runs > 1)}, "
+        f"{bytes_text(e.peak_bytes)}: {short_config(e.config)}"
+        for e in repicked.estimates
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _written(text: str, name: str, *, open_it: bool) -> None:
+    from pathlib import Path
+
+    from autotune.cli.ended import shown_path
+    from autotune.driver.page import write_page
+    from autotune.errors import StoreError
+
+    path = Path(name).absolute()
+    try:
+        write_page(path, text)
+    except OSError as error:
+        message = f"{path} could not be written: {error.strerror or error}"
+        raise StoreError(message, hint="choose another place: --out FILE") from error
+    print(shown_path(str(path)))
+    if open_it:
+        import webbrowser
+
+        webbrowser.open(path.as_uri())

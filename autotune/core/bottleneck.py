@@ -1,0 +1,431 @@
+"""What holds a training loop back: evidence of one run, and the verdict on it. Pure.
+
+A step's time is split over kinds. Waiting for data is what a cached batch makes go away; being blocked is
+time in which the training thread neither runs nor could; the rest is work, split by what bounds every
+operation of one step on this machine: its arithmetic, the bytes it moves, or the time that starting any
+operation takes (the roofline model: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual
+performance model for multicore architectures", CACM 52 (4), 2009). Loader alone against cached batch is the
+comparison of J. Mohan et al., "Analyzing and mitigating data stalls in DNN training", VLDB 14 (5), 2021.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from autotune.core.trial import Stage
+
+if TYPE_CHECKING:
+    from autotune.core.config import Config
+    from autotune.core.measurement import Measurement
+    from autotune.core.study import Study
+
+KINDS = ("input", "transfer", "compute", "memory", "overhead", "sync")
+"""What a step can be bound by; communication between processes is not measured."""
+
+NAMES: Mapping[str, str] = {
+    "input": "input: it waits for data",
+    "transfer": "transfer: copying between host and device",
+    "compute": "compute: arithmetic",
+    "memory": "memory bandwidth",
+    "overhead": "overhead: starting many small operations, and Python",
+    "sync": "synchronisation: the training thread is blocked",
+    "balanced": "nothing alone: it is balanced",
+    "unclear": "not clear",
+}
+"""Kind -> how it is told."""
+
+PREFIX = "why_"
+"""Of a probe's figures among `Measurement.extra`."""
+
+LEAST_SHARE = 0.35
+"""A kind below this share of the step is no verdict."""
+LEAD = 0.10
+"""By so much of the step it has to be ahead of the next one."""
+LEAST_KNOWN = 0.6
+"""With less of the step accounted for, nothing is said."""
+LEAST_EXPLAINED = 0.08
+"""Share of the work's time that the counted operations have to explain before they may divide it."""
+WAITS_ALONE = 0.5
+"""Without a probe, waiting for data is a verdict where it is at least half of the time."""
+IMBALANCE_FRAC = 0.25
+"""With several threads, the main one waits for the others within operations; so much of that is normal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One operation of a step, as it was dispatched.
+
+    Args:
+        flops: Counted from its shapes.
+        bytes: Of the tensors that it reads and writes; 0 for a view.
+        dtype: Of its result.
+        transfers: It copies between devices.
+    """
+
+    flops: float
+    bytes: float
+    dtype: str = "float32"
+    transfers: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What this machine can do at best, measured where the script trained.
+
+    Args:
+        flops_per_s: By dtype, of a matrix product.
+        bytes_per_s: Working set in bytes -> rate of a copy, reads and writes counted.
+        start_s: Of one operation on next to nothing.
+        transfer_bytes_per_s: Between host and device; 0 where there is none.
+    """
+
+    flops_per_s: Mapping[str, float]
+    bytes_per_s: Mapping[int, float]
+    start_s: float
+    transfer_bytes_per_s: float = 0.0
+
+    def compute_s(self, op: Op) -> float:
+        """The least time its arithmetic takes."""
+        if op.flops <= 0 or not self.flops_per_s:
+            return 0.0
+        peak = self.flops_per_s.get(op.dtype) or max(self.flops_per_s.values())
+        return op.flops / peak
+
+    def memory_s(self, op: Op) -> float:
+        """The least time its bytes take, by the rate of a working set of that size."""
+        if op.bytes <= 0 or not self.bytes_per_s:
+            return 0.0
+        sizes = sorted(self.bytes_per_s)
+        size = next((s for s in sizes if s >= op.bytes), sizes[-1])
+        return op.bytes / self.bytes_per_s[size]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Least seconds of one step's operations, each booked under what bounds it."""
+
+    compute_s: float = 0.0
+    memory_s: float = 0.0
+    overhead_s: float = 0.0
+    transfer_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """Of all operations."""
+        return self.compute_s + self.memory_s + self.overhead_s + self.transfer_s
+
+
+def work_of(ops: Iterable[Op], machine: Machine) -> Work:
+    """Book every operation under the longest of what its arithmetic, its bytes and its start take."""
+    sums: dict[str, float] = dict.fromkeys(("compute", "memory", "overhead", "transfer"), 0.0)
+    for op in ops:
+        if op.transfers:
+            rate = machine.transfer_bytes_per_s
+            sums["transfer"] += max(machine.start_s, op.bytes / rate if rate else 0.0)
+            continue
+        times = {
+            "overhead": machine.start_s,
+            "compute": machine.compute_s(op),
+            "memory": machine.memory_s(op),
+        }
+        kind = max(times, key=lambda k: times[k])
+        sums[kind] += times[kind]
+    return Work(
+        compute_s=sums["compute"],
+        memory_s=sums["memory"],
+        overhead_s=sums["overhead"],
+        transfer_s=sums["transfer"],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What one run showed; None where it was not seen. Seconds are per optimizer step.
+
+    Args:
+        step_s: Of the real loop.
+        wait_frac: Share of it spent waiting for the next batch.
+        replay_step_s: The same loop on one cached batch.
+        drain_step_s: A step's batches from the loader alone, nothing else running.
+        phases_s: ``forward``, ``loss`` (up to the backward pass), ``backward``, ``optimizer``, ``host``
+            (all the rest), of the loop on a cached batch, without waiting for a CPU.
+        blocked_s: How long of each phase the training thread neither ran nor waited for a CPU.
+        work: Of the operations of one step; None where they were not counted.
+        flops: Floating-point operations of one step.
+        ops: Number of operations of one step.
+        reads: How often one step fetched a value from a tensor (`.item()` and the like).
+        peak_flops_per_s: Of a matrix product on this machine, in the dtype that most of them have.
+        cpu_frac: CPU time of the process over wall time and CPUs, on a cached batch.
+        threads: Of PyTorch.
+        queue_frac: Share of a step of the real loop that the training thread waited for a CPU.
+        replay_queue_frac: The same of the loop on a cached batch.
+        compiled: The code was compiled, so that its operations are not seen one by one.
+        contended: Others took CPU that the run would have used.
+    """
+
+    step_s: float
+    wait_frac: float
+    replay_step_s: float | None = None
+    drain_step_s: float | None = None
+    phases_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    blocked_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    work: Work | None = None
+    flops: float | None = None
+    ops: float | None = None
+    reads: float | None = None
+    peak_flops_per_s: float | None = None
+    cpu_frac: float | None = None
+    threads: int = 1
+    queue_frac: float = 0.0
+    replay_queue_frac: float = 0.0
+    compiled: bool = False
+    contended: bool = False
+
+    @property
+    def probed(self) -> bool:
+        """More is known than how long the loop waits."""
+        return bool(self.phases_s)
+
+    @property
+    def utilisation(self) -> float | None:
+        """Achieved operations per second over the measured peak, while no data is waited for."""
+        period_s = sum(self.phases_s.values()) or self.replay_step_s
+        if not self.flops or not self.peak_flops_per_s or not period_s:
+            return None
+        return self.flops / period_s / self.peak_flops_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bottleneck:
+    """A verdict.
+
+    Args:
+        kind: One of `KINDS`, ``balanced`` or ``unclear``.
+        shares: Kind -> share of a step's time, as far as it is known; what is missing from 1 is not.
+        reasons: Whole sentences: the evidence, then what was not seen.
+        evidence: What it rests on; None where the config was never measured.
+    """
+
+    kind: str
+    shares: Mapping[str, float] = field(default_factory=dict[str, float])
+    reasons: tuple[str, ...] = ()
+    evidence: Evidence | None = None
+
+    @property
+    def host_frac(self) -> float | None:
+        """Share of a step outside forward, loss, backward and optimizer: all that cleaner code can buy."""
+        seen = self.evidence
+        if seen is None or not seen.phases_s:
+            return None
+        step_s = max(seen.step_s * (1.0 - min(0.95, seen.queue_frac)), 1e-12)
+        return min(1.0, seen.phases_s.get("host", 0.0) / step_s)
+
+
+def evidence_of(measurement: Measurement) -> Evidence:
+    """What a run's figures say."""
+    extra = {k.removeprefix(PREFIX): v for k, v in measurement.extra.items() if k.startswith(PREFIX)}
+
+    def named(begin: str) -> dict[str, float]:
+        return {k.removeprefix(begin).removesuffix("_s"): v for k, v in extra.items() if k.startswith(begin)}
+
+    work = None
+    if "work_compute_s" in extra:
+        work = Work(
+            compute_s=extra["work_compute_s"],
+            memory_s=extra.get("work_memory_s", 0.0),
+            overhead_s=extra.get("work_overhead_s", 0.0),
+            transfer_s=extra.get("work_transfer_s", 0.0),
+        )
+    return Evidence(
+        step_s=measurement.step_time_s.value,
+        wait_frac=measurement.data_wait_frac,
+        replay_step_s=extra.get("replay_step_s"),
+        drain_step_s=extra.get("drain_step_s"),
+        phases_s=named("phase_"),
+        blocked_s=named("blocked_"),
+        work=work,
+        flops=extra.get("flops"),
+        ops=extra.get("ops"),
+        reads=extra.get("reads"),
+        peak_flops_per_s=extra.get("peak_flops_per_s"),
+        cpu_frac=extra.get("cpu_frac"),
+        threads=int(extra.get("threads", 1)),
+        queue_frac=measurement.contamination.run_queue_frac,
+        replay_queue_frac=extra.get("replay_queue_frac", 0.0),
+        compiled=bool(extra.get("compiled", 0.0)),
+        contended="cpu_contended" in measurement.contamination.flags,
+    )
+
+
+def judge(seen: Evidence) -> Bottleneck:
+    """The verdict on what one run showed."""
+    if not seen.probed:
+        kind = "input" if seen.wait_frac >= WAITS_ALONE else "unclear"
+        return Bottleneck(
+            kind=kind, shares={"input": seen.wait_frac}, reasons=(_wait_text(seen),), evidence=seen
+        )
+    shares = _shares(seen)
+    ranked = sorted(shares.items(), key=lambda pair: -pair[1])
+    (top, most), (_, next_) = ranked[0], ranked[1]
+    if most >= LEAST_SHARE and most - next_ >= LEAD:
+        kind = top
+    elif sum(shares.values()) >= LEAST_KNOWN:
+        kind = "balanced"
+    else:
+        kind = "unclear"
+    return Bottleneck(kind=kind, shares=shares, reasons=tuple(_reasons(seen, shares)), evidence=seen)
+
+
+def _shares(seen: Evidence) -> dict[str, float]:
+    """Kind -> share of a step of the real loop."""
+    # A CPU that others had is no part of what the script is bound by.
+    step_s = max(seen.step_s * (1.0 - min(0.95, seen.queue_frac)), 1e-12)
+    input_s = seen.wait_frac * step_s
+    if seen.replay_step_s is not None:
+        replay_s = seen.replay_step_s * (1.0 - min(0.95, seen.replay_queue_frac))
+        # Each of both can be off by what else runs on the machine; neither counts alone.
+        input_s = 0.5 * (input_s + max(0.0, step_s - replay_s))
+    input_s = min(input_s, step_s)
+    phases_s = sum(seen.phases_s.values())
+    scale = (step_s - input_s) / phases_s if phases_s > 0 else 0.0
+    work_s = phases_s - seen.phases_s.get("host", 0.0)
+    blocked_host_s = min(seen.blocked_s.get("host", 0.0), seen.phases_s.get("host", 0.0))
+    blocked_work_s = min(math.fsum(v for k, v in seen.blocked_s.items() if k != "host"), work_s)
+    normal_s = IMBALANCE_FRAC * work_s if seen.threads > 1 else 0.0
+    waits_s = blocked_host_s + max(0.0, blocked_work_s - normal_s)
+    active_s = max(0.0, work_s - max(0.0, blocked_work_s - normal_s))
+    host_s = seen.phases_s.get("host", 0.0) - blocked_host_s
+    parts = {"sync": waits_s, "overhead": host_s}
+    work = seen.work
+    if work is not None and work.total_s >= LEAST_EXPLAINED * active_s and work.total_s > 0:
+        each = active_s / work.total_s
+        parts["compute"] = work.compute_s * each
+        parts["memory"] = work.memory_s * each
+        parts["transfer"] = work.transfer_s * each
+        parts["overhead"] += work.overhead_s * each
+    shares = {kind: parts.get(kind, 0.0) * scale / step_s for kind in KINDS}
+    shares["input"] = input_s / step_s
+    return shares
+
+
+def _reasons(seen: Evidence, shares: Mapping[str, float]) -> list[str]:
+    said = [_wait_text(seen)]
+    if seen.replay_step_s is not None:
+        with_batch, real = _ms(seen.replay_step_s), _ms(seen.step_s)
+        said.append(f"On one cached batch a step takes {with_batch} in place of {real}.")
+    if seen.drain_step_s is not None:
+        said.append(f"The loader alone has the data of a step ready in {_ms(seen.drain_step_s)}.")
+    told = [
+        f"{name} {_ms(seconds)}" for name, seconds in seen.phases_s.items() if seconds >= 0.01 * seen.step_s
+    ]
+    if told:
+        said.append(f"Of such a step: {', '.join(told)}.")
+    if shares.get("sync", 0.0) >= 0.05:
+        said.append(
+            f"{100 * shares['sync']:.0f} % of the time the training thread is blocked and no data is late: "
+            "it sleeps, or waits for a lock, a file or another thread."
+        )
+    if seen.utilisation is not None:
+        rate = seen.utilisation * (seen.peak_flops_per_s or 0.0)
+        said.append(
+            f"It does {_flops(rate)}, {100 * seen.utilisation:.0f} % of what a matrix product does here."
+        )
+    if seen.work is not None and seen.ops:
+        said.append(_work_text(seen, seen.work))
+    elif seen.compiled:
+        said.append("Compiled code is not taken apart into operations.")
+    elif seen.work is None:
+        said.append("Its operations were not counted.")
+    if seen.reads:
+        times = "once" if round(seen.reads) == 1 else f"{seen.reads:.0f} times"
+        said.append(f"A step reads values out of tensors {times}.")
+    if seen.contended and seen.threads > 1:
+        said.append(
+            "Others used the CPUs meanwhile, and threads that wait for each other cannot be cleared of that: "
+            "these shares are rough."
+        )
+    if seen.cpu_frac is not None:
+        said.append(f"It keeps {100 * seen.cpu_frac:.0f} % of the CPUs busy meanwhile.")
+    return said
+
+
+def _work_text(seen: Evidence, work: Work) -> str:
+    total = work.total_s or 1.0
+    return (
+        f"Of its {seen.ops:.0f} operations a step, by the time they take at the least: "
+        f"{100 * work.compute_s / total:.0f} % are bound by arithmetic, {100 * work.memory_s / total:.0f} % "
+        f"by memory bandwidth, {100 * work.overhead_s / total:.0f} % by being started at all."
+    )
+
+
+def _wait_text(seen: Evidence) -> str:
+    return f"It waits for data {100 * seen.wait_frac:.0f} % of its time."
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
+
+
+def _flops(rate: float) -> str:
+    for unit, size in (("TFLOP/s", 1e12), ("GFLOP/s", 1e9), ("MFLOP/s", 1e6)):
+        if rate >= size:
+            return f"{rate / size:.3g} {unit}"
+    return f"{rate:.3g} FLOP/s"
+
+
+def bottleneck(study: Study, config: Config) -> Bottleneck:
+    """The verdict on a config of a study: of its probe where it was probed, else of its other runs."""
+    probes = [m for m in (t.measurement for t in study.of(config, Stage.WHY)) if m is not None]
+    if probes:
+        return judge(_with_flops(study, config, evidence_of(probes[-1])))
+    runs = [m for m in (t.measurement for t in study.of(config)) if m is not None]
+    if not runs:
+        return Bottleneck(kind="unclear", reasons=("It was not measured.",))
+    found = judge(evidence_of(runs[-1]))
+    return Bottleneck(
+        kind=found.kind,
+        shares=found.shares,
+        reasons=(*found.reasons, why_not_probed(study, config)),
+        evidence=found.evidence,
+    )
+
+
+def _with_flops(study: Study, config: Config, seen: Evidence) -> Evidence:
+    """A compiled run does the arithmetic that the script as it is was seen doing, per sample."""
+    if seen.flops is not None or config.is_baseline:
+        return seen
+    own = [t.measurement for t in study.told(Stage.WHY) if t.config.is_baseline and t.measurement]
+    mine = [t.measurement for t in study.of(config, Stage.WHY) if t.measurement]
+    if not own or not mine or own[-1].effective_batch <= 0:
+        return seen
+    base = evidence_of(own[-1])
+    if base.flops is None:
+        return seen
+    ratio = mine[-1].effective_batch / own[-1].effective_batch
+    peak = seen.peak_flops_per_s or base.peak_flops_per_s
+    return replace(seen, flops=base.flops * ratio, peak_flops_per_s=peak)
+
+
+def why_not_probed(study: Study, config: Config) -> str:
+    """A sentence: why no probe says more about this config."""
+    tried = [t.failure for t in study.of(config, Stage.WHY) if t.failure is not None]
+    if tried:
+        return f"The probe that tells more ended early: {tried[-1].message.rstrip('.')}."
+    if not study.spec.why:
+        return "What else holds it back was not probed."
+    if study.spec.budget.trials is not None:
+        return "What else holds it back was not probed, as the number of trials is limited."
+    return "What else holds it back was not probed: the budget was too short for it."
+
+
+def shown(verdict: Bottleneck, *, most: int = 3) -> Sequence[str]:
+    """The evidence that goes with a verdict, strongest first, for a screen with little room."""
+    reasons = list(verdict.reasons)
+    if verdict.kind == "sync":
+        reasons.sort(key=lambda r: "blocked" not in r)
+    elif verdict.kind in ("compute", "memory", "overhead", "transfer"):
+        reasons.sort(key=lambda r: "operations" not in r and "matrix product" not in r and "rough" not in r)
+    return reasons[:most]

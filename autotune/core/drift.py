@@ -1,0 +1,69 @@
+"""Does the machine get faster or slower while a search runs?
+
+The script as it is runs at the start, now and then in between, and in every confirmation cycle. All these
+runs do the same, so a trend in them is the machine's: heat, a neighbour that stays, a disk that fills.
+Comparisons are made within cycles and do not feel it; screening figures do, and a person who reads both has
+to know.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import TYPE_CHECKING
+
+from autotune.core.measurement import Estimate
+from autotune.core.stats import t_quantile
+
+if TYPE_CHECKING:
+    from autotune.core.study import Study
+
+FEWEST_RUNS = 5
+LEAST_DRIFT = 0.05
+
+
+def drift(study: Study) -> Estimate | None:
+    """Rate of the script as it is at the end of the search over that at its start.
+
+    The slope of the log rate of all its runs over the time they ended, by least squares, across the time
+    between the first and the last of them. The interval is the slope's 95 % t interval: runs scatter for
+    other reasons as well.
+
+    Returns:
+        None with fewer than `FEWEST_RUNS` runs, or where all ended at the same time.
+    """
+    runs = [
+        (trial.finished_s, math.log(trial.measurement.throughput.value))
+        for trial in study.told()
+        if trial.config.is_baseline
+        and trial.measurement is not None
+        and trial.measurement.throughput.value > 0
+    ]
+    if len(runs) < FEWEST_RUNS:
+        return None
+    times, logs = zip(*runs, strict=True)
+    span_s = max(times) - min(times)
+    middle = statistics.fmean(times)
+    power = math.fsum((t - middle) ** 2 for t in times)
+    if not span_s > 0:
+        return None
+    level = statistics.fmean(logs)
+    slope = math.fsum((t - middle) * (y - level) for t, y in runs) / power
+    rest = math.fsum((y - level - slope * (t - middle)) ** 2 for t, y in runs)
+    df = len(runs) - 2
+    half = t_quantile(0.975, df) * math.sqrt(rest / df / power)
+    return Estimate(
+        value=math.exp(slope * span_s),
+        low=math.exp((slope - half) * span_s),
+        high=math.exp((slope + half) * span_s),
+        n=len(runs),
+        unit="ratio",
+    )
+
+
+def drifted(study: Study) -> Estimate | None:
+    """The drift where it is one: at least `LEAST_DRIFT`, and more than the scatter of the runs explains."""
+    found = drift(study)
+    if found is None or found.low <= 1.0 <= found.high:
+        return None
+    return found if abs(math.log(found.value)) >= math.log1p(LEAST_DRIFT) else None

@@ -1,0 +1,382 @@
+"""What a person could change in the script's own code that no knob does: read, with file and line.
+
+Syntax trees only; nothing is imported or run. The script is read, and modules of the user's own beside it
+that it imports. Everything is a hint with the line it is about; what it may buy is at most what a run
+showed of that part of a step.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from autotune.core.bottleneck import Bottleneck
+    from autotune.core.facts import HostFacts
+
+_MOST_FILES: Final = 20
+_MOST_BYTES: Final = 2 * 1024 * 1024
+_READS: Final = frozenset({"item", "tolist", "numpy"})
+_BARS: Final = frozenset({"set_postfix", "set_postfix_str", "set_description"})
+_LOGS: Final = frozenset(
+    {"print", "add_scalar", "log_metric", "log_metrics", "log", "info", "debug", "write"}
+)
+_PIXELS: Final = frozenset(
+    {"open", "imread", "imdecode", "read_image", "decode_image", "resize", "rotate", "convert", "loads"}
+)
+_SETTINGS: Final = ("amp", "scaler", "use_", "cuda", "rank", "is_main", "fp16", "bf16", "clip")
+"""Parts of names that a branch of every step is taken by."""
+_TENSOR_CORES: Final = (7, 0)
+_MULTIPLE: Final = 8
+_SIZED: Final = ("Linear", "Embedding", "LSTM", "GRU", "TransformerEncoderLayer", "MultiheadAttention")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """One hint.
+
+    Args:
+        kind: ``read``, ``log``, ``checkpoint``, ``preprocess``, ``shape``, ``copy``.
+        file, line: Where; the file as it lies relative to the script's folder.
+        text: A whole sentence.
+        part: Which part of a step it is about: ``host``, ``input``, ``compute``, ``transfer``.
+        gain_frac_at_most: Share of a step that it may buy at most; None where that was not measured.
+    """
+
+    kind: str
+    file: str
+    line: int
+    text: str
+    part: str
+    gain_frac_at_most: float | None = None
+
+    @property
+    def place(self) -> str:
+        """``train.py:42``."""
+        return f"{self.file}:{self.line}"
+
+
+def advise(path: str, host: HostFacts | None = None) -> tuple[Advice, ...]:
+    """Hints about a script, in the order of files and lines.
+
+    Args:
+        path: Of the script. One that cannot be read, or is no Python, yields none: other verbs say so.
+        host: The machine; what is said of tensor cores alone needs one that has them. None: none has.
+    """
+    script = Path(path)
+    has_cores = host is not None and any(d.capability >= _TENSOR_CORES for d in host.devices)
+    has_gpu = host is not None and bool(host.devices)
+    found: list[Advice] = []
+    for file, tree in _sources(script):
+        name = _shown(file, script.parent)
+        found += _in_loops(tree, name)
+        found += _in_datasets(tree, name)
+        if has_cores:
+            found += _shapes(tree, name)
+        if has_gpu:
+            found += _copies(tree, name)
+    return tuple(dict.fromkeys(found))
+
+
+def weighed(hints: Sequence[Advice], verdict: Bottleneck | None) -> tuple[Advice, ...]:
+    """The same with what each may buy at most by what a run showed, the largest first.
+
+    Args:
+        hints: Of `advise`.
+        verdict: On the script as it is; None where it was not measured.
+    """
+    bounds: dict[str, float | None] = {"host": None if verdict is None else verdict.host_frac}
+    if verdict is not None:
+        bounds |= {k: verdict.shares.get(k) for k in ("input", "compute", "transfer") if k in verdict.shares}
+    told = [replace(hint, gain_frac_at_most=bounds.get(hint.part)) for hint in hints]
+    return tuple(sorted(told, key=lambda h: -(h.gain_frac_at_most or 0.0)))
+
+
+def advice_text(hint: Advice) -> str:
+    """``train.py:42: ... (at most 3 % of a step)``."""
+    bound = hint.gain_frac_at_most
+    if bound is None:
+        return f"{hint.place}: {hint.text}"
+    told = f"at most {100 * bound:.0f} %" if bound >= 0.01 else "less than 1 %"
+    return f"{hint.place}: {hint.text} ({told} of a step)"
+
+
+# Which files
+
+
+def _sources(script: Path) -> Iterator[tuple[Path, ast.Module]]:
+    """The script, then its own modules beside it, breadth first."""
+    waiting, seen = [script], set[Path]()
+    while waiting and len(seen) < _MOST_FILES:
+        file = waiting.pop(0)
+        if file in seen:
+            continue
+        seen.add(file)
+        tree = _tree(file)
+        if tree is None:
+            continue
+        yield file, tree
+        waiting += [m for m in _own_modules(tree, script.parent) if m not in seen]
+
+
+def _tree(file: Path) -> ast.Module | None:
+    try:
+        if file.stat().st_size > _MOST_BYTES:
+            return None
+        return ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _own_modules(tree: ast.Module, folder: Path) -> Iterator[Path]:
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for name in names:
+            path = folder.joinpath(*name.split("."))
+            for file in (path.with_suffix(".py"), path / "__init__.py"):
+                if file.is_file():
+                    yield file
+
+
+def _shown(file: Path, folder: Path) -> str:
+    try:
+        return str(file.relative_to(folder))
+    except ValueError:
+        return file.name
+
+
+# Training loops
+
+
+def _in_loops(tree: ast.Module, name: str) -> Iterator[Advice]:
+    for loop in ast.walk(tree):
+        if isinstance(loop, (ast.For, ast.While, ast.AsyncFor)) and _trains(loop):
+            yield from _loop_body(loop.body, name, rare=False)
+
+
+def _trains(loop: ast.For | ast.While | ast.AsyncFor) -> bool:
+    """Its own body calls `backward` or a `step`, not one of a loop inside it."""
+    return any(
+        isinstance(call.func, ast.Attribute) and call.func.attr == "backward"
+        for statement in loop.body
+        for call in _calls(statement)
+    )
+
+
+def _calls(node: ast.AST) -> Iterator[ast.Call]:
+    """Calls in a statement, those of loops and functions inside it left out."""
+    if isinstance(
+        node, (ast.For, ast.While, ast.AsyncFor, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    ):
+        return
+    if isinstance(node, ast.Call):
+        yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _calls(child)
+
+
+def _loop_body(body: Sequence[ast.stmt], name: str, *, rare: bool) -> Iterator[Advice]:
+    """Hints of statements that run in every step; what stands under an ``if`` of the step may run seldom."""
+    for statement in body:
+        if isinstance(statement, ast.If):
+            yield from () if rare else _of_calls(statement.test, name)
+            seldom = rare or not _is_a_setting(statement.test)
+            yield from _loop_body(statement.body, name, rare=seldom)
+            yield from _loop_body(statement.orelse, name, rare=seldom)
+        elif isinstance(statement, (ast.With, ast.AsyncWith, ast.Try)):
+            yield from _loop_body(statement.body, name, rare=rare)
+        elif not rare:
+            yield from _of_calls(statement, name)
+
+
+def _of_calls(node: ast.AST, name: str) -> Iterator[Advice]:
+    for call in _calls(node):
+        hint = _of_call(call, name)
+        if hint is not None:
+            yield hint
+
+
+def _is_a_setting(test: ast.expr) -> bool:
+    """It asks how the run was set up, which is the same in every step; anything else may be true seldom."""
+    names = {n.id.lower() for n in ast.walk(test) if isinstance(n, ast.Name)}
+    names |= {n.attr.lower() for n in ast.walk(test) if isinstance(n, ast.Attribute)}
+    return any(word in held for held in names for word in _SETTINGS)
+
+
+def _of_call(call: ast.Call, name: str) -> Advice | None:
+    called = _called(call)
+    line = call.lineno
+    if called in _READS and isinstance(call.func, ast.Attribute) and not call.args:
+        return Advice(
+            kind="read",
+            file=name,
+            line=line,
+            part="host",
+            text=f".{called}() in every step waits until the step is computed; keep the tensor (detached) "
+            "and read it every so many steps.",
+        )
+    if called in _BARS or (called in _LOGS and _speaks_of_tensors(call) and not _is_arithmetic(call)):
+        return Advice(
+            kind="log",
+            file=name,
+            line=line,
+            part="host",
+            text=f"{called}() in every step makes the loop wait for the value and for the output; log every "
+            "so many steps.",
+        )
+    if called in ("save", "save_checkpoint", "save_pretrained", "save_state") and _is_saving(call):
+        return Advice(
+            kind="checkpoint",
+            file=name,
+            line=line,
+            part="host",
+            text="A checkpoint is written in every step; write one every so many steps.",
+        )
+    if called == "empty_cache":
+        return Advice(
+            kind="read",
+            file=name,
+            line=line,
+            part="host",
+            text="empty_cache() in every step gives memory back that the next step has to ask for again.",
+        )
+    return None
+
+
+def _called(call: ast.Call) -> str:
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def _is_arithmetic(call: ast.Call) -> bool:
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    return isinstance(owner, ast.Name) and owner.id in ("torch", "np", "numpy", "math", "F")
+
+
+def _speaks_of_tensors(call: ast.Call) -> bool:
+    """A loss, a gradient or the like is among what is told."""
+    given = [*call.args, *(k.value for k in call.keywords)]
+    names = {n.id.lower() for a in given for n in ast.walk(a) if isinstance(n, ast.Name)}
+    names |= {n.attr.lower() for a in given for n in ast.walk(a) if isinstance(n, ast.Attribute)}
+    return any(word in held for held in names for word in ("loss", "grad", "logit", "output", "acc"))
+
+
+def _is_saving(call: ast.Call) -> bool:
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "save":
+        return True
+    owner = call.func.value
+    return isinstance(owner, ast.Name) and owner.id == "torch"
+
+
+# Data sets
+
+
+def _in_datasets(tree: ast.Module, name: str) -> Iterator[Advice]:
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef) and function.name in ("__getitem__", "__getitems__"):
+            yield from _of_getitem(function, name)
+
+
+def _of_getitem(function: ast.FunctionDef, name: str) -> Iterator[Advice]:
+    loops = [n for n in ast.walk(function) if isinstance(n, (ast.For, ast.While))]
+    if loops:
+        yield Advice(
+            kind="preprocess",
+            file=name,
+            line=loops[0].lineno,
+            part="input",
+            text="A Python loop runs for every sample; do it once before training, or in NumPy or torch.",
+        )
+    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)]
+    pixels = next((c for c in calls if _called(c) in _PIXELS), None)
+    if pixels is not None:
+        yield Advice(
+            kind="preprocess",
+            file=name,
+            line=pixels.lineno,
+            part="input",
+            text=f"{_called(pixels)}() runs for every sample of every epoch; what does not change can be "
+            "prepared once and stored ready to use.",
+        )
+    copies = next((c for c in calls if _is_copying(c)), None)
+    if copies is not None:
+        yield Advice(
+            kind="copy",
+            file=name,
+            line=copies.lineno,
+            part="input",
+            text="torch.tensor() copies what it is given; torch.from_numpy() or torch.as_tensor() share it.",
+        )
+
+
+def _is_copying(call: ast.Call) -> bool:
+    function = call.func
+    if not (isinstance(function, ast.Attribute) and function.attr == "tensor" and call.args):
+        return False
+    # A name or a sum may be a plain number, for which there is no other way.
+    is_array = isinstance(call.args[0], (ast.Subscript, ast.Attribute, ast.Call))
+    return isinstance(function.value, ast.Name) and function.value.id == "torch" and is_array
+
+
+# Shapes and copies that matter on an accelerator alone
+
+
+def _shapes(tree: ast.Module, name: str) -> Iterator[Advice]:
+    for call in ast.walk(tree):
+        if not isinstance(call, ast.Call) or _called(call) not in _SIZED:
+            continue
+        sizes = [a.value for a in call.args[:2] if isinstance(a, ast.Constant) and type(a.value) is int]
+        odd = next((s for s in sizes if s >= 64 and s % _MULTIPLE), None)
+        if odd is not None:
+            up = -(-odd // _MULTIPLE) * _MULTIPLE
+            yield Advice(
+                kind="shape",
+                file=name,
+                line=call.lineno,
+                part="compute",
+                text=f"{odd} is no multiple of {_MULTIPLE}, which tensor cores want; {up} may be faster.",
+            )
+
+
+def _copies(tree: ast.Module, name: str) -> Iterator[Advice]:
+    for loop in ast.walk(tree):
+        if not isinstance(loop, (ast.For, ast.While)) or not _trains(loop):
+            continue
+        for statement in loop.body:
+            for call in _calls(statement):
+                made = call.func.value if isinstance(call.func, ast.Attribute) else None
+                is_moved = _called(call) in ("to", "cuda") and isinstance(made, ast.Call)
+                if (
+                    is_moved
+                    and isinstance(made, ast.Call)
+                    and _called(made) in ("zeros", "ones", "randn", "rand")
+                ):
+                    yield Advice(
+                        kind="copy",
+                        file=name,
+                        line=call.lineno,
+                        part="transfer",
+                        text=f"{_called(made)}() makes a tensor on the host and copies it in every step; "
+                        "device=... makes it in place.",
+                    )
+
+
+def advice_data(hint: Advice) -> dict[str, str | int | float | None]:
+    """One hint as plain data."""
+    return {
+        "kind": hint.kind,
+        "file": hint.file,
+        "line": hint.line,
+        "text": hint.text,
+        "part": hint.part,
+        "gain_frac_at_most": hint.gain_frac_at_most,
+    }

@@ -1,0 +1,184 @@
+"""What each value of a knob is likely to do, read off the single runs of screening. Pure.
+
+An additive fit of ln(rate / the script's rate): one term per changed value, and one per pair of knobs
+that were changed together, all held towards zero. It describes the runs that were made; what a knob brings in
+the winner is measured in pairs where the search took the winner apart, and that is what counts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from autotune.core.config import Config
+from autotune.core.pick import screened
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autotune.core.config import Value
+    from autotune.core.study import Study
+
+_SPREAD: Final = 0.5
+_JOINT_SPREAD: Final = 0.12
+_LEAST_NOISE: Final = 0.03
+"""Two single runs of a config differ by this much by themselves."""
+_MOST_PAIRS: Final = 40
+_FEWEST_TOGETHER: Final = 2
+_Z: Final = 1.96
+_MATTERS: Final = 0.03
+
+Term = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueEffect:
+    """One value of one knob, estimated.
+
+    Args:
+        ratio: How many times as fast as with the script's own value, all else equal.
+        low, high: Interval of about 95 % under the fit.
+        configs: Configurations that had it.
+    """
+
+    knob: str
+    value: Value
+    ratio: float
+    low: float
+    high: float
+    configs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interaction:
+    """Two knobs that do together what neither does alone, estimated.
+
+    Args:
+        ratio: Their joint gain over the product of their own: 0.9 is a tenth less than apart.
+        configs: Configurations that changed both.
+    """
+
+    knobs: tuple[str, str]
+    ratio: float
+    low: float
+    high: float
+    configs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effects:
+    """Of all knobs that were tried; largest first."""
+
+    values: tuple[ValueEffect, ...] = ()
+    interactions: tuple[Interaction, ...] = ()
+    configs: int = 0
+
+
+def estimated(study: Study) -> Effects:
+    """Fit the screening runs; empty where nothing but the script was measured."""
+    rates = screened(study)
+    base = rates.get(Config(), 0.0)
+    seen = {c: math.log(r / base) for c, r in rates.items() if r > 0} if base > 0 else {}
+    tried = {c: y for c, y in seen.items() if not c.is_baseline}
+    if not tried:
+        return Effects()
+    own = Counter(item for c in tried for item in c.items())
+    joint = Counter(pair for c in tried for pair in itertools.combinations(sorted(c), 2))
+    singles: dict[Term, tuple[str, Value]] = {(k, repr(v)): (k, v) for k, v in own}
+    pairs = [p for p, count in joint.most_common(_MOST_PAIRS) if count >= _FEWEST_TOGETHER]
+    # Two knobs that were never changed apart cannot be told from one another.
+    pairs = [p for p in pairs if joint[p] < min(_having(tried, p[0]), _having(tried, p[1]))]
+    terms: list[Term] = [*singles, *pairs]
+    places = {term: i for i, term in enumerate(terms)}
+    known_pairs = set(pairs)
+    rows = [
+        [places[k, repr(v)] for k, v in c.items()]
+        + [places[p] for p in itertools.combinations(sorted(c), 2) if p in known_pairs]
+        for c in tried
+    ]
+    prior = [_SPREAD if term in singles else _JOINT_SPREAD for term in terms]
+    mean, sd = _fit(rows, list(tried.values()), prior, _noise(study, base))
+    values = [
+        ValueEffect(knob=knob, value=value, configs=own[knob, value], **_ratio(mean[i], sd[i]))
+        for term, (knob, value) in singles.items()
+        for i in (places[term],)
+    ]
+    interactions = [
+        Interaction(knobs=(p[0], p[1]), configs=joint[p], **_ratio(mean[places[p]], sd[places[p]]))
+        for p in pairs
+        if abs(mean[places[p]]) > max(_MATTERS, _Z * sd[places[p]])
+    ]
+    return Effects(
+        values=tuple(sorted(values, key=lambda e: -e.ratio)),
+        interactions=tuple(sorted(interactions, key=lambda e: -abs(math.log(e.ratio)))),
+        configs=len(tried),
+    )
+
+
+def best_of_each(effects: Effects) -> list[ValueEffect]:
+    """Of every knob the value that is estimated best, largest effect first."""
+    found: dict[str, ValueEffect] = {}
+    for effect in effects.values:
+        found.setdefault(effect.knob, effect)
+    return list(found.values())
+
+
+def _having(tried: Mapping[Config, float], knob: str) -> int:
+    return sum(1 for c in tried if knob in c)
+
+
+def _ratio(mean: float, sd: float) -> dict[str, float]:
+    return {
+        "ratio": math.exp(mean),
+        "low": math.exp(mean - _Z * sd),
+        "high": math.exp(mean + _Z * sd),
+    }
+
+
+def _noise(study: Study, base: float) -> float:
+    rates = [t.measurement.throughput.value for t in study.baseline if t.measurement]
+    logs = [math.log(r / base) for r in rates if r > 0]
+    return max(_LEAST_NOISE, statistics.stdev(logs)) if len(logs) > 1 else _LEAST_NOISE
+
+
+def _fit(
+    rows: Sequence[Sequence[int]], values: Sequence[float], prior: Sequence[float], noise: float
+) -> tuple[list[float], list[float]]:
+    """Posterior mean and standard deviation of each term; a row lists the terms it holds.
+
+    Bayesian linear regression with independent normal priors: (X'X / s2 + D)^-1 X'y / s2.
+    """
+    size = len(prior)
+    weight = 1.0 / noise**2
+    matrix = [[0.0] * size for _ in range(size)]
+    right = [0.0] * size
+    for i, spread in enumerate(prior):
+        matrix[i][i] = 1.0 / spread**2
+    for row, value in zip(rows, values, strict=True):
+        for i in row:
+            right[i] += weight * value
+            line = matrix[i]
+            for j in row:
+                line[j] += weight
+    inverse = _inverse(matrix)
+    mean = [math.fsum(a * b for a, b in zip(line, right, strict=True)) for line in inverse]
+    return mean, [math.sqrt(max(0.0, inverse[i][i])) for i in range(size)]
+
+
+def _inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Of a symmetric positive definite matrix, by Gauss and Jordan; the priors keep every pivot positive."""
+    size = len(matrix)
+    work = [[*line, *(1.0 if i == j else 0.0 for j in range(size))] for i, line in enumerate(matrix)]
+    for i in range(size):
+        pivot = work[i][i]
+        top = [v / pivot for v in work[i]]
+        work[i] = top
+        for j in range(size):
+            factor = work[j][i]
+            if j != i and factor != 0.0:
+                work[j] = [a - factor * b for a, b in zip(work[j], top, strict=True)]
+    return [line[size:] for line in work]

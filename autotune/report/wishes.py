@@ -1,0 +1,190 @@
+"""Other wishes, answered from trials that were already measured. Pure; nothing is run.
+
+What is recommended rests on confirmed pairs as ever. What only single runs have seen is listed apart and
+called an estimate: the largest of many single figures is lucky as much as good.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from autotune.core.config import Config
+from autotune.core.effect import Effect
+from autotune.core.loss_guard import finite_and_sane
+from autotune.core.pick import answer, compare, screened
+from autotune.core.trial import Stage
+
+if TYPE_CHECKING:
+    from autotune.core.pick import Answer
+    from autotune.core.study import Study
+
+OBJECTIVES: Final = ("throughput", "memory")
+"""What can be wished for. Keeping the loss is no wish: every recommended config has to."""
+
+_MOST_ESTIMATES: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What to pick by, other than the search did.
+
+    Args:
+        objective: ``throughput``, or ``memory``: the least peak memory of all that is faster than the script.
+        max_memory_bytes: Upper bound on peak memory; None keeps the search's own.
+    """
+
+    objective: str = "throughput"
+    max_memory_bytes: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.objective != "throughput" or self.max_memory_bytes is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimated:
+    """A config that single runs saw and no pair confirmed.
+
+    Args:
+        ratio: Its mean rate in screening over the script's; no interval can be given.
+        runs: Single runs that it rests on.
+    """
+
+    config: Config
+    trial: int
+    ratio: float
+    runs: int
+    peak_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repicked:
+    """A study under other wishes.
+
+    Args:
+        study: With these wishes in its specification.
+        answer: From confirmed pairs alone.
+        estimates: What single runs suggest beyond it, best first.
+        notes: Whole sentences: what was done, and what it cannot tell.
+    """
+
+    wishes: Wishes
+    study: Study
+    answer: Answer
+    estimates: tuple[Estimated, ...]
+    notes: tuple[str, ...]
+
+
+def repick(study: Study, wishes: Wishes) -> Repicked:
+    """Pick again from the stored trials.
+
+    Args:
+        study: With a measured baseline.
+        wishes: Other than the search's own.
+
+    Raises:
+        AutotuneError: No baseline run was measured.
+    """
+    own = study.spec.max_memory_bytes
+    bound = wishes.max_memory_bytes if wishes.max_memory_bytes is not None else own
+    bounded = _bounded(study, bound)
+    found = answer(bounded)
+    if wishes.objective == "memory":
+        bounded, found = _least_memory(bounded, found)
+        # The bound found its pick; it is not what was asked for.
+        bounded = _bounded(bounded, bound)
+    estimates = _estimates(bounded, found, wishes, bound)
+    return Repicked(
+        wishes=wishes,
+        study=bounded,
+        answer=found,
+        estimates=estimates,
+        notes=tuple(_notes(bounded, found, wishes, own=own, has_estimates=bool(estimates))),
+    )
+
+
+def _bounded(study: Study, bound: int | None) -> Study:
+    # A bound of the space file stands among the constraints; the wish takes its place.
+    kept = tuple(c for c in study.spec.constraints if c.metric != "peak_memory")
+    return replace(study, spec=replace(study.spec, max_memory_bytes=bound, constraints=kept))
+
+
+def _least_memory(study: Study, found: Answer) -> tuple[Study, Answer]:
+    """The answer under the tightest bound that leaves a config that is faster than the script."""
+    bound = study.spec.max_memory_bytes
+    peaks = {c.peak_bytes for c in compare(study) if c.peak_bytes is not None}
+    for peak in sorted(p for p in peaks if bound is None or p <= bound):
+        tight = _bounded(study, peak)
+        tried = answer(tight)
+        if tried.is_better:
+            return tight, tried
+    return study, found
+
+
+def _estimates(study: Study, found: Answer, wishes: Wishes, bound: int | None) -> tuple[Estimated, ...]:
+    rates = screened(study)
+    base = rates.get(Config(), 0.0)
+    if base <= 0:
+        return ()
+    confirmed = {c.config for c in compare(study)}
+    chosen: list[Estimated] = []
+    for config, rate in rates.items():
+        if config.is_baseline or config in confirmed or rate <= base:
+            continue
+        space = study.space
+        if space is not None and space.effect(config) is Effect.TRAINING:
+            continue
+        runs = [t for t in study.of(config, Stage.START, Stage.REFINE) if t.measurement is not None]
+        measured = [t.measurement for t in runs if t.measurement is not None]
+        if any(finite_and_sane(m.loss).verdict == "fail" for m in measured):
+            continue
+        peaks = [m.memory.peak_bytes for m in measured if m.memory.peak_bytes is not None]
+        peak = max(peaks, default=None)
+        if bound is not None and peak is not None and peak > bound:
+            continue
+        chosen.append(
+            Estimated(config=config, trial=runs[0].number, ratio=rate / base, runs=len(runs), peak_bytes=peak)
+        )
+    best = found.best
+    if wishes.objective == "memory":
+        ceiling = best.peak_bytes if best.peak_bytes is not None else found.baseline_peak_bytes
+        lighter = [
+            e for e in chosen if e.peak_bytes is not None and (ceiling is None or e.peak_bytes < ceiling)
+        ]
+        return tuple(sorted(lighter, key=lambda e: (e.peak_bytes or 0, -e.ratio))[:_MOST_ESTIMATES])
+    faster = [e for e in chosen if e.ratio > best.speedup.value]
+    return tuple(sorted(faster, key=lambda e: -e.ratio)[:_MOST_ESTIMATES])
+
+
+def _notes(study: Study, found: Answer, wishes: Wishes, *, own: int | None, has_estimates: bool) -> list[str]:
+    asked = ["the least peak memory of all that is faster than your script"] * (wishes.objective == "memory")
+    bound = wishes.max_memory_bytes
+    if bound is not None:
+        asked.append(f"at most {bound / 2**30:.2f} GiB of peak memory")
+    notes = [f"Picked again from stored trials, nothing was measured; wanted: {', '.join(asked) or 'speed'}."]
+    if found.is_better:
+        notes.append(
+            f"The pick is confirmed: it was compared with your script in {found.best.speedup.n} pairs of "
+            "fresh runs when the study was searched."
+        )
+    else:
+        notes.append("Nothing that these wishes allow was confirmed to be faster than your script.")
+    if bound is not None and own is not None and bound > own:
+        notes.append(
+            f"The search itself was held to {own / 2**30:.2f} GiB, so what needs more was hardly tried."
+        )
+    if bound is not None and (found.baseline_peak_bytes or 0) > bound:
+        notes.append(
+            f"Your script as it is needs {(found.baseline_peak_bytes or 0) / 2**30:.2f} GiB, more than that."
+        )
+    if has_estimates:
+        notes.append(
+            "The estimates are of single runs of the search: no pair has confirmed them, and the largest of "
+            f"many is partly luck. To confirm one, search again: autotune search --budget 10m{_fixed(study)}"
+        )
+    return notes
+
+
+def _fixed(study: Study) -> str:
+    bound = study.spec.max_memory_bytes
+    return f" --max-memory {bound / 2**20:.0f}MiB" if bound is not None else ""

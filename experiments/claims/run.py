@@ -1,0 +1,258 @@
+"""How often is a gain claimed where there is none, and how often is a true one found?
+
+    python run.py --limit 20m --jobs 2     # as often as it takes; goes on where it stopped
+    python run.py --list                   # what is done and what it says; runs nothing
+
+Simulated runs, with noise taken from recorded ones, go through the search and the verification that ship.
+"""
+
+import hashlib
+import json
+import math
+import random
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import claim_noise  # noqa: E402 - neighbours of this file
+import claim_rivals  # noqa: E402
+import claim_studies  # noqa: E402
+import proofs  # noqa: E402
+
+RATIOS = (1.01, 1.02, 1.03, 1.05, 1.07, 1.1, 1.15, 1.2, 1.3, 1.5, 2.0)
+ASKED = (1.2, 2.0)
+"""True ratios of which at least 95 in 100 have to be claimed within ten pairs."""
+PART = 250
+FALSE_WINS_MOST = 0.02
+POWER_LEAST = 0.95
+COMPARISONS = 5000
+FIVE_PER_CENT = math.log(1.05)
+
+SETTINGS = {
+    "recorded": {},
+    "doubled": {"scale": 2.0},
+    "drifting": {"drift": 0.01},
+    "restless": {},
+}
+"""Noise -> what is done to it: as it was; twice as large; one per cent slower with every run; as it was
+on a machine on which others worked."""
+DECIDING = (
+    "ablation",
+    "cycles",
+    "loss_guard",
+    "measurement",
+    "pick",
+    "run_length",
+    "space",
+    "stats",
+    "trial",
+)
+"""Modules of `autotune.core` that have a say in a claim."""
+LABELS = {
+    "search": "autotune search",
+    "verify": "autotune verify",
+    "paired": "train-doctor compare (emulated)",
+    "ten": "10 steps, any gain",
+    "ten_5": "10 steps, gain of 5 % or more",
+}
+
+
+def units(has_restless):
+    """(case, part) of everything there is to do; case is ``what/who/noise/ratio``."""
+    found = []
+
+    def add(what, who, noise, ratio, n):
+        found.extend((f"{what}/{who}/{noise}/{ratio:g}", part) for part in range(-(-n // PART)))
+
+    for who in ("verify", "rivals"):
+        add("aa", who, "recorded", 1.0, COMPARISONS)
+    for ratio in ASKED:
+        for who in ("rivals", "verify", "search"):
+            add("power", who, "recorded", ratio, 1000)
+    add("aa", "search", "recorded", 1.0, 7 * COMPARISONS // 5)
+    curve = [ratio for ratio in RATIOS if ratio not in ASKED]
+    for who in ("rivals", "verify", "search"):
+        for ratio in curve:
+            add("power", who, "recorded", ratio, PART)
+    for who in ("rivals", "verify", "search"):
+        for noise in ("doubled", "drifting", *(["restless"] if has_restless else [])):
+            add("aa", who, noise, 1.0, 2 * PART if who == "search" else 1000)
+            for ratio in ASKED:
+                add("power", who, noise, ratio, PART)
+    # What costs little first, and a little of every case before more of one.
+    return sorted(found, key=lambda unit: ("/search/" in unit[0], unit[1]))
+
+
+_SERIES = []
+
+
+def series_of(noise):
+    """Recorded series of that kind."""
+    if not _SERIES:
+        _SERIES.extend(claim_noise.recorded())
+    return [s for s in _SERIES if s.is_restless == (noise == "restless")]
+
+
+def work(case, part):
+    """One part of one case: sums over its comparisons."""
+    _, who, noise, ratio = case.split("/")
+    gain = math.log(float(ratio))
+    pool = series_of(noise)
+    starts = [p.start for s in _SERIES for p in s.processes if p.start is not None]
+    sums = {}
+    for k in range(PART):
+        chance = random.Random(f"{case}/{part}/{k}")
+        series = chance.choices(pool, [len(s.processes) for s in pool])[0]
+        draw = claim_noise.Draw(series, chance, starts=starts, **SETTINGS[noise])
+        if who == "search":
+            one = claim_studies.searched(draw, gain)
+        elif who == "verify":
+            one = claim_studies.verified(draw, gain)
+        else:
+            one = _rivals(draw, gain)
+        for key, value in one.items():
+            sums[key] = sums.get(key, 0) + value
+    return sums
+
+
+def _rivals(draw, gain):
+    ten = claim_rivals.ten_steps(draw, gain)
+    low, _, _ = claim_rivals.paired(draw, gain)
+    return {
+        "n": 1,
+        "ten": int(ten > 0.0),
+        "ten_5": int(ten > FIVE_PER_CENT),
+        "paired": int(claim_rivals.says_faster(low)),
+        "paired_any": int(low > 0.0),
+    }
+
+
+def figures(totals):
+    """Who -> noise -> ratio -> (claims, comparisons); searches count where a finalist was compared."""
+    found = {}
+    for case, sums in totals.items():
+        what, who, noise, ratio = case.split("/")
+        if who == "rivals":
+            told = {name: (sums[name], sums["n"]) for name in ("ten", "ten_5", "paired")}
+        elif what == "aa":
+            told = {who: (sums["claimed"], sums["confirmed"])}
+        else:
+            told = {who: (sums["claimed_10"], sums["n"])}
+        for name, pair in told.items():
+            found.setdefault(name, {}).setdefault(noise, {})[float(ratio)] = pair
+    return found
+
+
+def summary(found):
+    """Lines for people."""
+    lines = ["False wins (identical configs):"]
+    for name, by_noise in found.items():
+        for noise, by_ratio in by_noise.items():
+            if 1.0 in by_ratio:
+                hits, n = by_ratio[1.0]
+                lines.append(
+                    f"  {LABELS[name]:34} {noise:9} {hits:5} of {n:5}  {hits / n:7.2%}, "
+                    f"at most {proofs.upper_bound(hits, n):.2%} (upper 95 % bound)"
+                )
+    lines.append("True gains claimed within ten pairs:")
+    for name, by_noise in found.items():
+        for noise, by_ratio in by_noise.items():
+            told = "  ".join(f"{r:g}x {h / n:.1%}" for r, (h, n) in sorted(by_ratio.items()) if r > 1.0)
+            if told:
+                lines.append(f"  {LABELS[name]:34} {noise:9} {told}")
+    return lines
+
+
+def verdicts(found):
+    """What was asked for, and whether it holds."""
+    out = {}
+    for name in ("search", "verify"):
+        own = found.get(name, {}).get("recorded", {})
+        if 1.0 in own:
+            hits, n = own[1.0]
+            bound = proofs.upper_bound(hits, n)
+            out[f"{name}: false wins at most 2 % in at least {COMPARISONS} comparisons"] = (
+                n >= COMPARISONS and bound <= FALSE_WINS_MOST
+            )
+        for ratio in ASKED:
+            if ratio in own:
+                hits, n = own[ratio]
+                out[f"{name}: {ratio:g}x claimed in at least 95 %"] = hits / n >= POWER_LEAST
+    return out
+
+
+def write_power(found, folder):
+    """The curve as data and as a picture."""
+    own = {name: by.get("recorded", {}) for name, by in found.items()}
+    data = {
+        name: [
+            {
+                "ratio": r,
+                "claimed": h,
+                "n": n,
+                "low": proofs.interval(h, n)[0],
+                "high": proofs.interval(h, n)[1],
+            }
+            for r, (h, n) in sorted(points.items())
+        ]
+        for name, points in own.items()
+        if points
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "power.json").write_text(json.dumps(data, indent=1) + "\n")
+    lines = {
+        LABELS[name]: [(p["ratio"], p["claimed"] / p["n"]) for p in data[name] if p["ratio"] > 1.0]
+        for name in LABELS
+        if len(data.get(name, ())) > 2
+    }
+    if lines:
+        chart = proofs.line_chart(
+            "How often a true gain is claimed, ten pairs at most",
+            "true ratio",
+            lines,
+            (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0),
+            level=POWER_LEAST,
+        )
+        (folder / "power.svg").write_text(chart)
+
+
+def identity():
+    """Of the deciding sources and the recorded noise."""
+    noise = json.dumps([[s.name, s.logs] for s in claim_noise.recorded()])
+    own = [HERE / f"claim_{part}.py" for part in ("noise", "rivals", "studies")]
+    core = [proofs.PACKAGE / "core" / f"{part}.py" for part in DECIDING]
+    return {
+        "sources": proofs.sources_sha256(*core, proofs.PACKAGE / "search", *own),
+        "noise": hashlib.sha256(noise.encode()).hexdigest(),
+    }
+
+
+def main(words=None):
+    chosen = proofs.options(__doc__).parse_args(words)
+    path = chosen.out or HERE / "results" / "claims.jsonl"
+    found = claim_noise.recorded()
+    if not found:
+        raise SystemExit("no recorded runs to take noise from; see README.md")
+    for series in found:
+        restless = ", restless" if series.is_restless else ""
+        print(
+            f"{series.name}: {len(series.processes)} runs, neighbours differ by {series.spread:.1%}{restless}"
+        )
+    ledger = proofs.Ledger(path, identity(), new=chosen.new, reads=chosen.list)
+    wanted = [u for u in units(any(s.is_restless for s in found)) if chosen.only in u[0]]
+    done = True
+    if not chosen.list:
+        done = proofs.carry_out(ledger, wanted, work, jobs=chosen.jobs, limit=chosen.limit)
+    told = figures(ledger.totals())
+    write_power(told, path.parent)
+    print("\n".join(summary(told)))
+    for sentence, holds in verdicts(told).items():
+        print(f"{'holds' if holds else 'DOES NOT HOLD'}: {sentence}")
+    if not done:
+        print("not all is done; run it again to go on")
+
+
+if __name__ == "__main__":
+    main()

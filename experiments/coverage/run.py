@@ -1,0 +1,131 @@
+"""Does the interval of one process's throughput hold the truth as often as it says?
+
+    python run.py --limit 10m --jobs 2     # as often as it takes; goes on where it stopped
+    python run.py --list                   # what is done and what it says; runs nothing
+
+Simulated steps of known mean go through the recorder and the fold that ship.
+"""
+
+import itertools
+import json
+import random
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "claims")]
+
+import coverage_process as process  # noqa: E402 - neighbours of this file
+import coverage_traces as traces  # noqa: E402
+import proofs  # noqa: E402
+
+WINDOWS_S = (4.0, 10.0, 20.0)
+WIDTHS = (0.05, 0.02)
+"""Relative widths at which exploring and confirming stop measuring."""
+TRACES = 1000
+PART = 250
+ASKED = (0.93, 0.97)
+LABELLED_MOST = 0.05
+_ENOUGH = 4000
+
+
+def units():
+    """(case, part); case is ``kind/rule``, the rule a window's length or the width to stop at."""
+    fixed = [f"{window_s:g}s" for window_s in WINDOWS_S]
+    cases = [f"{kind}/{rule}" for kind in reversed(traces.KINDS) for rule in fixed]
+    cases += [f"drift{amount:g}/{rule}" for amount in traces.DRIFTS for rule in fixed]
+    cases += [f"{kind}/{width:g}w" for kind in traces.KINDS for width in WIDTHS]
+    # A little of every case first.
+    return [(case, part) for part in range(TRACES // PART) for case in cases]
+
+
+def work(case, part):
+    """Sums over one part of a case."""
+    kind, rule = case.split("/")
+    number = float(rule[:-1])
+    wanted = process.fidelity(number) if rule.endswith("s") else process.fidelity(20.0, width=number)
+    sums = {"n": 0, "held": 0, "above": 0, "labelled": 0, "width": 0.0, "bias": 0.0, "seconds": 0.0}
+    for k in range(PART):
+        draw = random.Random(f"{case}/{part}/{k}")
+        if kind.startswith("drift"):
+            steps, workers = traces.drift(draw, float(kind[5:]), number), 0
+        else:
+            steps, workers = traces.of(kind, draw)
+        ran = process.run(itertools.islice(steps, _ENOUGH), wanted, workers=workers)
+        found = ran.measurement.throughput
+        sums["n"] += 1
+        sums["held"] += found.low <= traces.TRUTH <= found.high
+        sums["above"] += found.low > traces.TRUTH
+        sums["labelled"] += ran.closed.steady != "steady"
+        sums["width"] += found.relative_width if found.low > 0.0 else 2.0
+        sums["bias"] += found.value / traces.TRUTH - 1.0
+        sums["seconds"] += ran.measurement.window_s
+    return sums
+
+
+def table(totals):
+    """Rows for people and for README.md."""
+    lines = [
+        "| kind | window | traces | truth inside | 95 % bounds of that | not steady | width | bias |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for case, s in totals.items():
+        kind, rule = case.split("/")
+        n = s["n"]
+        low, high = proofs.interval(s["held"], n)
+        length = f"{s['seconds'] / n:.1f} s" if rule.endswith("s") else f"until {float(rule[:-1]):.0%} wide"
+        if rule.endswith("w"):
+            length += f" ({s['seconds'] / n:.1f} s)"
+        held = "" if kind.startswith("drift") else f"{s['held'] / n:.1%} | {low:.1%} to {high:.1%}"
+        lines.append(
+            f"| {kind} | {length} | {n} | {held or '- | -'} | {s['labelled'] / n:.1%} | "
+            f"{s['width'] / n:.1%} | {s['bias'] / n:+.2%} |"
+        )
+    return lines
+
+
+def failing(totals):
+    """Sentences on what was asked for and does not hold."""
+    out = []
+    for case, s in totals.items():
+        kind, rule = case.split("/")
+        share = s["held"] / s["n"]
+        if not kind.startswith("drift") and rule.endswith("s") and not ASKED[0] <= share <= ASKED[1]:
+            out.append(f"{case}: the truth is inside in {share:.1%}")
+        if kind == "steady" and s["labelled"] / s["n"] > LABELLED_MOST:
+            out.append(f"{case}: steady traces called drifting in {s['labelled'] / s['n']:.1%}")
+    return out
+
+
+def identity():
+    """Of the sources that decide."""
+    package = proofs.PACKAGE
+    deciding = (
+        package / "core" / "stats.py",
+        package / "trial" / "recorder.py",
+        package / "launch" / "measure.py",
+        HERE / "coverage_process.py",
+        HERE / "coverage_traces.py",
+    )
+    return {"sources": proofs.sources_sha256(*deciding)}
+
+
+def main(words=None):
+    chosen = proofs.options(__doc__).parse_args(words)
+    path = chosen.out or HERE / "results" / "coverage.jsonl"
+    ledger = proofs.Ledger(path, identity(), new=chosen.new, reads=chosen.list)
+    wanted = [u for u in units() if chosen.only in u[0]]
+    done = True
+    if not chosen.list:
+        done = proofs.carry_out(ledger, wanted, work, jobs=chosen.jobs, limit=chosen.limit)
+    totals = ledger.totals()
+    print("\n".join(table(totals)))
+    for sentence in failing(totals):
+        print(f"DOES NOT HOLD: {sentence}")
+    (path.with_suffix(".json")).write_text(json.dumps(totals, indent=1) + "\n")
+    if not done:
+        print("not all is done; run it again to go on")
+
+
+if __name__ == "__main__":
+    main()

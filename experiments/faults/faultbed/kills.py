@@ -1,0 +1,158 @@
+"""Process trees killed: whoever of runner, keeper, guard, script or worker dies, nothing survives."""
+
+import signal
+import sys
+import time
+from pathlib import Path
+
+from autotune.core.trial import Failure
+from autotune.launch import enclosure, sweep
+from autotune.launch.process import LocalRunner
+from faultbed.common import (
+    TRIALS,
+    Case,
+    Child,
+    Count,
+    assignment,
+    carrying,
+    dice,
+    gone_after,
+    tree_hash,
+    trial_left_clean,
+    until,
+    users_tree,
+)
+
+NAME = "kills"
+TITLE = "process trees killed"
+PROMISE_S = 2.0
+"""After so long nothing may be left."""
+
+SHAPES = ("forks", "session", "daemon", "deaf", "workers", "breeds", "bare", "hostile")
+VICTIMS = (
+    "runner",
+    "guard by TERM",
+    "guard by KILL",
+    "keeper by KILL",
+    "runner and guard",
+    "script",
+    "worker",
+)
+ROUNDS = 6
+
+
+def cases() -> list[Case]:
+    """Shapes x victims x moments."""
+    return [
+        {
+            "key": f"{shape}/{victim}/{turn}",
+            "shape": shape,
+            "victim": victim,
+            "starting": turn % 3 == 2 and victim not in ("script", "worker"),
+        }
+        for turn in range(ROUNDS)
+        for shape in SHAPES
+        for victim in VICTIMS
+    ]
+
+
+def sample() -> list[Case]:
+    """Every shape and every victim, some of them while the trial starts."""
+    found = []
+    for n, shape in enumerate(SHAPES):
+        for k in range(3):
+            victim = VICTIMS[(3 * n + k) % len(VICTIMS)]
+            starting = k == 2 and victim not in ("script", "worker")
+            found.append({"key": f"{shape}/{victim}", "shape": shape, "victim": victim, "starting": starting})
+    return found
+
+
+def run(case: Case, folder: Path, *, promise_s: float = PROMISE_S) -> Count:
+    """One trial, one kill (or two at once), and a look at what is left after two seconds."""
+    draw = dice(NAME, case["key"])
+    uid = f"t0000-a1-k{draw.randrange(16**8):08x}"
+    project = users_tree(folder)
+    before = tree_hash(project.parent)
+    isolation = enclosure.available(str(folder / "study" / "trials"))
+    # Only the overlay keeps programs out that Python does not see.
+    writes = "yes" if isolation == "overlay" else "no"
+    command = (sys.executable, "-S", str(TRIALS / "tree.py"), str(case["shape"]), uid, writes)
+
+    def trial() -> list[str]:
+        runner = LocalRunner(
+            study_dir=folder / "study", isolation=isolation, command=lambda _: command, space_floor_bytes=1
+        )
+        return [
+            ended.outcome.kind.label if isinstance(ended.outcome, Failure) else "measured"
+            for ended in runner.run(assignment(project, uid))
+        ]
+
+    count = Count(injected=1)
+    with trial_left_clean(uid) as temporary, Child(trial, folder / "runner.log") as runner:
+        guards = _guards(runner.pid)
+        if not case["starting"] and not until((temporary / "ready").exists, 30.0):
+            count.notes.append("the trial did not start")
+            return count
+        time.sleep(draw.random() * 0.3)
+        victims = _victims(str(case["victim"]), runner.pid, guards, uid)
+        for pid, number in victims:
+            sweep.send([pid], number)
+        runner_lives = "runner" not in case["victim"]
+        count.seconds, left = gone_after(uid, promise_s)
+        count.survivors = len(left)
+        if runner_lives and not runner.wait(20.0):
+            count.notes.append("the runner did not come back")
+        elif runner_lives and (not runner.answer or "measured" in runner.answer):
+            count.notes.append(f"the runner said {runner.answer!r}")
+        if left:
+            count.notes.append(f"{len(left)} left after {promise_s:.0f} s: {_names(left)}")
+    if tree_hash(project.parent) != before:
+        count.notes.append("the user's files have changed")
+    count.survived = int(not count.notes)
+    return count
+
+
+def _guards(runner: int) -> list[int]:
+    """Keeper and guard, in this order, as soon as both are there."""
+    found: list[int] = []
+
+    def both() -> bool:
+        found[:] = [p for p in sweep.descendants(runner) if b"guard.py" in _command(p)]
+        return len(found) >= 2
+
+    until(both, 20.0)
+    return found[:2]
+
+
+def _victims(victim: str, runner: int, guards: list[int], uid: str) -> list[tuple[int, int]]:
+    keeper, guard = (*guards, 0, 0)[:2]
+    below = sweep.descendants(guard) if guard else []
+    chosen = {
+        "runner": [(runner, signal.SIGKILL)],
+        "guard by TERM": [(guard, signal.SIGTERM)],
+        "guard by KILL": [(guard, signal.SIGKILL)],
+        "keeper by KILL": [(keeper, signal.SIGKILL)],
+        "runner and guard": [(runner, signal.SIGKILL), (guard, signal.SIGKILL)],
+        "script": [(below[0] if below else 0, signal.SIGKILL)],
+        "worker": [(_worker(below, uid), signal.SIGKILL)],
+    }[victim]
+    # A pid of 0 would mean our own process group.
+    return [(pid, number) for pid, number in chosen if pid > 1]
+
+
+def _worker(below: list[int], uid: str) -> int:
+    """A child of the script."""
+    mine = set(carrying(uid))
+    parent = below[0] if below else 0
+    return next((p for p in below[1:] if p in mine and int(sweep.stat_fields(p)[1]) == parent), 0)
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _names(pids: list[int]) -> str:
+    return ", ".join(_command(pid).replace(bytes(1), b" ").decode(errors="replace")[-80:] for pid in pids[:3])

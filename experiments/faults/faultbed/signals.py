@@ -1,0 +1,92 @@
+"""Signals to a driver with a trial running: best so far written, all journaled, nothing left."""
+
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from autotune.core import wire
+from autotune.launch.process import LocalRunner, temporary_folder
+from faultbed.common import TRIALS, Case, Child, Count, dice, end_all, gone_after, until
+from faultbed.search import WORLD, begin, entries, lived, losses
+
+NAME = "signals"
+TITLE = "signals to the driver"
+PROMISE_S = 15.0
+"""From the signal to the end of the driver: five seconds of grace are among them."""
+
+SIGNALS = {"SIGINT": 130, "SIGTERM": 75, "SIGUSR1": 75, "SIGHUP": 75}
+ROUNDS = 10
+
+
+def cases() -> list[Case]:
+    """Every signal ten times, in different trials and moments."""
+    return [
+        {"key": f"{name}/{turn}", "signal": name, "hangs_from": 1 + turn % 3}
+        for turn in range(ROUNDS)
+        for name in SIGNALS
+    ]
+
+
+def sample() -> list[Case]:
+    """Every signal once."""
+    return [{"key": name, "signal": name, "hangs_from": 1} for name in SIGNALS]
+
+
+def run(case: Case, folder: Path, *, patches: tuple[Any, ...] = ()) -> Count:
+    """One search with real processes, one signal."""
+    name, hangs_from = str(case["signal"]), int(case["hangs_from"])
+    home = begin(folder, budget_s=600.0)
+    root = Path(__file__).resolve().parents[3]
+    command = (sys.executable, "-S", str(TRIALS / "told.py"), str(root), wire.dumps(WORLD), str(hangs_from))
+
+    def runner(*_: Any) -> LocalRunner:
+        return LocalRunner(
+            study_dir=home, isolation="redirect", command=lambda _: command, space_floor_bytes=1
+        )
+
+    count = Count(injected=1)
+    with Child(lambda: lived(home, runner=runner, patches=patches), folder / "driver.log") as driver:
+        uid = _running(home, hangs_from)
+        if not uid:
+            count.notes.append("the trial did not start: " + (folder / "driver.log").read_text()[-300:])
+            return count
+        try:
+            time.sleep(dice(NAME, case["key"]).random() * 0.5)
+            begun = time.monotonic()
+            driver.kill(signal.Signals[name])
+            in_time = driver.wait(PROMISE_S)
+            count.seconds = time.monotonic() - begun
+            count.survivors = len(gone_after(uid, 2.0)[1])
+        finally:
+            end_all(uid)
+    if not in_time:
+        count.notes.append("the driver did not end")
+    found = driver.answer or {}
+    if found.get("exit") != SIGNALS[name]:
+        count.notes.append(f"it ended with {found!r}, signal {driver.signal}")
+    if not (home / "best.yaml").exists():
+        count.notes.append("there is no best.yaml")
+    seen = entries(home)
+    told = sorted(int(e.data["number"]) for e in seen if e.kind == "told")
+    if told != list(range(hangs_from)):
+        count.notes.append(f"told were {told}")
+    if seen[-1].kind != "stopped":
+        count.notes.append(f"the journal ends with {seen[-1].kind}")
+    count.lost, count.duplicated = losses(home)
+    count.survived = int(not (count.notes or count.lost or count.duplicated or count.survivors))
+    return count
+
+
+def _running(home: Path, number: int) -> str:
+    """The attempt of the trial that hangs, as soon as it does."""
+    found = [""]
+
+    def hangs() -> bool:
+        for entry in entries(home):
+            if entry.kind == "started" and entry.data["number"] == number:
+                found[0] = str(entry.data["uid"])
+        return bool(found[0]) and (temporary_folder(found[0]) / "ready").exists()
+
+    return found[0] if until(hangs, 60.0) else ""

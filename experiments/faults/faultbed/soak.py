@@ -1,0 +1,251 @@
+"""Many trials in one driver: its memory, its descriptors and its scratch stay as they were."""
+
+import gc
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from autotune.clock import Clock, SimulatedClock
+from autotune.core import wire
+from autotune.core.config import Config
+from autotune.core.study import Study
+from autotune.core.trial import Assignment, Proposal, Stage
+from autotune.driver import tune
+from autotune.launch.fake import FakeRunner
+from autotune.launch.process import LocalRunner
+from autotune.launch.runner import Ended, Runner
+from autotune.search.costs import Costs
+from autotune.search.strategy import Strategy
+from faultbed.common import TRIALS, Case, Child, Count, assignment, end_all, users_tree
+from faultbed.search import WORLD, Steady, begin, lived, told
+
+NAME = "soak"
+TITLE = "soak"
+MEMORY_BYTES = 1024
+"""A trial may leave so much behind in the driver, by slope."""
+
+PAGES_BYTES = 128 << 10
+
+
+def cases() -> list[Case]:
+    """Two thousand trials of a cost model in many searches, two hundred processes, and one endless search."""
+    return [
+        {"key": "searches", "what": "searches", "trials": 2000},
+        {"key": "processes", "what": "processes", "trials": 200},
+        {"key": "one study", "what": "one study", "trials": 2000},
+    ]
+
+
+def sample() -> list[Case]:
+    """A tenth of it."""
+    return [
+        {"key": "searches", "what": "searches", "trials": 200},
+        {"key": "processes", "what": "processes", "trials": 20},
+    ]
+
+
+def run(case: Case, folder: Path, *, after_each: Any = None) -> Count:
+    """In a child: what this process holds already must not count.
+
+    Args:
+        case: What, and how many trials.
+        folder: Scratch.
+        after_each: Called after every measured piece; for a test that leaves something behind.
+    """
+    work = {"searches": _searches, "processes": _processes, "one study": _one_study}[str(case["what"])]
+    with Child(lambda: work(int(case["trials"]), folder, after_each).row(), folder / "soak.log") as child:
+        if not child.wait(3600.0) or child.answer is None:
+            return Count(injected=1, notes=["it did not end: " + (folder / "soak.log").read_text()[-400:]])
+        return Count(**child.answer)
+
+
+class _Watch:
+    """What a process holds, after every piece of work."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, int, int, int]] = []
+
+    def look(self, trials: int, folder: Path) -> None:
+        gc.collect()
+        scratch = _size(folder)
+        self.rows.append((trials, _memory_bytes(), len(os.listdir("/proc/self/fd")), scratch))  # noqa: PTH208
+
+    def judge(self, count: Count, memory_bytes: int = MEMORY_BYTES) -> None:
+        """The first rows are the warming up: caches fill, and the allocator takes its arenas."""
+        rows = self.rows[len(self.rows) // 4 :]
+        slope = _slope([(r[0], r[1]) for r in rows])
+        descriptors = [r[2] for r in rows]
+        scratch = _slope([(r[0], r[3]) for r in rows])
+        count.facts = {
+            "bytes_per_trial": round(slope, 1),
+            "memory_mib": [round(r[1] / 2**20, 2) for r in self.rows[:: max(1, len(self.rows) // 8)]],
+            "descriptors": [min(descriptors), max(descriptors)],
+            "scratch_bytes_per_trial": round(scratch, 1),
+        }
+        span = rows[-1][0] - rows[0][0]
+        # An allocator takes whole pages: over a few trials these are more than what is looked for.
+        if slope > memory_bytes + (PAGES_BYTES / span if span < 150 else 0):
+            count.notes.append(f"the driver grows by {slope:.0f} bytes a trial")
+        if max(descriptors[len(descriptors) // 2 :]) > max(descriptors[: len(descriptors) // 2]):
+            count.notes.append(f"descriptors grow: {descriptors}")
+        if scratch > 0.5:
+            count.notes.append(f"scratch grows by {scratch:.0f} bytes a trial")
+
+
+def _searches(trials: int, folder: Path, after_each: Any) -> Count:
+    """One search after the other in one process, each with its journal, strategy, sampler and answer."""
+    count, watch, done = Count(), _Watch(), 0
+    temporary = folder / "tmp"
+    temporary.mkdir(parents=True)
+    tempfile.tempdir = str(temporary)
+    n = 0
+    while done < trials:
+        place = folder / f"search-{n}"
+        home = begin(place, seed=n % 4)
+        end = lived(home)
+        if "picks" not in end:
+            count.notes.append(f"search {n} ended with {end!r}")
+            return count
+        done += len(told(home))
+        # A finished study stays on disk as long as its user wants it.
+        shutil.rmtree(place)
+        if after_each is not None:
+            after_each()
+        watch.look(done, temporary)
+        n += 1
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            thread.join(1.0)
+    left = [t.name for t in threading.enumerate() if t is not threading.main_thread()]
+    if left:
+        count.notes.append(f"threads are left: {left}")
+    count.injected = done
+    watch.judge(count)
+    count.facts["searches"] = n
+    count.survived = 0 if count.notes else done
+    return count
+
+
+def _processes(trials: int, folder: Path, after_each: Any) -> Count:
+    """One runner, many real processes."""
+    count, watch = Count(), _Watch()
+    project = users_tree(folder)
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    tempfile.tempdir = str(temporary)
+    root = Path(__file__).resolve().parents[3]
+    command = (sys.executable, "-S", str(TRIALS / "told.py"), str(root), wire.dumps(WORLD), "1")
+    runner = LocalRunner(
+        study_dir=folder / "study", isolation="redirect", command=lambda _: command, space_floor_bytes=1
+    )
+    sizes: list[int] = []
+    for n in range(trials):
+        uid = f"t0000-a1-{n:06x}"
+        ended: list[Ended] = list(runner.run(assignment(project, uid)))
+        if type(ended[0].outcome).__name__ != "Measurement":
+            count.notes.append(f"trial {n}: {ended[0].outcome}"[:200])
+        count.survivors += len(_left(uid))
+        sizes.append(_size(folder / "study" / "trials" / uid))
+        if after_each is not None:
+            after_each()
+        if n % 5 == 4:
+            watch.look(n + 1, temporary)
+    watch.judge(count)
+    count.facts["kept_bytes_per_trial"] = round(statistics.mean(sizes))
+    count.injected = trials
+    count.survived = 0 if count.notes or count.survivors else trials
+    return count
+
+
+class _Endless(Strategy):
+    """Asks the same few configurations again and again."""
+
+    def __init__(self, trials: int) -> None:
+        self._trials = trials
+
+    def ask(self, study: Study, remaining_s: float) -> Proposal | None:
+        number = len(study.trials)
+        if number >= self._trials:
+            return None
+        fidelity = Costs.of(study).fidelity(Stage.BASELINE, Config(), remaining_s=1e6, reserve_s=0.0)
+        config = Config() if number % 4 == 0 else Config({"num_workers": 2})
+        stage = Stage.REFINE if number else Stage.BASELINE
+        return Proposal(stage=stage, config=config, fidelity=fidelity, reason="it is next")
+
+    def is_finished(self, study: Study, remaining_s: float) -> bool:
+        return len(study.trials) >= self._trials
+
+
+class _Watched(Steady):
+    """Looks at this process every so many trials."""
+
+    def __init__(self, inner: Runner, began: Path, watch: _Watch, folder: Path) -> None:
+        super().__init__(inner, began)
+        self._watch, self._folder, self._count = watch, folder, 0
+
+    def run(self, assignment: Assignment) -> Iterator[Ended]:
+        self._count += 1
+        if self._count % 50 == 0:
+            self._watch.look(self._count, self._folder)
+        yield from super().run(assignment)
+
+
+def _one_study(trials: int, folder: Path, _after_each: Any) -> Count:
+    """One search that goes on and on: it has to hold what it has measured, so this is a size and no leak."""
+    count, watch = Count(), _Watch()
+    temporary = folder / "tmp"
+    temporary.mkdir(parents=True)
+    tempfile.tempdir = str(temporary)
+    home = begin(folder / "one", budget_s=1e6)
+    clock = SimulatedClock()
+
+    def runner(_clock: Clock, began: Path) -> Runner:
+        return _Watched(FakeRunner(WORLD, clock), began, watch, temporary)
+
+    with (
+        mock.patch.object(tune, "_strategy", return_value=_Endless(trials)),
+        mock.patch.object(tune, "SystemClock", return_value=clock),
+    ):
+        end = lived(home, runner=runner)
+    if "picks" not in end:
+        count.notes.append(f"it ended with {end!r}")
+    count.injected = len(told(home))
+    watch.judge(count, memory_bytes=1 << 20)
+    count.facts["journal_bytes_per_trial"] = round(
+        (home / "journal.db").stat().st_size / max(1, count.injected)
+    )
+    count.survived = 0 if count.notes else count.injected
+    return count
+
+
+def _left(uid: str) -> list[int]:
+    from faultbed.common import carrying
+
+    found = carrying(uid)
+    end_all(uid)
+    return found
+
+
+def _memory_bytes() -> int:
+    """What is this process's own: pages that were shared with its parent do not count when they are freed."""
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss_Anon:"):
+            return int(line.split()[1]) * 1024
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _size(folder: Path) -> int:
+    return sum(p.lstat().st_size for p in folder.rglob("*") if p.is_file())
+
+
+def _slope(points: list[tuple[int, int]]) -> float:
+    """By Theil and Sen: the median of all slopes, which single jumps of an allocator do not move."""
+    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for i, a in enumerate(points) for b in points[i + 1 :]]
+    return statistics.median(slopes) if slopes else 0.0

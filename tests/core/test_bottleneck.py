@@ -1,0 +1,198 @@
+"""What a run's evidence says about where its time goes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from study_fakes import BASE, BEST, measured, spec, study
+
+from autotune.core.bottleneck import (
+    PREFIX,
+    Bottleneck,
+    Evidence,
+    Machine,
+    Op,
+    Work,
+    bottleneck,
+    evidence_of,
+    judge,
+    shown,
+    work_of,
+)
+from autotune.core.trial import Failure, FailureKind, Stage
+
+MACHINE = Machine(
+    flops_per_s={"float32": 1e11, "bfloat16": 4e11}, bytes_per_s={2**18: 4e10, 2**27: 1e10}, start_s=4e-6
+)
+PLAIN = {"forward": 0.004, "backward": 0.008, "optimizer": 0.002, "host": 0.0005}
+
+
+def evidence(**fields) -> Evidence:
+    """A step of 14.5 ms that is all work, most of it arithmetic, unless said otherwise."""
+    given = {
+        "step_s": 0.0145, "wait_frac": 0.0, "replay_step_s": 0.0145, "drain_step_s": 0.001,
+        "phases_s": PLAIN, "blocked_s": dict.fromkeys(PLAIN, 0.0),
+        "work": Work(compute_s=0.008, memory_s=0.001, overhead_s=0.001),
+        "flops": 8e8, "ops": 120.0, "reads": 1.0, "peak_flops_per_s": 1e11, "cpu_frac": 0.5, **fields,
+    }  # fmt: skip
+    return Evidence(**given)
+
+
+def test_an_operation_is_booked_under_what_takes_longest() -> None:
+    found = work_of(
+        [
+            Op(flops=2e9, bytes=3e6),
+            Op(flops=0.0, bytes=1e8),
+            Op(flops=100.0, bytes=64.0),
+            Op(flops=0.0, bytes=0.0),
+        ],
+        MACHINE,
+    )
+    assert found.compute_s == pytest.approx(0.02)
+    assert found.memory_s == pytest.approx(0.01)
+    assert found.overhead_s == pytest.approx(8e-6)
+    assert found.total_s == pytest.approx(0.030008)
+
+
+def test_arithmetic_is_weighed_by_the_peak_of_its_dtype() -> None:
+    half = work_of([Op(flops=4e9, bytes=0.0, dtype="bfloat16")], MACHINE)
+    other = work_of([Op(flops=4e9, bytes=0.0, dtype="float16")], MACHINE)
+    assert half.compute_s == pytest.approx(0.01)
+    assert other.compute_s == pytest.approx(0.01), "an unknown dtype by the fastest that is known"
+
+
+def test_a_small_working_set_is_weighed_by_the_cache_and_a_large_one_by_memory() -> None:
+    assert MACHINE.memory_s(Op(flops=0.0, bytes=2.0**17)) == pytest.approx(2**17 / 4e10)
+    assert MACHINE.memory_s(Op(flops=0.0, bytes=2.0**30)) == pytest.approx(2**30 / 1e10)
+
+
+def test_a_copy_between_devices_is_a_transfer() -> None:
+    machine = replace(MACHINE, transfer_bytes_per_s=1e10)
+    assert work_of([Op(flops=0.0, bytes=1e8, transfers=True)], machine).transfer_s == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(
+    ("seen", "kind"),
+    [
+        (evidence(), "compute"),
+        (evidence(work=Work(compute_s=0.001, memory_s=0.008, overhead_s=0.001)), "memory"),
+        (evidence(work=Work(compute_s=0.0005, memory_s=0.0005, overhead_s=0.004)), "overhead"),
+        (evidence(step_s=0.060, wait_frac=0.75), "input"),
+        (
+            evidence(
+                phases_s={**PLAIN, "host": 0.030},
+                blocked_s={"host": 0.028},
+                step_s=0.044,
+                replay_step_s=0.044,
+            ),
+            "sync",
+        ),
+        (
+            evidence(phases_s={**PLAIN, "host": 0.030}, step_s=0.044, replay_step_s=0.044),
+            "overhead",
+        ),
+        (evidence(work=Work(compute_s=0.004, memory_s=0.004, overhead_s=0.003)), "balanced"),
+        (evidence(step_s=0.026, wait_frac=0.44), "balanced"),
+        (evidence(work=None), "unclear"),
+    ],
+)
+def test_the_verdict_names_the_largest_share_where_it_is_clearly_the_largest(seen, kind) -> None:
+    assert judge(seen).kind == kind
+
+
+def test_shares_never_exceed_the_step() -> None:
+    for seen in (evidence(), evidence(step_s=0.02, wait_frac=1.0), evidence(blocked_s={"forward": 9.0})):
+        shares = judge(seen).shares
+        assert sum(shares.values()) <= 1.0 + 1e-9
+        assert all(share >= 0.0 for share in shares.values())
+
+
+def test_several_threads_wait_for_each_other_without_that_being_a_verdict() -> None:
+    blocked = {"forward": 0.001, "backward": 0.002}
+    assert judge(evidence(blocked_s=blocked, threads=4)).shares["sync"] == 0.0
+    assert judge(evidence(blocked_s=blocked, threads=1)).shares["sync"] > 0.15
+
+
+def test_waiting_and_cached_batches_both_count_for_input() -> None:
+    # The loop hardly waits, but workers take CPU from it: a cached batch shows that.
+    seen = evidence(step_s=0.040, wait_frac=0.05, replay_step_s=0.0145)
+    assert judge(seen).shares["input"] == pytest.approx(0.5 * (0.05 + (0.040 - 0.0145) / 0.040))
+
+
+def test_without_a_probe_only_a_long_wait_is_a_verdict() -> None:
+    assert judge(Evidence(step_s=0.1, wait_frac=0.7)).kind == "input"
+    assert judge(Evidence(step_s=0.1, wait_frac=0.3)).kind == "unclear"
+
+
+def test_what_clean_code_can_buy_is_the_hosts_share() -> None:
+    assert judge(evidence()).host_frac == pytest.approx(0.0005 / 0.0145)
+    assert Bottleneck(kind="unclear").host_frac is None
+
+
+def test_the_reasons_hold_the_figures() -> None:
+    told = " ".join(judge(evidence(step_s=0.060, wait_frac=0.75)).reasons)
+    assert "waits for data 75 % of its time" in told
+    assert "14.5 ms in place of 60 ms" in told
+    assert "ready in 1 ms" in told
+    assert "55.2 GFLOP/s, 55 %" in told
+    assert "120 operations" in told
+
+
+def test_compiled_code_is_said_not_to_be_taken_apart() -> None:
+    verdict = judge(evidence(work=None, ops=None, flops=None, compiled=True))
+    assert any("not taken apart" in reason for reason in verdict.reasons)
+
+
+def test_what_a_screen_shows_first_is_what_the_verdict_rests_on() -> None:
+    assert "operations" in " ".join(shown(judge(evidence()), most=2))
+
+
+def probed(number: int, config=BASE, **figures: float):
+    run = measured(number, config, 100.0, Stage.WHY)
+    extra = {f"{PREFIX}phase_{k}_s": v for k, v in PLAIN.items()}
+    extra |= {PREFIX + k: v for k, v in figures.items()}
+    return replace(run, outcome=replace(run.outcome, extra=extra, step_time_s=run.outcome.step_time_s))
+
+
+def test_figures_travel_through_a_measurement() -> None:
+    run = probed(6, replay_step_s=0.2, flops=5.0, ops=7.0, work_compute_s=0.1, threads=2.0, compiled=1.0)
+    seen = evidence_of(run.outcome)
+    assert dict(seen.phases_s) == PLAIN
+    assert (seen.replay_step_s, seen.flops, seen.ops, seen.threads, seen.compiled) == (0.2, 5.0, 7.0, 2, True)
+    assert seen.work == Work(compute_s=0.1)
+
+
+def test_a_probe_explains_and_counts_for_nothing_else() -> None:
+    made = study()
+    with_probe = replace(made, trials=(*made.trials, probed(6, work_compute_s=0.014)))
+    assert bottleneck(with_probe, BASE).kind != "unclear"
+    assert with_probe.told() == made.told()
+    assert len(with_probe.of(BASE)) == len(made.of(BASE))
+    assert [t.number for t in with_probe.told(Stage.WHY)] == [6]
+
+
+def test_a_config_that_was_not_probed_says_why() -> None:
+    assert "was not probed" in bottleneck(study(), BASE).reasons[-1]
+    short = bottleneck(study(spec=spec(why=True)), BASE)
+    assert "budget was too short" in short.reasons[-1]
+    made = study(spec=spec(why=True))
+    failed = replace(
+        probed(6), outcome=Failure(kind=FailureKind.TIMEOUT_TOTAL, message="not done after 9 s.")
+    )
+    assert "not done after 9 s." in bottleneck(replace(made, trials=(*made.trials, failed)), BASE).reasons[-1]
+
+
+def test_a_compiled_winner_is_held_to_the_arithmetic_of_the_script_per_sample() -> None:
+    made = study()
+    own = probed(6, flops=1e9, peak_flops_per_s=1e11, work_compute_s=0.1)
+    won = probed(7, BEST, compiled=1.0)
+    won = replace(won, outcome=replace(won.outcome, effective_batch=64.0))
+    verdict = bottleneck(replace(made, trials=(*made.trials, own, won)), BEST)
+    assert verdict.evidence is not None
+    assert verdict.evidence.flops == pytest.approx(2e9)
+
+
+def test_shares_measured_beside_others_are_said_to_be_rough() -> None:
+    assert any("rough" in reason for reason in judge(evidence(contended=True, threads=2)).reasons)
+    assert not any("rough" in reason for reason in judge(evidence(contended=True)).reasons)

@@ -1,0 +1,36 @@
+"""Where the profiles of a search lie."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from study_fakes import BASE, BEST, measured, study
+
+from autotune.core.trial import Stage
+from autotune.driver.profiles import kept_profiles, profile_files, profile_lines
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_whole_trace_of_script_and_winner_is_found_by_its_trial(tmp_path: Path) -> None:
+    made = study()
+    probes = (measured(6, BASE, 100.0, Stage.WHY), measured(7, BEST, 200.0, Stage.WHY))
+    made = replace(made, trials=(*made.trials, *probes))
+    assert kept_profiles(made, tmp_path) == {}
+    for name, files in {
+        "t0006-a1-aa": ("profile.json.gz", "profile.txt"),
+        "t0007-a1-bb": ("profile.json.gz.part",),  # cut off
+        "t0003-a1-cc": ("profile.json.gz",),  # of no probe
+    }.items():
+        (tmp_path / "trials" / name).mkdir(parents=True)
+        for file in files:
+            (tmp_path / "trials" / name / file).write_text("")
+    place = tmp_path / "trials" / "t0006-a1-aa"
+    assert kept_profiles(made, tmp_path) == {"baseline": place}
+    assert profile_files(made, tmp_path) == {
+        "profile/baseline/profile.json.gz": place / "profile.json.gz",
+        "profile/baseline/profile.txt": place / "profile.txt",
+    }
+    assert "perfetto" in profile_lines(made, tmp_path)[0]

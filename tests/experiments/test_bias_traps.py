@@ -1,0 +1,177 @@
+"""Traps that bend a throughput: what walks into each of them without a remedy, and that ours does not.
+
+Steps of known truth go through the recorder that decides on warm-up and window, and through the fold that
+makes the figure; beside it stands the estimator that people write by hand.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import coverage_process as process
+import device_loop
+import pytest
+from coverage_process import BATCH, Step
+from fake_cuda import World
+
+NS = 1_000_000_000
+
+
+def by_hand(steps: list[Step], skip: int, count: int) -> float:
+    """Samples per second of so many steps after so many for warm-up."""
+    timed = steps[skip : skip + count]
+    return BATCH * len(timed) / sum(s.period_s for s in timed)
+
+
+def shaken(draw: random.Random, seconds: float) -> float:
+    return seconds * (1.0 + 0.03 * draw.gauss(0.0, 1.0))
+
+
+# A queue that a pause has filled -------------------------------------------------------------------
+
+
+def prefilled(workers: int, prefetch: int, load_s: float, step_s: float, pause_s: float) -> Iterator[Step]:
+    """A loop bound by its loader; after the first batch it pauses (compiles), and the workers go on.
+
+    Batch i is loaded by worker i % W in order; a worker keeps P batches ready at most.
+    """
+    ends: list[float] = []
+    taken: list[float] = []
+    at = 0.0
+    for i in itertools.count():
+        free = ends[i - workers] if i >= workers else 0.0
+        slot = taken[i - workers * prefetch] if i >= workers * prefetch else 0.0
+        # Those ahead are known: what is taken next was ordered when a slot became free.
+        ends.append(max(free, slot) + load_s)
+        begun = at
+        at = max(at, ends[i])
+        taken.append(at)
+        wait_s = at - begun
+        at += step_s + (pause_s if i == 0 else 0.0)
+        ready = _ready(ends, taken, workers, prefetch, load_s, at)
+        yield Step(period_s=at - begun, wait_s=wait_s, ready=ready)
+
+
+def _ready(
+    ends: list[float], taken: list[float], workers: int, prefetch: int, load_s: float, at: float
+) -> int:
+    """Batches loaded by now and not taken."""
+    known, level = list(ends), 0
+    for i in range(len(ends), len(taken) + workers * prefetch):
+        free = known[i - workers] if i >= workers else 0.0
+        slot = taken[i - workers * prefetch] if i >= workers * prefetch else 0.0
+        known.append(max(free, slot) + load_s)
+        level += known[i] <= at
+    return level
+
+
+@pytest.mark.parametrize("step_s", [0.02, 0.04, 0.055])
+def test_a_queue_that_a_pause_has_filled(step_s: float) -> None:
+    """W = 2, P = 8: sixteen batches lie ready after four seconds and come out as fast as they are used."""
+    made = list(itertools.islice(prefilled(2, 8, 0.16, step_s, 4.0), 1200))
+    truth = BATCH / 0.08
+    assert by_hand(made, skip=2, count=10) > 1.4 * truth
+    # Counting batches alone is not enough: the queue drains at the difference of two rates.
+    assert by_hand(made, skip=18, count=10) > 1.2 * truth or step_s < 0.03
+    ran = process.run(made, process.fidelity(6.0), workers=2, prefetch=8)
+    assert ran.measurement.throughput.value == pytest.approx(truth, rel=0.03)
+
+
+# Periodic stalls -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_a_stall_every_time_the_first_worker_is_due(workers: int) -> None:
+    draw = random.Random(workers)
+    made = [
+        Step(period_s=shaken(draw, 0.03 + (0.08 if k % workers == 0 else 0.0)), ready=0) for k in range(1000)
+    ]
+    truth = BATCH / (0.03 + 0.08 / workers)
+    periods = [s.period_s for s in made[20:220]]
+    assert BATCH / min(periods) > 1.5 * truth
+    middle = statistics.median(periods)
+    if workers > 2:
+        assert BATCH / middle > 1.5 * truth, "a median takes the stalls for chance"
+        spread = statistics.median(abs(p - middle) for p in periods)
+        kept = [p for p in periods if abs(p - middle) < 5 * spread]
+        assert BATCH * len(kept) / sum(kept) > 1.5 * truth, "and so does setting outliers aside"
+    found = process.run(made, process.fidelity(8.0), workers=workers).measurement
+    assert found.throughput.value == pytest.approx(truth, rel=0.02)
+    assert found.throughput.low <= truth <= found.throughput.high
+
+
+# Compiling late ------------------------------------------------------------------------------------
+
+
+def test_a_backward_that_is_compiled_only_when_it_is_needed() -> None:
+    """The forward is compiled in the first step, the backward in the fourth."""
+    draw = random.Random(3)
+    compiles = {0: 6.0, 3: 9.0}
+    made = [
+        Step(period_s=shaken(draw, 0.05) + compiles.get(k, 0.0), compile_s=compiles.get(k, 0.0))
+        for k in range(600)
+    ]
+    truth = BATCH / 0.05
+    assert by_hand(made, skip=2, count=10) < 0.1 * truth
+    found = process.run(made, process.fidelity(6.0)).measurement
+    assert found.throughput.value == pytest.approx(truth, rel=0.02)
+    assert found.compile_s == pytest.approx(15.0)
+    assert "recompiled" not in found.contamination.flags
+
+
+def test_a_compiled_run_that_stalls_late_on_new_shapes() -> None:
+    """An evaluation long after the first step meets the graph with another shape."""
+    draw = random.Random(4)
+    made = [
+        Step(period_s=shaken(draw, 0.04) + (12.0 if k == 150 else 0.0), compile_s=12.0 if k == 150 else 0.0)
+        for k in range(1500)
+    ]
+    truth = BATCH / 0.04
+    assert by_hand(made, skip=20, count=200) < 0.5 * truth, "a window across the stall"
+    found = process.run(made, process.fidelity(10.0)).measurement
+    assert found.throughput.value == pytest.approx(truth, rel=0.02)
+    # A window before it is as fast, and silent about what the run will pay.
+    assert by_hand(made, skip=20, count=100) == pytest.approx(truth, rel=0.02)
+    assert found.compile_s == pytest.approx(12.0)
+    whole = BATCH * 1500 / (1500 * 0.04 + 12.0)
+    assert found.amortised(1500) == pytest.approx(whole, rel=0.02)
+
+
+# Epochs --------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_that_ends_now_and_then() -> None:
+    """Forty steps, a second until the workers are up again, two seconds of evaluation."""
+    draw = random.Random(5)
+    made = []
+    for k in range(2000):
+        first = k % 40 == 0 and k > 0
+        restart_s, aside_s = (1.0, 2.0) if first else (0.0, 0.0)
+        own_s = shaken(draw, 0.05)
+        made.append(Step(period_s=own_s + restart_s + aside_s, wait_s=restart_s, aside_s=aside_s))
+    truth = BATCH * 40 / (40 * 0.05 + 1.0)
+    assert by_hand(made, skip=45, count=20) > 1.3 * truth, "between two ends"
+    assert by_hand(made, skip=45, count=400) < 0.7 * truth, "with the evaluation in it"
+    found = process.run(made, process.fidelity(30.0)).measurement
+    assert found.throughput.value == pytest.approx(truth, rel=0.04)
+    assert found.throughput.low <= truth <= found.throughput.high
+
+
+# A device behind the host's back -------------------------------------------------------------------
+
+
+def test_a_device_that_works_after_the_host_has_gone_on(tmp_path: Path, monkeypatch: Any) -> None:
+    """The host launches a step in a fraction of a millisecond; the device takes 20."""
+    one = device_loop.Loop(tmp_path, monkeypatch, World(), replace(device_loop.FIDELITY, max_window_s=3.0))
+    ran = one.run(one.step)
+    truth = device_loop.SAMPLES / 0.02
+    stamps = ran.stamps_ns
+    ahead = device_loop.SAMPLES * 10 * NS / (stamps[12] - stamps[2])
+    assert ahead > 5 * truth, "ten steps by the host's clock"
+    assert ran.measured.throughput.value == pytest.approx(truth, rel=0.005)

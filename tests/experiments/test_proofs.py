@@ -1,0 +1,315 @@
+"""What the simulated proofs are made of: bounds, results that are gone on with, and each figure's source."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import math
+import random
+import sys
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import claim_noise
+import claim_rivals
+import claim_studies
+import coverage_process
+import coverage_traces
+import guard_traces
+import proofs
+import pytest
+
+from autotune.core.loss_guard import judge
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+
+def script(folder: str) -> Any:
+    """`run.py` of an experiment, under a name of its own."""
+    spec = importlib.util.spec_from_file_location(f"{folder}_run", EXPERIMENTS / folder / "run.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[f"{folder}_run"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+# Bounds --------------------------------------------------------------------------------------------
+
+
+def test_bounds_on_a_share_are_those_of_the_binomial_distribution() -> None:
+    # No hit in n: 1 - 0.05 ** (1 / n).
+    assert proofs.upper_bound(0, 100) == pytest.approx(1 - 0.05**0.01, rel=1e-6)
+    assert proofs.lower_bound(100, 100) == pytest.approx(0.05**0.01, rel=1e-6)
+    assert proofs.upper_bound(5, 5) == 1.0
+    assert proofs.lower_bound(0, 7) == 0.0
+    scipy_stats = pytest.importorskip("scipy.stats")
+    for hits, n in ((1, 20), (80, 5000), (950, 1000), (500, 1000), (4990, 5000)):
+        low, high = proofs.interval(hits, n)
+        assert low == pytest.approx(float(scipy_stats.beta.ppf(0.025, hits, n - hits + 1)), rel=1e-6)
+        assert high == pytest.approx(float(scipy_stats.beta.ppf(0.975, hits + 1, n - hits)), rel=1e-6)
+
+
+# Results -------------------------------------------------------------------------------------------
+
+
+def test_a_proof_goes_on_where_it_stopped_and_does_no_part_twice(tmp_path: Path) -> None:
+    path, asked = tmp_path / "r.jsonl", []
+
+    def work(case: str, part: int) -> dict[str, int]:
+        asked.append((case, part))
+        return {"n": 10, "hits": part}
+
+    wanted = [("a", 0), ("a", 1), ("b", 0)]
+    first = proofs.Ledger(path, {"v": 1})
+    assert proofs.carry_out(first, wanted[:2], work, jobs=1, limit="")
+    with pytest.raises(SystemExit, match="another process"):
+        proofs.Ledger(path, {"v": 1})
+    first.close()
+    with path.open("ab") as file:
+        file.write(b'{"case": "b", "part": 0, "n"')  # killed in the middle of a line
+    again = proofs.Ledger(path, {"v": 1})
+    assert proofs.carry_out(again, wanted, work, jobs=1, limit="1h")
+    again.close()
+    assert asked == wanted
+    last = proofs.Ledger(path, {"v": 1}, reads=True)
+    assert last.totals() == {"a": {"n": 20, "hits": 1}, "b": {"n": 10, "hits": 0}}
+    assert [json.loads(line)["date"] for line in path.read_text().splitlines()[:1]] == [last.header["date"]]
+
+
+def test_figures_of_other_sources_are_not_mixed_in(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    first = proofs.Ledger(path, {"v": 1})
+    first.add({"case": "a", "part": 0, "n": 1})
+    first.close()
+    with pytest.raises(SystemExit, match="--new"):
+        proofs.Ledger(path, {"v": 2})
+    assert proofs.Ledger(path, {"v": 2}, reads=True).totals() == {"a": {"n": 1}}
+
+
+def test_too_little_time_leaves_work_for_the_next_call(tmp_path: Path) -> None:
+    ledger = proofs.Ledger(tmp_path / "r.jsonl", {})
+
+    def work(*_: Any) -> dict[str, int]:
+        time.sleep(0.05)
+        return {"n": 1}
+
+    assert not proofs.carry_out(ledger, [("a", 0), ("a", 1)], work, jobs=1, limit="20ms")
+    assert list(ledger.lines) == [("a", 0)]
+    ledger.close()
+
+
+def test_the_chart_is_a_picture() -> None:
+    text = proofs.line_chart(
+        "A < B", "ratio", {"one & only": [(1.01, 0.1), (2.0, 1.0)]}, (1.01, 1.2, 2.0), level=0.95
+    )
+    root = ET.fromstring(text)
+    words = [e.text for e in root.iter() if e.tag.endswith("text")]
+    assert {"A < B", "one & only", "ratio"} <= set(words)
+    assert sum(e.tag.endswith("circle") for e in root.iter()) == 2
+
+
+# Claims --------------------------------------------------------------------------------------------
+
+
+def series(spread: float = 0.02, n: int = 40, *, foreign: float = 0.0) -> claim_noise.Series:
+    draw = random.Random(f"{spread}/{n}")
+    runs = [
+        claim_noise.Process(
+            rate=100 * math.exp(draw.gauss(0, spread)), foreign=foreign, start=draw.gauss(0, 2 * spread)
+        )
+        for _ in range(n)
+    ]
+    return claim_noise.Series(name="made", processes=tuple(runs))
+
+
+def drawn(k: int, **more: Any) -> claim_noise.Draw:
+    return claim_noise.Draw(series(), random.Random(k), **more)
+
+
+def test_drawn_runs_differ_as_the_recorded_ones_do() -> None:
+    draw = drawn(1)
+    values = [draw.run()[0] for _ in range(4001)]
+    steps = [b - a for a, b in itertools.pairwise(values)]
+    found = math.sqrt(math.fsum(v * v for v in steps) / len(steps) / 2)
+    assert found == pytest.approx(series().spread * math.sqrt(1 + claim_noise.JITTER**2), rel=0.1)
+    # What the series was made with.
+    assert found == pytest.approx(0.02, rel=0.25)
+
+
+def test_a_machine_that_gets_slower_shows_in_what_is_drawn() -> None:
+    draw = drawn(2, drift=0.01)
+    values = [draw.run()[0] for _ in range(200)]
+    assert values[-1] - values[0] == pytest.approx(-2.0, abs=0.2)
+
+
+def test_a_machine_with_neighbours_or_with_runs_unlike_each_other_is_restless() -> None:
+    assert not series(0.02).is_restless
+    assert series(0.1).is_restless
+    assert series(0.02, foreign=1.0).is_restless
+
+
+def test_the_first_blocks_with_ten_steps_are_a_ten_step_timing() -> None:
+    assert claim_noise.start_of([60, 60, 60], [6, 6, 6], [1.0, 1.0, 2.0]) == pytest.approx(math.log(60 / 45))
+
+
+def test_doubling_is_claimed_by_the_search_and_by_verify_within_ten_pairs() -> None:
+    for k in range(3):
+        found = claim_studies.searched(drawn(k), math.log(2.0))
+        assert (found["claimed"], found["claimed_10"]) == (1, 1)
+        assert claim_studies.verified(drawn(k), math.log(2.0))["claimed"] == 1
+
+
+def test_identical_configs_are_seldom_told_apart_and_an_end_before_ten_pairs_is_told_from_one_after() -> None:
+    found = [claim_studies.verified(drawn(k), 0.0) for k in range(12)]
+    assert sum(f["claimed"] for f in found) <= 2
+    assert all(3 <= f["cycles"] <= claim_studies.MOST_PAIRS for f in found)
+    study = claim_studies.carried_through(claim_studies.Staged(), drawn(5), lambda c: 0.05 if c else 0.0)
+    groups = {t.group for t in claim_studies.up_to(study, 3).trials}
+    assert max(groups) == 3
+
+
+def test_a_plain_timing_claims_half_of_all_that_is_nothing() -> None:
+    wins = sum(claim_rivals.ten_steps(drawn(k), 0.0) > 0.0 for k in range(400))
+    assert 140 <= wins <= 260
+
+
+def test_a_range_of_five_pairs_is_above_one_in_about_three_of_a_hundred() -> None:
+    wins = sum(claim_rivals.paired(drawn(k), 0.0)[0] > 0.0 for k in range(2000))
+    assert 0.015 <= wins / 2000 <= 0.05
+    assert not claim_rivals.says_faster(math.log(1.015)), "and it has to clear one by two per cent"
+    assert claim_rivals.says_faster(math.log(1.025))
+
+
+def test_one_stalled_run_is_set_aside_and_two_are_not() -> None:
+    quiet = [(0.0, 0.01 * k) for k in range(5)]
+    one = [*quiet[:2], (0.0, -3.0), *quiet[3:]]
+    assert len(claim_rivals._without_stalls(one)) == 4
+    two = [(-3.0, 0.01), (0.0, -3.0), *quiet[2:]]
+    assert len(claim_rivals._without_stalls(two)) == 5
+
+
+def test_what_is_told_of_the_claims_can_be_read_off_their_sums(tmp_path: Path) -> None:
+    run = script("claims")
+    totals = {
+        "aa/search/recorded/1": {"n": 7000, "confirmed": 5200, "claimed": 30, "claimed_10": 29},
+        "aa/rivals/recorded/1": {"n": 5000, "ten": 2500, "ten_5": 400, "paired": 160},
+        "power/search/recorded/1.2": {"n": 100, "confirmed": 100, "claimed": 99, "claimed_10": 98},
+        "power/search/recorded/2": {"n": 100, "confirmed": 100, "claimed": 90, "claimed_10": 90},
+    }
+    told = run.figures(totals)
+    assert told["search"]["recorded"] == {1.0: (30, 5200), 1.2: (98, 100), 2.0: (90, 100)}
+    holds = run.verdicts(told)
+    assert list(holds.values()) == [True, True, False]
+    run.write_power(told, tmp_path)
+    assert json.loads((tmp_path / "power.json").read_text())["ten"][0]["claimed"] == 2500
+    assert any("50.00%" in line for line in run.summary(told))
+
+
+# Coverage ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", coverage_traces.KINDS)
+def test_every_kind_of_trace_has_the_mean_it_says(kind: str) -> None:
+    draw = random.Random(kind)
+    seconds, n = 0.0, 0
+    for _ in range(20):
+        steps, _ = coverage_traces.of(kind, draw)
+        # The start that is slower is no part of the truth.
+        for step in itertools.islice(steps, 200 if kind == "warm_up" else 0, 1400):
+            seconds, n = seconds + step.period_s, n + 1
+    assert coverage_process.BATCH * n / seconds == pytest.approx(coverage_traces.TRUTH, rel=0.02)
+
+
+def test_a_steady_process_is_measured_within_its_interval_and_called_steady() -> None:
+    held = labelled = whole = 0
+    for k in range(40):
+        steps, workers = coverage_traces.of("steady", random.Random(k))
+        ran = coverage_process.run(steps, coverage_process.fidelity(4.0), workers=workers)
+        found = ran.measurement.throughput
+        held += found.low <= coverage_traces.TRUTH <= found.high
+        labelled += ran.closed.steady != "steady"
+        whole += 3.9 < ran.measurement.window_s < 4.5
+    assert whole >= 37, "no start is cut where there is none"
+    assert held >= 34
+    assert labelled <= 4
+
+
+def test_a_drift_is_called_one() -> None:
+    called = 0
+    for k in range(10):
+        steps = coverage_traces.drift(random.Random(k), 0.4, 10.0)
+        called += coverage_process.run(steps, coverage_process.fidelity(10.0)).closed.steady != "steady"
+    assert called >= 9
+
+
+def test_the_figures_of_coverage_say_where_it_does_not_hold() -> None:
+    run = script("coverage")
+    one = {"n": 1000, "above": 5, "width": 30.0, "bias": 0.1, "seconds": 4000.0}
+    totals = {
+        "steady/4s": {**one, "held": 950, "labelled": 80},
+        "heavy_tails/4s": {**one, "held": 880, "labelled": 0},
+        "drift0.4/4s": {**one, "held": 100, "labelled": 990},
+    }
+    told = run.failing(totals)
+    assert len(told) == 2
+    assert told[0].startswith("steady/4s")
+    assert "88.0%" in told[1]
+    assert any("| drift0.4 |" in line and "99.0%" in line for line in run.table(totals))
+
+
+# Loss guard ----------------------------------------------------------------------------------------
+
+
+def planted(delay: float, k: int) -> str:
+    made = guard_traces.Simulated(random.Random(k))
+    base = {s: made.run(s, 0.0, random.Random, rounding=False) for s in range(7)}
+    own = {s: made.run(s, delay, random.Random) for s in range(6)}
+    return judge(own, base, redeals=False, effective_batch=32).verdict
+
+
+def test_a_planted_delay_is_seen_and_rounding_is_not_taken_for_one() -> None:
+    assert [planted(0.0, k) for k in range(8)].count("pass") >= 7
+    assert [planted(0.2, k) for k in range(8)].count("pass") <= 1
+
+
+def test_a_delay_planted_into_recorded_traces_is_as_long_as_it_says() -> None:
+    made = guard_traces.Simulated(random.Random(1))
+    made.batch_sd = made.seed_sd = 0.0
+    kept = {s: made.run(s, 0.0, random.Random, rounding=False) for s in range(6)}
+    script_ = guard_traces.Recorded("made", kept)
+    late = script_.run(0, 0.1, random.Random, rounding=False)
+    at = 60
+    assert late[at].loss == pytest.approx(script_.level(at * 0.9), abs=0.01)
+    assert late[at].loss > kept[0][at].loss
+
+
+@pytest.mark.torch
+def test_trainings_learn_and_their_harms_are_harms() -> None:
+    trainings = pytest.importorskip("guard_trainings")
+    for workload in trainings.WORKLOADS:
+        plain = trainings.losses(workload, "none", 0)
+        assert len(plain) == trainings.STEPS
+        assert sum(plain[-20:]) < 0.9 * sum(plain[:20])
+        assert trainings.losses(workload, "same", 0) == plain
+        assert trainings.losses(workload, "none", 1) != plain
+        frozen = trainings.losses(workload, "stale_weights", 0)
+        assert sum(frozen[-20:]) > 1.05 * sum(plain[-20:])
+    broken = trainings.losses("mlp", "fp16_overflow", 0)
+    assert not math.isfinite(broken[-1])
+
+
+@pytest.mark.torch
+def test_the_experiment_on_the_guard_counts_its_verdicts() -> None:
+    run = script("loss_guard")
+    sums = run.work("mlp/stale_weights", 0)
+    assert sum(sums[f"{key}_3"] for key in ("pass", "unclear", "fail")) == 1
+    assert sums["pass_5"] == 0
+    assert sums["worse_sds"] > 1.0
+    totals = {"mlp/same": {"pass_5": 10, "fail_5": 1, "n": 11, "worse_sds": 0.0}, "mlp/frozen_first": sums}
+    assert run.failing(totals) == ["mlp/same is accepted in 10 of 11 only"]
+    assert any(line.startswith("| mlp/frozen_first | 1 |") for line in run.table(totals))

@@ -1,0 +1,61 @@
+"""The report in a real browser: nothing sticks out, nothing is too small, the answer comes first."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import report_study
+
+from autotune.core.pick import answer
+from autotune.report.page import report_html
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "screens"))
+import browser
+
+CHROMIUM = browser.find()
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is on this machine"),
+]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    study = report_study.made(60)
+    path.write_text(report_html(study, answer(study)), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("width", [360, 700, 1280])
+def test_nothing_sticks_out_and_letters_stay_legible(page, width):
+    seen = browser.look(CHROMIUM, page, width)
+    assert seen["inner"] == width
+    assert seen["width"] <= width
+    assert seen["wide"] == []
+    assert seen["small"] == []
+
+
+def test_on_a_desktop_the_whole_answer_is_on_the_first_screen(page):
+    seen = browser.look(CHROMIUM, page, 1280, 1000)["seen"]
+    assert set(seen) >= {"h1", "interval", "chips", "tiles", "why", "run"}
+    assert max(seen.values()) <= 1000
+
+
+def test_on_a_phone_which_and_how_much_come_first(page):
+    seen = browser.look(CHROMIUM, page, 390, 844)["seen"]
+    assert seen["h1"] <= 300
+    assert seen["interval"] <= 400
+
+
+def test_the_dark_is_dark_and_heads_sort(page):
+    light, dark = browser.look(CHROMIUM, page, 1280), browser.look(CHROMIUM, page, 1280, dark=True)
+    assert light["ground"] == "rgb(245, 246, 248)"
+    assert dark["ground"] == "rgb(14, 18, 23)"
+    assert light["buttons"] > 10
+
+
+def test_it_prints(page, tmp_path):
+    browser.print_pdf(CHROMIUM, page, tmp_path / "page.pdf")
+    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")

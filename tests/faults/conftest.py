@@ -1,0 +1,72 @@
+"""A sample of the fault suite of `experiments/faults`, and every remedy taken out once."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "faults"))
+
+from faultbed.common import Count, tree_hash, users_tree
+
+from autotune.launch import guard
+
+
+@pytest.fixture(scope="session")
+def common_ground(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where cases of the unchanged code share what they compare themselves with."""
+    return tmp_path_factory.mktemp("faults")
+
+
+@pytest.fixture
+def injected(common_ground: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Count]:
+    """Runs one case and looks at the user's files before and after it."""
+    # Whatever a test without a remedy does, no other test compares itself with that.
+    ground = common_ground if hasattr(request.node, "callspec") else tmp_path
+
+    def inject(suite: ModuleType, case: Any, **more: Any) -> Count:
+        place = ground / f"{suite.NAME}-{case['key']}".replace("/", "-").replace(" ", "-")
+        place.mkdir(parents=True)
+        home = users_tree(place).parent
+        before = tree_hash(home)
+        count = suite.run(case, place, **more)
+        assert tree_hash(home) == before, "the user's files have changed"
+        return count
+
+    return inject
+
+
+@pytest.fixture
+def crippled_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Lets trials run under a guard of which parts are missing."""
+
+    def cripple(*changes: tuple[str, str]) -> None:
+        folder = tmp_path / "crippled"
+        folder.mkdir()
+        source = Path(guard.__file__)
+        for name in ("guard.py", "sweep.py", "enter.py"):
+            shutil.copy(source.with_name(name), folder / name)
+        text = (folder / "guard.py").read_text()
+        for part, instead in changes:
+            assert text.count(part) == 1, f"the guard has no {part!r} to take out"
+            text = text.replace(part, instead)
+        (folder / "guard.py").write_text(text)
+        monkeypatch.setattr(guard, "__file__", str(folder / "guard.py"))
+
+    return cripple
+
+
+def clean(count: Count) -> None:
+    """Nothing promised was broken."""
+    assert count.is_clean, count
+
+
+@pytest.fixture
+def is_clean() -> Callable[[Count], None]:
+    return clean

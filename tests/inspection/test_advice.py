@@ -1,0 +1,141 @@
+"""Hints about a script's own code, with the line they are about."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autotune.core.bottleneck import Evidence, judge
+from autotune.core.facts import DeviceFacts, HostFacts
+from autotune.inspection.advice import Advice, advice_text, advise, weighed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CPU = HostFacts(cpus=2, physical_cores=2, memory_bytes=1)
+GPU = HostFacts(
+    cpus=2, physical_cores=2, memory_bytes=1,
+    devices=(DeviceFacts(name="A100", uuid="GPU-1", memory_bytes=1, capability=(8, 0)),),
+)  # fmt: skip
+LOOP = """\
+import torch
+for step, (x, y) in enumerate(loader):
+    loss = loss_fn(model(x), y)
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def hints(tmp_path: Path, text: str, host: HostFacts = CPU) -> list[Advice]:
+    script = tmp_path / "train.py"
+    script.write_text(dedent(text))
+    return list(advise(str(script), host))
+
+
+def places(found: list[Advice]) -> list[tuple[str, str]]:
+    return [(hint.kind, hint.place) for hint in found]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("    total += loss.item()", "read"),
+        ("    history.append(loss.detach().cpu().numpy())", "read"),
+        ("    if loss.item() > 10: break", "read"),
+        ("    print(step, loss)", "log"),
+        ("    writer.add_scalar('loss', loss, step)", "log"),
+        ("    bar.set_postfix(loss=loss)", "log"),
+        ("    torch.save(model.state_dict(), 'last.pt')", "checkpoint"),
+        ("    torch.cuda.empty_cache()", "read"),
+    ],
+)
+def test_what_every_step_does_is_found_with_its_line(tmp_path: Path, line: str, kind: str) -> None:
+    found = hints(tmp_path, LOOP + line + "\n")
+    assert (kind, "train.py:6") in places(found)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "    if step % 100 == 0: print(step, loss.item())",
+        "    if step == last: torch.save(model, 'm.pt')",
+        "    value = torch.log(output)",
+        "    print('a step')",
+        "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        "    def closure(): return loss.item()",
+        "    losses.append(loss.detach())",
+    ],
+)
+def test_what_happens_seldom_or_costs_nothing_is_no_hint(tmp_path: Path, line: str) -> None:
+    assert hints(tmp_path, LOOP + line + "\n") == []
+
+
+def test_a_loop_that_does_not_train_is_none_of_ours(tmp_path: Path) -> None:
+    assert hints(tmp_path, "for x in loader:\n    print(model(x).loss.item())\n") == []
+
+
+def test_an_epoch_loop_around_is_not_taken_for_a_step(tmp_path: Path) -> None:
+    text = "for epoch in range(3):\n    for x in loader:\n        loss.backward()\n    print(loss.item())\n"
+    assert hints(tmp_path, text) == []
+
+
+def test_a_branch_by_how_the_run_was_set_up_is_a_part_of_every_step(tmp_path: Path) -> None:
+    text = LOOP + "    if args.use_amp:\n        scaler.update()\n    else:\n        seen += loss.item()\n"
+    assert ("read", "train.py:9") in places(hints(tmp_path, text))
+
+
+def test_work_per_sample_in_python_is_found(tmp_path: Path) -> None:
+    text = """\
+    class Pictures(Dataset):
+        def __getitem__(self, i):
+            image = Image.open(self.paths[i])
+            out = []
+            for pixel in image.getdata():
+                out.append(pixel / 255)
+            return torch.tensor(self.array[i]), torch.tensor([1, 2])
+    """
+    assert places(hints(tmp_path, text)) == [
+        ("preprocess", "train.py:5"),
+        ("preprocess", "train.py:3"),
+        ("copy", "train.py:7"),
+    ]
+
+
+def test_shapes_are_spoken_of_only_where_tensor_cores_are(tmp_path: Path) -> None:
+    text = "head = nn.Linear(768, 50257)\nsmall = nn.Linear(3, 5)\n"
+    assert hints(tmp_path, text, CPU) == []
+    found = hints(tmp_path, text, GPU)
+    assert places(found) == [("shape", "train.py:1")]
+    assert "50264" in found[0].text
+
+
+def test_a_tensor_made_on_the_host_in_every_step_is_found_where_there_is_a_device(tmp_path: Path) -> None:
+    line = "    noise = torch.randn(8, 100).to(device)\n"
+    assert ("copy", "train.py:6") in places(hints(tmp_path, LOOP + line, GPU))
+    assert hints(tmp_path, LOOP + line, CPU) == []
+
+
+def test_modules_of_the_users_own_are_read_and_never_run(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "loop.py").write_text(f"{LOOP}    print(loss)\nraise SystemExit('was run')\n")
+    found = hints(tmp_path, "from parts.loop import train\nimport torch\ntrain()\n")
+    assert places(found) == [("log", "parts/loop.py:6")]
+
+
+def test_a_file_that_is_no_python_yields_nothing(tmp_path: Path) -> None:
+    assert hints(tmp_path, "def broken(:\n") == []
+    assert advise(str(tmp_path / "gone.py")) == ()
+
+
+def test_what_a_hint_may_buy_is_bounded_by_its_part_of_a_step(tmp_path: Path) -> None:
+    text = LOOP + "    print(loss)\nclass D:\n    def __getitem__(self, i):\n        return cv2.imread(i)\n"
+    verdict = judge(
+        Evidence(step_s=0.1, wait_frac=0.6, replay_step_s=0.04, phases_s={"forward": 0.037, "host": 0.003})
+    )
+    found = weighed(hints(tmp_path, text), verdict)
+    assert [hint.kind for hint in found] == ["preprocess", "log"]
+    assert advice_text(found[0]).endswith("(at most 60 % of a step)")
+    assert advice_text(found[1]).endswith("(at most 3 % of a step)")
+    assert "at most" not in advice_text(weighed(found[1:], None)[0])

@@ -1,0 +1,77 @@
+"""What a window tells of epoch starts and of energy counters."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from autotune.core.facts import DeviceFacts, RunFacts
+from autotune.core.measurement import Measurement
+from autotune.devices.energy import EnergySample
+from autotune.launch.measure import Outside, Told, measure
+from autotune.protocol.events import Closed, Seen, StepRow, Steps
+from autotune.protocol.marks import COMPILE, EVALUATION, LOADER
+
+S = 1_000_000_000
+
+
+def run(marked: dict[int, tuple[int, float, int]], *, cuda: bool = False, energies=()) -> Measurement:
+    """Forty steps of 0.1 s; a marked one has bits, seconds more, and an evaluation of so many ns."""
+    told, at = Told(), 0
+    rows = [StepRow(t_ns=0, wait_ns=0, samples=8)]
+    for number in range(1, 41):
+        bits, more_s, aside_ns = marked.get(number, (0, 0.0, 0))
+        at += int((0.1 + more_s) * S) + max(0, aside_ns)
+        rows.append(StepRow(t_ns=at, wait_ns=0, samples=8, mark=bits, aside_ns=aside_ns))
+    told.take(Steps(rows=tuple(rows)))
+    devices = (DeviceFacts(name="GPU", uuid="GPU-1", memory_bytes=1),) if cuda else ()
+    told.take(Seen(facts=RunFacts(samples_source="loader", devices=devices)))
+    closed = Closed(
+        trial=0, begin_ns=rows[10].t_ns, end_ns=at, ended="tight", steady="steady", first_step_ns=0,
+        compile_s=0.0, allocator_peak_bytes=1 if cuda else None,
+    )  # fmt: skip
+    found = measure(closed, told, Outside(start_ns=0, energies=energies))
+    assert isinstance(found, Measurement)
+    return found
+
+
+def test_a_start_costs_what_its_step_takes_beyond_the_usual() -> None:
+    found = run({5: (LOADER, 0.4, 0), 20: (LOADER, 0.6, 0), 30: (0, 0.05, 0)})
+    assert found.extra["epoch_start_s"] == pytest.approx(0.5)
+    assert found.extra["epoch_starts"] == 1.0, "one lies before the window"
+
+
+def test_an_evaluation_at_the_end_of_an_epoch_is_no_part_of_its_start() -> None:
+    found = run({20: (LOADER | EVALUATION, 0.4, 3 * S)})
+    assert found.extra["epoch_start_s"] == pytest.approx(0.4)
+    unknown = run({20: (LOADER | EVALUATION, 0.4, -1), 30: (LOADER | COMPILE, 5.0, 0)})
+    assert "epoch_start_s" not in unknown.extra
+
+
+def test_a_run_that_saw_no_start_says_nothing_of_one() -> None:
+    assert "epoch_start_s" not in run({}).extra
+
+
+def samples(watts: float) -> tuple[EnergySample, ...]:
+    moments = [n * S // 4 for n in range(40)]
+    return tuple(
+        EnergySample(t_ns=t, cpu_j=10.0 * t / S, device_j={"GPU-1": watts * t / S, "GPU-2": 999.0 * t / S})
+        for t in moments
+    )
+
+
+def test_energy_is_that_of_the_window_and_of_the_devices_that_were_used() -> None:
+    found = run({}, cuda=True, energies=samples(200.0))
+    assert found.extra["energy_gpu_j"] == pytest.approx(200.0 * 3.0, rel=0.01)
+    assert found.extra["energy_cpu_j"] == pytest.approx(10.0 * 3.0, rel=0.01)
+
+
+def test_a_run_on_the_cpu_is_charged_no_device() -> None:
+    assert "energy_gpu_j" not in run({}, energies=samples(200.0)).extra
+
+
+def test_a_window_that_counters_do_not_cover_has_no_energy() -> None:
+    cut = tuple(itertools.takewhile(lambda s: s.t_ns < 2 * S, samples(200.0)))
+    assert not {"energy_gpu_j", "energy_cpu_j"} & set(run({}, cuda=True, energies=cut).extra)
+    assert not {"energy_gpu_j", "energy_cpu_j"} & set(run({}, cuda=True).extra)

@@ -1,0 +1,85 @@
+"""What a trial leaves in its folder has no secret in it, and is otherwise as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from autotune.core.trial import Failure, Launch
+from autotune.launch.process import hide_secrets
+
+VARIABLE, OPTION, SHORT = "CANARY-variable", "CANARY-option", "Cs6!"
+
+
+def launch(**more: Any) -> Launch:
+    words = ("--password", OPTION, "--pin-token", SHORT, "--lr", "0.1")
+    given: dict[str, Any] = {
+        "command": ("python", "train.py", *words),
+        "script": "/x/train.py",
+        "argv": words,
+        "python": "python",
+        "cwd": "/x",
+        "env": {"MY_API_TOKEN": VARIABLE},
+        **more,
+    }
+    return Launch(**given)
+
+
+def test_output_events_and_plan_lose_their_secrets(tmp_path: Path) -> None:
+    said = f"lr=0.1 {VARIABLE} {OPTION} ({SHORT})\n"
+    for name in ("stdout.log", "stderr.log", "stacks.txt", "faults.log"):
+        (tmp_path / name).write_text(said)
+    steps = '{"n":"t","e":"Steps","d":[[1,2,3]]}'
+    (tmp_path / "events.jsonl").write_text(f'{steps}\n{{"e":"Broke","d":"{said.strip()}"}}\n')
+    (tmp_path / "plan.json").write_text(json.dumps({"argv": launch().argv, "seed": 3}))
+    hide_secrets(tmp_path, launch())
+    texts = [path.read_text() for path in sorted(tmp_path.iterdir())]
+    assert [s for s in (VARIABLE, OPTION, SHORT) for text in texts if s in text] == []
+    assert (tmp_path / "stdout.log").read_text() == "lr=0.1 <redacted:MY_API_TOKEN> <redacted> (<redacted>)\n"
+    assert (tmp_path / "events.jsonl").read_text().startswith(steps)
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert plan == {
+        "argv": ["--password", "<redacted>", "--pin-token", "<redacted>", "--lr", "0.1"],
+        "seed": 3,
+    }
+
+
+def test_what_holds_none_is_not_written_again(tmp_path: Path) -> None:
+    noise = bytes(range(256)) * 40
+    (tmp_path / "stdout.log").write_bytes(noise)
+    before = (tmp_path / "stdout.log").stat().st_mtime_ns
+    hide_secrets(tmp_path, launch())
+    assert (tmp_path / "stdout.log").stat().st_mtime_ns == before
+    (tmp_path / "stderr.log").write_bytes(noise + OPTION.encode() + b"\xff\r\n")
+    hide_secrets(tmp_path, launch())
+    assert (tmp_path / "stderr.log").read_bytes() == noise + b"<redacted>\xff\r\n"
+
+
+def test_a_link_that_a_script_has_put_there_is_not_followed(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs.txt"
+    theirs.write_text(OPTION)
+    folder = tmp_path / "trial"
+    folder.mkdir()
+    (folder / "stdout.log").symlink_to(theirs)
+    hide_secrets(folder, launch())
+    assert theirs.read_text() == OPTION
+
+
+def test_a_real_trial_that_prints_its_secrets_leaves_none(
+    runner: Any, assignment: Any, tmp_path: Path
+) -> None:
+    text = "print(sys.argv, os.environ['MY_API_TOKEN'], flush=True)\nraise ValueError(sys.argv[2])"
+    started = assignment(text)
+    env = {**started.launch.env, "MY_API_TOKEN": VARIABLE}
+    more = {"argv": launch().argv, "command": (*started.launch.command, *launch().argv), "env": env}
+    (ended,) = runner().run(assignment(text, **more))
+    assert isinstance(ended.outcome, Failure)
+    assert VARIABLE not in str(ended.outcome.evidence) + ended.outcome.message
+    folder = tmp_path / "study" / "trials" / f"t0000-a1-{os.getpid() % 2**24:06x}"
+    kept = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert b"--lr" in kept["stdout.log"]
+    assert b"ValueError: <redacted>" in kept["stderr.log"]
+    leaked = [name for name, data in kept.items() for s in (VARIABLE, OPTION, SHORT) if s.encode() in data]
+    assert leaked == []

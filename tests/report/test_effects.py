@@ -1,0 +1,75 @@
+"""What single runs let one expect of a knob."""
+
+import itertools
+import math
+import random
+
+import pytest
+import report_study
+from study_fakes import measured, spec
+
+from autotune.core.config import Config
+from autotune.core.study import Study
+from autotune.core.trial import Stage
+from autotune.report.effects import best_of_each, estimated
+
+
+def study(rate, *, noise=0.01, configs=None):
+    draw = random.Random(3)
+    values = {"a": (None, 1, 2), "b": (None, "x"), "c": (None, True), "d": (None, 4)}
+    every = [
+        Config({k: v for k, v in zip(values, chosen, strict=True) if v is not None})
+        for chosen in itertools.product(*values.values())
+    ]
+    trials = [measured(i, Config(), 100.0, Stage.BASELINE) for i in range(2)]
+    for config in configs or [c for c in every if c]:
+        value = 100.0 * rate(config) * math.exp(draw.gauss(0.0, noise))
+        trials.append(measured(len(trials), config, value))
+    return Study(spec=spec(), trials=tuple(trials), stopped="finished")
+
+
+def test_effects_that_multiply_are_found_again():
+    def rate(config):
+        return {1: 1.1, 2: 1.4}.get(config.get("a"), 1.0) * (0.9 if "b" in config else 1.0)
+
+    effects = estimated(study(rate))
+    found = {(e.knob, e.value): e for e in effects.values}
+    assert found["a", 2].ratio == pytest.approx(1.4, rel=0.03)
+    assert found["a", 1].ratio == pytest.approx(1.1, rel=0.03)
+    assert found["b", "x"].ratio == pytest.approx(0.9, rel=0.03)
+    for effect in effects.values:
+        assert effect.low < effect.ratio < effect.high
+    assert found["c", True].low < 1.0 < found["c", True].high
+    assert effects.interactions == ()
+    assert best_of_each(effects)[0].knob == "a"
+    assert best_of_each(effects)[0].value == 2
+
+
+def test_two_knobs_that_need_one_another_are_named():
+    def rate(config):
+        return 1.3 if "b" in config and "c" in config else 1.0
+
+    (joint, *_rest) = estimated(study(rate)).interactions
+    assert joint.knobs == ("b", "c")
+    assert joint.ratio > 1.1
+    assert joint.low > 1.0
+
+
+def test_knobs_that_were_only_changed_together_are_not_told_apart():
+    both = Config({"b": "x", "c": True})
+    effects = estimated(study(lambda config: 1.5 if config else 1.0, configs=[both, both, Config({"a": 1})]))
+    assert effects.interactions == ()
+    found = {e.knob: e for e in effects.values}
+    assert found["b"].high > 1.5 > found["b"].low
+
+
+def test_without_anything_tried_there_is_nothing():
+    assert estimated(Study(spec=spec())).values == ()
+    alone = Study(spec=spec(), trials=(measured(0, Config(), 100.0, Stage.BASELINE),))
+    assert estimated(alone).values == ()
+
+
+def test_the_runs_that_confirm_are_not_in_it():
+    before = report_study.made(20, cycles=0, ablations=0)
+    after = report_study.made(20)
+    assert estimated(before) == estimated(after)

@@ -1,0 +1,101 @@
+"""Picking again under other wishes, without measuring."""
+
+from dataclasses import replace
+
+import pytest
+import report_study
+from report_study import GIB, SAFE, WINNER
+
+from autotune.core.config import Config
+from autotune.core.effect import Effect
+from autotune.core.objective import Constraint
+from autotune.core.pick import answer
+from autotune.core.trial import Stage
+from autotune.errors import AutotuneError
+from autotune.report.wishes import Wishes, repick
+
+
+@pytest.fixture(scope="module")
+def study():
+    return report_study.made()
+
+
+def test_the_usual_wishes_pick_what_the_search_picked(study):
+    again = repick(study, Wishes())
+    assert not Wishes()
+    assert again.answer == answer(study)
+
+
+def test_a_bound_leaves_what_fits(study):
+    whole = answer(study)
+    bound = whole.best.peak_bytes - 1
+    again = repick(study, Wishes(max_memory_bytes=bound))
+    assert again.answer.best.config == SAFE
+    assert again.answer.best.peak_bytes <= bound
+    assert again.answer.best.speedup == whole.safe.speedup, "the same pairs, the same interval"
+    assert any("The pick is confirmed" in n for n in again.notes)
+
+
+def test_the_least_memory_is_of_what_is_confirmed_to_be_faster(study):
+    again = repick(study, Wishes(objective="memory"))
+    assert again.answer.is_better
+    assert again.answer.best.config == SAFE
+    assert answer(study).best.config == WINNER
+    assert again.answer.best.peak_bytes < answer(study).best.peak_bytes
+    assert again.study.spec.max_memory_bytes is None, "the bound that found it was not asked for"
+
+
+def test_what_single_runs_saw_is_an_estimate_and_never_the_pick(study):
+    again = repick(study, Wishes(max_memory_bytes=answer(study).safe.peak_bytes - 1))
+    assert not again.answer.is_better
+    assert again.answer.best.config.is_baseline
+    confirmed = {t.config for t in study.told(Stage.CONFIRM)}
+    for estimate in again.estimates:
+        assert estimate.config not in confirmed
+        assert estimate.ratio > 1.0
+        assert estimate.peak_bytes <= again.wishes.max_memory_bytes
+        assert study.space.effect(estimate.config) is not Effect.TRAINING
+    assert again.estimates
+    assert any("no pair has confirmed them" in n for n in again.notes)
+    assert any("autotune search" in n for n in again.notes)
+
+
+def test_a_bound_above_that_of_the_search_says_what_was_not_tried(study):
+    bounded = replace(study, spec=replace(study.spec, max_memory_bytes=2 * GIB))
+    again = repick(bounded, Wishes(max_memory_bytes=4 * GIB))
+    assert any("hardly tried" in n for n in again.notes)
+
+
+def test_a_bound_takes_the_place_of_that_of_the_space(study):
+    tight = Constraint(metric="peak_memory", at_most=1.0)
+    held = replace(study, spec=replace(study.spec, constraints=(tight,)))
+    assert not answer(held).is_better
+    assert repick(held, Wishes(max_memory_bytes=64 * GIB)).answer.is_better
+
+
+def test_a_script_that_needs_more_than_is_allowed_is_named(study):
+    again = repick(study, Wishes(max_memory_bytes=GIB))
+    assert any("Your script as it is needs" in n for n in again.notes)
+
+
+def test_without_a_baseline_there_is_nothing_to_pick_against(study):
+    with pytest.raises(AutotuneError):
+        repick(replace(study, trials=()), Wishes(objective="memory"))
+
+
+def test_a_config_that_diverged_is_no_estimate(study):
+    tame = [
+        t
+        for t in study.told(Stage.REFINE)
+        if t.measurement is not None
+        and t.config not in (WINNER, SAFE)
+        and study.space.effect(t.config) is not Effect.TRAINING
+    ]
+    worst = max(tame, key=lambda t: t.measurement.throughput.value)
+    seen = worst.measurement
+    rising = tuple(replace(p, loss=1.0 + i) for i, p in enumerate(seen.loss))
+    bad = replace(worst, outcome=replace(seen, loss=rising))
+    told = replace(study, trials=tuple(bad if t.number == worst.number else t for t in study.trials))
+    bound = Wishes(max_memory_bytes=answer(study).best.peak_bytes - 1)
+    assert all(e.config != worst.config for e in repick(told, bound).estimates)
+    assert Config() not in {e.config for e in repick(told, bound).estimates}

@@ -1,0 +1,79 @@
+"""When a process is spent on finding out what holds a script back."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+from search_world import World, simulate, spec, tell, usual_space
+
+from autotune.core.config import Config
+from autotune.core.study import Study
+from autotune.core.trial import Failure, FailureKind, Stage
+from autotune.search.costs import Costs
+from autotune.search.probing import probe_s, script_probe
+from autotune.search.stages import Staged
+
+BASE = Config()
+WORLD = World(space=usual_space(), speed={("precision", "bf16"): 1.6, ("threads", 4): 1.2})
+LONG = spec(seconds=900.0, why=True)
+
+
+def search(study_spec=LONG, world=WORLD) -> Study:
+    return simulate(Staged(), world, study_spec)
+
+
+@functools.cache
+def long_search() -> Study:
+    """The usual one, made once."""
+    return search()
+
+
+def stages(study: Study) -> list[Stage]:
+    return [t.stage for t in study.trials]
+
+
+def test_the_script_is_probed_after_its_first_runs_and_the_winner_at_the_end() -> None:
+    found = long_search()
+    probes = [t for t in found.trials if t.stage is Stage.WHY]
+    assert stages(found)[:3] == [Stage.BASELINE, Stage.BASELINE, Stage.WHY]
+    assert [t.config.is_baseline for t in probes] == [True, False]
+    assert probes[1].config.get("precision") == "bf16"
+    assert all(t.fidelity.probe == "why" for t in probes)
+    assert all(not t.fidelity.probe for t in found.trials if t.stage is not Stage.WHY)
+    assert found.elapsed_s <= 900.0
+
+
+def test_a_probe_is_charged_to_the_budget_and_left_out_of_a_short_one() -> None:
+    assert Stage.WHY not in stages(search(spec(seconds=120.0, why=True)))
+    assert Stage.WHY not in stages(search(spec(seconds=900.0, why=False)))
+    assert Stage.WHY not in stages(search(spec(seconds=900.0, trials=20, why=True)))
+
+
+def test_where_nothing_wins_only_the_script_is_probed() -> None:
+    flat = World(space=usual_space(training=False), speed={("precision", "bf16"): 0.7}, input_s=0.0)
+    probes = [t for t in search(world=flat).trials if t.stage is Stage.WHY]
+    assert all(t.config.is_baseline for t in probes)
+    assert len(probes) == 1
+
+
+def test_a_probe_that_failed_is_not_asked_again() -> None:
+    strategy, study = Staged(), Study(spec=LONG, facts=WORLD.facts(), space=WORLD.space)
+    failure = Failure(kind=FailureKind.TIMEOUT_TOTAL, message="not done")
+    asked: list[Stage] = []
+    for number in range(5):
+        proposal = strategy.ask(study, 900.0 - study.elapsed_s)
+        assert proposal is not None
+        asked.append(proposal.stage)
+        outcome = failure if proposal.stage is Stage.WHY else WORLD.run(proposal, number, set(), 0)[0]
+        study = tell(study, proposal, outcome, 8.0)
+    assert asked.count(Stage.WHY) == 1
+    assert asked[3] is not Stage.WHY
+
+
+def test_nothing_is_probed_beside_another_trial_or_before_anything_was_measured() -> None:
+    empty = Study(spec=LONG, facts=WORLD.facts(), space=WORLD.space)
+    costs = Costs.of(empty)
+    assert probe_s(empty, costs, BASE) == 0.0
+    assert script_probe(empty, costs, 900.0) is None
+    assert script_probe(replace(long_search(), trials=long_search().trials[:5]), costs, 900.0) is None

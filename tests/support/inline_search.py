@@ -1,0 +1,112 @@
+"""Searches and verifications by the real command and the real driver, over a runner without processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from autotune.clock import SimulatedClock
+from autotune.core.trial import Assignment, Failure, FailureKind
+from autotune.driver import tune, verification
+from autotune.launch.fake import FakeRunner, World
+from autotune.launch.runner import Ended
+
+Change = Callable[[Ended, Assignment], Ended]
+
+
+class NoSync:
+    """In place of the thread that sends to MLflow."""
+
+    def __init__(self, *args: object, **more: object) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+    def warm_up(self, timeout_s: float) -> bool:
+        return True
+
+    def flush(self, deadline_s: float) -> int:
+        return 0
+
+    def links(self) -> dict[str, str]:
+        return {}
+
+
+class NoWall:
+    def __init__(self, **more: object) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+    def disarm(self) -> None:
+        pass
+
+
+def as_it_is(ended: Ended, assignment: Assignment) -> Ended:
+    return ended
+
+
+def inline(
+    monkeypatch: pytest.MonkeyPatch,
+    world: World,
+    *,
+    before: Callable[[int], None] = lambda number: None,
+    change: Change = as_it_is,
+) -> list[Assignment]:
+    """From here on trials run in this world, on a clock of their own.
+
+    Args:
+        world: What happens.
+        before: Called with the number of each run, before it.
+        change: Makes something else of what a run ended with.
+
+    Returns:
+        What was run, as it grows.
+    """
+    clock, ran = SimulatedClock(), []
+
+    class Running(FakeRunner):
+        def __init__(self, **more: object) -> None:
+            super().__init__(world, clock)
+
+        def run(self, assignment: Any) -> Iterator[Ended]:
+            ran.append(assignment)
+            self.asked = False
+            before(len(ran))
+            if self.asked:
+                failure = Failure(kind=FailureKind.KILLED_USER, message="ended by request")
+                yield Ended(trial=assignment.trial, outcome=failure, seconds=1.0)
+                return
+            for ended in super().run(assignment):
+                yield change(ended, assignment)
+
+        def stop(self) -> None:
+            self.asked = True
+            super().stop()
+
+    monkeypatch.setattr(tune, "Syncer", NoSync)
+    monkeypatch.setattr(tune, "HardWall", NoWall)
+    for module in (tune, verification):
+        monkeypatch.setattr(module, "LocalRunner", Running)
+        monkeypatch.setattr(module, "SystemClock", lambda: clock)
+        monkeypatch.setattr(module.enclosure, "available", lambda *a, **more: "redirect")
+    monkeypatch.setattr("autotune.cli.ended.head_start_s", lambda: 0.0)
+    # The noise of a run hangs on its name.
+    monkeypatch.setattr("autotune.driver.planner.secrets", SimpleNamespace(token_hex=lambda n: "0" * 2 * n))
+    return ran
+
+
+def with_modules(files: dict[str, str], change: Change = as_it_is) -> Change:
+    """Runs whose process has imported these files."""
+
+    def changed(ended: Ended, assignment: Assignment) -> Ended:
+        ended = change(ended, assignment)
+        return ended if ended.facts is None else replace(ended, facts=replace(ended.facts, modules=files))
+
+    return changed
