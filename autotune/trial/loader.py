@@ -16,7 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotune.core.facts import LoaderFacts
 from autotune.trial.sending import Sent, try_sending
@@ -52,6 +52,17 @@ _WIDE = 16
 How = tuple[str, tuple[Any, ...], int]
 _Item = tuple[tuple[Any, ...], Any]
 """Where in a batch something is, and what."""
+
+
+class Part(NamedTuple):
+    """A batch that a backward pass is over, as a part of an optimizer step."""
+
+    samples: int
+    full: int
+    """Samples of a batch that is no rest."""
+    left: int | None
+    """Batches that follow it in this pass over the loader; None where that is not known."""
+    drop_last: bool
 
 
 class Record:
@@ -96,6 +107,8 @@ class Record:
         self.method = ""
         """How the workers of its last iterator were started."""
         self.in_order: bool | None = None
+        self.left: int | None = None
+        """Batches that are left in this pass over it; None where its length is not known."""
 
     @property
     def alive(self) -> bool:
@@ -221,6 +234,17 @@ class Loader:
             self._take([r for r in self._fetched if r.confirmed or self.train is None])
         taken, self._samples = self._samples, 0
         return taken if self.train is not None else None
+
+    def part(self) -> Part | None:
+        """What the next backward pass is over, as far as the batch fetched last tells; None without one."""
+        last = self._last
+        kept = None if last is None else last.kept
+        if last is None or kept is None or not last.recent or not kept.batch_size:
+            return None
+        # Counted by the loader's own samples, of which a batch of the full size has `batch_size`.
+        return Part(
+            samples=last.recent[-1], full=int(kept.batch_size), left=last.left, drop_last=kept.drop_last
+        )
 
     def backward_seen(self) -> None:
         """A backward pass follows the last batch: its loader is a training loader.
@@ -484,6 +508,9 @@ class Loader:
                     if probe and before != self._random_state():
                         record.random = True
                 self._count(record, batch, trains)
+                kept = record.kept
+                known = kept is not None and kept.length is not None and kept.kind == "map"
+                record.left = kept.length - this._num_yielded if kept is not None and known else None
             except Exception as error:
                 state.faults.note("loader", error)
             return batch

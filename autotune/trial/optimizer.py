@@ -19,7 +19,7 @@ from autotune.trial.loops import Loops
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.trial.loader import Loader
+    from autotune.trial.loader import Loader, Part
     from autotune.trial.losses import Losses
     from autotune.trial.root import Root
     from autotune.trial.state import State
@@ -185,11 +185,8 @@ class Optimizer:
                 self.closure = True
             state.micro_steps += 1
             self._note_stepping(optimizer)
-            if accumulation.factor > 1 and self._may_defer(closure):
-                accumulation.pending += 1
-                if accumulation.pending < accumulation.factor:
-                    return None
-                accumulation.pending = 0
+            if accumulation.factor > 1 and self._may_defer(closure) and not accumulation.take_part():
+                return None
             result = self._take(inner, optimizer, args, kwargs, closure)
         finally:
             self._nested = False
@@ -217,7 +214,7 @@ class Optimizer:
         elif accumulation.pending:
             if now - self._switched_at <= accumulation.factor:
                 accumulation.give_up("The optimizers that step change every few steps.")
-            accumulation.pending = 0
+            accumulation.begin()
         self.stepped[id(optimizer)] = self._last = weakref.ref(optimizer)
         self._switched_at = now
 
@@ -326,7 +323,7 @@ class Optimizer:
         if self._root.detecting:
             self._losses.backward(value)
             self._note_loop()
-        factor = self._factor()
+        factor = self._factor(gradient)
         if gradient is None:
             if state.keeps_losses and len(state.losses) < _MAX_LOSSES and not state.capturing():
                 value = value.detach()
@@ -354,9 +351,27 @@ class Optimizer:
             self._state.faults.note("loops", error)
             return (UNREAD,)
 
-    def _factor(self) -> float:
-        factor = self.accumulation.factor
-        return 1.0 if factor <= 1 or self._losses.reduction == "sum" else 1.0 / factor
+    def _factor(self, gradient: Any) -> float:
+        """What the gradient of this part weighs in that of the whole batch."""
+        accumulation = self.accumulation
+        if accumulation.factor <= 1 or gradient is not None:
+            return 1.0
+        weight, others = accumulation.weigh(self._loader.part())
+        if self._losses.reduction == "sum":
+            return 1.0
+        if others != 1.0:
+            self._reweigh(others)
+        return weight
+
+    def _reweigh(self, factor: float) -> None:
+        """The step turns out to have fewer samples: what its other parts left weighs more."""
+        optimizer = self._last() if self._last is not None else None
+        groups = getattr(optimizer, "param_groups", ())
+        gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None]
+        if gradients:
+            with self._torch.no_grad():
+                self._torch._foreach_mul_(gradients, factor)
+        self._state.losses = [(value, weight * factor) for value, weight in self._state.losses]
 
     def _own_scaler_wanted(self) -> bool:
         return self._root.dtype_name == "fp16" and not self.own_scaler
@@ -410,7 +425,7 @@ class Optimizer:
                 self._step_left_out(this)
             if self.accumulation.pending:
                 last = self._last() if self._last is not None else None
-                if last is this or not isinstance(this, optimizers):
+                if last is this or not isinstance(this, optimizers) or _share(last, this):
                     return None
             return original(this, *args, **kwargs)
 
@@ -435,7 +450,7 @@ class Optimizer:
             accumulation = self.accumulation
             if not self._state.here():
                 return original(parameters, *args, **kwargs)
-            if accumulation.factor > 1 and accumulation.pending < accumulation.factor - 1:
+            if accumulation.factor > 1 and not accumulation.is_last_part:
                 return torch.zeros(())
             if self._scaler is not None:
                 parameters = self._unscale(parameters)
@@ -505,7 +520,7 @@ class Optimizer:
             if since == 1:
                 if state.micro_steps > 1:
                     self.scheduler_per_step = True
-                if self.accumulation.pending:
+                if self.accumulation.waits:
                     return None
             self._in_scheduler = True
             try:
@@ -528,7 +543,7 @@ class Optimizer:
                 since = state.micro_steps - self._averaged_at.get(this, 0)
                 self._averaged_at[this] = state.micro_steps
                 self.averages_apart = self.averages_apart or since != 1
-                if since == 1 and self.accumulation.pending:
+                if since == 1 and self.accumulation.waits:
                     return None
             return original(this, *args, **kwargs)
 
@@ -629,6 +644,14 @@ class Optimizer:
         return self._facts
 
 
+def _share(one: Any, other: Any) -> bool:
+    """Two optimizers, of which one wraps the other, turn the same weights."""
+    mine, theirs = (
+        {id(p) for group in getattr(o, "param_groups", ()) for p in group["params"]} for o in (one, other)
+    )
+    return not mine.isdisjoint(theirs)
+
+
 class Accumulation:
     """Implements `AccumulationSeam`: the optimizer step takes effect every `factor` micro-batches."""
 
@@ -636,25 +659,80 @@ class Accumulation:
         self._state = state
         self.factor = 1
         self.pending = 0
+        self.waits = False
+        """The script's last step was not taken, so what it does once a step waits too."""
+        self._samples = 0
+        self._ends = False
+        self._drops = False
+        self._short = False
         self._recent: deque[int] = deque(maxlen=_RECENT_STEPS)
+        self._rests: deque[int] = deque(maxlen=_RECENT_STEPS)
 
     def set(self, factor: int) -> None:
         """Let the optimizer step take effect every `factor` micro-batches."""
         self.factor = int(factor)
-        self.pending = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """What was deferred is over and done with."""
+        self.pending = self._samples = 0
+        self._ends = self._drops = self.waits = False
+
+    def weigh(self, part: Part | None) -> tuple[float, float]:
+        """How much the gradients of this part, and those there already, count in a mean over the step.
+
+        A step ends with the pass over the loader, as that of the full batch does, and a rest of
+        samples counts by its number. A rest that the loader would have dropped as a whole batch
+        makes no step.
+
+        Args:
+            part: The batch that the next backward pass is over; None where that is not known.
+
+        Returns:
+            What this part's gradient is to be multiplied by, and what those of the parts before it.
+        """
+        if part is None or (part.samples != part.full and part.left != 0):
+            # Sizes that differ all the time are no rest: parts count alike, as their number does.
+            return 1.0 / self.factor, 1.0
+        whole = part.full * self.factor
+        self._samples += part.samples
+        self._ends = part.left == 0
+        self._drops = self._ends and part.drop_last and self._samples < whole
+        if self._samples == whole or not (self._ends or self.is_last_part):
+            return part.samples / whole, 1.0
+        return part.samples / self._samples, whole / self._samples
+
+    @property
+    def is_last_part(self) -> bool:
+        """The optimizer's next step is to be taken, as far as is known."""
+        return self.pending >= self.factor - 1 or (self._ends and not self._drops)
+
+    def take_part(self) -> bool:
+        """The script steps: whether the step is to be taken now, as its batch is whole or at its end."""
+        self.pending += 1
+        if self.pending < self.factor and not self._ends:
+            self.waits = True
+            return False
+        drops, self._short = self._drops, self.pending < self.factor
+        if drops:
+            self._state.backwards -= self.pending
+        self.begin()
+        self.waits = drops
+        return not drops
 
     def observed(self) -> int | None:
         """Backward passes of most of the last complete steps; None before there was one."""
         off = self._state.faults.off
         if "optimizer" in off or "backward" in off:
             return None
-        # A shorter last group of an epoch is no other setting; of equally many, the later counts.
-        common = Counter(reversed(self._recent)).most_common(1)
+        # Of equally many, the later counts; the rests of epochs only where there is nothing else.
+        common = Counter(reversed(self._recent or self._rests)).most_common(1)
         return common[0][0] if common else None
 
     def note(self, backwards: int) -> None:
         """A step took effect after so many backward passes."""
-        self._recent.append(backwards)
+        (self._rests if self._short else self._recent).append(backwards)
+        self._short = False
 
     def give_up(self, reason: str) -> None:
         """The step is taken every time again; the reading then says so, or the run ends."""
@@ -662,8 +740,9 @@ class Accumulation:
             return
         self._state.refusals["accumulation"] = reason
         self.factor = 1
-        self.pending = 0
+        self.begin()
         self._recent.clear()
+        self._rests.clear()
         self._state.lost("accumulation", reason)
 
 

@@ -510,7 +510,9 @@ class RootCall:
             return
         key = tuple(found)
         if root.is_first(self):
-            state.input_samples += found[0][0] if found[0] else 1
+            first: Any = found[0][0] if found[0] else 1
+            # Keras asks with shapes whose first dimension is not known.
+            state.input_samples += first if isinstance(first, int) else 0
         if key not in root.shapes and len(root.shapes) < 256:
             root.shapes.add(key)
             state.mark |= NEW_SHAPE

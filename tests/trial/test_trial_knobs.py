@@ -65,6 +65,28 @@ def test_accumulation_equals_the_full_batch(run: Callable[..., Any], reduction: 
         assert parts.facts.values["accumulation"] == factor
 
 
+@pytest.mark.parametrize("rows", [240, 100, 72])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_rest_at_the_end_of_an_epoch_steps_as_in_the_full_batch(
+    run: Callable[..., Any], rows: int, drop_last: bool
+) -> None:
+    """A number of parts that is odd, a part that is short, one of a step that the loader drops."""
+    text = (
+        ACCUMULATED.replace("REDUCTION", "mean")
+        .replace("256", str(rows))
+        .replace("shuffle=False", f"shuffle=False, drop_last={drop_last}")
+    )
+    full = run(text)
+    parts = run(text, changes=[keyword("batch_size", 16), patch("accumulation", 4)])
+    assert parts.faults == ""
+    assert parts.done is not None, parts.err
+    assert parts.done.steps == full.done.steps
+    assert parts.told["weights"] == pytest.approx(full.told["weights"], rel=2e-4, abs=2e-5)
+    assert parts.facts.values["accumulation"] == 4
+    if not drop_last:
+        assert [r.samples for r in parts.rows] == [r.samples for r in full.rows]
+
+
 CONV = (
     PRELUDE
     + """
