@@ -1,5 +1,6 @@
 """Every test gets a home of its own: nothing is read from, or left in, the user's folders."""
 
+import itertools
 import os
 from pathlib import Path
 
@@ -7,13 +8,15 @@ import pytest
 
 SCRIPTS = Path(__file__).parent / "scripts"
 WORKLOADS = Path(__file__).parents[1] / "experiments" / "workloads"
+_NUMBERS = itertools.count()
 
 
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path_factory, monkeypatch):
     for name in [name for name in os.environ if name.startswith("AUTOTUNE_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path_factory.mktemp("home", numbered=True)))
+    # Not by mktemp, which reads through all homes so far for the next number.
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path_factory.getbasetemp() / f"home-{next(_NUMBERS)}"))
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 

@@ -1,6 +1,7 @@
 """What linters do not see: single importers, the light root, a test per knob, forbidden calls."""
 
 import ast
+import functools
 import json
 import subprocess
 import sys
@@ -30,6 +31,7 @@ FORBIDDEN_CALLS = {
 }
 
 
+@functools.cache
 def tree(path):
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 

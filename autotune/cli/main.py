@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import io
 import logging
 import os
@@ -14,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 import typer.core
+import typer.main
 
 from autotune.cli.apply import apply
 from autotune.cli.clean import clean
@@ -112,9 +114,15 @@ def run(argv: list[str]) -> int:
         return _run(argv)
 
 
+@functools.cache
+def _command() -> Any:
+    """All verbs with their options; to gather them takes longer than most verbs."""
+    return typer.main.get_command(app)
+
+
 def _run(argv: list[str]) -> int:
     try:
-        code: Any = app(
+        code: Any = _command()(
             args=argv, prog_name="autotune", standalone_mode=False, default_map=defaults_for(argv)
         )
         sys.stdout.flush()

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import yaml
+from yaml.composer import Composer
+from yaml.resolver import BaseResolver
 
 from autotune.errors import InvalidSpace, UsageError
 
@@ -68,8 +70,7 @@ def load(
     if text.count("\n") > MAX_LINES:
         raise error(f"{source} has more than {MAX_LINES} lines")
     try:
-        _check_events(text, source, error)
-        node = yaml.compose(text, Loader=_Loader)
+        node = _Composer(_checked_events(text, source, error)).get_single_node()
     except yaml.YAMLError as bad:
         raise error(f"{_place(source, bad)}: this is no YAML: {_problem(bad)}") from bad
     return None if node is None else _Building(source, error).value(node, 0)
@@ -89,16 +90,35 @@ def scalar(text: str) -> bool | int | float | str | None:
     return number if math.isfinite(number) else text
 
 
-class _Loader(yaml.SafeLoader):
-    """A safe loader that resolves no scalar by itself; `scalar` does."""
+class _Composer(Composer, BaseResolver):
+    """Nodes of events that were parsed and checked already; parsing is most of the work.
+
+    It resolves no scalar by itself; `scalar` does.
+    """
 
     yaml_implicit_resolvers: Final = {}  # pyright: ignore[reportIncompatibleVariableOverride]
 
+    def __init__(self, events: list[yaml.Event]) -> None:
+        Composer.__init__(self)
+        BaseResolver.__init__(self)
+        self._events = events[::-1]
 
-def _check_events(text: str, source: str, error: type[UsageError]) -> None:
+    def check_event(self, *choices: type[yaml.Event]) -> bool:
+        return bool(self._events) and (not choices or isinstance(self._events[-1], choices))
+
+    def peek_event(self) -> yaml.Event | None:
+        return self._events[-1] if self._events else None
+
+    def get_event(self) -> yaml.Event | None:
+        return self._events.pop() if self._events else None
+
+
+def _checked_events(text: str, source: str, error: type[UsageError]) -> list[yaml.Event]:
     """Bounds that hold before anything is built; parsing events needs no stack of ours."""
+    events: list[yaml.Event] = []
     depth = aliases = documents = 0
-    for count, event in enumerate(yaml.parse(text, Loader=_Loader)):
+    for count, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
+        events.append(event)
         line = event.start_mark.line + 1
         if count > MAX_NODES:
             raise error(f"{source}:{line}: more than {MAX_NODES} values")
@@ -119,6 +139,7 @@ def _check_events(text: str, source: str, error: type[UsageError]) -> None:
         tag = getattr(event, "tag", None)
         if tag is not None:
             raise error(f"{source}:{line}: tags are not allowed, found {tag}")
+    return events
 
 
 @dataclass(slots=True)

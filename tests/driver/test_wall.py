@@ -67,7 +67,9 @@ main()
 """
 
 
-@pytest.mark.parametrize("more", [[], pytest.param(["--json"], marks=pytest.mark.slow), ["--jsonl"]])
+@pytest.mark.parametrize(
+    "more", [[], *(pytest.param([word], marks=pytest.mark.slow) for word in ("--json", "--jsonl"))]
+)
 def test_a_search_that_never_measured_anything_ends_by_force_with_an_error(
     tmp_path: Path, more: list[str]
 ) -> None:

@@ -112,6 +112,7 @@ def test_a_hang_is_ended_by_lack_of_progress(runner: Any, assignment: Any, text:
     assert time.monotonic() - begun < 8
 
 
+@pytest.mark.slow  # it has to last longer than the limit
 def test_an_evaluation_that_gives_signs_of_life_is_no_hang(runner: Any, assignment: Any) -> None:
     beats = "for _ in range(3): step()\nbegin = now(); step(); writer.write(Steps(rows=())); time.sleep(1.2); step()"
     calm = "\nfinish(begin)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from search_world import World, simulate, spec, usual_space
 
 from autotune.core.ablation import ablated, variants
@@ -22,6 +23,7 @@ SPEED = {
 }
 
 
+@pytest.mark.slow  # a whole long search
 def test_a_long_search_takes_its_winner_apart_and_keeps_what_pays() -> None:
     world = World(space=SPACE, speed=SPEED, input_s=0.0, noise=0.01)
     study = simulate(Staged(), world, spec(seconds=2400.0))

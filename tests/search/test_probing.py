@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
+import pytest
 from search_world import World, simulate, spec, tell, usual_space
 
 from autotune.core.config import Config
@@ -50,6 +51,7 @@ def test_a_probe_is_charged_to_the_budget_and_left_out_of_a_short_one() -> None:
     assert Stage.WHY not in stages(search(spec(seconds=900.0, trials=20, why=True)))
 
 
+@pytest.mark.slow  # a whole search
 def test_where_nothing_wins_only_the_script_is_probed() -> None:
     flat = World(space=usual_space(training=False), speed={("precision", "bf16"): 0.7}, input_s=0.0)
     probes = [t for t in search(world=flat).trials if t.stage is Stage.WHY]

@@ -65,6 +65,7 @@ def test_freezing_leaves_automatic_collection_alone(world) -> None:
     assert world.counts[2] >= 1
 
 
+@pytest.mark.slow  # hundreds of whole collections, of all that the test run holds
 def test_every_generation_has_its_rhythm(world) -> None:
     world.collector.set("boundary")
     world.steps(2)

@@ -101,6 +101,20 @@ def test_a_run_above_the_bar_is_measured_to_its_limit(run: Callable[..., Any]) -
     assert run(MLP.replace("EPOCHS", "100000"), fidelity=hopeful).closed.ended == "limit"
 
 
+def test_a_model_that_is_asked_with_a_shape_of_unknown_size_first_is_watched_all_the_same(
+    run: Callable[..., Any],
+) -> None:
+    """Keras builds a model by calling it with a shape whose first dimension is None."""
+    asked = MLP.replace(
+        "    def forward(self, x):",
+        "    def forward(self, x):\n        if not torch.is_tensor(x): return None",
+    )
+    asked = asked.replace("sizes = []", "class Symbol: shape = (None, 8)\nmodel(Symbol())\nsizes = []")
+    ran = run(asked.replace("EPOCHS", "2"))
+    assert ran.faults == ""
+    assert [r.samples for r in ran.rows] == ran.told["sizes"]
+
+
 LOADERS = (
     PRELUDE
     + """
