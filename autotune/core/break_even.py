@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 LEAST_COMPILE_S = 1.0
 """Less than this is nothing that anybody waits for."""
+LEAST_SHARE = 0.1
+"""More compiling than the script does by itself has to stand out of how that differs from run to run."""
 _MANY_STARTS = 3.0
 _BASE = Config()
 
@@ -64,7 +66,7 @@ def break_even(study: Study, config: Config) -> BreakEven | None:
     # What the script compiles itself is spent with and without the config.
     own_s = max(m.compile_s for m in theirs)
     compile_s = max(m.compile_s for m in ours) - own_s
-    if compile_s < LEAST_COMPILE_S:
+    if compile_s < max(LEAST_COMPILE_S, LEAST_SHARE * own_s):
         return None
     warm = [m.compile_s for m in ours if not m.cold_compile]
     # Pairs of confirmation stand side by side in time; screening runs do not.

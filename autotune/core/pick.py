@@ -626,7 +626,7 @@ def _recommend(study: Study, pick: str, chosen: Comparison) -> Recommendation:
         throughput=chosen.throughput,
         peak_bytes=chosen.peak_bytes,
         loss=chosen.loss,
-        compile_s=compile_s,
+        compile_s=compile_s if paid is None else paid.compile_s,
         break_even_steps=paid.steps if paid is not None else None,
         pays_back_s=paid.seconds if paid is not None else None,
         run_s=paid.run_s if paid is not None else None,

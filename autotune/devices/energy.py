@@ -40,6 +40,14 @@ class EnergySample:
     device_j: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
+def _is_package(zone: Path) -> bool:
+    """Not the domain of the whole platform (psys), which stands beside the packages and holds them."""
+    try:
+        return (zone / "name").read_text(encoding="ascii").startswith("package")
+    except FileNotFoundError:
+        return True
+
+
 class Rapl:
     """The packages' counters.
 
@@ -55,7 +63,7 @@ class Rapl:
         self.why_not = ""
         """A sentence where nothing can be read, else empty."""
         try:
-            zones = sorted(p for p in root.iterdir() if _PACKAGE.fullmatch(p.name))
+            zones = sorted(p for p in root.iterdir() if _PACKAGE.fullmatch(p.name) and _is_package(p))
         except OSError:
             zones = []
         if not zones:

@@ -188,6 +188,11 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
     _positive("--trials", options.trials)
     _positive("--run-steps", options.run_steps)
     _positive("--price-per-hour", options.price_per_hour)
+    if options.profile and options.trials is not None:
+        raise UsageError(
+            "--profile takes trials of its own, which --trials leaves no room for",
+            hint="leave --trials out; --budget bounds the search",
+        )
     if options.concurrency < 0:
         raise UsageError(f"--concurrency {options.concurrency} is negative", hint="0 lets the driver decide")
     driver = one_of("--driver", options.driver, DRIVERS)

@@ -6,6 +6,7 @@ own value, except for accumulation, which always follows. Standard library only.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -71,11 +72,18 @@ def effective_bounds(facts: Facts) -> tuple[int, int] | None:
     if rule == "keep":
         return own.effective, own.effective
     if rule == "explore":
-        return max(1, own.effective // 2), own.effective * 8
+        return max(1, own.effective // 2), max(own.effective, min(own.effective * 8, _most(facts)))
     low, dots, high = rule.partition("..")
     if dots and low.strip().isdecimal() and high.strip().isdecimal():
         return int(low), int(high)
     return None
+
+
+def _most(facts: Facts) -> int:
+    """A step ends with the pass over the data, so no step is larger than that."""
+    loader = facts.run.loader if facts.run is not None else None
+    whole = loader.dataset_length if loader is not None else None
+    return sys.maxsize if whole is None else whole
 
 
 def effective_values(facts: Facts) -> tuple[int, ...]:

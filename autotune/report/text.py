@@ -336,17 +336,16 @@ def _headline_rows(study: Study, answer: Answer) -> list[tuple[str, str]]:
         rows.append(("fastest", _pick_line(fastest, "sooner at the same loss, training changed")))
     else:
         rows.append(("fastest", _no_fastest(study)))
-    why = [*_gain_lines(study, best), *why_lines(study, answer), *best.reasons]
+    bound = why_lines(study, answer)
+    # What a script waits for is said once: by the verdict, where there is one.
+    gains = [gains_text(study, best), "" if bound else waits_text(study, best)]
+    why = [*(line for line in gains if line), *bound, *best.reasons]
     rows += [("why" if i == 0 else "", reason) for i, reason in enumerate(why)]
     if best.loss.reason not in best.reasons:
         rows.append(("loss", loss_sentence(best)))
     if paid := pays_back_text(best):
         rows.append(("compile", paid))
     return rows
-
-
-def _gain_lines(study: Study, best: Recommendation) -> list[str]:
-    return [line for line in (gains_text(study, best), waits_text(study, best)) if line]
 
 
 def _apply_line(study: Study, out: str) -> str:

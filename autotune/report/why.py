@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 _BASE = Config()
 _MOST_REASONS = 3
+_SCRIPT = "your script"
 
 
 def why_lines(study: Study, answer: Answer) -> list[str]:
     """What script and winner are bound by, with the evidence, a line each; empty where nothing is known."""
-    lines = _line("your script", bottleneck(study, _BASE), study)
+    lines = _line(_SCRIPT, bottleneck(study, _BASE), study)
     if answer.is_better:
-        lines += _line("with this config it", bottleneck(study, answer.best.config), study)
+        lines += _line("with this config", bottleneck(study, answer.best.config), study)
     return lines
 
 
@@ -34,11 +35,14 @@ def _line(who: str, verdict: Bottleneck, study: Study) -> list[str]:
     if seen is None or (not seen.probed and not study.spec.why):
         return []
     told = " ".join(_reasons(verdict))
+    owns = who == _SCRIPT
     if verdict.kind == "unclear":
-        return [f"what {who.removesuffix(' it')} is held back by is not clear. {told}".strip()]
+        clear = f"what holds {who} back is not clear."
+        clear = clear if owns else f"{who} it is not clear what holds it back."
+        return [f"{clear} {told}".strip()]
     share = verdict.shares.get(verdict.kind)
     much = f" ({100 * share:.0f} % of a step)" if share is not None else ""
-    return [f"{who} is bound by {NAMES[verdict.kind]}{much}. {told}".strip()]
+    return [f"{who if owns else who + ' it'} is bound by {NAMES[verdict.kind]}{much}. {told}".strip()]
 
 
 def _reasons(verdict: Bottleneck) -> list[str]:

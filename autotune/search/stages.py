@@ -143,8 +143,13 @@ class Staged(Strategy):
             proposal = self._screen(study, study.space, remaining_s - kept)
             if proposal is not None:
                 return proposal
-        proposal = _confirm(study, remaining_s - kept) or winner_probe(study, costs, remaining_s)
-        return proposal or (_confirm(study, remaining_s) if kept else None)
+        proposal = _confirm(study, remaining_s - kept)
+        if proposal is not None or not kept:
+            return proposal or winner_probe(study, costs, remaining_s)
+        late = _confirm(study, remaining_s)
+        if late is not None and any(t.group == late.group for t in study.trials if t.stage is late.stage):
+            return late  # the other half of a pair that is paid for already
+        return winner_probe(study, costs, remaining_s) or late
 
     def is_finished(self, study: Study, remaining_s: float) -> bool:
         """See `Strategy.is_finished`."""

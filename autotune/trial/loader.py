@@ -109,6 +109,8 @@ class Record:
         self.in_order: bool | None = None
         self.left: int | None = None
         """Batches that are left in this pass over it; None where its length is not known."""
+        self.ahead = 0
+        """Batches of this pass that no backward pass was over yet."""
 
     @property
     def alive(self) -> bool:
@@ -241,6 +243,9 @@ class Loader:
         kept = None if last is None else last.kept
         if last is None or kept is None or not last.recent or not kept.batch_size:
             return None
+        # Fetched ahead, or beside another loader: which batch the pass is over is not known.
+        if last.ahead != 1 or self._fetched != [last]:
+            return None
         # Counted by the loader's own samples, of which a batch of the full size has `batch_size`.
         return Part(
             samples=last.recent[-1], full=int(kept.batch_size), left=last.left, drop_last=kept.drop_last
@@ -255,6 +260,7 @@ class Loader:
         if last is None:
             return
         self._last = None
+        last.ahead -= 1
         if (
             self._fetched == [last]
             and last is self.train
@@ -441,6 +447,7 @@ class Loader:
             record = getattr(loader, "_autotune_record", None)
             if record is not None and state.active:
                 this._autotune_record = record
+                record.ahead = 0
                 record.iterator = weakref.ref(this)
                 record.workers = 0
                 record.pins = bool(getattr(loader, "pin_memory", False))
@@ -458,6 +465,7 @@ class Loader:
             original_reset(this, *args, **kwargs)
             record = getattr(this, "_autotune_record", None)
             if record is not None and state.active:
+                record.ahead = 0
                 # A short epoch is over before anybody asks.
                 self._workers(record)
                 record.method = _start_method(this)
@@ -511,6 +519,7 @@ class Loader:
                 kept = record.kept
                 known = kept is not None and kept.length is not None and kept.kind == "map"
                 record.left = kept.length - this._num_yielded if kept is not None and known else None
+                record.ahead += 1
             except Exception as error:
                 state.faults.note("loader", error)
             return batch

@@ -186,12 +186,21 @@ class Optimizer:
             state.micro_steps += 1
             self._note_stepping(optimizer)
             if accumulation.factor > 1 and self._may_defer(closure) and not accumulation.take_part():
+                if accumulation.dropped:
+                    self._forget_parts()
                 return None
             result = self._take(inner, optimizer, args, kwargs, closure)
         finally:
             self._nested = False
         self._boundary.passed(optimizer)
         return result
+
+    def _forget_parts(self) -> None:
+        """What a rest that is dropped left behind is no part of the step that comes."""
+        state = self._state
+        self._loader.take_samples()
+        state.losses.clear()
+        state.backwards = state.batches = state.input_samples = 0
 
     @property
     def count(self) -> int:
@@ -414,7 +423,6 @@ class Optimizer:
     def _wrap_zero_grad(self, cls: Any) -> None:
         original = cls.zero_grad
         is_compiling = self._torch.compiler.is_compiling
-        optimizers = self._torch.optim.Optimizer
 
         @functools.wraps(original)
         def zero_grad(this: Any, *args: Any, **kwargs: Any) -> Any:
@@ -423,10 +431,12 @@ class Optimizer:
             self.zero_grad_seen = True
             if self._unscaled and self._scaler is not None:
                 self._step_left_out(this)
-            if self.accumulation.pending:
+            if self.accumulation.pending or self.accumulation.open:
                 last = self._last() if self._last is not None else None
-                if last is this or not isinstance(this, optimizers) or _share(last, this):
-                    return None
+                if last is None or last is this or _share(last, this):
+                    if not self.accumulation.open:
+                        return None
+                    self.accumulation.thrown_away()
             return original(this, *args, **kwargs)
 
         self._undo.assign(cls, "zero_grad", zero_grad)
@@ -644,12 +654,15 @@ class Optimizer:
         return self._facts
 
 
-def _share(one: Any, other: Any) -> bool:
-    """Two optimizers, of which one wraps the other, turn the same weights."""
-    mine, theirs = (
-        {id(p) for group in getattr(o, "param_groups", ()) for p in group["params"]} for o in (one, other)
-    )
-    return not mine.isdisjoint(theirs)
+def _share(optimizer: Any, other: Any) -> bool:
+    """Another optimizer (one wraps the other), or a module, has the weights that this one turns."""
+    return not _weights(optimizer).isdisjoint(_weights(other))
+
+
+def _weights(this: Any) -> set[int]:
+    groups = getattr(this, "param_groups", None)
+    weights = this.parameters() if groups is None else (p for g in groups for p in g["params"])
+    return {id(p) for p in weights}
 
 
 class Accumulation:
@@ -661,7 +674,9 @@ class Accumulation:
         self.pending = 0
         self.waits = False
         """The script's last step was not taken, so what it does once a step waits too."""
-        self._samples = 0
+        self.open = False
+        """A backward pass was made that the script has not stepped on yet."""
+        self._parts = 0.0
         self._ends = False
         self._drops = False
         self._short = False
@@ -675,8 +690,14 @@ class Accumulation:
 
     def begin(self) -> None:
         """What was deferred is over and done with."""
-        self.pending = self._samples = 0
-        self._ends = self._drops = self.waits = False
+        self.pending, self._parts = 0, 0.0
+        self._ends = self._drops = self.waits = self.open = False
+
+    def thrown_away(self) -> None:
+        """The script throws away what its backward passes left, and begins the step anew."""
+        self._state.backwards = max(0, self._state.backwards - self.pending - 1)
+        self._state.losses.clear()
+        self.begin()
 
     def weigh(self, part: Part | None) -> tuple[float, float]:
         """How much the gradients of this part, and those there already, count in a mean over the step.
@@ -691,16 +712,17 @@ class Accumulation:
         Returns:
             What this part's gradient is to be multiplied by, and what those of the parts before it.
         """
-        if part is None or (part.samples != part.full and part.left != 0):
+        self.open = True
+        share = 1.0
+        if part is not None:
             # Sizes that differ all the time are no rest: parts count alike, as their number does.
-            return 1.0 / self.factor, 1.0
-        whole = part.full * self.factor
-        self._samples += part.samples
-        self._ends = part.left == 0
-        self._drops = self._ends and part.drop_last and self._samples < whole
-        if self._samples == whole or not (self._ends or self.is_last_part):
-            return part.samples / whole, 1.0
-        return part.samples / self._samples, whole / self._samples
+            share = part.samples / part.full if part.left == 0 and part.samples < part.full else 1.0
+            self._ends = part.left == 0
+        self._parts += share
+        self._drops = part is not None and self._ends and part.drop_last and self._parts < self.factor
+        if self._drops or self._parts == self.factor or not (self._ends or self.is_last_part):
+            return share / self.factor, 1.0
+        return share / self._parts, self.factor / self._parts
 
     @property
     def is_last_part(self) -> bool:
@@ -710,15 +732,19 @@ class Accumulation:
     def take_part(self) -> bool:
         """The script steps: whether the step is to be taken now, as its batch is whole or at its end."""
         self.pending += 1
+        self.open = False
         if self.pending < self.factor and not self._ends:
             self.waits = True
             return False
         drops, self._short = self._drops, self.pending < self.factor
-        if drops:
-            self._state.backwards -= self.pending
         self.begin()
         self.waits = drops
         return not drops
+
+    @property
+    def dropped(self) -> bool:
+        """The script's last step ended a rest that makes no step."""
+        return self.waits and not self.pending
 
     def observed(self) -> int | None:
         """Backward passes of most of the last complete steps; None before there was one."""

@@ -85,6 +85,7 @@ def test_options_reach_the_spec(cli, script, tune):
         (["--script", "train.py", "--trials", "0"], "--trials 0 is not positive", ""),
         (["--script", "train.py", "--run-steps", "-1"], "--run-steps -1", ""),
         (["--script", "train.py", "--price-per-hour", "-1"], "--price-per-hour -1", ""),
+        (["--script", "train.py", "--profile", "--trials", "3"], "--trials leaves no room", "--budget"),
         (["--script", "train.py", "--concurrency", "-1"], "negative", "0"),
         (["--script", "train.py", "--address", "a:1"], "--driver is inline", "leave one"),
         (["--script", "\udcff.py"], "is no UTF-8 text", "rename it"),

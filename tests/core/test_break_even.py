@@ -51,6 +51,15 @@ def test_a_compile_pays_back_when_the_time_it_took_is_made_up() -> None:
     assert not paid.is_late
 
 
+def test_what_the_script_compiles_itself_is_not_charged_and_its_scatter_is_no_compile() -> None:
+    base = run(0, BASE, 100.0, Stage.BASELINE, compile_s=50.0, cold=True)
+    alike = Config({"num_workers": 2})
+    assert break_even(made(base, run(1, alike, 200.0, compile_s=52.0, cold=True)), alike) is None
+    more = break_even(made(base, run(1, COMPILED, 200.0, compile_s=80.0, cold=True)), COMPILED)
+    assert more is not None
+    assert more.compile_s == pytest.approx(30.0)
+
+
 def test_a_run_that_is_over_before_is_too_short_for_it() -> None:
     short, long = break_even(both(run_steps=30), COMPILED), break_even(both(run_steps=3000), COMPILED)
     assert short is not None

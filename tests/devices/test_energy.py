@@ -55,6 +55,16 @@ def test_packages_are_added_and_their_parts_are_not_counted_twice(tmp_path: Path
     assert rapl.joules() == pytest.approx(0.75)
 
 
+def test_the_platform_that_holds_the_packages_is_not_counted_beside_them(tmp_path: Path) -> None:
+    package, platform = zone(tmp_path, "intel-rapl:0", 0), zone(tmp_path, "intel-rapl:1", 0)
+    package.with_name("name").write_text("package-0\n")
+    platform.with_name("name").write_text("psys\n")
+    rapl = Rapl(tmp_path)
+    package.write_text("500000")
+    platform.write_text("900000")
+    assert rapl.joules() == pytest.approx(0.5)
+
+
 def test_a_counter_that_wrapped_around_goes_on(tmp_path: Path) -> None:
     count = zone(tmp_path, "intel-rapl:0", 900_000)
     rapl = Rapl(tmp_path)

@@ -294,7 +294,7 @@ def test_trainings_learn_and_their_harms_are_harms() -> None:
     for workload in trainings.WORKLOADS:
         plain = trainings.losses(workload, "none", 0)
         assert len(plain) == trainings.STEPS
-        assert sum(plain[-20:]) < 0.9 * sum(plain[:20])
+        assert sum(plain[-20:]) < 0.95 * sum(plain[:20])
         assert trainings.losses(workload, "same", 0) == plain
         assert trainings.losses(workload, "none", 1) != plain
         frozen = trainings.losses(workload, "stale_weights", 0)

@@ -1,5 +1,7 @@
 """`effective_batch`: the contract, the facts that refuse it, and what is its own."""
 
+from dataclasses import replace
+
 import pytest
 from knob_facts import run
 
@@ -39,3 +41,9 @@ def test_without_such_a_fact_the_knob_is_not_refused() -> None:
 )
 def test_facts_decide_how_far_it_reaches(given, effect) -> None:
     assert KNOB.effect_for(given) is effect
+
+
+@pytest.mark.parametrize(("rows", "largest"), [(200, 128), (256, 256), (10_000, 256), (None, 256), (20, 32)])
+def test_no_step_is_larger_than_the_data_set_but_the_scripts_own(rows, largest) -> None:
+    few = replace(run().loader, batch_size=32, dataset_length=rows)
+    assert max(KNOB.domain(facts(run=replace(run(), loader=few)))) == largest

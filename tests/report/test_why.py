@@ -48,6 +48,15 @@ def test_the_screen_shows_them_with_the_reasons() -> None:
     nothing = final_screen(explained(), no_answer())
     assert "why     your script is bound by input" in nothing
     assert "with this config" not in nothing
+    # What is waited for is said once.
+    assert "waits for data" in screen
+    assert "your script waits for data" not in screen
+
+
+def test_a_winner_of_which_nothing_is_clear_is_told_so_in_a_whole_sentence() -> None:
+    told = why_lines(study(spec=spec(why=True)), good_answer())
+    assert told[0].startswith("what holds your script back is not clear.")
+    assert told[1].startswith("with this config it is not clear what holds it back.")
 
 
 def test_a_study_that_asks_no_why_says_nothing_about_it() -> None:

@@ -13,6 +13,7 @@ from trial_kit import PRELUDE
 from autotune.core.change import Change, Patch
 from autotune.trial.compiling import Compile
 from autotune.trial.faults import Faults
+from autotune.trial.loader import Part
 from autotune.trial.optimizer import Accumulation, Optimizer
 from autotune.trial.state import State
 from autotune.trial.steps import Boundary
@@ -46,6 +47,43 @@ def test_accumulation_is_read_from_most_of_the_last_steps() -> None:
     for _ in range(8):
         accumulation.note(2)
     assert accumulation.observed() == 2
+
+
+FULL = Part(samples=8, full=8, left=5, drop_last=False)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [FULL] * 4,
+        [FULL, FULL._replace(samples=7), FULL, FULL],
+        [FULL._replace(samples=7)] * 3 + [FULL],
+        [None, FULL, None, FULL],
+        [FULL, FULL._replace(left=0)],
+        [FULL, FULL, FULL._replace(samples=3, left=0)],
+        [FULL, FULL, FULL, FULL._replace(samples=3, left=0)],
+        [FULL, FULL._replace(samples=7), FULL, FULL._replace(left=0, drop_last=True)],
+    ],
+)
+def test_the_parts_of_a_step_weigh_one_together_whatever_is_known_of_them(parts: list[Part | None]) -> None:
+    accumulation = Accumulation(made())
+    accumulation.set(4)
+    whole = 0.0
+    for number, part in enumerate(parts, 1):
+        weight, others = accumulation.weigh(part)
+        whole = whole * others + weight
+        assert accumulation.take_part() == (number == len(parts))
+    assert whole == pytest.approx(1.0)
+
+
+def test_a_rest_that_the_loader_drops_makes_no_step_and_leaves_nothing() -> None:
+    accumulation = Accumulation(made())
+    accumulation.set(4)
+    accumulation.weigh(FULL._replace(left=0, drop_last=True))
+    assert not accumulation.take_part()
+    assert accumulation.dropped
+    assert accumulation.weigh(FULL) == (0.25, 1.0)
+    assert accumulation.pending == 0
 
 
 def test_giving_accumulation_up_is_told_once() -> None:
@@ -173,7 +211,7 @@ from autotune.trial import optimizer
 def broken(*args, **kwargs): raise RuntimeError("injected")
 model, other = nn.Linear(8, 1), nn.Linear(8, 1)
 opts = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, other)]
-x = DataLoader(TensorDataset(torch.randn(8, 8)), batch_size=8)
+x = DataLoader(TensorDataset(torch.randn(16, 8)), batch_size=8)
 for i in range(60):
     if i == 30 and sys.argv[1:] == ["fault"]:
         optimizer.Optimizer._before_backward = broken

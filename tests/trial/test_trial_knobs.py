@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -83,8 +84,44 @@ def test_a_rest_at_the_end_of_an_epoch_steps_as_in_the_full_batch(
     assert parts.done.steps == full.done.steps
     assert parts.told["weights"] == pytest.approx(full.told["weights"], rel=2e-4, abs=2e-5)
     assert parts.facts.values["accumulation"] == 4
-    if not drop_last:
-        assert [r.samples for r in parts.rows] == [r.samples for r in full.rows]
+    assert [r.samples for r in parts.rows] == [r.samples for r in full.rows]
+
+
+AHEAD = """
+def ahead(loader):
+    batches = iter(loader)
+    last = next(batches)
+    for batch in batches:
+        yield last
+        last = batch
+    yield last
+"""
+DISCARDS = """
+        if x[0, 0] > 1.2:
+            (loss * float("nan")).backward()
+            opt.zero_grad()
+            continue
+"""
+
+
+def test_a_loop_that_fetches_ahead_ends_its_steps_on_the_right_batch(run: Callable[..., Any]) -> None:
+    text = ACCUMULATED.replace("REDUCTION", "mean").replace("in train:", "in ahead(train):")
+    text = text.replace("losses = []", AHEAD + "losses = []")
+    full = run(text)
+    parts = run(text, changes=[keyword("batch_size", 16), patch("accumulation", 4)])
+    assert parts.faults == ""
+    assert parts.done is not None, parts.err
+    assert parts.done.steps == full.done.steps
+    assert parts.told["weights"] == pytest.approx(full.told["weights"], rel=2e-4, abs=2e-5)
+
+
+def test_a_gradient_that_the_script_throws_away_does_not_stay(run: Callable[..., Any]) -> None:
+    """A step is begun anew where a batch is left out; before, its NaN stayed and spoilt the weights."""
+    text = ACCUMULATED.replace("REDUCTION", "mean")
+    text = text.replace("        loss.backward()\n", DISCARDS + "        loss.backward()\n")
+    parts = run(text, changes=[keyword("batch_size", 16), patch("accumulation", 4)], measure=False)
+    assert parts.faults == ""
+    assert all(math.isfinite(weight) for weight in parts.told["weights"]), parts.told
 
 
 CONV = (
