@@ -16,12 +16,11 @@ def compare(
 ) -> int:
     """Put two studies side by side; a difference is named only where it was shown."""
     from autotune.cli.ended import guarded, print_json
-    from autotune.cli.opened import open_study
+    from autotune.cli.opened import open_search
     from autotune.report.compare import compare_studies, comparison_data, comparison_text
-    from autotune.store.paths import find_study
 
     with guarded(as_json=json):
-        one, other = (open_study(find_study(name)) for name in (first, second))
+        one, other = (open_search(name) for name in (first, second))
         found = compare_studies((one.study, one.answer), (other.study, other.answer))
         if json:
             print_json({**comparison_data(found), "exit": 0})

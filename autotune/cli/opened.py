@@ -48,6 +48,25 @@ def open_study(path: Path) -> Opened:
     return Opened(study=study, answer=answer(study) if is_measured else None, path=path)
 
 
+def open_search(name: str | None) -> Opened:
+    """The search of that name, or the newest one.
+
+    Raises:
+        StoreError: It is not there, or cannot be read.
+        UsageError: It is what `autotune verify` has measured, which is no search.
+    """
+    from autotune.core.study import VERIFY
+    from autotune.errors import UsageError
+    from autotune.store.paths import find_study
+
+    opened = open_study(find_study(name, searches=True))
+    label = opened.study.spec.label
+    if opened.study.spec.purpose == VERIFY:
+        message = f"study {label} is what `autotune verify` measured, and no search"
+        raise UsageError(message, hint=f"it is here: autotune show {label}")
+    return opened
+
+
 def compiled_for(study_id: str, trial: int, host: HostFacts, script_sha256: str) -> Path | None:
     """The compile caches that a study has published for a trial's config; None where they do not fit here.
 

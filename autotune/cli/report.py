@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from autotune.cli.opened import Opened
+    from autotune.core.study import Study
     from autotune.report.wishes import Repicked, Wishes
 
 
@@ -45,16 +47,15 @@ def report(
     """
     from autotune.cli.ended import guarded
     from autotune.errors import UsageError
-    from autotune.store.paths import find_study
 
     with guarded(as_json=json):
         if html + md + json > 1:
             raise UsageError("one of --html, --md, --json at a time")
         if open_it and (md or json or out == "-"):
             raise UsageError("--open shows an HTML file", hint="leave out --md, --json and --out -")
-        from autotune.cli.opened import open_study
+        from autotune.cli.opened import open_search
 
-        opened = open_study(find_study(study))
+        opened = open_search(study)
         wishes = _wishes(opened, objective, max_memory)
         repicked = _repicked(opened, wishes)
         if yaml:
@@ -122,16 +123,55 @@ def _write_yaml(opened: Opened, repicked: Repicked | None, path: str) -> None:
 
 
 def _text(kind: str, opened: Opened, repicked: Repicked | None, yaml: str) -> str:
+    from pathlib import Path
+
+    from autotune.report.data import PICKED, write_command
     from autotune.report.page import report_html
     from autotune.report.summary import note
 
+    opened = replace(opened, study=_filed(opened.study, _file(opened, yaml)))
     if kind == "html":
         return report_html(opened.study, opened.answer, repicked=repicked, yaml=yaml)
     if kind == "json":
         return _json(opened, repicked, yaml)
-    study = repicked.study if repicked is not None else opened.study
-    answer = repicked.answer if repicked is not None else opened.answer
-    return note(study, answer) + _wishes_markdown(repicked)
+    if repicked is None:
+        return note(opened.study, opened.answer)
+    # Their file, beside the script where it is still to be written; best.yaml has other picks.
+    file = Path(yaml).absolute() if yaml else Path(opened.study.spec.cwd, PICKED)
+    text = note(_filed(repicked.study, str(file)), repicked.answer)
+    if not yaml and "autotune apply" in text:
+        first, _, rest = text.partition("\n")
+        text = f"{first}\n**Write these picks to a file:** `{write_command(repicked)}`\n\n{rest}"
+    return text + _wishes_markdown(repicked)
+
+
+def _filed(study: Study, file: str) -> Study:
+    """A copy whose picks lie in that file."""
+    return replace(study, spec=replace(study.spec, out=file))
+
+
+def _file(opened: Opened, yaml: str) -> str:
+    """The file that holds the picks of this study: a later search may have taken the place of the first.
+
+    Args:
+        opened: The study.
+        yaml: Where they were just written; empty where they were not.
+    """
+    from pathlib import Path
+
+    from autotune.errors import UsageError
+    from autotune.export.best_config import read_best
+
+    spec, kept = opened.study.spec, opened.path / "best.yaml"
+    if yaml:
+        return str(Path(yaml).absolute())
+    if not spec.out or not Path(spec.out).exists():
+        return str(kept) if kept.is_file() else spec.out
+    try:
+        is_own = read_best(spec.out).study.id == spec.study_id
+    except UsageError:
+        is_own = False
+    return spec.out if is_own else str(kept)
 
 
 def _json(opened: Opened, repicked: Repicked | None, yaml: str) -> str:

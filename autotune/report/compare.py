@@ -51,7 +51,7 @@ class Statement:
     Args:
         about: ``best``, ``safe``, ``fastest``: its speed-up; ``baseline``, ``throughput``: the rate.
         verdict: ``a`` or ``b`` where that one is shown to be higher, ``same`` where intervals overlap,
-            ``incomparable`` where no interval could decide it.
+            ``incomparable`` where no interval could decide it, or both are not of the same thing.
         sentence: The same in words.
     """
 
@@ -95,7 +95,15 @@ def compare_studies(first: tuple[Study, Answer | None], second: tuple[Study, Ans
         differences=differences,
         same_script=same_script,
         same_machine=same_machine,
-        statements=tuple(_statements(a, b, same_script=same_script, same_machine=same_machine)),
+        statements=tuple(
+            _statements(
+                a,
+                b,
+                same_script=same_script,
+                same_machine=same_machine,
+                same_length="planned steps" not in named,
+            )
+        ),
     )
 
 
@@ -156,7 +164,9 @@ def _around(study: Study) -> list[tuple[str, str]]:
     return rows + list(zip(names, told, strict=True))
 
 
-def _statements(a: Side, b: Side, *, same_script: bool, same_machine: bool) -> list[Statement]:
+def _statements(
+    a: Side, b: Side, *, same_script: bool, same_machine: bool, same_length: bool
+) -> list[Statement]:
     if a.answer is None or b.answer is None:
         missing = " and ".join(s.study.spec.label for s in (a, b) if s.answer is None)
         return [
@@ -166,7 +176,14 @@ def _statements(a: Side, b: Side, *, same_script: bool, same_machine: bool) -> l
                 sentence=f"There is nothing to compare: {missing} has no measured baseline.",
             )
         ]
-    found = [s for name in _PICKS if (s := _speedups(a, b, name, same_script=same_script)) is not None]
+    apart = ""
+    if not same_length:
+        apart = "Each counts compiling over a planned run of another length"
+    elif not same_machine:
+        apart = "They were measured on different machines or versions"
+    found = [
+        s for name in _PICKS if (s := _speedups(a, b, name, same_script=same_script, apart=apart)) is not None
+    ]
     if not same_script:
         found.append(
             Statement(
@@ -187,6 +204,16 @@ def _statements(a: Side, b: Side, *, same_script: bool, same_machine: bool) -> l
             )
         )
         return found
+    if not same_length:
+        found.append(
+            Statement(
+                about="throughput",
+                verdict="incomparable",
+                sentence="Different planned run lengths (--run-steps): throughput counts compiling over "
+                "other numbers of steps, so no difference is claimed.",
+            )
+        )
+        return found
     base = _verdict(a.answer.baseline_throughput, b.answer.baseline_throughput)
     if base in ("a", "b"):
         found.append(
@@ -203,7 +230,16 @@ def _statements(a: Side, b: Side, *, same_script: bool, same_machine: bool) -> l
     return found
 
 
-def _speedups(a: Side, b: Side, name: str, *, same_script: bool) -> Statement | None:
+def _speedups(a: Side, b: Side, name: str, *, same_script: bool, apart: str) -> Statement | None:
+    """What may be said of one pick's two speed-ups.
+
+    Args:
+        a: One.
+        b: The other.
+        name: Of the pick.
+        same_script: Both are of one script.
+        apart: Why the two are not of the same thing, as the beginning of a sentence; empty where they are.
+    """
     left, right = a.pick(name), b.pick(name)
     if left is None and right is None:
         if name != "best":
@@ -218,11 +254,13 @@ def _speedups(a: Side, b: Side, name: str, *, same_script: bool) -> Statement | 
             "none does not show that there is none."
         )
         return Statement(about=name, verdict="incomparable", sentence=sentence)
-    verdict = _verdict(left.speedup, right.speedup)
+    verdict = "incomparable" if apart else _verdict(left.speedup, right.speedup)
     both = f"{summary.ratio_text(left.speedup)} in A, {summary.ratio_text(right.speedup)} in B"
     if left.config == right.config:
         both += ", the same configuration"
-    if verdict == "incomparable":
+    if apart:
+        sentence = f"{name}: {both}. {apart}: no difference is claimed."
+    elif verdict == "incomparable":
         sentence = f"{name}: {both}; one of them has no interval, so no difference is claimed."
     elif verdict == "same":
         sentence = f"{name}: {both}. The intervals overlap: no difference between the speed-ups is shown."

@@ -7,11 +7,11 @@ the terminal, best.yaml and MLflow have them.
 from __future__ import annotations
 
 import math
-import os
+import re
 import shlex
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +23,7 @@ from autotune.core.pick import amortised, compare
 from autotune.core.redact import redact
 from autotune.core.trial import Family, Stage
 from autotune.report import summary, why
+from autotune.report.again import memory_text, search_command
 from autotune.report.effects import estimated
 
 if TYPE_CHECKING:
@@ -43,9 +44,15 @@ SCHEMA: Final = "autotune.report/v1"
 QUANTILES: Final = ("step_s_p05", "step_s_p25", "step_s_p50", "step_s_p75", "step_s_p95")
 """Names under which a measurement keeps quantiles of its step times, where it has them."""
 
+PICKED: Final = "picked.yaml"
+"""File for picks made anew, where no other is named; best.yaml has those of the search."""
+
 _TAIL_LINES: Final = 24
 _TAIL_CHARACTERS: Final = 2400
 _BASE: Final = Config()
+_BEFORE: Final = r"(?:(?<![\w./~-])|(?<=://)|(?<=:///)|(?<=\s-[A-Za-z]))"
+"""Where a path begins: not within another one; behind a scheme and a compiler's option it does."""
+_BEHIND: Final = r"(?![\w~-]|\.\w)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +100,19 @@ def clean(study: Study, text: str) -> str:
     """A text without secrets, and without the folders of the person who searched."""
     shown = redact(text, free=True)
     for path, short in ((study.spec.cwd, "."), (str(Path("~").expanduser()), "~")):
-        if len(path) > 1:
-            shown = shown.replace(path.rstrip("/") + "/", short + "/")
+        if len(whole := path.rstrip("/")) > 1:
+            shown = re.sub(f"{_BEFORE}{re.escape(whole)}{_BEHIND}", short, shown)
     return shown
+
+
+def shown_command(text: str) -> str:
+    """A command to be copied, without secrets; its paths stay, as no shell would find shortened ones."""
+    return redact(text, free=True)
+
+
+def shown_config(config: Mapping[str, Value]) -> dict[str, Value]:
+    """A configuration without secrets: a knob of the user's own may be of text."""
+    return {k: redact(v, free=True) if isinstance(v, str) else v for k, v in config.items()}
 
 
 def picks(answer: Answer) -> dict[str, Recommendation]:
@@ -253,8 +270,8 @@ def commands(study: Study, answer: Answer | None, repicked: Repicked | None, yam
     found: dict[str, str] = {}
     if answer is not None and (answer.is_better or answer.fastest is not None):
         if repicked is not None and not yaml:
-            found["write the file"] = f"{wishes_command(repicked)} --yaml picked.yaml"
-        out = shlex.quote(yaml or ("picked.yaml" if repicked is not None else ""))
+            found["write the file"] = write_command(repicked)
+        out = shlex.quote(yaml or PICKED)
         for name, pick in shown_picks(answer).items():
             said = summary.apply_command(study, name)
             if repicked is not None:
@@ -264,12 +281,25 @@ def commands(study: Study, answer: Answer | None, repicked: Repicked | None, yam
             found[key] = said
             if key == "apply":
                 found["verify"] = said.replace("autotune apply", "autotune verify", 1)
-    found["search again"] = search_command(study)
+    if again := search_command(_as_searched(study, repicked)):
+        found["search again"] = again
     if study.stopped not in ("", "finished"):
         found["go on"] = f"autotune resume {label}"
     found["look"] = f"autotune show {label} --trials"
     found["open in MLflow"] = f"autotune ui {label}"
-    return {name: clean(study, text) for name, text in found.items()}
+    return {name: shown_command(text) for name, text in found.items()}
+
+
+def _as_searched(study: Study, repicked: Repicked | None) -> Study:
+    """With the bound that the search had, where the picks were made under another."""
+    if repicked is None:
+        return study
+    return replace(study, spec=replace(study.spec, max_memory_bytes=repicked.own_max_bytes))
+
+
+def write_command(repicked: Repicked) -> str:
+    """What writes the picks of these wishes into a file."""
+    return f"{wishes_command(repicked)} --yaml {PICKED}"
 
 
 def wishes_command(repicked: Repicked) -> str:
@@ -278,29 +308,8 @@ def wishes_command(repicked: Repicked) -> str:
     if repicked.wishes.objective != "throughput":
         words += ["--objective", repicked.wishes.objective]
     if repicked.wishes.max_memory_bytes is not None:
-        words += ["--max-memory", f"{repicked.wishes.max_memory_bytes / 2**20:.0f}MiB"]
+        words += ["--max-memory", memory_text(repicked.wishes.max_memory_bytes)]
     return shlex.join(words)
-
-
-def search_command(study: Study) -> str:
-    """The search as it would be typed again; options that are as they come are left out."""
-    spec = study.spec
-    words = ["autotune", "search", "--budget", f"{spec.budget.seconds:.0f}s"]
-    if spec.space.name and not spec.space.reason:
-        named = spec.space.source if spec.space.source and "/" in spec.space.source else spec.space.name
-        near = os.path.relpath(named, spec.cwd) if spec.cwd and Path(named).is_absolute() else named
-        words += ["--space", near]
-    if spec.effective_batch != "explore":
-        words += ["--effective-batch", spec.effective_batch]
-    if spec.run_steps:
-        words += ["--run-steps", str(spec.run_steps)]
-    if spec.budget.trials:
-        words += ["--trials", str(spec.budget.trials)]
-    if spec.seed:
-        words += ["--seed", str(spec.seed)]
-    if spec.driver != "ray":
-        words += ["--driver", spec.driver]
-    return f"{shlex.join(words)} -- {summary.user_command(study)}"
 
 
 def wall_text(seconds: float) -> str:
@@ -311,7 +320,7 @@ def wall_text(seconds: float) -> str:
 def environment(study: Study) -> dict[str, str]:
     """What the figures hold for: machine, versions, script."""
     spec, facts = study.spec, study.facts
-    found = {"Command": clean(study, summary.user_command(study))}
+    found: dict[str, str] = {}
     if facts is not None:
         host = facts.host
         seen = (facts.run.devices if facts.run is not None else ()) or host.devices
@@ -336,7 +345,8 @@ def environment(study: Study) -> dict[str, str]:
     found["Budget"] = f"{summary.duration_text(spec.budget.seconds)}, driver {spec.driver}, seed {spec.seed}"
     found["Search space"] = summary.space_text(study) or spec.space.name
     found["Effective batch"] = spec.effective_batch
-    return {name: text for name, text in found.items() if text}
+    told = {name: clean(study, text) for name, text in found.items() if text}
+    return {"Command": shown_command(summary.user_command(study)), **told}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,9 +411,9 @@ def report_data(view: View) -> dict[str, Any]:
         "schema": SCHEMA,
         "study": {
             "id": spec.study_id,
-            "label": spec.label,
-            "script": spec.title,
-            "command": clean(study, summary.user_command(study)),
+            "label": clean(study, spec.label),
+            "script": clean(study, spec.title),
+            "command": shown_command(summary.user_command(study)),
             "created": study.created,
             "stopped": study.stopped,
             "budget_s": spec.budget.seconds,
@@ -424,7 +434,7 @@ def report_data(view: View) -> dict[str, Any]:
     data["failed"] = [
         {
             "trial": t.number,
-            "config": dict(t.config),
+            "config": shown_config(t.config),
             "kind": t.failure.kind.label,
             "message": clean(study, t.failure.message),
         }
@@ -443,7 +453,7 @@ def _answer_data(view: View, answer: Answer) -> dict[str, Any]:
         "caveats": [clean(study, c) for c in answer.caveats],
         "why": reasons(study, answer),
         "baseline": {
-            "knobs": own_values(study),
+            "knobs": shown_config(own_values(study)),
             "throughput": estimate_data(answer.baseline_throughput),
             "peak_bytes": answer.baseline_peak_bytes,
         },
@@ -452,7 +462,7 @@ def _answer_data(view: View, answer: Answer) -> dict[str, Any]:
         "front": [
             {
                 "trial": m.trial,
-                "config": dict(m.config),
+                "config": shown_config(m.config),
                 "throughput": rounded(m.throughput),
                 "peak_bytes": m.peak_bytes,
                 "loss": None if m.loss is None else rounded(m.loss),
@@ -466,7 +476,7 @@ def _answer_data(view: View, answer: Answer) -> dict[str, Any]:
             "values": [
                 {
                     "knob": e.knob,
-                    "value": e.value,
+                    "value": redact(e.value, free=True) if isinstance(e.value, str) else e.value,
                     "ratio": rounded(e.ratio),
                     "low": rounded(e.low),
                     "high": rounded(e.high),
@@ -500,12 +510,12 @@ def _pick_data(view: View, pick: Recommendation) -> dict[str, Any]:
     study = view.study
     return {
         "trial": pick.trial,
-        "config": dict(pick.config),
+        "config": shown_config(pick.config),
         "effect": pick.effect.name,
         "speedup": estimate_data(pick.speedup),
         "throughput": estimate_data(pick.throughput),
         "peak_bytes": pick.peak_bytes,
-        "loss": _loss_data(pick.loss, summary.loss_sentence(pick)),
+        "loss": _loss_data(pick.loss, clean(study, summary.loss_sentence(pick))),
         "compile_s": rounded(pick.compile_s),
         "break_even_steps": pick.break_even_steps,
         "pays_back_s": None if pick.pays_back_s is None else rounded(pick.pays_back_s),
@@ -537,10 +547,10 @@ def _wishes_data(repicked: Repicked) -> dict[str, Any]:
     return {
         "objective": repicked.wishes.objective,
         "max_memory_bytes": repicked.wishes.max_memory_bytes,
-        "notes": list(repicked.notes),
+        "notes": [redact(n, free=True) for n in repicked.notes],
         "estimates": [
             {
-                "config": dict(e.config),
+                "config": shown_config(e.config),
                 "trial": e.trial,
                 "ratio": rounded(e.ratio),
                 "runs": e.runs,
@@ -556,7 +566,7 @@ def _trial_data(study: Study, trial: Trial) -> dict[str, Any]:
     row: dict[str, Any] = {
         "trial": trial.number,
         "stage": trial.stage.value,
-        "config": dict(trial.config),
+        "config": shown_config(trial.config),
         "status": summary.status_word(trial),
         "seconds": rounded(trial.seconds),
         "ended_s": rounded(trial.finished_s),

@@ -80,7 +80,7 @@ class MlflowSink:
         tracking_uri: Explicit; MLflow's own choice of a default is never relied on.
         experiment: Name; empty for ``autotune/<script stem>``.
         artifact_root: Where a local store keeps artifacts; beside its database where None.
-        clean: Takes secrets out of every text before it is sent.
+        clean: Takes secrets out of every text before it is sent, the report aside: that is made without.
         files: Further artifacts of a study, by where they go: profiles; they are sent as they are.
     """
 
@@ -427,7 +427,6 @@ class MlflowSink:
 
     def _artifacts(self, payload: Mapping[str, Any], study: Study, answer: Answer | None) -> dict[str, str]:
         texts = {
-            "report.html": report_html(study, answer),
             "report.md": summary.note(study, answer, held_back=self._held_back(study, answer)),
             "trials.json": trials_json(study),
         }
@@ -440,7 +439,10 @@ class MlflowSink:
         for trial in failed[:_FAILED_LOGS]:
             label = trial.failure.kind.label if trial.failure else ""
             texts[f"failed/t{trial.number:02d}-{label}.log"] = _log_tail(trial)
-        return {name: self._clean(text) for name, text in texts.items()}
+        # The page is made of clean texts. As a whole it is none: a pattern for texts would take markup for
+        # a part of a secret.
+        page = {"report.html": report_html(study, answer)}
+        return page | {name: self._clean(text) for name, text in texts.items()}
 
     @staticmethod
     def _held_back(study: Study, answer: Answer | None) -> list[str]:

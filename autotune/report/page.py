@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from autotune.core.bottleneck import NAMES, shown
 from autotune.core.config import Config
 from autotune.core.effect import Effect
+from autotune.core.redact import redact
 from autotune.core.trial import Family, Stage
 from autotune.report import figures, summary
 from autotune.report.data import (
@@ -54,6 +55,7 @@ from autotune.report.why import energy_rows, pays_back_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from autotune.core.config import Value
     from autotune.core.measurement import Estimate
     from autotune.core.pick import Answer, Recommendation
     from autotune.core.study import Study
@@ -137,12 +139,28 @@ def report_html(
         Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'),
         Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'),
         Markup('<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">'),
-        tag("title", f"{summary.script_name(study)}: {headline(view)}"),
+        tag("title", f"{_script_name(study)}: {headline(view)}"),
         tag("style", Markup(stylesheet())),
     )
     data = Markup(f'<script type="application/json" id="autotune-report">{_json(view)}</script>')
     script = tag("script", Markup(SCRIPT))
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}{data}{script}</body></html>\n'
+
+
+def _short_config(config: Mapping[str, Value]) -> str:
+    return redact(summary.short_config(config), free=True)
+
+
+def _long_config(config: Mapping[str, Value]) -> str:
+    return redact(summary.long_config(config), free=True)
+
+
+def _value_text(value: Value | None) -> str:
+    return redact(summary.value_text(value), free=True)
+
+
+def _script_name(study: Study) -> str:
+    return clean(study, summary.script_name(study))
 
 
 def _json(view: View) -> str:
@@ -161,7 +179,12 @@ def _heading(name: str, title: str, lead: object = "") -> Markup:
 def _top(view: View) -> Markup:
     study = view.study
     spent = f"{summary.plural(len(study.told()), 'trial')} in {summary.duration_text(study.elapsed_s)}"
-    parts = [tag("strong", summary.script_name(study)), study.spec.label, wall_text(study.created), spent]
+    parts = [
+        tag("strong", _script_name(study)),
+        clean(study, study.spec.label),
+        wall_text(study.created),
+        spent,
+    ]
     return tag("header", *(tag("span", part) for part in parts), class_="top")
 
 
@@ -199,7 +222,7 @@ def _hero(view: View) -> Markup:
 
 def paragraphs_of(texts: tuple[str, ...]) -> list[Markup]:
     """Each text a paragraph."""
-    return [tag("p", text) for text in texts]
+    return [tag("p", redact(text, free=True)) for text in texts]
 
 
 def _hero_without_answer(view: View, state: str) -> Markup:
@@ -234,7 +257,7 @@ def _claim(view: View, answer: Answer) -> Markup:
             " and ",
             tag("b", f"{speedup.high:.2f}x"),
             f" ({100 * speedup.confidence:.4g} % interval), in {summary.plural(speedup.n, 'pair')} of fresh "
-            f"runs next to {summary.script_name(study)} as it is",
+            f"runs next to {_script_name(study)} as it is",
         )
         if speedup.n and math.isfinite(speedup.low) and math.isfinite(speedup.high)
         else html(f"in {summary.plural(speedup.n, 'pair')} of runs")
@@ -253,9 +276,7 @@ def _claims_figure(view: View, answer: Answer) -> Markup:
         # What came closest is what a person wants to see where nothing was found.
         closest = sorted(view.compared.values(), key=lambda c: -c.speedup.value)[:3]
         rows = [
-            _ratio_row(
-                summary.short_config(c.config), c.speedup, class_="other", note=_interval_text(c.speedup)
-            )
+            _ratio_row(_short_config(c.config), c.speedup, class_="other", note=_interval_text(c.speedup))
             for c in closest
         ]
     if answer.identical is not None and rows:
@@ -301,13 +322,13 @@ def _chips(view: View, best: Recommendation) -> Markup:
     own, gains = own_values(view.study), summary.contributions(view.study, best.config)
     items: list[Markup] = []
     for knob, value in summary.in_order(best.config):
-        was = summary.value_text(own.get(knob))
+        was = _value_text(own.get(knob))
         gain = gains.get(knob)
         items.append(
             html(
                 tag("span", knob, class_="knob"),
                 tag("span", f"{was} → ", class_="was") if was else Markup(),
-                tag("span", summary.value_text(value), class_="to"),
+                tag("span", _value_text(value), class_="to"),
                 tag("span", _gain_text(gain), class_="gain")
                 if gain is not None and len(best.config) > 1
                 else Markup(),
@@ -419,7 +440,7 @@ def _estimates_table(repicked: Repicked) -> Markup:
     rows = [
         (
             f"t{e.trial:02d}",
-            summary.long_config(e.config),
+            _long_config(e.config),
             f"{e.ratio:.2f}x",
             summary.plural(e.runs, "single run"),
             summary.bytes_text(e.peak_bytes),
@@ -461,7 +482,7 @@ def _picks_section(view: View) -> Markup:
     rows += [
         (
             tag("span", name, class_=f"tag {name}"),
-            summary.long_config(pick.config),
+            _long_config(pick.config),
             html(
                 tag("strong", summary.ratio_text(pick.speedup), class_="nowrap"),
                 " ",
@@ -596,7 +617,7 @@ def _front_dot(view: View, tried: Tried, names: Mapping[Config, str], joined: se
     ratio = f"{tried.rate / base:.2f}x, " if base and not tried.config.is_baseline else ""
     how = "confirmed" if tried.is_confirmed else summary.plural(tried.runs, "single run")
     tip = (
-        f"t{tried.trial:02d} {summary.short_config(tried.config)}: {ratio}{summary.number_text(tried.rate)}, "
+        f"t{tried.trial:02d} {_short_config(tried.config)}: {ratio}{summary.number_text(tried.rate)}, "
         f"{summary.bytes_text(tried.peak_bytes)}, {how}, loss {tried.loss}"
     )
     shape = "square" if tried.config.is_baseline else _LOSS_SHAPE[tried.loss]
@@ -624,7 +645,7 @@ def _front_table(view: View, answer: Answer) -> Markup:
         (
             Sorted(f"t{m.trial:02d}", m.trial),
             html(
-                summary.short_config(m.config),
+                _short_config(m.config),
                 *(html(" ", tag("span", n, class_=f"tag {n}")) for n in named.get(m.trial, ())),
             ),
             Sorted(f"{summary.number_text(m.throughput)}", m.throughput),
@@ -662,9 +683,9 @@ def _knobs_section(view: View) -> Markup:
     rows = [
         (
             knob,
-            summary.value_text(own.get(knob)) or "not read",
+            _value_text(own.get(knob)) or "not read",
             *(
-                tag("strong", summary.value_text(pick.config[knob])) if knob in pick.config else "as it is"
+                tag("strong", _value_text(pick.config[knob])) if knob in pick.config else "as it is"
                 for pick in shown_in.values()
             ),
             _share_text(measured.get(knob), is_changed=knob in answer.best.config),
@@ -688,7 +709,7 @@ def _knobs_section(view: View) -> Markup:
     if rows and shown_in:
         parts.append(table(columns, rows, caption="What is changed"))
     if kept:
-        stays = ", ".join(f"{knob} {summary.value_text(own[knob])}" for knob in kept)
+        stays = ", ".join(f"{knob} {_value_text(own[knob])}" for knob in kept)
         parts.append(tag("p", f"As in your script: {stays}.", class_="small soft"))
     parts += [_effects_figure(view, measured), _interactions(view)]
     if study.refusals:
@@ -713,7 +734,7 @@ def _effects_figure(view: View, measured: Mapping[str, Estimate]) -> Markup:
     best = view.answer.best.config if view.answer is not None else _BASE
     rows = [
         _ratio_row(
-            f"{knob} {summary.value_text(best[knob])}",
+            f"{knob} {_value_text(best[knob])}",
             gain,
             class_="best",
             note=f"{summary.plural(gain.n, 'pair')}" if gain.n > 1 else "single runs",
@@ -726,7 +747,7 @@ def _effects_figure(view: View, measured: Mapping[str, Estimate]) -> Markup:
     told_already = {(knob, best[knob]) for knob in measured if knob in best}
     rows += [
         figures.Ratio(
-            label=f"{e.knob} {summary.value_text(e.value)}",
+            label=f"{e.knob} {_value_text(e.value)}",
             value=e.ratio,
             low=e.low,
             high=e.high,
@@ -829,7 +850,7 @@ def _pairs_figure(view: View, name: str, config: Config, rows: list[PairedRuns])
     )
     badge = tag("span", name, class_=f"tag {class_ if class_ != 'other' else 'plain'}")
     return html(
-        tag("h3", badge, f" {summary.ratio_text(compared.speedup)}: {summary.long_config(config)}"),
+        tag("h3", badge, f" {summary.ratio_text(compared.speedup)}: {_long_config(config)}"),
         chart,
     )
 
@@ -896,7 +917,7 @@ def _runs_section(view: View) -> Markup:
         runs = runs_of(study, config)
         kept = [t for t in runs if t.stage is Stage.CONFIRM][-_MOST_RUNS:]
         kept = [t for t in runs if t.stage is not Stage.CONFIRM][: max(3, _MOST_RUNS - len(kept))] + kept
-        label = "your script" if name == "script" else f"{name}: {summary.short_config(config)}"
+        label = "your script" if name == "script" else f"{name}: {_short_config(config)}"
         groups.append(
             figures.Group(
                 label=label,
@@ -997,7 +1018,9 @@ def _loss_section(view: View) -> Markup:
             width,
             name,
             title="Training loss of your script and of the picks over the samples seen",
-            text=" ".join(f"{n}: {summary.loss_sentence(p)}" for n, p in shown_picks(answer).items())
+            text=clean(
+                study, " ".join(f"{n}: {summary.loss_sentence(p)}" for n, p in shown_picks(answer).items())
+            )
             or "Your script alone.",
             x_title="samples seen",
             y_title="loss",
@@ -1030,7 +1053,7 @@ def _failures_section(view: View) -> Markup:
             (
                 Sorted(f"t{t.number:02d}", t.number),
                 label,
-                summary.short_config(t.config),
+                _short_config(t.config),
                 clean(study, t.failure.message.splitlines()[0] if t.failure and t.failure.message else ""),
                 t.stage.value,
             )
@@ -1079,7 +1102,7 @@ def _tail(view: View, trial: Trial, *, is_open: bool = False) -> Markup:
     text = log_tail(view.study, trial)
     if not text or trial.failure is None:
         return Markup()
-    title = f"t{trial.number:02d} {trial.failure.kind.label}: {summary.short_config(trial.config)}"
+    title = f"t{trial.number:02d} {trial.failure.kind.label}: {_short_config(trial.config)}"
     return tag("details", tag("summary", title), tag("pre", text, tabindex="0"), open=is_open)
 
 
@@ -1095,7 +1118,7 @@ def _time_section(view: View) -> Markup:
                 begin=max(0.0, t.finished_s - t.seconds),
                 end=t.finished_s,
                 class_=_STAGE_CLASS.get(t.stage.value, t.stage.value),
-                tip=f"t{t.number:02d} {_STAGES[t.stage.value]}: {summary.short_config(t.config)}, "
+                tip=f"t{t.number:02d} {_STAGES[t.stage.value]}: {_short_config(t.config)}, "
                 f"{t.seconds:.0f} s, {summary.status_word(t)}",
                 is_failed=t.failure is not None and t.failure.kind.family is not Family.CANCELLED,
             )
@@ -1150,7 +1173,7 @@ def _trials_section(view: View) -> Markup:
             Sorted(f"t{t.number:02d}", t.number),
             t.stage.value,
             html(
-                summary.short_config(t.config),
+                _short_config(t.config),
                 *(html(" ", tag("span", n, class_=f"tag {n}")) for n in marks.get(t.number, ())),
             ),
             *_trial_cells(study, t),
@@ -1192,9 +1215,7 @@ def _trial_cells(study: Study, trial: Trial) -> tuple[Sorted, Sorted, Sorted, st
 
 def _environment_section(view: View) -> Markup:
     rows = [
-        part
-        for name, text in environment(view.study).items()
-        for part in (tag("dt", name), tag("dd", clean(view.study, text)))
+        part for name, text in environment(view.study).items() for part in (tag("dt", name), tag("dd", text))
     ]
     lead = "What the figures hold for. On another machine, or after an upgrade, verify them again."
     return html(_heading("environment", "Environment", lead), tag("dl", *rows, class_="env"))

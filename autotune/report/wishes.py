@@ -14,6 +14,7 @@ from autotune.core.effect import Effect
 from autotune.core.loss_guard import finite_and_sane
 from autotune.core.pick import answer, compare, screened
 from autotune.core.trial import Stage
+from autotune.report.again import memory_text
 
 if TYPE_CHECKING:
     from autotune.core.pick import Answer
@@ -64,6 +65,7 @@ class Repicked:
     Args:
         study: With these wishes in its specification.
         answer: From confirmed pairs alone.
+        own_max_bytes: The bound that the search itself had.
         estimates: What single runs suggest beyond it, best first.
         notes: Whole sentences: what was done, and what it cannot tell.
     """
@@ -73,6 +75,7 @@ class Repicked:
     answer: Answer
     estimates: tuple[Estimated, ...]
     notes: tuple[str, ...]
+    own_max_bytes: int | None = None
 
 
 def repick(study: Study, wishes: Wishes) -> Repicked:
@@ -100,6 +103,7 @@ def repick(study: Study, wishes: Wishes) -> Repicked:
         answer=found,
         estimates=estimates,
         notes=tuple(_notes(bounded, found, wishes, own=own, has_estimates=bool(estimates))),
+        own_max_bytes=own,
     )
 
 
@@ -113,12 +117,32 @@ def _least_memory(study: Study, found: Answer) -> tuple[Study, Answer]:
     """The answer under the tightest bound that leaves a config that is faster than the script."""
     bound = study.spec.max_memory_bytes
     peaks = {c.peak_bytes for c in compare(study) if c.peak_bytes is not None}
-    for peak in sorted(p for p in peaks if bound is None or p <= bound):
-        tight = _bounded(study, peak)
-        tried = answer(tight)
-        if tried.is_better:
-            return tight, tried
-    return study, found
+    bounds = [_bounded(study, peak) for peak in sorted(p for p in peaks if bound is None or p <= bound)]
+    tries = [(tight, tried) for tight in bounds if (tried := answer(tight)).is_better]
+    if not tries:
+        return study, found
+    # What a tight bound leaves out is left out by the wish, not by a limit: each pick has its own bound,
+    # and the caveats are those of the user's.
+    tight, lean = tries[0]
+    safes = [tried.safe for _, tried in tries if not tried.safe.config.is_baseline]
+    lean = replace(
+        lean,
+        safe=safes[0] if safes else lean.safe,
+        fastest=lean.fastest or found.fastest,
+        caveats=(*found.caveats, *_passed_over(found, lean)),
+    )
+    return tight, lean
+
+
+def _passed_over(found: Answer, lean: Answer) -> list[str]:
+    """The pick that memory was preferred to, where there is one."""
+    faster, peak, least = found.best, found.best.peak_bytes, lean.best.peak_bytes
+    if faster.config == lean.best.config or peak is None or least is None or peak <= least:
+        return []
+    needs = (
+        f"{faster.config.text()} reads {faster.speedup.value:.2f} in pairs and needs {peak / 2**30:.2f} GiB"
+    )
+    return [f"{needs}, the pick {least / 2**30:.2f} GiB: it was passed over, as the least memory was wanted."]
 
 
 def _estimates(study: Study, found: Answer, wishes: Wishes, bound: int | None) -> tuple[Estimated, ...]:
@@ -187,4 +211,4 @@ def _notes(study: Study, found: Answer, wishes: Wishes, *, own: int | None, has_
 
 def _fixed(study: Study) -> str:
     bound = study.spec.max_memory_bytes
-    return f" --max-memory {bound / 2**20:.0f}MiB" if bound is not None else ""
+    return f" --max-memory {memory_text(bound)}" if bound is not None else ""

@@ -20,6 +20,8 @@ FAST = Config({"num_workers": 4})
 LEAN = Config({"num_workers": 2})
 SEEN = Config({"num_workers": 1})
 GIB = 2**30
+FIRST = "01KAK2M7Q4ZC0V9X3T5R8W6Y1B"
+LATER = "01KAK2M7Q4ZC0V9X3T5R8W6Y1C"
 
 
 def sized(trial, gib):
@@ -44,15 +46,15 @@ def trials(gain=2.0):
     return rows
 
 
-def journaled(script, *, label="train-1", study_id="01KAK2M7Q4ZC0V9X3T5R8W6Y1B", rows=None):
+def journaled(script, *, label="train-1", study_id=FIRST, rows=None, **changes):
     given = spec(
         script=str(script),
         cwd=str(script.parent),
         label=label,
         study_id=study_id,
-        out="",
         budget=Budget(seconds=600.0),
         space=SpaceRequest(name="quick", knobs={"num_workers": (0, 1, 2, 4, 8)}),
+        **{"out": "", **changes},
     )
     loader = LoaderFacts(
         site="train.py:3",
@@ -204,7 +206,7 @@ def test_opening_shows_the_file(cli, script, monkeypatch):
 
 def test_two_studies_are_compared_from_their_journals(cli, script):
     journaled(script, label="first")
-    journaled(script, label="second", study_id="01KAK2M7Q4ZC0V9X3T5R8W6Y1C", rows=trials(3.0))
+    journaled(script, label="second", study_id=LATER, rows=trials(3.0))
     code, out, err = cli("compare", "first", "second")
     assert (code, err) == (0, "")
     assert "The intervals do not overlap: B's speed-up is higher" in out
@@ -220,3 +222,50 @@ def test_two_studies_are_compared_from_their_journals(cli, script):
 def test_compare_wants_two_studies(cli, script):
     journaled(script, label="first")
     assert cli("compare", "first")[0] == 2
+
+
+# -- which file, which study ----------------------------------------------------------------------
+
+
+def test_markdown_of_other_wishes_applies_their_file(cli, script):
+    journaled(script, out=str(script.parent / "best.yaml"))
+    text = cli("report", "--md", "--max-memory", "2560MiB")[1]
+    assert "best.yaml" not in text
+    lines = text.splitlines()
+    write = "autotune report train-1 --max-memory 2560MiB --yaml picked.yaml"
+    assert lines[1] == f"**Write these picks to a file:** `{write}`"
+    assert lines[3].startswith("**Apply:** `autotune apply picked.yaml -- python train.py")
+    text = cli("report", "--md", "--objective", "memory", "--yaml", "lean.yaml")[1]
+    assert "`autotune apply lean.yaml -- python train.py" in text
+    assert "--yaml" not in text
+    assert "best.yaml" not in text
+    nothing = cli("report", "--md", "--max-memory", "1300MiB")[1]
+    assert "Write these picks" not in nothing
+
+
+@pytest.mark.parametrize("kind", ["--md", "--json", "--html"])
+def test_a_file_of_a_later_search_is_not_named_as_that_of_an_earlier_one(cli, script, kind):
+    out = str(script.parent / "best.yaml")
+    folder = journaled(script, label="early", out=out)
+    journaled(script, label="later", study_id=LATER, rows=trials(3.0), out=out)
+    assert cli("report", "early", "--json", "--yaml", str(folder / "best.yaml"))[0] == 0
+    assert cli("report", "later", "--json", "--yaml", "best.yaml")[0] == 0
+    said = cli("report", "later", kind, "--out", "-")[1]
+    assert "autotune apply best.yaml" in said
+    said = cli("report", "early", kind, "--out", "-")[1]
+    assert "autotune apply best.yaml" not in said
+    kept = folder / "best.yaml"
+    assert f"autotune apply {kept}" in said or f"autotune apply {kept.relative_to(script.parent)}" in said
+    written = cli("report", "early", kind, "--yaml", "early.yaml", "--out", "-")[1]
+    assert "autotune apply early.yaml" in written
+
+
+def test_a_report_is_of_a_search_and_not_of_what_verify_measured(cli, script):
+    journaled(script, label="found")
+    journaled(script, label="checked", study_id=LATER, purpose="verify")
+    assert json.loads(cli("report", "--json")[1])["study"]["label"] == "found"
+    for words in (["report", "checked"], ["compare", "found", "checked"], ["compare", "checked", "found"]):
+        code, _out, err = cli(*words)
+        assert code == 2
+        assert "`autotune verify` measured" in err
+        assert "autotune show checked" in err

@@ -113,3 +113,23 @@ def test_the_object_holds_the_same_figures():
     assert data["a"]["picks"]["best"]["speedup"]["value"] == 1.5
     assert data["b"]["picks"]["best"]["config"] == dict(BEST)
     assert {s["about"] for s in data["statements"]} >= {"best", "safe", "throughput"}
+
+
+def test_speed_ups_of_different_machines_name_no_winner():
+    gpu = DeviceFacts(name="NVIDIA X", uuid="GPU-1", memory_bytes=1, driver="1")
+    there = replace(facts(), host=replace(facts().host, devices=(gpu,)))
+    said = about(compare_studies((A, found(1.5)), (replace(B, facts=there), found(2.3))), "best")
+    assert said.verdict == "incomparable"
+    assert "higher" not in said.sentence
+    assert "different machines or versions: no difference is claimed" in said.sentence
+
+
+def test_runs_of_another_planned_length_name_no_winner():
+    longer = replace(B, spec=replace(B.spec, run_steps=100_000))
+    compared = compare_studies((A, found(1.5)), (longer, found(2.3)))
+    assert compared.same_machine
+    for what in ("best", "throughput"):
+        assert about(compared, what).verdict == "incomparable"
+        assert "no difference is claimed" in about(compared, what).sentence
+    assert "planned run of another length" in about(compared, "best").sentence
+    assert not [s for s in compared.statements if s.verdict in ("a", "b")]

@@ -14,13 +14,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pages
 import pytest
 
+from autotune.core.redact import redact
 from autotune.core.study import Study
 from autotune.core.wire import to_wire
 from autotune.errors import TrackerUnavailable
 from autotune.report import mlflow as ours
 from autotune.report.mlflow import MlflowSink, Refused
+from autotune.report.page import report_html
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 import made_studies as made
@@ -262,15 +265,20 @@ def test_a_script_that_fails_by_itself_makes_a_failed_run(uri: str, client: Any)
     }
 
 
+def test_the_report_is_sent_whole_where_an_argument_was_a_secret() -> None:
+    study, answer = made.study(args=("--hf-token", "<redacted>", "--password", "<redacted>")), made.found()
+    page = MlflowSink("sqlite:///x.db", clean=redact)._artifacts({}, study, answer)["report.html"]
+    assert page == report_html(study, answer)
+    assert pages.data(page)["study"]["command"].endswith("--hf-token '<redacted>' --password '<redacted>'")
+
+
 @real
-def test_nothing_is_sent_that_was_not_cleaned(uri: str, client: Any, tmp_path: Path) -> None:
-    study = made.study(args=("--x", "canary"))
-    send_all(
-        MlflowSink(uri, clean=lambda text: text.replace("canary", "***")),
-        study,
-        made.found(),
-        best_yaml="canary",
-    )
+def test_nothing_is_sent_that_was_not_cleaned(
+    uri: str, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_API_TOKEN", "canary-0123456789")
+    study = made.study(args=("--x", "canary-0123456789"))
+    send_all(MlflowSink(uri, clean=redact), study, made.found(), best_yaml="canary-0123456789")
     # Also what lies in pages of the database that are no longer in use.
     everywhere = [f for f in tmp_path.rglob("*") if f.is_file()]
     assert len(everywhere) > 5

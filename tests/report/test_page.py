@@ -14,7 +14,8 @@ from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.pick import answer
 from autotune.core.trial import Stage, TrialState
-from autotune.report.data import View
+from autotune.edge.preset import load_space
+from autotune.report.data import View, clean, commands, environment
 from autotune.report.page import _pairs_section, report_html
 from autotune.report.style import DARK, LIGHT, MARK_PAIRS, TEXT_PAIRS, contrast
 from autotune.report.wishes import Wishes, repick
@@ -260,6 +261,56 @@ def test_secrets_and_private_folders_stay_out(study, monkeypatch):
     assert "~/lib/x.py" in page
 
 
+def test_paths_in_commands_stay_as_they_are(study, found, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/somebody")
+    args = ("--data=/home/somebody/x", "--quoted", "/home/somebody/a b", "--near", "/project/x")
+    told = replace(study, spec=replace(study.spec, args=args))
+    command = "python train.py --data=/home/somebody/x --quoted '/home/somebody/a b' --near /project/x"
+    given = commands(told, found, None, "")
+    assert given["apply"] == f"autotune apply best.yaml -- {command}"
+    assert given["verify"] == f"autotune verify best.yaml -- {command}"
+    assert environment(told)["Command"] == command
+    assert pages.data(report_html(told, found))["study"]["command"] == command
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("in /data/train.py", "in ./train.py"),
+        ("in /data.", "in .."),
+        ("/mnt/data/train and ~/data/x", "/mnt/data/train and ~/data/x"),
+        ("/database/x /data.old/x /data-2", "/database/x /data.old/x /data-2"),
+        ("'/home/somebody/x' at /home/somebody", "'~/x' at ~"),
+        ("file:///home/somebody/x sqlite:////home/somebody/x", "file://~/x sqlite:///~/x"),
+        ("cc -I/home/somebody/x", "cc -I~/x"),
+        ("/home/somebody-else/x", "/home/somebody-else/x"),
+    ],
+)
+def test_only_whole_paths_are_shortened(study, monkeypatch, text, shown):
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert clean(replace(study, spec=replace(study.spec, cwd="/data")), text) == shown
+
+
+def test_a_secret_in_a_name_or_a_value_stays_out_of_the_page(study, monkeypatch):
+    monkeypatch.setenv("MY_API_TOKEN", "canary-0123456789")
+    named = Config({"note": "canary-0123456789"})
+    trials = tuple(
+        replace(t, config=named) if t.config == study.trials[4].config else t for t in study.trials
+    )
+    spec = replace(
+        study.spec,
+        label="canary-0123456789",
+        script="/project/canary-0123456789.py",
+        args=("canary-0123456789",),
+    )
+    run = replace(study.facts.run, values={"note": "canary-0123456789"})
+    told = replace(study, trials=trials, spec=spec, facts=replace(study.facts, run=run))
+    again = repick(told, Wishes(max_memory_bytes=answer(told).best.peak_bytes - 1))
+    assert any(t.config == named for t in told.told())
+    assert "canary" not in report_html(told, answer(told))
+    assert "canary" not in report_html(told, answer(told), repicked=again)
+
+
 # -- whatever a study is like ---------------------------------------------------------------------
 
 
@@ -352,6 +403,16 @@ def test_other_wishes_are_named_with_what_is_not_confirmed(study, found):
     assert "--yaml picked.yaml" in hero
     assert pages.data(page)["wishes"]["max_memory_bytes"] == bound
     assert pages.data(page)["picks"]["best"]["config"] != dict(WINNER)
+
+
+def test_searching_again_keeps_the_bound_of_the_search(study, found):
+    space = load_space("quick", cwd="/project")
+    told = replace(study, spec=replace(study.spec, space=space, max_memory_bytes=64 * GIB))
+    again = repick(told, Wishes(max_memory_bytes=found.best.peak_bytes - 1))
+    for repicked in (None, again):
+        view = View.of(told, found, repicked=repicked)
+        said = commands(view.study, view.answer, repicked, "")["search again"]
+        assert "--space quick --max-memory 65536MiB " in said
 
 
 def test_a_file_that_holds_the_new_picks_is_what_is_applied(study, found):

@@ -99,3 +99,34 @@ def test_a_config_that_diverged_is_no_estimate(study):
     bound = Wishes(max_memory_bytes=answer(study).best.peak_bytes - 1)
     assert all(e.config != worst.config for e in repick(told, bound).estimates)
     assert Config() not in {e.config for e in repick(told, bound).estimates}
+
+
+def test_nothing_is_said_of_a_bound_that_nobody_set(study):
+    whole, again = answer(study), repick(study, Wishes(objective="memory"))
+    assert again.answer.caveats[: len(whole.caveats)] == whole.caveats
+    (passed,) = again.answer.caveats[len(whole.caveats) :]
+    assert "the least memory was wanted" in passed
+    assert f"{whole.best.config.text()} reads {whole.best.speedup.value:.2f}" in passed
+    assert f"needs {whole.best.peak_bytes / GIB:.2f} GiB" in passed
+    assert not any("allowed" in c for c in again.answer.caveats)
+
+
+def test_the_bound_of_the_search_is_kept_beside_that_of_the_wish(study):
+    bounded = replace(study, spec=replace(study.spec, max_memory_bytes=2 * GIB))
+    again = repick(bounded, Wishes(max_memory_bytes=4 * GIB))
+    assert (again.study.spec.max_memory_bytes, again.own_max_bytes) == (4 * GIB, 2 * GIB)
+
+
+def test_a_safe_pick_that_needs_more_is_still_there(study):
+    def heavy(trial):
+        if trial.measurement is None or trial.config != SAFE:
+            return trial
+        peak = trial.measurement.memory.peak_bytes + 60 * GIB
+        memory = replace(trial.measurement.memory, pss=peak)
+        return replace(trial, outcome=replace(trial.measurement, memory=memory))
+
+    told = replace(study, trials=tuple(map(heavy, study.trials)))
+    again = repick(told, Wishes(objective="memory"))
+    assert again.answer.best.config == WINNER
+    assert again.answer.safe.config == SAFE, "it is confirmed, and nobody set a bound that it breaks"
+    assert again.answer.safe.speedup == answer(told).safe.speedup
