@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.bottleneck import NAMES, Bottleneck, bottleneck, shown
+from autotune.core.bottleneck import NAMES, Bottleneck, Evidence, bottleneck, shown, why_not_probed
 from autotune.core.config import Config
 from autotune.core.energy import NOT_AVAILABLE, cost_per_million, energy, run_joules
 from autotune.report.summary import duration_text, number_text
@@ -20,36 +20,41 @@ if TYPE_CHECKING:
 _BASE = Config()
 _MOST_REASONS = 3
 _SCRIPT = "your script"
+_WITH = "with this config"
 
 
 def why_lines(study: Study, answer: Answer) -> list[str]:
     """What script and winner are bound by, with the evidence, a line each; empty where nothing is known."""
-    lines = _line(_SCRIPT, bottleneck(study, _BASE), study)
+    told = [(_SCRIPT, _BASE)]
     if answer.is_better:
-        lines += _line("with this config", bottleneck(study, answer.best.config), study)
-    return lines
+        told.append((f"{_WITH} it", answer.best.config))
+    lines: list[str] = []
+    not_probed = ""
+    for who, config in told:
+        verdict = bottleneck(study, config)
+        seen = verdict.evidence
+        if seen is None or (not seen.probed and not study.spec.why):
+            continue
+        lines.append(_line(who, verdict, seen))
+        if not seen.probed:
+            not_probed = f" {why_not_probed(study, config)}"
+    # Why no more is known is said once, at the end.
+    return [*lines[:-1], lines[-1] + not_probed] if lines else []
 
 
-def _line(who: str, verdict: Bottleneck, study: Study) -> list[str]:
-    seen = verdict.evidence
-    if seen is None or (not seen.probed and not study.spec.why):
-        return []
-    told = " ".join(_reasons(verdict))
-    owns = who == _SCRIPT
-    if verdict.kind == "unclear":
-        clear = f"what holds {who} back is not clear."
-        clear = clear if owns else f"{who} it is not clear what holds it back."
-        return [f"{clear} {told}".strip()]
-    share = verdict.shares.get(verdict.kind)
-    much = f" ({100 * share:.0f} % of a step)" if share is not None else ""
-    return [f"{who if owns else who + ' it'} is bound by {NAMES[verdict.kind]}{much}. {told}".strip()]
-
-
-def _reasons(verdict: Bottleneck) -> list[str]:
-    seen = verdict.evidence
-    if seen is None or not seen.probed:
-        return list(verdict.reasons)
-    return list(shown(verdict, most=_MOST_REASONS))
+def _line(who: str, verdict: Bottleneck, seen: Evidence) -> str:
+    reasons = " ".join(shown(verdict, most=_MOST_REASONS)) if seen.probed else ""
+    if verdict.kind != "unclear":
+        share = verdict.shares.get(verdict.kind)
+        much = f" ({100 * share:.0f} % of a step)" if share is not None else ""
+        return f"{who} is bound by {NAMES[verdict.kind]}{much}. {reasons}".strip()
+    if not seen.probed:
+        return (
+            f"{who} waits for data {100 * seen.wait_frac:.0f} % of its time; what holds it back is not clear."
+        )
+    clear = f"what holds {who} back is not clear."
+    clear = clear if who == _SCRIPT else f"{_WITH} it is not clear what holds it back."
+    return f"{clear} {reasons}".strip()
 
 
 def pays_back_text(pick: Recommendation) -> str:

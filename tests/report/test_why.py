@@ -55,8 +55,11 @@ def test_the_screen_shows_them_with_the_reasons() -> None:
 
 def test_a_winner_of_which_nothing_is_clear_is_told_so_in_a_whole_sentence() -> None:
     told = why_lines(study(spec=spec(why=True)), good_answer())
-    assert told[0].startswith("what holds your script back is not clear.")
-    assert told[1].startswith("with this config it is not clear what holds it back.")
+    assert told[0].startswith("your script waits for data ")
+    assert told[1].startswith("with this config it waits for data ")
+    # Why no more is known is said once.
+    assert "not probed" not in told[0]
+    assert told[1].endswith("the budget was too short for it.")
 
 
 def test_a_study_that_asks_no_why_says_nothing_about_it() -> None:
