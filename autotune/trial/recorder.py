@@ -427,6 +427,13 @@ class Recorder:
             index += block.steps
         return tuple(firsts), blocks
 
+    def _steady(self, blocks: Sequence[stats.Block]) -> tuple[int, str]:
+        """Index of the first steady block of a window, and whether it was steady."""
+        rates = [b.samples / b.seconds if b.samples else b.steps / b.seconds for b in blocks if b.seconds > 0]
+        cut, steady = stats.steady_start(rates) if len(rates) == len(blocks) else (0, "steady")
+        # Only where the window opened does the host's clock say how far the device was.
+        return (0 if self._clock_used == "host" else cut), steady
+
     def _workers(self) -> int:
         found = self.loader.observed("num_workers") if self.loader is not None else None
         return int(found) if found else 1
@@ -436,7 +443,11 @@ class Recorder:
         assert self._segment is not None
         fidelity = self._segment.fidelity
         _, blocks = self._blocks()
-        if len(blocks) < _FEWEST_BLOCKS:
+        cut, steady = self._steady(blocks)
+        # What will be published is the steady part: that has to be long enough, and tight.
+        blocks = blocks[cut:]
+        too_short = math.fsum(b.seconds for b in blocks) < fidelity.min_window_s if cut else False
+        if too_short or steady == "no_steady_state" or len(blocks) < _FEWEST_BLOCKS:
             return None
         # Samples unknown: seconds per step tell how tight the interval is, and no rate is compared.
         per_step = not any(block.samples for block in blocks)
@@ -506,11 +517,7 @@ class Recorder:
         if any(r.wanted is not None and r.status != "applied" for r in readings):
             self.reject(readings)
         firsts, blocks = self._blocks()
-        rates = [b.samples / b.seconds if b.samples else b.steps / b.seconds for b in blocks if b.seconds > 0]
-        cut, steady = stats.steady_start(rates) if len(rates) == len(blocks) else (0, "steady")
-        if self._clock_used == "host":
-            # Only where the window opened does the host's clock say how far the device was.
-            cut = 0
+        cut, steady = self._steady(blocks)
         facts = self._facts()
         self._channel.send(Seen(facts=facts))
         self._channel.send(

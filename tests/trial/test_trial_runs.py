@@ -81,11 +81,28 @@ def test_a_window_is_measured_and_the_process_ends_at_once(run: Callable[..., An
     assert ran.out == ""
     closed = ran.closed
     assert closed.ended in ("tight", "limit")
-    assert closed.end_ns - closed.begin_ns >= 0.1e9
+    if closed.ended == "tight":
+        assert closed.steady != "no_steady_state"
+        assert closed.end_ns - closed.begin_ns >= SHORT.min_window_s * 1e9
     inside = [r for r in ran.rows if closed.begin_ns < r.t_ns <= closed.end_ns]
     assert len(inside) >= 5
     assert len(closed.loss) > 3
     assert closed.loss[-1].samples == sum(r.samples for r in ran.rows)
+
+
+def test_a_window_that_is_still_settling_goes_on(run: Callable[..., Any]) -> None:
+    """Half of the shortest window is slow: it is measured on, and the fast steps are what is told."""
+    settling = MLP.replace("EPOCHS", "100000").replace(
+        "        opt.step()\n", "        opt.step()\n        time.sleep(0.02 if len(sizes) < 14 else 0.002)\n"
+    )
+    ran = run("import time\n" + settling, fidelity=replace(SHORT, min_window_s=0.4, max_window_s=8.0))
+    assert ran.done.why == "measured"
+    closed = ran.closed
+    inside = [r for r in ran.rows if closed.begin_ns < r.t_ns <= closed.end_ns]
+    if closed.ended == "tight":
+        assert closed.steady != "no_steady_state"
+        assert closed.end_ns - closed.begin_ns >= 0.4e9
+    assert ran.rows.index(inside[0]) >= 8
 
 
 def test_a_run_that_is_slower_beyond_doubt_ends_before_its_interval_is_tight(run: Callable[..., Any]) -> None:
