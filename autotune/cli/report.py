@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from autotune.core.study import Study
     from autotune.report.wishes import Repicked, Wishes
 
+_CHOICES = "choose throughput, memory, energy or cost"
+
 
 def report(
     study: Annotated[
@@ -28,8 +30,8 @@ def report(
     objective: Annotated[
         str,
         typer.Option(
-            metavar="throughput|memory",
-            help="Pick again: the fastest, or the least memory of all that is faster than the script.",
+            metavar="throughput|memory|energy|cost",
+            help="Pick again: the fastest, or the least memory, energy or money of all that is faster.",
         ),
     ] = "throughput",
     max_memory: Annotated[
@@ -74,12 +76,14 @@ def _wishes(opened: Opened, objective: str, max_memory: str) -> Wishes:
     from autotune.errors import UsageError, did_you_mean
     from autotune.report.wishes import OBJECTIVES, Wishes
 
-    asked = {"peak_memory": "memory", "speed": "throughput"}.get(objective, objective)
+    asked = {"peak_memory": "memory", "speed": "throughput", "joules": "energy", "price": "cost"}.get(
+        objective, objective
+    )
     if asked == "loss":
         message = "loss is no objective: whatever is recommended has to keep it"
-        raise UsageError(message, hint="choose throughput or memory")
+        raise UsageError(message, hint=_CHOICES)
     if asked not in OBJECTIVES:
-        hint = did_you_mean(objective, list(OBJECTIVES)) or "choose throughput or memory"
+        hint = did_you_mean(objective, list(OBJECTIVES)) or _CHOICES
         raise UsageError(f'"{objective}" is no objective', hint=hint)
     total = _total_bytes(opened)
     bound = memory_bytes(max_memory, total_bytes=total) if max_memory else None

@@ -23,7 +23,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """An upper bound on a metric: peak memory in bytes."""
+    """An upper bound on a metric: ``peak_memory`` in bytes, ``joules_per_sample``."""
 
     metric: str
     at_most: float

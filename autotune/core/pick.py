@@ -14,6 +14,7 @@ from autotune.core.config import Config
 from autotune.core.cycles import alike_cycles, disturbed_pairs
 from autotune.core.drift import drifted
 from autotune.core.effect import Effect
+from autotune.core.energy import energy
 from autotune.core.loss_guard import LossVerdict, finite_and_sane, judge, time_to_equal_loss
 from autotune.core.measurement import Estimate, LossPoint, Measurement
 from autotune.core.objective import Goal
@@ -384,7 +385,7 @@ _BASE = Config()
 
 def _lawful(study: Study, compared: Comparison) -> bool:
     """Loss and memory let it be recommended."""
-    if not _fits(study, compared.peak_bytes):
+    if not _fits(study, compared.peak_bytes) or not _is_frugal(study, compared.config):
         return False
     if _late(study, compared):
         return False
@@ -416,6 +417,13 @@ def _fits(study: Study, peak_bytes: int | None) -> bool:
     if study.spec.max_memory_bytes is not None:
         bounds.append(float(study.spec.max_memory_bytes))
     return peak_bytes is None or all(peak_bytes <= bound * _MEMORY_SLACK for bound in bounds)
+
+
+def _is_frugal(study: Study, config: Config) -> bool:
+    """Within the bounds on energy; what nothing counted is not."""
+    bounds = [c.at_most for c in study.spec.constraints if c.metric == "joules_per_sample"]
+    used = energy(study, config) if bounds else None
+    return not bounds or (used is not None and used.joules_per_sample <= min(bounds))
 
 
 def _may_win(study: Study, config: Config) -> bool:
@@ -699,6 +707,8 @@ def _why_not(study: Study, compared: Comparison, bar: float) -> str:
     """Why a config that is faster beyond doubt is not recommended; the end of a sentence."""
     if not _fits(study, compared.peak_bytes):
         return "it needs more memory than allowed"
+    if not _is_frugal(study, compared.config):
+        return "it takes more energy per sample than wanted, or none was counted for it"
     if late := _late(study, compared):
         return late
     if compared.speedup.low <= bar:

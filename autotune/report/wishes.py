@@ -11,17 +11,27 @@ from typing import TYPE_CHECKING, Final
 
 from autotune.core.config import Config
 from autotune.core.effect import Effect
+from autotune.core.energy import energy
 from autotune.core.loss_guard import finite_and_sane
+from autotune.core.objective import Constraint
 from autotune.core.pick import answer, compare, screened
 from autotune.core.trial import Stage
+from autotune.errors import UsageError
 from autotune.report.again import memory_text
+from autotune.report.summary import number_text
 
 if TYPE_CHECKING:
     from autotune.core.pick import Answer
     from autotune.core.study import Study
 
-OBJECTIVES: Final = ("throughput", "memory")
+OBJECTIVES: Final = ("throughput", "memory", "energy", "cost")
 """What can be wished for. Keeping the loss is no wish: every recommended config has to."""
+
+_WANTED: Final = {
+    "memory": "the least peak memory of all that is faster than your script",
+    "energy": "the least energy per sample of all that is faster than your script",
+    "cost": "the least money per sample, which at one price is the fastest",
+}
 
 _MOST_ESTIMATES: Final = 5
 
@@ -31,7 +41,9 @@ class Wishes:
     """What to pick by, other than the search did.
 
     Args:
-        objective: ``throughput``, or ``memory``: the least peak memory of all that is faster than the script.
+        objective: ``throughput``; ``memory`` or ``energy``: the least peak memory, or the fewest joules per
+            sample, of all that is faster than the script; ``cost``: the least money per sample, which on
+            one machine at one price is the fastest.
         max_memory_bytes: Upper bound on peak memory; None keeps the search's own.
     """
 
@@ -87,7 +99,9 @@ def repick(study: Study, wishes: Wishes) -> Repicked:
 
     Raises:
         AutotuneError: No baseline run was measured.
+        UsageError: Energy is wanted and nothing counted it, or cost and no price was given.
     """
+    _check(study, wishes)
     own = study.spec.max_memory_bytes
     bound = wishes.max_memory_bytes if wishes.max_memory_bytes is not None else own
     bounded = _bounded(study, bound)
@@ -96,6 +110,8 @@ def repick(study: Study, wishes: Wishes) -> Repicked:
         bounded, found = _least_memory(bounded, found)
         # The bound found its pick; it is not what was asked for.
         bounded = _bounded(bounded, bound)
+    elif wishes.objective == "energy":
+        found = _least_energy(bounded, found)
     estimates = _estimates(bounded, found, wishes, bound)
     return Repicked(
         wishes=wishes,
@@ -105,6 +121,19 @@ def repick(study: Study, wishes: Wishes) -> Repicked:
         notes=tuple(_notes(bounded, found, wishes, own=own, has_estimates=bool(estimates))),
         own_max_bytes=own,
     )
+
+
+def _check(study: Study, wishes: Wishes) -> None:
+    label = study.spec.label
+    if wishes.objective == "energy" and energy(study, Config()) is None:
+        message = f"study {label} counted no energy, so nothing can be picked by it"
+        hint = "it is read from counters of GPU and processor; `autotune doctor` tells which are there"
+        raise UsageError(message, hint=hint)
+    if wishes.objective == "cost" and study.spec.price_per_hour is None:
+        message = f"study {label} was searched without a price"
+        raise UsageError(
+            message, hint="autotune search --price-per-hour; at one price the fastest is the cheapest"
+        )
 
 
 def _bounded(study: Study, bound: int | None) -> Study:
@@ -132,6 +161,36 @@ def _least_memory(study: Study, found: Answer) -> tuple[Study, Answer]:
         caveats=(*found.caveats, *_passed_over(found, lean)),
     )
     return tight, lean
+
+
+def _least_energy(study: Study, found: Answer) -> Answer:
+    """The answer under the tightest bound on energy that leaves something that is faster and uses less."""
+    own = energy(study, Config())
+    most = own.joules_per_sample if own is not None else 0.0
+    used = {e.joules_per_sample for c in compare(study) if (e := energy(study, c.config)) is not None}
+    frugal = found
+    for joules in sorted(j for j in used | {most} if j <= most):
+        bound = Constraint(metric="joules_per_sample", at_most=joules)
+        tight = replace(study, spec=replace(study.spec, constraints=(*study.spec.constraints, bound)))
+        frugal = answer(tight)
+        if frugal.is_better:
+            caveats = (*found.caveats, *_spent_more(study, found, frugal))
+            return replace(frugal, fastest=frugal.fastest or found.fastest, caveats=caveats)
+    return frugal
+
+
+def _spent_more(study: Study, found: Answer, frugal: Answer) -> list[str]:
+    """The pick that energy was preferred to, where there is one."""
+    faster = found.best
+    if faster.config == frugal.best.config:
+        return []
+    theirs, mine = energy(study, faster.config), energy(study, frugal.best.config)
+    reads = f"{faster.config.text()} reads {faster.speedup.value:.2f} in pairs"
+    if theirs is None or mine is None:
+        return [f"{reads}, but its energy was not counted: it was passed over."]
+    more, less = number_text(theirs.joules_per_sample, 3), number_text(mine.joules_per_sample, 3)
+    told = f"{reads} and takes {more} J per sample, the pick {less} J"
+    return [f"{told}: it was passed over, as the least energy was wanted."]
 
 
 def _passed_over(found: Answer, lean: Answer) -> list[str]:
@@ -170,6 +229,13 @@ def _estimates(study: Study, found: Answer, wishes: Wishes, bound: int | None) -
             Estimated(config=config, trial=runs[0].number, ratio=rate / base, runs=len(runs), peak_bytes=peak)
         )
     best = found.best
+    if wishes.objective == "energy":
+        own = energy(study, best.config)
+        spent = [(e, used) for e in chosen if (used := energy(study, e.config)) is not None]
+        frugal = [
+            (u.joules_per_sample, e) for e, u in spent if own and u.joules_per_sample < own.joules_per_sample
+        ]
+        return tuple(e for _, e in sorted(frugal, key=lambda pair: pair[0])[:_MOST_ESTIMATES])
     if wishes.objective == "memory":
         ceiling = best.peak_bytes if best.peak_bytes is not None else found.baseline_peak_bytes
         lighter = [
@@ -181,7 +247,7 @@ def _estimates(study: Study, found: Answer, wishes: Wishes, bound: int | None) -
 
 
 def _notes(study: Study, found: Answer, wishes: Wishes, *, own: int | None, has_estimates: bool) -> list[str]:
-    asked = ["the least peak memory of all that is faster than your script"] * (wishes.objective == "memory")
+    asked = [_WANTED[wishes.objective]] if wishes.objective in _WANTED else []
     bound = wishes.max_memory_bytes
     if bound is not None:
         asked.append(f"at most {bound / 2**30:.2f} GiB of peak memory")

@@ -11,7 +11,7 @@ from autotune.core.effect import Effect
 from autotune.core.objective import Constraint
 from autotune.core.pick import answer
 from autotune.core.trial import Stage
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, UsageError
 from autotune.report.wishes import Wishes, repick
 
 
@@ -130,3 +130,51 @@ def test_a_safe_pick_that_needs_more_is_still_there(study):
     assert again.answer.best.config == WINNER
     assert again.answer.safe.config == SAFE, "it is confirmed, and nobody set a bound that it breaks"
     assert again.answer.safe.speedup == answer(told).safe.speedup
+
+
+def counted(study, joules):
+    """The study with an energy counter: joules per sample of each config, the script's under None."""
+    told = []
+    for trial in study.trials:
+        m, per_sample = trial.measurement, joules.get(trial.config, joules.get(None))
+        if m is None or per_sample is None:
+            told.append(trial)
+            continue
+        spent = per_sample * m.effective_batch * m.steps
+        told.append(replace(trial, outcome=replace(m, extra={**m.extra, "energy_gpu_j": spent})))
+    return replace(study, trials=tuple(told))
+
+
+def test_the_least_energy_is_of_what_is_confirmed_to_be_faster(study):
+    frugal = counted(study, {None: 2.0, WINNER: 1.5, SAFE: 1.0})
+    again = repick(frugal, Wishes(objective="energy"))
+    assert answer(frugal).best.config == WINNER
+    assert again.answer.best.config == SAFE
+    assert again.answer.best.speedup == answer(study).safe.speedup, "the same pairs, the same interval"
+    assert any("1.5 J per sample, the pick 1 J" in c for c in again.answer.caveats)
+    assert any("least energy per sample" in n for n in again.notes)
+    assert again.study.spec.constraints == frugal.spec.constraints, (
+        "the bound that found it was not asked for"
+    )
+
+
+def test_what_is_faster_and_takes_more_energy_than_the_script_is_not_picked_by_energy(study):
+    hungry = counted(study, {None: 1.0, WINNER: 1.5, SAFE: 1.2})
+    again = repick(hungry, Wishes(objective="energy"))
+    assert answer(hungry).is_better
+    assert not again.answer.is_better
+    assert any("more energy per sample" in c for c in (*again.answer.caveats, again.answer.sentence))
+
+
+def test_energy_that_nothing_counted_and_cost_without_a_price_are_refused(study):
+    with pytest.raises(UsageError, match="counted no energy"):
+        repick(study, Wishes(objective="energy"))
+    with pytest.raises(UsageError, match="without a price"):
+        repick(study, Wishes(objective="cost"))
+
+
+def test_the_least_cost_at_one_price_is_the_fastest(study):
+    priced = replace(study, spec=replace(study.spec, price_per_hour=2.5))
+    again = repick(priced, Wishes(objective="cost"))
+    assert again.answer.best == answer(study).best
+    assert any("at one price is the fastest" in n for n in again.notes)
