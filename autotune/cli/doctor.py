@@ -95,6 +95,7 @@ def examined(tracking_uri: str, *, check_mlflow: bool) -> Iterator[Finding]:
     yield _shared_memory()
     yield from _disk()
     yield _isolation()
+    yield _energy()
     yield _ray_auth()
     if check_mlflow:
         yield mlflow_store(tracking_uri)
@@ -181,6 +182,17 @@ def _isolation() -> Finding:
         return Finding(name="isolation", state="ok", text="overlay: the kernel keeps trials off your files")
     text = "redirect: trials' writes are redirected inside the process"
     return Finding(name="isolation", state="ok", text=text)
+
+
+def _energy() -> Finding:
+    from autotune.devices.energy import Meter, Rapl
+    from autotune.devices.find import find_devices
+
+    rapl = Rapl()
+    if not Meter(find_devices(), rapl).exists:
+        return Finding(name="energy", state="ok", text=f"not available. {rapl.why_not}")
+    read = "the processors' counters" if rapl.exists else "accelerators only"
+    return Finding(name="energy", state="ok", text=f"{read} can be read")
 
 
 def _ray_auth() -> Finding:

@@ -27,7 +27,16 @@ def test_doctor_shows_versions_and_what_is_missing(cli, monkeypatch):
     monkeypatch.setattr(metadata, "version", lambda name: "2.13.0" if name == "torch" else real(name))
     code, out, err = cli("doctor")
     assert (code, err) == (0, "")
-    for word in ("torch", "ray", "python", "isolation", "redirect", "no NVIDIA GPU", "no C++ compiler"):
+    for word in (
+        "torch",
+        "ray",
+        "python",
+        "isolation",
+        "redirect",
+        "energy",
+        "no NVIDIA GPU",
+        "no C++ compiler",
+    ):
         assert word in out
     assert "mlflow store" not in out
 
