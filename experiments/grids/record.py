@@ -427,15 +427,18 @@ class Recorder:
 
     # -- running
 
-    def record(self, file, limit_s):
-        """Run until all is done, the limit is near or somebody stops it; exit code."""
+    def record(self, file, limit_s, repeats=None):
+        """Run until all is done, the limit is near or somebody stops it; exit code.
+
+        With a number of repeats only these first ones; the rest is left for later.
+        """
         began_s = self.clock.now_s()
         self.open(file)
         while self.table is not None and not self.stopped:
-            plan = self.plan
+            plan = [slot for slot in self.plan if repeats is None or slot.repeat < repeats]
             found = next_slot(plan, self.table, self.remeasured)
             if found is None:
-                print("all runs are recorded", flush=True)
+                print("all runs are recorded" + ("" if repeats is None else " of these repeats"), flush=True)
                 return 0
             slot, attempt = found
             left_s = limit_s - (self.clock.now_s() - began_s)
@@ -599,6 +602,7 @@ def parsed(words):
     parser.add_argument(
         "--limit", default="", metavar="20m", help="end cleanly before this much time is over"
     )
+    parser.add_argument("--repeats", type=int, metavar="N", help="only the first N repeats this time")
     parser.add_argument("--list", action="store_true", help="show how far it is, run nothing")
     parser.add_argument("--new", action="store_true", help="keep the earlier table beside, begin another")
     parser.add_argument(
@@ -650,7 +654,7 @@ def run(options):
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, recorder.stop)
         try:
-            return recorder.record(table, limit_s)
+            return recorder.record(table, limit_s, options.repeats)
         finally:
             if table.tell() == 0 and not path.stat().st_size:
                 path.unlink()
