@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from autotune.core.change import Change, Env, Flag, Keyword, Patch, Refusal, Spelling
 from autotune.errors import did_you_mean
 from autotune.knobs.common import LOADER
+from autotune.knobs.frameworks import ways
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +69,7 @@ def _chosen(
 def way(knob: Knob, value: Value, facts: Facts, dead: Dead = frozenset()) -> Change | str:
     """The first spelling that can carry this value to this script, or a sentence why none can."""
     reasons: list[str] = []
-    for spelling in knob.spellings:
+    for spelling in ways(knob.spellings, facts):
         if (knob.name, spelling.how) in dead or (knob.name, spelling.how, value) in dead:
             reasons.append(f"by {_kind(spelling)} it was seen not to take effect")
             continue

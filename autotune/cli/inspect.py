@@ -11,6 +11,8 @@ import typer
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.core.change import Spelling
     from autotune.core.facts import Facts
     from autotune.inspection.advice import Advice
@@ -74,7 +76,7 @@ def every_knob() -> list[dict[str, Any]]:
     from autotune.knobs.registry import builtin
 
     return [
-        {"knob": name, "status": knob.effect.name, "how": _ways(knob), "why": knob.summary}
+        {"knob": name, "status": knob.effect.name, "how": _ways(knob, knob.spellings), "why": knob.summary}
         for name, knob in builtin().items()
     ]
 
@@ -111,6 +113,7 @@ def _facts(script: str) -> Facts:
 def _row(knob: Knob, facts: Facts) -> dict[str, Any]:
     from autotune.apply.choose import way
     from autotune.core.change import Change
+    from autotune.knobs.frameworks import ways as spellings
     from autotune.knobs.registry import needs_permission
 
     reason = knob.refuse(facts)
@@ -131,7 +134,7 @@ def _row(knob: Knob, facts: Facts) -> dict[str, Any]:
     usable = list(dict.fromkeys(way_text(w.spelling) for w in ways if isinstance(w, Change)))
     if ways and not usable:
         return {"knob": knob.name, "status": "left alone", "how": "", "why": str(ways[0])}
-    how = ", ".join(usable) or _ways(knob)
+    how = ", ".join(usable) or _ways(knob, spellings(knob.spellings, facts))
     return {"knob": knob.name, "status": status, "how": how, "why": f"{effect}: {knob.summary}"}
 
 
@@ -140,8 +143,8 @@ def way_text(spelling: Spelling) -> str:
     return spelling.text if spelling.how == "patch" else f"{spelling.how} {spelling.text}"
 
 
-def _ways(knob: Knob) -> str:
-    return ", ".join(way_text(s) for s in knob.spellings) or f"through {', '.join(knob.brings)}"
+def _ways(knob: Knob, spellings: Sequence[Spelling]) -> str:
+    return ", ".join(way_text(s) for s in spellings) or f"through {', '.join(knob.brings)}"
 
 
 def table(rows: list[dict[str, Any]], *, note: str = "") -> str:

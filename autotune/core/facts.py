@@ -286,6 +286,7 @@ class RunFacts:
         bce_outside: `binary_cross_entropy` was applied to the model's output.
         own_autocast, own_scaler, own_compile: The script does it itself.
         owners: Frameworks that were constructed: ``accelerate``, ``lightning``, ``transformers``.
+        owner_settings: What they were constructed with, as in ``transformers.optim``.
         threads: `torch.get_num_threads()` after the first steps.
         openmp: Whose OpenMP torch runs on: ``gnu``, ``intel``, ``llvm``; empty where unknown.
         scheduler_per_step: A learning-rate scheduler was stepped once per optimizer step.
@@ -331,6 +332,7 @@ class RunFacts:
     values: Mapping[str, Value] = field(default_factory=dict[str, Value])
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
     modules: Mapping[str, str] = field(default_factory=dict[str, str])
+    owner_settings: Mapping[str, Value] = field(default_factory=dict[str, Value])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

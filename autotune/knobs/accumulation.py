@@ -5,12 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from autotune.core import loops
-from autotune.core.change import Patch, Spelling
+from autotune.core.change import Flag, Keyword, Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs import batching
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_count, family, joined
 from autotune.knobs.compile_mode import graphs_forbid_accumulation
+from autotune.knobs.frameworks import (
+    ACCELERATOR,
+    ARGUMENTS,
+    LIGHTNING,
+    TRAINER,
+    is_row,
+    refuse_accumulation,
+    refuse_rest,
+    rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -33,6 +43,8 @@ ACCUMULATION_OPTIONS = family(
 _HAZARDS: Final = {
     loops.STEP_COUNTED: "The training loop or its schedule counts steps, so it would end early with deferred "
     "steps.",
+    loops.STEP_EVALUATED: "The training loop evaluates every so many of its steps, which would happen more "
+    "often with deferred steps.",
     loops.OWN_GRADIENT: "The script's own code uses gradients, which are not whole before the last part.",
     loops.OWN_AVERAGE: "The script's own code changes weights once a step, as a moving average does, which "
     "would happen once a part of a step.",
@@ -57,7 +69,15 @@ class Accumulation(Knob):
     derived: ClassVar[bool] = True
     unit: ClassVar[str] = "micro-batches"
     helps: ClassVar[Sequence[str]] = ("memory",)
-    spellings: ClassVar[Sequence[Spelling]] = (ACCUMULATION_OPTIONS, Patch())
+    # Accelerate's loop is the script's own: what the script derives from its option has to follow.
+    spellings: ClassVar[Sequence[Spelling]] = (
+        Keyword(ARGUMENTS, "gradient_accumulation_steps"),
+        Keyword(TRAINER, "gradient_accumulation_steps", defining_module="transformers.trainer"),
+        Keyword(LIGHTNING, "accumulate_grad_batches"),
+        ACCUMULATION_OPTIONS,
+        Keyword(ACCELERATOR, "gradient_accumulation_steps"),
+        Patch(),
+    )
 
     def own(self, facts: Facts) -> Value | None:
         return batching.own_factor(facts)
@@ -75,12 +95,17 @@ class Accumulation(Knob):
     def refuse(self, facts: Facts) -> str | None:
         if facts.script.flag(*ACCUMULATION_OPTIONS.names) is not None:
             return None
-        return self.refuse_spelling(Patch(), facts)
+        reasons = [self.refuse_spelling(way, facts) for way in rows(self.spellings, facts) or (Patch(),)]
+        return None if None in reasons else reasons[-1]
 
     def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:
         run = facts.run
-        if not isinstance(spelling, Patch) or run is None:
-            return None
+        owned = super().refuse_spelling(spelling, facts)
+        if owned is not None or run is None or isinstance(spelling, Flag):
+            return owned
+        if isinstance(spelling, Keyword) and is_row(spelling):
+            loop = _loop(facts) if spelling.target == ACCELERATOR else _written(facts)
+            return refuse_accumulation(spelling, facts) or loop
         return _seams(run) or _mathematics(run) or _loop(facts)
 
     def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
@@ -109,7 +134,15 @@ class Accumulation(Knob):
         settled = batching.settle_batch(config, facts, known if varied is None else varied)
         if isinstance(settled, str):
             return settled
-        return graphs_forbid_accumulation(settled, facts) or settled
+        return self._unlike(settled, facts) or graphs_forbid_accumulation(settled, facts) or settled
+
+    def _unlike(self, settled: Config, facts: Facts) -> str | None:
+        """Why these parts would not make the batch that they are parts of, under a framework."""
+        if self.name not in settled or settled[self.name] == 1:
+            return None
+        own = batching.own_batch(facts)
+        kept = None if own is None else own.effective
+        return refuse_rest(self.spellings, facts, settled.get(batching.EFFECTIVE, kept))
 
     def patch(self, value: Value, patches: Patches) -> None:
         patches.accumulation.set(int(value))
@@ -122,8 +155,6 @@ def _seams(run: RunFacts) -> str | None:
     """What keeps the step from being deferred."""
     if run.loader is None or run.loader.batch_size is None or run.loader.custom_batch_sampler:
         return "The micro-batch is not under our control, so the optimizer step cannot be deferred."
-    if run.owners:
-        return f"Accumulation belongs to {run.owners[0]}, which this script uses."
     if run.optimizer is None:
         return "No optimizer was seen whose step could be deferred."
     if run.optimizer.count > 1:
@@ -151,6 +182,15 @@ def _mathematics(run: RunFacts) -> str | None:
     if run.reduction not in ("mean", "sum"):
         return "How the loss is reduced over the batch is not known, so gradients cannot be scaled."
     return None
+
+
+def _written(facts: Facts) -> str | None:
+    """What the script's own part of a framework's loop keeps from being done once a part of a step."""
+    telling = (loops.OWN_GRADIENT, loops.OWN_AVERAGE)
+    hazard = next((_HAZARDS[word] for word in telling if word in facts.script.hazards), None)
+    if hazard is None and facts.run is not None and facts.run.averages_apart:
+        return "A moving average of the weights is not updated once a step, and its pace would change."
+    return hazard
 
 
 def _loop(facts: Facts) -> str | None:

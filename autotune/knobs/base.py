@@ -14,10 +14,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from autotune.knobs.frameworks import refuse_by_owner
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from autotune.core.change import Env, Spelling
+    from autotune.core.change import Env, Keyword, Spelling
     from autotune.core.config import Config, Value
     from autotune.core.effect import Effect
     from autotune.core.facts import Facts, ScriptFlag
@@ -295,8 +297,11 @@ class Knob(ABC):
         return None
 
     def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:
-        """Why this one way must not be used for this script: a whole sentence, or None."""
-        return None
+        """Why this one way must not be used for this script: a whole sentence, or None.
+
+        The default refuses ways past the framework that owns the knob.
+        """
+        return refuse_by_owner(self.name, self.spellings, spelling, facts)
 
     def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
         """Why the knob could change nothing in a space of exactly these knobs, or None.
@@ -379,6 +384,10 @@ class Knob(ABC):
                 return (name, value) if isinstance(value, str) else None
             case _:
                 return None
+
+    def arguments(self, value: Value, spelling: Keyword) -> Mapping[str, Value | None]:
+        """What a framework's callable is called with to have this value; None takes an argument away."""
+        return {spelling.name: value}
 
     def patch(self, value: Value, patches: Patches) -> None:
         """Apply the value in the training process, before the script builds anything.

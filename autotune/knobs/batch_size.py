@@ -10,6 +10,7 @@ from autotune.knobs import batching
 from autotune.knobs.accumulation import Accumulation
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import LOADER, as_count, family, joined, loader_of, no_loader
+from autotune.knobs.frameworks import ARGUMENTS, is_row, refuse_engine, setting
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -47,7 +48,11 @@ class BatchSize(Knob):
     unit: ClassVar[str] = "samples"
     helps: ClassVar[Sequence[str]] = ("launch", "compute", "memory")
     brings: ClassVar[Sequence[str]] = ("accumulation",)
-    spellings: ClassVar[Sequence[Spelling]] = (BATCH_OPTIONS, Keyword(LOADER, "batch_size"))
+    spellings: ClassVar[Sequence[Spelling]] = (
+        Keyword(ARGUMENTS, "per_device_train_batch_size"),
+        BATCH_OPTIONS,
+        Keyword(LOADER, "batch_size"),
+    )
 
     def own(self, facts: Facts) -> Value | None:
         return batching.own_micro(facts)
@@ -86,13 +91,19 @@ class BatchSize(Knob):
         return no_loader(facts)
 
     def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:
+        owned = super().refuse_spelling(spelling, facts)
+        if owned is not None:
+            return owned
         loader = loader_of(facts)
         if not isinstance(spelling, (Keyword, Patch)) or facts.run is None or loader is None:
             return None
         if loader.custom_batch_sampler:
             return "The loader uses a batch sampler of the script's own, which decides the batches itself."
-        if "transformers" in facts.run.owners:
-            return "The transformers Trainer sets the batch size itself."
+        if is_row(spelling):
+            given = setting(facts, "transformers.per_device_train_batch_size")
+            if given != self.own(facts):
+                return f"The loader's batches are not of the {given} samples that the Trainer was given."
+            return refuse_engine(facts)
         if "hidden_state" in facts.script.hazards:
             return "The script sizes a hidden state by its own batch size, so only its option may change it."
         return None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from autotune.core.change import Patch, Spelling
+from autotune.core.change import Keyword, Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch, family, trains_on_cuda
+from autotune.knobs.frameworks import ARGUMENTS, owner_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from autotune.core.config import Config, Value
     from autotune.core.facts import Facts, ScriptFlag
@@ -37,6 +38,7 @@ class CompileMode(Knob):
     effect: ClassVar[Effect] = Effect.NUMERIC
     helps: ClassVar[Sequence[str]] = ("launch", "compute", "memory")
     spellings: ClassVar[Sequence[Spelling]] = (
+        Keyword(ARGUMENTS, "torch_compile"),
         family("compile-mode", "torch-compile-mode"),
         family("compile", "torch-compile", "torchcompile"),
         Patch(),
@@ -85,6 +87,14 @@ class CompileMode(Knob):
         spoken = bool(flag.choices) or flag.default in _MODES
         return super().option(value, flag) if spoken else None
 
+    def arguments(self, value: Value, spelling: Keyword) -> Mapping[str, Value | None]:
+        if spelling.target != ARGUMENTS:
+            return super().arguments(value, spelling)
+        if value == "off":
+            # A mode or a backend alone turns it on again.
+            return {spelling.name: False, "torch_compile_mode": None, "torch_compile_backend": None}
+        return {spelling.name: True, "torch_compile_mode": value}
+
     def patch(self, value: Value, patches: Patches) -> None:
         patches.compile.set(str(value))
 
@@ -97,6 +107,9 @@ def _no_mode(mode: str, facts: Facts) -> str | None:
         return "torch.compile needs a C++ compiler (g++ or clang++), and none was found."
     if not trains_on_cuda(facts):
         return None if mode in _ON_CPU else f"{mode} differs from others on NVIDIA devices only."
+    owner = owner_of(CompileMode.spellings, facts)
+    if mode in CUDA_GRAPHS and owner is not None:
+        return f"{mode} records CUDA graphs, which has not been tried through {owner}."
     if mode in CUDA_GRAPHS and facts.run is not None:
         if facts.run.input_shapes_vary:
             return f"{mode} records CUDA graphs, which want fixed input shapes, and these vary."

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from autotune.core.change import Patch, Spelling
+from autotune.core.change import Keyword, Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch, family
+from autotune.knobs.frameworks import ARGUMENTS, is_row, setting
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autotune.core.config import Value
     from autotune.core.facts import Facts
+
+_OPTIM: Final = {True: "adamw_torch_fused", False: "adamw_torch"}
 
 
 class FusedOptimizer(Knob):
@@ -27,7 +30,11 @@ class FusedOptimizer(Knob):
     name: ClassVar[str] = "fused_optimizer"
     effect: ClassVar[Effect] = Effect.NUMERIC
     helps: ClassVar[Sequence[str]] = ("launch",)
-    spellings: ClassVar[Sequence[Spelling]] = (family("fused-optimizer", "fused-adam", "fused"), Patch())
+    spellings: ClassVar[Sequence[Spelling]] = (
+        Keyword(ARGUMENTS, "optim"),
+        family("fused-optimizer", "fused-adam", "fused"),
+        Patch(),
+    )
 
     def own(self, facts: Facts) -> Value | None:
         read, run = facts.value(self.name), facts.run
@@ -47,8 +54,6 @@ class FusedOptimizer(Knob):
             return None
         if run.optimizer is None:
             return "No optimizer was seen whose step could be fused."
-        if "transformers" in run.owners:
-            return "The transformers Trainer chooses the optimizer's kernel itself."
         if run.optimizer.fused:
             return f"{run.optimizer.name} already uses its fused kernel."
         if run.optimizer.kernel_given:
@@ -56,6 +61,25 @@ class FusedOptimizer(Knob):
         if not run.optimizer.can_fuse:
             return f"{run.optimizer.name} has no fused kernel for these parameters."
         return None
+
+    def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:
+        given = setting(facts, "transformers.own_optimizer") is True
+        if given and isinstance(spelling, Patch):
+            return None
+        owned = super().refuse_spelling(spelling, facts)
+        if owned is not None or not is_row(spelling):
+            return owned
+        if given:
+            return "The Trainer was given its optimizer by the script."
+        chosen = setting(facts, "transformers.optim")
+        return (
+            None if chosen in _OPTIM.values() else f"The Trainer's optimizer is {chosen}, not torch's AdamW."
+        )
+
+    def arguments(self, value: Value, spelling: Keyword) -> Mapping[str, Value | None]:
+        if spelling.target != ARGUMENTS:
+            return super().arguments(value, spelling)
+        return {spelling.name: _OPTIM[value is True]}
 
     def patch(self, value: Value, patches: Patches) -> None:
         if value is True:

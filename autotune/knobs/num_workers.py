@@ -8,9 +8,10 @@ from autotune.core.change import Keyword, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import LOADER, as_count, family, joined, loader_of, no_loader
+from autotune.knobs.frameworks import ARGUMENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autotune.core.config import Value
     from autotune.core.facts import Facts
@@ -38,6 +39,7 @@ class NumWorkers(Knob):
     unit: ClassVar[str] = "processes"
     helps: ClassVar[Sequence[str]] = ("input",)
     spellings: ClassVar[Sequence[Spelling]] = (
+        Keyword(ARGUMENTS, "dataloader_num_workers"),
         family(
             "num-workers",
             "workers",
@@ -88,6 +90,16 @@ class NumWorkers(Knob):
     def redeals(self, facts: Facts) -> bool:
         loader = loader_of(facts)
         return loader is not None and (loader.random or loader.kind == "iterable")
+
+    def arguments(self, value: Value, spelling: Keyword) -> Mapping[str, Value | None]:
+        if spelling.target != ARGUMENTS or value != 0:
+            return super().arguments(value, spelling)
+        # What only workers have is an error without any.
+        return {
+            spelling.name: value,
+            "dataloader_prefetch_factor": None,
+            "dataloader_persistent_workers": False,
+        }
 
     def patch(self, value: Value, patches: Patches) -> None:
         patches.loader.override("num_workers", value)

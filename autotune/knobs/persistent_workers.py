@@ -8,6 +8,7 @@ from autotune.core.change import Keyword, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import LOADER, as_switch, family, loader_of, no_loader
+from autotune.knobs.frameworks import ARGUMENTS
 from autotune.knobs.num_workers import workers_of
 from autotune.knobs.prefetch_factor import without_workers
 
@@ -32,6 +33,7 @@ class PersistentWorkers(Knob):
     effect: ClassVar[Effect] = Effect.EXACT
     helps: ClassVar[Sequence[str]] = ("input",)
     spellings: ClassVar[Sequence[Spelling]] = (
+        Keyword(ARGUMENTS, "dataloader_persistent_workers"),
         family("persistent-workers", "dataloader-persistent-workers"),
         Keyword(LOADER, "persistent_workers"),
     )

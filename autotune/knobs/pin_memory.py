@@ -8,6 +8,7 @@ from autotune.core.change import Keyword, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import LOADER, as_switch, family, loader_of, no_loader, trains_on_cuda
+from autotune.knobs.frameworks import ARGUMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +29,7 @@ class PinMemory(Knob):
     effect: ClassVar[Effect] = Effect.EXACT
     helps: ClassVar[Sequence[str]] = ("input",)
     spellings: ClassVar[Sequence[Spelling]] = (
+        Keyword(ARGUMENTS, "dataloader_pin_memory"),
         family("pin-memory", "pin-mem", "dataloader-pin-memory"),
         Keyword(LOADER, "pin_memory"),
     )

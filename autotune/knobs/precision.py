@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from autotune.core.change import Flag, Patch, Spelling
+from autotune.core.change import Flag, Keyword, Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.core.loops import OWN_GRADIENT
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import devices_of, family, trains_on_cuda
+from autotune.knobs.frameworks import (
+    ACCELERATOR,
+    ARGUMENTS,
+    LIGHTNING,
+    owner_of,
+    refuse_engine,
+    rows,
+    setting,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autotune.core.config import Value
     from autotune.core.facts import Facts, ScriptFlag
@@ -38,6 +47,9 @@ class Precision(Knob):
     effect: ClassVar[Effect] = Effect.NUMERIC
     helps: ClassVar[Sequence[str]] = ("compute", "memory")
     spellings: ClassVar[Sequence[Spelling]] = (
+        Keyword(ARGUMENTS, "bf16"),
+        Keyword(LIGHTNING, "precision"),
+        Keyword(ACCELERATOR, "mixed_precision"),
         family("precision", "mixed-precision", "amp-dtype", "dtype"),
         Flag(("--bf16",)),
         Flag(("--fp16",)),
@@ -79,7 +91,8 @@ class Precision(Knob):
             and self.refuse_spelling(s, facts) is None
             for s in self.spellings
         )
-        return None if offered else self.refuse_spelling(Patch(), facts)
+        way = next(iter(rows(self.spellings, facts)), Patch())
+        return None if offered else self.refuse_spelling(way, facts)
 
     def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:
         written = "own_autocast" in facts.script.hazards
@@ -90,7 +103,8 @@ class Precision(Knob):
             return "The script enters no autocast, so its option may turn the weights to half precision."
         if own:
             return "The script enters autocast itself, so only an option of its own could change the format."
-        refused = _owned(facts) or _numbers(facts)
+        owned = super().refuse_spelling(spelling, facts)
+        refused = owned or _numbers(facts) or _arguments_bound(spelling, facts)
         if refused is None and _no_hardware("bf16", facts) is not None:
             # Only fp16 is left, and it needs a gradient scaler of ours.
             refused = _no_scaler(facts)
@@ -110,6 +124,17 @@ class Precision(Knob):
         vocabulary = flag.choices or _vocabulary(flag.default)
         word = next((w for w in _WORDS.get(value, ()) if w in vocabulary), None)
         return None if word is None else (name, word)
+
+    def arguments(self, value: Value, spelling: Keyword) -> Mapping[str, Value | None]:
+        match spelling.target:
+            case "transformers.TrainingArguments":
+                return {"bf16": value == "bf16", "fp16": value == "fp16"}
+            case "lightning.Trainer":
+                return {spelling.name: {"fp32": "32-true", "bf16": "bf16-mixed"}.get(str(value), "16-mixed")}
+            case "accelerate.Accelerator":
+                return {spelling.name: "no" if value == "fp32" else value}
+            case _:
+                return super().arguments(value, spelling)
 
     def patch(self, value: Value, patches: Patches) -> None:
         if value != "fp32":
@@ -140,9 +165,12 @@ def _no_hardware(form: str, facts: Facts) -> str | None:
     return None
 
 
-def _owned(facts: Facts) -> str | None:
-    owners = () if facts.run is None else facts.run.owners
-    return f"The number format belongs to {owners[0]}, which this script uses." if owners else None
+def _arguments_bound(spelling: Spelling, facts: Facts) -> str | None:
+    """Why a framework's argument would meet another one that the script gives."""
+    target = spelling.target if isinstance(spelling, Keyword) else ""
+    if target == LIGHTNING and setting(facts, "lightning.plugins") is True:
+        return "The Trainer was given plugins, one of which may set the number format."
+    return refuse_engine(facts) if target == ARGUMENTS else None
 
 
 def _numbers(facts: Facts) -> str | None:
@@ -163,6 +191,9 @@ def _no_scaler(facts: Facts) -> str | None:
     run = facts.run
     if run is None:
         return None
+    owner = owner_of(Precision.spellings, facts)
+    if owner is not None:
+        return f"fp16 would bring a gradient scaler of {owner} along, which has not been tried."
     if run.optimizer is None:
         return "No optimizer was seen whose step could be scaled."
     if run.optimizer.count > 1:

@@ -8,6 +8,7 @@ from autotune.core.change import Keyword, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import LOADER, as_count, family, joined, loader_of, no_loader
+from autotune.knobs.frameworks import ARGUMENTS
 from autotune.knobs.num_workers import workers_of
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class PrefetchFactor(Knob):
     unit: ClassVar[str] = "batches per worker"
     helps: ClassVar[Sequence[str]] = ("input",)
     spellings: ClassVar[Sequence[Spelling]] = (
+        Keyword(ARGUMENTS, "dataloader_prefetch_factor"),
         family("prefetch-factor", "dataloader-prefetch-factor"),
         Keyword(LOADER, "prefetch_factor"),
     )

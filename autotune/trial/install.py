@@ -19,10 +19,12 @@ from autotune.core.facts import RunFacts
 from autotune.core.supported import UNSUPPORTED, torch_refusal
 from autotune.errors import BackendError
 from autotune.knobs.registry import builtin
+from autotune.trial.children import Children
 from autotune.trial.collector import Collector
 from autotune.trial.compiling import Compile
 from autotune.trial.copies import Copies
 from autotune.trial.faults import Faults
+from autotune.trial.frameworks import Frameworks
 from autotune.trial.imports import AfterImport
 from autotune.trial.keywords import Keywords
 from autotune.trial.loader import Loader
@@ -107,7 +109,8 @@ class Session:
         self.process = Process()
         self.collector = Collector(self.state, self.undo)
         self.readings = Readings(plan.changes, self.knobs, self.state)
-        self.keywords = Keywords(self.state, self.undo, self.readings)
+        self.frameworks = Frameworks(self.state, self.undo)
+        self.keywords = Keywords(self.state, self.undo, self.readings, self.knobs)
         self.modules = _modules(plan)
         self.patches: Patches | None = None
         self._loader: Loader | None = None
@@ -134,6 +137,8 @@ class Session:
             change.knob for change in plan.changes if isinstance(change.spelling, (Patch, Keyword))
         }
         self.state.keeps_losses = channel is not None
+        self.children = Children(self.state, self.undo)
+        self.recorder.unseen = self.children.train
         self.state.lost = self.recorder.lost
         self.faults.told = self.recorder.fault
         self.boundary = Boundary(self.state, self.recorder)
@@ -146,10 +151,11 @@ class Session:
         """Register what waits for the script's own imports; imports nothing itself."""
         if self.plan.measure:
             seeds = Seeds(self.plan.seed, self.state, self.undo)
+            self.children.watch()
             seeds.begin(self.hooks)
             self.hooks.on("torch", lambda torch: self._guarded("seeds", lambda: seeds.torch(torch)))
         self.hooks.on("torch", lambda torch: self._guarded("torch", lambda: self._torch(torch)))
-        self.keywords.watch_owners(self.hooks)
+        self.frameworks.watch(self.hooks)
         for change in self.plan.changes:
             spelling = change.spelling
             if not isinstance(spelling, Keyword) or spelling.target.startswith("autotune.sdk"):
@@ -360,11 +366,11 @@ class Session:
         compiling, losses, model = self._compile, self._losses, self._model
         if torch is None or loader is None or root is None or optimizer is None:
             return RunFacts(
-                versions=versions, values=self.readings.values(), owners=tuple(self.keywords.owners)
+                versions=versions, values=self.readings.values(), owners=tuple(self.frameworks.owners)
             )
         if compiling is None or losses is None or model is None:
             return RunFacts(
-                versions=versions, values=self.readings.values(), owners=tuple(self.keywords.owners)
+                versions=versions, values=self.readings.values(), owners=tuple(self.frameworks.owners)
             )
         built = loader.facts()
         batch = loader.observed("batch_size")
@@ -397,7 +403,8 @@ class Session:
             own_autocast=root.own_autocast,
             own_scaler=optimizer.own_scaler,
             own_compile=compiling.own,
-            owners=tuple(self.keywords.owners),
+            owners=tuple(self.frameworks.owners),
+            owner_settings=self.frameworks.settings(),
             threads=int(torch.get_num_threads()),
             openmp=self.process.openmp(),
             scheduler_per_step=optimizer.scheduler_per_step,

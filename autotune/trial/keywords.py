@@ -1,64 +1,52 @@
-"""Keyword arguments of callables that frameworks and libraries own, and which owners were built."""
+"""Keyword arguments of callables that frameworks and libraries own."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from autotune.knobs.frameworks import ARGUMENTS, TRAINER
+from autotune.trial.frameworks import let_divide, without_stronger
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autotune.core.change import Change, Keyword
+    from autotune.core.config import Value
+    from autotune.knobs.base import Knob
     from autotune.trial.imports import AfterImport
     from autotune.trial.readings import Readings
     from autotune.trial.state import State
     from autotune.trial.undo import Undo
 
-OWNERS = {
-    "accelerate.accelerator": ("Accelerator", "accelerate"),
-    "lightning.pytorch.trainer.trainer": ("Trainer", "lightning"),
-    "pytorch_lightning.trainer.trainer": ("Trainer", "lightning"),
-    "transformers.trainer": ("Trainer", "transformers"),
-}
 _DEFINED_IN = {
     "accelerate.Accelerator": ("accelerate.accelerator",),
-    "lightning.Trainer": ("lightning.pytorch.trainer.trainer",),
+    "lightning.Trainer": ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"),
     "lightning.pytorch.Trainer": ("lightning.pytorch.trainer.trainer",),
     "pytorch_lightning.Trainer": ("pytorch_lightning.trainer.trainer",),
     "transformers.TrainingArguments": ("transformers.training_args",),
+    "transformers.Trainer": ("transformers.trainer",),
 }
 
 
 class Keywords:
     """Wraps constructors and functions once the module that defines them has been imported."""
 
-    def __init__(self, state: State, undo: Undo, readings: Readings) -> None:
+    def __init__(self, state: State, undo: Undo, readings: Readings, knobs: Mapping[str, Knob]) -> None:
         self._state = state
         self._undo = undo
         self._readings = readings
-        self.owners: list[str] = []
-
-    def watch_owners(self, hooks: AfterImport) -> None:
-        """Note which training frameworks the script builds."""
-        for module, (name, owner) in OWNERS.items():
-            hooks.on(module, functools.partial(self._watch_owner, name, owner))
-
-    def _watch_owner(self, name: str, owner: str, module: Any) -> None:
-        cls = getattr(module, name, None)
-        if cls is None:
-            return
-        original = cls.__init__
-
-        @functools.wraps(original)
-        def init(this: Any, *args: Any, **kwargs: Any) -> None:
-            if owner not in self.owners:
-                self.owners.append(owner)
-            original(this, *args, **kwargs)
-
-        self._undo.assign(cls, "__init__", init)
+        self._knobs = knobs
 
     def carry_out(self, change: Change, spelling: Keyword, hooks: AfterImport) -> None:
         """Call the target with this keyword from its import on."""
         target = spelling.target
+        if target == TRAINER:
+            # It has no such argument itself: its arguments do.
+            self.carry_out(change, replace(spelling, target=ARGUMENTS, defining_module=""), hooks)
         modules = _DEFINED_IN.get(target, (spelling.defining_module or target.rpartition(".")[0],))
         for module in modules:
             hooks.on(module, functools.partial(self._wrap, change, spelling))
@@ -67,15 +55,58 @@ class Keywords:
         try:
             name = spelling.target.rpartition(".")[2]
             found = getattr(module, name)
-            if isinstance(found, type):
+            if spelling.target == TRAINER:
+                self._undo.assign(found, "__init__", self._dividing(found.__init__))
+            elif dataclasses.is_dataclass(found) and hasattr(found, "__post_init__"):
+                self._wrap_dataclass(found, change, spelling)
+            elif isinstance(found, type):
                 self._undo.assign(found, "__init__", self._wrapper(found.__init__, change, spelling))
             else:
                 self._undo.assign(module, name, self._wrapper(found, change, spelling))
         except Exception as error:
             self._state.faults.note(f"keyword:{change.knob}", error)
 
+    def _arguments(self, change: Change, spelling: Keyword) -> Mapping[str, Value | None]:
+        knob = self._knobs.get(change.knob)
+        return {spelling.name: change.value} if knob is None else knob.arguments(change.value, spelling)
+
+    def _dividing(self, original: Any) -> Any:
+        """The Trainer's constructor, for a model that leaves the division of the loss to it."""
+        state = self._state
+
+        @functools.wraps(original)
+        def init(this: Any, *args: Any, **kwargs: Any) -> None:
+            original(this, *args, **kwargs)
+            if state.active:
+                let_divide(this)
+
+        return init
+
+    def _wrap_dataclass(self, cls: Any, change: Change, spelling: Keyword) -> None:
+        """Subclasses that are dataclasses as well have a constructor of their own, which calls no other.
+
+        What they all have is what runs when the fields are set.
+        """
+        arguments = self._arguments(change, spelling)
+        original, state, delivered = cls.__post_init__, self._state, self._readings.delivered
+
+        @functools.wraps(original)
+        def post_init(this: Any, *args: Any, **kwargs: Any) -> None:
+            if not state.active or (change.site and not self._at(change.site)):
+                original(this, *args, **kwargs)
+                return
+            for name, value in arguments.items():
+                if name in this.__dataclass_fields__:
+                    object.__setattr__(this, name, value)
+            with without_stronger(spelling):
+                original(this, *args, **kwargs)
+            delivered[spelling.target, spelling.name] = change.value
+
+        self._undo.assign(cls, "__post_init__", post_init)
+
     def _wrapper(self, original: Any, change: Change, spelling: Keyword) -> Any:
         signature = inspect.signature(original)
+        arguments = self._arguments(change, spelling)
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -83,14 +114,14 @@ class Keywords:
                 return original(*args, **kwargs)
             try:
                 bound = signature.bind_partial(*args, **kwargs)
-                if spelling.name in signature.parameters:
-                    bound.arguments[spelling.name] = change.value
-                    args, kwargs = bound.args, bound.kwargs
-                else:
-                    kwargs = {**kwargs, spelling.name: change.value}
+                known = {name: value for name, value in arguments.items() if name in signature.parameters}
+                bound.arguments.update(known)
+                rest = {name: value for name, value in arguments.items() if name not in known}
+                args, kwargs = bound.args, {**bound.kwargs, **rest}
             except TypeError:
                 return original(*args, **kwargs)
-            result = original(*args, **kwargs)
+            with without_stronger(spelling):
+                result = original(*args, **kwargs)
             self._readings.delivered[spelling.target, spelling.name] = change.value
             return result
 

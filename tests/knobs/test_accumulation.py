@@ -32,7 +32,6 @@ class TestAccumulation(KnobContract):
         (facts(run=run(loader=None)), "not under our control"),
         (facts(run=run(zero_grad_seen=False)), "No zero_grad"),
         (facts(run=run(reduction="unknown")), "reduced over the batch"),
-        (facts(run=run(owners=("lightning",))), "belongs to lightning"),
         (facts(run=run(own_scaler=True)), "gradient scaler"),
         (facts(run=run(scheduler_per_step=True)), "scheduled per step"),
         (facts(script=replace(SCRIPT, hazards=("step_counted_loop",))), "counts steps"),

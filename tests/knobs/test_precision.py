@@ -24,7 +24,6 @@ class TestPrecision(KnobContract):
         (facts(run=model(dtypes=("float32", "float64"))), "not all float32 but float32 and float64"),
         (facts(run=run(bce_outside=True)), "BCELoss"),
         (facts(run=None, script=replace(SCRIPT, hazards=("bce_on_sigmoid",))), "BCELoss"),
-        (facts(run=run(owners=("accelerate",))), "belongs to accelerate"),
         (facts(run=run(model=None)), "No trained module"),
         (facts(host=replace(CPU_HOST, cpu_flags=("avx2",))), "no bf16 in hardware"),
         (facts(host=gpu(6, 1), run=GPU_RUN), "no bf16 in hardware"),

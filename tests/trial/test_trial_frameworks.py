@@ -1,0 +1,409 @@
+"""Arguments of training frameworks: how they are set and read back, and that the same is trained."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from autotune.core.change import Change, Keyword
+from autotune.knobs.frameworks import ACCELERATOR, ARGUMENTS, LIGHTNING, TRAINER
+from autotune.knobs.registry import builtin
+from autotune.trial.faults import Faults
+from autotune.trial.frameworks import Frameworks, let_divide, runs_once
+from autotune.trial.imports import AfterImport
+from autotune.trial.keywords import Keywords
+from autotune.trial.readings import Readings
+from autotune.trial.state import State
+from autotune.trial.undo import Undo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ARGUMENTS_MODULE = """
+import os
+from dataclasses import dataclass
+
+@dataclass
+class TrainingArguments:
+    output_dir: str = ""
+    bf16: bool = False
+    fp16: bool = False
+    gradient_accumulation_steps: int = 1
+    dataloader_num_workers: int = 0
+    dataloader_prefetch_factor: int | None = None
+    dataloader_persistent_workers: bool = False
+    per_device_train_batch_size: int = 8
+    optim: str = "adamw_torch"
+
+    def __post_init__(self):
+        self.mixed_precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+        self.mixed_precision = "bf16" if self.bf16 else self.mixed_precision
+        if not self.dataloader_num_workers and self.dataloader_prefetch_factor is not None:
+            raise ValueError("prefetch without workers")
+"""
+TRAINER_MODULE = """
+class Trainer:
+    loss_is_scaled_for_ga = None
+    compute_loss_func = None
+
+    def __init__(self, model=None, args=None, optimizers=(None, None)):
+        self.model, self.args = model, args
+        self.model_accepts_loss_kwargs = True
+"""
+ACCELERATOR_MODULE = """
+import os
+
+class Accelerator:
+    def __init__(self, mixed_precision=None, gradient_accumulation_steps=1):
+        stronger = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", gradient_accumulation_steps)
+        self.mixed_precision, self.gradient_accumulation_steps = mixed_precision, int(stronger)
+
+    def accumulate(self, *models):
+        return models
+"""
+FAKES = {
+    "transformers": "",
+    "transformers.training_args": ARGUMENTS_MODULE,
+    "transformers.trainer": TRAINER_MODULE,
+    "accelerate": "",
+    "accelerate.accelerator": ACCELERATOR_MODULE,
+}
+
+
+class Bench:
+    """What a trial has of frameworks, in this process, with stand-ins for the packages."""
+
+    def __init__(self) -> None:
+        self.state = State(Faults(None), __file__)
+        self.undo, self.hooks = Undo(), AfterImport()
+        self.readings = Readings((), builtin(), self.state)
+        self.frameworks = Frameworks(self.state, self.undo)
+        self.frameworks.watch(self.hooks)
+
+    def change(self, knob: str, value: Any, target: str, name: str) -> None:
+        spelling = Keyword(target, name)
+        change = Change(knob=knob, value=value, spelling=spelling)
+        keywords = Keywords(self.state, self.undo, self.readings, builtin())
+        keywords.carry_out(change, spelling, self.hooks)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    for name, text in FAKES.items():
+        path = tmp_path.joinpath(*name.split("."))
+        path = path / "__init__.py" if "." not in name else path.with_suffix(".py")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("ACCELERATE_MIXED_PRECISION", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"):
+        monkeypatch.delenv(name, raising=False)
+    importlib.invalidate_caches()
+    made = Bench()
+    yield made
+    made.undo.undo_all()
+    made.hooks.remove()
+    for name in FAKES:
+        sys.modules.pop(name, None)
+
+
+def arguments() -> Any:
+    return importlib.import_module("transformers.training_args").TrainingArguments
+
+
+def trainer() -> Any:
+    return importlib.import_module("transformers.trainer").Trainer
+
+
+def accelerator() -> Any:
+    return importlib.import_module("accelerate.accelerator").Accelerator
+
+
+def test_arguments_reach_a_dataclass_of_the_scripts_own(bench: Bench) -> None:
+    bench.change("precision", "bf16", ARGUMENTS, "bf16")
+    bench.change("num_workers", 2, ARGUMENTS, "dataloader_num_workers")
+    bench.change("prefetch_factor", 4, ARGUMENTS, "dataloader_prefetch_factor")
+    space: dict[str, Any] = {"Base": arguments()}
+    text = "from dataclasses import dataclass\n@dataclass\nclass Mine(Base):\n    fp16: bool = True\n"
+    exec(text, space)
+    for cls in (arguments(), space["Mine"]):
+        made = cls(output_dir="out")
+        assert (made.bf16, made.fp16, made.mixed_precision) == (True, False, "bf16")
+        assert (made.dataloader_num_workers, made.dataloader_prefetch_factor) == (2, 4)
+    assert bench.readings.delivered[ARGUMENTS, "bf16"] == "bf16"
+
+
+def test_no_workers_take_what_only_workers_have_along(bench: Bench) -> None:
+    bench.change("num_workers", 0, ARGUMENTS, "dataloader_num_workers")
+    made = arguments()(dataloader_num_workers=4, dataloader_prefetch_factor=8)
+    assert (made.dataloader_num_workers, made.dataloader_prefetch_factor) == (0, None)
+
+
+def test_a_variable_that_beats_an_argument_is_away_for_that_call_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "8")
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    assert accelerator()(gradient_accumulation_steps=2).gradient_accumulation_steps == 8
+    assert arguments()().mixed_precision == "bf16"
+    bench.change("accumulation", 4, ACCELERATOR, "gradient_accumulation_steps")
+    bench.change("precision", "fp32", ARGUMENTS, "bf16")
+    assert accelerator()().gradient_accumulation_steps == 4
+    assert arguments()().mixed_precision == "no"
+    assert os.environ["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] == "8"
+    assert os.environ["ACCELERATE_MIXED_PRECISION"] == "bf16"
+
+
+def test_the_trainer_is_told_to_divide_and_its_arguments_are_set(bench: Bench) -> None:
+    bench.change("accumulation", 2, TRAINER, "gradient_accumulation_steps")
+    made = trainer()(model=object(), args=arguments()())
+    assert made.args.gradient_accumulation_steps == 2
+    assert made.loss_is_scaled_for_ga is False
+
+
+def test_an_older_trainer_is_told_by_what_it_takes_the_model_for() -> None:
+    old = SimpleNamespace(model_accepts_loss_kwargs=True)
+    let_divide(old)
+    assert old.model_accepts_loss_kwargs is False
+
+
+def test_what_frameworks_were_built_with_is_told(bench: Bench) -> None:
+    assert bench.frameworks.settings() == {}
+    optimizer = object()
+    held = trainer()(args=arguments()(optim="adafactor"), optimizers=(optimizer, None))
+    other = accelerator()(mixed_precision="bf16")
+    assert bench.frameworks.owners == ["transformers", "accelerate"]
+    told = bench.frameworks.settings()
+    assert told["transformers.own_optimizer"] is True
+    assert told["transformers.own_scheduler"] is False
+    assert (told["transformers.optim"], told["transformers.divides"]) == ("adafactor", False)
+    assert told["transformers.own_loss"] is False
+    assert (told["accelerate.mixed_precision"], told["accelerate.accumulates"]) == ("bf16", False)
+    other.accumulate(held)
+    assert bench.frameworks.settings()["accelerate.accumulates"] is True
+    del held
+    assert bench.frameworks.settings()["transformers.optim"] == "adafactor", "kept where the object is gone"
+
+
+def test_a_trainer_that_computes_the_loss_in_its_own_way_is_told_from_one_that_does_not(bench: Bench) -> None:
+    trainer().compute_loss = lambda self: 0.0
+    own = type("Mine", (trainer(),), {"compute_loss": lambda self: 1.0})
+    held = own(args=arguments()())
+    assert bench.frameworks.settings()["transformers.own_loss"] is True
+    held = type("Plain", (trainer(),), {})(args=arguments()())
+    assert bench.frameworks.settings()["transformers.own_loss"] is False
+    del held
+
+
+def test_a_framework_that_is_like_none_known_harms_nobody(bench: Bench) -> None:
+    class Odd:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError(name)
+
+    held = trainer()(args=Odd())
+    assert bench.frameworks.settings()["transformers.own_optimizer"] is False
+    assert "frameworks" in bench.state.faults.off
+    assert held is not None
+
+
+def test_patches_of_frameworks_are_taken_back(bench: Bench) -> None:
+    before = (arguments().__post_init__, trainer().__init__, accelerator().__init__)
+    bench.change("precision", "bf16", ARGUMENTS, "bf16")
+    bench.change("accumulation", 2, TRAINER, "gradient_accumulation_steps")
+    assert arguments()().bf16 is True
+    bench.undo.undo_all()
+    assert arguments()().bf16 is False
+    assert trainer().__init__ is not before[1]
+
+
+def test_a_closure_of_the_scripts_own_may_run_the_model_as_often_as_it_likes() -> None:
+    assert not runs_once(lambda: None, object())
+    inside = type("Closure", (), {"__module__": "lightning.pytorch.loops.optimization.automatic"})()
+    assert runs_once(inside, object())
+    assert runs_once(SimpleNamespace(args=("model", "optimizer", inside)), object())
+    assert not runs_once(SimpleNamespace(args=(inside, "optimizer", lambda: None)), object())
+
+
+# The real ones, where they are installed
+
+PRELUDE = """
+import json, os, sys, warnings
+warnings.filterwarnings("ignore")
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def told(model, **what):
+    weights = [float(p.detach().double().sum()) for p in model.parameters()]
+    print(json.dumps({"weights": weights, **what})); sys.stdout.flush()
+
+"""
+WITH_LIGHTNING = (
+    PRELUDE
+    + """
+import lightning as L
+
+class Lit(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def training_step(self, batch, batch_idx):
+        return nn.functional.mse_loss(self.net(batch[0]), batch[1])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
+
+L.seed_everything(0)
+x = torch.randn(320, 8)
+loader = DataLoader(TensorDataset(x, x[:, :1] * x[:, 1:2]), batch_size=16)
+trainer = L.Trainer(max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False,
+                    enable_progress_bar=False, enable_model_summary=False)
+model = Lit()
+trainer.fit(model, loader)
+told(model, steps=trainer.global_step)
+"""
+)
+WITH_ACCELERATE = (
+    PRELUDE
+    + """
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+torch.manual_seed(0)
+x = torch.randn(320, 8)
+loader = DataLoader(TensorDataset(x, x[:, :1] * x[:, 1:2]), batch_size=16)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+model, opt, loader = accelerator.prepare(model, opt, loader)
+for epoch in range(2):
+    for a, b in loader:
+        with accelerator.accumulate(model):
+            accelerator.backward(nn.functional.mse_loss(model(a), b))
+            opt.step()
+            opt.zero_grad()
+told(model)
+"""
+)
+WITH_TRAINER = (
+    PRELUDE
+    + """
+from transformers import Trainer, TrainingArguments, set_seed
+
+class Pairs(torch.utils.data.Dataset):
+    def __init__(self):
+        self.ids = torch.randint(5, 60, (160, 8), generator=torch.Generator().manual_seed(0))
+    def __len__(self):
+        return len(self.ids)
+    def __getitem__(self, i):
+        return row(self.ids[i])
+
+set_seed(0)
+args = TrainingArguments(output_dir="out", per_device_train_batch_size=16, num_train_epochs=2, use_cpu=True,
+                         report_to="none", save_strategy="no", optim="sgd", learning_rate=0.1,
+                         disable_tqdm=True, max_grad_norm=0.0)
+trainer = Trainer(model=model(), args=args, train_dataset=Pairs())
+trainer.train()
+told(trainer.model, steps=trainer.state.global_step)
+"""
+)
+CLASSIFIER = """
+from transformers import BertConfig, BertForSequenceClassification
+
+def row(ids):
+    return {"input_ids": ids, "labels": int(ids.sum() > 260)}
+
+def model():
+    return BertForSequenceClassification(BertConfig(
+        vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        num_labels=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+"""
+LANGUAGE_MODEL = """
+from transformers import GPT2Config, GPT2LMHeadModel
+
+def row(ids):
+    padded = torch.where(torch.arange(8) < 3 + ids[0] % 5, ids, -100)
+    return {"input_ids": ids, "labels": padded}
+
+def model():
+    return GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=8, n_embd=16, n_layer=1, n_head=2,
+                                      resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+"""
+HALF = Change(knob="batch_size", value=8, spelling=Keyword("torch.utils.data.DataLoader", "batch_size"))
+HALF_BY_TRAINER = Change(
+    knob="batch_size", value=8, spelling=Keyword(ARGUMENTS, "per_device_train_batch_size")
+)
+
+
+def twice(target: str, name: str) -> Change:
+    return Change(knob="accumulation", value=2, spelling=Keyword(target, name))
+
+
+def needs(*packages: str) -> Any:
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not installed")
+
+
+def trainer_script(model: str) -> str:
+    head, _, tail = WITH_TRAINER.partition("class Pairs")
+    return f"{head}{model}\nclass Pairs{tail}"
+
+
+CASES = [
+    pytest.param(
+        WITH_LIGHTNING,
+        (HALF, twice(LIGHTNING, "accumulate_grad_batches")),
+        {"lightning.automatic_optimization": True, "lightning.accumulate_grad_batches": 1},
+        id="lightning",
+        marks=needs("lightning"),
+    ),
+    pytest.param(
+        WITH_ACCELERATE,
+        (HALF, twice(ACCELERATOR, "gradient_accumulation_steps")),
+        {"accelerate.accumulates": True},
+        id="accelerate",
+        marks=needs("accelerate"),
+    ),
+    pytest.param(
+        trainer_script(CLASSIFIER),
+        (HALF_BY_TRAINER, twice(TRAINER, "gradient_accumulation_steps")),
+        {"transformers.divides": False},
+        id="trainer-mean",
+        marks=needs("transformers", "accelerate"),
+    ),
+    pytest.param(
+        trainer_script(LANGUAGE_MODEL),
+        (HALF_BY_TRAINER, twice(ARGUMENTS, "gradient_accumulation_steps")),
+        {"transformers.loss_per_item": True},
+        id="trainer-per-item",
+        marks=needs("transformers", "accelerate"),
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("script", "changes", "settings"), CASES)
+def test_accumulation_by_a_framework_trains_what_the_full_batch_does(
+    run: Callable[..., Any], script: str, changes: tuple[Change, ...], settings: dict[str, Any]
+) -> None:
+    whole = run(script, timeout_s=300)
+    parts = run(script, changes=changes, measure=False, timeout_s=300)
+    assert not whole.faults, whole.faults
+    assert not parts.faults, parts.faults
+    full, halves = whole.told, parts.told
+    assert halves["weights"] == pytest.approx(full["weights"], rel=1e-4, abs=1e-5)
+    assert halves.get("steps") == full.get("steps")
+    readings = json.loads((parts.folder / "status.json").read_text())
+    status = {r["knob"]: r["status"] for r in readings}
+    assert status["accumulation"] == status["batch_size"] == "applied", readings
+    seen = whole.facts.owner_settings
+    assert {name: seen[name] for name in settings} == settings
