@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 STEP_COUNTED: Final = "step_counted_loop"
 """The loop, or one around it, ends by a count of its steps."""
+STEP_EVALUATED: Final = "step_evaluated_loop"
+"""The loop evaluates every so many of its steps."""
 OWN_GRADIENT: Final = "own_gradient"
 """Code of the script's own reads or changes gradients between backward pass and step."""
 OWN_AVERAGE: Final = "own_average"
@@ -32,6 +34,8 @@ _COUNTER: Final = re.compile(r"step|iter|idx|count|n_?batch", re.IGNORECASE)
 _ORDERED: Final = (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq)
 _COUNTING: Final = frozenset({"range", "trange", "count", "islice"})
 _EXITS: Final = frozenset({"exit", "quit", "_exit"})
+_EVALUATES: Final = ("eval", "valid")
+_WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _AVERAGES: Final = frozenset({"ema", "swa", "polyak"})
 _OVER_WEIGHTS: Final = re.compile(r"\b(parameters|named_parameters|buffers|named_buffers|state_dict)\(")
 _WHOLE_GRADIENTS: Final = frozenset({"clip_grads_with_norm_", "get_total_norm", "adaptive_clip_grad"})
@@ -155,15 +159,17 @@ def _of_loop(
     """
     once = [loop, *called]
     counters = {name for part in once for name in _counters(part)}
+    reached = [*once, *_reached(once, trees)]
     if (
-        _counts(loop)
+        (_counts(loop) and not _goes_on(loop, reached, trees))
         or any(_leaves_at(node, counters, loop) for node in _directly_in(loop))
         or any(_leaves_at(node, counters, part, returns=False) for part in called for node in ast.walk(part))
         or any(_ends_by(outer, counters) for outer in around)
         or any(_epochs_by_steps(tree) for tree in trees)
     ):
         yield STEP_COUNTED
-    reached = [*once, *_reached(once, trees)]
+    if any(_evaluates_at(node, trees) for part in once for node in ast.walk(part)):
+        yield STEP_EVALUATED
     nodes = [node for part in reached for node in ast.walk(part)]
     if any(_uses_gradient(node) for node in nodes):
         yield OWN_GRADIENT
@@ -191,6 +197,46 @@ def _is_counting(node: ast.expr) -> bool:
     if not isinstance(node, ast.Call):
         return False
     return _last(node.func) in _COUNTING or any(_is_counting(a) for a in node.args)
+
+
+def _goes_on(loop: _Loop, reached: Sequence[ast.AST], trees: Sequence[ast.Module]) -> bool:
+    """Nothing ends the loop, so that no count of steps does, but whoever stops the process."""
+    match loop:
+        case ast.While(test=ast.Constant(value=value)):
+            endless = bool(value)
+        case ast.For(iter=ast.Call(func=function)):
+            endless = _last(function) == "count"
+        case _:
+            endless = False
+    if not endless or any(isinstance(node, ast.Break) for node in _directly_in(loop)):
+        return False
+    if any(isinstance(node, ast.Return) for node in ast.walk(loop)):
+        return False
+    inside = [node for part in reached for node in ast.walk(part)]
+    if any(
+        isinstance(node, ast.Raise) or (isinstance(node, ast.Call) and _last(node.func) in _EXITS)
+        for node in inside
+    ):
+        return False
+    # What catches an error around it may mean the end of something that was counted.
+    tries = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Try))
+    return not any(node is loop for attempt in tries for node in ast.walk(attempt))
+
+
+def _evaluates_at(node: ast.AST, trees: Sequence[ast.Module]) -> bool:
+    """An evaluation every so many steps: more often where each of them is a part of one.
+
+    What it draws and what it decides, the best model so far or an early end, come by another course then.
+    """
+    if not isinstance(node, ast.If):
+        return False
+    if not any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod) for n in ast.walk(node.test)):
+        return False
+    own = {_last(n.func) for s in node.body for n in ast.walk(s) if isinstance(n, ast.Call)}
+    if any(word.lower().startswith(_EVALUATES) for name in own for word in _WORDS.findall(name)):
+        return True
+    called = (n for part in _reached(node.body, trees) for n in ast.walk(part))
+    return any(isinstance(n, ast.Call) and _last(n.func) == "eval" for n in called)
 
 
 def _counters(part: ast.AST) -> Iterator[str]:
@@ -365,7 +411,7 @@ def _averages(node: ast.AST) -> bool:
     """A call of something that by its name is a moving average; torch's own is looked after at run time."""
     if not isinstance(node, ast.Call) or _last(node.func) == "update_parameters":
         return False
-    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", ast.unparse(node.func))
+    words = _WORDS.findall(ast.unparse(node.func))
     return any(word.lower() in _AVERAGES for word in words)
 
 

@@ -17,6 +17,8 @@ _OBJECTS = 50_000
 _YOUNG_STEPS, _ALL_STEPS = 10, 200
 _THAW_S = 60.0
 """What was frozen is searched as well no more often than this, so that nothing is kept for ever."""
+_FEW = 2_000
+"""Python 3.12 counts its own immortal objects, some hundreds, as frozen; a program that freezes has more."""
 
 
 class Collector:
@@ -46,7 +48,7 @@ class Collector:
 
     def observed(self) -> str | None:
         """One of these as the interpreter has it, ``own`` for anything else."""
-        threshold, frozen = gc.get_threshold(), gc.get_freeze_count() > 0
+        threshold, frozen = gc.get_threshold(), gc.get_freeze_count() > _FEW
         if not gc.isenabled():
             return "own"
         if threshold == self._own:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 
 _HOOKS_UNSEEN = "skip_nnmodule_hook_guards"
+_NO_FALLBACK = ("fail_on_recompile_limit_hit", "fail_on_cache_limit_hit")
+"""Newest name first; PyTorch 2.6 has the second alone."""
 
 
 class Compile:
@@ -179,9 +181,12 @@ class Compile:
 
     def _forbid_fallback(self, config: Any) -> None:
         """Only in measured trials of a mode of ours: a real training shall survive the limit."""
-        ours = self._channel is not None and self._mode not in (None, "off")
-        if ours and hasattr(config, "fail_on_recompile_limit_hit"):
-            config.fail_on_recompile_limit_hit = True
+        if self._channel is None or self._mode in (None, "off"):
+            return
+        for name in _NO_FALLBACK:
+            if hasattr(config, name):
+                setattr(config, name, True)
+                return
 
     def _began(self, *told: object) -> None:
         state = self._state

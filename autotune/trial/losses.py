@@ -2,7 +2,9 @@
 
 The functional losses are replaced while detection runs. What they returned is then looked for in
 the graph of the value that `backward` is called on: only where that is made of them alone, and in a
-linear way, is it known how gradients scale with the batch.
+linear way, is it known how gradients scale with the batch. A mean or sum that the script writes by
+hand counts as one of them where nothing but arithmetic on each sample by itself lies between it and
+what the model returned.
 """
 
 from __future__ import annotations
@@ -37,11 +39,25 @@ _LINEAR = (
     "Alias",
     "Expand",
 )
+_EACH = frozenset(
+    {
+        "Abs", "Add", "Clamp", "ClampMax", "ClampMin", "Clone", "Cos", "Div", "Exp", "Log", "Log1P",
+        "LogSigmoid", "Maximum", "Minimum", "Mul", "Neg", "Pow", "Relu", "Rsub", "Sigmoid", "Sin", "Softplus",
+        "Sqrt", "Squeeze", "Sub", "Tanh", "ToCopy", "Unsqueeze", "View", "Where",
+    }
+)  # fmt: skip
+"""What acts on every element by itself, or moves elements without mixing samples."""
+_WEIGHING = frozenset({"Mul", "Div"})
+"""What constants, made from the whole batch perhaps, may not take part in."""
+_BY_HAND = {"MeanBackward0": "mean", "SumBackward0": "sum"}
+_BY_ROW = ("MeanBackward1", "SumBackward1", "SelectBackward0")
+"""What is done over some dimensions, which may not be that of the samples."""
 _COMPARING = ("margin_ranking_loss", "cosine_embedding_loss", "triplet_margin_loss")
 """Losses whose samples are often made from others of the same batch."""
 _OVER_PAIRS = ("cross_entropy", "binary_cross_entropy_with_logits")
 """Losses that contrastive training applies to all pairs of a batch."""
 _MAX_NODES = 200
+_MOST_OUTPUTS = 16
 
 
 class Losses:
@@ -51,6 +67,8 @@ class Losses:
         self._state = state
         self._root = root
         self._calls: list[tuple[Any, str, float, int]] = []
+        self._outputs: dict[Any, int] = {}
+        """Where the graphs of the model's outputs begin, with the number of their rows."""
         self._inside = False
         self._verdicts: list[str] = []
         self.bce_outside = False
@@ -64,6 +82,7 @@ class Losses:
     def install(self, torch: Any, assign: Callable[[Any, str, Any], None]) -> None:
         """Replace the functional losses until detection has settled."""
         functional = torch.nn.functional
+        self._root.on_output = self.returned
         for name in _NAMES:
             original = getattr(functional, name, None)
             if original is None:
@@ -136,21 +155,35 @@ class Losses:
         ignored = kwargs.get("ignore_index", -100)
         return bool((target == ignored).any())
 
+    def returned(self, out: Any) -> None:
+        """A trained module returned this in a training call."""
+        pending = [out]
+        while pending and len(self._outputs) < _MOST_OUTPUTS:
+            item = pending.pop()
+            if isinstance(item, (list, tuple)):
+                pending += item[:_MOST_OUTPUTS]
+            elif isinstance(item, dict):
+                pending += list(item.values())[:_MOST_OUTPUTS]
+            elif getattr(item, "grad_fn", None) is not None and item.dim():
+                self._outputs[item.grad_fn] = len(item)
+
     def settle(self) -> None:
         """Nothing is judged any more: let go of the graphs."""
         self._calls.clear()
+        self._outputs.clear()
 
     def backward(self, loss: Any) -> None:
         """Judge by the graph of the value that `backward` is about to be called on."""
         calls, self._calls = self._calls, []
+        outputs, self._outputs = self._outputs, {}
         if not self._root.detecting or len(self._verdicts) >= 8:
             return
         known = {function: told for function, *told in calls}
-        self._verdicts.append(self._judge(loss, known))
+        self._verdicts.append(self._judge(loss, known, outputs))
 
-    def _judge(self, loss: Any, known: dict[Any, list[Any]]) -> str:
+    def _judge(self, loss: Any, known: dict[Any, list[Any]], outputs: dict[Any, int]) -> str:
         start = getattr(loss, "grad_fn", None)
-        if start is None or not known or loss.dim():
+        if start is None or not (known or outputs) or loss.dim():
             return "unknown"
         met: list[list[Any]] = []
         scaled = False
@@ -164,6 +197,10 @@ class Losses:
                 met.append(known[node])
                 continue
             name = type(node).__name__
+            by_hand = _BY_HAND.get(name)
+            if by_hand is not None and _over_samples(node, outputs):
+                met.append([by_hand, math.nan, 0])
+                continue
             if not name.startswith(_LINEAR):
                 return "unknown"  # a part that is none of the losses: summed over the batch, perhaps
             scaled = scaled or name.startswith(("Mul", "Div"))
@@ -175,12 +212,56 @@ class Losses:
         if kind == "sum" and scaled:
             return "unknown"
         total = sum(value for _, value, _ in met)
+        if kind == "mean" and scaled and math.isnan(total):
+            return "unknown"  # by the number of samples, perhaps
         if kind == "mean" and scaled and total:
             times = abs(float(loss.detach())) / abs(total)
             # A mean times the number of samples is a sum.
             if times > 8 or any(rows > 1 and math.isclose(times, rows, rel_tol=1e-3) for _, _, rows in met):
                 return "unknown"
         return kind
+
+
+def _over_samples(node: Any, outputs: dict[Any, int]) -> bool:
+    """Whether what is reduced here is made of the model's outputs, sample by sample."""
+    sizes = _sizes(node)
+    queue, visited = [inner for inner, _ in node.next_functions if inner is not None], set[Any]()
+    rows = set[int]()
+    while queue and len(visited) < _MAX_NODES:
+        inner = queue.pop()
+        if inner in visited:
+            continue
+        visited.add(inner)
+        if inner in outputs:
+            rows.add(outputs[inner])
+            continue
+        name = type(inner).__name__
+        if name in _BY_ROW:
+            shape = _sizes(inner)
+            dims = getattr(inner, "_saved_dim", None)
+            dims = dims if isinstance(dims, tuple) else (dims,)
+            # Autograd keeps negative dimensions as they are, or as the numbers they wrap around to.
+            if not shape or not all(isinstance(d, int) and _signed(d) % len(shape) for d in dims):
+                return False
+        elif (act := name.partition("Backward")[0]) not in _EACH or (
+            act in _WEIGHING and any(further is None for further, _ in inner.next_functions)
+        ):
+            return False
+        queue += [further for further, _ in inner.next_functions if further is not None]
+    if queue or len(rows) != 1 or not sizes or sizes[0] not in rows:
+        return False
+    # One column a sample, where targets of another shape were spread over all pairs.
+    return not (len(sizes) == 2 and sizes[0] == sizes[1] and sizes[0] > 1)
+
+
+def _sizes(node: Any) -> tuple[int, ...]:
+    """Of what a reduction was given."""
+    found = getattr(node, "_saved_self_sym_sizes", None)
+    return tuple(int(n) for n in found) if found else ()
+
+
+def _signed(number: int) -> int:
+    return number - 2**64 if number >= 2**63 else number
 
 
 def _square(args: Any, kwargs: Any) -> bool:

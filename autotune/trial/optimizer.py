@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.core.facts import OptimizerFacts
 from autotune.core.loops import UNREAD
+from autotune.trial.frameworks import runs_once
 from autotune.trial.loops import Loops
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ class Boundary(Protocol):
 
     def passed(self, optimizer: Any) -> None:
         """A step took effect (None: counted by backward passes)."""
+
+    def may_have_passed(self) -> None:
+        """A backward pass ended that perhaps stands for a step."""
 
     def anchor_optimizer(self) -> Any:
         """The optimizer whose step is the boundary; None where it is another source."""
@@ -105,9 +109,19 @@ class Optimizer:
         if "optimizer" in self._state.faults.off:
             return None
         if anchor is not None:
-            groups = getattr(anchor, "param_groups", [])
+            groups = getattr(self._kernel(anchor) or anchor, "param_groups", [])
             self._fused = bool(groups) and all(bool(group.get("fused")) for group in groups)
         return self._fused
+
+    def _kernel(self, anchor: Any) -> Any:
+        """Whose kernel turns the anchor's weights: its own, or that of the optimizer which it wraps."""
+        exact = tuple(getattr(self._torch.optim, name, None) for name in _FUSED)
+        if type(anchor) in exact:
+            return anchor
+        weights = _weights(anchor)
+        self._alive = [reference for reference in self._alive if reference() is not None]
+        alive = (reference() for reference in self._alive)
+        return next((o for o in alive if type(o) in exact and _weights(o) == weights), None)
 
     # Installation
 
@@ -181,7 +195,7 @@ class Optimizer:
         closure = kwargs.get("closure", args[0] if args else None)
         self._nested = True
         try:
-            if closure is not None:
+            if closure is not None and not runs_once(closure, optimizer):
                 self.closure = True
             state.micro_steps += 1
             self._note_stepping(optimizer)
@@ -415,8 +429,11 @@ class Optimizer:
         # An optimizer whose step is part of code that the script compiles is never seen stepping.
         hidden = self._root.own_compile and not state.micro_steps
         wanted = _NO_STEP_BACKWARDS if self.constructed else _NO_OPTIMIZER_BACKWARDS
-        if (hidden or not self.constructed) and self.backwards_seen >= wanted:
-            self._boundary.passed(None)
+        if hidden or not self.constructed:
+            if self.backwards_seen >= wanted:
+                self._boundary.passed(None)
+            elif not self.constructed:
+                self._boundary.may_have_passed()
 
     # What has to keep quiet
 
@@ -636,16 +653,16 @@ class Optimizer:
         if anchor is None:
             return self._facts
         torch = self._torch
-        exact = type(anchor) in tuple(getattr(torch.optim, n, None) for n in _FUSED)
+        kernel = self._kernel(anchor)
         parameters = [p for group in anchor.param_groups for p in group["params"]]
-        groups = anchor.param_groups
+        groups = anchor.param_groups if kernel is None else kernel.param_groups
         # torch has Adagrad's fused kernel for the CPU alone.
-        devices = ("cpu",) if type(anchor) is torch.optim.Adagrad else ("cpu", "cuda")
+        devices = ("cpu",) if type(kernel) is torch.optim.Adagrad else ("cpu", "cuda")
         self._facts = OptimizerFacts(
             name=type(anchor).__name__,
             count=self.count,
             fused=all(bool(group.get("fused")) for group in groups),
-            can_fuse=exact
+            can_fuse=kernel is not None
             and all(p.is_floating_point() and p.device.type in devices for p in parameters)
             and not any(group.get("differentiable") for group in groups),
             kernel_given=self.kernel_given,

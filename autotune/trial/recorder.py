@@ -89,6 +89,8 @@ class Recorder:
         self.patched: set[str] = set()
         """Knobs that are carried out in this process, not by an option or the environment."""
         self._settle_root = settle_root
+        self.unseen: Callable[[], str] = str
+        """Why a run had no step, as far as that is known."""
         self.loader: Loader | None = None
         self.probe: Probe | None = None
         """Goes on after the window, where that was asked for."""
@@ -600,6 +602,8 @@ class Recorder:
         """The script came to its end before the window did: close what is there, or only say so."""
         if self._channel is None:
             return
+        if code == 0 and not self._state.steps and (reason := self.unseen()):
+            self.broke(kind="no_metric", message=reason)
         if code == 0 and self._decided is None and len(self._rows) >= _FEWEST_STEPS:
             end = self._device_end(self._rows[-1][0], meanwhile=True)
             if len(self._blocks()[1]) >= _FEWEST_BLOCKS:

@@ -72,6 +72,8 @@ class Root:
         self._turning: list[RootPart] = []
         self.casts_back = False
         """Outputs are turned to float32 whether or not autocast made them half."""
+        self.on_output: Callable[[Any], None] | None = None
+        """Told of what the roots return in training calls, while detecting."""
         self.on_dropped: list[Callable[[], None]] = []
         """Called once nothing of ours may stand in the way of calls any more."""
         self._roots: list[weakref.ref[RootCall]] = []
@@ -547,6 +549,8 @@ class RootCall:
         out = to_float32(out, root._torch) if ours or root.casts_back else out
         if root._compile.replays and not self._state.in_backward:
             out = unshared(out, root._torch, whole=not training)
+        if training and root.detecting and root.on_output is not None and not self._state.in_backward:
+            root.on_output(out)
         return out
 
     def _step_aside(self) -> bool:

@@ -318,7 +318,7 @@ def install(protected: Sequence[str], shadow_dir: str) -> Shadow:
     io.open = opener
     io.FileIO = _file_class(shadow)
     sqlite3.connect = _wrapped_path(sqlite3.connect, "database", shadow, write=True)
-    _old_pathlib(replaced, opener)
+    _kept_by_pathlib(replaced, opener)
     return shadow
 
 
@@ -382,15 +382,16 @@ def _wrapped_path(
     return wrapper
 
 
-def _old_pathlib(replaced: dict[str, Callable[..., Any]], opener: Callable[..., Any]) -> None:
-    """Python 3.10's pathlib keeps functions of its own from the time of its import."""
-    pathlib = sys.modules.get("pathlib")
-    accessor = getattr(pathlib, "_NormalAccessor", None)
-    if accessor is None:
-        return
-    for name, function in {**replaced, "open": opener}.items():
-        if hasattr(accessor, name):
-            setattr(accessor, name, staticmethod(function))
+def _kept_by_pathlib(replaced: dict[str, Callable[..., Any]], opener: Callable[..., Any]) -> None:
+    """What pathlib keeps from the time of its import: everything in Python 3.10, `rglob`'s from 3.13 on."""
+    keepers = [
+        getattr(sys.modules.get("pathlib"), "_NormalAccessor", None),
+        getattr(sys.modules.get("glob"), "_StringGlobber", None),
+    ]
+    for keeper in keepers:
+        for name, function in {**replaced, "open": opener}.items():
+            if hasattr(keeper, name):
+                setattr(keeper, name, staticmethod(function))
 
 
 def _opener(shadow: Shadow) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotune.protocol.losses import BAD_LOSSES
 from autotune.trial.kinds import kind_of
@@ -30,11 +30,44 @@ _QUEUE_NS = 5_000_000
 """How often the scheduler is asked; it takes a system call."""
 
 
+class _Period(NamedTuple):
+    """What the seams counted between two moments that may both be boundaries."""
+
+    end_ns: int
+    queued_ns: int
+    fetched: int | None
+    """Samples from training loaders; None without one."""
+    input_samples: int
+    wait_ns: int
+    mark: int
+    aside_ns: int
+    losses: list[tuple[Any, float]]
+    batches: int
+    backwards: int
+
+    def then(self, later: _Period) -> _Period:
+        """Both as one."""
+        counts = [count for count in (self.fetched, later.fetched) if count is not None]
+        return _Period(
+            end_ns=later.end_ns,
+            queued_ns=self.queued_ns + later.queued_ns,
+            fetched=sum(counts) if counts else None,
+            input_samples=self.input_samples + later.input_samples,
+            wait_ns=self.wait_ns + later.wait_ns,
+            mark=self.mark | later.mark,
+            aside_ns=-1 if min(self.aside_ns, later.aside_ns) < 0 else self.aside_ns + later.aside_ns,
+            losses=self.losses + later.losses,
+            batches=self.batches + later.batches,
+            backwards=self.backwards + later.backwards,
+        )
+
+
 class Boundary:
     """Turns what the seams counted since the last step into one row.
 
     The first optimizer seen is the anchor; where it stays silent while others step, the anchor
-    moves. `sdk.step` replaces every other source.
+    moves. `sdk.step` replaces every other source. What may turn out to have been steps is held back
+    until that is known, so that none is lost.
     """
 
     def __init__(self, state: State, recorder: Recorder) -> None:
@@ -44,6 +77,8 @@ class Boundary:
         self.optimizer: Optimizer | None = None
         self._anchor: weakref.ref[Any] | None = None
         self._others: dict[int, int] = {}
+        self._held: list[tuple[int, _Period]] = []
+        """Optimizer (0: none, a backward pass), and what came before its step."""
         self._by_sdk = False
         self._schedstat = _open_schedstat()
         self._queue_ns = self._read_queue_ns()
@@ -72,26 +107,88 @@ class Boundary:
         """A step took effect (None: counted by backward passes)."""
         if self._by_sdk or self._state.capturing():
             return
-        if optimizer is not None:
-            anchor = self.anchor_optimizer()
-            if anchor is None:
-                self._anchor = weakref.ref(optimizer)
-            elif anchor is not optimizer:
-                steps = self._others.get(id(optimizer), 0) + 1
-                self._others[id(optimizer)] = steps
-                if steps <= _SILENT_STEPS:
-                    return
-                self._anchor = weakref.ref(optimizer)
-                self._recorder.restart()
-        self._others.clear()
         try:
-            self._close_step(None)
+            for period in self._ended(optimizer):
+                self._close_step(period)
         except Exception as error:
             self._state.faults.note("boundary", error)
             if self._recorder.measures:
                 # Steps that cannot be counted yield nothing, however long the script runs on.
                 kind, message = _broken(error)
                 self._recorder.broke(kind=kind, error=type(error).__name__, message=message)
+
+    def may_have_passed(self) -> None:
+        """A backward pass ended, of which it is not known yet whether it stands for a step."""
+        if self._by_sdk or self._state.capturing():
+            return
+        try:
+            self._held.append((0, self._take()))
+        except Exception as error:
+            self._state.faults.note("boundary", error)
+
+    def _ended(self, optimizer: Any) -> list[_Period]:
+        """Periods that are over with this step: none where it may be a part of one."""
+        key = 0 if optimizer is None else id(optimizer)
+        if optimizer is not None:
+            anchor = self.anchor_optimizer()
+            if anchor is None:
+                self._anchor = weakref.ref(optimizer)
+            elif anchor is not optimizer:
+                steps = self._others.get(key, 0) + 1
+                self._others[key] = steps
+                if steps <= _SILENT_STEPS:
+                    # Whether an evaluation goes on is asked where a period ends for certain.
+                    self._held.append((key, self._take(apart=False)))
+                    return []
+                self._anchor = weakref.ref(optimizer)
+                self._recorder.restart()
+        self._others.clear()
+        return self._with_held(self._take(), key)
+
+    def _with_held(self, last: _Period, key: int) -> list[_Period]:
+        """The same with what was held: steps of the new anchor end a period each, others are parts of one."""
+        held, self._held = self._held, []
+        periods: list[_Period] = []
+        part: _Period | None = None
+        for by, period in held:
+            part = period if part is None else part.then(period)
+            if by == key:
+                periods.append(part)
+                part = None
+        return [*periods, last if part is None else part.then(last)]
+
+    def _take(self, *, apart: bool = True) -> _Period:
+        """What was counted since the last time.
+
+        Args:
+            apart: With what is known of evaluations.
+        """
+        state = self._state
+        now = time.perf_counter_ns()
+        period = _Period(
+            end_ns=now,
+            queued_ns=self._queued_ns(now),
+            fetched=self.loader.take_samples() if self.loader is not None else None,
+            input_samples=state.input_samples,
+            wait_ns=state.wait_ns,
+            mark=state.mark if apart else 0,
+            aside_ns=state.take_aside_ns() if apart else 0,
+            losses=state.losses,
+            batches=state.batches,
+            backwards=state.backwards,
+        )
+        state.losses = []
+        state.wait_ns = state.input_samples = state.backwards = state.batches = 0
+        if apart:
+            state.mark = 0
+        return period
+
+    def _queued_ns(self, now: int) -> int:
+        if now - self._queue_read_ns < _QUEUE_NS:
+            return 0
+        self._queue_read_ns, before_ns = now, self._queue_ns
+        self._queue_ns = self._read_queue_ns()
+        return self._queue_ns - before_ns
 
     def sdk_step(self, samples: int | None, loss: Any) -> None:
         """`autotune.sdk.step` was called."""
@@ -104,48 +201,39 @@ class Boundary:
             # What a CUDA graph returns is overwritten by its next replay.
             value = value.clone() if getattr(value, "is_cuda", False) else value
             state.losses = [(value, 1.0)]
-        self._close_step(samples)
+        self._close_step(self._with_held(self._take(), -1)[-1], samples)
 
-    def _close_step(self, given: int | None) -> None:
-        state = self._state
-        now = time.perf_counter_ns()
+    def _close_step(self, period: _Period, given: int | None = None) -> None:
+        state, optimizer = self._state, self.optimizer
         state.steps += 1
-        samples, optimizer = given, self.optimizer
-        fetched = self.loader.take_samples() if self.loader is not None else None
+        samples = period.fetched if given is None else given
         if samples is None:
-            samples = fetched
-        if samples is None:
-            samples = state.input_samples
+            samples = period.input_samples
         state.samples_total += samples
-        if optimizer is not None and state.backwards:
-            optimizer.accumulation.note(1 if optimizer.closure else state.backwards)
+        if optimizer is not None and period.backwards:
+            optimizer.accumulation.note(1 if optimizer.closure else period.backwards)
         if state.steps > 1:
             # What precedes the anchor's first step is part of no whole period.
-            self.backward_total += state.backwards
-            self.batch_total += state.batches
+            self.backward_total += period.backwards
+            self.batch_total += period.batches
         else:
-            self._first_backwards = state.backwards
-        if state.input_samples and self.loader is not None and not self.loader.built_any:
-            self.loader.input_batch = state.input_samples // max(1, state.backwards)
-        queued_ns = 0
-        if now - self._queue_read_ns >= _QUEUE_NS:
-            self._queue_read_ns, before_ns = now, self._queue_ns
-            self._queue_ns = self._read_queue_ns()
-            queued_ns = self._queue_ns - before_ns
-        row = (now, state.wait_ns, samples, -1.0, queued_ns, state.mark, state.take_aside_ns())
-        losses, state.losses = state.losses, []
-        batches = state.batches
-        state.wait_ns = state.input_samples = state.mark = state.backwards = state.batches = 0
+            self._first_backwards = period.backwards
+        if period.input_samples and self.loader is not None and not self.loader.built_any:
+            self.loader.input_batch = period.input_samples // max(1, period.backwards)
+        row = (
+            *(period.end_ns, period.wait_ns, samples, -1.0),
+            *(period.queued_ns, period.mark, period.aside_ns),
+        )
         loss = None
         try:
             if "loss" not in state.faults.off:
-                loss = self._loss(losses)
+                loss = self._loss(period.losses)
         except Exception as error:
             state.faults.note("loss", error)
         if state.at_step:
             for told in tuple(state.at_step):
                 told()
-        self._recorder.step(row, loss, batches)
+        self._recorder.step(row, loss, period.batches)
 
     def _loss(self, losses: list[tuple[Any, float]]) -> Any:
         """The step's loss as a number where that costs nothing, else as what is to be read later."""

@@ -12,6 +12,7 @@ from autotune.core.loops import (
     OWN_GRADIENT,
     OWN_RATE,
     STEP_COUNTED,
+    STEP_EVALUATED,
     UNREAD,
     Frame,
     running_hazards,
@@ -55,6 +56,9 @@ for epoch in range(args.epochs):
         "x.requires_grad = False",
         "averaged.update_parameters(model)",
         "semantic(x).update(y)",
+        "if i % 10 == 0: check_retrieval(model)",
+        "if i % 10 == 0: accuracies.append(accuracy(model, x, y))",
+        "if evaluating: evaluate(model, held_out)",
     ],
 )
 def test_a_loop_over_epochs_may_be_accumulated(line: str) -> None:
@@ -95,11 +99,41 @@ def test_the_end_of_a_dry_run_is_no_count() -> None:
         EPOCHS.replace("for epoch in range(args.epochs)", "while k < n").format("k = k + 1"),
         EPOCHS.replace("range(args.epochs)", "range(max_steps // len(train_loader) + 1)"),
         EPOCHS.format("n += 1") + "    if n > limit:\n        break\n",
-        "while True:\n    loss(next(batches)).backward()\n",
+        "while True:\n    loss(next(batches)).backward()\n    if i >= n: break\n",
+        "while True:\n    loss(next(batches)).backward()\n    stop(n)\ndef stop(n):\n    exit()\n",
+        "try:\n    while True:\n        loss(next(batches)).backward()\nexcept StopIteration:\n    pass\n",
+        "for i in itertools.count():\n    loss(next(batches)).backward()\n    if i == n:\n        break\n",
+        "while i:\n    loss(next(batches)).backward()\n",
     ],
 )
 def test_a_loop_that_ends_by_a_count_of_steps_is_told(text: str) -> None:
     assert STEP_COUNTED in hazards(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "while True:\n    loss(next(batches)).backward()\n",
+        "for i in itertools.count():\n    loss(next(batches)).backward()\n    if i % 100 == 0: print(i)\n",
+    ],
+)
+def test_a_loop_that_nothing_ends_ends_by_no_count(text: str) -> None:
+    assert hazards(text) == set()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "if seen % args.eval_interval == 0: best = min(best, validate(model, held_out))",
+        "if not (i + 1) % 50: run_evaluation()",
+        "if i % 50 == 0: score(model)",
+        "if i % 50 == 0:\n            model.eval(); print(total(model)); model.train()",
+    ],
+)
+def test_an_evaluation_every_so_many_steps_is_told(line: str) -> None:
+    helpers = "def score(model):\n    model.eval()\n    return total(model)\n"
+    assert hazards(EPOCHS.format(line), modules=(helpers,)) == {STEP_EVALUATED}
+    assert hazards(EPOCHS.replace("        {}", "    {}").format("pass")) == set()
 
 
 def test_the_loop_is_found_in_whatever_file_it_is() -> None:

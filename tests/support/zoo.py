@@ -75,6 +75,8 @@ TOGETHER = (
 _UNTUNED = 6
 PATH_TOLERANCE = 0.02
 """Largest distance between two final parameters, as a share of the way they went."""
+ROUNDING_STEPS = 32
+"""Steps, at the least, that rounding alone may not have led astray, for an end to be excused by it."""
 ENDLESS_STEPS = 300
 _LONG = Fidelity(
     min_window_s=600.0,
@@ -222,6 +224,7 @@ class World:
             "TORCHINDUCTOR_CACHE_DIR": os.environ.get("ZOO_COMPILE_CACHE", str(folder / "inductor")),
         }
         self.bare: dict[str, Any] = {}
+        self.shaken: dict[str, Any] = {}
         self.refused_whole = ""
         self.outcome: Any = None
         self.facts: Facts | None = None
@@ -448,14 +451,43 @@ class World:
         found += self._batch_contradictions(knob, config, seen)
         same = knob in SAME_RESULT or (knob == "accumulation" and self.script.same_path)
         if same:
-            away = distance(seen, self.bare)
-            if away is None or away > PATH_TOLERANCE:
-                found.append(
-                    f"ends with other parameters: {away if away is None else round(away, 4)} of the way"
-                )
+            found += self._astray(knob, seen)
             if seen["steps"] != self.bare["steps"]:
                 found.append(f"{seen['steps']} steps instead of {self.bare['steps']}")
         return found
+
+    def _astray(self, knob: str, seen: dict[str, Any]) -> list[str]:
+        """Whether a run that may train nothing else left the way of the bare run; see decision 35."""
+        assert self.facts is not None
+        at = None
+        if builtin()[knob].redeals(self.facts):
+            # Another order is what the knob claims; it says nothing of the first pass, whose order is drawn.
+            whole = self.facts.run.loader.length if self.facts.run and self.facts.run.loader else None
+            at = last_common(seen, self.bare, whole or 1)
+        away = distance(seen, self.bare, at)
+        if away is not None and away > PATH_TOLERANCE and knob == "accumulation" and at is None:
+            at = self._rounding_keeps()
+            away = distance(seen, self.bare, at)
+        if away is not None and away <= PATH_TOLERANCE:
+            return []
+        where = "ends with" if at is None else f"has after {at} steps"
+        return [f"{where} other parameters: {away if away is None else round(away, 4)} of the way"]
+
+    def _rounding_keeps(self) -> int | None:
+        """The step up to which a bare run with one rounding error stays on its way; None: to its end."""
+        if not self.shaken:
+            words = ("-m", self.module) if self.module else self.words
+            self.shaken = self._observed(("bare", *words), {"ZOO_ROUNDING": "1"}, "shaken")[0]
+        end = distance(self.shaken, self.bare)
+        if end is None or end <= PATH_TOLERANCE:
+            return None
+        kept = 0
+        for step in sorted(map(int, self.bare["path"])):
+            away = distance(self.shaken, self.bare, step)
+            if away is not None and away > PATH_TOLERANCE / 2:
+                break
+            kept = kept if away is None else step
+        return kept if kept >= ROUNDING_STEPS else None
 
     def _batch_contradictions(self, knob: str, config: Config, seen: dict[str, Any]) -> list[str]:
         if knob not in ("batch_size", "accumulation", "effective_batch") or "batch_size" not in config:
@@ -566,14 +598,29 @@ def means_of(change: Change) -> str:
     return "patch"
 
 
-def distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
-    """How far apart two runs ended, as a share of the way the second went; None where that is not known."""
-    a, b, begin = one.get("last"), other.get("last"), other.get("first")
+def distance(one: Mapping[str, Any], other: Mapping[str, Any], at: int | None = None) -> float | None:
+    """How far apart two runs are, as a share of the way the second went; None where that is not known.
+
+    Args:
+        one, other: What was observed.
+        at: After that many steps, one that both have a picture of; None: at the end.
+    """
+    a, b, begin = _parameters(one, at), _parameters(other, at), other.get("first")
     if not a or not b or not begin or not len(a) == len(b) == len(begin):
         return None
     way = sum((y - z) ** 2 for y, z in zip(b, begin, strict=True)) ** 0.5
     away = sum((x - y) ** 2 for x, y in zip(a, b, strict=True)) ** 0.5
     return away / way if way else (0.0 if away == 0 else None)
+
+
+def _parameters(seen: Mapping[str, Any], at: int | None) -> list[float] | None:
+    return seen.get("last") if at is None else (seen.get("path") or {}).get(str(at))
+
+
+def last_common(one: Mapping[str, Any], other: Mapping[str, Any], most: int) -> int:
+    """The latest step, up to `most`, after which both runs' parameters were looked at; 0 without one."""
+    steps = {int(step) for step in one.get("path") or {}} & {int(step) for step in other.get("path") or {}}
+    return max((step for step in steps if step <= most), default=0)
 
 
 def _told(events: Sequence[Any]) -> dict[str, Any]:

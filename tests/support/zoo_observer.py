@@ -6,7 +6,8 @@ of loaders, worker processes, steps that took effect, backward passes, compiled 
 JSON to the file that ``ZOO_OBSERVED`` names. Nothing of torch is imported before the script does.
 
 ``ZOO_STEPS`` ends the process after that many steps; ``ZOO_FORWARD=0`` leaves forward passes alone, where the
-compiler would trip over us.
+compiler would trip over us. ``ZOO_ROUNDING=1`` moves every parameter by about one rounding error before the
+first step, which shows how far rounding alone takes a script.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class Observer:
         self.iterators: list[dict[str, Any]] = []
         self.modules: dict[int, Any] = {}
         self.first: list[float] | None = None
+        self.way: dict[str, list[float]] = {}
+        self.rounds = os.environ.get("ZOO_ROUNDING") == "1"
         self.losses: list[float] = []
         self.variables: dict[str, str | None] = {}
         self.collector: list[Any] = []
@@ -68,6 +71,8 @@ class Observer:
         self.variables = {name: os.environ.get(name) for name in _VARIABLES}
         optimizer = importlib.import_module("torch.optim.optimizer")
         optimizer.register_optimizer_step_post_hook(lambda opt, _args, _kwargs: self.took_effect(opt))
+        if self.rounds:
+            optimizer.register_optimizer_step_pre_hook(lambda opt, _args, _kwargs: self.round_once(opt))
         self._around(torch.autograd, "backward", after=self.after_backward)
         self._around(optimizer.Optimizer, "zero_grad", after=self.after_zero_grad)
         data = importlib.import_module("torch.utils.data.dataloader")
@@ -91,6 +96,17 @@ class Observer:
         wrapped.__name__, wrapped.__doc__ = name, original.__doc__
         wrapped.__wrapped__ = original  # type: ignore[attr-defined]
         setattr(owner, name, wrapped)
+
+    def round_once(self, optimizer: Any) -> None:
+        if not self.rounds or not self.here():
+            return
+        self.rounds = False
+        torch, draws = self.torch, self.torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for group in optimizer.param_groups:
+                for p in group["params"]:
+                    noise = torch.randn(p.shape, generator=draws, dtype=torch.float64)
+                    p.copy_(p.double() * (1 + torch.finfo(p.dtype).eps * noise))
 
     # What it sees
 
@@ -163,6 +179,8 @@ class Observer:
                 self.anchor, self.steps, self.silent = at, self.steps + self.silent, 0
         if self.first is None:
             self.first = self.parameters()
+        if self.steps & (self.steps - 1) == 0:
+            self.way[str(self.steps)] = self.parameters()
         self.children[self._alive()] += 1
         self.collector = [gc.isenabled(), *gc.get_threshold(), gc.get_freeze_count() > 0]
         if self.last_step and self.steps >= self.last_step:
@@ -217,6 +235,7 @@ class Observer:
             "gc": self.collector,
             "losses": self.losses[:3] + self.losses[-3:],
             "first": self.first,
+            "path": self.way,
             "last": self.parameters(),
         }
 

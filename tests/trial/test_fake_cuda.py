@@ -39,8 +39,11 @@ def test_events_have_the_signatures_of_torch() -> None:
 
     fake = World().module().Event
     ours = {n for n, f in vars(fake).items() if inspect.isfunction(f)} | {"__new__"}
+    # PyTorch 2.6 does not know it yet.
+    later = {"external"} - set(inspect.signature(torch.cuda.Event.__new__).parameters)
     for name in ours - {"__init__"}:
-        assert names(getattr(fake, name)) == names(vars(torch.cuda.Event)[name]), name
+        known = [parameter for parameter in names(getattr(fake, name)) if parameter[0] not in later]
+        assert known == names(vars(torch.cuda.Event)[name]), name
 
 
 def test_memory_figures_have_the_names_of_torch() -> None:
@@ -63,8 +66,9 @@ def test_running_out_of_memory_raises_what_torch_raises() -> None:
     with pytest.raises(torch.OutOfMemoryError) as raised:
         world.allocate(60)
     assert kind_of(raised.value) == "oom_cuda"
-    assert kind_of(torch.AcceleratorError("CUDA error: out of memory")) == "oom_cuda"
-    assert kind_of(torch.AcceleratorError("CUDA error: device-side assert triggered")) == "cuda_fatal"
+    of_device = getattr(torch, "AcceleratorError", RuntimeError)  # what it was before it had a class
+    assert kind_of(of_device("CUDA error: out of memory")) == "oom_cuda"
+    assert kind_of(of_device("CUDA error: device-side assert triggered")) == "cuda_fatal"
 
 
 TRAINS = (
@@ -126,7 +130,8 @@ def test_an_out_of_memory_of_a_real_script_says_how_much_there_was(run: Callable
 
 
 def test_a_poisoned_context_is_no_error_of_the_tools(run: Callable[..., Any]) -> None:
-    body = "device.error = torch.AcceleratorError('CUDA error: an illegal memory access was encountered')"
+    error = "getattr(torch, 'AcceleratorError', RuntimeError)"
+    body = f"device.error = {error}('CUDA error: an illegal memory access was encountered')"
     ran = run(TRAINS.replace("BODY", f"if steps == 9: {body}"), fidelity=SHORT)
     assert ran.broke.kind == "cuda_fatal"
     assert "illegal memory access" in ran.broke.message
@@ -147,6 +152,10 @@ for i in range(20):
 
 def test_a_script_that_sets_tf32_by_the_newer_interface_is_read_by_it(run: Callable[..., Any]) -> None:
     """The older one raises then."""
+    import torch
+
+    if not hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+        pytest.skip("this PyTorch has the older interface alone")
     ran = run(NEWER)
     assert ran.faults == ""
     assert ran.facts.values["tf32"] == "high"

@@ -28,7 +28,9 @@ def judge() -> Any:
         losses.install(torch, undo.assign)
         try:
             weight = torch.randn(6, 6, requires_grad=True)
-            loss = loss_of(torch, torch.nn.functional, torch.randn(rows, 6) @ weight, weight)
+            out = torch.randn(rows, 6) @ weight
+            losses.returned((out, [out.detach()]))
+            loss = loss_of(torch, torch.nn.functional, out, weight)
             losses.backward(loss)
         finally:
             undo.undo_all()
@@ -55,6 +57,20 @@ def over_the_others(torch: Any, functional: Any, z: Any, _weight: Any) -> Any:
         ("unknown", lambda t, f, z, w: f.mse_loss(z, t.zeros_like(z), reduction="sum") + w.norm()),
         ("unknown", lambda t, f, z, w: f.mse_loss(z, t.zeros_like(z)) * z.detach().std() * w.sum()),
         ("unknown", lambda t, f, z, w: f.mse_loss(z, t.zeros_like(z)) * len(z)),
+        ("mean", lambda t, f, z, w: (z - t.ones_like(z)).abs().mean()),
+        ("mean", lambda t, f, z, w: t.mean((z - 1) ** 2) - f.mse_loss(z, t.ones_like(z))),
+        ("mean", lambda t, f, z, w: (z[:, 0] - 1).pow(2).mean() + z.exp().sum(-1).sqrt().mean()),
+        ("sum", lambda t, f, z, w: (z - 1).abs().sum()),
+        ("unknown", lambda t, f, z, w: 0.5 * (z - 1).abs().mean()),
+        ("unknown", lambda t, f, z, w: (z - 1).abs().mean() + (z - 1).abs().sum()),
+        ("unknown", lambda t, f, z, w: (z.abs() * t.full((len(z), 1), 1 / len(z))).sum()),
+        ("unknown", lambda t, f, z, w: (z - z.mean(0)).abs().mean()),
+        ("unknown", lambda t, f, z, w: (z[1:] - z[:-1]).abs().mean()),
+        ("unknown", lambda t, f, z, w: (z[:, :1] - t.ones(len(z))).abs().mean()),
+        ("unknown", lambda t, f, z, w: (z @ z.T).abs().mean()),
+        ("unknown", lambda t, f, z, w: z[z > 0].mean()),
+        ("unknown", lambda t, f, z, w: z.abs().mean() + w.abs().mean()),
+        ("unknown", lambda t, f, z, w: z.abs().sum(1).mean() - z.view(-1).abs().mean()),
         ("unknown", over_the_others),
         ("unknown", lambda t, f, z, w: f.binary_cross_entropy_with_logits(z @ z.T, t.eye(len(z)))),
     ],

@@ -131,15 +131,16 @@ def test_the_anchor_moves_only_for_one_optimizer_that_outsteps_it_by_far() -> No
         boundary.release()
 
 
+@pytest.mark.parametrize("name", ["fail_on_recompile_limit_hit", "fail_on_cache_limit_hit"])  # in PyTorch 2.6
 @pytest.mark.parametrize(
     ("mode", "measured", "strict"),
     [("default", True, True), ("default", False, False), ("off", True, False), (None, True, False)],
 )
 def test_the_recompile_limit_ends_only_measured_trials_of_a_mode_of_ours(
-    monkeypatch: pytest.MonkeyPatch, mode: str | None, measured: bool, strict: bool
+    monkeypatch: pytest.MonkeyPatch, mode: str | None, measured: bool, strict: bool, name: str
 ) -> None:
     config: Any = ModuleType("torch._dynamo.config")
-    config.fail_on_recompile_limit_hit = False
+    setattr(config, name, False)
     monkeypatch.setitem(sys.modules, "torch._dynamo.config", config)
     anything: Any = None
     channel: Any = object() if measured else None
@@ -148,7 +149,7 @@ def test_the_recompile_limit_ends_only_measured_trials_of_a_mode_of_ours(
     if mode is not None:
         compiling.set(mode)
     compiling.arm()
-    assert config.fail_on_recompile_limit_hit is strict
+    assert vars(config)[name] is strict
 
 
 def test_under_apply_a_script_that_never_imports_torch_ends_with_6_or_its_own_failure(

@@ -290,9 +290,10 @@ for _ in range(210):
     keep = [[] for _ in range(3000)]
     Knot()
     train(1)
-within = list(counts), gc.get_freeze_count(), gc.get_threshold(), Knot.alive
+is_frozen = lambda: gc.get_freeze_count() > 2_000  # Python 3.12 counts its immortal objects as well
+within = list(counts), is_frozen(), gc.get_threshold(), Knot.alive
 import atexit
-now = lambda: [gc.get_freeze_count(), gc.get_threshold(), gc.isenabled()]
+now = lambda: [is_frozen(), gc.get_threshold(), gc.isenabled()]
 atexit.register(lambda: told(within=within, after=now()))
 """
 
@@ -301,18 +302,18 @@ def test_garbage_is_looked_for_between_steps_alone_and_as_before_at_the_end(run:
     text = LOOP + COLLECTED + STEPS
     plain = run(text, bare=True)
     counts, frozen, threshold, alive = plain.told["within"]
-    assert frozen == 0
+    assert not frozen
     assert counts[0] > 400
     ran = run(text, changes=[patch("gc_control", "boundary")], measure=False)
     assert ran.code == 0, ran.err
     counts, frozen, now, alive = ran.told["within"]
-    assert frozen > 0
+    assert frozen
     assert now[0] > threshold[0]
     assert counts[0] + counts[1] + counts[2] == 210
     assert counts[1] in (20, 21)
     assert counts[2] == 1
     assert alive <= 1
-    assert ran.told["after"] == [0, threshold, True]
+    assert ran.told["after"] == [False, threshold, True]
     assert status(ran, "gc_control") == ("applied", "boundary")
 
 
@@ -321,10 +322,10 @@ def test_frozen_objects_are_left_out_and_the_rest_is_collected_as_ever(run: Call
     ran = run(text, changes=[patch("gc_control", "freeze")], measure=False)
     assert ran.code == 0, ran.err
     counts, frozen, now, alive = ran.told["within"]
-    assert frozen > 0
+    assert frozen
     assert counts[0] > 400
     assert alive < 60
-    assert ran.told["after"] == [0, now, True]
+    assert ran.told["after"] == [False, now, True]
     assert status(ran, "gc_control") == ("applied", "freeze")
 
 

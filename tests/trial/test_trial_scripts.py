@@ -140,7 +140,7 @@ def test_other_kinds_of_loop_are_counted_and_left_bit_equal(run: Callable[..., A
         assert facts.optimizer.closure
         assert ran.told == run(ODD, argv=[kind], bare=True).told
     if kind == "manual":
-        assert ran.done.steps == 7
+        assert ran.done.steps == 9
         assert facts.optimizer is None
         assert facts.zero_grad_seen
         assert ran.told == run(ODD, argv=[kind], bare=True).told

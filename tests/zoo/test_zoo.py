@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from zoo import GAPS, KNOBS, PATH_TOLERANCE, ROOT, SCRIPTS, World, distance, is_failure, known_gaps, load
+from zoo import (
+    GAPS,
+    KNOBS,
+    PATH_TOLERANCE,
+    ROOT,
+    SCRIPTS,
+    World,
+    distance,
+    is_failure,
+    known_gaps,
+    last_common,
+    load,
+)
 from zoo_table import page, read_results
 
 if TYPE_CHECKING:
@@ -145,6 +157,17 @@ def test_paths_are_told_apart_by_how_far_they_went():
     assert distance({"first": [0.0], "last": [3.0]}, trained) is None
     assert distance({}, trained) is None
     assert PATH_TOLERANCE < 0.2
+
+
+def test_paths_are_compared_where_both_were_looked_at():
+    path = {"1": [0.0, 0.0], "4": [3.0, 4.0], "8": [6.0, 8.0]}
+    trained = {"first": [0.0, 0.0], "last": [9.0, 9.0], "path": path}
+    other = {"last": [0.0, 0.0], "path": {"2": [1.0, 1.0], "4": [3.0, 3.0], "8": [6.0, 8.0]}}
+    assert distance(other, trained, 4) == pytest.approx(0.2)
+    assert distance(other, trained, 2) is None
+    assert last_common(other, trained, 7) == 4
+    assert last_common(other, trained, 100) == 8
+    assert last_common(other, trained, 3) == 0
 
 
 def test_the_table_in_the_documentation_is_that_of_the_results():

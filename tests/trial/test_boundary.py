@@ -1,0 +1,126 @@
+"""Which steps are counted: none is lost while it is not known yet whether it is one."""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import Any
+
+import pytest
+
+from autotune.trial.children import Children
+from autotune.trial.faults import Faults
+from autotune.trial.state import State
+from autotune.trial.steps import Boundary
+from autotune.trial.undo import Undo
+
+
+class Told:
+    """Stands for the recorder."""
+
+    measures = True
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Any, ...]] = []
+        self.restarts = 0
+
+    def restart(self) -> None:
+        self.restarts += 1
+
+    def step(self, row: tuple[Any, ...], _loss: Any, _batches: int) -> None:
+        self.rows.append(row)
+
+    def samples(self) -> list[int]:
+        return [row[2] for row in self.rows]
+
+
+class Some:
+    """An optimizer."""
+
+
+@pytest.fixture
+def seen() -> Any:
+    state, told = State(Faults(None), "train.py"), Told()
+    boundary = Boundary(state, told)  # type: ignore[arg-type]
+    yield state, boundary, told
+    boundary.release()
+
+
+def train(state: State, samples: int) -> None:
+    state.backwards += 1
+    state.input_samples += samples
+
+
+def test_backward_passes_before_it_is_known_that_they_stand_for_steps_count(seen: Any) -> None:
+    state, boundary, told = seen
+    for samples in (4, 5):
+        train(state, samples)
+        boundary.may_have_passed()
+    assert not told.rows
+    train(state, 6)
+    boundary.passed(None)
+    assert told.samples() == [4, 5, 6]
+    assert told.rows[0][0] < told.rows[1][0] < told.rows[2][0]
+    assert state.samples_total == 15
+    assert boundary.backwards_per_step() == 1.0
+
+
+def test_backward_passes_before_the_first_optimizer_steps_are_a_part_of_its_step(seen: Any) -> None:
+    state, boundary, told = seen
+    for samples in (4, 5):
+        train(state, samples)
+        boundary.may_have_passed()
+    train(state, 6)
+    boundary.passed(Some())
+    assert told.samples() == [15]
+
+
+def test_steps_of_an_optimizer_that_replaces_the_first_count_from_its_first(seen: Any) -> None:
+    state, boundary, told = seen
+    first, second = Some(), Some()
+    for number in range(30):
+        train(state, number)
+        boundary.passed(first if number < 10 else second)
+    assert told.samples() == list(range(30))
+    assert told.restarts == 1
+    assert boundary.backwards_per_step() == 1.0
+    assert boundary.anchor_optimizer() is second
+
+
+def test_optimizers_that_step_in_turns_end_one_period_together(seen: Any) -> None:
+    state, boundary, told = seen
+    first, second = Some(), Some()
+    for _ in range(5):
+        train(state, 8)
+        boundary.passed(first)
+        for _ in range(3):
+            train(state, 1)
+            boundary.passed(second)
+    assert told.samples() == [8, 11, 11, 11, 11]
+    assert boundary.backwards_per_step() == 4.0
+    assert not told.restarts
+
+
+def test_a_step_that_the_script_tells_of_takes_what_was_held(seen: Any) -> None:
+    state, boundary, told = seen
+    state.wait_ns = 7
+    train(state, 4)
+    boundary.may_have_passed()
+    state.wait_ns = 5
+    boundary.sdk_step(32, None)
+    assert told.samples() == [32]
+    assert told.rows[0][1] == 12
+
+
+def test_processes_that_the_script_starts_explain_that_no_step_is_seen() -> None:
+    undo = Undo()
+    children = Children(State(Faults(None), "train.py"), undo)
+    children.watch()
+    try:
+        assert children.train() == ""
+        process = multiprocessing.get_context("fork").Process(target=int)
+        process.start()
+        process.join()
+        assert children.started == 1
+        assert "started a process" in children.train()
+    finally:
+        undo.undo_all()
