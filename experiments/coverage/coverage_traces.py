@@ -10,6 +10,8 @@ TRUTH = BATCH / STEP_S
 KINDS = ("steady", "warm_up", "stalls", "bursts", "heavy_tails", "autocorrelated", "autocorrelated_more")
 DRIFTS = (0.05, 0.10, 0.20, 0.40)
 """How much slower the end of a window is than its begin."""
+RARE_S = {"bursts": 0.06, "heavy_tails": 0.075}
+"""A step this long is one of the rare ones of that kind: a window without any cannot know of them."""
 
 
 def _lognormal(draw, cv):

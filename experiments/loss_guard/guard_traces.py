@@ -10,19 +10,25 @@ from autotune.core.measurement import LossPoint
 
 HERE = Path(__file__).resolve().parent
 EXPERIMENTS = HERE.parent
-BATCH, STEPS = 32, 80
+BATCH, STEPS, THINNED = 32, 80, 4
 FEWEST_SEEDS = 6
 
 
 def points(losses):
-    """As a trial tells them."""
-    return tuple(LossPoint(samples=BATCH * (k + 1), loss=v, t_s=0.05 * (k + 1)) for k, v in enumerate(losses))
+    """As a trial tells a long trace: means over four steps."""
+    means = [math.fsum(losses[k : k + THINNED]) / THINNED for k in range(0, len(losses), THINNED)]
+    return tuple(
+        LossPoint(samples=BATCH * THINNED * (k + 1), loss=v, t_s=0.05 * THINNED * (k + 1))
+        for k, v in enumerate(means)
+    )
 
 
 class Simulated:
     """A script: its curve and its noise, drawn once; its runs by seed.
 
-    Noise of a batch depends on the seed alone; a change adds a rounding noise of its own.
+    Noise of a batch depends on the seed alone; a change adds a rounding noise of its own. Where `kept` is
+    given, a change deals random streams anew: nothing of a batch's noise stays, and of the shift that a seed
+    brings the part that makes runs of one seed correlate so much.
     """
 
     def __init__(self, draw):
@@ -39,13 +45,23 @@ class Simulated:
             return 0.3 + 2.0 * (1.0 + k / (self.speed * 10.0)) ** -0.7
         return 0.3 + 2.0 * math.exp(-k / (self.speed * STEPS))
 
-    def run(self, seed, delay, random, rounding=True):
-        """A trace; `random` makes a generator from text."""
+    def spread(self):
+        """How much the mean loss of the last third truly varies from seed to seed."""
+        late = range(STEPS - STEPS // 3 + 1, STEPS + 1)
+        shift = self.seed_sd * math.fsum(late) / len(late) / STEPS
+        batch = self.batch_sd / 2.0 * math.sqrt(math.fsum(self.level(k) ** 2 for k in late)) / len(late)
+        return math.hypot(shift, batch)
+
+    def run(self, seed, delay, random, rounding=True, kept=None, worse=0.0):
+        """A trace; `random` makes a generator from text. `worse` is added to all of it."""
         shared, own = random(f"{self.tag}/{seed}"), random(f"{self.tag}/{seed}/own/{delay}")
         shift = shared.gauss(0.0, self.seed_sd)
+        if kept is not None:
+            shift = kept * shift + math.sqrt(1.0 - kept**2) * own.gauss(0.0, self.seed_sd)
+            shared = own
         values = []
         for k in range(1, STEPS + 1):
-            level = self.level(k * (1.0 - delay))
+            level = self.level(k * (1.0 - delay)) + worse
             batch = shared.gauss(0.0, self.batch_sd) * self.level(k) / 2.0
             values.append(
                 level + shift * k / STEPS + batch + (own.gauss(0.0, self.rounding) if rounding else 0.0)

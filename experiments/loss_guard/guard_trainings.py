@@ -14,9 +14,10 @@ from torch.func import functional_call
 STEPS, BATCH, MICRO = 96, 32, 4
 WORKLOADS = ("mlp", "cnn", "text")
 
-BENIGN = ("same", "bf16", "channels_last", "fused", "accumulation", "workers")
+BENIGN = ("same", "bf16", "channels_last", "fused", "accumulation", "workers", "order")
 """Changes that may not be refused: nothing; rounding; memory layout; another kernel of the optimizer;
-micro-batches; augmentation drawn from other random streams (judged by distribution)."""
+micro-batches; augmentation drawn from other random streams, or samples in another order, both judged by
+distribution (with another order two runs of one seed share the first weights alone)."""
 
 HARMS = (
     "delay_1", "delay_2", "delay_5", "delay_10",
@@ -31,7 +32,7 @@ divided once too often. dropped_samples: half of every batch is left out. frozen
 does not know. stale_weights: forwards run on half-precision copies of the weights made at the start, or
 made anew every tenth step only."""
 
-REDEALS = frozenset({"workers"})
+REDEALS = frozenset({"workers", "order"})
 
 
 def _data(workload):
@@ -112,8 +113,8 @@ class _Training:
             for module in self.model.modules():
                 if isinstance(module, (nn.Linear, nn.Conv2d)):
                     module.register_forward_hook(lambda _m, _i, out: out.clamp(-0.4, 0.4))
-        self.order = torch.Generator().manual_seed(1000 + seed)
-        self.stream = torch.Generator().manual_seed(2000 + seed + (500_000 if change == "workers" else 0))
+        self.order = torch.Generator().manual_seed(1000 + seed + (500_000 if change == "order" else 0))
+        self.stream = torch.Generator().manual_seed(2000 + seed + (500_000 if change in REDEALS else 0))
         parameters = list(self.model.parameters())
         if change == "frozen_first":
             parameters = parameters[2:]

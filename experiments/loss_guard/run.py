@@ -3,10 +3,12 @@
     python run.py --limit 20m --jobs 2     # as often as it takes; goes on where it stopped
     python run.py --list                   # what is done and what it says; runs nothing
 
-Traces go through `core.loss_guard.judge` with as many seeds as a confirmation has.
+Traces go through `core.loss_guard.judge` with as many seeds as a confirmation has. Traces of real
+trainings are those of `guard_runs.py`, which is run beforehand.
 """
 
 import json
+import math
 import random
 import statistics
 import sys
@@ -15,129 +17,148 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "claims")]
 
-import guard_traces  # noqa: E402 - neighbours of this file
+import guard_runs  # noqa: E402 - neighbours of this file
+import guard_traces  # noqa: E402
 import proofs  # noqa: E402
+from guard_runs import FEWEST, MOST, seeds  # noqa: E402
 
 from autotune.core.loss_guard import judge  # noqa: E402
 
-CYCLES = (3, 5, 8)
-"""Confirmation cycles: the fewest, the usual number, many."""
+FIXED = (3, 5, 8)
+"""Cycles after which one verdict is asked for: the fewest, the usual number, many."""
 DELAYS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
+MARGINS = (0.0, 0.5, 1.0, 1.5, 2.0)
+"""Planted harms in true margins: half of the true spread between seeds, or all of it."""
+KEPT = (0.0, 0.5, 0.9)
+"""How much runs of one seed have in common after their random streams were dealt anew."""
 SIMULATED, PART = 400, 50
-GROUPS = 20
-"""Verdicts per change and training, each on seeds of its own."""
 ACCEPTED_LEAST = 0.95
-
-
-def seeds(cycles):
-    """(of the baseline, of the candidate): two first runs, one screening run, one pair per cycle."""
-    later = range(2, 2 + cycles)
-    return (0, 1, *later), (0, *later)
 
 
 def units():
     """(case, part); case is ``source/change``."""
-    from guard_trainings import BENIGN, HARMS, WORKLOADS, applies
-
-    found = []
-    for source in ("simulated", "recorded"):
-        if source == "simulated" or guard_traces.recorded():
-            found += [(f"{source}/delay_{100 * d:g}", p) for d in DELAYS for p in range(SIMULATED // PART)]
-    for group in range(GROUPS):
-        for workload in WORKLOADS:
-            changes = [c for c in (*BENIGN, *HARMS) if applies(workload, c)]
-            found += [(f"{workload}/{change}", group) for change in changes]
-    return found
+    found = [f"simulated/delay_{100 * d:g}" for d in DELAYS]
+    found += [f"risk_paired/{m:g}" for m in MARGINS]
+    found += [f"risk_redealt_{k:g}/{m:g}" for k in KEPT for m in MARGINS]
+    if guard_traces.recorded():
+        found += [f"recorded/delay_{100 * d:g}" for d in DELAYS]
+    # A little of every case first.
+    return [(case, p) for p in range(SIMULATED // PART) for case in found]
 
 
 def work(case, part):
     """Verdicts of one part, summed by number of cycles."""
     source, change = case.split("/")
     sums = {}
-    if source in ("simulated", "recorded"):
-        delay = float(change.removeprefix("delay_")) / 100
-        for k in range(PART):
-            draw = random.Random(f"{case}/{part}/{k}")
-            script = (
-                guard_traces.Simulated(draw)
-                if source == "simulated"
-                else draw.choice(guard_traces.recorded())
-            )
-            _planted(sums, script, delay, draw)
-    else:
-        _trained(sums, source, change, 100 * part)
+    for k in range(PART):
+        draw = random.Random(f"{case}/{part}/{k}")
+        if source == "recorded":
+            script = draw.choice(guard_traces.recorded())
+            _asked(sums, *_recorded(script, float(change.removeprefix("delay_")) / 100, draw))
+            continue
+        script = guard_traces.Simulated(draw)
+        delay, kept, worse = 0.0, None, 0.0
+        if source == "simulated":
+            delay = float(change.removeprefix("delay_")) / 100
+        else:
+            kept = float(source.removeprefix("risk_redealt_")) if source != "risk_paired" else None
+            worse = float(change) * script.spread() * (0.5 if kept is None else 1.0)
+        base_seeds, own_seeds = seeds(MOST)
+        base = {s: script.run(s, 0.0, random.Random, rounding=False) for s in base_seeds}
+        own = {s: script.run(s, delay, random.Random, kept=kept, worse=worse) for s in own_seeds}
+        _asked(sums, base, own, redeals=kept is not None)
     return sums
 
 
-def _planted(sums, script, delay, draw):
-    for cycles in CYCLES:
+def _recorded(script, delay, draw):
+    """As many runs as were recorded, in an order of their own."""
+    order = draw.sample(sorted(script.traces), len(script.traces))
+    named = dict(zip(range(len(order)), order, strict=True))
+    base = {s: script.run(k, 0.0, random.Random, rounding=False) for s, k in named.items()}
+    own = {s: script.run(k, delay, random.Random) for s, k in named.items() if s != 1}
+    return base, own
+
+
+def _asked(sums, base, own, *, redeals=False):
+    """Add the verdicts after fixed numbers of cycles, and the one a confirmation ends with."""
+
+    def after(cycles):
         base_seeds, own_seeds = seeds(cycles)
-        if isinstance(script, guard_traces.Recorded):
-            if len(script.traces) < len(base_seeds):
-                continue
-            chosen = draw.sample(sorted(script.traces), len(base_seeds))
-            named = dict(zip(base_seeds, chosen, strict=True))
-        else:
-            named = {s: s for s in base_seeds}
-        base = {s: script.run(named[s], 0.0, random.Random, rounding=False) for s in base_seeds}
-        own = {s: script.run(named[s], delay, random.Random) for s in own_seeds}
-        _count(sums, cycles, judge(own, base, redeals=False, effective_batch=guard_traces.BATCH))
+        return judge(
+            {s: own[s] for s in own_seeds},
+            {s: base[s] for s in base_seeds},
+            redeals=redeals,
+            effective_batch=guard_traces.BATCH,
+        ).verdict
+
+    most = min(MOST, len(base) - 2)
+    found = ""
+    for cycles in range(FEWEST, most + 1):
+        if cycles not in FIXED and found in ("pass", "fail"):
+            continue
+        verdict = after(cycles)
+        if cycles in FIXED:
+            _count(sums, str(cycles), verdict)
+        if found not in ("pass", "fail"):
+            found = verdict
+            sums["cycles"] = sums.get("cycles", 0) + 1 + (cycles == FEWEST) * (FEWEST - 1)
+    if found:
+        _count(sums, "end", found)
 
 
-def _trained(sums, workload, change, first):
-    from guard_trainings import REDEALS, losses
-
-    for cycles in CYCLES[:2]:
-        base_seeds, own_seeds = seeds(cycles)
-        base = {s: guard_traces.points(losses(workload, "none", first + s)) for s in base_seeds}
-        own = {s: guard_traces.points(losses(workload, change, first + s)) for s in own_seeds}
-        redeals = change in REDEALS
-        _count(sums, cycles, judge(own, base, redeals=redeals, effective_batch=guard_traces.BATCH))
-    late = guard_traces.STEPS // 3
-    ends = [statistics.fmean(p.loss for p in t[-late:]) for t in base.values()]
-    mine = [statistics.fmean(p.loss for p in t[-late:]) for t in own.values()]
-    sums["n"] = 1
-    # How bad it is, in spreads between seeds: a reader can tell a harm from a trifle.
-    sums["worse_sds"] = (statistics.fmean(mine) - statistics.fmean(ends)) / (statistics.stdev(ends) or 1.0)
-
-
-def _count(sums, cycles, verdict):
+def _count(sums, when, verdict):
     for key in ("pass", "unclear", "fail"):
-        name = f"{key}_{cycles}"
-        sums[name] = sums.get(name, 0) + (verdict.verdict == key)
+        name = f"{key}_{when}"
+        sums[name] = sums.get(name, 0) + (verdict == key)
+
+
+def trained():
+    """Case -> sums, of the trainings that have been run."""
+    from guard_trainings import REDEALS
+
+    totals = {}
+    for (workload, change, _), (base, own) in sorted(guard_runs.read().items()):
+        sums = totals.setdefault(f"{workload}/{change}", {})
+        _asked(sums, base, own, redeals=change in REDEALS)
+        ends, mine = (
+            {s: statistics.fmean(p.loss for p in t[-8:]) for s, t in side.items()} for side in (base, own)
+        )
+        worse = (statistics.fmean(mine.values()) - statistics.fmean(ends.values())) / statistics.stdev(
+            ends.values()
+        )
+        sums["n"] = sums.get("n", 0) + 1
+        # How bad it is, in spreads between seeds: a reader can tell a harm from a trifle.
+        sums["worse_sds"] = sums.get("worse_sds", 0.0) + (worse if math.isfinite(worse) else 0.0)
+    return totals
 
 
 def table(totals):
-    """Rows for people and for README.md: how often a change is barred (not passed)."""
+    """Rows for people and for README.md: how often a change is accepted."""
+    when = [*(str(c) for c in FIXED), "end"]
+    heads = [*(f"accepted after {c} cycles" for c in FIXED), f"as many as it takes, {MOST} at most"]
     lines = [
-        "| change | verdicts | "
-        + " | ".join(f"barred, {c} cycles" for c in CYCLES)
-        + " | of them refused | worse by |"
+        f"| change | verdicts | {' | '.join(heads)} | refused then | cycles | worse by |",
+        "|---|---|" + "---|" * (len(heads) + 3),
     ]
-    lines.append("|---|---|" + "---|" * (len(CYCLES) + 2))
     for case, s in totals.items():
-        cells, refused, n = [], "", 0
-        for cycles in CYCLES:
-            told = [s.get(f"{key}_{cycles}", 0) for key in ("pass", "unclear", "fail")]
-            if sum(told):
-                n = max(n, sum(told))
-                cells.append(f"{1.0 - told[0] / sum(told):.0%}")
-                refused = f"{told[2] / sum(told):.0%}"
-            else:
-                cells.append("-")
+        cells, n = [], sum(s.get(f"{key}_end", 0) for key in ("pass", "unclear", "fail"))
+        for c in when:
+            told = [s.get(f"{key}_{c}", 0) for key in ("pass", "unclear", "fail")]
+            cells.append(f"{told[0] / sum(told):.1%}" if sum(told) == n else "-")
         worse = f"{s['worse_sds'] / s['n']:+.1f} seed sd" if s.get("n") else "-"
-        lines.append(f"| {case} | {n} | {' | '.join(cells)} | {refused} | {worse} |")
+        cells += [f"{s['fail_end'] / n:.1%}", f"{s['cycles'] / n:.1f}", worse]
+        lines.append(f"| {case} | {n} | {' | '.join(cells)} |")
     return lines
 
 
 def failing(totals):
-    """Sentences on benign changes that are refused too often."""
+    """Sentences on benign changes that are accepted too seldom."""
     from guard_trainings import BENIGN
 
     out = []
     for case, s in totals.items():
         change = case.split("/")[1]
-        told = [s.get(f"{key}_5", 0) for key in ("pass", "unclear", "fail")]
+        told = [s.get(f"{key}_end", 0) for key in ("pass", "unclear", "fail")]
         if (change in BENIGN or change == "delay_0") and sum(told) and told[0] / sum(told) < ACCEPTED_LEAST:
             out.append(f"{case} is accepted in {told[0]} of {sum(told)} only")
     return out
@@ -146,8 +167,7 @@ def failing(totals):
 def identity():
     """Of the sources that decide."""
     core = proofs.PACKAGE / "core"
-    own = [HERE / "guard_traces.py", HERE / "guard_trainings.py"]
-    return {"sources": proofs.sources_sha256(core / "loss_guard.py", core / "stats.py", *own)}
+    return {"sources": proofs.sources_sha256(core / "loss_guard.py", HERE / "guard_traces.py")}
 
 
 def main(words=None):
@@ -158,11 +178,12 @@ def main(words=None):
     done = True
     if not chosen.list:
         done = proofs.carry_out(ledger, wanted, work, jobs=chosen.jobs, limit=chosen.limit)
-    totals = ledger.totals()
+    totals = {**ledger.totals(), **trained()}
     print("\n".join(table(totals)))
     for sentence in failing(totals):
         print(f"DOES NOT HOLD: {sentence}")
-    path.with_suffix(".json").write_text(json.dumps(totals, indent=1) + "\n")
+    if not chosen.list:
+        path.with_suffix(".json").write_text(json.dumps(totals, indent=1) + "\n")
     if not done:
         print("not all is done; run it again to go on")
 

@@ -106,6 +106,41 @@ def test_streams_that_are_dealt_anew_are_judged_by_distribution() -> None:
     assert judge(dict(list(other.items())[:2]), base, redeals=True).verdict == "unclear"
 
 
+def redealt(seed: int, *, worse: float = 0.0) -> tuple[LossPoint, ...]:
+    """A run whose batches are dealt anew and whose weights begin as those of its seed."""
+    like, own = loss_trace(seed=seed, batch_sd=0.0), loss_trace(seed=seed + 900, seed_sd=0.0, batch_sd=0.02)
+    level = loss_trace(seed=0, seed_sd=0.0, batch_sd=0.0, jitter=0.0)
+    return tuple(
+        replace(a, loss=a.loss + b.loss - c.loss + worse) for a, b, c in zip(like, own, level, strict=True)
+    )
+
+
+def test_what_runs_of_one_seed_share_lets_streams_dealt_anew_pass_after_few_runs() -> None:
+    base = {s: loss_trace(seed=s, batch_sd=0.02) for s in range(6)}
+    own = {s: redealt(s) for s in (0, 2, 3, 4, 5)}
+    assert judge(own, base, redeals=True).passed
+    strangers = {s + 100: t for s, t in own.items()}
+    assert judge(strangers, base, redeals=True).verdict == "unclear"
+    worse = {s: redealt(s, worse=0.15) for s in own}
+    assert not judge(worse, base, redeals=True).passed
+
+
+def test_a_margin_of_few_runs_is_not_used_up() -> None:
+    base = {s: loss_trace(seed=s, batch_sd=0.0) for s in range(5)}
+    margin = judge(base, base, redeals=False).margin
+    nearly = {s: tuple(replace(p, loss=p.loss + 0.9 * margin) for p in t) for s, t in base.items()}
+    verdict = judge(nearly, base, redeals=False)
+    assert verdict.verdict == "unclear"
+    assert "5 runs" in verdict.reason
+    little = {s: tuple(replace(p, loss=p.loss + 0.5 * margin) for p in t) for s, t in base.items()}
+    assert judge(little, base, redeals=False).passed
+    # Twice the margin may still be within it, as far as five runs know it; six times is not.
+    twice = {s: tuple(replace(p, loss=p.loss + 2.0 * margin) for p in t) for s, t in base.items()}
+    assert judge(twice, base, redeals=False).verdict == "unclear"
+    far = {s: tuple(replace(p, loss=p.loss + 6.0 * margin) for p in t) for s, t in base.items()}
+    assert judge(far, base, redeals=False).verdict == "fail"
+
+
 def test_a_script_that_does_not_learn_tells_nothing() -> None:
     flat = traces(range(5), stuck=True)
     jittered = traces(range(5), stuck=True, jitter=1e-3, jitter_seed=5)

@@ -14,6 +14,7 @@ from autotune.core.stats import (
     form_blocks,
     mean_interval,
     ratio_interval,
+    sd_bounds,
     steady_start,
     t_quantile,
     window_estimate,
@@ -126,3 +127,13 @@ def test_a_rate_that_moves_all_the_time_is_not_steady() -> None:
 
 def test_a_few_blocks_are_taken_as_they_are() -> None:
     assert steady_start([1.0, 2.0, 3.0]) == (0, "steady")
+
+
+def test_a_spread_of_few_values_is_known_as_little_as_chi_square_says() -> None:
+    scipy_stats = pytest.importorskip("scipy.stats")
+    for df in (4, 6, 13, 50):
+        low, high = sd_bounds(1.0, df)
+        assert low == pytest.approx(math.sqrt(df / float(scipy_stats.chi2.ppf(0.95, df))), rel=0.03)
+        assert high == pytest.approx(math.sqrt(df / float(scipy_stats.chi2.ppf(0.05, df))), rel=0.03)
+    assert sd_bounds(1.0, 0) == (0.0, math.inf)
+    assert sd_bounds(0.0, 3) == (0.0, 0.0)

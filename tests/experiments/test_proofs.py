@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import json
 import math
 import random
+import statistics
 import sys
 import time
 import xml.etree.ElementTree as ET
@@ -283,7 +285,7 @@ def test_a_delay_planted_into_recorded_traces_is_as_long_as_it_says() -> None:
     kept = {s: made.run(s, 0.0, random.Random, rounding=False) for s in range(6)}
     script_ = guard_traces.Recorded("made", kept)
     late = script_.run(0, 0.1, random.Random, rounding=False)
-    at = 60
+    at = 15
     assert late[at].loss == pytest.approx(script_.level(at * 0.9), abs=0.01)
     assert late[at].loss > kept[0][at].loss
 
@@ -303,13 +305,27 @@ def test_trainings_learn_and_their_harms_are_harms() -> None:
     assert not math.isfinite(broken[-1])
 
 
+def test_a_known_spread_is_the_one_that_runs_show() -> None:
+    made = guard_traces.Simulated(random.Random(4))
+    ends = [statistics.fmean(p.loss for p in made.run(s, 0.0, random.Random)[-7:]) for s in range(300)]
+    assert statistics.stdev(ends) == pytest.approx(made.spread(), rel=0.2)
+
+
 @pytest.mark.torch
-def test_the_experiment_on_the_guard_counts_its_verdicts() -> None:
+def test_the_experiment_on_the_guard_counts_its_verdicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = script("loss_guard")
-    sums = run.work("mlp/stale_weights", 0)
-    assert sum(sums[f"{key}_3"] for key in ("pass", "unclear", "fail")) == 1
-    assert sums["pass_5"] == 0
+    guard_runs = pytest.importorskip("guard_runs")
+    kept = tmp_path / "trainings.jsonl"
+    line = {"case": "mlp/stale_weights", "part": 0, **guard_runs.work("mlp/stale_weights", 0)}
+    kept.write_text("{}\n" + json.dumps(line) + "\n")
+    monkeypatch.setattr(guard_runs, "read", functools.partial(guard_runs.read, kept))
+    sums = run.trained()["mlp/stale_weights"]
+    assert sum(sums[f"{key}_end"] for key in ("pass", "unclear", "fail")) == 1
+    assert sums["pass_end"] == 0
     assert sums["worse_sds"] > 1.0
-    totals = {"mlp/same": {"pass_5": 10, "fail_5": 1, "n": 11, "worse_sds": 0.0}, "mlp/frozen_first": sums}
+    benign = {"pass_end": 10, "fail_end": 1, "n": 11, "cycles": 33, "worse_sds": 0.0}
+    totals = {"mlp/same": benign, "mlp/frozen_first": sums}
     assert run.failing(totals) == ["mlp/same is accepted in 10 of 11 only"]
-    assert any(line.startswith("| mlp/frozen_first | 1 |") for line in run.table(totals))
+    assert any(row.startswith("| mlp/frozen_first | 1 |") for row in run.table(totals))
