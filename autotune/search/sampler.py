@@ -7,8 +7,11 @@ value seen and a violated constraint: told as failed, it would be ignored and pr
 
 from __future__ import annotations
 
+import contextlib
+import math
 import random
 import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.config import Config
@@ -18,103 +21,169 @@ from autotune.errors import UsageError
 from autotune.search.strategy import Sampler
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
     from autotune.core.config import Value
     from autotune.core.space import SearchSpace
     from autotune.core.study import Study
     from autotune.core.trial import Trial
 
-KINDS = ("tpe", "random", "nsga2")
-_TRIES = 32
+KINDS = ("tpe", "random", "nsga2", "gp")
+_TRIES = {"random": 256, "tpe": 8, "nsga2": 8, "gp": 2}
+"""Draws per question that may turn out useless; a draw of the Gaussian process takes seconds."""
+
+_TRIES_IN_LARGE = 32
+_ENUMERABLE = 2000
 _STARTUP = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What an optuna study is made from: numbers and names alone, so that it can cross to another process.
+
+    Args:
+        kind: One of `KINDS`.
+        seed: Of the draws.
+        knobs: Name, number of values, whether their order means something.
+        told: Positions by knob, objective values, and a violation that is above 0 for what failed.
+        worst: What a draw is told that cannot be used.
+    """
+
+    kind: str
+    seed: int
+    knobs: tuple[tuple[str, int, bool], ...]
+    told: tuple[tuple[dict[str, int], tuple[float, ...], float], ...]
+    worst: tuple[float, ...]
 
 
 class OptunaSampler(Sampler):
     """Proposes by one of optuna's samplers.
 
     Args:
-        kind: ``tpe``, ``random`` or ``nsga2`` (throughput and memory together).
+        kind: ``tpe``, ``random``, ``nsga2`` (throughput and memory together) or ``gp``.
+        draws: Draws for a question, without end; `draws` of this module unless told otherwise.
 
     Raises:
         UsageError: There is no such kind.
     """
 
-    def __init__(self, kind: str = "tpe") -> None:
+    def __init__(
+        self, kind: str = "tpe", *, draws: Callable[[Question], Generator[dict[str, int]]] | None = None
+    ) -> None:
         if kind not in KINDS:
-            message = f'there is no sampler "{kind}"'
-            raise UsageError(message, hint=f"use one of: staged, {', '.join(KINDS)}")
+            message = f'there is no sampler "{kind}" in optuna'
+            raise UsageError(message, hint=f"use one of: {', '.join(KINDS)}")
         self._kind = kind
+        self._draws = draws
 
-    def propose(self, study: Study, space: SearchSpace, count_seed: int) -> Config | None:
-        """See `Sampler.propose`; None after a bounded number of draws that were asked before."""
-        import optuna
+    def propose(
+        self, study: Study, space: SearchSpace, count_seed: int, may: Callable[[Config], bool] | None = None
+    ) -> Config | None:
+        """See `Sampler.propose`.
 
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        seed = random.Random(f"{study.spec.seed}/{count_seed}").randrange(2**31)
+        A draw that cannot be had, or was asked before, is drawn again a bounded number of times; then what
+        is nearest to it and new takes its place, where the space is small enough to be looked through.
+        """
         asked = {t.config for t in study.trials}
+        question = _question(self._kind, study, space, count_seed)
+        params: dict[str, int] = {}
+        tries = _TRIES[self._kind] if space.size_bound() <= _ENUMERABLE else _TRIES_IN_LARGE
+        with contextlib.closing((self._draws or draws)(question)) as drawn:
+            for _ in range(tries):
+                params = next(drawn)
+                config = space.complete({d.knob: d.values[params[d.knob]] for d in space.free()})
+                if isinstance(config, Config) and config not in asked and (may is None or may(config)):
+                    return config
+        return _nearest(space, params, lambda c: c not in asked and (may is None or may(c)))
+
+
+def draws(question: Question) -> Generator[dict[str, int]]:
+    """Draws for a question without end; asking for another one says that the last could not be used."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mirror = _mirror(question)
+        choices = _distributions(question)
+    while True:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            mirror = self._mirror(study, space, seed)
-            choices = _distributions(space)
-            for _ in range(_TRIES):
-                drawn = mirror.ask(choices)
-                wanted = {d.knob: d.values[int(drawn.params[d.knob])] for d in space.free()}
-                config = space.complete(wanted)
-                if isinstance(config, Config) and config not in asked:
-                    return config
-                worst = [-1e9] if self._kind != "nsga2" else [-1e9, 1e15]
-                mirror.tell(drawn, worst)
-        return None
+            drawn = mirror.ask(choices)
+            params = {knob: int(drawn.params[knob]) for knob, _, _ in question.knobs}
+        yield params
+        mirror.tell(drawn, list(question.worst))
 
-    def _mirror(self, study: Study, space: SearchSpace, seed: int) -> Any:
-        """An optuna study that knows what ours knows."""
-        import optuna
 
-        if self._kind == "random":
-            sampler: Any = optuna.samplers.RandomSampler(seed=seed)
-        elif self._kind == "tpe":
-            sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_STARTUP, multivariate=True)
-        else:
-            sampler = optuna.samplers.NSGAIISampler(seed=seed, population_size=10)
-        both = self._kind == "nsga2"
-        directions: list[Any] = ["maximize", "minimize"] if both else ["maximize"]
-        mirror = optuna.create_study(directions=directions, sampler=sampler)
-        told = [
-            t
-            for t in study.trials
-            if t.group == 0 and t.stage is not Stage.WHY and (t.measurement or t.failure or _is_open(t))
-        ]
-        rates = [amortised(study, t.measurement) for t in told if t.measurement]
-        peaks = [t.measurement.memory.peak_bytes or 0 for t in told if t.measurement]
-        worst = [min(rates, default=0.0), float(max(peaks, default=0))]
-        for trial in told:
-            params = _params(space, trial.config)
-            if params is None:
-                continue
-            values, violation = list(worst), 0.0
-            if trial.measurement is not None:
-                values = [
-                    amortised(study, trial.measurement),
-                    float(trial.measurement.memory.peak_bytes or 0),
-                ]
-            elif trial.failure is not None and trial.failure.kind.family is not Family.LOST:
-                violation = 1.0
-            mirror.add_trial(_frozen(space, params, values if both else values[:1], violation))
-        return mirror
+def _question(kind: str, study: Study, space: SearchSpace, count_seed: int) -> Question:
+    """What optuna is to know of a study."""
+    both = kind == "nsga2"
+    told = [
+        t
+        for t in study.trials
+        if t.group == 0 and t.stage is not Stage.WHY and (t.measurement or t.failure or _is_open(t))
+    ]
+    rates = [amortised(study, t.measurement) for t in told if t.measurement]
+    peaks = [t.measurement.memory.peak_bytes or 0 for t in told if t.measurement]
+    worst = (min(rates, default=0.0), float(max(peaks, default=0)))
+    entries: list[tuple[dict[str, int], tuple[float, ...], float]] = []
+    for trial in told:
+        params = _params(space, trial.config)
+        if params is None:
+            continue
+        values, violation = worst, 0.0
+        if trial.measurement is not None:
+            values = (
+                amortised(study, trial.measurement),
+                float(trial.measurement.memory.peak_bytes or 0),
+            )
+        elif trial.failure is not None and trial.failure.kind.family is not Family.LOST:
+            violation = 1.0
+        entries.append((params, values if both else values[:1], violation))
+    # A model of the figures themselves must not be bent by a draw that was only a repeat.
+    bad = worst[0] if kind == "gp" else -1e9
+    return Question(
+        kind=kind,
+        seed=random.Random(f"{study.spec.seed}/{count_seed}").randrange(2**31),
+        knobs=tuple((d.knob, len(d.values), d.ordinal) for d in space.free()),
+        told=tuple(entries),
+        worst=(bad, 1e15) if both else (bad,),
+    )
+
+
+def _mirror(question: Question) -> Any:
+    """An optuna study that knows what ours knows."""
+    import optuna
+
+    both, seed = question.kind == "nsga2", question.seed
+    if question.kind == "random":
+        sampler: Any = optuna.samplers.RandomSampler(seed=seed)
+    elif question.kind == "tpe":
+        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_STARTUP, multivariate=True)
+    elif question.kind == "gp":
+        sampler = optuna.samplers.GPSampler(seed=seed, n_startup_trials=_STARTUP)
+    else:
+        sampler = optuna.samplers.NSGAIISampler(seed=seed, population_size=10)
+    directions: list[Any] = ["maximize", "minimize"] if both else ["maximize"]
+    mirror = optuna.create_study(directions=directions, sampler=sampler)
+    for params, values, violation in question.told:
+        mirror.add_trial(_frozen(question, params, list(values), violation))
+    return mirror
 
 
 def _is_open(trial: Trial) -> bool:
     return trial.state is not TrialState.TOLD
 
 
-def _distributions(space: SearchSpace) -> dict[str, Any]:
+def _distributions(question: Question) -> dict[str, Any]:
     """Positions in each dimension's values: a range where their order means something."""
     import optuna
 
     return {
-        d.knob: optuna.distributions.IntDistribution(0, len(d.values) - 1)
-        if d.ordinal
-        else optuna.distributions.CategoricalDistribution(list(range(len(d.values))))
-        for d in space.free()
+        knob: optuna.distributions.IntDistribution(0, size - 1)
+        if ordinal
+        else optuna.distributions.CategoricalDistribution(list(range(size)))
+        for knob, size, ordinal in question.knobs
     }
 
 
@@ -128,6 +197,27 @@ def _params(space: SearchSpace, config: Config) -> dict[str, int] | None:
     return found
 
 
+def _nearest(space: SearchSpace, params: dict[str, int], usable: Callable[[Config], bool]) -> Config | None:
+    """The usable config that differs least; None in a space too large to look through."""
+    if not params or space.size_bound() > _ENUMERABLE:
+        return None
+    near: tuple[float, str] | None = None
+    found: Config | None = None
+    for config in space.enumerate():
+        places = _params(space, config)
+        if places is None or not usable(config):
+            continue
+        away = math.fsum(
+            abs(places[d.knob] - params[d.knob]) / len(d.values)
+            if d.ordinal
+            else float(places[d.knob] != params[d.knob])
+            for d in space.free()
+        )
+        if near is None or (away, config.canonical()) < near:
+            near, found = (away, config.canonical()), config
+    return found
+
+
 def _place(values: tuple[Value, ...], value: Value | None) -> int | None:
     for index, other in enumerate(values):
         if type(other) is type(value) and other == value:
@@ -135,14 +225,14 @@ def _place(values: tuple[Value, ...], value: Value | None) -> int | None:
     return None
 
 
-def _frozen(space: SearchSpace, params: dict[str, int], values: list[float], violation: float) -> Any:
+def _frozen(question: Question, params: dict[str, int], values: list[float], violation: float) -> Any:
     """A complete trial; older releases of optuna carry constraints as a system attribute."""
     import optuna
 
     plain: dict[str, Any] = {
         "state": optuna.trial.TrialState.COMPLETE,
         "params": params,
-        "distributions": _distributions(space),
+        "distributions": _distributions(question),
         "values": values,
     }
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from autotune.core.config import Config
@@ -202,7 +203,9 @@ class Staged(Strategy):
         if self._sampler is None:
             return None
         for attempt in range(_DRAWS):
-            config = self._sampler.propose(search.study, search.space, search.trials * _DRAWS + attempt)
+            number = search.trials * _DRAWS + attempt
+            may = partial(_may_try, search)
+            config = self._sampler.propose(search.study, search.space, number, may)
             if config is None:
                 return None
             if _may_try(search, config):
@@ -563,6 +566,11 @@ def _finalists(
         if wanted not in chosen:
             chosen.append(wanted)
     return tuple(chosen)
+
+
+def shortlist(study: Study) -> tuple[Config, ...]:
+    """Finalists as of now, best first: what a search whose screening ended here would confirm."""
+    return _finalists(study)
 
 
 def _members(

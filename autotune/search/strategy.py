@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autotune.core.config import Config
     from autotune.core.space import SearchSpace
     from autotune.core.study import Study
@@ -38,11 +40,15 @@ class Strategy(ABC):
 class Sampler(Protocol):
     """A foreign proposer of configs, rebuilt from the study each time it is asked."""
 
-    def propose(self, study: Study, space: SearchSpace, count_seed: int) -> Config | None:
+    def propose(
+        self, study: Study, space: SearchSpace, count_seed: int, may: Callable[[Config], bool] | None = None
+    ) -> Config | None:
         """A complete config of the space that the study has not asked for, or None.
 
         Args:
             study: Everything known.
             space: Of the study.
             count_seed: Makes the draw; the same study and number give the same config.
+            may: Whether a config may be run at the moment: likely to fit, free of values that never
+                worked, affordable. What it refuses is not proposed. None: everything may.
         """

@@ -50,4 +50,4 @@ def test_an_exhausted_space_yields_nothing() -> None:
 
 def test_an_unknown_sampler_is_refused() -> None:
     with pytest.raises(UsageError, match="no sampler"):
-        OptunaSampler("gp")
+        OptunaSampler("bogus")

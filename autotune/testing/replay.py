@@ -1,0 +1,246 @@
+"""A whole search on a recorded table, on a virtual clock: the real strategy, session, journal and picks.
+
+Only what starts processes is another (`autotune.launch.replay`). The space is the recorded configurations
+and nothing else, for every strategy alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import os
+import tempfile
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.clock import SimulatedClock
+from autotune.core.config import Config
+from autotune.core.space import SearchSpace
+from autotune.core.study import Budget, Study, StudySpec
+from autotune.core.wire import to_wire
+from autotune.driver.inline import InlineDriver
+from autotune.driver.planner import Planner
+from autotune.driver.session import Session
+from autotune.knobs.registry import knobs_for
+from autotune.launch.replay import ReplayRunner
+from autotune.report.listener import Listener
+from autotune.search.samplers import PLANNER, strategy_for
+from autotune.search.strategy import Strategy
+from autotune.store.journal import Journal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from autotune.apply.choose import Dead
+    from autotune.core.facts import Facts
+    from autotune.core.table import Table
+    from autotune.core.trial import Assignment, Proposal, Trial
+    from autotune.launch.runner import Ended
+
+_NOT_RECORDED = "It was not recorded."
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a folder of its own is made in it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSpace(SearchSpace):
+    """A space of listed configurations: what a table holds.
+
+    Args:
+        recorded: All there is to choose from.
+    """
+
+    recorded: tuple[Config, ...] = ()
+
+    def size_bound(self) -> int:
+        return len(self.recorded)
+
+    def enumerate(self) -> Iterator[Config]:
+        yield from (c for c in self.recorded if self.contains(c))
+
+
+class RecordedPlanner(Planner):
+    """Builds the space that a table's script had, with nothing in it that was not recorded.
+
+    Args:
+        table: Whose configurations are the candidates.
+    """
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(
+            knobs=knobs_for(table.header.request), environ={"PATH": "/usr/bin:/bin"}, memory_limit_bytes=0
+        )
+        self._recorded = tuple(dict.fromkeys((Config(), *table.header.configs)))
+
+    def space(
+        self, spec: StudySpec, facts: Facts, dead: Dead = frozenset()
+    ) -> tuple[SearchSpace, dict[str, str]]:
+        built, refusals = super().space(spec, facts, dead)
+        rule = functools.partial(_only, frozenset(self._recorded))
+        narrowed = RecordedSpace(
+            dimensions=built.dimensions,
+            rules=(*built.rules, rule),
+            starts=tuple(c for c in built.starts if c in self._recorded),
+            fixed=built.fixed,
+            recorded=self._recorded,
+        )
+        return narrowed, refusals
+
+
+def _only(recorded: frozenset[Config], config: Config) -> Config | str:
+    return config if config in recorded else _NOT_RECORDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """How a replayed search went.
+
+    Args:
+        study: As it ended.
+        trial_s: Seconds that processes took, added up over workers.
+        planning_s: Real seconds that the strategy thought; the virtual clock does not charge them.
+    """
+
+    study: Study
+    trial_s: float
+    planning_s: float
+
+
+@dataclass(slots=True)
+class _Timed(Strategy):
+    """A strategy with a stopwatch."""
+
+    inner: Strategy
+    seconds: float = field(default=0.0)
+
+    def ask(self, study: Study, remaining_s: float) -> Proposal | None:
+        begun_s = time.perf_counter()
+        try:
+            return self.inner.ask(study, remaining_s)
+        finally:
+            self.seconds += time.perf_counter() - begun_s
+
+    def is_finished(self, study: Study, remaining_s: float) -> bool:
+        return self.inner.is_finished(study, remaining_s)
+
+
+class _Each(Listener):
+    def __init__(self, call: Callable[[Study, Trial], None]) -> None:
+        self._call = call
+
+    def trial_ended(self, study: Study, trial: Trial) -> None:
+        self._call(study, trial)
+
+
+def replay(
+    table: Table,
+    *,
+    budget_s: float,
+    sampler: str = PLANNER,
+    strategy: Strategy | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    limit_bytes: int = 0,
+    folder: Path | None = None,
+    each: Callable[[Study, Trial], None] | None = None,
+) -> Replayed:
+    """Search a recorded table.
+
+    Args:
+        table: As recorded; its own request, facts and script make the space.
+        budget_s: Virtual seconds.
+        sampler: A name of `autotune.search.samplers`.
+        strategy: In place of what that name stands for.
+        seed: Of the search and of what is drawn from the table.
+        workers: Processes at once; each costs what it cost alone.
+        limit_bytes: Of a smaller machine, see `ReplayRunner`.
+        folder: For the journal, which is written as in any search; a temporary one where None, in memory
+            where the system has a place for that: nothing here waits for a disk.
+        each: Called after every trial that was told, with the study as of then.
+
+    Raises:
+        NotRecorded: A strategy asked for what the space does not hold.
+        UsageError: There is no such sampler.
+    """
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="autotune-replay-", dir=_memory()) as made:
+            return replay(
+                table,
+                budget_s=budget_s,
+                sampler=sampler,
+                strategy=strategy,
+                seed=seed,
+                workers=workers,
+                limit_bytes=limit_bytes,
+                folder=Path(made),
+                each=each,
+            )
+    clock = SimulatedClock()
+    timed = _Timed(strategy or strategy_for(sampler))
+    study = _study(table, budget_s=budget_s, sampler=sampler, seed=seed)
+    runner = ReplayRunner(table, seed=seed, clock=clock, limit_bytes=limit_bytes)
+    journal = Journal.create(folder / "journal.db", clock=clock, environ={}, ballast_bytes=0)
+    try:
+        opened = {"spec": study.spec, "wall_s": clock.wall_s(), "host": "", "pid": 0, "version": ""}
+        journal.append("opened", f"opened/{journal.epoch}", to_wire(opened))
+        journal.append("inspected", "inspected/1", to_wire({"facts": study.facts}))
+        session = Session(
+            journal=journal,
+            study=study,
+            strategy=timed,
+            planner=RecordedPlanner(table),
+            clock=clock,
+            listeners=() if each is None else (_Each(each),),
+        )
+        if workers == 1:
+            InlineDriver(session, runner).run()
+        else:
+            _side_by_side(session, runner, clock, workers)
+        ended = session.close()
+    finally:
+        journal.close()
+    return Replayed(study=ended, trial_s=sum(t.seconds for t in ended.trials), planning_s=timed.seconds)
+
+
+def _memory() -> str | None:
+    """A file system that waits for no disk; None where there is none."""
+    return _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
+
+
+def _study(table: Table, *, budget_s: float, sampler: str, seed: int) -> Study:
+    header = table.header
+    name = header.workload.name
+    spec = StudySpec(
+        study_id="replay",
+        label=name,
+        script=f"/replay/{name}.py",
+        args=header.workload.args,
+        cwd="/replay",
+        python="/usr/bin/python3",
+        space=header.request,
+        budget=Budget(seconds=budget_s),
+        effective_batch="keep",
+        seed=seed,
+        sampler=sampler,
+        driver="inline",
+    )
+    return Study(spec=spec, facts=replace(header.facts, run=None))
+
+
+def _side_by_side(session: Session, runner: ReplayRunner, clock: SimulatedClock, workers: int) -> None:
+    """Discrete events: whoever is free asks; the next to end is told at its time."""
+    running: list[tuple[float, int, Assignment, list[Ended]]] = []
+    begun = 0
+    while True:
+        while len(running) < workers and (assignment := session.ask()) is not None:
+            session.start(assignment)
+            ends = list(runner.play(assignment))
+            begun += 1
+            heapq.heappush(running, (clock.now_s() + ends[-1].seconds, begun, assignment, ends))
+        if not running:
+            return
+        until_s, _, assignment, ends = heapq.heappop(running)
+        clock.sleep(until_s - clock.now_s())
+        for ended in ends:
+            session.tell(assignment.uid, ended)

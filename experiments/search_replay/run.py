@@ -1,0 +1,268 @@
+"""Searches on recorded tables, on a virtual clock: how soon do they recommend what the table has as best?
+
+    python run.py synthetic                       # made-up tables, in synthetic.py
+    python run.py develop                         # the recorded tables that may be looked at
+    python run.py hold NAME=FILE ...              # list tables as held out: hashed, not opened
+    python run.py freeze                          # write down code, rivals and tables, before the run
+    python run.py held-out                        # once per frozen version
+
+One line of JSON per search goes to `results/<set>.jsonl`; a line that is there is not run again. README.md
+has the method and the bar.
+"""
+
+import argparse
+import datetime
+import hashlib
+import itertools
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import score
+import synthetic
+
+from autotune.core.config import Config
+from autotune.core.table import decode
+from autotune.errors import AutotuneError, UsageError, did_you_mean
+from autotune.search.samplers import SAMPLERS
+from autotune.testing.replay import replay
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+GRIDS = HERE.parent / "grids"
+RESULTS = HERE / "results"
+SPLIT = HERE / "split.json"
+FROZEN = HERE / "frozen.json"
+HELD_RUNS = HERE / "held_out_runs.jsonl"
+SEEDS = 30
+BUDGET_S = 1800.0
+WORLDS = 2
+CODE = (
+    "autotune/core",
+    "autotune/search",
+    "autotune/launch/replay.py",
+    "autotune/testing/replay.py",
+    "experiments/search_replay/score.py",
+)
+
+
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def code_sha256():
+    """Of everything that decides what a replay yields and what is made of it."""
+    parts = [ROOT / part for part in CODE]
+    files = [f for part in parts for f in (sorted(part.rglob("*.py")) if part.is_dir() else [part])]
+    whole = hashlib.sha256()
+    for file in files:
+        whole.update(f"{file.relative_to(ROOT)}\n{sha256(file)}\n".encode())
+    return whole.hexdigest()[:16]
+
+
+# Which tables may be opened --------------------------------------------------------------------
+
+
+def split():
+    """Held-out tables: name -> {file, sha256}."""
+    return json.loads(SPLIT.read_text())["held_out"] if SPLIT.is_file() else {}
+
+
+def hold(entries):
+    """Put tables on the list of those that are not opened; only their bytes are hashed."""
+    held = split()
+    for entry in entries:
+        name, is_pair, text = entry.partition("=")
+        file = Path(text).resolve()
+        if not is_pair or not file.is_file():
+            raise UsageError(f"{entry} names no file", hint="say NAME=FILE")
+        if name in held and held[name]["sha256"] != sha256(file):
+            raise UsageError(f"{name} is held out already, with other bytes")
+        held[name] = {"file": os.path.relpath(file, ROOT), "sha256": sha256(file)}
+    SPLIT.write_text(json.dumps({"held_out": dict(sorted(held.items()))}, indent=1) + "\n")
+
+
+def develop_files():
+    """Recorded tables that are not held out, by the bytes and by the place."""
+    held = split()
+    hashes, files = {h["sha256"] for h in held.values()}, {ROOT / h["file"] for h in held.values()}
+    found = [f for f in sorted(GRIDS.glob("*/*.jsonl")) if f not in files]
+    return [f for f in found if sha256(f) not in hashes]
+
+
+def freeze(options):
+    """Write down what the held-out run will be, before it is."""
+    if not split():
+        raise UsageError("no table is held out", hint="run.py hold NAME=FILE")
+    frozen = {
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "code": code_sha256(),
+        "held_out": split(),
+        "samplers": list(options.samplers),
+        "seeds": options.seeds,
+        "budget_s": options.budget,
+        "workers": options.workers,
+    }
+    FROZEN.write_text(json.dumps(frozen, indent=1) + "\n")
+
+
+def held_out(options):
+    """The tables, once everything is as it was frozen; the run is noted before the first is opened."""
+    if not FROZEN.is_file():
+        raise UsageError("nothing is frozen", hint="run.py freeze, and commit it, before the held-out run")
+    frozen = json.loads(FROZEN.read_text())
+    asked = {
+        "code": code_sha256(),
+        "held_out": split(),
+        "samplers": list(options.samplers),
+        "seeds": options.seeds,
+        "budget_s": options.budget,
+        "workers": options.workers,
+    }
+    differs = [name for name, value in asked.items() if frozen[name] != value]
+    if differs:
+        raise UsageError(f"not what was frozen: {', '.join(differs)}", hint="freeze again; it is another run")
+    files = {name: ROOT / entry["file"] for name, entry in split().items()}
+    changed = [name for name, file in files.items() if sha256(file) != split()[name]["sha256"]]
+    if changed:
+        raise UsageError(f"other bytes than were held out: {', '.join(changed)}")
+    began = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    with HELD_RUNS.open("a") as lines:
+        lines.write(json.dumps({"began": began, "frozen": sha256(FROZEN), "code": asked["code"]}) + "\n")
+    return list(files.values())
+
+
+# One search ------------------------------------------------------------------------------------
+
+
+def one(table, truth, key):
+    """A search as a line; everything in it is a pure function of the key, but for `planning_s`."""
+    course = score.Course(truth)
+    ended = replay(
+        table,
+        budget_s=key["budget_s"],
+        sampler=key["sampler"],
+        seed=key["seed"],
+        workers=key["workers"],
+        each=course,
+    )
+    found = course.close(ended.study)
+    arrived = {
+        column: {str(p): score.reached(course.points, p, place) for p in score.WITHIN}
+        for place, column in ((2, "by_model"), (3, "by_reading"))
+    }
+    return {
+        **key,
+        "configs": len(truth.rates),
+        "base_quality": round(truth.quality(Config()), 5),
+        "oracle": dict(truth.oracle),
+        "oracle_speedup": round(truth.oracle_rate / truth.base, 5),
+        "within": arrived,
+        "curve": [[round(x, 4) for x in point] for point in course.points],
+        "failures": score.failures(ended.study),
+        "trials": len(ended.study.trials),
+        "end_s": round(ended.study.elapsed_s, 1),
+        "trial_s": round(ended.trial_s, 1),
+        "planning_s": round(ended.planning_s, 2),
+        "answer": score.judged(truth, found),
+    }
+
+
+def tables_of(kind, options):
+    """(name, sha256, function that opens it) of a set."""
+    if kind == "synthetic":
+        maker = sha256(HERE / "synthetic.py")
+        for name in options.tables or synthetic.names(WORLDS):
+            if name.rpartition("-")[0] not in synthetic.KINDS or not name.rpartition("-")[2].isdigit():
+                hint = did_you_mean(name, synthetic.names(WORLDS))
+                raise UsageError(
+                    f"there is no synthetic table {name}", hint=hint or "input-0, compute-1, ..."
+                )
+            yield f"synthetic/{name}", maker, lambda name=name: synthetic.table(name)
+        return
+    files = held_out(options) if kind == "held-out" else develop_files()
+    for file in files:
+        name = f"{file.parent.name}/{file.stem}"
+        if not options.tables or name in options.tables or file.parent.name in options.tables:
+            yield name, sha256(file), lambda file=file: decode(file.read_bytes(), source=file.name)
+
+
+def run(kind, options):
+    path = options.out or RESULTS / f"{kind}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known = [json.loads(line) for line in path.read_text().splitlines() if line] if path.exists() else []
+    if any(line["set"] != kind for line in known):
+        raise UsageError(f"{path.name} holds another set of tables", hint="sets are never mixed")
+    code = code_sha256()
+    others = {line["code"] for line in known} - {code}
+    if others and not options.mixed:
+        raise UsageError(
+            f"{path.name} was made by other code ({', '.join(sorted(others))})",
+            hint="--out a new file, or --mixed to compare versions in one",
+        )
+    names = ("set", "table", "table_sha256", "sampler", "seed", "workers", "budget_s", "code")
+    done = {tuple(line[n] for n in names) for line in known}
+    made = 0
+    tables = list(tables_of(kind, options))
+    opened = {}
+    # Seeds outermost: whatever is there when it is stopped is balanced over tables and samplers.
+    for seed, (table_name, table_sha, load), sampler in itertools.product(
+        range(options.seeds), tables, options.samplers
+    ):
+        values = (kind, table_name, table_sha, sampler, seed, options.workers, options.budget, code)
+        if values in done:
+            continue
+        if table_name not in opened:
+            table = load()
+            opened[table_name] = table, score.Truth.of(table)
+        begun_s = time.monotonic()
+        line = one(*opened[table_name], dict(zip(names, values, strict=True)))
+        with path.open("a") as lines:
+            lines.write(json.dumps(line, allow_nan=False) + "\n")
+        made += 1
+        at = line["within"]["by_model"]["2"]
+        print(
+            f"{table_name} {sampler} seed {seed}: within 2 % {'never' if at is None else f'{at[1]:.0f} s'}, "
+            f"{sum(line['failures'].values())} failures, {time.monotonic() - begun_s:.1f} s real",
+            flush=True,
+        )
+        if made == options.most:
+            return
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("what", choices=("synthetic", "develop", "held-out", "hold", "freeze"))
+    parser.add_argument("names", nargs="*", help="hold: NAME=FILE")
+    parser.add_argument("--tables", nargs="*", default=[])
+    parser.add_argument("--samplers", type=lambda text: text.split(","), default=list(SAMPLERS))
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--budget", type=float, default=BUDGET_S, help="virtual seconds")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--most", type=int, default=0, help="so many searches in this call")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--mixed", action="store_true", help="lines of other code may stand in the same file")
+    options = parser.parse_args()
+    for sampler in options.samplers:
+        if sampler not in SAMPLERS:
+            parser.error(f'no sampler "{sampler}". {did_you_mean(sampler, SAMPLERS)}')
+    return options
+
+
+def main():
+    options = arguments()
+    try:
+        if options.what == "hold":
+            hold(options.names)
+        elif options.what == "freeze":
+            freeze(options)
+        else:
+            run(options.what, options)
+    except AutotuneError as error:
+        sys.exit(f"{error.message}. {error.hint}".rstrip(" ."))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""What a recorded table knows to be true, and how a replayed search did by it."""
+
+import bisect
+import math
+from dataclasses import dataclass
+from statistics import fmean
+
+from autotune.core.config import Config
+from autotune.core.effect import Effect
+from autotune.core.measurement import Estimate, Measurement
+from autotune.core.pick import amortised, answer_or_none, screened
+from autotune.core.stats import window_estimate
+from autotune.core.study import Budget, Study, StudySpec
+from autotune.core.trial import Stage
+from autotune.search.stages import shortlist
+from autotune.testing.replay import RecordedPlanner
+
+WITHIN = (5, 2, 1)
+"""Per cent below the oracle that count as having arrived."""
+
+FALSE_WIN_BELOW = 0.995
+"""A claimed winner is a false one where the table has it slower than this share of the script as it is."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Rates of every feasible config of a table, by all of its runs, and the rate that an oracle has.
+
+    Feasible is what ran through in more than half of its recorded runs and does not change the training.
+    The largest of many noisy means is lucky as well as fast, so the oracle's rate is cross-validated: the
+    fastest by all repeats but one, rated by that one, in turn. Slow drift is taken out by the runs of the
+    script as it is within each repeat. A lucky config can then be faster than the oracle; its quality is 1.
+    """
+
+    rates: dict
+    oracle: Config
+    oracle_rate: float
+    base: float
+
+    @classmethod
+    def of(cls, table):
+        header = table.header
+        spec = StudySpec(
+            study_id="truth",
+            label="truth",
+            script="",
+            args=header.workload.args,
+            cwd="",
+            python="",
+            space=header.request,
+            budget=Budget(seconds=0),
+            effective_batch="keep",
+        )
+        space, _ = RecordedPlanner(table).space(spec, header.facts)
+        study = Study(spec=spec, facts=header.facts, space=space)
+        rows = {}
+        for row in table.settled().values():
+            rows.setdefault(row.config, []).append(row)
+        logs = {}
+        for config in dict.fromkeys((Config(), *header.configs)):
+            mine = rows.get(config, [])
+            fine = [r for r in mine if r.is_ok and len(r.blocks)]
+            if 2 * len(fine) <= len(mine) or not space.contains(config):
+                continue
+            if space.effect(config) is Effect.TRAINING:
+                continue
+            quiet = [r for r in fine if not r.is_disturbed] or fine
+            cold_s = max((r.compile_s or 0.0 for r in fine), default=0.0)
+            each = {}
+            for row in quiet:
+                rate = amortised(study, _measured(row, header, cold_s))
+                each.setdefault(row.repeat, []).append(math.log(rate))
+            logs[config] = {repeat: fmean(values) for repeat, values in each.items()}
+        return cls.by(_without_drift(logs))
+
+    @classmethod
+    def by(cls, logs):
+        """From ln rates by config and repeat."""
+        means = {config: fmean(each.values()) for config, each in logs.items()}
+        oracle = max(means, key=lambda c: (means[c], c.canonical()))
+        held = []
+        for repeat in sorted({r for each in logs.values() for r in each}):
+            others = {
+                c: fmean([x for r, x in each.items() if r != repeat])
+                for c, each in logs.items()
+                if repeat in each and len(each) > 1
+            }
+            if others:
+                held.append(logs[max(others, key=lambda c: (others[c], c.canonical()))][repeat])
+        oracle_rate = math.exp(fmean(held) if held else means[oracle])
+        rates = {config: math.exp(mean) for config, mean in means.items()}
+        return cls(rates, oracle, max(oracle_rate, rates[Config()]), rates[Config()])
+
+    def quality(self, config):
+        """Share of the oracle's rate; 0 for what is not feasible."""
+        return min(1.0, self.rates.get(config, 0.0) / self.oracle_rate)
+
+
+def _without_drift(logs):
+    base = logs[Config()]
+    whole = fmean(base.values())
+    return {c: {r: x - (base.get(r, whole) - whole) for r, x in each.items()} for c, each in logs.items()}
+
+
+def _measured(row, header, cold_s):
+    produced = 1.0 if row.produced_frac is None else row.produced_frac
+    rate = row.throughput(header.workload.unit)
+    step = window_estimate(row.blocks.plain(), unit="s", per_step=True)
+    return Measurement(
+        throughput=rate,
+        step_time_s=Estimate(value=step.value / produced, low=step.low, high=step.high, n=step.n, unit="s"),
+        data_wait_frac=0.0,
+        memory=row.memory,
+        compile_s=cold_s,
+        steps=sum(row.blocks.num_steps),
+        effective_batch=row.effective_batch or 0.0,
+        extra=dict(row.counters),
+    )
+
+
+class Course:
+    """Follows a replayed search: what it would recommend, trial after trial.
+
+    `by_model` is what the search itself would confirm, or what it has confirmed; `by_reading` the fastest
+    single figure. Both are taken for every sampler alike.
+    """
+
+    def __init__(self, truth):
+        self.truth = truth
+        self.points = []
+        self.trial_s = 0.0
+
+    def __call__(self, study, trial):
+        self.trial_s += trial.seconds
+        if study.space is None:
+            return
+        self._add(study.elapsed_s, recommended(study), read_fastest(study))
+
+    def close(self, study):
+        """The answer itself is the last word."""
+        found = answer_or_none(study)
+        config = found.best.config if found is not None else Config()
+        self._add(study.elapsed_s, config, read_fastest(study))
+        return found
+
+    def _add(self, t_s, by_model, by_reading):
+        point = (t_s, self.trial_s, self.truth.quality(by_model), self.truth.quality(by_reading))
+        if self.points and self.points[-1][2:] == point[2:]:
+            return
+        self.points.append(point)
+
+
+def recommended(study):
+    """The confirmed winner, else the first that would be confirmed, else the script as it is."""
+    if any(t.stage is Stage.CONFIRM for t in study.trials):
+        found = answer_or_none(study)
+        if found is not None and found.is_better:
+            return found.best.config
+    chosen = shortlist(study)
+    tame = [c for c in chosen if study.space.effect(c) is not Effect.TRAINING]
+    return tame[0] if tame else Config()
+
+
+def read_fastest(study):
+    """The config with the highest mean reading."""
+    rates = screened(study)
+    return max(rates, key=lambda c: (rates[c], c.canonical()), default=Config())
+
+
+def reached(points, percent, column=2):
+    """(wall, trial-seconds) from which on the quality stays within so many per cent, or None."""
+    found = None
+    for point in points:
+        if point[column] < 1 - percent / 100:
+            found = None
+        elif found is None:
+            found = (point[0], point[1])
+    return found
+
+
+def regret_at(points, trial_s, column=2):
+    """1 - quality of what is recommended after so many trial-seconds; 1 before there is anything."""
+    place = bisect.bisect_right([p[1] for p in points], trial_s)
+    return 1 - points[place - 1][column] if place else 1.0
+
+
+def judged(truth, found):
+    """What the answer claims, beside what the table says."""
+    if found is None:
+        return {"config": None}
+    best, true = found.best, truth.rates.get(found.best.config, 0.0) / truth.base
+    return {
+        "config": dict(best.config),
+        "is_better": found.is_better,
+        "speedup": [round(x, 5) for x in (best.speedup.value, best.speedup.low, best.speedup.high)],
+        "true_speedup": round(true, 5),
+        "covered": best.speedup.low <= true <= best.speedup.high if found.is_better else None,
+        "false_win": bool(found.is_better and true < FALSE_WIN_BELOW),
+    }
+
+
+def failures(study):
+    """Failures met, by kind; machine trouble and refusals before a start are none."""
+    count = {}
+    for trial in study.trials:
+        if trial.failure is not None and trial.failure.kind.teaches:
+            count[trial.failure.kind.label] = count.get(trial.failure.kind.label, 0) + 1
+    return count

@@ -1,0 +1,273 @@
+"""The proof's arithmetic: truth of a table, arrival, pairing, what may be opened; a search as a line."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import analyse
+import pytest
+import recorded_world
+import score
+import synthetic
+
+from autotune.core import table as tables
+from autotune.core.config import Config
+from autotune.errors import UsageError
+
+FOLDER = Path(score.__file__).parent
+A, B = Config({"threads": 1}), Config({"threads": 2})
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = importlib.util.spec_from_file_location("search_replay_run", FOLDER / "run.py")
+    assert made is not None
+    assert made.loader is not None
+    module = importlib.util.module_from_spec(made)
+    made.loader.exec_module(module)
+    for name in ("SPLIT", "FROZEN", "HELD_RUNS"):
+        monkeypatch.setattr(module, name, tmp_path / getattr(module, name).name)
+    monkeypatch.setattr(module, "RESULTS", tmp_path)
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(module, "GRIDS", tmp_path / "grids")
+    monkeypatch.setattr(module, "code_sha256", lambda: "code")
+    return module
+
+
+def options(**more: Any) -> Namespace:
+    plain = {
+        "tables": [],
+        "samplers": ["coordinate"],
+        "seeds": 1,
+        "budget": 100.0,
+        "workers": 1,
+        "most": 0,
+        "out": None,
+        "mixed": False,
+    }
+    return Namespace(**{**plain, **more})
+
+
+def put(folder: Path, name: str) -> Path:
+    """A recorded table as a file."""
+    table = recorded_world.table()
+    file = folder / "grids" / name / "cpu.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"".join(tables.encode(line) for line in (table.header, *table.rows)))
+    return file
+
+
+# What is true ----------------------------------------------------------------------------------
+
+
+def test_the_oracle_is_rated_by_runs_that_did_not_choose_it() -> None:
+    # Each is fastest in one repeat by luck alone; none is any better.
+    lucky = {
+        Config(): {0: 0.0, 1: 0.0, 2: 0.0},
+        A: {0: 0.3, 1: 0.0, 2: 0.0},
+        B: {0: 0.0, 1: 0.3, 2: 0.0},
+    }
+    truth = score.Truth.by(lucky)
+    assert max(truth.rates.values()) == pytest.approx(math.exp(0.1))
+    assert truth.oracle_rate == pytest.approx(1.0)
+    assert truth.quality(A) == 1.0
+
+
+def test_a_config_that_is_really_faster_is_the_oracle() -> None:
+    truth = score.Truth.by({Config(): {0: 0.0, 1: 0.0}, A: {0: 0.5, 1: 0.52}, B: {0: 0.2, 1: 0.2}})
+    assert truth.oracle == A
+    assert truth.oracle_rate == pytest.approx(math.exp(0.51))
+    assert truth.quality(B) == pytest.approx(math.exp(0.2 - 0.51))
+    assert truth.quality(Config({"threads": 3})) == 0.0
+
+
+def test_drift_between_repeats_is_taken_out() -> None:
+    table = recorded_world.table()
+    slower = [
+        recorded_world.row(c, 2, n, charged_s=20.0, produced_frac=0.5)
+        for n, c in enumerate(recorded_world.CONFIGS)
+    ]
+    rows = (*(r for r in table.rows if r.repeat != 2), *slower)
+    plain, drifted = score.Truth.of(table), score.Truth.of(recorded_world.table(*rows))
+    for config in recorded_world.CONFIGS:
+        ratio = drifted.rates[config] / drifted.base
+        assert ratio == pytest.approx(plain.rates[config] / plain.base, rel=0.001)
+
+
+def test_what_failed_in_most_of_its_runs_is_not_feasible() -> None:
+    best = recorded_world.CONFIGS[-1]
+    table = recorded_world.table()
+    broken = [recorded_world.failed(best, r, 90, "crash_exit") for r in range(3)]
+    rest = [r for r in table.rows if r.config != best]
+    truth = score.Truth.of(recorded_world.table(*rest, *broken))
+    assert best not in truth.rates
+    assert truth.quality(best) == 0.0
+
+
+# When it arrived -------------------------------------------------------------------------------
+
+
+def test_arrival_is_when_it_stays_within_and_trial_seconds_are_counted() -> None:
+    points = [(10, 12, 0.5, 0.5), (20, 25, 0.99, 1.0), (30, 40, 0.9, 1.0), (50, 70, 0.985, 1.0)]
+    assert score.reached(points, 2) == (50, 70)
+    assert score.reached(points, 1) is None
+    assert score.reached(points, 2, column=3) == (20, 25)
+    assert [score.regret_at(points, t) for t in (5, 25, 39, 1000)] == pytest.approx([1.0, 0.01, 0.01, 0.015])
+
+
+def line(table: str, sampler: str, seed: int, at: float | None, **more: Any) -> dict[str, Any]:
+    arrived = {"5": [at, at], "2": [at, at], "1": None} if at is not None else dict.fromkeys("521")
+    return {
+        "set": "synthetic",
+        "table": table,
+        "sampler": sampler,
+        "seed": seed,
+        "workers": 1,
+        "budget_s": 1000.0,
+        "code": "c",
+        "within": {"by_model": arrived, "by_reading": arrived},
+        "curve": [[5.0, 5.0, 0.5, 0.5], [at or 9.0, at or 9.0, 0.99, 0.99]],
+        "failures": {"oom_host": 1},
+        "trial_s": 900.0,
+        "answer": {"is_better": True, "false_win": False, "covered": True},
+        **more,
+    }
+
+
+def test_searches_are_paired_by_table_and_seed_and_one_that_never_arrives_took_all_its_budget() -> None:
+    lines = [line("w", "staged", 0, 100), line("w", "tpe", 0, 400), line("w", "tpe", 1, 50)]
+    lines += [line("v", "staged", 0, 100), line("v", "tpe", 0, None)]
+    found = analyse.paired(lines, "tpe", 2, "by_model")
+    assert {name: [math.exp(x) for x in logs] for name, logs in found.items()} == {
+        "w": [pytest.approx(4.0)],
+        "v": [pytest.approx(10.0)],
+    }
+    value, low, high = analyse.interval(found)  # type: ignore[misc]
+    assert value == pytest.approx(math.sqrt(40))
+    assert low == pytest.approx(4.0)
+    assert high == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize(
+    ("rival_s", "failures", "met"), [(400, 1, True), (250, 1, False), (400, 4, False), (50, 0, False)]
+)
+def test_the_bar_is_against_the_best_rival_and_failures_count(
+    rival_s: float, failures: int, met: bool
+) -> None:
+    lines = []
+    for table in "uvw":
+        lines.append(line(table, "staged", 0, 100, failures={"crash_exit": failures}))
+        lines += [line(table, "tpe", 0, rival_s), line(table, "random", 0, None)]
+    found, sentence = analyse.verdict(lines)
+    assert found is met
+    assert "tpe" in sentence
+    assert ("is met" in sentence) is met
+
+
+def test_made_up_tables_settle_nothing_and_the_report_says_so() -> None:
+    lines = [line(t, s, 0, 100 + 9 * n) for t in "uv" for n, s in enumerate(("staged", "tpe"))]
+    text = analyse.report([*lines, line("u", "tpe", 1, 5)])
+    assert "not every sampler has that seed yet: 1." in text
+    assert "prove nothing" in text
+    assert "settles nothing" in text
+    assert "| tpe |" in text
+
+
+# What may be opened ----------------------------------------------------------------------------
+
+
+def test_held_out_tables_are_hashed_and_left_out_of_development(run: Any, tmp_path: Path) -> None:
+    seen, held = put(tmp_path, "seen"), put(tmp_path, "held")
+    held.write_bytes(held.read_bytes() + b"\n")
+    run.hold([f"held={held}"])
+    assert run.develop_files() == [seen]
+    # Nor under another name.
+    (tmp_path / "grids" / "copy.d").mkdir()
+    (tmp_path / "grids" / "copy.d" / "x.jsonl").write_bytes(held.read_bytes())
+    assert run.develop_files() == [seen]
+    held.write_bytes(b"other")
+    with pytest.raises(UsageError, match="held out already"):
+        run.hold([f"held={held}"])
+
+
+def test_the_held_out_run_wants_everything_as_it_was_frozen_and_is_noted(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = put(tmp_path, "held")
+    with pytest.raises(UsageError, match="no table is held out"):
+        run.freeze(options())
+    run.hold([f"held={file}"])
+    with pytest.raises(UsageError, match="nothing is frozen"):
+        run.held_out(options())
+    run.freeze(options())
+    with pytest.raises(UsageError, match="samplers"):
+        run.held_out(options(samplers=["tpe"]))
+    assert not run.HELD_RUNS.exists()
+    assert run.held_out(options()) == [file]
+    assert len(run.HELD_RUNS.read_text().splitlines()) == 1
+    file.write_bytes(file.read_bytes() + b"\n")
+    with pytest.raises(UsageError, match="other bytes"):
+        run.held_out(options())
+    monkeypatch.setattr(run, "code_sha256", lambda: "later")
+    with pytest.raises(UsageError, match="code"):
+        run.held_out(options())
+
+
+def test_a_run_goes_on_where_it_stopped_and_sets_are_not_mixed(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, "seen")
+    run.run("develop", options(seeds=2, most=1))
+    first = (tmp_path / "develop.jsonl").read_text()
+    run.run("develop", options(seeds=2))
+    both = (tmp_path / "develop.jsonl").read_text()
+    assert both.startswith(first)
+    found = [json.loads(text) for text in both.splitlines()]
+    assert [(x["table"], x["seed"]) for x in found] == [("seen/cpu", 0), ("seen/cpu", 1)]
+    assert found[0]["oracle_speedup"] > 1.2
+    assert found[0]["curve"][-1][0] <= 100.0
+    run.run("develop", options(seeds=2))
+    assert (tmp_path / "develop.jsonl").read_text() == both
+    with pytest.raises(UsageError, match="another set"):
+        run.run("synthetic", options(out=tmp_path / "develop.jsonl"))
+    monkeypatch.setattr(run, "code_sha256", lambda: "later")
+    with pytest.raises(UsageError, match="other code"):
+        run.run("develop", options())
+
+
+# Made-up tables --------------------------------------------------------------------------------
+
+
+def test_a_made_up_table_is_named_so_is_the_same_every_time_and_reads_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(synthetic, "MOST_CONFIGS", 60)
+    made = synthetic.table("wrong-prior-0")
+    assert made == synthetic.table("wrong-prior-0")
+    assert made.header.table == "synthetic/wrong-prior-0"
+    assert made.header.device == "synthetic"
+    data = b"".join(tables.encode(row) for row in (made.header, *made.rows[:20]))
+    assert tables.decode(data).rows == made.rows[:20]
+    kinds = {row.kind for row in made.rows}
+    assert {"ok", "crash_exit", "timeout_progress"} <= kinds
+    assert len(made.header.configs) == 61
+
+
+def test_interactions_are_there_where_they_are_said_to_be() -> None:
+    world = synthetic._World(synthetic.KINDS["interactions"], "interactions-0")
+    base, bf16, layout, both = (
+        world.step_s(Config(c))[0]
+        for c in (
+            {},
+            {"precision": "bf16"},
+            {"channels_last": True},
+            {"precision": "bf16", "channels_last": True},
+        )
+    )
+    assert min(bf16, layout) > base
+    assert both < base / 1.2
