@@ -241,6 +241,15 @@ def _server(uri: str, shown: str) -> Finding:
 
 
 def _public(text: str) -> str:
-    """The text with the user's home as ``~``."""
-    home = os.path.expanduser("~")  # noqa: PTH111 (Path raises where a user has none)
-    return text.replace(home, "~") if len(home) > 1 else text
+    """The text to be pasted: the user's folders by what they are for, not by their names."""
+    ours = os.environ.get("AUTOTUNE_HOME", "")
+    folders = {
+        os.path.expanduser("~"): "~",  # noqa: PTH111 (Path raises where a user has none)
+        str(Path(ours).absolute()) if ours else "": "$AUTOTUNE_HOME",
+        # That of a system's own Python (/usr) is nobody's.
+        str(Path(sys.prefix).parent) if sys.prefix != sys.base_prefix else "": "...",
+    }
+    for folder, shown in folders.items():
+        if len(folder) > 1:
+            text = text.replace(folder, shown)
+    return text

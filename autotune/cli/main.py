@@ -7,6 +7,7 @@ import functools
 import io
 import logging
 import os
+import re
 import select
 import sys
 import time
@@ -42,6 +43,7 @@ from autotune.errors import (
     StoreError,
     UsageError,
     add_note,
+    did_you_mean,
     notes_of,
 )
 
@@ -156,7 +158,11 @@ class _Warnings(logging.Handler):
                 text += f": {type(error).__name__}: {error}"
                 if os.environ.get("AUTOTUNE_DEBUG"):
                     text += "\n" + "".join(traceback.format_exception(error))
-            print(f"{record.levelname.lower()}: {redact(text, free=True)}", file=sys.stderr)
+            from autotune.report.live import say_above
+
+            told = f"{record.levelname.lower()}: {redact(text, free=True)}"
+            if not say_above(told):
+                print(told, file=sys.stderr)
         except Exception:  # noqa: BLE001 (the stream may be closed; nothing is lost)
             return
 
@@ -213,7 +219,14 @@ def _usage(error: Any) -> UsageError:
         return UsageError("")
     context = getattr(error, "ctx", None)
     hint = "" if context is None else f"{context.command_path} --help shows what there is"
-    return UsageError(message, hint=hint)
+    return UsageError(message, hint=_meant(message) or hint)
+
+
+def _meant(message: str) -> str:
+    """What was meant by a word that is none of a few; the parser names them and no more."""
+    quoted = re.findall(r"'([^']*)'", message.partition(" is not one of ")[2])
+    typed = re.findall(r"'([^']*)'", message.partition(" is not one of ")[0])
+    return did_you_mean(typed[-1], quoted) if typed and quoted else ""
 
 
 def _of_the_machine(error: BaseException) -> AutotuneError | None:

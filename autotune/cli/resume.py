@@ -32,7 +32,7 @@ def resume(
 
         path = find_study(study, searches=True)
         from autotune.driver import tune
-        from autotune.report.text import Progress
+        from autotune.report.live import Progress
 
         progress = Progress(sys.stderr, quiet=quiet)
         try:

@@ -95,7 +95,7 @@ def search(
     sampler: Annotated[
         str,
         typer.Option(
-            metavar="staged|tpe|nsga2|random",
+            metavar="staged|tpe|gp|nsga2|random|brute|coordinate",
             envvar="AUTOTUNE_SAMPLER",
             help="Who proposes configurations.",
         ),
@@ -213,7 +213,7 @@ def search(
             return say_plan(tune.plan_search(spec), as_json=json or jsonl, notes=notes)
 
         from autotune.report.jsonl import Lines
-        from autotune.report.text import Progress
+        from autotune.report.live import Progress
 
         progress = Progress(sys.stderr, quiet=quiet)
         listeners = [progress, Lines(sys.stdout)] if jsonl else [progress]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from autotune.errors import BackendError
+from autotune.errors import BackendError, UsageError
+
+Page = Literal["answer", "table", "charts", "searches"]
 
 QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -25,7 +27,14 @@ def ui(
     ] = None,
     *,
     port: Annotated[int, typer.Option(help="Of the server; 0 takes a free one.")] = 0,
-    open_it: Annotated[bool, typer.Option("--open/--no-open", help="Open the answer in a browser.")] = True,
+    open_it: Annotated[bool, typer.Option("--open/--no-open", help="Open it in a browser.")] = True,
+    page: Annotated[
+        Page,
+        typer.Option(help="What is opened: the answer, every trial in a table, charts, all searches."),
+    ] = "answer",
+    tracking_uri: Annotated[
+        str, typer.Option(metavar="URI", help="Of another MLflow that has it, not the search's own.")
+    ] = "",
 ) -> int:
     """Show a study in the MLflow UI, on this machine only, until Ctrl-C."""
     import sys
@@ -34,17 +43,28 @@ def ui(
     from autotune.store.paths import find_study
 
     print("reading MLflow's store ...", file=sys.stderr)
-    uri, paths = study_paths(find_study(study, searches=True))
+    uri, paths = study_paths(find_study(study, searches=True), tracking_uri=tracking_uri)
     if not paths:
         message = "MLflow holds nothing of this study"
         raise BackendError(message, hint="send it: autotune sync")
+    opened = _opened(paths, page)
     if uri.startswith(("http://", "https://")):
-        _show(uri.rstrip("/"), paths, open_it=open_it)
+        _show(uri.rstrip("/"), paths, opened if open_it else "")
         return 0
-    return _serve(uri, port or _free_port(), paths, open_it=open_it)
+    return _serve(uri, port or _free_port(), paths, opened if open_it else "")
 
 
-def _serve(uri: str, port: int, paths: dict[str, str], *, open_it: bool) -> int:
+def _opened(paths: dict[str, str], page: str) -> str:
+    if page in paths:
+        return paths[page]
+    message = f"MLflow has no page `{page}` of this study"
+    why = (
+        "it was searched once only" if page == "searches" else "no view is written for this version of MLflow"
+    )
+    raise UsageError(message, hint=f"{why}; there is: {', '.join(paths)}")
+
+
+def _serve(uri: str, port: int, paths: dict[str, str], opened: str) -> int:
     import os
     import signal
     import subprocess
@@ -60,7 +80,7 @@ def _serve(uri: str, port: int, paths: dict[str, str], *, open_it: bool) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         _wait(server, port)
-        _show(f"http://127.0.0.1:{port}", paths, open_it=open_it)
+        _show(f"http://127.0.0.1:{port}", paths, opened)
         print("Ctrl-C ends it", file=sys.stderr)
         return server.wait()
     except KeyboardInterrupt:
@@ -91,13 +111,13 @@ def _wait(server: object, port: int) -> None:
     )
 
 
-def _show(base: str, paths: dict[str, str], *, open_it: bool) -> None:
+def _show(base: str, paths: dict[str, str], opened: str) -> None:
     for name, path in paths.items():
-        print(f"{name:<8}{base}{path}", flush=True)
-    if open_it:
+        print(f"{name:<9}{base}{path}", flush=True)
+    if opened:
         import webbrowser
 
-        webbrowser.open(base + paths["answer"])
+        webbrowser.open(base + opened)
 
 
 def _free_port() -> int:

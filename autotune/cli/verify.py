@@ -93,7 +93,7 @@ def verify(
         check(run)
         from autotune.driver import verification
         from autotune.report.jsonl import Lines
-        from autotune.report.text import Progress
+        from autotune.report.live import Progress
 
         progress = Progress(sys.stderr, quiet=quiet)
         for note in () if quiet else run.notes:

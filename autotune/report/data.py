@@ -196,7 +196,7 @@ def step_quantiles(study: Study, config: Config) -> tuple[float, float, float, f
     return q05, q25, q50, q75, q95
 
 
-def traces(study: Study, config: Config, most: int) -> list[tuple[int, tuple[LossPoint, ...]]]:
+def traces(study: Study, config: Config, most: int) -> list[tuple[int, Sequence[LossPoint]]]:
     """(trial, loss trace) of at most so many runs of a configuration, the longest first."""
     runs = [
         (t.number, t.measurement.loss)

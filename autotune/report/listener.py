@@ -24,5 +24,12 @@ class Listener:
     def note(self, study: Study, text: str) -> None:
         """Something worth a line: a stage began, a repeat, a value was quarantined."""
 
+    def stopping(self, why: str) -> None:
+        """Nothing more is asked from here on. Called by a signal's handler: wait for nothing.
+
+        Args:
+            why: ``interrupted`` or ``signal``.
+        """
+
     def study_ended(self, study: Study) -> None:
         """Nothing more will be measured in this life of the driver."""

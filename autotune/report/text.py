@@ -1,17 +1,10 @@
-"""What a person reads in the terminal: progress on stderr while it runs, one screen at the end.
-
-rich is imported only when there is a terminal to draw on.
-"""
+"""What a person reads in the terminal: a line per trial while it runs, one screen at the end."""
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING
 
-from autotune.clock import Clock, SystemClock
-from autotune.report.listener import Listener
 from autotune.report.summary import (
     apply_command,
     budget_hint,
@@ -24,7 +17,6 @@ from autotune.report.summary import (
     number_text,
     plural,
     ratio_text,
-    script_name,
     short_config,
     space_text,
     speedup_of,
@@ -41,7 +33,6 @@ if TYPE_CHECKING:
     from autotune.core.trial import Trial
 
 _INDENT = 8
-_RECENT = 8
 _REFUSALS = 4
 
 
@@ -97,161 +88,6 @@ def progress_line(study: Study, trial: Trial) -> str:
         parts.append(f"{sum(failed.values())} failed ({kinds})")
     parts.append(f"{duration_text(study.spec.budget.seconds - study.elapsed_s)} left")
     return " | ".join(parts)
-
-
-def wants_live_view(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Whether this stream is a terminal that a person watches."""
-    if environ.get("TERM", "") == "dumb" or environ.get("CI"):
-        return False
-    try:
-        return stream.isatty()
-    except ValueError:
-        return False
-
-
-class Progress(Listener):
-    """Shows a search as it goes: a live view on a terminal, else one plain line per trial.
-
-    Writes to `stream` only and never raises: a closed pipe ends the showing, not the search.
-
-    Args:
-        stream: Where to write; the process's stderr by default.
-        quiet: Show nothing at all.
-        live: Force the live view on or off; None decides by the stream.
-        clock: For the time that runs between two events.
-    """
-
-    def __init__(
-        self,
-        stream: TextIO | None = None,
-        *,
-        quiet: bool = False,
-        live: bool | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        self._stream = stream if stream is not None else sys.stderr
-        self._quiet = quiet
-        self._is_live = wants_live_view(self._stream, os.environ) if live is None else live
-        self._clock = clock or SystemClock()
-        self._view: Any = None
-        self._study: Study | None = None
-        self._running: dict[int, tuple[Trial, float]] = {}
-        self._seen_s = self._clock.now_s()
-        self._notes: list[str] = []
-
-    def study_began(self, study: Study) -> None:
-        self._see(study)
-        spec = study.spec
-        self._line(
-            f"study {spec.label}: {script_name(study)}, "
-            f"{duration_text(spec.budget.seconds - study.elapsed_s)}, driver {spec.driver}"
-        )
-        if self._is_live and not self._quiet:
-            self._open_view()
-
-    def trial_started(self, study: Study, trial: Trial) -> None:
-        self._see(study)
-        self._running[trial.number] = (trial, self._clock.now_s())
-        self._refresh()
-
-    def trial_ended(self, study: Study, trial: Trial) -> None:
-        self._see(study)
-        self._running.pop(trial.number, None)
-        if self._view is None:
-            self._line(progress_line(study, trial))
-        self._refresh()
-
-    def note(self, study: Study, text: str) -> None:
-        self._see(study)
-        self._notes = [*self._notes[-2:], text]
-        if self._view is None:
-            self._line(text)
-        self._refresh()
-
-    def study_ended(self, study: Study) -> None:
-        self._see(study)
-        self._running.clear()
-        self.close()
-
-    def close(self) -> None:
-        """End the live view and give the terminal back; harmless when called twice."""
-        view, self._view = self._view, None
-        if view is not None:
-            try:
-                view.stop()
-            except (OSError, ValueError):
-                self._quiet = True
-
-    def _see(self, study: Study) -> None:
-        self._study = study
-        self._seen_s = self._clock.now_s()
-
-    def _line(self, text: str) -> None:
-        if self._quiet:
-            return
-        try:
-            self._stream.write(text + "\n")
-            self._stream.flush()
-        except (OSError, ValueError):
-            self._quiet = True
-
-    def _open_view(self) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        # Redirecting would put what other code prints to stdout onto stderr.
-        self._view = Live(
-            get_renderable=self._render,
-            console=Console(file=self._stream, force_terminal=True),
-            refresh_per_second=2,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-        try:
-            self._view.start()
-        except (OSError, ValueError):
-            self._view, self._quiet = None, True
-
-    def _refresh(self) -> None:
-        if self._view is None:
-            return
-        try:
-            self._view.refresh()
-        except (OSError, ValueError):
-            self._view, self._quiet = None, True
-
-    def _render(self) -> Any:
-        from rich.text import Text
-
-        return Text("\n".join(self.view_lines()), overflow="ellipsis", no_wrap=True)
-
-    def view_lines(self) -> list[str]:
-        """The live view as lines: head, recent trials, what is running, notes."""
-        study = self._study
-        if study is None:
-            return []
-        now_s = self._clock.now_s()
-        left_s = study.spec.budget.seconds - study.elapsed_s - (now_s - self._seen_s)
-        told, failed, best = study.told(), failure_counts(study), best_other(study)
-        head = f"{study.spec.label}   {duration_text(left_s)} left   {plural(len(told), 'trial')}"
-        if failed:
-            head += f", {sum(failed.values())} failed ({', '.join(failed)})"
-        lines = [head]
-        if best is not None:
-            lines.append(
-                f"best so far {best[0]:.2f}x   {long_config(best[1].config)}   trial {best[1].number}"
-            )
-        lines += [
-            f"  {t.number:>4} {t.stage.value:<8} {short_config(t.config)}   {result_text(study, t)}"
-            for t in told[-_RECENT:]
-        ]
-        lines += [
-            f"  {t.number:>4} {t.stage.value:<8} {short_config(t.config)}   "
-            f"running {duration_text(now_s - since)}"
-            for t, since in self._running.values()
-        ]
-        return lines + [f"  {text}" for text in self._notes]
 
 
 def final_screen(

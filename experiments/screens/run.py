@@ -1,6 +1,7 @@
-"""Pictures of a study's report at desktop and phone width, into docs/images/.
+"""Pictures of a study's report, or of its pages in MLflow, at desktop and phone width, into docs/images/.
 
     python experiments/screens/run.py STUDY [--out FOLDER] [--hide PREFIX] [--whole]
+    python experiments/screens/run.py STUDY [STUDY ...] --mlflow
 
 Needs a Chromium on the machine, or its path in the variable CHROMIUM.
 """
@@ -13,6 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import browser
+import mlflow_pages
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOTS = (
@@ -26,22 +28,38 @@ TALLEST = 16_000
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("study", help="label, id, or a report.html")
+    parser.add_argument("study", nargs="+", help="label, id, or a report.html; several with --mlflow only")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images")
     parser.add_argument("--hide", default="", metavar="PREFIX", help="a folder that is left out of paths")
     parser.add_argument("--whole", action="store_true", help="pictures of whole pages as well")
+    parser.add_argument(
+        "--mlflow", action="store_true", help="of the last study's pages in an MLflow that holds them all"
+    )
     given = parser.parse_args()
+    if len(given.study) > 1 and not given.mlflow:
+        parser.error("one study at a time, but for --mlflow")
     chromium = browser.find()
     if chromium is None:
         raise SystemExit("no Chromium is on this machine; name one: CHROMIUM=/path/to/chrome")
     given.out.mkdir(parents=True, exist_ok=True)
+    if given.mlflow:
+        from autotune.store.paths import find_study
+
+        studies = [find_study(name) for name in given.study]
+        for path in mlflow_pages.shoot(chromium, studies, given.out, hide=given.hide):
+            print(path)
+        return
+    _report(chromium, given)
+
+
+def _report(chromium, given):
     with tempfile.TemporaryDirectory() as folder:
-        page, shown = Path(given.study), Path(folder) / "shown.html"
+        page, shown = Path(given.study[0]), Path(folder) / "shown.html"
         if page.suffix != ".html":
             page = Path(folder) / "report.html"
             # As people start it: the interpreter that runs it is the one that a page leaves unnamed.
             autotune = Path(sys.executable).with_name("autotune")
-            command = [str(autotune), "report", given.study, "--out", str(page)]
+            command = [str(autotune), "report", given.study[0], "--out", str(page)]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         text = page.read_text(encoding="utf-8")
         shown.write_text(text.replace(given.hide, "") if given.hide else text, encoding="utf-8")

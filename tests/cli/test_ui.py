@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import ui
-from autotune.errors import BackendError
+from autotune.errors import BackendError, UsageError
 
 
 def found(monkeypatch: pytest.MonkeyPatch, uri: str, paths: dict[str, str]) -> None:
     monkeypatch.setattr("autotune.store.paths.find_study", lambda name, **more: Path("/nowhere"))
-    monkeypatch.setattr("autotune.driver.sync.study_paths", lambda path: (uri, paths))
+    monkeypatch.setattr("autotune.driver.sync.study_paths", lambda path, **more: (uri, paths))
 
 
 def test_a_study_that_mlflow_never_received_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,3 +39,30 @@ def test_a_server_that_ends_at_once_is_an_error_that_names_its_code(monkeypatch:
     found(monkeypatch, "sqlite:////nowhere.db", {"answer": "/#/x"})
     with pytest.raises(BackendError, match="code 1"):
         ui.ui(None, open_it=False)
+
+
+def test_the_page_that_is_asked_for_is_the_one_that_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    found(monkeypatch, "http://tracker:5000", {"answer": "/#/a", "table": "/#/t"})
+    ui.ui(None)
+    ui.ui(None, page="table")
+    assert opened == ["http://tracker:5000/#/a", "http://tracker:5000/#/t"]
+
+
+def test_a_page_that_is_not_there_is_said_with_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    found(monkeypatch, "http://tracker:5000", {"answer": "/#/a", "table": "/#/t"})
+    with pytest.raises(UsageError, match="no page `searches`") as told:
+        ui.ui(None, page="searches", open_it=False)
+    assert told.value.hint == "it was searched once only; there is: answer, table"
+
+
+def test_another_store_is_looked_into_when_it_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("autotune.store.paths.find_study", lambda name, **more: Path("/nowhere"))
+    monkeypatch.setattr(
+        "autotune.driver.sync.study_paths", lambda path, *, tracking_uri: (tracking_uri, {"answer": "/#/a"})
+    )
+    ui.ui(None, open_it=False, tracking_uri="http://colleague:5000/")
+    assert capsys.readouterr().out == "answer   http://colleague:5000/#/a\n"

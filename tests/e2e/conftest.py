@@ -102,7 +102,10 @@ class Place:
         from autotune.store.journal import Journal
 
         paths = list(self.home.glob("studies/*/journal.db"))
-        return list(Journal.read(paths[0]).entries()) if paths else []
+        if not paths:
+            return []
+        with Journal.read(paths[0]) as journal:
+            return list(journal.entries())
 
     def wait_for_told(self, at_least: int, limit_s: float = 120) -> list[int]:
         """Numbers of the finished trials, as soon as there are enough."""

@@ -1,5 +1,6 @@
 """Searches that are stopped from outside: answer so far, exit code, and going on without loss."""
 
+import contextlib
 import signal
 import sqlite3
 import time
@@ -57,6 +58,6 @@ def test_after_a_kill_nothing_that_ended_is_lost_or_run_again(place):
     asked = [entry.data["trial"]["number"] for entry in entries if entry.kind == "asked"]
     assert all(asked.count(number) == 1 for number in before)
     assert [entry.kind for entry in entries].count("opened") == 2
-    with sqlite3.connect(place.home / "mlflow.db") as store:
+    with contextlib.closing(sqlite3.connect(place.home / "mlflow.db")) as store:
         (runs,) = store.execute("select count(*) from runs").fetchone()
     assert runs == 1 + 3

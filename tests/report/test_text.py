@@ -1,26 +1,20 @@
 """Progress and the last screen: what a person reads."""
 
-import io
 import math
 from dataclasses import replace
 
 import golden
-import pytest
-from study_fakes import BASE, BEST, FIDELITY, SAFE, good_answer, measured, no_answer, pick, ratio, spec, study
+from study_fakes import BASE, BEST, SAFE, good_answer, measured, no_answer, pick, ratio, spec, study
 
-from autotune.clock import SimulatedClock
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.measurement import Estimate
 from autotune.core.study import Budget
-from autotune.core.trial import Stage, Trial
 from autotune.report.text import (
-    Progress,
     final_screen,
     progress_line,
     stopped_screen,
     trials_table,
-    wants_live_view,
 )
 
 OUT = "/project/best.yaml"
@@ -108,81 +102,6 @@ def test_a_screen_before_any_answer_says_how_to_go_on():
 
 def test_a_plain_line_has_stage_result_best_failures_and_time_left():
     golden.check("progress.txt", "".join(progress_line(study(), t) + "\n" for t in study().trials))
-
-
-def told(**options):
-    stream = io.StringIO()
-    progress = Progress(stream, clock=SimulatedClock(), **options)
-    done = study()
-    progress.study_began(replace(done, trials=()))
-    for i, trial in enumerate(done.trials):
-        progress.trial_started(replace(done, trials=done.trials[:i]), trial)
-        progress.trial_ended(replace(done, trials=done.trials[: i + 1]), trial)
-    progress.note(done, "confirmation began")
-    progress.study_ended(done)
-    return stream.getvalue()
-
-
-def test_without_a_terminal_there_is_one_line_per_trial():
-    lines = told(live=False).splitlines()
-    assert len(lines) == 1 + 6 + 1
-    assert lines[0] == "study train-1121-1002: train.py, 2 min, driver inline"
-    assert lines[-1] == "confirmation began"
-    assert "best" not in lines[1]
-
-
-def test_quiet_writes_nothing():
-    assert told(live=False, quiet=True) == ""
-    assert told(live=True, quiet=True) == ""
-
-
-def test_a_live_view_draws_and_ends_clean():
-    text = told(live=True)
-    assert "best so far 2.00x" in text
-    assert "running 0 s" in text
-
-
-def test_the_live_view_counts_time_down_between_events():
-    clock = SimulatedClock()
-    progress = Progress(io.StringIO(), live=False, clock=clock)
-    done = study(elapsed_s=0.0)
-    running = Trial(number=6, config=SAFE, stage=Stage.REFINE, fidelity=FIDELITY)
-    progress.trial_started(done, running)
-    clock.sleep(61)
-    lines = progress.view_lines()
-    assert "9 min left" in lines[0]
-    assert "1 failed (oom_host)" in lines[0]
-    assert lines[-1].endswith("w4   running 61 s")
-
-
-class Broken(io.StringIO):
-    def write(self, text):
-        raise BrokenPipeError
-
-    def isatty(self):
-        raise ValueError("closed")
-
-
-@pytest.mark.parametrize("live", [True, False])
-def test_a_broken_pipe_ends_the_showing_and_never_the_search(live):
-    progress = Progress(Broken(), live=live)
-    progress.study_began(study())
-    progress.trial_ended(study(), study().trials[0])
-    progress.study_ended(study())
-    progress.close()
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_a_live_view_needs_a_terminal_that_somebody_watches():
-    assert wants_live_view(Terminal(), {"TERM": "xterm"})
-    assert not wants_live_view(Terminal(), {"TERM": "dumb"})
-    assert not wants_live_view(Terminal(), {"TERM": "xterm", "CI": "true"})
-    assert not wants_live_view(io.StringIO(), {"TERM": "xterm"})
-    assert not wants_live_view(Broken(), {})
 
 
 def test_the_table_of_trials_is_aligned_and_the_baseline_has_no_ratio():

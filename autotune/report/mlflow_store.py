@@ -1,0 +1,109 @@
+"""Where MLflow keeps things, and the one border at which its errors become ours; MLflow is not imported."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import urllib.parse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.errors import TrackerUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+log = logging.getLogger(__name__)
+
+SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0",
+    "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+"""Defaults for our own process; what the user set stays. The outbox does the retrying."""
+
+_UNAVAILABLE = (401, 403, 404, 408, 429)
+
+
+class Refused(TrackerUnavailable):
+    """MLflow is there but does not take this record; sending it again changes nothing."""
+
+
+def absolute_uri(uri: str, cwd: str) -> str:
+    """The same store, whatever directory is looked from: a relative SQLite path made absolute."""
+    if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
+        path = uri[len("sqlite:///") :]
+        if path and not path.startswith((":memory:", "file:")):
+            return f"sqlite:///{Path(cwd, path).absolute()}"
+    return uri
+
+
+def sqlite_path(uri: str) -> Path | None:
+    """The database file of a SQLite store, None for any other."""
+    if not uri.startswith("sqlite:///"):
+        return None
+    path = uri[len("sqlite:///") :].split("?", maxsplit=1)[0]
+    return Path(path) if path and not path.startswith((":memory:", "file:")) else None
+
+
+@contextlib.contextmanager
+def border(uri: str) -> Generator[None, None, None]:
+    """The one place where MLflow's errors, whatever they are, become ours."""
+    try:
+        yield
+    except TrackerUnavailable:
+        raise
+    except Exception as error:
+        shown = _without_userinfo(uri)
+        code: Callable[[], Any] | None = getattr(error, "get_http_status_code", None)
+        status = int(code()) if code is not None else 0
+        # MLflow puts the whole address into its texts, password included.
+        said = re.sub(r"://[^\s/@]+@", "://", str(error)).strip().split("\n")[0][:300]
+        text = f"{type(error).__name__}: {said}"
+        if isinstance(error, (KeyError, TypeError, ValueError, AttributeError)) or (
+            400 <= status < 500 and status not in _UNAVAILABLE
+        ):
+            log.debug("MLflow refused a record", exc_info=True)
+            message = f"MLflow at {shown} does not take a record: {text}"
+            raise Refused(message) from error
+        message = f"MLflow at {shown} cannot be reached: {text}"
+        raise TrackerUnavailable(message, hint="Nothing is lost; `autotune sync` sends it later.") from error
+
+
+@contextlib.contextmanager
+def loggers_kept() -> Generator[None, None, None]:
+    """Importing and migrating configures logging for the whole process; put ours back."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    before = [
+        (one, one.disabled)
+        for name, one in root.manager.loggerDict.items()
+        if isinstance(one, logging.Logger) and not name.startswith(("mlflow", "alembic"))
+    ]
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        root.handlers[:] = handlers
+        for one, disabled in before:
+            one.disabled = disabled
+        for name in ("mlflow", "alembic"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _without_userinfo(uri: str) -> str:
+    try:
+        parts = urllib.parse.urlsplit(uri)
+    except ValueError:
+        return "the given address"
+    if "@" not in parts.netloc:
+        return uri
+    return parts._replace(netloc=parts.netloc.rsplit("@", 1)[1]).geturl()

@@ -1,0 +1,241 @@
+"""A headless Chromium that is asked over its debugging pipe: live pages, what is on their first screen.
+
+For pages of a server, which load by and by; `browser.py` is for files. Standard library only, and nothing but
+this machine is reached: every other host name resolves to nothing and is noted.
+"""
+
+import base64
+import fcntl
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from browser import FLAGS
+
+SEEN = """(() => {
+  // What a person sees: laid out, inside the window, and not cut away by a box around it.
+  const found = [], wide = innerWidth, high = innerHeight;
+  if (!document.body) return found;
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node; (node = walk.nextNode());) {
+    const text = node.textContent.trim();
+    if (!text) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    let {left, top, right, bottom} = range.getBoundingClientRect();
+    if (right <= left || bottom <= top) continue;
+    let hidden = false;
+    for (let e = node.parentElement; e && e !== document.body; e = e.parentElement) {
+      const style = getComputedStyle(e);
+      if (style.visibility === "hidden" || style.display === "none" || style.opacity === "0") hidden = true;
+      if (style.overflowX !== "visible" || style.overflowY !== "visible") {
+        const box = e.getBoundingClientRect();
+        left = Math.max(left, box.left); right = Math.min(right, box.right);
+        top = Math.max(top, box.top); bottom = Math.min(bottom, box.bottom);
+      }
+    }
+    left = Math.max(left, 0); right = Math.min(right, wide);
+    top = Math.max(top, 0); bottom = Math.min(bottom, high);
+    if (hidden || right - left < 4 || bottom - top < 6) continue;
+    found.push([text, Math.round(left), Math.round(top), Math.round(right), Math.round(bottom)]);
+  }
+  return found;
+})()"""
+"""Texts of the first screen with the part of them that is visible: left, top, right, bottom in pixels."""
+
+
+AS_THREE_AND_FOUR = """import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.dup2(int(sys.argv[2]), 4)
+os.execv(sys.argv[3], sys.argv[3:])"""
+"""The browser listens on its descriptor 3 and speaks on 4, whatever ours are."""
+
+
+def _high(pair):
+    # Out of the way of 3 and 4.
+    moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in pair]
+    for end in pair:
+        os.close(end)
+    return moved
+
+
+class Browser:
+    """One browser with one page; use it as a context.
+
+    Args:
+        path: Of the program.
+        width: Of the page, in CSS pixels.
+        height: Likewise.
+        storage: What the page's origin finds in its local storage.
+    """
+
+    def __init__(self, path, width, height, *, storage=None):
+        self._folder = tempfile.mkdtemp(prefix="screens-")
+        to_browser, self._write = _high(os.pipe())
+        self._read, from_browser = _high(os.pipe())
+        flags = [*FLAGS, "--remote-debugging-pipe", f"--user-data-dir={self._folder}/profile"]
+        flags += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
+        words = [str(to_browser), str(from_browser), path, *flags]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", AS_THREE_AND_FOUR, *words],
+            pass_fds=(to_browser, from_browser),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(to_browser)
+        os.close(from_browser)
+        self._buffer = b""
+        self._number = 0
+        self._session = ""
+        self.hosts = set()
+        try:
+            target = self.call("Target.createTarget", url="about:blank")["targetId"]
+            self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+            for domain in ("Page", "Runtime", "Network"):
+                self.call(f"{domain}.enable")
+            self.resize(width, height)
+            if storage:
+                lines = "".join(
+                    f"localStorage.setItem({json.dumps(k)},{json.dumps(v)});" for k, v in storage.items()
+                )
+                self.call("Page.addScriptToEvaluateOnNewDocument", source=f"try{{{lines}}}catch(e){{}}")
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error):
+        self.close()
+
+    def close(self):
+        """End the browser and remove its profile."""
+        os.close(self._write)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(10)
+        os.close(self._read)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def call(self, method, *, timeout_s=120.0, **params):
+        """One command of the protocol and its result.
+
+        Raises:
+            RuntimeError: The browser refuses it.
+            TimeoutError: It says nothing.
+        """
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": params}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        until = time.monotonic() + timeout_s
+        while True:
+            told = self._next(until)
+            if told.get("id") == self._number:
+                if "error" in told:
+                    raise RuntimeError(f"{method}: {told['error']}")
+                return told["result"]
+
+    def _next(self, until):
+        while b"\0" not in self._buffer:
+            if not select.select([self._read], [], [], max(0.0, until - time.monotonic()))[0]:
+                raise TimeoutError("the browser says nothing")
+            got = os.read(self._read, 1 << 20)
+            if not got:
+                raise RuntimeError("the browser ended")
+            self._buffer += got
+        line, self._buffer = self._buffer.split(b"\0", 1)
+        told = json.loads(line)
+        if told.get("method") == "Network.requestWillBeSent":
+            url = told["params"]["request"]["url"]
+            if url.startswith(("http://", "https://")):
+                self.hosts.add(url.split("/")[2].rsplit(":", 1)[0])
+        return told
+
+    def resize(self, width, height, *, scale=1):
+        """The page's size, in CSS pixels."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=scale,
+            mobile=False,
+        )
+
+    def open(self, url):
+        """Go there; the page goes on loading."""
+        # Only the part behind the mark may differ, which alone loads nothing.
+        self.call("Page.navigate", url="about:blank")
+        self.call("Page.navigate", url=url)
+
+    def run(self, script):
+        """The value of an expression in the page."""
+        told = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in told:
+            raise RuntimeError(str(told["exceptionDetails"])[:500])
+        return told["result"].get("value")
+
+    def seen(self):
+        """Texts on the first screen, each with its visible box: left, top, right, bottom."""
+        return self.run(SEEN)
+
+    def wait_for(self, *texts, timeout_s=90.0):
+        """Wait until all of these are on the first screen.
+
+        Returns:
+            Seconds it took, and what is there then.
+
+        Raises:
+            AssertionError: They did not come; with those that did not and all that is there.
+        """
+        begun = time.monotonic()
+        while True:
+            there = self.seen()
+            said = "\n".join(row[0] for row in there)
+            missing = [text for text in texts if text not in said]
+            took = time.monotonic() - begun
+            if not missing:
+                return took, there
+            if took > timeout_s:
+                raise AssertionError(f"not on the first screen: {missing}; there is:\n{said}")
+            time.sleep(0.1)
+
+    def wait_until(self, script, *, timeout_s=90.0):
+        """Wait until an expression in the page is true.
+
+        Returns:
+            Seconds it took.
+
+        Raises:
+            AssertionError: It never was.
+        """
+        begun = time.monotonic()
+        while not self.run(script):
+            if time.monotonic() - begun > timeout_s:
+                raise AssertionError(f"never true: {script}")
+            time.sleep(0.1)
+        return time.monotonic() - begun
+
+    def settle(self, still_s=2.0, timeout_s=60.0):
+        """Wait until the texts of the first screen have not changed for so long: charts come late."""
+        until, since, last = time.monotonic() + timeout_s, time.monotonic(), None
+        while time.monotonic() < min(until, since + still_s):
+            time.sleep(0.2)
+            if (now := self.seen()) != last:
+                last, since = now, time.monotonic()
+
+    def shoot(self, out):
+        """A picture of what is in the window."""
+        data = self.call("Page.captureScreenshot", format="png")["data"]
+        Path(out).write_bytes(base64.b64decode(data))

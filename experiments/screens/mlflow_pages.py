@@ -1,0 +1,120 @@
+"""Studies in an MLflow of their own, served by a live `autotune ui`, and what its pages are called."""
+
+import contextlib
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from devtools import Browser
+
+AUTOTUNE = [sys.executable, "-m", "autotune"]
+START_S = 240
+"""MLflow's server took 75 s to answer on a machine with a load of 18."""
+PANEL_CLOSED = {
+    "mlflow.assistant.panelOpen_v1": "false",
+    "mlflow.assistant.fab.autoOpenedOnFirstLoad_v1": "true",
+}
+"""The local storage of somebody who has closed MLflow's assistant once."""
+SIZES = {"desktop": (1600, 1000), "phone": (390, 844)}
+SHOTS = (
+    ("mlflow-answer", "answer", "desktop", ("autotune apply",)),
+    ("mlflow-answer-phone", "answer", "phone", (" trials",)),
+    ("mlflow-table", "table", "desktop", ("BEST",)),
+    ("mlflow-charts", "charts", "desktop", ("Parallel Coordinates", "best_so_far_speedup")),
+    ("mlflow-searches", "searches", "desktop", ("safe_speedup",)),
+)
+"""Name, page, size, what has to be there before the picture is taken."""
+HIDE = """(() => {
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node; (node = walk.nextNode());) node.textContent = node.textContent.replaceAll(%s, "");
+})()"""
+
+
+def sent(studies, folder):
+    """Copies of studies, in a home and an MLflow of their own below the folder.
+
+    Returns:
+        The environment to look at them in, and the address of the store.
+    """
+    from autotune.driver.sync import sync_study
+    from autotune.store.journal import Journal
+    from autotune.store.outbox import MLFLOW
+
+    uri = f"sqlite:///{Path(folder).absolute() / 'mlflow.db'}"
+    for study in studies:
+        copy = Path(folder) / "home" / "studies" / study.name
+        shutil.copytree(study, copy, ignore=shutil.ignore_patterns("cache", "trials", "*.lock"))
+        with Journal.open(copy, ballast_bytes=0) as journal:
+            journal.resend(MLFLOW)
+        if sync_study(copy, 300.0, tracking_uri=uri):
+            raise SystemExit(f"{study.name} could not be sent")
+    return {**os.environ, "AUTOTUNE_HOME": str(Path(folder) / "home")}, uri
+
+
+@contextlib.contextmanager
+def served(study, uri, environment):
+    """`autotune ui` of a study while it is wanted: page -> address."""
+    command = [*AUTOTUNE, "ui", study, "--no-open", "--tracking-uri", uri]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    lines = queue.Queue()
+    reader = threading.Thread(target=_read, args=(process.stdout, lines), daemon=True)
+    reader.start()
+    try:
+        pages, until = {}, time.monotonic() + START_S
+        while "answer" not in pages or not lines.empty() or time.monotonic() < pages["at"] + 1:
+            with contextlib.suppress(queue.Empty):
+                line = lines.get(timeout=0.2)
+                if not line:
+                    raise RuntimeError(f"autotune ui ended with {process.wait()}")
+                name, address = line.split()
+                pages |= {name: address, "at": time.monotonic()}
+            if time.monotonic() > until:
+                raise TimeoutError("autotune ui shows no page")
+        del pages["at"]
+        yield pages
+    finally:
+        process.terminate()
+        process.wait(180)
+        reader.join(10)
+        process.stdout.close()
+
+
+def _read(stream, lines):
+    for line in stream:
+        lines.put(line)
+    lines.put("")
+
+
+def shoot(chromium, studies, out, *, hide=""):
+    """Pictures of the pages of the last of these studies.
+
+    Args:
+        chromium: The browser's path.
+        studies: Their directories.
+        out: Where the pictures go.
+        hide: A folder that is left out of paths.
+
+    Yields:
+        The files.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        environment, uri = sent(studies, folder)
+        with served(studies[-1].name, uri, environment) as pages:
+            for name, page, size, texts in SHOTS:
+                if page not in pages:
+                    continue
+                with Browser(chromium, *SIZES[size], storage=PANEL_CLOSED) as browser:
+                    browser.open(pages[page])
+                    browser.wait_for(*texts)
+                    browser.settle()
+                    if hide:
+                        browser.run(HIDE % json.dumps(hide))
+                    browser.shoot(out / f"{name}.png")
+                yield out / f"{name}.png"

@@ -1,0 +1,93 @@
+"""What every command line is expected to have: completion, version, schemas for editors, words meant."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from study_fakes import changes_of, facts, good_answer, study
+
+from autotune.cli import doctor
+from autotune.driver.spec import version
+from autotune.export.best_config import write_best
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_version_is_one_line_on_stdout(cli):
+    assert cli("--version") == (0, f"autotune {version()}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("shell", "word"), [("bash", "complete "), ("zsh", "compdef "), ("fish", "complete ")]
+)
+def test_a_shell_can_be_taught_to_complete(shell, word):
+    environ = {"PATH": "/usr/bin:/bin", "HOME": "/nowhere", "_AUTOTUNE_COMPLETE": f"source_{shell}"}
+    code = "import sys; sys.argv = ['autotune']; from autotune.cli.main import app; app(prog_name='autotune')"
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert word in done.stdout
+    assert "_AUTOTUNE_COMPLETE" in done.stdout
+
+
+def test_completion_knows_the_verbs_and_their_options():
+    environ = {
+        "PATH": "/usr/bin:/bin", "HOME": "/nowhere", "_AUTOTUNE_COMPLETE": "complete_bash",
+        "COMP_WORDS": "autotune search --bud", "COMP_CWORD": "2",
+    }  # fmt: skip
+    code = "from autotune.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True)
+    assert "--budget" in done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (("serch",), "search"),
+        (("spaces", "lst"), "list"),
+        (("search", "--scrip", "x.py"), "--script"),
+        (("schema", "spac"), "space"),
+        (("spaces", "show", "cpuu"), "cpu"),
+        (("search", "--script", "trian.py", "--budget", "1m"), "train.py"),
+        (("search", "--script", "train.py", "--budget", "1m", "--knob", "precisoin"), "precision"),
+        (("search", "--script", "train.py", "--budget", "1m", "--driver", "rayy"), "ray"),
+        (("search", "--script", "train.py", "--budget", "1m", "--sampler", "tpee"), "tpe"),
+        (("search", "--script", "train.py", "--budget", "1m", "--space", "quikc"), "quick"),
+        (("apply", "best.yaml", "--pick", "saef"), "safe"),
+        (("verify", "best.yaml", "--pick", "saef"), "safe"),
+    ],
+)
+def test_a_word_that_is_nearly_right_is_answered_by_the_right_one(cli, script, typed, meant):
+    write_best(script.parent / "best.yaml", study(facts=facts()), good_answer(), changes_of)
+    code, out, err = cli(*typed)
+    assert (code, out) == (2, "")
+    assert meant in err.replace(" ".join(typed), "")
+
+
+def test_what_a_search_writes_and_what_is_shipped_is_as_the_schemas_for_editors_say(cli, script):
+    jsonschema = pytest.importorskip("jsonschema", reason="comes with Ray, as it happens")
+    write_best(script.parent / "best.yaml", study(facts=facts()), good_answer(), changes_of)
+    files = {
+        "config": [script.parent / "best.yaml"],
+        "space": sorted((ROOT / "search_spaces").glob("*.yaml")),
+    }
+    for which, paths in files.items():
+        schema = json.loads(cli("schema", which)[1])
+        jsonschema.Draft202012Validator.check_schema(schema)
+        judge = jsonschema.Draft202012Validator(schema)
+        for path in paths:
+            assert [e.message for e in judge.iter_errors(yaml.safe_load(path.read_text()))] == [], path.name
+        assert list(judge.iter_errors({"schema": "another/v1", "surprise": 1}))
+
+
+def test_doctors_output_names_no_folder_of_the_users(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setenv("AUTOTUNE_HOME", "/data/secret-project/autotune")
+    monkeypatch.setattr(sys, "prefix", "/data/secret-project/venv")
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
+    public = doctor._public
+    assert public("3.11.7, /data/secret-project/venv/bin/python") == "3.11.7, .../venv/bin/python"
+    assert public("/data/secret-project/autotune, 3 GiB free") == "$AUTOTUNE_HOME, 3 GiB free"
+    assert public("/home/somebody/.local and /usr/bin/g++") == "~/.local and /usr/bin/g++"

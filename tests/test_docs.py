@@ -1,0 +1,189 @@
+"""What the documents tell people to type: commands parse, cheap ones run, files validate, links lead.
+
+What searches is left to `tests/e2e/test_docs.py`.
+"""
+
+import ast
+import importlib.util
+import re
+import sys
+
+import pytest
+from documents import DOCUMENTS, ROOT, blocks, commands, inline_commands, links, slugs
+
+import autotune.driver
+from autotune.cli.main import _command, run
+
+IDS = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
+WRITTEN = [(path, line, words) for path in DOCUMENTS for line, words in commands(path)]
+IN_TEXT = [(path, line, words) for path in DOCUMENTS for line, words in inline_commands(path)]
+CHEAP = {
+    ("--version",),
+    ("doctor", "--json"),
+    ("list", "-n", "5"),
+    ("clean", "--dry-run"),
+}
+
+
+def named(row):
+    path, line, words = row
+    return f"{path.name}:{line}:{words[0] if words else ''}"
+
+
+def parsed(words, *, whole=True):
+    """Hand the words to the real parser; raises what it raises.
+
+    Args:
+        whole: Complain about what is missing, too.
+    """
+    group = _command()
+    name, *rest = words
+    if name.startswith("-"):
+        known = {"--help", *(option for parameter in group.params for option in parameter.opts)}
+        assert name in known, f"autotune has no option {name}"
+        return
+    while True:
+        assert name in group.commands, f"there is no verb {name}"
+        verb = group.commands[name]
+        if not getattr(verb, "commands", None) or not rest:
+            break
+        group, (name, *rest) = verb, rest
+    try:
+        verb.make_context(name, list(rest))
+    except Exception as error:
+        kind = type(error).__name__  # of one of two copies of click
+        if kind not in ("Exit", "NoArgsIsHelpError") and (whole or kind != "MissingParameter"):
+            raise
+
+
+@pytest.mark.parametrize("row", WRITTEN, ids=named)
+def test_a_command_of_a_block_is_one_that_there_is(row):
+    parsed(row[2])
+
+
+@pytest.mark.parametrize("row", IN_TEXT, ids=named)
+def test_a_command_in_a_sentence_has_verbs_and_options_that_there_are(row):
+    parsed(row[2], whole=False)
+
+
+def test_there_are_commands_to_check_in_every_guide():
+    found = {path.name for path, _, _ in WRITTEN}
+    assert {"README.md", "starting.md", "tutorial.md", "platform.md", "report.md"} <= found
+    assert len(WRITTEN) > 30
+    assert len(IN_TEXT) > 30
+
+
+@pytest.mark.parametrize(
+    "words", [["search", "--budegt", "1h"], ["serch"], ["clean", "--all"], ["spaces", "lst"]]
+)
+def test_a_command_that_there_is_not_is_found(words):
+    with pytest.raises(BaseException, match=r".+"):
+        parsed(words)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=IDS)
+def test_a_file_that_a_command_names_is_in_the_repository(path):
+    for block in blocks(path):
+        if block.language not in ("", "sh"):
+            continue
+        for line in block.text.splitlines():
+            if re.match(r"(\S*autotune|python3?|pip|\.venv)\b", line):
+                for name in re.findall(r"\b(?:experiments|search_spaces|docs)/[\w./-]+\w", line):
+                    assert (ROOT / name).exists(), f"{path.name}: {name}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=IDS)
+def test_a_link_leads_to_a_file_and_a_heading_that_there_are(path):
+    for target, anchor in links(path):
+        there = (path.parent / target).resolve() if target else path
+        assert there.exists(), f"{path.name}: {target}"
+        if anchor:
+            assert anchor in slugs(there), f"{path.name}: {target}#{anchor}"
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
+    (tmp_path / "train.py").write_text(
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr')\n"
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize("words", sorted(CHEAP))
+def test_a_cheap_command_of_the_documents_runs(home, words, capsys):
+    assert any(tuple(written) == words for _, _, written in WRITTEN), words
+    assert run(list(words)) in (0, 6)  # 6: PyTorch is not installed where the default tests run
+    assert capsys.readouterr().out
+
+
+YAML = [(path, b) for path in DOCUMENTS for b in blocks(path) if b.language == "yaml"]
+TOML = [(path, b) for path in DOCUMENTS for b in blocks(path) if b.language == "toml"]
+PYTHON = [(path, b) for path in DOCUMENTS for b in blocks(path) if b.language == "python"]
+SEARCHES = [row for row in PYTHON if "autotune.tune(" in row[1].text]
+
+
+def at(row):
+    return f"{row[0].name}:{row[1].line}"
+
+
+@pytest.mark.parametrize("row", YAML, ids=at)
+def test_a_yaml_block_is_a_file_that_is_taken(home, row, capsys):
+    text = row[1].text
+    assert "schema: autotune.space/v1" in text, "say what this file is"
+    (home / "mine.yaml").write_text(text)
+    assert run(["spaces", "validate", "./mine.yaml"]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("row", TOML, ids=at)
+def test_a_toml_block_holds_settings_that_there_are(home, row):
+    from autotune.edge.settings import project_settings
+
+    (home / "pyproject.toml").write_text(row[1].text)
+    assert project_settings(home).values
+
+
+@pytest.mark.parametrize("row", PYTHON, ids=at)
+def test_a_python_block_is_python_and_imports_what_there_is(row):
+    tree = ast.parse(row[1].text)
+    named = [n.name for node in ast.walk(tree) if isinstance(node, ast.Import) for n in node.names]
+    named += [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert named
+    for name in named:
+        assert importlib.util.find_spec(name.split(".")[0]), name
+
+
+@pytest.mark.parametrize("row", SEARCHES, ids=at)
+def test_a_python_block_runs_over_a_search_that_runs_nothing(home, row, monkeypatch, capsys):
+    from cli_fakes import FakeTune
+
+    fake = FakeTune()
+    monkeypatch.setitem(sys.modules, "autotune.driver.tune", fake)
+    monkeypatch.setattr(autotune.driver, "tune", fake, raising=False)
+    exec(compile(row[1].text, at(row), "exec"), {})
+    assert len(fake.specs) == 1
+
+
+def test_every_block_says_what_it_is_or_holds_commands_or_their_output():
+    languages = {block.language for path in DOCUMENTS for block in blocks(path)}
+    assert languages <= {"", "yaml", "toml", "python"}
+
+
+def test_the_exit_codes_of_the_documents_are_those_of_the_program():
+    from autotune import errors
+    from autotune.driver.ending import StoppedBySignal, StoppedEarly
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = readme.partition("## Exit codes")[2].partition("\n## ")[0]
+    told = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
+    kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, errors.AutotuneError)]
+    raised = {k.exit_code for k in (*kinds, StoppedEarly, StoppedBySignal)}
+    from autotune.cli.verify import EXIT_SLOWER
+
+    assert told == raised | {errors.EXIT_YES, errors.EXIT_NO, EXIT_SLOWER}
+
+
+def test_paths_of_documents_are_no_paths_of_one_machine():
+    for path in DOCUMENTS:
+        assert not re.search(r"(?<![\w.~-])/(root|tmp|work)/", path.read_text(encoding="utf-8")), path
