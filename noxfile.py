@@ -1,7 +1,7 @@
 """The checks by name: lint, types, arch, tests, e2e. `make NAME` is the same.
 
 `support`, `lowest` and `newest` run the default tests under every interpreter of `PYTHONS` that is on the
-PATH; docs/support.md tells what came of them.
+PATH, `pytorch` those of the training process with real ones; docs/support.md tells what came of them.
 """
 
 import nox
@@ -10,6 +10,7 @@ from packaging.specifiers import SpecifierSet
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 PROJECT = nox.project.load_toml("pyproject.toml")["project"]
+OLDEST_TORCH = "==2.6.0"
 
 # The default tests start no PyTorch, and on Linux its wheels bring several GB of CUDA along: what only looks
 # whether it is installed finds this.
@@ -92,6 +93,15 @@ def lowest(session: nox.Session) -> None:
 def newest(session: nox.Session) -> None:
     """The same with the newest versions that there are."""
     default_tests(session, "--upgrade")
+
+
+@nox.session(python=(PYTHONS[0], PYTHONS[-1]), venv_backend="uv|virtualenv")
+@nox.parametrize("torch", ["oldest", "newest"])
+def pytorch(session: nox.Session, torch: str) -> None:
+    """Tests of the training process with the oldest PyTorch and packages, and with the newest."""
+    session.install(*needed(lowest=torch == "oldest"), f"torch{OLDEST_TORCH if torch == 'oldest' else ''}")
+    session.install("--no-deps", "-e", ".")
+    session.run("pytest", "-m", "not gpu and not slow", *(session.posargs or ["tests/trial"]))
 
 
 @nox.session

@@ -115,3 +115,11 @@ def test_what_is_refused_is_what_the_package_says_of_itself() -> None:
     assert f'"torch>={".".join(map(str, supported.OLDEST_TORCH))}",' in PROJECT
     named = {int(n) for n in re.findall(r'"Programming Language :: Python :: 3\.(\d+)"', PROJECT)}
     assert named == set(range(oldest[1], newest + 1))
+
+
+def test_the_sessions_that_check_the_claims_run_under_what_is_claimed() -> None:
+    sessions = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    (pythons,) = re.findall(r"^PYTHONS = \((.*)\)$", sessions, re.MULTILINE)
+    (major, oldest), (_, newest) = supported.OLDEST_PYTHON, supported.NEWEST_PYTHON
+    assert re.findall(r'"([^"]+)"', pythons) == [f"{major}.{minor}" for minor in range(oldest, newest + 1)]
+    assert f'\nOLDEST_TORCH = "=={".".join(map(str, supported.OLDEST_TORCH))}.0"\n' in sessions

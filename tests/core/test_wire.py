@@ -7,7 +7,7 @@ import importlib
 import json
 import pkgutil
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -37,6 +37,10 @@ st.register_type_strategy(
     lambda kind: st.dictionaries(*(st.from_type(part) for part in typing.get_args(kind)), max_size=3).map(
         dict
     ),
+)
+# Without this texts, bytes and whatever else is a Sequence are drawn.
+st.register_type_strategy(
+    Sequence, lambda kind: st.lists(st.from_type(typing.get_args(kind)[0]), max_size=3).map(tuple)
 )
 st.register_type_strategy(float, NUMBERS)
 st.register_type_strategy(str, TEXT)

@@ -24,8 +24,8 @@ from autotune.driver.session import Session
 from autotune.knobs.registry import builtin
 from autotune.launch.runner import Ended, Runner
 from autotune.report.jsonl import Lines
+from autotune.report.live import Progress
 from autotune.report.summary import apply_command, note, user_command
-from autotune.report.text import Progress
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.paths import study_dir

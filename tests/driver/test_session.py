@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,19 +26,24 @@ MakeSession = Callable[..., Session]
 
 
 @pytest.fixture
-def make_session(tmp_path: Path) -> MakeSession:
+def make_session(tmp_path: Path) -> Iterator[MakeSession]:
+    journals: list[Journal] = []
+
     def make(
         configs: Sequence[Config], *, budget_s: float = 300.0, planner: PlainPlanner | None = None
     ) -> Session:
+        journals.append(Journal.create(tmp_path / "journal.db"))
         return Session(
-            journal=Journal.create(tmp_path / "journal.db"),
+            journal=journals[-1],
             study=Study(spec=spec(budget_s), facts=facts()),
             strategy=Listed(configs),
             planner=planner or PlainPlanner(),  # type: ignore[arg-type]
             clock=SimulatedClock(),
         )
 
-    return make
+    yield make
+    for journal in journals:
+        journal.close()
 
 
 def failure(kind: FailureKind, **evidence: str) -> Failure:

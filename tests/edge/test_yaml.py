@@ -35,10 +35,10 @@ LAUGHS = 'a: &a ["x","x","x","x","x","x","x","x","x"]\n' + "".join(
     ],
 )
 def test_hostile_files_are_refused_quickly(text, message) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(InvalidSpace, match=message):
         load(text, source="t.yaml")
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_the_class_of_error_can_be_chosen() -> None:

@@ -106,10 +106,10 @@ HANGS = {
 @pytest.mark.parametrize("text", HANGS.values(), ids=HANGS.keys())
 def test_a_hang_is_ended_by_lack_of_progress(runner: Any, assignment: Any, text: str) -> None:
     begun = time.monotonic()
-    found = failure(runner(progress_floor_s=0.4), assignment("step()\n" + text, setup_s=0.4))
+    found = failure(runner(progress_floor_s=0.4), assignment("for _ in range(3): step()\n" + text))
     assert found.kind is FailureKind.TIMEOUT_PROGRESS
-    assert "1 steps were done" in found.message
-    assert time.monotonic() - begun < 8
+    assert "3 steps were done" in found.message
+    assert time.monotonic() - begun < 25, "that is the deadline"
 
 
 @pytest.mark.slow  # it has to last longer than the limit
@@ -190,6 +190,46 @@ def test_shared_memory_that_a_killed_tree_leaves_is_removed(
         other.unlink()
 
 
+NAMED = """
+import mmap
+for name in ("nccl-{mine}", "psm_{mine}", "users_{mine}"):
+    file = os.open("/dev/shm/" + name, os.O_CREAT | os.O_RDWR, 0o600)
+    os.ftruncate(file, 4096)
+    globals()[name.replace("-", "_")] = mmap.mmap(file, 4096)
+kept = mmap.mmap(os.open("/dev/shm/psm_theirs_{mine}", os.O_RDWR), 4096)
+for _ in range(3): step()
+time.sleep(60)
+"""
+
+
+def test_of_shared_memory_only_what_came_with_the_trial_and_has_a_librarys_name_is_removed(
+    runner: Any, assignment: Any
+) -> None:
+    folder = Path("/dev/shm")
+    names = [f"nccl-{MINE}", f"psm_{MINE}", f"users_{MINE}", f"psm_theirs_{MINE}"]
+    (folder / names[3]).write_bytes(bytes(4096))
+    try:
+        hung = failure(runner(progress_floor_s=0.4), assignment(NAMED.format(mine=MINE)))
+        assert hung.kind is FailureKind.TIMEOUT_PROGRESS, hung
+        assert [name for name in names if (folder / name).exists()] == names[2:]
+    finally:
+        for name in names:
+            (folder / name).unlink(missing_ok=True)
+
+
+def test_what_a_living_process_uses_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Path("/dev/shm", f"psm_{MINE}_used")
+    with shared.open("w+b") as file:
+        file.truncate(4096)
+        with mmap.mmap(file.fileno(), 4096):
+            guard._remove_objects({shared.name}, set(), set())
+            assert shared.exists()
+    guard._remove_objects({shared.name}, {shared.name}, set())
+    assert shared.exists(), "it was there before the trial"
+    guard._remove_objects({shared.name}, set(), set())
+    assert not shared.exists()
+
+
 def test_what_cannot_be_started_leaves_nothing_behind(
     runner: Any, assignment: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,8 +243,9 @@ def test_what_cannot_be_started_leaves_nothing_behind(
 
 
 def test_a_hang_leaves_its_stacks(runner: Any, assignment: Any) -> None:
-    text = "import faulthandler, signal; faulthandler.register(signal.SIGUSR2)\ndef stuck(): time.sleep(60)\nstuck()"
-    found = failure(runner(progress_floor_s=0.5), assignment(text, setup_s=0.5))
+    text = "import faulthandler, signal; faulthandler.register(signal.SIGUSR2)\nfor _ in range(3): step()\n"
+    text += "def stuck(): time.sleep(60)\nstuck()"
+    found = failure(runner(progress_floor_s=0.5), assignment(text))
     assert "in stuck" in str(found.evidence["log_tail"])
 
 
@@ -357,6 +398,111 @@ def wait_for(condition: Any, bound_s: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < until, "not in time"
         time.sleep(0.01)
+
+
+UNMARKED = """
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execve(sys.executable, [sys.executable, "-S", "-c", "import time; time.sleep(300)", {token!r}], {{}})
+    os._exit(0)
+Path({ready!r}).write_text("ready")
+while True: time.sleep(1)
+"""
+
+
+def carrying(token: str) -> list[int]:
+    return [
+        p for p in sweep.all_pids() if token.encode() in _command(p).split(b"\0") and not sweep.is_zombie(p)
+    ]
+
+
+def can_group() -> bool:
+    folder = sweep.make_group(f"probe-{MINE}")
+    sweep.end_group(folder)
+    return bool(folder)
+
+
+@pytest.mark.skipif(not can_group(), reason="no control group can be made here")
+def test_an_unmarked_daemon_that_outlived_all_of_ours_is_ended_by_its_group(
+    assignment: Any, tmp_path: Path, stub: str, runner: Any
+) -> None:
+    """Launcher, keeper and guard are killed at once: nobody's child, no mark, no session."""
+    import pickle
+
+    uid, token = f"t0009-{MINE}", f"unmarked-{MINE}"
+    temporary = temporary_folder(uid)
+    enclosure.remove(temporary)
+    made = assignment(UNMARKED.format(ready=str(temporary / "ready"), token=token), uid=uid)
+    pickled = tmp_path / "assignment"
+    pickled.write_bytes(pickle.dumps(made))
+    text = PARENT.format(
+        root=str(Path(__file__).resolve().parents[2]),
+        pickled=str(pickled),
+        study=str(tmp_path / "study"),
+        stub=stub,
+        isolation=runner().isolation,
+    )
+    folder = tmp_path / "study" / "trials" / uid
+    parent = subprocess.Popen([sys.executable, "-c", text])
+    try:
+        wait_for((temporary / "ready").exists)
+        wait_for(lambda: carrying(token))
+        ours = [p for p in sweep.descendants(parent.pid) if b"guard.py" in _command(p)]
+        # Stopped first: on a busy machine the second would otherwise see the first one die.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in (*ours, parent.pid):
+                os.kill(pid, number)
+        wait_for(lambda: all(sweep.is_zombie(p) for p in ours))
+        sweep.end_marked(uid)
+        assert carrying(token), "marks alone do not find it"
+        place = Path((folder / "group").read_text())
+        process.end_strays(folder)
+        assert carrying(token) == []
+        assert not place.exists()
+        assert not (folder / "group").exists()
+    finally:
+        parent.kill()
+        parent.wait()
+        process.end_strays(folder)
+        sweep.send(carrying(token), signal.SIGKILL)
+        enclosure.remove(temporary)
+
+
+def test_no_folder_but_a_trials_group_is_ever_written_to(tmp_path: Path) -> None:
+    folder = tmp_path / "t0001-a1-0"
+    folder.mkdir()
+    other = tmp_path / "somebody-elses"
+    other.mkdir()
+    (other / "cgroup.kill").touch()
+    for text in (str(other), "", "/"):
+        (folder / "group").write_text(text)
+        process.end_strays(folder)
+        assert (other / "cgroup.kill").read_text() == ""
+        assert not (folder / "group").exists()
+
+
+def test_a_guard_that_nothing_ends_holds_nobody_up(
+    runner: Any, assignment: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process inside the kernel cannot be had here: in its place one that never seems to end."""
+
+    class Endless(subprocess.Popen):  # type: ignore[type-arg]
+        def poll(self) -> None:
+            super().poll()
+
+        def wait(self, timeout: float | None = None) -> int:
+            assert timeout is not None, "a wait without a bound"
+            raise subprocess.TimeoutExpired(self.args, timeout)
+
+    monkeypatch.setattr(process.subprocess, "Popen", Endless)
+    monkeypatch.setattr(process, "REAP_S", 0.2)
+    monkeypatch.setattr(process, "LINGER_S", 0.1)
+    begun = time.monotonic()
+    outcome = only(runner(isolation="redirect"), assignment("good()", deadline_s=1.0)).outcome
+    assert time.monotonic() - begun < 20
+    assert "cannot be ended" in caplog.text
+    assert isinstance(outcome, (Measurement, Failure))
 
 
 def test_a_daemon_of_a_good_trial_is_ended_and_the_measurement_kept(runner: Any, assignment: Any) -> None:

@@ -148,6 +148,22 @@ def test_a_file_that_is_no_journal_is_called_damaged(tmp_path: Path) -> None:
         Journal.read(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("table", ["meta", "events", "outbox"])
+def test_a_schema_that_is_no_text_any_more_is_called_damaged(tmp_path: Path, table: str) -> None:
+    create(tmp_path).close()
+    file = tmp_path / "journal.db"
+    data = bytearray(file.read_bytes())
+    place = data.index(f"TABLE {table}".encode())
+    data[place : place + 40] = b"\x80" * 40
+    file.write_bytes(data)
+    for way in (Journal.read, reopen):
+        with (
+            pytest.raises(JournalDamaged, match=r"journal\.db is damaged"),
+            contextlib.closing(way(tmp_path)),
+        ):
+            pass
+
+
 @pytest.mark.parametrize("written", ["99", "one", "", "-1"])
 def test_another_format_is_refused_and_not_touched(tmp_path: Path, written: str) -> None:
     create(tmp_path).close()

@@ -1,0 +1,86 @@
+"""A local Ray is always one of our own, whatever Ray is there already."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.driver import ray_auth
+
+pytestmark = pytest.mark.ray
+
+
+def driver(tmp_path: Path, address: str = "") -> Any:
+    from autotune.driver.ray_tune import RayDriver
+
+    return RayDriver(None, study_dir=tmp_path, isolation="redirect", address=address)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What Ray was asked for; none is started, and none is ended."""
+    from autotune.driver import ray_tune
+
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr(ray_tune.ray, "init", lambda **asked: calls.append(asked))
+    monkeypatch.setattr(ray_tune.ray, "shutdown", lambda: None)
+    return calls
+
+
+def test_somebody_elses_ray_in_the_environment_is_not_joined(
+    asked: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN"):
+        monkeypatch.setenv(name, "theirs")
+    monkeypatch.setenv("RAY_ADDRESS", "10.1.2.3:6379")
+    ray_auth.prepare("")
+    one = driver(tmp_path)
+    one.connect()
+    one.close()
+    assert asked[0]["address"] == "local"
+    assert "RAY_ADDRESS" not in os.environ
+    assert os.environ["RAY_AUTH_TOKEN_PATH"] != "theirs"
+    assert not Path(asked[0]["_temp_dir"]).exists()
+
+
+def test_a_cluster_is_joined_where_its_address_is_given_and_then_nothing_of_it_is_made(
+    asked: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    one = driver(tmp_path, "10.1.2.3:6379")
+    one.connect()
+    one.close()
+    assert asked[0]["address"] == "10.1.2.3:6379"
+    assert "_temp_dir" not in asked[0]
+
+
+def test_what_never_comes_ends_the_search_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from autotune.driver import ray_tune
+
+    class Patient:
+        remaining_s = 100.0
+        stopped = ""
+
+        def stop(self, why: str) -> None:
+            self.stopped = why
+
+    class Waits:
+        def waiting(self) -> bool:
+            return True
+
+    interrupted: list[bool] = []
+    monkeypatch.setattr(ray_tune, "SCHEDULING_S", 1.0)
+    monkeypatch.setattr(ray_tune.ray, "available_resources", lambda: {"CPU": 3.0, "memory": 1e9})
+    monkeypatch.setattr(ray_tune._thread, "interrupt_main", lambda: interrupted.append(True))
+    one = driver(tmp_path)
+    one._session = session = Patient()
+    one._needs = "1 CPU and 1 GPU"
+    one._searcher = waits = Waits()
+    one._watch(waits)
+    assert interrupted == [True]
+    assert session.stopped == "backend"
+    assert one._broken == "no trial could start within 1 s: it needs 1 CPU and 1 GPU, free are 3 CPU"

@@ -1,0 +1,25 @@
+"""A Ray worker that is killed costs the search one attempt, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import pytest
+from faultbed import rays
+
+from autotune.driver.session import Session
+
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]
+
+(WORKER,) = rays.sample()
+
+
+def test_a_search_goes_on_without_its_worker(injected, is_clean) -> None:
+    is_clean(injected(rays, WORKER))
+
+
+def test_without_asking_again_what_a_worker_lost_it_is_missing(
+    injected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Session, "lost", lambda *_: None)
+    count = injected(rays, {**WORKER, "key": "forgotten"}, end_s=30.0)
+    assert not count.survived
+    assert any("told were" in note for note in count.notes)

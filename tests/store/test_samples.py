@@ -1,0 +1,81 @@
+"""Journals that earlier versions wrote are read, brought to today's form, and gone on with.
+
+The samples are journals of whole searches over a world of `autotune.launch.fake`, each written by the
+version of the day it is named after. One is added when what is written changes; none is ever made anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from autotune.core.measurement import Measurement
+from autotune.core.study import Study
+from autotune.core.trial import Failure, FailureKind, Stage
+from autotune.core.wire import to_wire
+from autotune.errors import JournalDamaged
+from autotune.store.fold import fold
+from autotune.store.journal import Journal
+
+SAMPLES = sorted(Path(__file__).with_name("samples").glob("*.db.gz"))
+KEPT_NO_HEAD = "2026-11-21-1410"
+
+
+@pytest.fixture(params=SAMPLES, ids=lambda path: path.name.split(".")[0])
+def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The folder of a study as that version left it."""
+    folder = tmp_path / request.param.name.split(".")[0]
+    folder.mkdir()
+    (folder / "journal.db").write_bytes(gzip.decompress(request.param.read_bytes()))
+    return folder
+
+
+def head(folder: Path) -> str:
+    with contextlib.closing(sqlite3.connect(folder / "journal.db")) as raw:
+        row = raw.execute("SELECT value FROM meta WHERE key = 'head'").fetchone()
+    return "" if row is None else str(row[0])
+
+
+def read(folder: Path) -> Study:
+    with contextlib.closing(Journal.read(folder)) as journal:
+        return fold(journal.entries())
+
+
+def test_there_are_samples_of_every_form_so_far() -> None:
+    assert len(SAMPLES) >= 3
+    assert any(path.name.startswith(KEPT_NO_HEAD) for path in SAMPLES)
+
+
+def test_it_tells_the_same_study_as_when_it_was_written(old: Path) -> None:
+    study = read(old)
+    stages = [(Stage.BASELINE, 2), (Stage.START, 2), (Stage.REFINE, 1), (Stage.CONFIRM, 6)]
+    assert [(stage, len(study.told(stage))) for stage, _ in stages] == stages
+    kinds = [t.outcome.kind for t in study.trials if isinstance(t.outcome, Failure)]
+    assert kinds == [FailureKind.CRASH_EXIT] * 2
+    for trial in study.trials:
+        if isinstance(trial.outcome, Measurement):
+            assert trial.outcome.throughput.low < trial.outcome.throughput.value
+            assert trial.outcome.loss
+    assert study.stopped == "finished"
+
+
+def test_opened_for_writing_it_takes_todays_form_and_tells_the_same(old: Path) -> None:
+    before = read(old)
+    assert bool(head(old)) is (old.name != KEPT_NO_HEAD)
+    with Journal.open(old, ballast_bytes=0) as journal:
+        number = journal.append("noted", "noted/later", to_wire({"text": "gone on with"}))
+    assert int(head(old).split()[0]) == number
+    assert read(old) == before
+
+
+def test_once_in_todays_form_a_missing_end_is_noticed(old: Path) -> None:
+    with Journal.open(old, ballast_bytes=0) as journal:
+        last = journal.append("noted", "noted/later", {})
+    with contextlib.closing(sqlite3.connect(old / "journal.db")) as raw, raw:
+        raw.execute("DELETE FROM events WHERE seq = ?", (last,))
+    with pytest.raises(JournalDamaged, match="missing at the end"):
+        read(old)
