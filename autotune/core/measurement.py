@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
 from autotune.core.config import Value
 
@@ -47,6 +49,52 @@ class LossPoint:
     samples: int
     loss: float
     t_s: float
+
+
+class LossTrace(Sequence[LossPoint]):
+    """Points of a loss, 24 bytes each in place of some 100 for an object of its own.
+
+    A study holds the trace of every run for as long as it is searched, and that is most of what a
+    driver's memory grows by. Every number stays as it is, to the last bit.
+    """
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self, points: Sequence[LossPoint]) -> None:
+        self._numbers = array("d", [n for p in points for n in (p.samples, p.loss, p.t_s)])
+
+    def __len__(self) -> int:
+        return len(self._numbers) // 3
+
+    @overload
+    def __getitem__(self, index: int) -> LossPoint: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[LossPoint, ...]: ...
+    def __getitem__(self, index: int | slice) -> LossPoint | tuple[LossPoint, ...]:
+        where = range(len(self))[index]
+        return self._at(where) if isinstance(where, int) else tuple(map(self._at, where))
+
+    def _at(self, index: int) -> LossPoint:
+        samples, loss, t_s = self._numbers[3 * index : 3 * index + 3]
+        return LossPoint(samples=int(samples), loss=loss, t_s=t_s)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, LossTrace):
+            return self._numbers.tobytes() == other._numbers.tobytes()
+        return tuple(self) == other if isinstance(other, tuple) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    @staticmethod
+    def of(points: Sequence[LossPoint]) -> Sequence[LossPoint]:
+        """The same points, packed where that is smaller and loses nothing."""
+        if isinstance(points, LossTrace) or not points or max(abs(p.samples) for p in points) >= 2**53:
+            return points
+        return LossTrace(points)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +187,7 @@ class Measurement:
     step_time_s: Estimate
     data_wait_frac: float
     memory: Memory
-    loss: tuple[LossPoint, ...] = ()
+    loss: Sequence[LossPoint] = ()
     compile_s: float = 0.0
     cold_compile: bool = False
     startup_s: float = 0.0
@@ -151,6 +199,9 @@ class Measurement:
     readings: tuple[Reading, ...] = ()
     ended: str = "limit"
     extra: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "loss", LossTrace.of(self.loss))
 
     def amortised(self, run_steps: int | None) -> float:
         """Throughput over a planned run of this many optimizer steps, compile charged to it.

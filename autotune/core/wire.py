@@ -14,11 +14,12 @@ import json
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
 from autotune.core.config import Config
+from autotune.core.measurement import LossTrace
 
 SCHEMA_VERSION = 1
 
@@ -53,7 +54,7 @@ def to_wire(value: Any) -> Any:
         return {"_": type(value).__name__, **fields}
     if isinstance(value, Mapping):
         return {str(key): to_wire(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if isinstance(value, (list, tuple, set, frozenset, LossTrace)):
         return [to_wire(item) for item in value]
     if value is None or isinstance(value, (bool, int, str)):
         return value
@@ -135,6 +136,8 @@ def _read_container(origin: Any, arguments: tuple[Any, ...], data: Any) -> Any:
         if len(arguments) == 2 and arguments[1] is Ellipsis:
             return tuple(_read(arguments[0], item) for item in data)
         return tuple(_read(a, item) for a, item in zip(arguments, data, strict=True))
+    if origin is Sequence:
+        return tuple(_read(arguments[0], item) for item in data)
     if origin in (list, set, frozenset):
         return origin(_read(arguments[0], item) for item in data)
     if isinstance(origin, type) and issubclass(origin, Mapping):

@@ -180,7 +180,8 @@ def tune(
         driver: ``inline`` runs trials one after the other from this process, ``ray`` by Ray Tune.
         address: An existing Ray cluster.
         concurrency: Trials at once under Ray; 0 lets the driver decide.
-        sampler: Who proposes configurations: ``staged``, ``tpe``, ``nsga2``, ``random``.
+        sampler: Who proposes configurations: ``staged``, ``tpe``, ``gp``, ``nsga2``, ``random``, ``brute``,
+            ``coordinate``; see docs/search.md.
         tracking_uri: MLflow store; a local one where empty.
         experiment: MLflow experiment.
         out: Where best.yaml goes.
@@ -251,7 +252,7 @@ def _listeners(
     progress: bool | TextIO | Listener | Sequence[Listener], notes: Sequence[str], closers: ExitStack
 ) -> Sequence[Listener]:
     from autotune.report.listener import Listener
-    from autotune.report.text import Progress
+    from autotune.report.live import Progress
 
     if progress is False:
         return ()

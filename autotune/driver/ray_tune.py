@@ -31,6 +31,7 @@ from ray.tune.search import Searcher
 from autotune.core import wire
 from autotune.core.redact import redact
 from autotune.core.trial import Assignment, Stage
+from autotune.driver.own_ray import MARK, OwnRay
 from autotune.errors import RayUnavailable
 from autotune.launch.process import LocalRunner
 from autotune.launch.runner import Ended
@@ -44,6 +45,10 @@ log = logging.getLogger(__name__)
 
 SCHEDULING_S = 60.0
 """A trial that was asked and has not started by then waits for something that will not come."""
+
+GOODBYE_S = 5.0
+LEAVING_S = 1.0
+"""What Ray has started ends by itself when its node does, mostly at once."""
 
 OBJECT_STORE_BYTES = 100 * 1024 * 1024
 """Only assignments and outcomes travel, some kilobytes each; Ray's floor is 75 MB."""
@@ -225,6 +230,9 @@ class RayDriver:
         self._scratch = ""
         self._searcher: SessionSearcher | None = None
         self._broken = ""
+        self._hint = ""
+        self._needs = "1 CPU"
+        self._own: OwnRay | None = None
         self._over = threading.Event()
 
     def connect(self) -> None:
@@ -251,13 +259,18 @@ class RayDriver:
     def _start_local(self) -> None:
         # Sockets live below this folder and their paths are limited to 107 bytes.
         self._temp = tempfile.mkdtemp(prefix="at-ray-")
+        os.environ[MARK] = self._study_dir.name
         ray.init(
+            # In so many words: without an address Ray joins one that it finds, which may be somebody else's.
+            address="local",
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
             object_store_memory=OBJECT_STORE_BYTES,
             _temp_dir=self._temp,
         )
+        del os.environ[MARK]
+        self._own = OwnRay(os.getpid(), self._temp)
 
     def run(self, arm: Callable[[], None] = _keep) -> None:
         """Return when nothing is left to do.
@@ -271,6 +284,7 @@ class RayDriver:
         searcher = SessionSearcher(self._session, arm)
         threading.Thread(target=self._watch, args=(searcher,), daemon=True).start()
         gpus = 1 if ray.cluster_resources().get("GPU", 0) >= 1 else 0
+        self._needs = "1 CPU and 1 GPU" if gpus else "1 CPU"
         trainable = tune.with_resources(Launcher, {"cpu": 1, "gpu": gpus})
         tuner = tune.Tuner(
             trainable,
@@ -306,7 +320,7 @@ class RayDriver:
             self._searcher = None
             self._over.set()
         if self._broken:
-            raise RayUnavailable(self._broken, hint="free the resource, add a node, or use --driver inline")
+            raise RayUnavailable(self._broken, hint=self._hint)
 
     def _snapshots(self) -> str:
         """A folder that only we may enter, and that goes with us.
@@ -335,21 +349,48 @@ class RayDriver:
             searcher.breaking.now()
 
     def _watch(self, searcher: SessionSearcher) -> None:
-        """A placement that never comes is an error here; Tune itself would wait for ever."""
+        """A placement that never comes, and a Ray of ours that has died, are errors here.
+
+        Tune itself would wait for ever for the one; for the other Ray waits a minute and then ends
+        this process, whatever it still has to write.
+        """
         waited_s = 0.0
         while not self._over.wait(1.0):
+            if (part := self._own.look() if self._own is not None else "") and self._searcher is not None:
+                self._break(
+                    f"the {part} of the local Ray has died", "autotune resume goes on; or use --driver inline"
+                )
+                return
             waited_s = waited_s + 1.0 if searcher.waiting() else 0.0
             patience_s = min(SCHEDULING_S, max(1.0, self._session.remaining_s))
             if waited_s >= patience_s and self._searcher is not None:
                 have = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
-                self._broken = f"no trial could start within {patience_s:.0f} s; Ray has free: {have}"
-                self._session.stop("backend")
-                _thread.interrupt_main()
+                free = " and ".join(f"{count:g} {name}" for name, count in sorted(have.items())) or "none"
+                self._break(
+                    f"no trial could start within {patience_s:.0f} s: it needs {self._needs}, "
+                    f"free are {free}",
+                    "free the resource, add a node, or use --driver inline",
+                )
                 return
+
+    def _break(self, why: str, hint: str) -> None:
+        self._broken, self._hint = why, hint
+        self._session.stop("backend")
+        _thread.interrupt_main()
 
     def close(self) -> None:
         """Disconnect; ends the Ray that we started, and only that one."""
-        ray.shutdown()
+        own = self._own
+        if own is not None and own.look():
+            # Without its head, disconnecting may wait for as long as Ray waits for it.
+            own.end(0.0)
+            goodbye = threading.Thread(target=ray.shutdown, daemon=True)
+            goodbye.start()
+            goodbye.join(GOODBYE_S)
+        else:
+            ray.shutdown()
+        if own is not None:
+            own.end(LEAVING_S)
         for folder in filter(None, (self._temp, self._scratch)):
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.errors import InvalidBudget, UsageError, did_you_mean
+from autotune.search.samplers import SAMPLERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 MIN_BUDGET_S = 20.0
 """Below it not even two baseline runs of a tiny script and one other fit."""
 
-SAMPLERS = ("staged", "tpe", "nsga2", "random")
 DRIVERS = ("ray", "inline")
 
 

@@ -284,11 +284,12 @@ def sync_study(
         return syncer.flush(deadline_s)
 
 
-def study_paths(path: Path) -> tuple[str, dict[str, str]]:
+def study_paths(path: Path, *, tracking_uri: str = "") -> tuple[str, dict[str, str]]:
     """Where a study lies in MLflow.
 
     Args:
         path: The study's directory.
+        tracking_uri: Instead of the one the study was started with.
 
     Returns:
         The tracking address, and name -> path below any server that serves it, best first.
@@ -297,9 +298,10 @@ def study_paths(path: Path) -> tuple[str, dict[str, str]]:
         TrackerUnavailable: The store cannot be reached.
         StoreError: The journal cannot be read.
     """
-    study = fold(Journal.read(path / "journal.db").entries())
+    with Journal.read(path / "journal.db") as journal:
+        study = fold(journal.entries())
     _refuse_verification(study)
-    uri = absolute_uri(restore(study.spec.tracking_uri), study.spec.cwd)
+    uri = absolute_uri(restore(tracking_uri or study.spec.tracking_uri), study.spec.cwd)
     made = mlflow_sink(uri, study.spec.experiment)
     return made.tracking_uri, made.find(study)
 

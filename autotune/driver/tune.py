@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -21,16 +22,18 @@ from autotune.core.auto import likely
 from autotune.core.facts import Facts
 from autotune.core.redact import learned, redact
 from autotune.core.study import VERIFY, Study
-from autotune.core.trial import Failure, FailureKind, Stage
+from autotune.core.trial import Failure, FailureKind
 from autotune.core.wire import to_wire
 from autotune.driver import ray_auth
 from autotune.driver.ending import answer_or_none, exit_code, why_nothing
 from autotune.driver.inline import InlineDriver
+from autotune.driver.own_ray import end_marked_rays
 from autotune.driver.page import write_report
 from autotune.driver.planner import Planner, dead_ways
 from autotune.driver.session import ENDING_S, RAY_ENDING_S, Session
 from autotune.driver.signals import breakable, polite_ending
 from autotune.driver.sync import Syncer
+from autotune.driver.unfinished import is_asked_again, unfinished
 from autotune.driver.wall import HardWall
 from autotune.driver.watch import ScriptWatch, changed_module, modules_of
 from autotune.errors import (
@@ -48,11 +51,10 @@ from autotune.inspection.interpreter import interpreter
 from autotune.inspection.script import script_facts
 from autotune.knobs.declared import own_values
 from autotune.knobs.registry import knobs_for
-from autotune.launch import enclosure, sweep
-from autotune.launch.process import LocalRunner, temporary_folder
+from autotune.launch import enclosure
+from autotune.launch.process import LocalRunner, end_strays, temporary_folder
 from autotune.report.summary import contributions
-from autotune.search.sampler import OptunaSampler
-from autotune.search.stages import Staged
+from autotune.search.samplers import strategy_for
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.outbox import rows_for
@@ -60,7 +62,7 @@ from autotune.store.paths import default_tracking_uri, make_study_dir
 from autotune.store.redact import with_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from autotune.core.change import Change
     from autotune.core.config import Config
@@ -70,7 +72,6 @@ if TYPE_CHECKING:
     from autotune.core.trial import Trial
     from autotune.driver.ray_tune import RayDriver
     from autotune.report.listener import Listener
-    from autotune.store.journal import Entry
 
 log = logging.getLogger(__name__)
 
@@ -270,23 +271,26 @@ class _Search:
         return self._run()
 
     def go_on(self) -> SearchEnd:
-        for uid in _unfinished(self._journal.entries()):
-            sweep.end_marked(uid)
+        for uid in unfinished(self._journal.entries(), platform.node()):
+            end_strays(self._home / "trials" / uid)
             enclosure.remove(temporary_folder(uid))
+        end_marked_rays(self._home.name)
         self._append_opened()
-        for trial in fold(self._journal.entries()).open_trials:
-            self._give_up(trial)
+        entries = list(self._journal.entries())
+        study = fold(entries)
+        for trial in study.open_trials:
+            self._give_up(
+                trial,
+                again=is_asked_again(
+                    trial, study, entries, wall_s=self._clock.wall_s(), up_s=_up_s(), host=platform.node()
+                ),
+            )
         return self._run()
 
-    def _give_up(self, trial: Trial) -> None:
-        """What the last life left open is asked again.
-
-        Not so half of a pair, whose other half is of another day, and a trial that has cost several
-        lives already.
-        """
+    def _give_up(self, trial: Trial, *, again: bool) -> None:
+        """What the last life left open is asked again, or has failed."""
         place = f"{trial.number}/{trial.attempt}"
-        is_part = trial.stage in (Stage.CONFIRM, Stage.ABLATE, Stage.WHY)
-        if is_part or trial.attempt > FailureKind.INFRA_LOST.repeats:
+        if not again:
             failure = Failure(kind=FailureKind.KILLED_USER, message="the search ended while it ran")
             told: dict[str, object] = {
                 "number": trial.number,
@@ -313,7 +317,7 @@ class _Search:
         session = Session(
             journal=self._journal,
             study=study,
-            strategy=_strategy(self._spec.sampler),
+            strategy=strategy_for(self._spec.sampler),
             planner=self._planner,
             clock=self._clock,
             elapsed_s=spent_s,
@@ -378,7 +382,7 @@ class _Search:
         """Run to the end; whatever fails on the way costs what was running, not the answer."""
         try:
             driver = self._driver(session)
-            stopper = _stopper(session, driver.interrupt)
+            stopper = _stopper(session, driver.interrupt, self._tell)
             with polite_ending(stopper, owns_process=self._owns_process) as arm, breakable():
                 closers.callback(driver.close)
                 if self._spec.driver == "ray":
@@ -527,17 +531,6 @@ def _refuse_another_script(study: Study, facts: Facts, spec: StudySpec) -> None:
         raise UsageError(message, hint="search again: autotune search")
 
 
-def _unfinished(entries: Iterable[Entry]) -> set[str]:
-    """Attempts that were started on this host and never ended: a dead driver's."""
-    started: dict[tuple[int, int], str] = {}
-    for entry in entries:
-        if entry.kind == "started" and entry.data.get("host") == platform.node():
-            started[entry.data["number"], entry.data["attempt"]] = entry.data["uid"]
-        elif entry.kind in ("told", "requeued"):
-            started.pop((entry.data["number"], entry.data["attempt"]), None)
-    return set(started.values())
-
-
 def _static_facts(spec: StudySpec) -> Facts:
     must = enclosure.protected(str(Path(spec.cwd, spec.script)), spec.cwd, os.environ)
     host = replace(host_facts(), isolation=enclosure.available(must=must))
@@ -556,12 +549,6 @@ def _static_facts(spec: StudySpec) -> Facts:
 
 def _isolation(study: Study) -> str:
     return study.facts.host.isolation if study.facts is not None else "auto"
-
-
-def _strategy(sampler: str) -> Staged:
-    if sampler == "staged":
-        return Staged(OptunaSampler("tpe"))
-    return Staged(OptunaSampler(sampler), pure_sampler=True)
 
 
 def _free_memory() -> int:
@@ -587,15 +574,24 @@ def _available_bytes(total: int) -> int:
     return total
 
 
+def _up_s() -> float:
+    """Seconds since this machine was started, its sleep counted; infinite where it does not tell."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return float("inf") if clock is None else time.clock_gettime(clock)
+
+
 def _why_broken(error: Exception) -> str:
     if isinstance(error, BackendError):
         return "backend"
     return "disk" if isinstance(error, DiskFull) else "error"
 
 
-def _stopper(session: Session, interrupt: Callable[[], None]) -> Callable[[str], None]:
+def _stopper(
+    session: Session, interrupt: Callable[[], None], tell: Callable[[Callable[[Listener], None]], None]
+) -> Callable[[str], None]:
     def stop(why: str) -> None:
         session.stop(why)
+        tell(lambda listener: listener.stopping(why))
         interrupt()
 
     return stop

@@ -45,7 +45,13 @@ HEAD_BYTES = 1024 * 1024
 TAIL_BYTES = 4 * 1024 * 1024
 MAX_SAMPLES = 4000
 DUMP_REASONS = ("timeout_progress", "timeout_total")
+GROUP_FILE = "group"
+"""In the trial's folder while it runs: where its control group is, for whoever finds it without a guard."""
+
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where the kernel has it)
+SHARED_NAMES = ("torch_", "nccl-", "psm_", "sem.")
+"""What torch, NCCL and Python's multiprocessing leave there under names when they are killed."""
+
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -226,9 +232,12 @@ def _write_atomically(path: str, record: dict[str, Any]) -> None:
     os.rename(path + ".part", path)
 
 
-def _become_script(spec: dict[str, Any], guard_pid: int, out: int, err: int) -> NoReturn:
+def _become_script(spec: dict[str, Any], guard_pid: int, out: int, err: int, group: str) -> NoReturn:
     """In the forked child: everything between fork and exec."""
     os.setsid()
+    if group:
+        with contextlib.suppress(OSError), open(f"{group}/cgroup.procs", "w") as file:
+            file.write("0")
     os.dup2(out, 1)
     os.dup2(err, 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -273,6 +282,8 @@ class Guard:
         self.killed = ""
         self.spawn_error = ""
         self.script = 0
+        self.shared_before = set(_objects())
+        self.group = self._make_group()
         self.wake_read, wake_write = os.pipe()
         os.set_blocking(self.wake_read, False)
         os.set_blocking(wake_write, False)
@@ -281,6 +292,18 @@ class Guard:
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         self.out = Drain(os.path.join(self.folder, "stdout.log"))
         self.err = Drain(os.path.join(self.folder, "stderr.log"))
+
+    def _make_group(self) -> str:
+        """The control group that is killed as a whole at the end, noted before anything is in it."""
+        folder = sweep.make_group(self.uid)
+        if folder:
+            try:
+                with open(os.path.join(self.folder, GROUP_FILE), "w") as file:
+                    file.write(folder)
+            except OSError:
+                sweep.end_group(folder)
+                return ""
+        return folder
 
     def _on_signal(self, number: int, _frame: object) -> None:
         if number != signal.SIGCHLD and not self.why:
@@ -303,7 +326,7 @@ class Guard:
         self.script = os.fork()
         if self.script == 0:
             try:
-                _become_script(self.spec, guard_pid, self.out.write_fd, self.err.write_fd)
+                _become_script(self.spec, guard_pid, self.out.write_fd, self.err.write_fd, self.group)
             except BaseException as error:
                 os.write(error_write, f"{type(error).__name__}: {error}".encode()[:4000])
             finally:
@@ -384,8 +407,12 @@ class Guard:
             self.killed = self.killed and "KILL"
             self._signal_until_gone(signal.SIGKILL, float(self.spec.get("reap_s", 10.0)), repeat=True)
         strays = sweep.end_marked(self.uid, bound_s=float(self.spec.get("reap_s", 10.0)))
+        if self.group:
+            sweep.end_group(self.group, bound_s=float(self.spec.get("reap_s", 10.0)))
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(self.folder, GROUP_FILE))
         self._reap()
-        _remove_objects(shared, {self.script, *tree, *self.samples.pids})
+        _remove_objects(shared, self.shared_before, {self.script, *tree, *self.samples.pids})
         return sorted({*strays, *(pid for pid in self._tree() if not sweep.is_zombie(pid))})
 
     def _dump_stacks(self) -> None:
@@ -450,9 +477,9 @@ class Guard:
 
 
 def _objects() -> list[str]:
-    """Names of tensors in shared memory, of whatever process; torch names them after their creator."""
+    """Names in shared memory, of whatever process, that only libraries give."""
     try:
-        return [name for name in os.listdir(SHARED_MEMORY) if name.startswith("torch_")]
+        return [name for name in os.listdir(SHARED_MEMORY) if name.startswith(SHARED_NAMES)]
     except OSError:
         return []
 
@@ -471,14 +498,24 @@ def _mapped_objects(pids: list[int]) -> set[str]:
     return found
 
 
-def _remove_objects(used: set[str], pids: set[int]) -> None:
-    """Shared memory that a killed tree has left: with the sharing strategy ``file_system`` it has names."""
-    for name in _objects():
-        creator = name.split("_")[1]
-        ours = name in used or (creator.isdecimal() and int(creator) in pids)
-        if ours and not os.path.exists(f"/proc/{creator}"):
-            with contextlib.suppress(OSError):
-                os.unlink(os.path.join(SHARED_MEMORY, name))
+def _remove_objects(used: set[str], before: set[str], pids: set[int]) -> None:
+    """Shared memory that a killed tree has left: what has a name outlives who made it.
+
+    Torch writes the creator into the name. Others must have been used by the tree at its end, have come
+    during the trial, and be used by nobody any more.
+    """
+    names = _objects()
+    others = {name for name in names if name in used - before and not name.startswith("torch_")}
+    gone = others - _mapped_objects(sweep.all_pids()) if others else others
+    for name in names:
+        if name.startswith("torch_"):
+            creator = name.split("_")[1]
+            ours = name in used or (creator.isdecimal() and int(creator) in pids)
+            if ours and not os.path.exists(f"/proc/{creator}"):
+                gone.add(name)
+    for name in gone:
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(SHARED_MEMORY, name))
 
 
 def _catches(pid: int, number: int) -> bool:
@@ -520,6 +557,7 @@ def _keep(guard_pid: int) -> int:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
             time.sleep(0.01)
+    sweep.end_group(sweep.group(os.environ.get(sweep.GUARD_VARIABLE, "")), bound_s=1.0)
     return 1
 
 

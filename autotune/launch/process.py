@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import select
 import shutil
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
     from autotune.clock import Clock
     from autotune.core.trial import Assignment, Fidelity, Launch, Outcome, Segment
+
+log = logging.getLogger(__name__)
 
 POLL_S = 0.1
 GRACE_S = 5.0
@@ -254,6 +257,21 @@ def _write_private(path: Path, text: str) -> None:
         file.write(text)
 
 
+def end_strays(folder: Path) -> None:
+    """End what is left of a trial whose guard is gone: by its control group, and by its mark.
+
+    Args:
+        folder: The trial's; its name is the attempt's uid.
+    """
+    note = folder / guard.GROUP_FILE
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        place = note.read_text(encoding="utf-8")
+        if os.path.basename(place) == f"autotune-{folder.name}":
+            sweep.end_group(place, bound_s=REAP_S)
+        note.unlink()
+    sweep.end_marked(folder.name, bound_s=REAP_S)
+
+
 def temporary_folder(uid: str) -> Path:
     """A trial's ``TMPDIR``: short, because Unix sockets are made in it and their paths end at 107 bytes."""
     return Path(tempfile.gettempdir()) / f"at-{uid}"
@@ -414,8 +432,12 @@ class _Running:
                 self._guard.wait(self.grace_s + REAP_S)
         if self._guard.poll() is None:
             sweep.send([*reversed(sweep.descendants(self.pid)), self.pid], signal.SIGKILL)
-        sweep.end_marked(self.prepared.assignment.uid, bound_s=REAP_S)
-        self._guard.wait()
+        end_strays(self.prepared.folder)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._guard.wait(REAP_S)
+        if self._guard.poll() is None:
+            # It waits inside the kernel, which nothing ends from outside; the search goes on without it.
+            log.warning("the guard of %s (pid %d) cannot be ended", self.prepared.folder.name, self.pid)
 
     def follow(
         self, progress_floor_s: float, sample_devices: Callable[[], measure.DeviceSample | None] | None
@@ -448,6 +470,8 @@ class _Running:
             if now > last_s:
                 # Stuck: the guard below its keeper, and what it could not end.
                 sweep.send([*reversed(sweep.descendants(self.pid)), self.pid], signal.SIGKILL)
+            if now > last_s + REAP_S:
+                break
         self._look(None)
         if (self._guard.returncode or 0) < 0:
             self._await_guard()

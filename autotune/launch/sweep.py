@@ -5,12 +5,16 @@ Standard library only, and nothing of autotune: the guard loads it by path under
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
 
 TRIAL_VARIABLE = "AUTOTUNE_TRIAL"
 GUARD_VARIABLE = "AUTOTUNE_GUARD"
+GROUP_ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
+"""Where control groups of version 2 are mounted: alone, or beside those of version 1."""
+
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -124,3 +128,60 @@ def end_marked(uid: str, *, bound_s: float = 10.0) -> list[int]:
             return left
         time.sleep(pause)
         pause = min(pause * 2, 0.1)
+
+
+def group(uid: str) -> str:
+    """Folder of a trial's control group below that of this process, whether it exists or not.
+
+    Empty where version 2 of control groups is not mounted or does not hold this process.
+    """
+    lines = _read("/proc/self/cgroup").decode(errors="replace").splitlines()
+    own = next((line[3:] for line in lines if line.startswith("0::")), "")
+    if not own.startswith("/") or own.startswith("/.."):
+        return ""
+    for root in GROUP_ROOTS:
+        if os.path.exists(f"{root}/cgroup.controllers"):
+            return f"{root}{own.rstrip('/')}/autotune-{uid}"
+    return ""
+
+
+def make_group(uid: str) -> str:
+    """Make it; empty where this user may not, or the kernel is older than 5.14.
+
+    What a process of the group starts stays in it, whatever session or environment it takes. No
+    controller is asked for, so nothing is limited or accounted differently.
+    """
+    folder = group(uid)
+    try:
+        os.mkdir(folder)
+    except OSError:
+        return ""
+    if os.access(f"{folder}/cgroup.kill", os.W_OK) and os.access(f"{folder}/cgroup.procs", os.W_OK):
+        return folder
+    _remove_group(folder)
+    return ""
+
+
+def end_group(folder: str, *, bound_s: float = 10.0) -> None:
+    """Kill everything in a trial's control group, and remove it; nothing where there is none.
+
+    Args:
+        folder: From `make_group`.
+        bound_s: How long the kernel is waited for.
+    """
+    until = time.monotonic() + bound_s
+    while os.path.basename(folder).startswith("autotune-"):
+        try:
+            with open(f"{folder}/cgroup.kill", "w") as file:
+                file.write("1")
+        except OSError:
+            pass
+        if b"populated 1" not in _read(f"{folder}/cgroup.events") or time.monotonic() >= until:
+            break
+        time.sleep(0.005)
+    _remove_group(folder)
+
+
+def _remove_group(folder: str) -> None:
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)

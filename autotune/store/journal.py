@@ -486,8 +486,14 @@ class Journal:
             if isinstance(error, sqlite3.OperationalError) and not _is_corrupt(error):
                 message = f"{self.file} cannot be {_PARTICIPLE[doing]}: {error}"
                 raise StoreError(message, hint="Is its disk there, and may it be written?") from error
-            message = f"{self.file} is damaged: {error}; {self._seq} events had been read before"
-            raise JournalDamaged(message, hint=_DAMAGED_HINT) from error
+            raise self._damaged(str(error)) from error
+        except UnicodeDecodeError as error:
+            # SQLite quotes what it found in a damaged schema, and Python cannot read that message.
+            raise self._damaged("its schema is no text") from error
+
+    def _damaged(self, why: str) -> JournalDamaged:
+        message = f"{self.file} is damaged: {why}; {self._seq} events had been read before"
+        return JournalDamaged(message, hint=_DAMAGED_HINT)
 
 
 _PARTICIPLE = {"open": "opened", "read": "read", "write": "written"}

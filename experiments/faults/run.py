@@ -30,6 +30,7 @@ from faultbed import (  # noqa: E402 (found through the line above)
     floods,
     hangs,
     kills,
+    rays,
     signals,
     soak,
     trackers,
@@ -39,7 +40,7 @@ from faultbed.common import Child, Count, added, tree_hash, users_tree  # noqa: 
 
 SUITES: dict[str, ModuleType] = {
     module.NAME: module
-    for module in (documents, cuts, drivers, writes, signals, kills, hangs, floods, soak, trackers)
+    for module in (documents, cuts, drivers, writes, signals, kills, hangs, floods, soak, trackers, rays)
 }
 AT_ONCE = {"drivers": 2, "writes": 4, "hangs": 3, "signals": 2, "trackers": 6}
 """Cases that mostly wait may run beside each other."""
@@ -80,8 +81,7 @@ def main() -> int:
     _show(totals)
     if results is not None and not asked.list:
         results.mkdir(exist_ok=True)
-        report = {"schema": "autotune.faults/v1", **_machine(), "totals": totals}
-        (results / "totals.json").write_text(json.dumps(report, indent=1) + "\n")
+        _write(results / "totals.json", {name: totals[name] for name in names})
     clean = all(row["broken"] == 0 for name, row in totals.items() if name in names)
     return 0 if clean else 1
 
@@ -169,6 +169,17 @@ def _totals(work: Path, *, sample: bool) -> dict[str, dict[str, Any]]:
             "notes": total.notes[:MOST_NOTES],
         }
     return found
+
+
+def _write(path: Path, totals: dict[str, dict[str, Any]]) -> None:
+    """Every kind with its own date and machine; where nothing of it was run now, its last run stands."""
+    known = json.loads(path.read_text())["kinds"] if path.exists() else {}
+    for name, row in totals.items():
+        if row["done"]:
+            known[name] = {**_machine(), **row}
+    kinds = {name: known[name] for name in SUITES if name in known}
+    report = {"schema": "autotune.faults/v2", "kinds": kinds}
+    path.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def _facts(counts: list[Count]) -> dict[str, Any]:

@@ -90,7 +90,10 @@ def run(case: Case, folder: Path) -> Count:
     count.lost, count.duplicated = losses(home)
     _look(home, count)
     same = ended["picks"] == expected["picks"]
-    count.facts = {"same_picks": int(same), "lives": _lives(home), "more_trials": _more(home, expected)}
+    more, given_up = _more(home, expected), _given_up(home)
+    count.facts = {"same_picks": int(same), "lives": _lives(home), "more_trials": more, "given_up": given_up}
+    if more and not given_up:
+        count.notes.append(f"{more} trials more than without kills")
     if not same:
         count.notes.append(f"picks {ended['picks']} instead of {expected['picks']}")
     count.survived = count.injected if not (count.lost or count.duplicated or count.notes) else 0
@@ -110,5 +113,11 @@ def _lives(home: Path) -> int:
 
 
 def _more(home: Path, expected: dict[str, Any]) -> int:
-    """Trials beyond those of the undisturbed search: the halves of pairs that a kill has split."""
+    """Trials beyond those of the undisturbed search: none, unless one was given up."""
     return sum(entry.kind == "told" for entry in entries(home)) - int(expected["trials"])
+
+
+def _given_up(home: Path) -> int:
+    """Trials that had cost so many lives that they were not run again."""
+    told = (entry.data["outcome"] for entry in entries(home) if entry.kind == "told")
+    return sum(outcome.get("message") == "the search ended while it ran" for outcome in told)

@@ -25,9 +25,10 @@ from autotune.driver import sync, tune
 from autotune.errors import AutotuneError
 from autotune.inspection.script import script_facts
 from autotune.launch.fake import COMPUTE_BOUND, FakeRunner
+from autotune.launch.process import temporary_folder
 from autotune.launch.runner import Ended, Runner
 from autotune.store.journal import Entry, Journal
-from faultbed.common import Child, users_tree
+from faultbed.common import Child, until, users_tree
 
 STUDY_ID = "01HZZZZZZZZZZZZZZZZZZZZZZZ"
 KNOBS = {
@@ -44,7 +45,16 @@ WORLD = replace(
 """With a crash in it, so that failures and repeats are journaled too; what wins, wins clearly."""
 
 
-def begin(folder: Path, *, seed: int = 0, budget_s: float = BUDGET_S, tracking_uri: str = "") -> Path:
+def begin(
+    folder: Path,
+    *,
+    seed: int = 0,
+    budget_s: float = BUDGET_S,
+    trials: int | None = None,
+    tracking_uri: str = "",
+    driver: str = "inline",
+    python: str = sys.executable,
+) -> Path:
     """The directory of a study about which nothing is known but the script and the machine."""
     script = users_tree(folder) / "train.py"
     home = folder / "study"
@@ -54,11 +64,11 @@ def begin(folder: Path, *, seed: int = 0, budget_s: float = BUDGET_S, tracking_u
         script=str(script),
         args=(),
         cwd=str(script.parent),
-        python=sys.executable,
+        python=python,
         space=SpaceRequest(name="faults", knobs=KNOBS),
-        budget=Budget(seconds=budget_s),
+        budget=Budget(seconds=budget_s, trials=trials),
         seed=seed,
-        driver="inline",
+        driver=driver,
         tracking_uri=tracking_uri,
     )
     host = HostFacts(
@@ -70,7 +80,7 @@ def begin(folder: Path, *, seed: int = 0, budget_s: float = BUDGET_S, tracking_u
     )
     facts = Facts(host=host, script=script_facts(str(script)))
     notes(home).mkdir(exist_ok=True)
-    with Journal.create(home, ballast_bytes=0) as journal:
+    with Journal.create(home, ballast_bytes=0, clock=SimulatedClock()) as journal:
         opened = {"spec": spec, "wall_s": 1_700_000_000.0, "host": "", "pid": 1, "version": "0"}
         journal.append("opened", f"opened/{journal.epoch}", to_wire(opened))
         journal.append("inspected", "inspected/1", to_wire({"facts": facts}))
@@ -144,7 +154,8 @@ def lived(
     Returns:
         ``picks``, ``exit``, ``stopped``, ``unsent``; or ``error`` and ``message``.
     """
-    clock = SimulatedClock()
+    # Each life begins right when the one before ended.
+    clock = SimulatedClock(wall_s=max(entry.wall_s for entry in entries(home)))
     began = notes(home) / "began"
 
     def make_runner(**_: object) -> Runner:
@@ -238,3 +249,16 @@ def losses(home: Path) -> tuple[int, int]:
             number = int(data["trial"]["number"] if entry.kind == "asked" else data["number"])
             twice += number in finished
     return lost, twice
+
+
+def running(home: Path, number: int, limit_s: float) -> str:
+    """The attempt of a trial that hangs (`trials/told.py`), as soon as it does; empty where it does not."""
+    found = [""]
+
+    def hangs() -> bool:
+        for entry in entries(home):
+            if entry.kind == "started" and entry.data["number"] == number:
+                found[0] = str(entry.data["uid"])
+        return bool(found[0]) and (temporary_folder(found[0]) / "ready").exists()
+
+    return found[0] if until(hangs, limit_s) else ""

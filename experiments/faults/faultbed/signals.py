@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from autotune.core import wire
-from autotune.launch.process import LocalRunner, temporary_folder
-from faultbed.common import TRIALS, Case, Child, Count, dice, end_all, gone_after, until
-from faultbed.search import WORLD, begin, entries, lived, losses
+from autotune.launch.process import LocalRunner
+from faultbed.common import TRIALS, Case, Child, Count, dice, end_all, gone_after
+from faultbed.search import WORLD, begin, entries, lived, losses, running
 
 NAME = "signals"
 TITLE = "signals to the driver"
@@ -48,7 +48,7 @@ def run(case: Case, folder: Path, *, patches: tuple[Any, ...] = ()) -> Count:
 
     count = Count(injected=1)
     with Child(lambda: lived(home, runner=runner, patches=patches), folder / "driver.log") as driver:
-        uid = _running(home, hangs_from)
+        uid = running(home, hangs_from, 60.0)
         if not uid:
             count.notes.append("the trial did not start: " + (folder / "driver.log").read_text()[-300:])
             return count
@@ -77,16 +77,3 @@ def run(case: Case, folder: Path, *, patches: tuple[Any, ...] = ()) -> Count:
     count.lost, count.duplicated = losses(home)
     count.survived = int(not (count.notes or count.lost or count.duplicated or count.survivors))
     return count
-
-
-def _running(home: Path, number: int) -> str:
-    """The attempt of the trial that hangs, as soon as it does."""
-    found = [""]
-
-    def hangs() -> bool:
-        for entry in entries(home):
-            if entry.kind == "started" and entry.data["number"] == number:
-                found[0] = str(entry.data["uid"])
-        return bool(found[0]) and (temporary_folder(found[0]) / "ready").exists()
-
-    return found[0] if until(hangs, 60.0) else ""

@@ -210,7 +210,7 @@ def _one_study(trials: int, folder: Path, _after_each: Any) -> Count:
         return _Watched(FakeRunner(WORLD, clock), began, watch, temporary)
 
     with (
-        mock.patch.object(tune, "_strategy", return_value=_Endless(trials)),
+        mock.patch.object(tune, "strategy_for", return_value=_Endless(trials)),
         mock.patch.object(tune, "SystemClock", return_value=clock),
     ):
         end = lived(home, runner=runner)

@@ -1,0 +1,139 @@
+"""Ray dies in parts while a trial runs: the search goes on or ends with its answer, and nothing is left."""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from autotune.core import wire
+from autotune.launch import sweep
+from autotune.launch.process import LocalRunner
+from faultbed.common import TRIALS, Case, Child, Count, end_all, gone_after, until
+from faultbed.search import WORLD, begin, entries, lived, losses, running
+
+NAME = "rays"
+TITLE = "Ray killed in parts"
+VICTIMS = ("worker", "raylet", "head", "driver")
+ROUNDS = 5
+HANGS_FROM = 2
+TRIALS_IN_ALL = 5
+GOES_ON = ("worker",)
+"""After the others the search has to be resumed."""
+
+END_S = 150.0
+"""A Ray without its head is noticed after a minute by Ray itself."""
+
+GONE_S = 30.0
+WRAPPER = """#!/bin/sh
+[ -n "$AUTOTUNE_PLAN" ] && exec {python} -S {told} {root} '{world}' "$(cat {hangs})"
+exec {python} "$@"
+"""
+
+
+def cases() -> list[Case]:
+    """Every part five times."""
+    return [{"key": f"{victim}/{n}", "victim": victim} for n in range(ROUNDS) for victim in VICTIMS]
+
+
+def sample() -> list[Case]:
+    """What is replaced at once; of the rest Ray itself takes its minute."""
+    return [{"key": "worker", "victim": "worker"}]
+
+
+def run(case: Case, folder: Path, *, end_s: float = END_S) -> Count:
+    """One search under a Ray of its own, one kill while a trial runs, then to its end."""
+    victim = str(case["victim"])
+    hangs, python = folder / "hangs", folder / "python"
+    folder.mkdir(parents=True, exist_ok=True)
+    hangs.write_text(str(HANGS_FROM))
+    root = Path(__file__).resolve().parents[3]
+    python.write_text(
+        WRAPPER.format(
+            python=sys.executable,
+            told=TRIALS / "told.py",
+            root=root,
+            world=wire.dumps(WORLD),
+            hangs=hangs,
+        )
+    )
+    python.chmod(0o755)
+    home = begin(folder, budget_s=600.0, trials=TRIALS_IN_ALL, driver="ray", python=str(python))
+    count = Count(injected=1)
+    found: dict[str, Any] = {}
+    with Child(lambda: _life(home), folder / "driver.log") as driver:
+        uid = running(home, HANGS_FROM, 180.0)
+        if not uid:
+            count.notes.append("the trial did not start: " + (folder / "driver.log").read_text()[-300:])
+            return count
+        theirs = {pid: sweep.start_ticks(pid) for pid in sweep.descendants(driver.pid)}
+        target = driver.pid if victim == "driver" else _part(victim, driver.pid)
+        try:
+            hangs.write_text(str(10**9))
+            begun = time.monotonic()
+            sweep.send([target] if target > 1 else [], signal.SIGKILL)
+            in_time = driver.wait(end_s)
+            count.seconds = time.monotonic() - begun
+            count.survivors = len(gone_after(uid, GONE_S)[1])
+            if victim == "driver":
+                # What waits for its dead Ray is ended by the driver that goes on.
+                with Child(lambda: _life(home), folder / "driver.log") as second:
+                    second.wait(END_S)
+                    found = second.answer or {}
+            until(lambda: not _alive(theirs), GONE_S)
+            left = _alive(theirs)
+            count.survivors += len(left)
+            if left:
+                count.notes.append("left: " + ", ".join(_command(pid)[:60] for pid in left))
+        finally:
+            end_all(uid)
+            sweep.send(_alive(theirs), signal.SIGKILL)
+    found = found or driver.answer or {}
+    count.facts = {"ended": found.get("error") or found.get("stopped") or f"signal {driver.signal}"}
+    if not target:
+        count.notes.append(f"there was no {victim}")
+    if not in_time:
+        count.notes.append("the driver did not end")
+    if victim not in ("driver", *GOES_ON) and not (found.get("message") and (home / "best.yaml").exists()):
+        count.notes.append(f"it ended with {found!r}, signal {driver.signal}, and an answer was not written")
+    if victim not in (*GOES_ON, "driver"):
+        with Child(lambda: _life(home), folder / "driver.log") as driver:
+            driver.wait(END_S)
+            found = driver.answer or {}
+    if "picks" not in found:
+        count.notes.append(f"in the end it ended with {found!r}")
+    numbers = sorted(int(e.data["number"]) for e in entries(home) if e.kind == "told")
+    if numbers != list(range(TRIALS_IN_ALL)):
+        count.notes.append(f"told were {numbers}")
+    count.lost, count.duplicated = losses(home)
+    count.survived = int(not (count.notes or count.lost or count.duplicated or count.survivors))
+    return count
+
+
+def _life(home: Path) -> dict[str, Any]:
+    for name in [name for name in os.environ if name.startswith(("RAY_", "TUNE_"))]:
+        del os.environ[name]
+    # Trials run in Ray's own processes; none is made here.
+    return lived(home, runner=lambda *_: LocalRunner(study_dir=home))
+
+
+def _part(victim: str, driver: int) -> int:
+    """The process that is meant, 0 where there is none."""
+    words = {"worker": "ray::", "raylet": "raylet/raylet", "head": "gcs_server"}[victim]
+    found = [pid for pid in sweep.descendants(driver) if words in _command(pid)]
+    if victim == "worker":
+        # The one that supervises the trial has the guard below it.
+        found = [p for p in found if any("guard.py" in _command(c) for c in sweep.descendants(p))]
+    return found[0] if found else 0
+
+
+def _alive(seen: dict[int, int]) -> list[int]:
+    return [p for p, ticks in seen.items() if sweep.start_ticks(p) == ticks and not sweep.is_zombie(p)]
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
