@@ -203,11 +203,14 @@ class Journal:
         network = is_network_filesystem(file.parent)
         lock = _Lock(file.with_name(LOCK_FILE), prove=network)
         try:
+            if not file.exists():
+                _begin(file)
             connection = sqlite3.connect(file, timeout=30.0, isolation_level=None, check_same_thread=False)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             lock.release()
             message = f"{file} cannot be opened: {error}"
-            raise StoreError(message) from error
+            kind = DiskFull if _is_full(error) else StoreError
+            raise kind(message) from error
         ballast = file.with_name(BALLAST_FILE) if ballast_bytes else None
         journal = cls(
             file, connection, lock=lock, clock=clock or SystemClock(), environ=environ, ballast=ballast
@@ -677,11 +680,24 @@ def _overtaken(directory: Path, newest: int, epoch: int) -> StudyLocked:
     return StudyLocked(message, hint="This driver ends; the other one goes on.")
 
 
+def _begin(file: Path) -> None:
+    """A journal without events, there at once and whole: whoever lists studies may read it right away."""
+    part = file.with_suffix(".part")
+    part.unlink(missing_ok=True)
+    with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as connection:
+        connection.executescript(f"PRAGMA synchronous=FULL; BEGIN IMMEDIATE; {_SCHEMA}")
+        connection.execute("INSERT INTO meta VALUES ('format', ?)", (str(FORMAT),))
+        connection.execute("COMMIT")
+    part.replace(file)
+
+
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace")
 
 
-def _is_full(error: sqlite3.Error) -> bool:
+def _is_full(error: sqlite3.Error | OSError) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
     name = str(getattr(error, "sqlite_errorname", ""))
     return name == "SQLITE_FULL" or "disk is full" in str(error)
 

@@ -37,6 +37,29 @@ def uids(path: Path) -> list[str]:
         return [entry.uid for entry in journal.entries()]
 
 
+def test_a_reader_never_finds_a_journal_half_begun(tmp_path: Path) -> None:
+    """Somebody lists studies while one begins, again and again."""
+    seen: list[str] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            for file in tmp_path.glob("*/journal.db"):
+                try:
+                    with Journal.read(file) as reader:
+                        seen.extend(entry.kind for entry in reader.entries())
+                except StoreError as error:
+                    seen.append(str(error))
+
+    watching = threading.Thread(target=read)
+    watching.start()
+    for number in range(30):
+        Journal.create(tmp_path / str(number), ballast_bytes=0).close()
+    done.set()
+    watching.join()
+    assert seen == []
+
+
 def test_what_was_appended_is_read_back_in_order(tmp_path: Path) -> None:
     with create(tmp_path / "s", clock=SimulatedClock(wall_s=5.0)) as journal:
         for event in made.events():
