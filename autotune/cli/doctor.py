@@ -249,7 +249,8 @@ def _public(text: str) -> str:
         # That of a system's own Python (/usr) is nobody's.
         str(Path(sys.prefix).parent) if sys.prefix != sys.base_prefix else "": "...",
     }
-    for folder, shown in folders.items():
+    # The deepest first: below a home they have a name of their own.
+    for folder, shown in sorted(folders.items(), key=lambda item: -len(item[0])):
         if len(folder) > 1:
             text = text.replace(folder, shown)
     return text

@@ -215,7 +215,9 @@ def search(
         from autotune.report.jsonl import Lines
         from autotune.report.live import Progress
 
-        progress = Progress(sys.stderr, quiet=quiet)
+        # Lines for a program on the same terminal would be drawn over.
+        live = False if jsonl and sys.stdout.isatty() else None
+        progress = Progress(sys.stderr, quiet=quiet, live=live)
         listeners = [progress, Lines(sys.stdout)] if jsonl else [progress]
         for note in () if quiet else notes:
             print(note, file=sys.stderr)

@@ -58,9 +58,8 @@ def _opened(paths: dict[str, str], page: str) -> str:
     if page in paths:
         return paths[page]
     message = f"MLflow has no page `{page}` of this study"
-    why = (
-        "it was searched once only" if page == "searches" else "no view is written for this version of MLflow"
-    )
+    once = page == "searches" and "table" in paths
+    why = "it was searched once only" if once else "no view is written for this version of MLflow"
     raise UsageError(message, hint=f"{why}; there is: {', '.join(paths)}")
 
 
@@ -112,8 +111,10 @@ def _wait(server: object, port: int) -> None:
 
 
 def _show(base: str, paths: dict[str, str], opened: str) -> None:
+    from autotune.core.redact import redact
+
     for name, path in paths.items():
-        print(f"{name:<9}{base}{path}", flush=True)
+        print(f"{name:<9}{redact(base)}{path}", flush=True)
     if opened:
         import webbrowser
 

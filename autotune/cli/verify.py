@@ -95,7 +95,9 @@ def verify(
         from autotune.report.jsonl import Lines
         from autotune.report.live import Progress
 
-        progress = Progress(sys.stderr, quiet=quiet)
+        # Lines for a program on the same terminal would be drawn over.
+        live = False if jsonl and sys.stdout.isatty() else None
+        progress = Progress(sys.stderr, quiet=quiet, live=live)
         for note in () if quiet else run.notes:
             print(note, file=sys.stderr)
         stem = f"{run.module.replace('.', '-')}.py" if run.module else run.script

@@ -422,8 +422,12 @@ def _fits(study: Study, peak_bytes: int | None) -> bool:
 def _is_frugal(study: Study, config: Config) -> bool:
     """Within the bounds on energy; what nothing counted is not."""
     bounds = [c.at_most for c in study.spec.constraints if c.metric == "joules_per_sample"]
-    used = energy(study, config) if bounds else None
-    return not bounds or (used is not None and used.joules_per_sample <= min(bounds))
+    if not bounds:
+        return True
+    own, used = energy(study, _BASE), energy(study, config)
+    # With other counters than the script's it would only look frugal.
+    counted = own is not None and used is not None and used.of == own.of
+    return counted and used is not None and used.joules_per_sample <= min(bounds)
 
 
 def _may_win(study: Study, config: Config) -> bool:

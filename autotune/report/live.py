@@ -7,6 +7,7 @@ that a process that is ended at any moment leaves a terminal as it found it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -156,22 +157,23 @@ class Progress(Listener):
     def trial_ended(self, study: Study, trial: Trial) -> None:
         self._see(study)
         self._running = {n: kept for n, kept in self._running.items() if n != trial.number}
-        if self._screen is None:
+        if self._is_plain:
             self._line(progress_line(study, trial))
         self._changed()
 
     def note(self, study: Study, text: str) -> None:
         self._see(study)
         self._notes = (*self._notes[-1:], text)
-        if self._screen is None:
+        if self._is_plain:
             self._line(text)
         self._changed()
 
     def stopping(self, why: str) -> None:
+        # Called in a signal's handler, which may have interrupted this very screen and must wait for nothing;
+        # it is drawn at the next tick.
         self._stopping = why
-        if self._screen is None:
+        if self._is_plain:
             self._line(_stopping_text(why))
-        self._changed()
 
     def study_ended(self, study: Study) -> None:
         self._see(study)
@@ -183,6 +185,11 @@ class Progress(Listener):
         screen, self._screen = self._screen, None
         if screen is not None:
             screen.stop()
+
+    @property
+    def _is_plain(self) -> bool:
+        """No view is drawn: none is wanted, it has ended, or another job has the terminal."""
+        return self._screen is None or not self._screen.is_drawing
 
     def _see(self, study: Study) -> None:
         self._study = study
@@ -372,7 +379,7 @@ class Screen:
         self._thread.start()
 
     def poke(self) -> None:
-        """Draw soon; returns at once and may be called from anywhere."""
+        """Draw soon; returns at once. Not for handlers of signals: an event's lock is no re-entrant one."""
         self._wake.set()
 
     def say(self, text: str) -> None:
@@ -384,12 +391,23 @@ class Screen:
         """Take the view away; the cursor is where it began."""
         self._over.set()
         self._wake.set()
-        if self in _shown:
-            _shown.remove(self)
+        self._leave()
         if self._thread.is_alive():
             self._thread.join(END_S)
+        if not self._thread.is_alive():
+            self._flush()
+
+    def _leave(self) -> None:
+        with contextlib.suppress(ValueError):
+            _shown.remove(self)
+
+    @property
+    def is_drawing(self) -> bool:
+        """Somebody can see it: its thread lives, and no other job has the terminal."""
+        return self._thread.is_alive() and self._is_watched()
 
     def _run(self) -> None:
+        broken: Exception | None = None
         try:
             while not self._over.is_set():
                 self._draw(self._view())
@@ -397,13 +415,26 @@ class Screen:
                 self._wake.clear()
             self._draw(())
         except OSError:
-            return  # the terminal is gone
-        except Exception:
-            log.exception("the live view ended; the search goes on")
+            pass  # the terminal is gone
+        except Exception as error:  # noqa: BLE001 (told below)
+            broken = error
+        # First of all warnings have to go elsewhere again, this one included.
+        self._leave()
+        self._flush()
+        if broken is not None:
+            log.error("the live view ended; the search goes on", exc_info=broken)
+
+    def _flush(self) -> None:
+        """What should stand above the view, plainly, where no view is drawn any more."""
+        above, self._above = self._above, []
+        with contextlib.suppress(OSError, ValueError):
+            if above:
+                self._write("".join(f"{visible(text)}\n" for text in above))
 
     def _draw(self, lines: Sequence[Line]) -> None:
         if not self._is_watched():
             self._widths = []
+            self._flush()
             return
         columns, rows = self._size()
         now_s = time.monotonic()

@@ -284,7 +284,6 @@ class MlflowSink:
     def _write_experiment(self, study: Study, answer: Answer | None) -> None:
         put = self._client.set_experiment_tag
         searches = self._searches()
-        listed = self._clean(record.searches_note(searches))
         if all(one.started_ms <= round(study.created * 1000) for one in searches):
             text = self._clean(
                 summary.experiment_note(study, answer, run_link=self.paths().get("answer", ""))
@@ -296,7 +295,10 @@ class MlflowSink:
             # Sent late: the answer of a newer search stays where it is.
             tags = self._client.get_experiment(self._experiment_id).tags
             text = tags.get("mlflow.note.content", "").split(record.SEARCHES)[0].rstrip("\n") + "\n"
-        text = text[: _TAG_CHARACTERS - len(listed) - 1] + (f"\n{listed}" if listed else "")
+        # The answer stands first, whatever room is left for the list.
+        text = text[:_TAG_CHARACTERS]
+        listed = self._clean(record.searches_note(searches, _TAG_CHARACTERS - len(text) - 1))
+        text += f"\n{listed}"[: _TAG_CHARACTERS - len(text)] if listed else ""
         put(self._experiment_id, "mlflow.note.content", text)
         if len(searches) > 1:
             unit = record.rate_name(answer.best.throughput.unit if answer is not None else "samples/s")
@@ -335,7 +337,6 @@ class MlflowSink:
         if not self.tracking_uri.startswith(("http://", "https://")):
             return self._version
         if self._served is None:
-            self._served = ""
             from mlflow.utils.credentials import get_default_host_creds
             from mlflow.utils.rest_utils import http_request
 

@@ -248,17 +248,24 @@ class Search:
     params: Mapping[str, str]
 
 
-def searches_note(searches: Sequence[Search]) -> str:
-    """The part of the experiment's note that lists every search, newest first; empty for a single one."""
+def searches_note(searches: Sequence[Search], most: int) -> str:
+    """The part of the experiment's note that lists the searches, newest first; empty for a single one.
+
+    Args:
+        searches: Of the experiment.
+        most: No more characters; searches that find no room are counted.
+    """
     if len(searches) < 2:
         return ""
     newest = sorted(searches, key=lambda one: (-one.started_ms, one.study_id))
     rows = [f"| [{one.label}]({one.link}) | {_cell(one.answer)} |" for one in newest[:LISTED_SEARCHES]]
-    more = len(newest) - len(rows)
-    last = [f"\nAnd {more} older."]
-    return (
-        "\n".join([SEARCHES, "", "| search | answer |", "|---|---|", *rows, *(last if more else [])]) + "\n"
-    )
+    while rows:
+        older = [f"\nAnd {len(newest) - len(rows)} older."] if len(newest) > len(rows) else []
+        note = "\n".join([SEARCHES, "", "| search | answer |", "|---|---|", *rows, *older]) + "\n"
+        if len(note) <= most:
+            return note
+        rows.pop()
+    return ""
 
 
 def differing(searches: Sequence[Search]) -> list[str]:

@@ -91,3 +91,7 @@ def test_doctors_output_names_no_folder_of_the_users(monkeypatch, tmp_path):
     assert public("3.11.7, /data/secret-project/venv/bin/python") == "3.11.7, .../venv/bin/python"
     assert public("/data/secret-project/autotune, 3 GiB free") == "$AUTOTUNE_HOME, 3 GiB free"
     assert public("/home/somebody/.local and /usr/bin/g++") == "~/.local and /usr/bin/g++"
+    monkeypatch.setenv("AUTOTUNE_HOME", "/home/somebody/client/autotune")
+    monkeypatch.setattr(sys, "prefix", "/home/somebody/client/.venv")
+    assert public("/home/somebody/client/.venv/bin/python") == ".../.venv/bin/python"
+    assert public("/home/somebody/client/autotune, full") == "$AUTOTUNE_HOME, full"

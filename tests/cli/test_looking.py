@@ -83,7 +83,7 @@ def test_doctor_shows_neither_home_nor_secrets(cli, monkeypatch, tmp_path):
     out += cli("doctor", "--json", "--check-mlflow")[1]
     assert "canary" not in out
     assert str(tmp_path) not in out
-    assert "~/deep" in out
+    assert "$AUTOTUNE_HOME" in out
     assert str(Path.home()) == str(tmp_path)
 
 

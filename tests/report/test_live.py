@@ -1,6 +1,7 @@
 """The view of a search while it runs: what it says, and that a terminal survives it."""
 
 import io
+import logging
 import os
 import re
 from dataclasses import replace
@@ -230,6 +231,52 @@ def test_a_view_that_fails_costs_the_view_alone(caplog):
     screen.stop()
     assert "the live view ended" in caplog.text
     assert live._shown == []
+
+
+def test_a_view_that_failed_leaves_warnings_and_lines_to_be_told_plainly():
+    """Also its own: what was put above a view that is gone would be seen by nobody."""
+    stream = io.StringIO()
+    told = []
+    watch = logging.Handler()
+    watch.emit = lambda record: told.append(say_above(record.getMessage()))
+    live.log.addHandler(watch)
+    progress = Progress(stream, live=False)
+    progress._screen = Screen(stream, lambda: [1 / 0])
+    try:
+        progress._screen.start()
+        progress._screen._thread.join(10)
+    finally:
+        live.log.removeHandler(watch)
+    assert told == [False]
+    assert not say_above("warning: later")
+    trial = next(t for t in study().trials if t.measurement is not None)
+    progress.trial_ended(study(), trial)
+    assert f"trial {trial.number}" in stream.getvalue()
+
+
+def test_while_another_job_has_the_terminal_lines_are_plain_and_warnings_are_told(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(Screen, "_is_watched", lambda _: False)
+    progress = Progress(stream, live=True)
+    progress.study_began(study())
+    assert say_above("warning: MLflow cannot be reached")
+    trial = next(t for t in study().trials if t.measurement is not None)
+    progress.trial_ended(study(), trial)
+    progress.study_ended(study())
+    shown = stream.getvalue()
+    assert "\x1b" not in shown
+    assert "warning: MLflow cannot be reached" in shown
+    assert f"trial {trial.number}" in shown
+
+
+def test_a_signals_handler_waits_for_nothing_that_it_interrupted():
+    """It may come while the main thread holds the lock of the event that wakes the drawing."""
+    progress = Progress(io.StringIO(), live=False)
+    progress._screen = Screen(io.StringIO(), progress.view)
+    progress._screen.start()
+    with progress._screen._wake._cond:
+        progress.stopping("signal")
+    progress.close()
 
 
 def test_what_is_said_meanwhile_stands_above_the_view():

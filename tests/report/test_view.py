@@ -9,6 +9,7 @@ import pytest
 import report_study
 
 from autotune.core.pick import answer
+from autotune.report import mlflow_record as record
 from autotune.report import view
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
@@ -89,3 +90,20 @@ def test_versions_that_were_looked_at_get_a_view(version: str) -> None:
 @pytest.mark.parametrize("version", ["", "unknown", "2.22.5", "3.9.0", "3.99.0", "4.0.0", "databricks"])
 def test_versions_that_nobody_has_looked_at_get_none(version: str) -> None:
     assert not view.is_tested(version)
+
+
+def test_a_list_of_many_searches_keeps_to_its_room_and_counts_the_rest() -> None:
+    searches = [
+        record.Search(
+            study_id=str(n), label=f"train-{n}", answer="w" * 200, link="#/x", started_ms=n, params={}
+        )
+        for n in range(60)
+    ]
+    note = record.searches_note(searches, 2000)
+    assert len(note) <= 2000
+    assert "train-59" in note
+    shown = note.count("[train-")
+    assert 3 < shown < 20
+    assert f"And {60 - shown} older." in note
+    assert record.searches_note(searches, 100) == ""
+    assert record.searches_note(searches[:1], 2000) == ""

@@ -158,6 +158,28 @@ def test_the_least_energy_is_of_what_is_confirmed_to_be_faster(study):
     )
 
 
+def test_each_pick_has_its_own_bound_on_energy(study):
+    again = repick(counted(study, {None: 2.0, WINNER: 1.2, SAFE: 1.6}), Wishes(objective="energy")).answer
+    assert (again.best.config, again.safe.config) == (WINNER, SAFE)
+
+
+def test_energies_within_two_per_cent_are_the_same_and_the_faster_wins(study):
+    again = repick(counted(study, {None: 2.0, WINNER: 1.51, SAFE: 1.5}), Wishes(objective="energy"))
+    assert again.answer.best.config == WINNER
+
+
+def test_energy_by_other_counters_than_the_scripts_is_not_compared(study):
+    frugal = counted(study, {None: 2.0, WINNER: 1.5, SAFE: 1.0})
+    told = tuple(
+        replace(t, outcome=replace(t.measurement, extra={**t.measurement.extra, "energy_cpu_j": 1.0}))
+        if t.measurement is not None and t.config != SAFE
+        else t
+        for t in frugal.trials
+    )
+    again = repick(replace(frugal, trials=told), Wishes(objective="energy"))
+    assert again.answer.best.config == WINNER
+
+
 def test_what_is_faster_and_takes_more_energy_than_the_script_is_not_picked_by_energy(study):
     hungry = counted(study, {None: 1.0, WINNER: 1.5, SAFE: 1.2})
     again = repick(hungry, Wishes(objective="energy"))
