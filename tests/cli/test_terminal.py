@@ -134,6 +134,7 @@ def left(recorded):
     return rest
 
 
+@pytest.mark.thorough
 def test_a_search_is_worth_watching_at_sixty_columns_and_leaves_nothing_behind(record):
     recorded = record()
     lines = recorded.until("5      ")

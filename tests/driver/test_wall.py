@@ -13,6 +13,8 @@ import pytest
 from autotune.driver import wall
 from autotune.driver.wall import HardWall
 
+pytestmark = pytest.mark.thorough
+
 HANGS = """
 import sys, threading
 from autotune.driver import wall

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.timeout(300)
 CASES = {case["key"]: case for case in documents.cases()}
 
 
+@pytest.mark.thorough
 def test_every_hostile_document_and_name_is_refused(injected, is_clean) -> None:
     counts = [injected(documents, case) for case in documents.sample()]
     is_clean(added(counts))

@@ -80,6 +80,7 @@ print(json.dumps([name for name in ("pydantic", "ray", "mlflow", "optuna", "type
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [(), ("-I",), ("-OO", "-s")])
 def test_another_interpreter_sees_it_and_none_of_our_packages(
     tmp_path: Path, options: tuple[str, ...]

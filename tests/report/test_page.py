@@ -427,6 +427,7 @@ def test_a_file_that_holds_the_new_picks_is_what_is_applied(study, found):
 # -- large studies --------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_study_of_500_trials_stays_small_and_quick():
     # Building the page is what is counted, in seconds of this process: a busy machine makes it no slower.
     study = report_study.made(480)

@@ -45,6 +45,7 @@ def test_the_script_is_probed_after_its_first_runs_and_the_winner_at_the_end() -
     assert found.elapsed_s <= 900.0
 
 
+@pytest.mark.thorough
 def test_a_probe_is_charged_to_the_budget_and_left_out_of_a_short_one() -> None:
     assert Stage.WHY not in stages(search(spec(seconds=120.0, why=True)))
     assert Stage.WHY not in stages(search(spec(seconds=900.0, why=False)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from search_world import World, simulate, spec, usual_space
 
 from autotune.core.config import Config
@@ -80,6 +81,7 @@ def test_a_worse_loss_is_named_however_fast_it_is() -> None:
     assert Verification(BF16).verdict(replace(study, trials=spoiled)) == "worse"
 
 
+@pytest.mark.thorough
 def test_the_same_script_twice_is_seldom_called_faster_or_slower() -> None:
     found = [verified(BF16, 1.0, salt=salt, noise=0.03) for salt in range(50)]
     assert found.count("faster") <= 4
