@@ -431,6 +431,15 @@ def _is_frugal(study: Study, config: Config) -> bool:
 
 
 def _may_win(study: Study, config: Config) -> bool:
+    """Nothing seen so far rules out that it is recommended."""
+    if not _fits_and_is_sane(study, config):
+        return False
+    # Without a loss no confirmation, however long, can show that anything but an EXACT config learns as well.
+    is_exact = study.space is not None and study.space.effect(config) is Effect.EXACT
+    return is_exact or bool(_traces(study, _BASE))
+
+
+def _fits_and_is_sane(study: Study, config: Config) -> bool:
     if not _fits(study, _peak(study, config)):
         return False
     return all(
@@ -442,7 +451,7 @@ def _may_win(study: Study, config: Config) -> bool:
 
 def fastest_fitting(study: Study) -> Config | None:
     """What read fastest in screening among all that keeps to the memory bound, the script itself aside."""
-    rates = {c: r for c, r in screened(study).items() if not c.is_baseline and _may_win(study, c)}
+    rates = {c: r for c, r in screened(study).items() if not c.is_baseline and _fits_and_is_sane(study, c)}
     return max(rates, key=lambda c: (rates[c], c.canonical()), default=None)
 
 

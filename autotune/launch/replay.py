@@ -50,14 +50,25 @@ class _Drawn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Window:
-    """Blocks of a replayed window, in the order in which they were drawn."""
+    """A replayed window, and the run up to its end.
+
+    Args:
+        blocks: Blocks of the window, in the order in which they were drawn.
+        window_s: Seconds of the window.
+        elapsed_s: Seconds of the window and of what came after it for the loss.
+        samples: Samples of both.
+        ended: Why the window ended.
+    """
 
     blocks: tuple[Block, ...]
+    window_s: float
     elapsed_s: float
     samples: int
-    steps: int
-    wait_s: float
     ended: str
+
+    @property
+    def steps(self) -> int:
+        return sum(b.steps for b in self.blocks)
 
 
 class ReplayRunner(Runner):
@@ -181,12 +192,13 @@ class ReplayRunner(Runner):
         allowed = [b for b in (row.memory.limit, *limits) if b]
         produced = 1.0 if row.produced_frac is None else row.produced_frac
         own_s = math.fsum(b.seconds for b in window.blocks)
+        wait_s = math.fsum(b.wait_s for b in window.blocks)
         measured = Measurement(
             throughput=_scaled(window_estimate(window.blocks, unit=unit), produced),
             step_time_s=_scaled(
                 window_estimate(window.blocks, unit="s", per_step=True), 1 / produced if produced else 1.0
             ),
-            data_wait_frac=min(1.0, window.wait_s / own_s) if own_s else 0.0,
+            data_wait_frac=min(1.0, wait_s / own_s) if own_s else 0.0,
             memory=replace(row.memory, limit=min(allowed, default=None)),
             loss=self._trace(drawn, warm_up + window.samples, compile_s),
             compile_s=compile_s,
@@ -194,7 +206,7 @@ class ReplayRunner(Runner):
             startup_s=row.start_up_s or 0.0,
             warmup_steps=row.warmup_steps or 0,
             steps=window.steps,
-            window_s=window.elapsed_s,
+            window_s=window.window_s,
             effective_batch=row.effective_batch or 0.0,
             contamination=row.contamination or Contamination(),
             readings=row.readings,
@@ -305,12 +317,12 @@ def _counters(row: TableRow, steps: int) -> dict[str, float]:
 def _window(
     row: TableRow, fidelity: Fidelity, noise: random.Random, *, unit: str, before_samples: int
 ) -> _Window:
-    """Blocks drawn until the fidelity is satisfied."""
+    """Blocks drawn until the fidelity is satisfied; those that are drawn for the loss alone only cost."""
     recorded: Blocks = row.blocks
     plain, total_s = recorded.plain(), recorded.elapsed_s
     drawn: list[int] = []
     elapsed_s, steps, samples, look_at = 0.0, 0, 0, 0
-    ended = ""
+    ended, window_s, blocks = "", 0.0, 0
     for index in _indices(len(plain), noise):
         drawn.append(index)
         elapsed_s += total_s[index]
@@ -324,15 +336,16 @@ def _window(
             ended = _enough([plain[i] for i in drawn], fidelity, unit)
         if len(drawn) >= _MOST_BLOCKS:
             ended = ended or "limit"
-            break
-        if ended and before_samples + samples >= fidelity.loss_samples:
+        if ended and not blocks:
+            window_s, blocks = elapsed_s, len(drawn)
+        enough_loss = before_samples + samples >= fidelity.loss_samples
+        if ended and (enough_loss or len(drawn) >= _MOST_BLOCKS):
             break
     return _Window(
-        blocks=tuple(plain[i] for i in drawn),
+        blocks=tuple(plain[i] for i in drawn[:blocks]),
+        window_s=window_s,
         elapsed_s=elapsed_s,
         samples=samples,
-        steps=steps,
-        wait_s=math.fsum(plain[i].wait_s for i in drawn),
         ended=ended,
     )
 

@@ -91,7 +91,8 @@ class Closed:
         compile_s: Seconds spent compiling before the window.
         allocator_peak_bytes: CUDA reserved peak, None on CPU.
         readings: Status of every requested knob, and what could be read of the others.
-        ready_begin, ready_end: Batches ready in the loader's queue at both ends; None unknown.
+        ready_begin, ready_end: Batches ready in the loader's queue at both ends; None unknown, the first also
+            where the start of the window was cut off.
         skipped_scaler_steps: Of a gradient scaler, ours or the script's, inside the window.
         evaluation_counts: By which rule the window was judged; see `autotune.protocol.marks.trained_s`.
         clock: By which the window's periods are known: ``device`` where it agreed with the host's over

@@ -33,8 +33,8 @@ ANSWER_S = 120.0
 class DrawsProcess:
     """Draws for questions, made by a child.
 
-    Where the child cannot be started, dies or does not answer, draws are random from then on, and a line
-    of the log says so.
+    A child that has answered before and dies is started again, once. Where it cannot be started, dies again
+    or does not answer in time, draws are random from then on, and a line of the log says so.
 
     Args:
         command: Starts the child; another one in tests.
@@ -47,18 +47,28 @@ class DrawsProcess:
         self._child: subprocess.Popen[bytes] | None = None
         self._finalizer: Callable[[], object] | None = None
         self._is_broken = False
+        self._has_answered = False
+        self._was_restarted = False
 
     def __call__(self, question: Question) -> Generator[dict[str, int]]:
         """Draws without end, as `autotune.search.sampler.draws` makes them."""
-        line = {"question": asdict(question)}
+        whole = {"question": asdict(question)}
+        line: dict[str, Any] = whole
         while not self._is_broken:
             try:
                 params = self._ask(line)
             except (OSError, ValueError, KeyError, TypeError) as error:
+                self.close()
+                retry = self._has_answered and not self._was_restarted
+                if retry and not isinstance(error, TimeoutError):
+                    log.info("the sampler's process is gone and started again: %s", error)
+                    self._was_restarted = True
+                    line = whole
+                    continue
                 log.warning("the sampler's process is gone, draws are random from here on: %s", error)
                 self._is_broken = True
-                self.close()
                 break
+            self._has_answered = True
             yield params
             line = {"again": True}
         yield from draws(replace(question, kind="random"))

@@ -8,10 +8,11 @@ value seen and a violated constraint: told as failed, it would be ignored and pr
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import random
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.config import Config
@@ -21,7 +22,7 @@ from autotune.errors import UsageError
 from autotune.search.strategy import Sampler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
 
     from autotune.core.config import Value
     from autotune.core.space import SearchSpace
@@ -33,8 +34,12 @@ _TRIES = {"random": 256, "tpe": 8, "nsga2": 8, "gp": 2}
 """Draws per question that may turn out useless; a draw of the Gaussian process takes seconds."""
 
 _TRIES_IN_LARGE = 32
+"""The same in a space too large to look through, where nothing else than a draw can be proposed."""
+
 _ENUMERABLE = 2000
 _STARTUP = 6
+_POPULATION = 10
+_CONSTRAINT = "runs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,19 +87,34 @@ class OptunaSampler(Sampler):
         """See `Sampler.propose`.
 
         A draw that cannot be had, or was asked before, is drawn again a bounded number of times; then what
-        is nearest to it and new takes its place, where the space is small enough to be looked through.
+        is nearest to the first draw and new takes its place, where the space is small enough to be looked
+        through. In a larger one random draws follow those of a sampler whose draws are slow.
         """
         asked = {t.config for t in study.trials}
+
+        def usable(config: Config) -> bool:
+            return config not in asked and (may is None or may(config))
+
         question = _question(self._kind, study, space, count_seed)
-        params: dict[str, int] = {}
-        tries = _TRIES[self._kind] if space.size_bound() <= _ENUMERABLE else _TRIES_IN_LARGE
+        first: dict[str, int] = {}
+        for params in self._drawn(question, is_large=space.size_bound() > _ENUMERABLE):
+            # Later draws were told that the earlier ones are bad: they lead away from where it looked first.
+            first = first or params
+            config = space.complete({d.knob: d.values[params[d.knob]] for d in space.free()})
+            if isinstance(config, Config) and usable(config):
+                return config
+        return _nearest(space, first, usable)
+
+    def _drawn(self, question: Question, *, is_large: bool) -> Iterator[dict[str, int]]:
+        """As many draws as a question is worth."""
+        tries = _TRIES[self._kind]
+        if is_large and self._kind != "gp":
+            tries = _TRIES_IN_LARGE
         with contextlib.closing((self._draws or draws)(question)) as drawn:
-            for _ in range(tries):
-                params = next(drawn)
-                config = space.complete({d.knob: d.values[params[d.knob]] for d in space.free()})
-                if isinstance(config, Config) and config not in asked and (may is None or may(config)):
-                    return config
-        return _nearest(space, params, lambda c: c not in asked and (may is None or may(c)))
+            yield from itertools.islice(drawn, tries)
+        if is_large and tries < _TRIES_IN_LARGE:
+            with contextlib.closing(draws(replace(question, kind="random"))) as drawn:
+                yield from itertools.islice(drawn, _TRIES_IN_LARGE - tries)
 
 
 def draws(question: Question) -> Generator[dict[str, int]]:
@@ -112,6 +132,8 @@ def draws(question: Question) -> Generator[dict[str, int]]:
             drawn = mirror.ask(choices)
             params = {knob: int(drawn.params[knob]) for knob, _, _ in question.knobs}
         yield params
+        # Optuna wants the same constraints of every trial; a draw of no use is bad, not broken.
+        drawn.set_constraint(_CONSTRAINT, 0.0)
         mirror.tell(drawn, list(question.worst))
 
 
@@ -163,11 +185,14 @@ def _mirror(question: Question) -> Any:
     elif question.kind == "gp":
         sampler = optuna.samplers.GPSampler(seed=seed, n_startup_trials=_STARTUP)
     else:
-        sampler = optuna.samplers.NSGAIISampler(seed=seed, population_size=10)
+        sampler = optuna.samplers.NSGAIISampler(seed=seed, population_size=_POPULATION)
     directions: list[Any] = ["maximize", "minimize"] if both else ["maximize"]
     mirror = optuna.create_study(directions=directions, sampler=sampler)
-    for params, values, violation in question.told:
-        mirror.add_trial(_frozen(question, params, list(values), violation))
+    # Only trials that optuna drew itself have a generation; without one none of them is ever a parent.
+    generation: Callable[[], str] | None = getattr(sampler, "_get_generation_key", None)
+    for index, (params, values, violation) in enumerate(question.told):
+        notes = {generation(): index // _POPULATION} if generation is not None else {}
+        mirror.add_trial(_frozen(question, params, list(values), violation, notes))
     return mirror
 
 
@@ -225,17 +250,17 @@ def _place(values: tuple[Value, ...], value: Value | None) -> int | None:
     return None
 
 
-def _frozen(question: Question, params: dict[str, int], values: list[float], violation: float) -> Any:
-    """A complete trial; older releases of optuna carry constraints as a system attribute."""
+def _frozen(
+    question: Question, params: dict[str, int], values: list[float], violation: float, notes: dict[str, int]
+) -> Any:
+    """A complete trial."""
     import optuna
 
-    plain: dict[str, Any] = {
-        "state": optuna.trial.TrialState.COMPLETE,
-        "params": params,
-        "distributions": _distributions(question),
-        "values": values,
-    }
-    try:
-        return optuna.trial.create_trial(**plain, constraints={"runs": violation})
-    except (TypeError, ValueError, AttributeError):
-        return optuna.trial.create_trial(**plain, system_attrs={"constraints": [violation]})
+    return optuna.trial.create_trial(
+        state=optuna.trial.TrialState.COMPLETE,
+        params=params,
+        distributions=_distributions(question),
+        values=values,
+        constraints={_CONSTRAINT: violation},
+        system_attrs=notes,
+    )

@@ -433,8 +433,10 @@ class Recorder:
         """Index of the first steady block of a window, and whether it was steady."""
         rates = [b.samples / b.seconds if b.samples else b.steps / b.seconds for b in blocks if b.seconds > 0]
         cut, steady = stats.steady_start(rates) if len(rates) == len(blocks) else (0, "steady")
-        # Only where the window opened does the host's clock say how far the device was.
-        return (0 if self._clock_used == "host" else cut), steady
+        if cut and self._clock_used == "host":
+            # Only where the window opened does the host's clock say how far the device was: nothing is cut.
+            return 0, "no_steady_state"
+        return cut, steady
 
     def _workers(self) -> int:
         found = self.loader.observed("num_workers") if self.loader is not None else None
@@ -534,7 +536,8 @@ class Recorder:
                 loss=trace,
                 readings=readings,
                 allocator_peak_bytes=self._memory.peak_bytes(),
-                ready_begin=self._ready_begin,
+                # The level is that of the window's opening, and what was cut off drained the queue.
+                ready_begin=None if cut else self._ready_begin,
                 ready_end=ready_end,
                 clock=self._clock_used,
                 evaluation_counts=self._evaluation_counts(self._timed()[0]),

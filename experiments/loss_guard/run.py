@@ -79,8 +79,12 @@ def _recorded(script, delay, draw):
     return base, own
 
 
-def _asked(sums, base, own, *, redeals=False):
-    """Add the verdicts after fixed numbers of cycles, and the one a confirmation ends with."""
+def _asked(sums, base, own, *, redeals=False, planned=FEWEST):
+    """Add the verdicts after fixed numbers of cycles, and the one a confirmation ends with.
+
+    Runs that are over before the guard could tell, and before so many cycles as were planned, end with no
+    verdict.
+    """
 
     def after(cycles):
         base_seeds, own_seeds = seeds(cycles)
@@ -92,7 +96,7 @@ def _asked(sums, base, own, *, redeals=False):
         ).verdict
 
     most = min(MOST, len(base) - 2)
-    found = ""
+    found, spent = "", 0
     for cycles in range(FEWEST, most + 1):
         if cycles not in FIXED and found in ("pass", "fail"):
             continue
@@ -100,9 +104,11 @@ def _asked(sums, base, own, *, redeals=False):
         if cycles in FIXED:
             _count(sums, str(cycles), verdict)
         if found not in ("pass", "fail"):
-            found = verdict
-            sums["cycles"] = sums.get("cycles", 0) + 1 + (cycles == FEWEST) * (FEWEST - 1)
-    if found:
+            found, spent = verdict, cycles
+    if found == "unclear" and most < planned:
+        sums["unfinished"] = sums.get("unfinished", 0) + 1
+    elif found:
+        sums["cycles"] = sums.get("cycles", 0) + spent
         _count(sums, "end", found)
 
 
@@ -119,7 +125,7 @@ def trained():
     totals = {}
     for (workload, change, _), (base, own) in sorted(guard_runs.read().items()):
         sums = totals.setdefault(f"{workload}/{change}", {})
-        _asked(sums, base, own, redeals=change in REDEALS)
+        _asked(sums, base, own, redeals=change in REDEALS, planned=guard_runs.most_cycles(change))
         ends, mine = (
             {s: statistics.fmean(p.loss for p in t[-8:]) for s, t in side.items()} for side in (base, own)
         )
@@ -144,11 +150,21 @@ def table(totals):
         cells, n = [], sum(s.get(f"{key}_end", 0) for key in ("pass", "unclear", "fail"))
         for c in when:
             told = [s.get(f"{key}_{c}", 0) for key in ("pass", "unclear", "fail")]
-            cells.append(f"{told[0] / sum(told):.1%}" if sum(told) == n else "-")
+            whole = n if c == "end" else n + s.get("unfinished", 0)
+            cells.append(f"{told[0] / sum(told):.1%}" if whole and sum(told) == whole else "-")
         worse = f"{s['worse_sds'] / s['n']:+.1f} seed sd" if s.get("n") else "-"
-        cells += [f"{s['fail_end'] / n:.1%}", f"{s['cycles'] / n:.1f}", worse]
+        cells += [f"{s['fail_end'] / n:.1%}" if n else "-", f"{s['cycles'] / n:.1f}" if n else "-", worse]
         lines.append(f"| {case} | {n} | {' | '.join(cells)} |")
     return lines
+
+
+def unfinished(totals):
+    """Sentences on trainings that stopped where the guard of that time could tell, and this one cannot."""
+    return [
+        f"{case}: {s['unfinished']} more groups of runs are too short for this guard; guard_runs.py goes on"
+        for case, s in totals.items()
+        if s.get("unfinished")
+    ]
 
 
 def failing(totals):
@@ -167,7 +183,8 @@ def failing(totals):
 def identity():
     """Of the sources that decide."""
     core = proofs.PACKAGE / "core"
-    return {"sources": proofs.sources_sha256(core / "loss_guard.py", HERE / "guard_traces.py")}
+    parts = core / "loss_guard.py", core / "stats.py", HERE / "guard_traces.py"
+    return {"sources": proofs.sources_sha256(*parts)}
 
 
 def main(words=None):
@@ -180,6 +197,8 @@ def main(words=None):
         done = proofs.carry_out(ledger, wanted, work, jobs=chosen.jobs, limit=chosen.limit)
     totals = {**ledger.totals(), **trained()}
     print("\n".join(table(totals)))
+    for sentence in unfinished(totals):
+        print(sentence)
     for sentence in failing(totals):
         print(f"DOES NOT HOLD: {sentence}")
     if not chosen.list:

@@ -6,13 +6,14 @@
     python run.py freeze                          # write down code, rivals and tables, before the run
     python run.py held-out                        # once per frozen version
 
-One line of JSON per search goes to `results/<set>.jsonl`; a line that is there is not run again. README.md
-has the method and the bar.
+One line of JSON per search goes to `results/<set>.jsonl`, of held-out tables to
+`results/held-out-<code>.jsonl`; a line that is there is not run again. README.md has the method and the bar.
 """
 
 import argparse
 import datetime
 import hashlib
+import importlib.metadata
 import itertools
 import json
 import os
@@ -39,13 +40,7 @@ HELD_RUNS = HERE / "held_out_runs.jsonl"
 SEEDS = 30
 BUDGET_S = 1800.0
 WORLDS = 2
-CODE = (
-    "autotune/core",
-    "autotune/search",
-    "autotune/launch/replay.py",
-    "autotune/testing/replay.py",
-    "experiments/search_replay/score.py",
-)
+LIBRARIES = ("optuna", "numpy", "scipy", "torch")
 
 
 def sha256(path):
@@ -53,13 +48,20 @@ def sha256(path):
 
 
 def code_sha256():
-    """Of everything that decides what a replay yields and what is made of it."""
-    parts = [ROOT / part for part in CODE]
-    files = [f for part in parts for f in (sorted(part.rglob("*.py")) if part.is_dir() else [part])]
+    """Of everything that decides what a replay yields and what is made of it: our code, and who draws."""
     whole = hashlib.sha256()
-    for file in files:
+    for file in [*sorted((ROOT / "autotune").rglob("*.py")), *sorted(HERE.glob("*.py"))]:
         whole.update(f"{file.relative_to(ROOT)}\n{sha256(file)}\n".encode())
+    for name in LIBRARIES:
+        whole.update(f"{name} {_version(name)}\n".encode())
     return whole.hexdigest()[:16]
+
+
+def _version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
 
 
 # Which tables may be opened --------------------------------------------------------------------
@@ -110,6 +112,12 @@ def freeze(options):
 
 def held_out(options):
     """The tables, once everything is as it was frozen; the run is noted before the first is opened."""
+    given = [name for name in ("tables", "out", "mixed") if getattr(options, name)]
+    if given:
+        raise UsageError(
+            f"the held-out run takes no --{given[0]}",
+            hint="all of its tables, into one file: nothing is chosen",
+        )
     if not FROZEN.is_file():
         raise UsageError("nothing is frozen", hint="run.py freeze, and commit it, before the held-out run")
     frozen = json.loads(FROZEN.read_text())
@@ -190,12 +198,13 @@ def tables_of(kind, options):
 
 
 def run(kind, options):
-    path = options.out or RESULTS / f"{kind}.jsonl"
+    code = code_sha256()
+    # Every frozen version has a file of its own; none is overwritten or mixed with another.
+    path = options.out or RESULTS / (f"held-out-{code}.jsonl" if kind == "held-out" else f"{kind}.jsonl")
     path.parent.mkdir(parents=True, exist_ok=True)
     known = [json.loads(line) for line in path.read_text().splitlines() if line] if path.exists() else []
     if any(line["set"] != kind for line in known):
         raise UsageError(f"{path.name} holds another set of tables", hint="sets are never mixed")
-    code = code_sha256()
     others = {line["code"] for line in known} - {code}
     if others and not options.mixed:
         raise UsageError(

@@ -245,6 +245,16 @@ def test_a_script_without_a_visible_loss_gets_exact_changes_only() -> None:
     assert any("No loss was seen" in c for c in found.caveats)
 
 
+def test_without_a_visible_loss_no_time_goes_into_confirming_what_cannot_be_recommended() -> None:
+    builder = Builder()
+    builder.add(Stage.BASELINE, BASE, measurement(100.0))
+    for config, rate in {NUMERIC: 200.0, TRAINING: 400.0, EXACT: 150.0}.items():
+        builder.add(Stage.REFINE, config, measurement(rate))
+    assert finalists(builder.study) == (EXACT,)
+    seen = builder.baseline().study
+    assert finalists(seen) == (NUMERIC, EXACT, TRAINING)
+
+
 def test_the_front_holds_the_fastest_first_and_nothing_beaten() -> None:
     builder = Builder().baseline()
     builder.add(Stage.REFINE, BOTH, run(200.0, peak_bytes=4 * GIB))

@@ -13,6 +13,7 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import claim_noise
@@ -195,6 +196,7 @@ def test_one_stalled_run_is_set_aside_and_two_are_not() -> None:
     assert len(claim_rivals._without_stalls(two)) == 5
 
 
+@pytest.mark.thorough
 def test_what_is_told_of_the_claims_can_be_read_off_their_sums(tmp_path: Path) -> None:
     run = script("claims")
     totals = {
@@ -329,3 +331,42 @@ def test_the_experiment_on_the_guard_counts_its_verdicts(
     totals = {"mlp/same": benign, "mlp/frozen_first": sums}
     assert run.failing(totals) == ["mlp/same is accepted in 10 of 11 only"]
     assert any(row.startswith("| mlp/frozen_first | 1 |") for row in run.table(totals))
+
+
+@pytest.mark.torch
+def test_a_training_that_stopped_before_this_guard_can_tell_has_no_verdict_and_is_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, guard_runs = script("loss_guard"), pytest.importorskip("guard_runs")
+    unclear = lambda *_, **__: SimpleNamespace(verdict="unclear")  # noqa: E731
+    for module in (run, guard_runs):
+        monkeypatch.setattr(module, "judge", unclear)
+    draw, kept = random.Random(3), tmp_path / "trainings.jsonl"
+
+    def trained(case: str, cycles: int) -> dict[str, object]:
+        base, own = (
+            {s: [draw.random() for _ in range(8)] for s in side} for side in guard_runs.seeds(cycles)
+        )
+        return {"case": case, "part": 0, "base": base, "own": own}
+
+    short, harm, whole = trained("mlp/workers", 3), trained("mlp/stale_weights", 6), trained("mlp/bf16", 12)
+    lines = [{"identity": guard_runs.identity()}, short, harm, whole]
+    kept.write_text("".join(json.dumps(part) + "\n" for part in lines))
+    read = guard_runs.read
+    monkeypatch.setattr(guard_runs, "read", lambda path=kept: read(path))
+
+    totals = run.trained()
+    assert totals["mlp/workers"].get("unclear_end", 0) == 0
+    assert [totals[f"mlp/{change}"]["unclear_end"] for change in ("stale_weights", "bf16")] == [1, 1]
+    assert [said.split(":")[0] for said in run.unfinished(totals)] == ["mlp/workers"]
+    (row,) = (row for row in run.table(totals) if row.startswith("| mlp/workers | 0 |"))
+    assert row.count("| - |") >= 1
+
+    asked: list[str] = []
+    monkeypatch.setattr(guard_runs, "units", lambda: [(part["case"], 0) for part in lines[1:]])
+    monkeypatch.setattr(
+        guard_runs, "work", lambda case, _: asked.append(case) or {k: whole[k] for k in ("base", "own")}
+    )
+    guard_runs.main(["--out", str(kept)])
+    assert asked == ["mlp/workers"]
+    assert run.unfinished(run.trained()) == []

@@ -23,13 +23,19 @@ FOLDER = Path(score.__file__).parent
 A, B = Config({"threads": 1}), Config({"threads": 2})
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def loaded() -> Any:
+    """run.py, whose name others have as well."""
     made = importlib.util.spec_from_file_location("search_replay_run", FOLDER / "run.py")
     assert made is not None
     assert made.loader is not None
     module = importlib.util.module_from_spec(made)
     made.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    module = loaded()
     for name in ("SPLIT", "FROZEN", "HELD_RUNS"):
         monkeypatch.setattr(module, name, tmp_path / getattr(module, name).name)
     monkeypatch.setattr(module, "RESULTS", tmp_path)
@@ -169,6 +175,18 @@ def test_the_bar_is_against_the_best_rival_and_failures_count(
     assert ("is met" in sentence) is met
 
 
+def test_a_rival_is_judged_by_the_sooner_of_its_two_rules() -> None:
+    """What holds it up must not be our way to choose what to confirm."""
+    lines = []
+    for table in "uvw":
+        lines += [line(table, "staged", 0, 100), line(table, "tpe", 0, 400)]
+        sooner = {"5": [150, 150], "2": [150, 150], "1": None}
+        lines[-1]["within"] = {**lines[-1]["within"], "by_reading": sooner}
+    met, sentence = analyse.verdict(lines)
+    assert not met
+    assert "1.50" in sentence
+
+
 def test_made_up_tables_settle_nothing_and_the_report_says_so() -> None:
     lines = [line(t, s, 0, 100 + 9 * n) for t in "uv" for n, s in enumerate(("staged", "tpe"))]
     text = analyse.report([*lines, line("u", "tpe", 1, 5)])
@@ -216,6 +234,54 @@ def test_the_held_out_run_wants_everything_as_it_was_frozen_and_is_noted(
     monkeypatch.setattr(run, "code_sha256", lambda: "later")
     with pytest.raises(UsageError, match="code"):
         run.held_out(options())
+
+
+@pytest.mark.parametrize("given", [{"tables": ["held"]}, {"out": Path("x.jsonl")}, {"mixed": True}])
+def test_of_the_held_out_run_nothing_is_chosen(run: Any, tmp_path: Path, given: dict[str, Any]) -> None:
+    run.hold([f"held={put(tmp_path, 'held')}"])
+    run.freeze(options())
+    with pytest.raises(UsageError, match=f"no --{next(iter(given))}"):
+        run.run("held-out", options(**given))
+    assert not run.HELD_RUNS.exists()
+
+
+def test_whatever_decides_a_replay_is_in_the_hash_of_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = loaded()
+    here = tmp_path / "experiments" / "search_replay"
+    files = [here / "analyse.py", *(tmp_path / "autotune" / f / "x.py" for f in ("apply", "knobs", "store"))]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x = 1\n")
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(module, "HERE", here)
+    seen = [module.code_sha256()]
+    assert module.code_sha256() == seen[0]
+    for file in files:
+        file.write_text("x = 2\n")
+        seen.append(module.code_sha256())
+    for library in ("optuna", "numpy"):
+        versions = {library: "0.1"}
+        monkeypatch.setattr(module, "_version", lambda name, known=versions: known.get(name, "1"))
+        seen.append(module.code_sha256())
+    assert len(set(seen)) == len(seen)
+
+
+def test_there_is_no_verdict_before_every_search_of_the_frozen_run_is_there(run: Any, tmp_path: Path) -> None:
+    run.hold([f"held={put(tmp_path, 'held')}"])
+    (entry,) = run.split().values()
+    same = {"set": "held-out", "table_sha256": entry["sha256"], "code": "code"}
+    lines = [
+        line("held/cpu", sampler, seed, 100 if sampler == "staged" else 400, **same)
+        for sampler in ("staged", "tpe")
+        for seed in range(2)
+    ]
+    assert "nothing is frozen" in analyse.report(lines, run.FROZEN)
+    run.freeze(options(samplers=["staged", "tpe"], seeds=2, budget=1000.0))
+    assert "is met" in analyse.report(lines, run.FROZEN)
+    for part in (lines[:-1], [*lines[:-1], {**lines[-1], "code": "other"}]):
+        assert "No verdict: 1 of 4" in analyse.report(part, run.FROZEN)
 
 
 def test_a_run_goes_on_where_it_stopped_and_sets_are_not_mixed(

@@ -88,6 +88,14 @@ def test_a_window_ends_when_it_is_tight_or_hopeless_and_runs_on_for_the_loss() -
     assert longer.ended == "tight"
 
 
+def test_what_is_run_for_the_loss_alone_costs_and_adds_nothing_to_the_rate() -> None:
+    wanted = TABLE.of(BF16)[0].loss_samples[-1]
+    short = run(ReplayRunner(TABLE), target_width=0.5)
+    longer = run(ReplayRunner(TABLE), target_width=0.5, loss_samples=wanted)
+    assert longer.seconds > short.seconds + 1.0
+    assert replace(longer.outcome, loss=short.outcome.loss) == short.outcome
+
+
 def test_a_rate_is_one_of_the_recorded_processes_within_their_noise() -> None:
     rates = [run(ReplayRunner(TABLE, seed=n)).outcome.throughput.value for n in range(20)]
     truth = COMPUTE_BOUND.throughput(BF16)

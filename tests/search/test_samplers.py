@@ -11,11 +11,13 @@ import pytest
 from search_world import measurement, spec, tell, usual_space
 
 from autotune.core.config import Config
+from autotune.core.space import Dimension
 from autotune.core.study import Study
 from autotune.core.trial import Failure, FailureKind, Fidelity, Proposal, Stage
 from autotune.driver.spec import one_of
 from autotune.errors import UsageError
 from autotune.search import draws_process
+from autotune.search import sampler as sampler_module
 from autotune.search.draws_process import DrawsProcess, serve
 from autotune.search.plain_samplers import BruteForce, CoordinateDescent
 from autotune.search.sampler import OptunaSampler, Question
@@ -112,6 +114,78 @@ def test_the_nearest_new_config_takes_the_place_of_draws_that_were_asked_before(
     assert OptunaSampler("gp", draws=always_baseline).propose(known, SMALL, 0) == last
 
 
+def test_what_takes_the_place_of_draws_of_no_use_is_nearest_to_the_first_of_them() -> None:
+    known = study((Config(), 100.0), (Config({"threads": 4, "precision": "bf16"}), 110.0))
+
+    def first_the_fast_one_then_the_baseline(question: Question):
+        yield {"threads": 2, "precision": 1}
+        while True:
+            yield {"threads": 1, "precision": 0}
+
+    sampler = OptunaSampler("gp", draws=first_the_fast_one_then_the_baseline)
+    found = sampler.propose(known, SMALL, 0, lambda c: len(c) == 1)
+    assert found == Config({"precision": "bf16"})
+
+
+def test_a_large_space_gets_few_slow_draws_and_then_random_ones() -> None:
+    known, slow = study((Config(), 100.0), space=SPACE), []
+
+    def always_baseline(question: Question):
+        while True:
+            slow.append(question.kind)
+            yield {d.knob: _own(d) for d in SPACE.free()}
+
+    found = OptunaSampler("gp", draws=always_baseline).propose(known, SPACE, 0)
+    assert found is not None
+    assert slow == ["gp", "gp"]
+    assert OptunaSampler("tpe", draws=always_baseline).propose(known, SPACE, 0) is None
+    assert slow[2:] == ["tpe"] * 32
+
+
+def _own(dimension: Dimension) -> int:
+    assert dimension.own is not None
+    return dimension.values.index(dimension.own)
+
+
+def _told(count: int, *, pairs: bool = False) -> Question:
+    """Told so often, failures among it, that every sampler goes by it; more often than there are configs."""
+    entries = tuple(
+        ({"a": k % 3, "b": k % 2}, (float(k), 1.0)[: 1 + pairs], float(k % 7 == 0)) for k in range(count)
+    )
+    worst = (-1e9, 1e15)[: 1 + pairs]
+    return replace(QUESTION, kind="nsga2" if pairs else "tpe", told=entries, worst=worst)
+
+
+@pytest.mark.parametrize("count", [0, 5, 30])
+def test_every_draw_of_a_question_has_the_constraint_that_what_was_told_has(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    mirror_of = sampler_module._mirror
+    monkeypatch.setattr(sampler_module, "_mirror", lambda q: made.append(mirror_of(q)) or made[0])
+    drawn = sampler_module.draws(_told(count))
+    for _ in range(3):
+        next(drawn)
+    (mirror,) = made
+    assert [list(t.constraints) for t in mirror.trials[:-1]] == [["runs"]] * (count + 2)
+    assert all(t.constraints["runs"] == 0.0 for t in mirror.trials[count:-1])
+
+
+@pytest.mark.parametrize(("count", "generation"), [(0, 0), (9, 0), (10, 1), (30, 3)])
+def test_the_evolutionary_sampler_goes_on_from_the_generations_before(count: int, generation: int) -> None:
+    question = _told(count, pairs=True)
+    mirror = sampler_module._mirror(question)
+    mirror.ask(sampler_module._distributions(question))
+    key = mirror.sampler._get_generation_key()
+    assert [t.system_attrs[key] for t in mirror.trials] == [*(k // 10 for k in range(count)), generation]
+
+
+@pytest.mark.torch
+def test_the_gaussian_process_is_asked_again_after_a_draw_of_no_use() -> None:
+    drawn = sampler_module.draws(replace(_told(8), kind="gp", worst=(0.0,)))
+    assert all(set(next(drawn)) == {"a", "b"} for _ in range(3))
+
+
 def test_the_childs_part_answers_line_by_line() -> None:
     plain = replace(QUESTION, kind="random")
     lines = [json.dumps({"question": _as_json(plain)}), json.dumps({"again": True})]
@@ -152,6 +226,24 @@ def test_a_child_that_does_not_answer_leaves_random_draws_and_a_word(
         assert set(next(process(QUESTION))) == {"a", "b"}
     assert len(caplog.records) == 1
     assert "random" in caplog.text
+
+
+def test_a_child_that_worked_and_dies_is_started_again_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It dies whenever it is asked for another draw; the question itself it answers."""
+    body = (
+        "    if 'again' in line:\n        sys.exit(1)\n"
+        "    print(json.dumps({'params': {'a': 2, 'b': 1}}), flush=True)\n"
+    )
+    process = DrawsProcess(_child(tmp_path, body))
+    with caplog.at_level("WARNING", logger=draws_process.__name__):
+        drawn = process(QUESTION)
+        assert [next(drawn), next(drawn)] == [{"a": 2, "b": 1}] * 2
+        assert not caplog.records
+        assert set(next(drawn)) == {"a", "b"}
+    assert "random" in caplog.text
+    assert process._child is None
 
 
 @pytest.mark.torch

@@ -112,6 +112,48 @@ def test_where_events_miss_the_training_the_synchronised_ends_tell(loop: Any) ->
     assert ran.measured.throughput.value == pytest.approx(SAMPLES / 0.02, rel=0.03)
 
 
+def _settling(one: Loop, **where: Any) -> Any:
+    """Steps of 10 ms, later of 20 ms, as where a full queue runs empty; none is quite like another."""
+    count = itertools.count()
+
+    def step() -> None:
+        began_ns, now_ns = one.recorder._begin_ns, one.world.clock.now()
+        starts = not began_ns or now_ns < began_ns + 700_000_000
+        jitter = 1.0 + 0.004 * (next(count) * 7 % 11 - 5)
+        one.step(fetch_s=0.001, device_s=jitter * (0.01 if starts else 0.02), read=not where, **where)
+
+    return step
+
+
+def test_of_a_window_whose_start_is_cut_off_the_level_of_the_queue_at_its_start_is_not_told(
+    loop: Any,
+) -> None:
+    """It would be taken off twice: the batches that lay ready went into what was cut off."""
+    one = loop(target_width=0.0)
+    one.boundary.loader.ready = lambda: 9
+    ran = one.run(_settling(one))
+    assert ran.closed.begin_ns > one.recorder._begin_ns + 600_000_000
+    assert (ran.closed.ready_begin, ran.closed.ready_end) == (None, 9)
+
+
+def test_of_a_whole_window_the_level_of_the_queue_is_told_at_both_ends(loop: Any) -> None:
+    one = loop(target_width=0.0)
+    one.boundary.loader.ready = lambda: 9
+    jitter = itertools.cycle((0.019, 0.021, 0.02))
+    ran = one.run(lambda: one.step(device_s=next(jitter), read=True))
+    assert ran.closed.begin_ns == one.recorder._begin_ns
+    assert (ran.closed.ready_begin, ran.closed.ready_end) == (9, 9)
+
+
+def test_by_the_hosts_clock_a_start_is_not_cut_off_and_the_window_is_not_called_steady(loop: Any) -> None:
+    world = World(queue=6)
+    one = loop(world, target_width=0.0)
+    ran = one.run(_settling(one, stream=world.side_stream()))
+    assert ran.closed.clock == "host"
+    assert ran.closed.begin_ns == one.recorder._begin_ns
+    assert ran.closed.steady == "no_steady_state"
+
+
 def test_a_script_that_ends_first_is_timed_to_its_last_step_and_not_to_its_end(loop: Any) -> None:
     one = loop(min_window_s=60.0, max_window_s=60.0, min_steps=10_000)
     for _ in range(200):
