@@ -194,6 +194,8 @@ class Study:
             ``no_baseline``, ``script`` (it was edited), ``backend``, ``disk``, ``error``.
         created: Wall time label, seconds since the epoch.
         changed: What was said of a file of the user's that was edited meanwhile; empty without one.
+        cut: Stage and group of the cycles of paired runs that nothing more is run in, because what they
+            hold was measured on another day or machine than a resume found.
     """
 
     spec: StudySpec
@@ -205,6 +207,7 @@ class Study:
     stopped: str = ""
     created: float = 0.0
     changed: str = ""
+    cut: frozenset[tuple[Stage, int]] = frozenset()
 
     def told(self, *stages: Stage) -> Sequence[Trial]:
         """Trials that have an outcome, of these stages; without any, of all whose figures count.

@@ -46,6 +46,10 @@ class InlineDriver:
                 self._session.tell(assignment.uid, ended)
             self._session.lost(assignment.uid, "the runner ended without an outcome")
 
+    def breaks_off(self) -> bool:
+        """False: nothing here interrupts the loop but a person."""
+        return False
+
     def interrupt(self) -> None:
         """End the running trial soon; `run` returns after it. For signal handlers."""
         self._runner.stop()

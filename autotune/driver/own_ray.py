@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from pathlib import Path
@@ -9,10 +10,19 @@ from pathlib import Path
 from autotune.launch import guard, sweep
 
 MARK = "AUTOTUNE_RAY"
-"""Variable of the processes of a Ray of ours: the study that it was started for."""
+"""Variable of the processes of a Ray of ours: the folder of the study that it was started for."""
+
+FOLDER = "at-ray-"
+"""How the name of a temporary folder begins that we give to a Ray of ours."""
+
+_WORKER = "ray::"
+"""How Ray's workers and agents call themselves once they have begun; the folder is gone from there then."""
 
 _ESSENTIAL = {"gcs_server": "head", "raylet/raylet": "raylet"}
 _POLL_S = 0.05
+
+ENDING_S = 5.0
+"""A killed process is gone within milliseconds; one that waits inside the kernel is not waited for."""
 
 
 class OwnRay:
@@ -26,6 +36,7 @@ class OwnRay:
     def __init__(self, driver: int, folder: str) -> None:
         self._roots = [pid for pid in sweep.descendants(driver) if folder in " ".join(_words(pid))]
         self._seen: dict[int, int] = {}
+        self._missed: set[int] = set()
         self._essential = {
             pid: (sweep.start_ticks(pid), name)
             for pid in self._roots
@@ -35,37 +46,79 @@ class OwnRay:
         self.look()
 
     def look(self) -> str:
-        """Take note of what has been started meanwhile; the name of a part that has died, or ""."""
+        """Take note of what has been started meanwhile; the name of a part that has died, or "".
+
+        A death is told at the second look that finds it: to name a living Ray dead ends the search.
+        """
         found = {*self._roots, *(p for root in self._roots for p in sweep.descendants(root))}
         # Trials end by themselves when whoever launched them does, and better than by a kill.
         guards = {pid for pid in found if guard.__file__ in _words(pid)}
         trials = {pid for one in guards for pid in sweep.descendants(one)}
         for pid in found - guards - trials:
-            self._seen.setdefault(pid, sweep.start_ticks(pid))
-        return next((name for pid, (ticks, name) in self._essential.items() if not _lives(pid, ticks)), "")
+            if ticks := sweep.start_ticks(pid):
+                self._seen[pid] = ticks
+        for pid in guards | trials:
+            # Between fork and exec it looked like the worker that started it.
+            self._seen.pop(pid, None)
+        missing = {pid for pid, (ticks, _) in self._essential.items() if _is_gone(pid, ticks)}
+        dead, self._missed = missing & self._missed, missing
+        return next((name for pid, (_, name) in self._essential.items() if pid in dead), "")
 
     def end(self, wait_s: float) -> None:
         """Kill what is left of it after so many seconds."""
         until_s = time.monotonic() + wait_s
-        while (
-            left := [p for p, ticks in self._seen.items() if _lives(p, ticks)]
-        ) and time.monotonic() < until_s:
+        while (left := self._left()) and time.monotonic() < until_s:
             time.sleep(_POLL_S)
-        sweep.send(left, signal.SIGKILL)
+        sweep.send([pid for pid in left if guard.__file__ not in _words(pid)], signal.SIGKILL)
+
+    def _left(self) -> list[int]:
+        # Copied: another thread may be looking.
+        return [pid for pid, ticks in list(self._seen.items()) if _lives(pid, ticks)]
 
 
-def end_marked_rays(study: str) -> None:
+def mark_of(study_dir: Path) -> str:
+    """The value of `MARK` for a study: its place, since a copy of it has the same name and id."""
+    return str(Path(study_dir).resolve())
+
+
+def end_marked_rays(mark: str, *, bound_s: float = ENDING_S) -> None:
     """Kill what the Ray of a dead driver has left: its agents may wait for long for one that is gone.
 
+    Only what is Ray's by its command line as well: a variable may have been inherited by anything.
+
     Args:
-        study: As in `MARK`; nobody else may drive it now.
+        mark: From `mark_of`; nobody else may drive that study now.
+        bound_s: How long to go on until nothing is left.
     """
-    sweep.send(sweep.marked(study, MARK), signal.SIGKILL)
+    until_s = time.monotonic() + bound_s
+    while left := [pid for pid in sweep.marked(mark, MARK) if _is_rays(pid)]:
+        sweep.send(left, signal.SIGKILL)
+        if time.monotonic() >= until_s:
+            return
+        time.sleep(_POLL_S)
+
+
+def _is_rays(pid: int) -> bool:
+    words = _words(pid)
+    return words[0].startswith(_WORKER) or any(FOLDER in word for word in words)
 
 
 def _lives(pid: int, ticks: int) -> bool:
     """The same process, and not only its remains."""
     return bool(ticks) and sweep.start_ticks(pid) == ticks and not sweep.is_zombie(pid)
+
+
+def _is_gone(pid: int, ticks: int) -> bool:
+    """It has ended for sure. Where nothing can be read, as without a free descriptor, it has not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    if not sweep.stat_fields(pid):
+        return False
+    return sweep.is_zombie(pid) or bool(ticks and sweep.start_ticks(pid) not in (0, ticks))
 
 
 def _words(pid: int) -> list[str]:

@@ -31,7 +31,7 @@ from ray.tune.search import Searcher
 from autotune.core import wire
 from autotune.core.redact import redact
 from autotune.core.trial import Assignment, Stage
-from autotune.driver.own_ray import MARK, OwnRay
+from autotune.driver.own_ray import FOLDER, MARK, OwnRay, end_marked_rays, mark_of
 from autotune.errors import RayUnavailable
 from autotune.launch.process import LocalRunner
 from autotune.launch.runner import Ended
@@ -233,6 +233,7 @@ class RayDriver:
         self._hint = ""
         self._needs = "1 CPU"
         self._own: OwnRay | None = None
+        self._raised = False
         self._over = threading.Event()
 
     def connect(self) -> None:
@@ -258,18 +259,25 @@ class RayDriver:
 
     def _start_local(self) -> None:
         # Sockets live below this folder and their paths are limited to 107 bytes.
-        self._temp = tempfile.mkdtemp(prefix="at-ray-")
-        os.environ[MARK] = self._study_dir.name
-        ray.init(
-            # In so many words: without an address Ray joins one that it finds, which may be somebody else's.
-            address="local",
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            object_store_memory=OBJECT_STORE_BYTES,
-            _temp_dir=self._temp,
-        )
-        del os.environ[MARK]
+        self._temp = tempfile.mkdtemp(prefix=FOLDER)
+        mark = mark_of(self._study_dir)
+        os.environ[MARK] = mark
+        try:
+            ray.init(
+                # In so many words: without an address Ray joins one that it finds, perhaps somebody else's.
+                address="local",
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                object_store_memory=OBJECT_STORE_BYTES,
+                _temp_dir=self._temp,
+            )
+        except BaseException:
+            end_marked_rays(mark, bound_s=LEAVING_S)
+            raise
+        finally:
+            # What is started later in this process is none of Ray's.
+            os.environ.pop(MARK, None)
         self._own = OwnRay(os.getpid(), self._temp)
 
     def run(self, arm: Callable[[], None] = _keep) -> None:
@@ -348,6 +356,24 @@ class RayDriver:
         if searcher is not None:
             searcher.breaking.now()
 
+    def breaks_off(self) -> bool:
+        """Break Tune's loop where the interrupt that has just come is our own; False where it is a person's.
+
+        For signal handlers of the main thread.
+        """
+        raised, self._raised = self._raised, False
+        if raised:
+            self.interrupt()
+        return raised
+
+    def _dead_part(self) -> str:
+        """The part of a Ray of ours that has died, or "". A look that fails is taken again."""
+        try:
+            return self._own.look() if self._own is not None else ""
+        except Exception:
+            log.exception("could not look at the local Ray")
+            return ""
+
     def _watch(self, searcher: SessionSearcher) -> None:
         """A placement that never comes, and a Ray of ours that has died, are errors here.
 
@@ -356,7 +382,7 @@ class RayDriver:
         """
         waited_s = 0.0
         while not self._over.wait(1.0):
-            if (part := self._own.look() if self._own is not None else "") and self._searcher is not None:
+            if (part := self._dead_part()) and self._searcher is not None:
                 self._break(
                     f"the {part} of the local Ray has died", "autotune resume goes on; or use --driver inline"
                 )
@@ -364,11 +390,9 @@ class RayDriver:
             waited_s = waited_s + 1.0 if searcher.waiting() else 0.0
             patience_s = min(SCHEDULING_S, max(1.0, self._session.remaining_s))
             if waited_s >= patience_s and self._searcher is not None:
-                have = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
-                free = " and ".join(f"{count:g} {name}" for name, count in sorted(have.items())) or "none"
                 self._break(
                     f"no trial could start within {patience_s:.0f} s: it needs {self._needs}, "
-                    f"free are {free}",
+                    f"free are {_free()}",
                     "free the resource, add a node, or use --driver inline",
                 )
                 return
@@ -376,12 +400,13 @@ class RayDriver:
     def _break(self, why: str, hint: str) -> None:
         self._broken, self._hint = why, hint
         self._session.stop("backend")
+        self._raised = True
         _thread.interrupt_main()
 
     def close(self) -> None:
         """Disconnect; ends the Ray that we started, and only that one."""
         own = self._own
-        if own is not None and own.look():
+        if own is not None and (self._dead_part() or self._dead_part()):
             # Without its head, disconnecting may wait for as long as Ray waits for it.
             own.end(0.0)
             goodbye = threading.Thread(target=ray.shutdown, daemon=True)
@@ -393,6 +418,15 @@ class RayDriver:
             own.end(LEAVING_S)
         for folder in filter(None, (self._temp, self._scratch)):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _free() -> str:
+    try:
+        have = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
+    except Exception:
+        log.exception("Ray did not tell what is free")
+        return "unknown"
+    return " and ".join(f"{count:g} {name}" for name, count in sorted(have.items())) or "none"
 
 
 class _Quiet:

@@ -28,6 +28,7 @@ from autotune.core.trial import (
 from autotune.core.wire import to_wire
 from autotune.driver.planner import clipped, dead_ways
 from autotune.launch.runner import Ended
+from autotune.search.costs import Costs
 from autotune.store.outbox import rows_for
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ CRASH_REPEAT_SHARE = 0.02
 
 DISTURBED_REPEAT_SHARE = 0.08
 """The same for a run that a neighbour disturbed."""
+
+
+_PAIRED = (Stage.CONFIRM, Stage.ABLATE)
 
 
 class Session:
@@ -245,6 +249,10 @@ class Session:
             return None
         if self._waiting:
             again = self._waiting.pop(0)
+            if again.stage in _PAIRED and Costs.of(self._study).next_run(again.config) > left - KILL_S:
+                # Cut short it would count as a failure of its config; left open, a resume runs it.
+                self.stop("finished")
+                return None
             return clipped(replace(again, state=TrialState.ASKED), left - KILL_S)
         proposal = self._strategy.ask(self._study, left - KILL_S)
         if proposal is None:

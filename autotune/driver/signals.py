@@ -37,7 +37,10 @@ def breakable() -> Generator[None, None, None]:
 
 @contextmanager
 def polite_ending(
-    stop: Callable[[str], None], *, owns_process: bool = True
+    stop: Callable[[str], None],
+    *,
+    owns_process: bool = True,
+    breaks_off: Callable[[], bool] = lambda: False,
 ) -> Generator[Callable[[], None], None, None]:
     """Within it, the first Ctrl-C or scheduler's signal calls `stop`, the second Ctrl-C ends at once.
 
@@ -48,6 +51,8 @@ def polite_ending(
             KeyboardInterrupt to break a loop that does not look.
         owns_process: False in somebody else's program: the second Ctrl-C raises `PressedAgain`,
             and a scheduler's signals stay with the handlers of that program.
+        breaks_off: Asked at each interrupt whether the driver has raised it to break its own loop, and
+            breaks it then; such an interrupt is nobody's Ctrl-C, is not told and does not count.
 
     Yields:
         Puts the handlers in place again, after something else (Ray) has set its own. Does nothing
@@ -60,6 +65,8 @@ def polite_ending(
 
     def interrupted(_number: int, _frame: FrameType | None) -> None:
         nonlocal presses
+        if breaks_off():
+            return
         presses += 1
         if presses > 1 and owns_process:
             os._exit(EXIT_INTERRUPTED)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from autotune.apply.choose import choose
 from autotune.apply.environment import user_environment
@@ -27,13 +27,13 @@ from autotune.core.wire import to_wire
 from autotune.driver import ray_auth
 from autotune.driver.ending import answer_or_none, exit_code, why_nothing
 from autotune.driver.inline import InlineDriver
-from autotune.driver.own_ray import end_marked_rays
+from autotune.driver.own_ray import end_marked_rays, mark_of
 from autotune.driver.page import write_report
 from autotune.driver.planner import Planner, dead_ways
 from autotune.driver.session import ENDING_S, RAY_ENDING_S, Session
 from autotune.driver.signals import breakable, polite_ending
 from autotune.driver.sync import Syncer
-from autotune.driver.unfinished import is_asked_again, unfinished
+from autotune.driver.unfinished import cut_cycles, is_asked_again, unfinished, waits
 from autotune.driver.wall import HardWall
 from autotune.driver.watch import ScriptWatch, changed_module, modules_of
 from autotune.errors import (
@@ -83,6 +83,14 @@ WARM_UP_SHARE = 0.1
 
 HOST_MEMORY_SHARE = 0.9
 """Of the memory that is free when the search begins; below Ray's own threshold of 0.95."""
+
+
+class _Now(TypedDict):
+    """The machine as a resume finds it; see `autotune.driver.unfinished`."""
+
+    wall_s: float
+    up_s: float
+    host: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,20 +279,22 @@ class _Search:
         return self._run()
 
     def go_on(self) -> SearchEnd:
+        # First who supervises: a living worker would go on with the next trial.
+        end_marked_rays(mark_of(self._home))
         for uid in unfinished(self._journal.entries(), platform.node()):
             end_strays(self._home / "trials" / uid)
             enclosure.remove(temporary_folder(uid))
-        end_marked_rays(self._home.name)
         self._append_opened()
         entries = list(self._journal.entries())
         study = fold(entries)
+        now = _Now(wall_s=self._clock.wall_s(), up_s=_up_s(), host=platform.node())
         for trial in study.open_trials:
-            self._give_up(
-                trial,
-                again=is_asked_again(
-                    trial, study, entries, wall_s=self._clock.wall_s(), up_s=_up_s(), host=platform.node()
-                ),
-            )
+            again = is_asked_again(trial, study, entries, **now)
+            if not again or not waits(trial, entries):
+                self._give_up(trial, again=again)
+        entries = list(self._journal.entries())
+        for stage, group in sorted(cut_cycles(fold(entries), entries, **now), key=str):
+            self._append("cut", f"cut/{stage.value}/{group}", {"stage": stage.value, "group": group})
         return self._run()
 
     def _give_up(self, trial: Trial, *, again: bool) -> None:
@@ -383,7 +393,8 @@ class _Search:
         try:
             driver = self._driver(session)
             stopper = _stopper(session, driver.interrupt, self._tell)
-            with polite_ending(stopper, owns_process=self._owns_process) as arm, breakable():
+            polite = polite_ending(stopper, owns_process=self._owns_process, breaks_off=driver.breaks_off)
+            with polite as arm, breakable():
                 closers.callback(driver.close)
                 if self._spec.driver == "ray":
                     self._doing = f"Ray at {redact(self._spec.ray_address)}".removesuffix(" at ")

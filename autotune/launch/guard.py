@@ -40,6 +40,10 @@ LEFTOVER_GRACE_S = 0.5
 ALONE_GRACE_S = 1.0
 """Grace where nobody waits for the trial any more: whoever killed its launcher may kill us next."""
 
+LEAST_S = 1.0
+"""What is left for marks and for the control group, each, where killing has used up its time."""
+
+DRAIN_S = 1.0
 KEEPER_REAP_S = 10.0
 HEAD_BYTES = 1024 * 1024
 TAIL_BYTES = 4 * 1024 * 1024
@@ -54,6 +58,16 @@ SHARED_NAMES = ("torch_", "nccl-", "psm_", "sem.")
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def ending_s(grace_s: float, reap_s: float) -> float:
+    """Seconds after its deadline within which a guard has written its verdict, whatever cannot be killed.
+
+    Args:
+        grace_s: From the request to end to the kill.
+        reap_s: For the kill, by descent, mark and control group together.
+    """
+    return DUMP_S + grace_s + reap_s + 2 * LEAST_S + 2 * DRAIN_S
 
 
 class Drain:
@@ -105,7 +119,7 @@ class Drain:
 
     def close(self) -> None:
         """Take what is still in the pipe, then write the tail."""
-        until = time.monotonic() + 1.0
+        until = time.monotonic() + DRAIN_S
         while time.monotonic() < until and self.pump():
             pass
         if self._tail:
@@ -403,12 +417,16 @@ class Guard:
                 grace_s = min(grace_s, ALONE_GRACE_S)
             self.killed = "" if alone else "TERM"
             self._signal_until_gone(signal.SIGTERM, grace_s, repeat=False)
+        # One span for all: what waits inside the kernel is waited for once, not by each of them.
+        reap_s = float(self.spec.get("reap_s", 10.0))
+        until_s = time.monotonic() + reap_s
         if self._reap():
             self.killed = self.killed and "KILL"
-            self._signal_until_gone(signal.SIGKILL, float(self.spec.get("reap_s", 10.0)), repeat=True)
-        strays = sweep.end_marked(self.uid, bound_s=float(self.spec.get("reap_s", 10.0)))
+            self._signal_until_gone(signal.SIGKILL, reap_s, repeat=True)
+        least_s = min(LEAST_S, reap_s)
+        strays = sweep.end_marked(self.uid, bound_s=max(least_s, until_s - time.monotonic()))
         if self.group:
-            sweep.end_group(self.group, bound_s=float(self.spec.get("reap_s", 10.0)))
+            sweep.end_group(self.group, bound_s=max(least_s, until_s - time.monotonic()))
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(self.folder, GROUP_FILE))
         self._reap()

@@ -443,9 +443,25 @@ class _Running:
         self, progress_floor_s: float, sample_devices: Callable[[], measure.DeviceSample | None] | None
     ) -> dict[str, Any] | None:
         """Watch until the guard has ended; its verdict, None where it left none."""
-        ends = _EndOf(self._guard)
+        with contextlib.closing(_EndOf(self._guard)) as ends:
+            self._watch(ends, progress_floor_s, sample_devices)
+        self._look(None)
+        if (self._guard.returncode or 0) < 0:
+            self._await_guard()
+        self._read()
+        try:
+            return json.loads((self.prepared.folder / "result.json").read_bytes())
+        except (OSError, ValueError):
+            return None
+
+    def _watch(
+        self,
+        ends: _EndOf,
+        progress_floor_s: float,
+        sample_devices: Callable[[], measure.DeviceSample | None] | None,
+    ) -> None:
         moved_s = begun_s = time.monotonic()
-        last_s = begun_s + self.deadline_s + self.grace_s + REAP_S + 2 * LINGER_S
+        last_s = begun_s + self.deadline_s + guard.ending_s(self.grace_s, REAP_S) + LINGER_S
         finished_s = sampled_s = 0.0
         ordered = False
         while not ends.wait(POLL_S):
@@ -472,14 +488,6 @@ class _Running:
                 sweep.send([*reversed(sweep.descendants(self.pid)), self.pid], signal.SIGKILL)
             if now > last_s + REAP_S:
                 break
-        self._look(None)
-        if (self._guard.returncode or 0) < 0:
-            self._await_guard()
-        self._read()
-        try:
-            return json.loads((self.prepared.folder / "result.json").read_bytes())
-        except (OSError, ValueError):
-            return None
 
     def _look(self, sample_devices: Callable[[], measure.DeviceSample | None] | None) -> None:
         """Accelerators and energy counters as they are now, where there are any."""
@@ -526,11 +534,13 @@ class _EndOf:
             select.select([self._fd], [], [], seconds)
         else:
             time.sleep(seconds)
-        ended = self._process.poll() is not None
-        if ended and self._fd >= 0:
+        return self._process.poll() is not None
+
+    def close(self) -> None:
+        """Let go of it; nothing is waited for."""
+        if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        return ended
 
 
 def _outside(running: _Running, result: dict[str, Any] | None, wrote: Sequence[str]) -> measure.Outside:

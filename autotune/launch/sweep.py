@@ -89,7 +89,7 @@ def all_pids() -> list[int]:
 
 def marked(uid: str, variable: str = TRIAL_VARIABLE) -> list[int]:
     """Living processes whose environment at start named this trial, wherever they hang in the tree."""
-    mark = f"{variable}={uid}".encode()
+    mark = os.fsencode(f"{variable}={uid}")
     me = os.getpid()
     return [
         pid
@@ -140,8 +140,10 @@ def group(uid: str) -> str:
     if not own.startswith("/") or own.startswith("/.."):
         return ""
     for root in GROUP_ROOTS:
-        if os.path.exists(f"{root}/cgroup.controllers"):
-            return f"{root}{own.rstrip('/')}/autotune-{uid}"
+        folder = f"{root}{own.rstrip('/')}"
+        # In a container the mount may be of another namespace, and the same path another group.
+        if str(os.getpid()).encode() in _read(f"{folder}/cgroup.procs").split():
+            return f"{folder}/autotune-{uid}"
     return ""
 
 

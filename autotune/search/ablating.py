@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 from autotune.core.ablation import ablated, variants
 from autotune.core.config import Config
 from autotune.core.pick import answer_or_none
-from autotune.core.trial import Proposal, Stage
+from autotune.core.trial import Family, Proposal, Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from autotune.core.study import Study
+    from autotune.core.trial import Trial
     from autotune.search.costs import Costs
 
 _BASE = Config()
@@ -35,11 +38,11 @@ def next_ablation(study: Study, costs: Costs, remaining_s: float) -> Proposal | 
     trials = [t for t in study.trials if t.stage is Stage.ABLATE]
     group = max((t.group for t in trials), default=0)
     asked = {t.config for t in trials if t.group == group}
-    failed = {t.config for t in trials if t.failure is not None}
+    failed = _failed(trials)
     if group and winner in failed:
         return None
     rest = [c for c in _order(line, group) if c not in asked and c not in failed]
-    if not group or not rest:
+    if not group or not rest or (Stage.ABLATE, group) in study.cut:
         if group >= costs.ablation_cycles:
             return None
         group += 1
@@ -65,12 +68,19 @@ def under_way(study: Study, costs: Costs) -> bool:
     if winner is None:
         return False
     trials = [t for t in study.trials if t.stage is Stage.ABLATE]
-    failed = {t.config for t in trials if t.failure is not None}
+    failed = _failed(trials)
     if winner in failed:
         return False
     group = max(t.group for t in trials)
+    if (Stage.ABLATE, group) in study.cut:
+        return group < costs.ablation_cycles
     asked = {t.config for t in trials if t.group == group}
     return group < costs.ablation_cycles or any(c not in asked | failed for c in _line(study, winner))
+
+
+def _failed(trials: Iterable[Trial]) -> set[Config]:
+    """Configs that do not run; one whose run was given up with its driver is none of them."""
+    return {t.config for t in trials if t.failure and t.failure.kind.family is not Family.CANCELLED}
 
 
 def _winner(study: Study) -> Config | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.pick import Comparison, compare, finalists, without_idle
-from autotune.core.trial import Proposal, Stage
+from autotune.core.trial import Family, Proposal, Stage
 from autotune.search.ablating import next_ablation, under_way
 from autotune.search.costs import Costs
 from autotune.search.feasible import Feasible
@@ -192,7 +192,7 @@ class Staged(Strategy):
             picked = _simpler(search)
         elif count % _TRAINING_EVERY == _TRAINING_EVERY - 1:
             picked = _bold(search)
-        elif self._sampler is not None and count % _SAMPLER_EVERY == _SAMPLER_EVERY - 1:
+        if picked is None and self._sampler is not None and count % _SAMPLER_EVERY == _SAMPLER_EVERY - 1:
             picked = self._sampled(search)
         # Where nothing is left that keeps the training, what changes it gets its turn at once.
         return _proposal(
@@ -513,7 +513,7 @@ def _confirm(study: Study, remaining_s: float) -> Proposal | None:
         return None
     costs = Costs.of(study)
     group, asked = _last_cycle(study)
-    if group:
+    if group and (Stage.CONFIRM, group) not in study.cut:
         # Who takes part is settled by the cycles before, so that it cannot change within one.
         before = _before(study, group)
         past = _compared(before)
@@ -577,7 +577,9 @@ def _members(
     before: Study, past: Sequence[Comparison], study: Study, costs: Costs, remaining_s: float
 ) -> tuple[Config, ...]:
     """Finalists by the cycles before, best first; at first as many as four cycles can be paid for."""
-    began = {t.config for t in before.trials if t.stage is Stage.CONFIRM}
+    cycles = [t for t in before.trials if t.stage is Stage.CONFIRM]
+    # A cycle that was cut may not have come to all of them.
+    began = {t.config for t in cycles if (Stage.CONFIRM, t.group) not in study.cut}
     out = _ruled_out(past)
     chosen = _finalists(before, out=frozenset(out))
     if began:
@@ -594,7 +596,9 @@ def _members(
 
 
 def _failed(study: Study) -> bool:
-    return any(t.failure for t in study.told(Stage.CONFIRM))
+    # A run that was given up with its driver says nothing of its config.
+    failures = [t.failure for t in study.told(Stage.CONFIRM) if t.failure is not None]
+    return any(failure.kind.family is not Family.CANCELLED for failure in failures)
 
 
 def _ruled_out(compared: Sequence[Comparison]) -> set[Config]:

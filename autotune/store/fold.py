@@ -64,6 +64,7 @@ class _State:
         self.elapsed_s = 0.0
         self.stopped = ""
         self.changed = ""
+        self.cut: set[tuple[Stage, int]] = set()
         self.created = 0.0
 
     def study(self, build: Build | None) -> Study:
@@ -79,6 +80,7 @@ class _State:
             stopped=self.stopped,
             created=self.created,
             changed=self.changed,
+            cut=frozenset(self.cut),
         )
         study = replace(study, spec=settled(study))
         if build is None or facts is None or facts.run is None:
@@ -155,6 +157,10 @@ def _stopped(state: _State, data: Mapping[str, Any]) -> None:
     state.elapsed_s = max(state.elapsed_s, float(data["elapsed_s"]))
 
 
+def _cut(state: _State, data: Mapping[str, Any]) -> None:
+    state.cut.add((Stage(data["stage"]), int(data["group"])))
+
+
 _HANDLERS: Mapping[str, Callable[[_State, Mapping[str, Any]], None]] = {
     "opened": _opened,
     "inspected": _inspected,
@@ -163,4 +169,5 @@ _HANDLERS: Mapping[str, Callable[[_State, Mapping[str, Any]], None]] = {
     "told": _told,
     "requeued": _requeued,
     "stopped": _stopped,
+    "cut": _cut,
 }

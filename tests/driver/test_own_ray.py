@@ -28,6 +28,8 @@ def begun(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     def begin(name: str, folder: str, code: str = SLEEPS) -> subprocess.Popen[bytes]:
         words = [name, "-S", "-c", code, f"--temp-dir={folder}"]
         made.append(subprocess.Popen(words, executable=sys.executable))
+        # For a moment a process that becomes another program has no command line at all.
+        within(lambda: folder in " ".join(own_ray._words(made[-1].pid)))
         return made[-1]
 
     yield begin
@@ -75,7 +77,7 @@ def test_no_process_of_the_user_or_of_a_trial_is_touched(begun, tmp_path: Path) 
     worker = begun("/x/raylet/raylet", str(tmp_path), code)
     within(lambda: sweep.descendants(worker.pid))
     (trial,) = sweep.descendants(worker.pid)
-    within(lambda: guard.__file__.encode() in Path(f"/proc/{trial}/cmdline").read_bytes())
+    within(lambda: guard.__file__ in own_ray._words(trial))
     OwnRay(os.getpid(), str(tmp_path)).end(0.0)
     within(lambda: sweep.is_zombie(worker.pid))
     assert theirs.poll() is None
@@ -83,17 +85,100 @@ def test_no_process_of_the_user_or_of_a_trial_is_touched(begun, tmp_path: Path) 
     sweep.send([trial], signal.SIGKILL)
 
 
-def test_what_a_dead_drivers_ray_has_left_is_ended_by_its_mark(tmp_path: Path) -> None:
-    mine, theirs = (
-        subprocess.Popen([sys.executable, "-S", "-c", SLEEPS], env={own_ray.MARK: study})
-        for study in ("01MINE", "01THEIRS")
+@pytest.fixture
+def marked_as(tmp_path: Path) -> Iterator[Callable[[str, str], subprocess.Popen[bytes]]]:
+    """Starts a process that sleeps, by a name of its own and with the mark of a study."""
+    made: list[subprocess.Popen[bytes]] = []
+
+    def begin(name: str, mark: str) -> subprocess.Popen[bytes]:
+        words = [name, "-S", "-c", SLEEPS]
+        made.append(subprocess.Popen(words, executable=sys.executable, env={own_ray.MARK: mark}))
+        within(lambda: made[-1].pid in sweep.marked(mark, own_ray.MARK))
+        return made[-1]
+
+    yield begin
+    for process in made:
+        process.kill()
+        process.wait()
+
+
+def test_a_copy_of_a_study_leaves_the_ray_of_the_first_one_alone(marked_as, tmp_path: Path) -> None:
+    homes = [tmp_path / place / "study" for place in ("here", "copied")]
+    for home in homes:
+        home.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(homes[1])
+    first, second = (marked_as("ray::IDLE", own_ray.mark_of(home)) for home in homes)
+    own_ray.end_marked_rays(own_ray.mark_of(tmp_path / "link"))
+    assert second.wait(30) == -signal.SIGKILL
+    assert first.poll() is None
+
+
+def test_what_merely_inherited_the_mark_is_not_killed(marked_as, tmp_path: Path) -> None:
+    mark = own_ray.mark_of(tmp_path)
+    users, rays = marked_as("python", mark), marked_as("ray::Launcher.step", mark)
+    own_ray.end_marked_rays(mark)
+    assert rays.wait(30) == -signal.SIGKILL
+    assert users.poll() is None
+
+
+def test_what_was_killed_is_waited_for(marked_as, tmp_path: Path) -> None:
+    mark = own_ray.mark_of(tmp_path)
+    marked_as("ray::IDLE", mark)
+    own_ray.end_marked_rays(mark, bound_s=30.0)
+    assert sweep.marked(mark, own_ray.MARK) == []
+
+
+def test_a_ray_of_which_nothing_can_be_read_is_not_called_dead(begun, tmp_path: Path, monkeypatch) -> None:
+    """As in a driver without a free descriptor."""
+    essential = begun("/x/gcs_server", str(tmp_path))
+    within(lambda: sweep.descendants(os.getpid()))
+    own = OwnRay(os.getpid(), str(tmp_path))
+    monkeypatch.setattr(sweep, "_read", lambda _: b"")
+    assert [own.look(), own.look(), own.look()] == ["", "", ""]
+    monkeypatch.undo()
+    essential.kill()
+    within(own.look)
+
+
+def test_a_death_is_told_at_the_second_look(begun, tmp_path: Path) -> None:
+    essential = begun("/x/gcs_server", str(tmp_path))
+    within(lambda: sweep.descendants(os.getpid()))
+    own = OwnRay(os.getpid(), str(tmp_path))
+    essential.kill()
+    essential.wait()
+    assert [own.look(), own.look()] == ["", "head"]
+
+
+def test_a_guard_that_looked_like_its_worker_before_it_became_one_is_spared(begun, tmp_path: Path) -> None:
+    """It is seen between fork and exec."""
+    ready = tmp_path / "ready"
+    words = [sys.executable, "-S", "-c", SLEEPS, guard.__file__]
+    code = (
+        "import os, sys, time\n"
+        f"if os.fork() == 0:\n    while not os.path.exists({str(ready)!r}): time.sleep(0.01)\n"
+        f"    os.execv({sys.executable!r}, {words!r})\n{SLEEPS}"
     )
-    try:
-        within(lambda: sweep.marked("01MINE", own_ray.MARK))
-        own_ray.end_marked_rays("01MINE")
-        assert mine.wait(30) == -signal.SIGKILL
-        assert theirs.poll() is None
-    finally:
-        for process in (mine, theirs):
-            process.kill()
-            process.wait()
+    worker = begun("/x/raylet/raylet", str(tmp_path), code)
+    within(lambda: sweep.descendants(worker.pid))
+    (child,) = sweep.descendants(worker.pid)
+    own = OwnRay(os.getpid(), str(tmp_path))
+    ready.touch()
+    within(lambda: guard.__file__ in own_ray._words(child))
+    own.end(0.0)
+    within(lambda: sweep.is_zombie(worker.pid))
+    assert not sweep.is_zombie(child)
+    sweep.send([child], signal.SIGKILL)
+
+
+def test_a_pid_that_was_given_away_anew_is_known_by_its_second_owner(
+    begun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raylet = begun("/x/raylet/raylet", str(tmp_path))
+    within(lambda: sweep.descendants(os.getpid()))
+    real = sweep.start_ticks
+    monkeypatch.setattr(sweep, "start_ticks", lambda pid: 1)
+    own = OwnRay(os.getpid(), str(tmp_path))
+    monkeypatch.setattr(sweep, "start_ticks", real)
+    own.look()
+    own.end(0.0)
+    assert raylet.wait(30) == -signal.SIGKILL

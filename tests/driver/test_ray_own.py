@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autotune.driver import ray_auth
+from autotune.driver.own_ray import MARK
 
 pytestmark = pytest.mark.ray
 
@@ -72,6 +77,10 @@ def test_what_never_comes_ends_the_search_and_is_named(
         def waiting(self) -> bool:
             return True
 
+    class Unreadable:
+        def look(self) -> str:
+            raise OSError(24, "Too many open files")
+
     interrupted: list[bool] = []
     monkeypatch.setattr(ray_tune, "SCHEDULING_S", 1.0)
     monkeypatch.setattr(ray_tune.ray, "available_resources", lambda: {"CPU": 3.0, "memory": 1e9})
@@ -79,8 +88,57 @@ def test_what_never_comes_ends_the_search_and_is_named(
     one = driver(tmp_path)
     one._session = session = Patient()
     one._needs = "1 CPU and 1 GPU"
+    # A look that fails ends nothing, and not the watching either.
+    one._own = Unreadable()
     one._searcher = waits = Waits()
     one._watch(waits)
     assert interrupted == [True]
     assert session.stopped == "backend"
     assert one._broken == "no trial could start within 1 s: it needs 1 CPU and 1 GPU, free are 3 CPU"
+
+
+def test_the_interrupt_by_which_it_breaks_its_loop_is_known_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from autotune.driver import ray_tune
+
+    class Session:
+        def stop(self, why: str) -> None:
+            pass
+
+    monkeypatch.setattr(ray_tune._thread, "interrupt_main", lambda: None)
+    one = driver(tmp_path)
+    one._session = Session()
+    assert not one.breaks_off()
+    one._break("the head of the local Ray has died", "")
+    assert [one.breaks_off(), one.breaks_off()] == [True, False]
+
+
+def test_a_ray_that_does_not_start_leaves_no_mark_and_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from autotune.driver import ray_tune
+    from autotune.errors import RayUnavailable
+
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def half(**asked: Any) -> None:
+        words = ["gcs_server", "-S", "-c", "import time; time.sleep(120)", asked["_temp_dir"]]
+        begun.append(subprocess.Popen(words, executable=sys.executable))
+        until = time.monotonic() + 30
+        while asked["_temp_dir"].encode() not in Path(f"/proc/{begun[0].pid}/cmdline").read_bytes():
+            assert time.monotonic() < until
+        raise RuntimeError("the node did not start in time")
+
+    monkeypatch.setattr(ray_tune.ray, "init", half)
+    monkeypatch.setattr(ray_tune.ray, "shutdown", lambda: None)
+    one = driver(tmp_path)
+    with pytest.raises(RayUnavailable):
+        one.connect()
+    one.close()
+    assert MARK not in os.environ
+    try:
+        assert begun[0].wait(30) == -signal.SIGKILL
+    finally:
+        begun[0].kill()
+        begun[0].wait()

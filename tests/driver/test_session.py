@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from session_fakes import RUN_FACTS, Listed, PlainPlanner, facts, measurement, spec
+from session_fakes import FIDELITY, RUN_FACTS, Listed, PlainPlanner, facts, measurement, spec
 
 from autotune.clock import SimulatedClock
 from autotune.core.config import Config
 from autotune.core.measurement import Contamination, Measurement
 from autotune.core.study import Study
-from autotune.core.trial import Failure, FailureKind, TrialState
+from autotune.core.trial import Failure, FailureKind, Stage, Trial, TrialState
 from autotune.core.wire import to_wire
 from autotune.driver.session import Session
 from autotune.launch.runner import Ended
@@ -87,6 +87,42 @@ def test_a_failing_baseline_ends_the_search(make_session: MakeSession) -> None:
     assert session.ask() is None
     assert session.is_over
     assert session.close().stopped == "no_baseline"
+
+
+def test_half_of_a_pair_is_left_open_where_its_time_does_not_suffice(tmp_path: Path) -> None:
+    """Cut short it would be a timeout, and that a failure of its config."""
+
+    def begun(budget_s: float) -> Session:
+        told = [
+            Trial(
+                number=n,
+                config=Config(),
+                stage=Stage.BASELINE,
+                fidelity=FIDELITY,
+                reason="",
+                state=TrialState.TOLD,
+                outcome=measurement(100.0),
+                seconds=25.0,
+            )
+            for n in (0, 1)
+        ]
+        half = replace(told[0], number=2, stage=Stage.CONFIRM, group=1, state=TrialState.ASKED, outcome=None)
+        return Session(
+            journal=journal,
+            study=Study(spec=spec(budget_s), facts=facts(), trials=(*told, half)),
+            strategy=Listed([]),
+            planner=PlainPlanner(),  # type: ignore[arg-type]
+            clock=SimulatedClock(),
+        )
+
+    with Journal.create(tmp_path / "journal.db") as journal:
+        enough = begun(60.0).ask()
+        assert enough is not None
+        assert enough.trial == 2
+        short = begun(30.0)
+        assert short.ask() is None
+        assert short.is_over
+        assert [t.number for t in short.close().open_trials] == [2]
 
 
 def test_what_was_lost_is_asked_again_and_at_most_three_times(make_session: MakeSession) -> None:

@@ -62,6 +62,22 @@ def test_the_second_ctrl_c_ends_at_once_with_130() -> None:
     assert (process.returncode, out) == (130, "")
 
 
+def test_an_interrupt_of_the_drivers_own_is_nobodys_first_ctrl_c() -> None:
+    text = WAITING.replace(
+        "polite_ending(stop)", "polite_ending(stop, breaks_off=lambda: bool(own and own.pop()))"
+    )
+    text = text.replace("ended = threading", "import _thread\nown = [True]\nended = threading")
+    text = text.replace('print("ready"', '_thread.interrupt_main()\n    print("ready"')
+    process = subprocess.Popen(
+        [sys.executable, "-c", text.format(then="ended.set()")], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, "interrupted\nafter\n")
+
+
 def test_a_repeated_signal_is_told_again_and_handlers_are_put_back() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     told: list[str] = []

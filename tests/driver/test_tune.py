@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,14 @@ from autotune.clock import SimulatedClock
 from autotune.core.change import Flag
 from autotune.core.effect import Effect
 from autotune.core.study import Budget, DeclaredSpec, SpaceRequest, Study, StudySpec
+from autotune.core.trial import Proposal, Stage
 from autotune.driver import tune
 from autotune.driver.tune import SearchEnd
 from autotune.errors import BackendError, DiskFull, NothingFeasible, StoreError, UsageError, notes_of
 from autotune.export.best_config import read_best
 from autotune.launch.fake import COMPUTE_BOUND, FakeRunner, World
 from autotune.report.listener import Listener
+from autotune.search.stages import Staged
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.paths import study_dir
@@ -280,3 +283,93 @@ def test_a_report_that_cannot_be_made_costs_no_answer(made: Made) -> None:
     end = made.search()
     assert end.answer is not None
     assert "report" not in end.links
+
+
+OTHER = DeclaredSpec(name="other", effect=Effect.EXACT, values=(0, 1), spelling=Flag(("--other",)))
+BOTH = replace(COMPUTE_BOUND, gains={"fused": {1: 0.5}, "other": {1: 0.8}})
+A_DAY_S = 86_400.0
+
+
+class Short(Staged):
+    """Has no more to ask after so many trials, as where a budget ends."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def ask(self, study: Study, remaining_s: float) -> Proposal | None:
+        return super().ask(study, remaining_s) if len(study.trials) < self._most else None
+
+
+def resumed(made: Made, *, ahead_s: float, budget_s: float | None = None, fails: bool = False) -> Study:
+    """Gone on with so long after its last event; where it fails, at once."""
+    clock = SimulatedClock(wall_s=time.time() + ahead_s)
+
+    class Runner(FakeRunner):
+        def __init__(self, **kwargs: object) -> None:
+            super().__init__(BOTH, clock)
+
+        def run(self, assignment: Any) -> Iterator[Any]:
+            if fails:
+                raise RuntimeError("killed")
+            yield from super().run(assignment)
+
+    for name, stand_in in (
+        ("SystemClock", lambda: clock),
+        ("LocalRunner", Runner),
+        ("strategy_for", lambda _: Staged()),
+    ):
+        made.monkeypatch.setattr(tune, name, stand_in)
+    if not fails:
+        return tune.resume_search(study_dir(made.study_id), budget_s=budget_s).study
+    with pytest.raises(RuntimeError, match="killed"):
+        tune.resume_search(study_dir(made.study_id), budget_s=budget_s)
+    return made.study()
+
+
+def cycles(study: Study) -> dict[int, list[str]]:
+    """Group -> what was run in it, in order; a run that was given up ends with a question mark."""
+    found: dict[int, list[str]] = {}
+    for trial in study.trials:
+        if trial.stage is Stage.CONFIRM:
+            name = "+".join(trial.config) or "script"
+            found.setdefault(trial.group, []).append(name + ("?" if trial.failure is not None else ""))
+    return found
+
+
+@pytest.mark.parametrize(("ahead_s", "second"), [(60.0, ["fused", "script"]), (A_DAY_S, ["fused"])])
+def test_a_cycle_that_the_budget_cut_is_gone_on_with_on_the_same_day_only(
+    made: Made, ahead_s: float, second: list[str]
+) -> None:
+    made.monkeypatch.setattr(tune, "strategy_for", lambda _: Short(6))
+    assert cycles(made.search().study) == {1: ["script", "fused"], 2: ["fused"]}
+    after = cycles(resumed(made, ahead_s=ahead_s, budget_s=300.0))
+    assert after[2] == second
+    assert after[3] == ["script", "fused"]
+
+
+@pytest.mark.parametrize("ahead_s", [60.0, A_DAY_S])
+def test_a_killed_cycle_is_gone_on_with_on_the_same_day_only(made: Made, ahead_s: float) -> None:
+    space = SpaceRequest(name="mine", knobs={"fused": (), "other": ()}, declared=(FUSED, OTHER))
+    made.script.write_text(SCRIPT + "p.add_argument('--other', type=int, default=0)\n")
+    more: dict[str, Any] = {"world": BOTH, "space": space}
+    whole = made.search(**more).study
+    begins = next(t.number for t in whole.trials if t.stage is Stage.CONFIRM)
+    first = cycles(whole)[1]
+    assert (first[0], len(first) > 2) == ("script", True)
+    made.study_id = made.study_id[:-1] + "0"
+    with pytest.raises(RuntimeError):
+        # The second run of the first cycle: its script is measured, its finalists are not.
+        made.search(failing(begins + 2, RuntimeError("killed")), **more)
+    after = cycles(resumed(made, ahead_s=ahead_s))
+    assert after[1] == (first if ahead_s < A_DAY_S else ["script", first[1] + "?"])
+    # Whose run was given up has its place in all the cycles that follow.
+    assert set(after[2]) == set(first)
+
+
+def test_a_run_that_was_set_down_to_be_repeated_costs_no_life_by_waiting(made: Made) -> None:
+    with pytest.raises(RuntimeError):
+        made.search(failing(LATE, RuntimeError("killed")))
+    assert made.study().trials[LATE - 1].attempt == 2
+    assert resumed(made, ahead_s=1.0, fails=True).trials[LATE - 1].attempt == 3
+    assert resumed(made, ahead_s=2.0, fails=False).trials[LATE - 1].attempt == 3

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +25,8 @@ from autotune.testing.runners import RunnerContract
 
 if TYPE_CHECKING:
     from autotune.launch.runner import Ended
+
+pytestmark = pytest.mark.thorough
 
 
 MINE = f"a1-{os.getpid() % 2**24:06x}"
@@ -423,6 +426,48 @@ def can_group() -> bool:
     return bool(folder)
 
 
+def test_no_group_is_made_where_the_mount_shows_groups_of_another_namespace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path of our own group names somebody else's there: we are not in it."""
+    real = sweep._read
+    monkeypatch.setattr(
+        sweep, "_read", lambda path: b"0::/ours\n" if path == "/proc/self/cgroup" else real(path)
+    )
+    monkeypatch.setattr(sweep, "GROUP_ROOTS", (str(tmp_path),))
+    ours = tmp_path / "ours"
+    ours.mkdir()
+    for text in ("1\n7\n", ""):
+        (ours / "cgroup.procs").write_text(text)
+        assert sweep.group("t1") == sweep.make_group("t1") == ""
+    (ours / "cgroup.procs").write_text(f"1\n{os.getpid()}\n")
+    assert sweep.group("t1") == f"{ours}/autotune-t1"
+
+
+def test_a_process_that_nothing_kills_is_waited_for_once_and_not_three_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process inside the kernel cannot be had here: in its place a tree that never gets smaller."""
+    spent = [0.0]
+
+    def wait(seconds: float) -> None:
+        spent[0] += seconds
+
+    one = object.__new__(guard.Guard)
+    one.spec, one.uid, one.folder, one.group = {"grace_s": 5.0, "reap_s": 10.0}, "t1", str(tmp_path), "g"
+    one.why, one.status, one.script, one.shared_before = "timeout_total", None, 0, set()
+    one.samples = guard.Samples()
+    monkeypatch.setattr(guard, "time", SimpleNamespace(monotonic=lambda: spent[0]))
+    monkeypatch.setattr(one, "_reap", lambda: True)
+    monkeypatch.setattr(one, "_tree", list)
+    monkeypatch.setattr(one, "_dump_stacks", lambda: wait(guard.DUMP_S))
+    monkeypatch.setattr(one, "_wait", lambda seconds, life: wait(seconds))
+    monkeypatch.setattr(guard.sweep, "end_marked", lambda uid, bound_s: wait(bound_s) or [])
+    monkeypatch.setattr(guard.sweep, "end_group", lambda folder, bound_s: wait(bound_s))
+    one._end()
+    assert 15.0 < spent[0] <= guard.ending_s(5.0, 10.0) - guard.DRAIN_S
+
+
 @pytest.mark.skipif(not can_group(), reason="no control group can be made here")
 def test_an_unmarked_daemon_that_outlived_all_of_ours_is_ended_by_its_group(
     assignment: Any, tmp_path: Path, stub: str, runner: Any
@@ -503,6 +548,26 @@ def test_a_guard_that_nothing_ends_holds_nobody_up(
     assert time.monotonic() - begun < 20
     assert "cannot be ended" in caplog.text
     assert isinstance(outcome, (Measurement, Failure))
+
+
+def test_a_trial_that_could_not_be_watched_to_its_end_leaves_no_descriptor_open(
+    runner: Any, assignment: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(self: object) -> bool:
+        raise RuntimeError("something of ours broke")
+
+    monkeypatch.setattr(process._Running, "_read", breaks)
+    before = watched_ends()
+    with pytest.raises(RuntimeError, match="of ours broke"):
+        list(runner(isolation="redirect").run(assignment("good()")))
+    assert watched_ends() == before
+
+
+def watched_ends() -> int:
+    """Descriptors of this process by which the end of another one is awaited."""
+    return sum(
+        "pidfd" in str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()
+    )
 
 
 def test_a_daemon_of_a_good_trial_is_ended_and_the_measurement_kept(runner: Any, assignment: Any) -> None:

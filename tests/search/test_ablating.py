@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from search_world import World, simulate, spec, usual_space
+from search_world import World, measurement, simulate, spec, tell, usual_space
+from session_fakes import FIDELITY
 
 from autotune.core.ablation import ablated, variants
 from autotune.core.config import Config
 from autotune.core.pick import answer
-from autotune.core.trial import Stage
+from autotune.core.study import Study
+from autotune.core.trial import Failure, FailureKind, Outcome, Proposal, Stage
+from autotune.search.ablating import next_ablation, under_way
+from autotune.search.costs import Costs
 from autotune.search.stages import Staged
 
 SPACE = usual_space(training=False)
@@ -21,6 +27,58 @@ SPEED = {
     ("batch_size", 8): 0.7,
     ("batch_size", 16): 0.9,
 }
+
+
+def taken_apart(*runs: tuple[Config, Outcome]) -> Study:
+    """A study whose ablation has come so far in its first cycle."""
+    study = Study(spec=spec(seconds=900.0), space=SPACE)
+    line = [(Config(), measurement(100.0), Stage.BASELINE, 0)] * 2
+    line += [(config, outcome, Stage.ABLATE, 1) for config, outcome in runs]
+    for config, outcome, stage, group in line:
+        asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", group=group)
+        study = tell(study, asked, outcome, 7.0)
+    return study
+
+
+WINNER = Config({"precision": "bf16", "threads": 4})
+GIVEN_UP = Failure(kind=FailureKind.KILLED_USER, message="the search ended while it ran")
+BROKEN = Failure(kind=FailureKind.CRASH_EXIT, message="crash")
+
+
+def through(study: Study) -> list[tuple[int, Config]]:
+    """Group and config of all that the ablation still asks for."""
+    found: list[tuple[int, Config]] = []
+    while (asked := next_ablation(study, Costs.of(study), 900.0)) is not None:
+        found.append((asked.group, asked.config))
+        study = tell(study, asked, measurement(100.0), 7.0)
+    assert not under_way(study, Costs.of(study))
+    return found
+
+
+def test_a_run_that_was_given_up_with_its_driver_is_asked_again_in_the_next_cycle() -> None:
+    variant = Config({"threads": 4})
+    for config, other in ((WINNER, variant), (variant, WINNER)):
+        study = taken_apart((other, measurement(100.0)), (config, GIVEN_UP))
+        assert under_way(study, Costs.of(study))
+        assert (2, config) in through(study)
+        assert (1, config) not in through(study)
+        broken = taken_apart((other, measurement(100.0)), (config, BROKEN))
+        assert (2, config) not in through(broken)
+
+
+def test_nothing_more_is_run_in_a_cycle_that_was_cut() -> None:
+    study = taken_apart((WINNER, measurement(100.0)))
+    assert through(study)[0][0] == 1
+    study = replace(study, cut=frozenset({(Stage.ABLATE, 1)}))
+    assert under_way(study, Costs.of(study))
+    assert through(study)[0][0] == 2
+    last = Costs.of(study).ablation_cycles
+    study = replace(
+        study,
+        trials=tuple(replace(t, group=last if t.group else 0) for t in study.trials),
+        cut=frozenset({(Stage.ABLATE, last)}),
+    )
+    assert through(study) == []
 
 
 @pytest.mark.slow  # a whole long search

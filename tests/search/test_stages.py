@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -31,6 +32,7 @@ from autotune.core.trial import Failure, FailureKind, Fidelity, Outcome, Proposa
 from autotune.core.wire import dumps, loads
 from autotune.search.sampler import OptunaSampler
 from autotune.search.stages import Staged
+from autotune.search.strategy import Sampler
 
 SPACE = usual_space()
 FIDELITY = Fidelity(min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30)
@@ -89,6 +91,7 @@ def share(world: World, study: Study, trials: int = 32) -> float:
     return world.rate(max(tame, key=lambda c: tame[c])) / world.oracle()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["input-bound", "compute-bound", "nothing to gain", "OOM-prone"])
 def test_the_search_comes_near_the_oracle(name: str, seed: int) -> None:
@@ -114,6 +117,7 @@ def test_screening_has_a_bar_below_what_was_seen_and_a_comparison_has_none() -> 
             fastest = max(fastest, trial.measurement.throughput.value)
 
 
+@pytest.mark.thorough
 def test_a_long_search_looks_at_the_script_as_it_is_now_and_then_and_a_short_one_does_not() -> None:
     long = searched("compute-bound", 1800)
     screening = [t for t in long.trials if t.stage in (*SCREENS, Stage.SENTINEL)]
@@ -134,6 +138,7 @@ def test_three_minutes_are_enough_for_an_answer() -> None:
     assert study.elapsed_s <= 180
 
 
+@pytest.mark.thorough
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 10_000),
@@ -207,6 +212,7 @@ def test_confirmation_runs_in_turning_order_with_one_seed_per_cycle() -> None:
     assert all(len(set(c)) == len(c) for c in cycles.values())
 
 
+@pytest.mark.thorough
 def test_a_value_that_failed_in_two_configs_is_left_alone() -> None:
     world = replace(family("compute-bound", 1), broken=frozenset({("precision", "bf16")}))
     study = simulate(Staged(), world, spec(seconds=900))
@@ -233,6 +239,55 @@ def test_a_finalist_that_crashes_in_confirmation_is_replaced() -> None:
     assert found.is_better
     assert found.best.config != crashed
     assert found.best.speedup.n >= 3
+
+
+class Next(Sampler):
+    """The next config of the space that is new and may be run."""
+
+    def propose(
+        self, study: Study, space: SearchSpace, count_seed: int, may: Callable[[Config], bool] | None = None
+    ) -> Config | None:
+        asked = {t.config for t in study.trials}
+        return next((c for c in space.enumerate() if c not in asked and (may is None or may(c))), None)
+
+
+def test_every_third_refining_run_is_the_samplers_where_no_other_turn_has_anything_to_propose() -> None:
+    """Without knobs that change the training their turn, every fourth, is always empty."""
+    plain = usual_space(training=False)
+    thirds: list[str] = []
+
+    def note(study: Study, proposal: Proposal, _remaining_s: float) -> None:
+        count = sum(t.stage is Stage.REFINE for t in study.trials)
+        if proposal.stage is Stage.REFINE and count % 3 == 2:
+            thirds.append(proposal.reason)
+
+    world = World(space=plain, speed=gains(0))
+    simulate(Staged(Next()), world, spec(seconds=1800, trials=50), each=note)
+    assert len(thirds) >= 4
+    assert all(reason.startswith(("Drawn by the sampler", "The best so far without")) for reason in thirds)
+
+
+def confirming(kind: FailureKind) -> set[Config]:
+    """Who takes part in the cycles after one whose only finalist ended so; three would fit in."""
+    strategy = Staged()
+    study = _three_screened({"a": 1.6, "b": 1.3})
+    study = replace(study, spec=replace(study.spec, budget=replace(study.spec.budget, trials=12)))
+    group, found = 0, set[Config]()
+    while (proposal := strategy.ask(study, 900.0)) is not None:
+        group = group or proposal.group
+        outcome: Outcome = measurement(100.0)
+        if proposal.group == 1 and not proposal.config.is_baseline:
+            outcome = Failure(kind=kind, message="it ended")
+        elif not proposal.config.is_baseline:
+            found.add(proposal.config)
+        study = tell(study, proposal, outcome, 7.0)
+    return found
+
+
+def test_a_finalist_whose_run_was_given_up_with_its_driver_stays_and_nobody_comes_in() -> None:
+    stays = confirming(FailureKind.KILLED_USER)
+    assert len(stays) == 1
+    assert not stays & confirming(FailureKind.CRASH_EXIT)
 
 
 def test_a_number_of_trials_is_kept_and_leaves_room_for_confirmation() -> None:
@@ -305,6 +360,7 @@ def confirmed(salt: int, noise: float, budget_s: float) -> Study:
     return study
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("studies", "most"), [(100, 3), pytest.param(400, 8, marks=pytest.mark.slow)])
 def test_equal_configs_are_hardly_ever_called_faster(studies: int, most: int) -> None:
     """False wins: at most 2 % of 400 studies in which nothing differs but noise of 3 %.

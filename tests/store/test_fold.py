@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from autotune.core.config import Config
 from autotune.core.space import SearchSpace
-from autotune.core.trial import TrialState
+from autotune.core.trial import Stage, TrialState
 from autotune.core.wire import to_wire
 from autotune.errors import JournalDamaged
 from autotune.store.fold import fold
@@ -127,6 +127,13 @@ def test_an_outcome_of_an_attempt_that_was_given_up_changes_nothing() -> None:
     assert (study.trials[2].state, study.trials[2].attempt) == (TrialState.ASKED, 2)
     fresh = entry(n + 3, told(2, 2, 7.0))
     assert fold([*begun, requeued, late, fresh]).trials[2].outcome == made.measured(7.0)
+
+
+def test_a_cycle_that_was_cut_stays_so_for_every_later_life() -> None:
+    cuts = [("confirm", 2), ("ablate", 1), ("confirm", 3)]
+    events = [made.Event("cut", f"cut/{s}/{g}", {"stage": s, "group": g}) for s, g in cuts]
+    assert fold(entries(*events)).cut == {(Stage.CONFIRM, 2), (Stage.ABLATE, 1), (Stage.CONFIRM, 3)}
+    assert fold(entries()).cut == frozenset()
 
 
 def test_the_space_is_built_once_the_baseline_has_shown_its_facts() -> None:

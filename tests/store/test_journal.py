@@ -267,6 +267,7 @@ for i in range(10**6):
 """
 
 
+@pytest.mark.thorough
 def test_twenty_kills_of_a_writer_lose_no_acknowledged_event(tmp_path: Path) -> None:
     create(tmp_path).close()
     acknowledged: list[str] = []
