@@ -27,6 +27,11 @@ OWN_AVERAGE: Final = "own_average"
 """Code of the script's own changes weights, such as a moving average, once a step."""
 OWN_RATE: Final = "own_rate"
 """The loop sets the learning rate by itself."""
+OWN_CLIPPING: Final = "own_clipping"
+"""The loop clips gradients, and does not ask Accelerate first whether they are whole (``sync_gradients``).
+
+No hazard where we defer steps, for the clipping then waits as well; of loops that were seen running only.
+"""
 UNREAD: Final = "unread_loop"
 """The source of the loop could not be read, or none was found around the backward pass."""
 
@@ -42,6 +47,8 @@ _WHOLE_GRADIENTS: Final = frozenset({"clip_grads_with_norm_", "get_total_norm", 
 _HARMLESS: Final = frozenset({"requires_grad_", "zero_", "clip_grad_norm_", "clip_grad_value_"})
 _OPTIMIZERS: Final = re.compile(r"Optim|^(SGD|Adam\w*|RMSprop|Adagrad|Adadelta|Rprop|LBFGS|NAdam|RAdam)$")
 _NOT_FOLLOWED: Final = frozenset({"backward", "zero_grad"})
+_CLIPS: Final = frozenset({"clip_grad_norm", "clip_grad_norm_", "clip_grad_value_"})
+_WHOLE: Final = "sync_gradients"
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
@@ -92,7 +99,7 @@ def written_hazards(tree: ast.Module) -> frozenset[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _last(node.func) == "backward":
             found |= _hazards([(tree, node.lineno, "")], [tree]) or frozenset()
-    return frozenset(found)
+    return frozenset(found - {OWN_CLIPPING})
 
 
 def _parsed(source: str) -> ast.Module | None:
@@ -179,6 +186,8 @@ def _of_loop(
         yield OWN_AVERAGE
     if any(_sets_rate(node) for node in nodes):
         yield OWN_RATE
+    if _clips_parts(once, trees):
+        yield OWN_CLIPPING
 
 
 # Ends by a count
@@ -343,10 +352,7 @@ def _directly_in(loop: _Loop) -> Iterator[ast.AST]:
 
 def _reached(parts: Sequence[ast.AST], trees: Sequence[ast.Module]) -> Iterator[ast.AST]:
     """Functions that the loop calls, by name, and those that these call."""
-    by_name: dict[str, list[ast.AST]] = {}
-    for tree in trees:
-        for name, function in _functions(tree, of_optimizer=False):
-            by_name.setdefault(name, []).append(function)
+    by_name = _by_name(trees)
     pending, known = list(parts), set[str]()
     while pending:
         part = pending.pop()
@@ -354,6 +360,14 @@ def _reached(parts: Sequence[ast.AST], trees: Sequence[ast.Module]) -> Iterator[
             known.add(name)
             pending += by_name.get(name, [])
             yield from by_name.get(name, [])
+
+
+def _by_name(trees: Sequence[ast.Module]) -> dict[str, list[ast.AST]]:
+    found: dict[str, list[ast.AST]] = {}
+    for tree in trees:
+        for name, function in _functions(tree, of_optimizer=False):
+            found.setdefault(name, []).append(function)
+    return found
 
 
 def _functions(node: ast.AST, *, of_optimizer: bool) -> Iterator[tuple[str, ast.AST]]:
@@ -368,8 +382,19 @@ def _functions(node: ast.AST, *, of_optimizer: bool) -> Iterator[tuple[str, ast.
 
 
 def _followed(part: ast.AST) -> set[str]:
+    return _names_called(node for node in ast.walk(part) if not _clips_by_accelerate(node))
+
+
+def _clips_by_accelerate(node: ast.AST) -> bool:
+    """Its own clipping, in whose source gradients are used as well: only when it is called is told, apart."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    return node.func.attr in _CLIPS and "accelerat" in ast.unparse(node.func.value).lower()
+
+
+def _names_called(nodes: Iterable[ast.AST]) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(part):
+    for node in nodes:
         if isinstance(node, ast.Call):
             name = _last(node.func)
             of = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
@@ -378,6 +403,38 @@ def _followed(part: ast.AST) -> set[str]:
             ):
                 found.add(name)
     return found
+
+
+def _clips_parts(parts: Sequence[ast.AST], trees: Sequence[ast.Module]) -> bool:
+    """Gradients are clipped, here or in a function called from here, whether or not they are whole."""
+    by_name = _by_name(trees)
+    pending, known = list(parts), set[str]()
+    while pending:
+        called = _names_called(_of_every_part(pending.pop())) - known
+        if called & _CLIPS:
+            return True
+        known |= called
+        pending += [function for name in called for function in by_name.get(name, ())]
+    return False
+
+
+def _of_every_part(part: ast.AST) -> Iterator[ast.AST]:
+    """Nodes but for those that only run where gradients are whole."""
+    pending = [part]
+    while pending:
+        node = pending.pop()
+        yield node
+        if isinstance(node, ast.If) and _is_whole(node.test):
+            pending += node.orelse
+        else:
+            pending.extend(ast.iter_child_nodes(node))
+
+
+def _is_whole(test: ast.expr) -> bool:
+    """The flag of Accelerate holds where this does: it alone, or it and something else."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        return any(_is_whole(value) for value in test.values)
+    return _last(test) == _WHOLE
 
 
 def _uses_gradient(node: ast.AST) -> bool:

@@ -104,7 +104,7 @@ class Accumulation(Knob):
         if owned is not None or run is None or isinstance(spelling, Flag):
             return owned
         if isinstance(spelling, Keyword) and is_row(spelling):
-            loop = _loop(facts) if spelling.target == ACCELERATOR else _written(facts)
+            loop = _of_accelerate(facts) if spelling.target == ACCELERATOR else _written(facts)
             return refuse_accumulation(spelling, facts) or loop
         return _seams(run) or _mathematics(run) or _loop(facts)
 
@@ -191,6 +191,16 @@ def _written(facts: Facts) -> str | None:
     if hazard is None and facts.run is not None and facts.run.averages_apart:
         return "A moving average of the weights is not updated once a step, and its pace would change."
     return hazard
+
+
+def _of_accelerate(facts: Facts) -> str | None:
+    """Accelerate leaves it to the loop what is done in every part, and clips whenever it is asked to."""
+    if facts.run is not None and loops.OWN_CLIPPING in facts.run.loop_hazards:
+        return (
+            "The loop clips gradients without asking for sync_gradients, so the parts of a step would be "
+            "clipped one by one."
+        )
+    return _loop(facts)
 
 
 def _loop(facts: Facts) -> str | None:

@@ -123,7 +123,11 @@ def _of_transformers(row: Keyword, facts: Facts) -> str | None:
     run = facts.run
     if run is not None and run.scheduler_per_step and setting(facts, "transformers.own_scheduler") is True:
         return "The Trainer was given its learning-rate schedule by the script, which counts its own steps."
+    if setting(facts, "transformers.router_loss") is True:
+        return "The model adds the loss of its router, which the Trainer would count once a part."
     if setting(facts, "transformers.loss_per_item") is True:
+        if setting(facts, "transformers.own_loss") is True:
+            return "The script adds to the loss of the model, which alone divides by the items of the step."
         exact = row.target == ARGUMENTS
         return None if exact else "The model divides its loss by the items of the whole step already."
     refused = _mean(facts)
@@ -145,6 +149,8 @@ def _of_lightning(facts: Facts) -> str | None:
         return (
             "The Trainer's limit_train_batches or val_check_interval counts batches, which would be smaller."
         )
+    if setting(facts, "lightning.after_backward") is True:
+        return "The script's own on_after_backward would act on every part of a step, clipping perhaps."
     if facts.run is not None and facts.run.optimizer is not None and facts.run.optimizer.closure:
         return "The optimizer runs its closure as often as it likes."
     if facts.run is not None and facts.run.scheduler_per_step:
@@ -157,6 +163,13 @@ def _of_accelerate(facts: Facts) -> str | None:
         return "The Accelerator was given a plugin that sets its accumulation."
     if setting(facts, "accelerate.accumulates") is not True:
         return "The loop does not use Accelerator.accumulate, without which nothing is accumulated."
+    if setting(facts, "accelerate.zeroes_first") is True:
+        return (
+            "The loop zeroes gradients inside Accelerator.accumulate before its backward pass, which throws "
+            "away all parts of a step but the last."
+        )
+    if setting(facts, "accelerate.zeroes_module") is True:
+        return "The loop zeroes gradients by the module, past Accelerate, so a part would throw others away."
     return None
 
 
@@ -170,9 +183,15 @@ def refuse_rest(spellings: Sequence[Spelling], facts: Facts, effective: Value | 
     owner, run = owner_of(spellings, facts), facts.run
     if owner is None or run is None or setting(facts, "transformers.loss_per_item") is True:
         return None
-    length = None if run.loader is None else run.loader.dataset_length
-    if length is None or not isinstance(effective, int):
+    loader = run.loader
+    length = None if loader is None else loader.dataset_length
+    if loader is None or length is None or not isinstance(effective, int):
         return f"Whether a pass over the data is a whole number of steps is not known, as {owner} needs it."
+    if (loader.length or 0) * (loader.batch_size or 0) != length:
+        return (
+            f"A pass over the loader is not over all of the {length} samples in full batches, and {owner} "
+            f"weighs the parts of its last step otherwise than a batch."
+        )
     if length % effective == 0:
         return None
     return (

@@ -45,6 +45,8 @@ class Frameworks:
         self._built: dict[str, Callable[[], Any]] = {}
         """Framework -> its object, for as long as the script holds it."""
         self._settings: dict[str, Value] = {}
+        self.on_part: Callable[[], None] | None = None
+        """Told that Accelerate is asked for the context of a part of a step."""
 
     def watch(self, hooks: AfterImport) -> None:
         """Note what is built from the import of each framework on."""
@@ -76,6 +78,8 @@ class Frameworks:
         @functools.wraps(original)
         def accumulate(this: Any, *models: Any) -> Any:
             self._settings["accelerate.accumulates"] = True
+            if self.on_part is not None and self._state.here():
+                self.on_part()
             return original(this, *models)
 
         self._undo.assign(cls, "accumulate", accumulate)
@@ -85,9 +89,13 @@ class Frameworks:
         original = getattr(module, "fixed_cross_entropy", None)
         if original is None:
             return
+        compiler: Any = getattr(sys.modules.get("torch"), "compiler", None)
+        is_compiling = getattr(compiler, "is_compiling", bool)
 
         @functools.wraps(original)
         def fixed_cross_entropy(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return original(*args, **kwargs)  # what a model is traced through must leave no trace
             given = kwargs.get("num_items_in_batch", args[2] if len(args) > 2 else None)
             if given is not None:
                 self._settings["transformers.loss_per_item"] = True
@@ -151,7 +159,15 @@ def _of_trainer(trainer: Any) -> dict[str, Any]:
         "deepspeed": bool(getattr(args, "deepspeed", None)),
         "divides": not (counts if scaled is None else scaled),
         "own_loss": _computes_loss(trainer),
+        "router_loss": _routes(trainer),
     }
+
+
+def _routes(trainer: Any) -> bool:
+    """Whether a mixture of experts adds the loss of its router, which is no sum over items."""
+    config = getattr(getattr(trainer, "model", None), "config", None)
+    inner = getattr(config, "text_config", None)
+    return any(getattr(held, "output_router_logits", False) is True for held in (config, inner))
 
 
 def _computes_loss(trainer: Any) -> bool:
@@ -163,13 +179,24 @@ def _computes_loss(trainer: Any) -> bool:
 
 def _of_lightning(trainer: Any) -> dict[str, Any]:
     module = getattr(trainer, "lightning_module", None)
-    spans = (getattr(trainer, name, None) for name in ("limit_train_batches", "val_check_interval"))
+    limit = getattr(trainer, "limit_train_batches", None)
+    counts = any(isinstance(span, int) for span in (limit, getattr(trainer, "val_check_interval", None)))
     return {
         "accumulate_grad_batches": getattr(trainer, "accumulate_grad_batches", None),
         "precision": getattr(trainer, "precision", None),
-        "counts_batches": any(isinstance(span, int) for span in spans),
+        # A fraction of the batches is rounded, and need not be a whole number of steps.
+        "counts_batches": counts or (isinstance(limit, float) and limit != 1.0),
+        "after_backward": any(map(_acts_after_backward, (module, *getattr(trainer, "callbacks", ())))),
         "automatic_optimization": getattr(module, "automatic_optimization", None),
     }
+
+
+def _acts_after_backward(hooked: Any) -> bool:
+    """Whether the script's own code runs after every backward pass, in its module or a callback."""
+    for cls in type(hooked).__mro__:
+        if "on_after_backward" in cls.__dict__:
+            return not cls.__module__.startswith(_LIGHTNING)
+    return False
 
 
 def _of_accelerator(accelerator: Any) -> dict[str, Any]:
@@ -204,5 +231,5 @@ def runs_once(closure: Any, optimizer: Any) -> bool:
     if isinstance(optimizer, base):
         return False
     # Wrapped by the precision of the Trainer: the model, the optimizer, and the closure itself.
-    inner = (getattr(closure, "args", None) or (closure,))[-1]
+    inner = closure.args[-1] if isinstance(closure, functools.partial) and closure.args else closure
     return type(inner).__module__.startswith(_LIGHTNING)

@@ -212,6 +212,7 @@ class Session:
         self.process.torch_imported()
         copies = Copies(state, undo, torch)
         loader.on_pinned = copies.fetched
+        loader.on_started = losses.forget
         # In the baseline alone: the answer is a fact of the script, and finding out takes a moment.
         loader.tries_sending = self.plan.measure and not self.plan.changes
         if self.channel is not None:
@@ -223,6 +224,7 @@ class Session:
         self.recorder.skipped_steps = optimizer.skipped
         self.recorder.window_opens = optimizer.window_opens
         optimizer.on_constructed = optimizer.on_first_step = self._looks_for_roots
+        self.frameworks.on_part = optimizer.part_begins
         self.recorder.graph_breaks = compiling.graph_breaks
         if self.channel is not None and self.plan.segments and self.plan.segments[0].fidelity.probe:
             self._guarded("probe", lambda: self._prepare_probe(torch, loader, optimizer, root))
@@ -404,7 +406,7 @@ class Session:
             own_scaler=optimizer.own_scaler,
             own_compile=compiling.own,
             owners=tuple(self.frameworks.owners),
-            owner_settings=self.frameworks.settings(),
+            owner_settings=self._owner_settings(optimizer),
             threads=int(torch.get_num_threads()),
             openmp=self.process.openmp(),
             scheduler_per_step=optimizer.scheduler_per_step,
@@ -420,6 +422,13 @@ class Session:
             versions=versions,
             modules=self._imported(),
         )
+
+    def _owner_settings(self, optimizer: Optimizer) -> dict[str, Value]:
+        found = self.frameworks.settings()
+        if "accelerate" in self.frameworks.owners:
+            found["accelerate.zeroes_first"] = optimizer.zeroes_first
+            found["accelerate.zeroes_module"] = optimizer.zeroes_module
+        return found
 
     def _imported(self) -> dict[str, str]:
         """Files of the user's own that were imported by now; of the baseline alone, for nobody else asks."""

@@ -154,6 +154,8 @@ class Loader:
         """Find out whether the dataset could be sent to workers that are not forked."""
         self.on_pinned: Callable[[Any], None] = _nothing
         """Told of every batch of a loader that pins, while gradients are on."""
+        self.on_started: Callable[[], None] | None = None
+        """Told that a pass over a loader begins, whatever it is for."""
         self._grad_enabled: Any = None
         self._torch: Any = None
         self._trained: set[str] = set()
@@ -429,6 +431,8 @@ class Loader:
         def starts(record: Record | None) -> None:
             """A loader starts (again): what that costs belongs to what it is for."""
             if record is not None and state.here():
+                if self.on_started is not None:
+                    self.on_started()
                 fetches(record, clock(), self._grad_enabled())
 
         def fetches(record: Record, now: int, trains: bool) -> None:

@@ -70,6 +70,8 @@ class Losses:
         self._outputs: dict[Any, int] = {}
         """Where the graphs of the model's outputs begin, with the number of their rows."""
         self._inside = False
+        self._noted_in_call = False
+        self._settled = False
         self._verdicts: list[str] = []
         self.bce_outside = False
 
@@ -83,6 +85,7 @@ class Losses:
         """Replace the functional losses until detection has settled."""
         functional = torch.nn.functional
         self._root.on_output = self.returned
+        self._root.on_evaluated = self.forget
         for name in _NAMES:
             original = getattr(functional, name, None)
             if original is None:
@@ -119,7 +122,10 @@ class Losses:
 
     def _note(self, name: str, args: Any, kwargs: Any, value: Any) -> None:
         function = getattr(value, "grad_fn", None)
-        if function is None or len(self._calls) > 64:
+        if function is None:
+            return
+        self._noted_in_call = self._noted_in_call or bool(self._state.depth)
+        if len(self._calls) > 64:
             return
         kind = kwargs.get("reduction", "mean")
         positional = [a for a in args[2:] if isinstance(a, str)]
@@ -155,8 +161,17 @@ class Losses:
         ignored = kwargs.get("ignore_index", -100)
         return bool((target == ignored).any())
 
-    def returned(self, out: Any) -> None:
-        """A trained module returned this in a training call."""
+    def returned(self, out: Any, rows: int) -> None:
+        """A trained module returned this in a training call.
+
+        Args:
+            out: Any structure. Where a loss was computed inside the call, nothing of it is taken to be
+                sample by sample.
+            rows: Of its first input. What has another number is a loss, or something of the model itself.
+        """
+        inside, self._noted_in_call = self._noted_in_call, False
+        if inside or rows < 2:
+            return
         pending = [out]
         while pending and len(self._outputs) < _MOST_OUTPUTS:
             item = pending.pop()
@@ -164,19 +179,25 @@ class Losses:
                 pending += item[:_MOST_OUTPUTS]
             elif isinstance(item, dict):
                 pending += list(item.values())[:_MOST_OUTPUTS]
-            elif getattr(item, "grad_fn", None) is not None and item.dim():
-                self._outputs[item.grad_fn] = len(item)
+            elif getattr(item, "grad_fn", None) is not None and item.dim() and len(item) == rows:
+                self._outputs[item.grad_fn] = rows
 
     def settle(self) -> None:
-        """Nothing is judged any more: let go of the graphs."""
+        """Nothing is judged any more, even where models are looked for again: losses are not watched then."""
+        self._settled = True
+        self.forget()
+
+    def forget(self) -> None:
+        """No backward pass is to come for what was seen so far: let go of the graphs."""
         self._calls.clear()
         self._outputs.clear()
+        self._noted_in_call = False
 
     def backward(self, loss: Any) -> None:
         """Judge by the graph of the value that `backward` is about to be called on."""
         calls, self._calls = self._calls, []
         outputs, self._outputs = self._outputs, {}
-        if not self._root.detecting or len(self._verdicts) >= 8:
+        if self._settled or not self._root.detecting or len(self._verdicts) >= 8:
             return
         known = {function: told for function, *told in calls}
         self._verdicts.append(self._judge(loss, known, outputs))
@@ -238,6 +259,8 @@ def _over_samples(node: Any, outputs: dict[Any, int]) -> bool:
         name = type(inner).__name__
         if name in _BY_ROW:
             shape = _sizes(inner)
+            if _over_pairs(shape):
+                return False
             dims = getattr(inner, "_saved_dim", None)
             dims = dims if isinstance(dims, tuple) else (dims,)
             # Autograd keeps negative dimensions as they are, or as the numbers they wrap around to.
@@ -247,11 +270,15 @@ def _over_samples(node: Any, outputs: dict[Any, int]) -> bool:
             act in _WEIGHING and any(further is None for further, _ in inner.next_functions)
         ):
             return False
+        elif act == "Unsqueeze" and getattr(inner, "_saved_dim", None) == 0:
+            return False  # samples become columns, to be spread over the others
         queue += [further for further, _ in inner.next_functions if further is not None]
-    if queue or len(rows) != 1 or not sizes or sizes[0] not in rows:
-        return False
-    # One column a sample, where targets of another shape were spread over all pairs.
-    return not (len(sizes) == 2 and sizes[0] == sizes[1] and sizes[0] > 1)
+    return not queue and len(rows) == 1 and bool(sizes) and sizes[0] in rows and not _over_pairs(sizes)
+
+
+def _over_pairs(sizes: tuple[int, ...]) -> bool:
+    """One column a sample, as where one was spread over all others; perhaps as many features by chance."""
+    return len(sizes) > 1 and sizes[0] == sizes[1] > 1
 
 
 def _sizes(node: Any) -> tuple[int, ...]:
@@ -267,7 +294,24 @@ def _signed(number: int) -> int:
 def _square(args: Any, kwargs: Any) -> bool:
     """Logits of every sample against every (other) sample, as contrastive losses have them."""
     logits = kwargs.get("input", args[0] if args else None)
-    return logits is not None and logits.dim() == 2 and abs(logits.shape[0] - logits.shape[1]) <= 1
+    if logits is None or logits.dim() != 2 or abs(logits.shape[0] - logits.shape[1]) > 1:
+        return False
+    return not _by_weights(logits.grad_fn)
+
+
+def _by_weights(node: Any) -> bool:
+    """A linear layer made the columns: as many as it has rows of weights, whatever the batch is."""
+    node = _unturned(node)
+    if not type(node).__name__.startswith(("AddmmBackward", "MmBackward")):
+        return False
+    return type(_unturned(node.next_functions[-1][0])).__name__ == "AccumulateGrad"
+
+
+def _unturned(node: Any) -> Any:
+    """What another number format, or the other direction, was made of."""
+    while type(node).__name__.startswith(("ToCopyBackward", "TBackward")):
+        node = node.next_functions[0][0]
+    return node
 
 
 def read_loss(losses: Any) -> float:

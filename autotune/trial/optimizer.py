@@ -18,7 +18,7 @@ from autotune.trial.frameworks import runs_once
 from autotune.trial.loops import Loops
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from autotune.trial.loader import Loader, Part
     from autotune.trial.losses import Losses
@@ -31,6 +31,10 @@ _NO_OPTIMIZER_BACKWARDS = 3
 _NO_STEP_BACKWARDS = 64
 _MAX_LOSSES = 1024
 _RECENT_STEPS = 8
+_UNKNOWN_REDUCTION = (
+    "With these settings it cannot be seen whether the loss is a mean or a sum over the batch, so the "
+    "gradients of the parts cannot be weighed."
+)
 
 
 class Boundary(Protocol):
@@ -77,6 +81,11 @@ class Optimizer:
         self.closure = False
         self.kernel_given = False
         self.zero_grad_seen = False
+        self.zeroes_first = False
+        """Gradients were zeroed between the begin of a part and its backward pass."""
+        self.zeroes_module = False
+        """A module was asked to zero its gradients after a backward pass."""
+        self._part_begun = False
         self.explicit_gradient = False
         self.own_scaler = False
         self.skipped_steps = 0
@@ -119,9 +128,10 @@ class Optimizer:
         if type(anchor) in exact:
             return anchor
         weights = _weights(anchor)
-        self._alive = [reference for reference in self._alive if reference() is not None]
-        alive = (reference() for reference in self._alive)
-        return next((o for o in alive if type(o) in exact and _weights(o) == weights), None)
+        # The same weights do not do: scripts may build several optimizers and use one.
+        return next(
+            (held for held in _held(anchor) if type(held) in exact and _weights(held) == weights), None
+        )
 
     # Installation
 
@@ -329,6 +339,7 @@ class Optimizer:
             finally:
                 self._in_backward = state.in_backward = False
             self.explicit_gradient = True
+            self._part_begun = False
             state.backwards += 1
             self._after_backward()
             return result
@@ -338,6 +349,7 @@ class Optimizer:
 
     def _before_backward(self, loss: Any, gradient: Any) -> Any:
         state = self._state
+        self._part_begun = False
         state.backwards += 1
         value = loss
         scaled, self._scaled = self._scaled, None
@@ -366,6 +378,10 @@ class Optimizer:
         except Exception as error:
             self._state.faults.note("loops", error)
 
+    def part_begins(self) -> None:
+        """A framework's context for one part of a step is made."""
+        self._part_begun = True
+
     def loop_hazards(self) -> tuple[str, ...]:
         """What the source of the loop says; see `autotune.core.loops`."""
         try:
@@ -379,8 +395,13 @@ class Optimizer:
         accumulation = self.accumulation
         if accumulation.factor <= 1 or gradient is not None:
             return 1.0
+        reduction = self._losses.reduction
+        if reduction not in ("mean", "sum"):
+            # The first run saw it on larger batches, or outside compiled code: a guess would train otherwise.
+            accumulation.give_up(_UNKNOWN_REDUCTION)
+            return 1.0
         weight, others = accumulation.weigh(self._loader.part())
-        if self._losses.reduction == "sum":
+        if reduction == "sum":
             return 1.0
         if others != 1.0:
             self._reweigh(others)
@@ -446,6 +467,9 @@ class Optimizer:
             if is_compiling() or not self._state.active:
                 return original(this, *args, **kwargs)
             self.zero_grad_seen = True
+            self.zeroes_first = self.zeroes_first or self._part_begun
+            if self.backwards_seen and isinstance(this, self._torch.nn.Module):
+                self.zeroes_module = True
             if self._unscaled and self._scaler is not None:
                 self._step_left_out(this)
             if self.accumulation.pending or self.accumulation.open:
@@ -674,6 +698,14 @@ class Optimizer:
 def _share(optimizer: Any, other: Any) -> bool:
     """Another optimizer (one wraps the other), or a module, has the weights that this one turns."""
     return not _weights(optimizer).isdisjoint(_weights(other))
+
+
+def _held(this: Any) -> Iterator[Any]:
+    """What an object has as attributes, by themselves or in a list."""
+    for value in tuple(getattr(this, "__dict__", {}).values()):
+        yield value
+        if isinstance(value, (list, tuple)):
+            yield from value
 
 
 def _weights(this: Any) -> set[int]:

@@ -72,8 +72,10 @@ class Root:
         self._turning: list[RootPart] = []
         self.casts_back = False
         """Outputs are turned to float32 whether or not autocast made them half."""
-        self.on_output: Callable[[Any], None] | None = None
-        """Told of what the roots return in training calls, while detecting."""
+        self.on_output: Callable[[Any, int], None] | None = None
+        """Told of what the roots return in training calls, and of the rows of the input, while detecting."""
+        self.on_evaluated: Callable[[], None] | None = None
+        """Told, while detecting, that a root was called with gradients on, but not to train."""
         self.on_dropped: list[Callable[[], None]] = []
         """Called once nothing of ours may stand in the way of calls any more."""
         self._roots: list[weakref.ref[RootCall]] = []
@@ -448,7 +450,7 @@ class RootCall:
             for hook in hooks:
                 hook.remove()
         try:
-            return self._after(training, out, context is not None)
+            return self._after(training, out, context is not None, _rows(args, kwargs))
         except Exception as error:
             state.faults.note("root", error)
             return out
@@ -537,7 +539,7 @@ class RootCall:
         except Exception as error:
             self._state.faults.note("formats", error)
 
-    def _after(self, training: bool, out: Any, ours: bool) -> Any:
+    def _after(self, training: bool, out: Any, ours: bool, rows: int) -> Any:
         root = self._root
         if training and not self._state.in_backward:
             if self.probes > 0 or self._looks:
@@ -549,9 +551,18 @@ class RootCall:
         out = to_float32(out, root._torch) if ours or root.casts_back else out
         if root._compile.replays and not self._state.in_backward:
             out = unshared(out, root._torch, whole=not training)
-        if training and root.detecting and root.on_output is not None and not self._state.in_backward:
-            root.on_output(out)
+        if training and root.detecting and not self._state.in_backward:
+            self._tell(out, rows)
         return out
+
+    def _tell(self, out: Any, rows: int) -> None:
+        root, module = self._root, self.module()
+        if module is not None and not module.training:
+            # An evaluation that keeps gradients on: what it returns would be held for no backward pass.
+            if root.on_evaluated is not None:
+                root.on_evaluated()
+        elif root.on_output is not None:
+            root.on_output(out, rows)
 
     def _step_aside(self) -> bool:
         root = self._root
@@ -631,6 +642,17 @@ def _dtype_of(out: Any) -> str | None:
         return next((n for n in map(_dtype_of, out.values()) if n is not None), None)
     dtype = getattr(out, "dtype", None)
     return SHORT.get(str(dtype)) if dtype is not None else None
+
+
+def _rows(args: Any, kwargs: Any) -> int:
+    """First dimension of the first tensor that a module is called with; 0 without one."""
+    for value in (*args, *kwargs.values()):
+        inner: Any = value.values() if isinstance(value, dict) else value
+        for item in inner if isinstance(inner, (list, tuple)) or isinstance(value, dict) else (value,):
+            shape = getattr(item, "shape", None)
+            if isinstance(shape, tuple) and shape:
+                return shape[0] if isinstance(shape[0], int) else 0
+    return 0
 
 
 def _is_recurrent(module: Any) -> bool:

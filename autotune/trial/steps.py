@@ -108,8 +108,13 @@ class Boundary:
         if self._by_sdk or self._state.capturing():
             return
         try:
-            for period in self._ended(optimizer):
+            before = self.anchor_optimizer()
+            periods = self._ended(optimizer)
+            for period in periods:
                 self._close_step(period)
+            if len(periods) > 1 and before is not self.anchor_optimizer():
+                # Steps that were held end all at once: no window may have begun among them.
+                self._recorder.restart()
         except Exception as error:
             self._state.faults.note("boundary", error)
             if self._recorder.measures:
@@ -196,12 +201,14 @@ class Boundary:
         if not state.here():
             return
         self._by_sdk = True
+        period = self._with_held(self._take(), -1)[-1]
         if loss is not None:
             value = loss.detach() if hasattr(loss, "detach") else loss
             # What a CUDA graph returns is overwritten by its next replay.
             value = value.clone() if getattr(value, "is_cuda", False) else value
-            state.losses = [(value, 1.0)]
-        self._close_step(self._with_held(self._take(), -1)[-1], samples)
+            # In place of all that was seen, of what was held back as well.
+            period = period._replace(losses=[(value, 1.0)])
+        self._close_step(period, samples)
 
     def _close_step(self, period: _Period, given: int | None = None) -> None:
         state, optimizer = self._state, self.optimizer

@@ -9,6 +9,7 @@ import pytest
 
 from autotune.core.loops import (
     OWN_AVERAGE,
+    OWN_CLIPPING,
     OWN_GRADIENT,
     OWN_RATE,
     STEP_COUNTED,
@@ -52,7 +53,6 @@ for epoch in range(args.epochs):
         "total += loss.item()",
         "if i % args.log_interval == 0: print(i, loss.item())",
         "if not math.isfinite(loss.item()): sys.exit(1)",
-        "nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
         "x.requires_grad = False",
         "averaged.update_parameters(model)",
         "semantic(x).update(y)",
@@ -236,3 +236,31 @@ def test_lambdas_and_comprehensions_belong_to_the_loop_they_run_in() -> None:
 )
 def test_where_no_loop_is_seen_nothing_is_known(text: str) -> None:
     assert hazards(text) == {UNREAD}
+
+
+@pytest.mark.parametrize(
+    ("line", "clips"),
+    [
+        ("nn.utils.clip_grad_norm_(model.parameters(), 1.0)", True),
+        ("accelerator.clip_grad_norm_(model.parameters(), 1.0)", True),
+        ("if accelerator.sync_gradients: accelerator.clip_grad_norm_(model.parameters(), 1.0)", False),
+        ("if limit and accelerator.sync_gradients: clip_all(model)", False),
+        ("if accelerator.sync_gradients or limit: clip_all(model)", True),
+        ("if not accelerator.sync_gradients: clip_all(model)", True),
+        ("accelerator.sync_gradients and bar.update(1); clip_all(model)", True),
+        ("clip_all(model)", True),
+    ],
+)
+def test_clipping_where_gradients_may_not_be_whole_is_told(line: str, clips: bool) -> None:
+    helper = """
+    def clip_all(model):
+        clip_grad_value_(model.parameters(), 1.0)
+    """
+    library = """
+    class Accelerator:
+        def clip_grad_norm_(self, parameters, norm):
+            return get_total_norm([p.grad for p in parameters])
+    """
+    found = hazards(EPOCHS.format(line), modules=(helper, *((library,) if "accelerator." in line else ())))
+    assert found == ({OWN_CLIPPING} if clips else set())
+    assert OWN_CLIPPING not in written_hazards(ast.parse(EPOCHS.format(line)))

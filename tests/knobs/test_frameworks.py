@@ -157,6 +157,24 @@ def test_a_value_is_said_in_the_words_of_the_framework(name, value, target, want
         (trained_by("accelerate", settings={"accelerate.accumulates": False}), "Accelerator.accumulate"),
         (trained_by("accelerate", settings={"accelerate.plugin": True}), "a plugin"),
         (trained_by("accelerate", loop_hazards=("step_counted_loop",)), "counts steps"),
+        (trained_by("accelerate", loop_hazards=("own_clipping",)), "sync_gradients"),
+        (trained_by("accelerate", settings={"accelerate.zeroes_first": True}), "throws away"),
+        (trained_by("accelerate", settings={"accelerate.zeroes_module": True}), "by the module"),
+        (trained_by("lightning", settings={"lightning.after_backward": True}), "on_after_backward"),
+        (
+            trained_by(
+                "transformers",
+                settings={"transformers.loss_per_item": True, "transformers.own_loss": True},
+            ),
+            "adds to the loss",
+        ),
+        (
+            trained_by(
+                "transformers",
+                settings={"transformers.loss_per_item": True, "transformers.router_loss": True},
+            ),
+            "router",
+        ),
         (trained_by("transformers", reduction="unknown"), "right for a mean alone"),
         (trained_by("transformers", settings={"transformers.deepspeed": True}), "DeepSpeed"),
         (trained_by("transformers", settings={"transformers.own_loss": True}), "computes the loss itself"),
@@ -209,6 +227,17 @@ def test_a_rest_of_samples_is_not_accumulated_by_frameworks(owner, length, possi
     else:
         assert isinstance(settled, str)
         assert owner in settled
+
+
+@pytest.mark.parametrize("batches", [None, 9, 999, 1001])
+def test_a_pass_over_some_of_the_samples_is_not_accumulated_by_frameworks(batches) -> None:
+    loader = replace(LOADER, length=batches)
+    settled = KNOBS["accumulation"].settle(Config({"batch_size": 16}), trained_by("lightning", loader=loader))
+    assert "not over all of the 32000 samples" in settled
+
+
+def test_clipping_in_the_loop_is_deferred_with_the_step_and_hinders_none_of_ours() -> None:
+    assert KNOBS["accumulation"].refuse(facts(run=run(loop_hazards=("own_clipping",)))) is None
 
 
 def test_a_model_that_divides_by_the_items_of_the_step_may_have_a_rest() -> None:

@@ -21,13 +21,16 @@ class Told:
 
     def __init__(self) -> None:
         self.rows: list[tuple[Any, ...]] = []
-        self.restarts = 0
+        self.losses: list[Any] = []
+        self.restarts: list[int] = []
+        """Rows that were there."""
 
     def restart(self) -> None:
-        self.restarts += 1
+        self.restarts.append(len(self.rows))
 
-    def step(self, row: tuple[Any, ...], _loss: Any, _batches: int) -> None:
+    def step(self, row: tuple[Any, ...], loss: Any, _batches: int) -> None:
         self.rows.append(row)
+        self.losses.append(loss)
 
     def samples(self) -> list[int]:
         return [row[2] for row in self.rows]
@@ -81,7 +84,7 @@ def test_steps_of_an_optimizer_that_replaces_the_first_count_from_its_first(seen
         train(state, number)
         boundary.passed(first if number < 10 else second)
     assert told.samples() == list(range(30))
-    assert told.restarts == 1
+    assert told.restarts == [10, 19], "before what was held is told, and when all of it was told at once"
     assert boundary.backwards_per_step() == 1.0
     assert boundary.anchor_optimizer() is second
 
@@ -109,6 +112,17 @@ def test_a_step_that_the_script_tells_of_takes_what_was_held(seen: Any) -> None:
     boundary.sdk_step(32, None)
     assert told.samples() == [32]
     assert told.rows[0][1] == 12
+
+
+def test_the_loss_that_the_script_tells_stands_for_all_that_was_held(seen: Any) -> None:
+    state, boundary, told = seen
+    for _ in range(2):
+        train(state, 4)
+        state.losses.append((3.0, 1.0))
+        boundary.may_have_passed()
+    state.losses.append((3.0, 1.0))
+    boundary.sdk_step(32, 2.5)
+    assert told.losses == [2.5]
 
 
 def test_processes_that_the_script_starts_explain_that_no_step_is_seen() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from autotune.trial.losses import Losses
+from autotune.trial.root import RootCall
 from autotune.trial.undo import Undo
 
 pytestmark = pytest.mark.torch
@@ -29,7 +30,7 @@ def judge() -> Any:
         try:
             weight = torch.randn(6, 6, requires_grad=True)
             out = torch.randn(rows, 6) @ weight
-            losses.returned((out, [out.detach()]))
+            losses.returned((out, [out.detach()]), rows)
             loss = loss_of(torch, torch.nn.functional, out, weight)
             losses.backward(loss)
         finally:
@@ -37,6 +38,16 @@ def judge() -> Any:
         return losses.reduction
 
     return judged
+
+
+def pairs(z: Any) -> Any:
+    """Every sample less every other."""
+    return z[:, None] - z[None]
+
+
+def layer(torch: Any, z: Any, **options: Any) -> Any:
+    """As many classes as samples."""
+    return torch.nn.Linear(6, 8, **options)(z)
 
 
 def over_the_others(torch: Any, functional: Any, z: Any, _weight: Any) -> Any:
@@ -71,9 +82,90 @@ def over_the_others(torch: Any, functional: Any, z: Any, _weight: Any) -> Any:
         ("unknown", lambda t, f, z, w: z[z > 0].mean()),
         ("unknown", lambda t, f, z, w: z.abs().mean() + w.abs().mean()),
         ("unknown", lambda t, f, z, w: z.abs().sum(1).mean() - z.view(-1).abs().mean()),
+        ("unknown", lambda t, f, z, w: (-pairs(z).square().sum(-1)).exp().sum(1).log().mean()),
+        ("unknown", lambda t, f, z, w: pairs(z).abs().mean()),
+        ("unknown", lambda t, f, z, w: pairs(z).abs().sum(1).mean()),
+        ("unknown", lambda t, f, z, w: (z.sum(1)[None] - t.ones(3, 1)).abs().mean()),
         ("unknown", over_the_others),
+        ("unknown", lambda t, f, z, w: f.cross_entropy(z @ z.T, t.arange(len(z)))),
+        ("unknown", lambda t, f, z, w: f.cross_entropy(z @ t.randn(6, 8), t.zeros(len(z)).long())),
+        ("mean", lambda t, f, z, w: f.cross_entropy(layer(t, z), t.zeros(len(z)).long())),
+        ("sum", lambda t, f, z, w: f.cross_entropy(layer(t, z).double(), t.arange(8), reduction="sum")),
+        ("mean", lambda t, f, z, w: f.cross_entropy(layer(t, z, bias=False), t.arange(8))),
         ("unknown", lambda t, f, z, w: f.binary_cross_entropy_with_logits(z @ z.T, t.eye(len(z)))),
     ],
 )
 def test_only_a_loss_that_is_made_of_known_ones_alone_is_known(judge: Any, kind: str, loss_of: Any) -> None:
     assert judge(loss_of) == kind
+
+
+@pytest.mark.parametrize(("rows", "kind"), [(8, "sum"), (6, "unknown")])
+def test_as_many_samples_as_features_may_be_pairs(judge: Any, rows: int, kind: str) -> None:
+    assert judge(lambda t, f, z, w: ((z - 1) ** 2).sum(), rows) == kind
+
+
+@pytest.fixture
+def losses() -> Any:
+    torch = pytest.importorskip("torch")
+    state = SimpleNamespace(
+        capturing=lambda: False, here=lambda: True, depth=0, faults=SimpleNamespace(off=set(), note=print)
+    )
+    root = SimpleNamespace(detecting=True, swap_while_detecting=lambda *_: None)
+    undo = Undo()
+    made: Any = Losses(state, root)  # type: ignore[arg-type]
+    made.install(torch, undo.assign)
+    yield SimpleNamespace(torch=torch, state=state, root=root, of=made, z=made_of(torch))
+    undo.undo_all()
+
+
+def made_of(torch: Any) -> Any:
+    return torch.randn(8, 6) @ torch.randn(6, 6, requires_grad=True)
+
+
+def test_what_has_not_a_row_for_every_sample_is_no_output_of_theirs(losses: Any) -> None:
+    apart = losses.z[:5].sum(1)
+    losses.of.returned((losses.z, apart), 8)
+    losses.of.backward(apart.abs().mean())
+    assert losses.of.reduction == "unknown"
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+def test_a_loss_that_a_model_returns_in_a_row_of_its_own_is_not_taken_for_samples(
+    losses: Any, rows: int
+) -> None:
+    loss = losses.z.sum().unsqueeze(0)
+    losses.of.returned(loss, rows)
+    losses.of.backward(loss.mean())
+    assert losses.of.reduction == "unknown"
+
+
+def test_what_a_model_returns_beside_a_loss_of_its_own_is_not_taken_for_samples(losses: Any) -> None:
+    losses.state.depth = 1
+    apart = losses.torch.nn.functional.mse_loss(losses.z, losses.torch.zeros(8, 6), reduction="none").sum(1)
+    losses.state.depth = 0
+    losses.of.returned(apart, 8)
+    losses.of.backward(apart.mean())
+    assert losses.of.reduction == "unknown"
+    losses.of.returned(losses.z, 8)
+    losses.of.backward(losses.z.mean())
+    assert losses.of._verdicts == ["unknown", "mean"]
+
+
+def test_what_was_judged_before_detection_settled_stays(losses: Any) -> None:
+    losses.of.backward(losses.torch.nn.functional.mse_loss(losses.z, losses.torch.zeros(8, 6)))
+    losses.of.settle()
+    losses.of.backward(losses.z.norm())
+    assert losses.of.reduction == "mean"
+
+
+def test_the_graphs_of_an_evaluation_with_gradients_are_let_go(losses: Any) -> None:
+    module = SimpleNamespace(training=True)
+    call: Any = SimpleNamespace(_root=losses.root, module=lambda: module)
+    RootCall._tell(call, losses.z, 8)
+    losses.torch.nn.functional.mse_loss(losses.z, losses.torch.zeros(8, 6))
+    assert losses.of._outputs
+    assert losses.of._calls
+    module.training = False
+    RootCall._tell(call, losses.z, 8)
+    assert not losses.of._outputs
+    assert not losses.of._calls

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import json
@@ -17,9 +18,15 @@ from autotune.core.change import Change, Keyword
 from autotune.knobs.frameworks import ACCELERATOR, ARGUMENTS, LIGHTNING, TRAINER
 from autotune.knobs.registry import builtin
 from autotune.trial.faults import Faults
-from autotune.trial.frameworks import Frameworks, let_divide, runs_once
+from autotune.trial.frameworks import (
+    Frameworks,
+    _of_lightning,  # pyright: ignore[reportPrivateUsage]
+    let_divide,
+    runs_once,
+)
 from autotune.trial.imports import AfterImport
 from autotune.trial.keywords import Keywords
+from autotune.trial.optimizer import Optimizer
 from autotune.trial.readings import Readings
 from autotune.trial.state import State
 from autotune.trial.undo import Undo
@@ -228,8 +235,99 @@ def test_a_closure_of_the_scripts_own_may_run_the_model_as_often_as_it_likes() -
     assert not runs_once(lambda: None, object())
     inside = type("Closure", (), {"__module__": "lightning.pytorch.loops.optimization.automatic"})()
     assert runs_once(inside, object())
-    assert runs_once(SimpleNamespace(args=("model", "optimizer", inside)), object())
-    assert not runs_once(SimpleNamespace(args=(inside, "optimizer", lambda: None)), object())
+    assert runs_once(functools.partial(print, "model", "optimizer", inside), object())
+    assert not runs_once(functools.partial(print, inside, "optimizer", lambda: None), object())
+
+
+def test_a_closure_with_arguments_of_its_own_is_no_closure_of_lightning() -> None:
+    class Closure:
+        args = SimpleNamespace(lr=0.1)
+
+        def __call__(self) -> float:
+            return 0.0
+
+    assert not runs_once(Closure(), object())
+
+
+def test_fractions_of_a_pass_and_code_after_the_backward_pass_are_told(monkeypatch: Any) -> None:
+    library: Any = type("LightningModule", (), {"on_after_backward": lambda self: None})
+    library.__module__ = "lightning.pytorch.core.hooks"
+    plain, own = type("Plain", (library,), {})(), type("Own", (library,), {"on_after_backward": print})()
+
+    def read(limit: Any, module: Any, *callbacks: Any) -> dict[str, Any]:
+        trainer = SimpleNamespace(
+            limit_train_batches=limit, val_check_interval=1.0, lightning_module=module, callbacks=callbacks
+        )
+        told = _of_lightning(trainer)
+        return {name: told[name] for name in ("counts_batches", "after_backward")}
+
+    assert read(1.0, plain, plain) == {"counts_batches": False, "after_backward": False}
+    assert read(0.5, own) == {"counts_batches": True, "after_backward": True}
+    assert read(10, plain, own) == {"counts_batches": True, "after_backward": True}
+
+
+def test_the_loss_of_a_router_is_told(bench: Bench) -> None:
+    for config, told in (
+        (SimpleNamespace(output_router_logits=True), True),
+        (SimpleNamespace(text_config=SimpleNamespace(output_router_logits=True)), True),
+        (SimpleNamespace(output_router_logits=False), False),
+    ):
+        held = trainer()(model=SimpleNamespace(config=config), args=arguments()())
+        assert bench.frameworks.settings()["transformers.router_loss"] is told
+        assert held is not None
+
+
+@pytest.mark.parametrize("compiling", [True, False])
+def test_a_loss_that_is_being_traced_leaves_no_note(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, compiling: bool
+) -> None:
+    torch = SimpleNamespace(compiler=SimpleNamespace(is_compiling=lambda: compiling))
+    monkeypatch.setitem(sys.modules, "torch", torch)  # type: ignore[arg-type]
+    module = SimpleNamespace(fixed_cross_entropy=lambda source, target, num_items_in_batch=None: 1.0)
+    frameworks: Any = bench.frameworks
+    frameworks._watch_items(module)
+    assert module.fixed_cross_entropy("logits", "labels", num_items_in_batch=7) == 1.0
+    assert ("transformers.loss_per_item" in frameworks.settings()) is not compiling
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("course", "first", "module"),
+    [
+        (("part", "backward", "zero"), False, False),
+        (("zero", "part", "backward"), False, False),
+        (("part", "zero", "backward"), True, False),
+        (("module", "part", "backward", "zero"), False, False),
+        (("part", "backward", "module"), False, True),
+    ],
+)
+def test_zeroing_that_throws_parts_away_is_seen(
+    bench: Bench, course: tuple[str, ...], first: bool, module: bool
+) -> None:
+    torch: Any = pytest.importorskip("torch")
+    told: Any = SimpleNamespace(passed=print, may_have_passed=lambda: None)
+    loader: Any = SimpleNamespace(backward_seen=lambda: None, built_any=True, input_batch=1)
+    root: Any = SimpleNamespace(detecting=False, own_compile=False, dtype_name=None)
+    losses: Any = None
+    seen: Any = Optimizer(bench.state, bench.undo, told, loader, root, losses)
+    seen._torch, seen.constructed = torch, 1
+    bench.frameworks.on_part = seen.part_begins
+    net = torch.nn.Linear(2, 1)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    seen._wrap_backward(torch)
+    seen._wrap_zero_grad(torch.optim.Optimizer)
+    seen._wrap_zero_grad(torch.nn.Module)
+    part = accelerator()().accumulate
+    steps: dict[str, Any] = {
+        "part": part,
+        "zero": opt.zero_grad,
+        "module": net.zero_grad,
+        "backward": lambda: net(torch.ones(1, 2)).sum().backward(),
+    }
+    for _ in range(2 if course[0] != "module" else 1):
+        for word in course:
+            steps[word]()
+    assert (seen.zeroes_first, seen.zeroes_module) == (first, module)
 
 
 # The real ones, where they are installed
@@ -291,6 +389,12 @@ for epoch in range(2):
             opt.zero_grad()
 told(model)
 """
+)
+CLIPPED = WITH_ACCELERATE.replace(
+    "            opt.step()",
+    "            if accelerator.sync_gradients:\n"
+    "                accelerator.clip_grad_norm_(model.parameters(), 0.1)\n"
+    "            opt.step()",
 )
 WITH_TRAINER = (
     PRELUDE
@@ -360,28 +464,44 @@ CASES = [
     pytest.param(
         WITH_LIGHTNING,
         (HALF, twice(LIGHTNING, "accumulate_grad_batches")),
-        {"lightning.automatic_optimization": True, "lightning.accumulate_grad_batches": 1},
+        {
+            "lightning.automatic_optimization": True,
+            "lightning.accumulate_grad_batches": 1,
+            "lightning.after_backward": False,
+            "lightning.counts_batches": False,
+        },
         id="lightning",
         marks=needs("lightning"),
     ),
     pytest.param(
         WITH_ACCELERATE,
         (HALF, twice(ACCELERATOR, "gradient_accumulation_steps")),
-        {"accelerate.accumulates": True},
+        {
+            "accelerate.accumulates": True,
+            "accelerate.zeroes_first": False,
+            "accelerate.zeroes_module": False,
+        },
         id="accelerate",
+        marks=needs("accelerate"),
+    ),
+    pytest.param(
+        CLIPPED,
+        (HALF, twice(ACCELERATOR, "gradient_accumulation_steps")),
+        {"accelerate.accumulates": True},
+        id="accelerate-clipped",
         marks=needs("accelerate"),
     ),
     pytest.param(
         trainer_script(CLASSIFIER),
         (HALF_BY_TRAINER, twice(TRAINER, "gradient_accumulation_steps")),
-        {"transformers.divides": False},
+        {"transformers.divides": False, "transformers.router_loss": False},
         id="trainer-mean",
         marks=needs("transformers", "accelerate"),
     ),
     pytest.param(
         trainer_script(LANGUAGE_MODEL),
         (HALF_BY_TRAINER, twice(ARGUMENTS, "gradient_accumulation_steps")),
-        {"transformers.loss_per_item": True},
+        {"transformers.loss_per_item": True, "transformers.own_loss": False},
         id="trainer-per-item",
         marks=needs("transformers", "accelerate"),
     ),

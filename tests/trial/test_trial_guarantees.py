@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import weakref
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,45 @@ def test_giving_accumulation_up_is_told_once() -> None:
     assert told == [("accumulation", "A reason.")]
 
 
+@pytest.mark.parametrize(
+    ("reduction", "weighs", "reasons"), [("mean", 0.25, 0), ("sum", 1.0, 0), ("unknown", 1.0, 1)]
+)
+def test_parts_of_a_loss_that_is_not_known_in_this_run_are_not_weighed_by_a_guess(
+    reduction: str, weighs: float, reasons: int
+) -> None:
+    state, told = made(), list[tuple[str, str]]()
+    state.lost = lambda knob, reason: told.append((knob, reason))
+    anything: Any = None
+    loader: Any = SimpleNamespace(part=lambda: None)
+    losses: Any = SimpleNamespace(reduction=reduction)
+    optimizer: Any = Optimizer(state, anything, anything, loader, anything, losses)
+    optimizer.accumulation.set(4)
+    assert optimizer._factor(None) == weighs
+    assert len(told) == reasons
+    assert all("mean or a sum" in reason for _, reason in told)
+
+
+@pytest.mark.torch
+def test_an_optimizer_that_merely_has_the_same_weights_is_not_the_one_that_another_wraps() -> None:
+    torch: Any = pytest.importorskip("torch")
+
+    class Lion(torch.optim.Optimizer):
+        def __init__(self, params: Any, **inside: Any) -> None:
+            super().__init__(params, {})
+            self.__dict__.update(inside)
+
+    weights = [torch.nn.Parameter(torch.zeros(2))]
+    anything: Any = None
+    optimizer: Any = Optimizer(made(), anything, anything, anything, anything, anything)
+    optimizer._torch = torch
+    other = torch.optim.AdamW(weights)
+    optimizer._alive = [weakref.ref(other)]
+    assert optimizer._kernel(Lion(weights)) is None
+    assert optimizer._kernel(Lion(weights, base_optimizer=other)) is other
+    assert optimizer._kernel(Lion(weights, inside=[other])) is other
+    assert optimizer._kernel(other) is other
+
+
 def test_optimizers_that_follow_each_other_count_as_one_and_those_that_take_turns_do_not() -> None:
     anything: Any = None
     optimizer = Optimizer(made(), anything, anything, anything, anything, anything)
@@ -126,7 +166,7 @@ def test_the_anchor_moves_only_for_one_optimizer_that_outsteps_it_by_far() -> No
         for _ in range(4):
             boundary.passed(kept[2])
         assert boundary.anchor_optimizer() is kept[2]
-        assert restarts == [1]
+        assert restarts == [1, 1], "before and after what was held is told"
     finally:
         boundary.release()
 
