@@ -134,7 +134,8 @@ class Accumulation(Knob):
         settled = batching.settle_batch(config, facts, known if varied is None else varied)
         if isinstance(settled, str):
             return settled
-        return self._unlike(settled, facts) or graphs_forbid_accumulation(settled, facts) or settled
+        unlike = self._unlike(settled, facts) or _sum_in_compiled_code(settled, facts)
+        return unlike or graphs_forbid_accumulation(settled, facts) or settled
 
     def _unlike(self, settled: Config, facts: Facts) -> str | None:
         """Why these parts would not make the batch that they are parts of, under a framework."""
@@ -149,6 +150,16 @@ class Accumulation(Knob):
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.accumulation.observed()
+
+
+def _sum_in_compiled_code(config: Config, facts: Facts) -> str | None:
+    """A loss inside a compiled model cannot be told, and its parts count as those of a mean."""
+    factor = config.get("accumulation")
+    if facts.run is None or facts.run.reduction != "sum" or not isinstance(factor, int) or factor <= 1:
+        return None
+    if config.get("compile_mode", "off") == "off":
+        return None
+    return "The loss is a sum over the batch; in compiled code that cannot be told, so it is not accumulated."
 
 
 def _seams(run: RunFacts) -> str | None:

@@ -197,6 +197,7 @@ class Losses:
         """Judge by the graph of the value that `backward` is about to be called on."""
         calls, self._calls = self._calls, []
         outputs, self._outputs = self._outputs, {}
+        self._root.awaits_backward = False
         if self._settled or not self._root.detecting or len(self._verdicts) >= 8:
             return
         known = {function: told for function, *told in calls}

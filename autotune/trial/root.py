@@ -75,7 +75,10 @@ class Root:
         self.on_output: Callable[[Any, int], None] | None = None
         """Told of what the roots return in training calls, and of the rows of the input, while detecting."""
         self.on_evaluated: Callable[[], None] | None = None
-        """Told, while detecting, that a root was called with gradients on, but not to train."""
+        """Told, while detecting, that a root in evaluation mode is about to be called with gradients on, and
+        no backward pass is due for what was called before."""
+        self.awaits_backward = False
+        """A root in training mode was called since the last backward pass."""
         self.on_dropped: list[Callable[[], None]] = []
         """Called once nothing of ours may stand in the way of calls any more."""
         self._roots: list[weakref.ref[RootCall]] = []
@@ -469,6 +472,8 @@ class RootCall:
                 state.began_ns = now
             self._see_inputs(args, kwargs)
             root._compile.called = True
+            if root.detecting:
+                self._lets_go()
             self._looks = self.probes > 0 and not root._compile.active
             if self._looks:
                 self.probes -= 1
@@ -556,13 +561,20 @@ class RootCall:
         return out
 
     def _tell(self, out: Any, rows: int) -> None:
+        if self._root.on_output is not None:
+            self._root.on_output(out, rows)
+
+    def _lets_go(self) -> None:
+        """Of what an evaluation that keeps gradients on has left: it would be held for no backward pass.
+
+        Many train a model in evaluation mode, and an unfrozen helper network may be asked in the middle of a
+        step: only what was there before the call goes, and only where nothing that trains was called.
+        """
         root, module = self._root, self.module()
-        if module is not None and not module.training:
-            # An evaluation that keeps gradients on: what it returns would be held for no backward pass.
-            if root.on_evaluated is not None:
-                root.on_evaluated()
-        elif root.on_output is not None:
-            root.on_output(out, rows)
+        if module is None or module.training:
+            root.awaits_backward = True
+        elif not root.awaits_backward and root.on_evaluated is not None:
+            root.on_evaluated()
 
     def _step_aside(self) -> bool:
         root = self._root

@@ -6,6 +6,7 @@ import pytest
 from knob_facts import loader, model, optimizer, run
 
 from autotune.core.change import Patch
+from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.facts import ScriptFlag
 from autotune.knobs.accumulation import Accumulation
@@ -80,3 +81,16 @@ def test_facts_decide_how_far_it_reaches(given, effect) -> None:
 def test_dropout_re_deals_random_streams() -> None:
     assert KNOB.redeals(facts(run=model(dropout=True)))
     assert not KNOB.redeals(facts())
+
+
+def test_a_sum_is_not_accumulated_in_compiled_code_where_nobody_can_tell_it() -> None:
+    given = facts(run=run(reduction="sum"))
+    own = given.run.loader.batch_size
+    half = Config({"batch_size": own // 2})
+    settled = KNOB.settle(half, given)
+    assert isinstance(settled, Config)
+    assert settled["accumulation"] == 2
+    reason = KNOB.settle(half.with_(compile_mode="default"), given)
+    assert isinstance(reason, str)
+    assert "sum" in reason
+    assert isinstance(KNOB.settle(half.with_(compile_mode="default"), facts()), Config)

@@ -21,7 +21,7 @@ def judge() -> Any:
     state = SimpleNamespace(
         capturing=lambda: False, here=lambda: True, depth=0, faults=SimpleNamespace(off=set(), note=print)
     )
-    root = SimpleNamespace(detecting=True, swap_while_detecting=lambda *_: None)
+    root = SimpleNamespace(detecting=True, awaits_backward=False, swap_while_detecting=lambda *_: None)
 
     def judged(loss_of: Any, rows: int = 8) -> str:
         undo = Undo()
@@ -110,7 +110,7 @@ def losses() -> Any:
     state = SimpleNamespace(
         capturing=lambda: False, here=lambda: True, depth=0, faults=SimpleNamespace(off=set(), note=print)
     )
-    root = SimpleNamespace(detecting=True, swap_while_detecting=lambda *_: None)
+    root = SimpleNamespace(detecting=True, awaits_backward=False, swap_while_detecting=lambda *_: None)
     undo = Undo()
     made: Any = Losses(state, root)  # type: ignore[arg-type]
     made.install(torch, undo.assign)
@@ -158,14 +158,34 @@ def test_what_was_judged_before_detection_settled_stays(losses: Any) -> None:
     assert losses.of.reduction == "mean"
 
 
-def test_the_graphs_of_an_evaluation_with_gradients_are_let_go(losses: Any) -> None:
-    module = SimpleNamespace(training=True)
+def called(losses: Any, module: Any, out: Any) -> None:
+    """A root in this mode was called with gradients on, and returned this."""
     call: Any = SimpleNamespace(_root=losses.root, module=lambda: module)
-    RootCall._tell(call, losses.z, 8)
-    losses.torch.nn.functional.mse_loss(losses.z, losses.torch.zeros(8, 6))
-    assert losses.of._outputs
-    assert losses.of._calls
-    module.training = False
-    RootCall._tell(call, losses.z, 8)
-    assert not losses.of._outputs
-    assert not losses.of._calls
+    RootCall._lets_go(call)
+    RootCall._tell(call, out, 8)
+
+
+def test_the_graphs_of_an_evaluation_with_gradients_are_let_go(losses: Any) -> None:
+    evaluated = SimpleNamespace(training=False)
+    for _ in range(5):
+        called(losses, evaluated, losses.z * 2.0)
+        losses.torch.nn.functional.mse_loss(losses.z, losses.torch.zeros(8, 6))
+    assert len(losses.of._outputs) == 1
+    assert len(losses.of._calls) == 1
+
+
+def test_a_model_that_is_trained_in_evaluation_mode_has_its_loss_judged(losses: Any) -> None:
+    """As `from_pretrained` hands it out."""
+    for _ in range(3):
+        out = losses.z * 2.0
+        called(losses, SimpleNamespace(training=False), out)
+        losses.of.backward((out**2).mean())
+    assert losses.of.reduction == "mean"
+
+
+def test_a_helper_that_is_asked_in_the_middle_of_a_step_costs_no_loss(losses: Any) -> None:
+    out = losses.z * 2.0
+    called(losses, SimpleNamespace(training=True), out)
+    called(losses, SimpleNamespace(training=False), losses.z * 3.0)
+    losses.of.backward((out**2).mean())
+    assert losses.of.reduction == "mean"

@@ -98,17 +98,26 @@ def test_giving_accumulation_up_is_told_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reduction", "weighs", "reasons"), [("mean", 0.25, 0), ("sum", 1.0, 0), ("unknown", 1.0, 1)]
+    ("reduction", "compiles", "weighs", "reasons"),
+    [
+        ("mean", False, 0.25, 0),
+        ("sum", False, 1.0, 0),
+        ("unknown", False, 1.0, 1),
+        # What is inside compiled code cannot be seen; only means are let through to here.
+        ("unknown", True, 0.25, 0),
+        ("sum", True, 1.0, 0),
+    ],
 )
 def test_parts_of_a_loss_that_is_not_known_in_this_run_are_not_weighed_by_a_guess(
-    reduction: str, weighs: float, reasons: int
+    reduction: str, compiles: bool, weighs: float, reasons: int
 ) -> None:
     state, told = made(), list[tuple[str, str]]()
     state.lost = lambda knob, reason: told.append((knob, reason))
     anything: Any = None
     loader: Any = SimpleNamespace(part=lambda: None)
     losses: Any = SimpleNamespace(reduction=reduction)
-    optimizer: Any = Optimizer(state, anything, anything, loader, anything, losses)
+    root: Any = SimpleNamespace(compiles=compiles)
+    optimizer: Any = Optimizer(state, anything, anything, loader, root, losses)
     optimizer.accumulation.set(4)
     assert optimizer._factor(None) == weighs
     assert len(told) == reasons

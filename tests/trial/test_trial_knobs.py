@@ -292,6 +292,44 @@ def test_fp16_scales_unscales_before_clipping_and_keeps_to_the_full_precision_ru
     assert ran.told["weights"] == pytest.approx(run(text, bare=True).told["weights"], rel=0.05, abs=0.03)
 
 
+INSIDE = (
+    PRELUDE
+    + """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 16), nn.Linear(16, 3)
+    def forward(self, x, y):
+        out = self.b(self.a(x).relu())
+        return out, F.cross_entropy(out, y)
+model = Net().eval()
+train = DataLoader(TensorDataset(torch.randn(96, 8), torch.randint(0, 3, (96,))), batch_size=16)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(10**9):
+    for x, y in train:
+        opt.zero_grad()
+        out, loss = model(x, y)
+        loss.backward()
+        opt.step()
+"""
+)
+
+
+@pytest.mark.parametrize("more", [(), pytest.param(("compile_mode",), marks=pytest.mark.slow)])
+def test_a_loss_inside_a_model_in_evaluation_mode_is_known_and_accumulated(
+    run: Callable[..., Any], more: tuple[str, ...]
+) -> None:
+    """As nanoGPT computes it, in a model as `from_pretrained` hands it out."""
+    changes = [keyword("batch_size", 8), patch("accumulation", 2), *(patch(m, "default") for m in more)]
+    ran = run(INSIDE, changes=changes, fidelity=SHORT)
+    assert ran.done is not None, (ran.broke, ran.err)
+    assert ran.faults == ""
+    assert ran.reading("accumulation").status == "applied"
+    assert [ran.reading(m).status for m in more] == ["applied"] * len(more)
+    if not more:
+        assert ran.facts.reduction == "mean"
+
+
 @pytest.mark.slow
 def test_compile_is_applied_in_place_and_its_seconds_stay_outside_the_window(run: Callable[..., Any]) -> None:
     text = PLAIN.replace("OPTIMIZER", "torch.optim.AdamW(model.parameters())")
