@@ -407,7 +407,6 @@ class Screen:
         return self._thread.is_alive() and self._is_watched()
 
     def _run(self) -> None:
-        broken: Exception | None = None
         try:
             while not self._over.is_set():
                 self._draw(self._view())
@@ -416,13 +415,13 @@ class Screen:
             self._draw(())
         except OSError:
             pass  # the terminal is gone
-        except Exception as error:  # noqa: BLE001 (told below)
-            broken = error
-        # First of all warnings have to go elsewhere again, this one included.
-        self._leave()
-        self._flush()
-        if broken is not None:
-            log.error("the live view ended; the search goes on", exc_info=broken)
+        except Exception:
+            # First of all warnings have to go elsewhere again, this one included.
+            self._leave()
+            log.exception("the live view ended; the search goes on")
+        finally:
+            self._leave()
+            self._flush()
 
     def _flush(self) -> None:
         """What should stand above the view, plainly, where no view is drawn any more."""

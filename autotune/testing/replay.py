@@ -24,6 +24,7 @@ from autotune.driver.inline import InlineDriver
 from autotune.driver.planner import Planner
 from autotune.driver.session import Session
 from autotune.knobs.registry import knobs_for
+from autotune.launch.guard import SHARED_MEMORY
 from autotune.launch.replay import ReplayRunner
 from autotune.report.listener import Listener
 from autotune.search.samplers import PLANNER, strategy_for
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from autotune.launch.runner import Ended
 
 _NOT_RECORDED = "It was not recorded."
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a folder of its own is made in it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +205,7 @@ def replay(
 
 def _memory() -> str | None:
     """A file system that waits for no disk; None where there is none."""
-    return _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
+    return SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
 
 
 def _study(table: Table, *, budget_s: float, sampler: str, seed: int) -> Study:

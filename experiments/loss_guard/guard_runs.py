@@ -14,13 +14,13 @@ import statistics
 import sys
 from pathlib import Path
 
+from autotune.core.loss_guard import judge
+from autotune.core.measurement import LossPoint
+
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "claims")]
 
-import proofs  # noqa: E402 - neighbours of this file
-
-from autotune.core.loss_guard import judge  # noqa: E402
-from autotune.core.measurement import LossPoint  # noqa: E402
+import proofs  # noqa: E402 - in the folder beside, which is found by the line above
 
 PATH = HERE / "results" / "trainings.jsonl"
 ASKED = ("bf16", "channels_last", "fused", "workers")

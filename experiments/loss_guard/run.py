@@ -14,15 +14,16 @@ import statistics
 import sys
 from pathlib import Path
 
+import guard_runs
+import guard_traces
+from guard_runs import FEWEST, MOST, seeds
+
+from autotune.core.loss_guard import judge
+
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "claims")]
+sys.path[:0] = [str(HERE.parent / "claims")]
 
-import guard_runs  # noqa: E402 - neighbours of this file
-import guard_traces  # noqa: E402
-import proofs  # noqa: E402
-from guard_runs import FEWEST, MOST, seeds  # noqa: E402
-
-from autotune.core.loss_guard import judge  # noqa: E402
+import proofs  # noqa: E402 - in the folder beside, which is found by the line above
 
 FIXED = (3, 5, 8)
 """Cycles after which one verdict is asked for: the fewest, the usual number, many."""

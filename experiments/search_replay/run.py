@@ -94,12 +94,9 @@ def develop_files():
     return [f for f in found if sha256(f) not in hashes]
 
 
-def freeze(options):
-    """Write down what the held-out run will be, before it is."""
-    if not split():
-        raise UsageError("no table is held out", hint="run.py hold NAME=FILE")
-    frozen = {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+def asked_for(options):
+    """What decides a held-out run: as it is frozen, and as it has to be again."""
+    return {
         "code": code_sha256(),
         "held_out": split(),
         "samplers": list(options.samplers),
@@ -107,6 +104,14 @@ def freeze(options):
         "budget_s": options.budget,
         "workers": options.workers,
     }
+
+
+def freeze(options):
+    """Write down what the held-out run will be, before it is."""
+    if not split():
+        raise UsageError("no table is held out", hint="run.py hold NAME=FILE")
+    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    frozen = {"date": today, **asked_for(options)}
     FROZEN.write_text(json.dumps(frozen, indent=1) + "\n")
 
 
@@ -121,14 +126,7 @@ def held_out(options):
     if not FROZEN.is_file():
         raise UsageError("nothing is frozen", hint="run.py freeze, and commit it, before the held-out run")
     frozen = json.loads(FROZEN.read_text())
-    asked = {
-        "code": code_sha256(),
-        "held_out": split(),
-        "samplers": list(options.samplers),
-        "seeds": options.seeds,
-        "budget_s": options.budget,
-        "workers": options.workers,
-    }
+    asked = asked_for(options)
     differs = [name for name, value in asked.items() if frozen[name] != value]
     if differs:
         raise UsageError(f"not what was frozen: {', '.join(differs)}", hint="freeze again; it is another run")

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.ray
 def driver(tmp_path: Path, address: str = "") -> Any:
     from autotune.driver.ray_tune import RayDriver
 
-    return RayDriver(None, study_dir=tmp_path, isolation="redirect", address=address)  # type: ignore[arg-type]
+    return RayDriver(None, study_dir=tmp_path, isolation="redirect", address=address)
 
 
 @pytest.fixture

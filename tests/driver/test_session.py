@@ -111,7 +111,7 @@ def test_half_of_a_pair_is_left_open_where_its_time_does_not_suffice(tmp_path: P
             journal=journal,
             study=Study(spec=spec(budget_s), facts=facts(), trials=(*told, half)),
             strategy=Listed([]),
-            planner=PlainPlanner(),  # type: ignore[arg-type]
+            planner=PlainPlanner(),
             clock=SimulatedClock(),
         )
 
