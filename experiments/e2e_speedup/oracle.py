@@ -14,13 +14,14 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import statistics
-import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
+import searching
 import timer
 import yaml
 
@@ -43,6 +44,7 @@ GRIDS = HERE.parent / "grids"
 WORKLOADS = HERE.parent / "workloads"
 FINALISTS = 5
 CYCLES = 6
+LEAST_CONFIGS = 60
 LEAST_SHARE = 0.95
 MOST_HALF_WIDTH = 0.05
 COMPILE_LIMIT_S = 900.0
@@ -105,10 +107,10 @@ def finalists(ranked, count=FINALISTS):
 
 
 def run_s(figures, samples):
-    """Seconds of the whole run: the way to the first step, then training at the measured rate."""
+    """Seconds of the whole run: to the first step, what is done once, then training at the measured rate."""
     if samples is None or figures.get("start_s") is None:
         return 1.0 / figures["samples_per_s"]
-    return figures["start_s"] + samples / figures["samples_per_s"]
+    return figures["start_s"] + figures.get("once_s", 0.0) + samples / figures["samples_per_s"]
 
 
 def ratios(runs, above, below, figure):
@@ -133,7 +135,7 @@ def half_width(ratio):
 
 
 def turned(arms, cycle):
-    """Another arm first in every cycle, and every second cycle backwards."""
+    """Another arm first in every cycle; once each was first, backwards."""
     shift = cycle % len(arms)
     line = [*arms[shift:], *arms[:shift]]
     return line[::-1] if cycle // len(arms) % 2 else line
@@ -177,13 +179,15 @@ class Experiment:
         path = options.table or one_table(GRIDS / self.name)
         data = path.read_bytes()
         self.table = decode(data, source=path.name)
+        self.table_sha256 = hashlib.sha256(data).hexdigest()
+        check_table(self.table, path)
         self.samples = planned_samples(self.table.header)
         identity = {
             "script": self.script.name,
             "script_sha256": hashlib.sha256(self.script.read_bytes()).hexdigest(),
             "args": list(self.table.header.workload.args),
             "table": self.table.header.table,
-            "table_sha256": hashlib.sha256(data).hexdigest(),
+            "grid_sha256": self.table.header.grid_sha256,
             "budget": options.budget,
             "warm_s": options.warm,
             "window_s": options.window,
@@ -224,6 +228,7 @@ class Experiment:
                 raise SystemExit("the table holds no configuration that was measured")
             own = next((entry["median"] for entry in ranked if not entry["config"]), None)
             self.state["grid"] = {
+                "table_sha256": self.table_sha256,
                 "configs": len(self.table.header.configs),
                 "measured": len(ranked),
                 "rows": len(self.table.rows),
@@ -275,7 +280,8 @@ class Experiment:
             figures = timer.run_once(
                 command, warm_s=self.options.warm, window_s=self.options.window, limit_s=limit_s
             )
-        except SystemExit:
+        except SystemExit as failed:
+            print(failed, file=sys.stderr)
             figures = {"failed": True}
         runs.append({"cycle": cycle, "arm": arm, **figures})
         said = f"{figures['samples_per_s']:.1f} samples/s" if "failed" not in figures else "failed"
@@ -283,18 +289,26 @@ class Experiment:
         self.save()
 
     def prime(self, commands):
-        """Compile caches are filled once, outside of every comparison."""
-        primed = self.state.setdefault("primed", [])
+        """Compile caches are filled outside of every comparison, in each sitting: they may be gone by then.
+
+        A run as long as those that count, so that it meets the same shapes.
+        """
         for arm, command in commands.items():
-            if arm in primed:
-                continue
             print(f"priming {arm}", file=sys.stderr, flush=True)
             try:
-                timer.run_once(command, warm_s=1.0, window_s=1.0, limit_s=COMPILE_LIMIT_S)
+                timer.run_once(
+                    command,
+                    warm_s=self.options.warm,
+                    window_s=self.options.window,
+                    limit_s=COMPILE_LIMIT_S,
+                )
             except SystemExit as failed:
                 print(f"{arm} failed: {failed}", file=sys.stderr)
-            primed.append(arm)
-            self.save()
+
+    def kept(self, name):
+        """Runs of earlier sittings; what failed then is run again."""
+        self.state[name] = [run for run in self.state.get(name, []) if "failed" not in run]
+        return self.state[name]
 
     # -- stage 2
 
@@ -303,9 +317,10 @@ class Experiment:
         arms = {"A": self.plain}
         for number, _ in enumerate(self.state["finalists"]):
             arms[f"grid{number}"] = self.tuned(self.best_of(number))
-        self.prime({arm: command for arm, command in arms.items() if arm != "A"})
-        runs = self.state.setdefault("remeasured", [])
+        runs = self.kept("remeasured")
         done = {(run["cycle"], run["arm"]) for run in runs}
+        missing = {arm for arm in arms for cycle in range(self.options.cycles) if (cycle, arm) not in done}
+        self.prime({arm: command for arm, command in arms.items() if arm in missing and arm != "A"})
         for cycle in range(self.options.cycles):
             for arm in turned(list(arms), cycle):
                 if (cycle, arm) not in done:
@@ -334,20 +349,23 @@ class Experiment:
         """A real search, once; its answer stays in `work/`."""
         best = self.work / "best.yaml"
         if "search" not in self.state or not best.exists():
+            # Pairs belong to the answer that they measured.
+            self.state.pop("pairs", None)
             began = time.monotonic()
             words = ["search", "--budget", self.options.budget, "--driver", self.options.driver]
-            words += ["--out", str(best), "--script", str(self.script)]
+            words += ["--python", sys.executable, "--out", str(best), "--script", str(self.script)]
             words += ["--", *self.table.header.workload.args] if self.table.header.workload.args else []
-            done = subprocess.run(
-                [sys.executable, "-m", "autotune", *words], cwd=self.work, stdout=subprocess.PIPE, text=True
-            )
-            print(done.stdout, file=sys.stderr, flush=True)
-            if done.returncode not in (0, 1):
-                raise SystemExit(f"the search ended with exit code {done.returncode}")
+            code = searching.run_autotune(words, cwd=self.work, stdout=sys.stderr)
+            if code not in (0, 1):
+                raise SystemExit(f"the search ended with exit code {code}")
+            commit, dirty = searching.commit()
             document = yaml.safe_load(best.read_text())
             pick = document["picks"]["best"]
             self.state["search"] = {
-                "exit": done.returncode,
+                "exit": code,
+                "commit": commit,
+                "dirty": dirty,
+                "best_sha256": hashlib.sha256(best.read_bytes()).hexdigest(),
                 "seconds": round(time.monotonic() - began, 1),
                 "budget": self.options.budget,
                 "driver": self.options.driver,
@@ -356,6 +374,10 @@ class Experiment:
                 "claim": pick["speedup"],
             }
             self.save()
+        elif hashlib.sha256(best.read_bytes()).hexdigest() != self.state["search"]["best_sha256"]:
+            raise SystemExit(
+                f"work/ holds another search's answer than {self.result.name}; --fresh begins anew"
+            )
         return best
 
     # -- stage 4
@@ -366,19 +388,22 @@ class Experiment:
         best = self.plain if arm == "A" else self.tuned(self.best_of(int(arm.removeprefix("grid"))))
         found = self.tuned(self.work / "best.yaml") if exit_code == 0 else self.plain
         commands = {"oracle": best, "again": best, "search": found}
-        if exit_code == 0:
-            self.prime({"search": found})
-        runs = self.state.setdefault("pairs", [])
+        runs = self.kept("pairs")
         done = {(run["cycle"], run["arm"]) for run in runs}
+        if not self.is_settled():
+            changed = {"oracle": best, "search": found}
+            self.prime({arm: command for arm, command in changed.items() if command != self.plain})
         cycle = 0
-        while cycle < self.options.most_pairs:
+        while cycle < self.options.most_pairs and not self.is_settled():
             for name in FINAL_ORDERS[cycle % len(FINAL_ORDERS)]:
                 if (cycle, name) not in done:
                     self.measure(runs, cycle, name, commands[name])
             cycle += 1
-            if cycle >= self.options.pairs and self.judge() != "unresolved":
-                break
         self.judge()
+
+    def is_settled(self):
+        """There is a verdict."""
+        return self.judge() != "unresolved"
 
     def judge(self):
         """Adds ratios, intervals and verdict to the state."""
@@ -390,7 +415,8 @@ class Experiment:
         state["steady"] = interval(ratios(runs, "search", "oracle", lambda run: 1.0 / run["samples_per_s"]))
         width = half_width(state["ratio"])
         state["half_width"] = width if math.isfinite(width) else None
-        state["verdict"] = verdict(state["ratio"], state["identical"])
+        enough = len(state["ratios"]) >= self.options.pairs
+        state["verdict"] = verdict(state["ratio"], state["identical"]) if enough else "unresolved"
         state["same_config"] = state["search"]["changed"] == state["oracle"]["config"]
         state["nothing_to_gain"] = state["verdict"] == "pass" and nothing_to_gain(
             state["search"]["exit"], state["ratio"]
@@ -431,6 +457,30 @@ def as_answer(config):
     )
 
 
+def check_table(table, path):
+    """Refuse a grid that is not whole, too small, changed since it was committed, or of another environment.
+
+    Raises:
+        SystemExit: What is wrong with it.
+    """
+    measured = len({row.config for row in table.rows if row.is_ok})
+    failed = {row.config for row in table.rows if not row.is_ok}
+    missing = [
+        config for config in table.header.configs if not any(row.config == config for row in table.rows)
+    ]
+    if missing or measured < LEAST_CONFIGS:
+        raise SystemExit(
+            f"{path.name}: {measured} configurations measured, {len(failed)} failed, "
+            f"{len(missing)} not recorded; "
+            f"an oracle is the best of a whole grid of at least {LEAST_CONFIGS}"
+        )
+    if not searching.is_committed(path):
+        raise SystemExit(f"{path.name} is not committed as it is: the grid comes before the search")
+    for name, value in table.header.environment.items():
+        if os.environ.get(name) != value:
+            raise SystemExit(f"the grid was recorded with {name}={value}, here it is {os.environ.get(name)}")
+
+
 def one_table(folder):
     """The only table of a workload."""
     found = sorted(path for path in folder.glob("*.jsonl") if path.suffixes == [".jsonl"])
@@ -448,13 +498,16 @@ def sentence(state):
     extra = " (nothing to gain, and nothing claimed)" if state["nothing_to_gain"] else ""
     return (
         f"{state['verdict']}{extra}: the search's answer is {shown(ratio)} of the oracle, {ratio['n']} pairs "
-        f"(half-width {100 * half_width(ratio):.1f} %), the oracle against itself {shown(same)}; "
+        f"(half-width {100 * half_width(ratio):.1f} %; {shown(state['steady'])} of its rate alone), "
+        f"the oracle against itself {shown(same)}; "
         f"the oracle is {shown(state['oracle']['gain'])} times the script as it is"
     )
 
 
 def shown(ratio):
     """A ratio with its interval."""
+    if ratio is None:
+        return "not measured"
     if ratio["low"] is None:
         return f"{ratio['value']:.3f}"
     return f"{ratio['value']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]"
@@ -475,7 +528,10 @@ def main():
     parser.add_argument("--table", type=Path, help="recorded grid, where there are several")
     parser.add_argument("--result", type=Path, help="another result file")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
-    experiment = Experiment(parser.parse_args())
+    options = parser.parse_args()
+    searching.check_tree()
+    searching.end_on_signals()
+    experiment = Experiment(options)
     experiment.rank()
     experiment.remeasure()
     experiment.search()

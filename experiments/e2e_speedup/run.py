@@ -9,11 +9,11 @@ searching again; the figures go to `results/<workload>.json`.
 import argparse
 import datetime
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
 
+import searching
 import timer
 import yaml
 
@@ -30,32 +30,15 @@ def search(name, budget, driver):
     best = folder / "best.yaml"
     if not (note.exists() and best.exists()):
         began = time.monotonic()
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "autotune",
-                "search",
-                "--budget",
-                budget,
-                "--driver",
-                driver,
-                "--out",
-                str(best),
-                "--script",
-                str(WORKLOADS / f"{name}.py"),
-            ],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        print(done.stdout, flush=True)
-        if done.returncode not in (0, 1):
-            raise SystemExit(f"search on {name} ended with exit code {done.returncode}")
+        words = ["search", "--budget", budget, "--driver", driver, "--python", sys.executable]
+        words += ["--out", str(best), "--script", str(WORKLOADS / f"{name}.py")]
+        code = searching.run_autotune(words, cwd=folder)
+        if code not in (0, 1):
+            raise SystemExit(f"search on {name} ended with exit code {code}")
         note.write_text(
             json.dumps(
                 {
-                    "exit": done.returncode,
+                    "exit": code,
                     "seconds": time.monotonic() - began,
                     "budget": budget,
                     "driver": driver,
@@ -119,6 +102,8 @@ def main():
     parser.add_argument("--window", type=float, default=20.0, help="seconds measured")
     parser.add_argument("--driver", choices=["ray", "inline"], default="ray")
     options = parser.parse_args()
+    searching.check_tree()
+    searching.end_on_signals()
     for name in options.names or NAMES:
         print(verdict(name, options), flush=True)
 

@@ -49,7 +49,11 @@ def interval(logs):
 
 
 def run_once(command, *, warm_s, window_s, limit_s):
-    """Samples per second of one fresh process."""
+    """Samples per second of one fresh process, and what else used the machine meanwhile.
+
+    Raises:
+        SystemExit: It wrote no figures; the end of its log is in the message.
+    """
     with tempfile.TemporaryDirectory() as folder:
         stamps = Path(folder) / "stamps.json"
         work = Path(folder) / "work"
@@ -63,6 +67,7 @@ def run_once(command, *, warm_s, window_s, limit_s):
             "STAMPS_WINDOW_S": str(window_s),
             "STAMPS_BEGAN": str(time.monotonic()),
         }
+        before = load()
         with log.open("w") as stream:
             process = subprocess.Popen(
                 command,
@@ -82,12 +87,52 @@ def run_once(command, *, warm_s, window_s, limit_s):
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
             raise SystemExit(f"no figures from: {' '.join(command)}\nexit {process.returncode}\n{tail}")
         figures = json.loads(stamps.read_text())
-        training_s = figures["seconds"] - figures["evaluation_s"]
+        training_s = figures["seconds"] - figures["evaluation_s"] - figures["once_s"]
         return {
             **figures,
+            **neighbours(before, load()),
             "samples_per_s": figures["samples"] / training_s,
             "samples_per_s_with_evaluation": figures["samples"] / figures["seconds"],
         }
+
+
+def load():
+    """The clock, and what the kernel has counted so far; None where it does not count."""
+    own = os.times()
+    now = {
+        "at_s": time.monotonic(),
+        "own_s": own.user + own.system + own.children_user + own.children_system,
+        "busy_s": None,
+        "stalled_s": None,
+    }
+    try:
+        # user, nice, system, then irq, softirq: idle, waiting for disks and stolen time are not work.
+        ticks = [int(x) for x in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]]
+        now["busy_s"] = (sum(ticks[:3]) + sum(ticks[5:7])) / os.sysconf("SC_CLK_TCK")
+        some = Path("/proc/pressure/cpu").read_text().split("\n", 1)[0]
+        now["stalled_s"] = int(some.rsplit("total=", 1)[1]) / 1e6
+    except (OSError, ValueError, IndexError):
+        pass
+    return now
+
+
+def neighbours(before, after):
+    """Cores that others used, and the share of the time in which something waited for a core.
+
+    Processes of a run that nobody waited for count as others.
+    """
+    elapsed_s = after["at_s"] - before["at_s"]
+
+    def rate(name):
+        if before[name] is None or after[name] is None:
+            return None
+        return (after[name] - before[name]) / elapsed_s
+
+    busy, own = rate("busy_s"), rate("own_s")
+    return {
+        "foreign_cores": None if busy is None else round(max(0.0, busy - own), 3),
+        "pressure_frac": None if rate("stalled_s") is None else round(rate("stalled_s"), 3),
+    }
 
 
 def end_group(process):

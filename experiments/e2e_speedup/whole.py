@@ -2,93 +2,100 @@
 
     python whole.py vision_digits --budget 2h [--driver ray] [--pairs 5]
 
-Searches with `--jsonl` and keeps every event; a search that was cut off is resumed, which the result
-says: its later events are missing then. Then the stopwatch of `timer.py` measures `autotune apply
-best.yaml` against the script as it is, with the script against itself beside. Everything goes to
-`results/<workload>.whole.json`: events, seconds by stage, when the winner was first seen and confirmed,
-the answer, and what the stopwatch found.
+A search that was cut off is resumed. What happened when is read from the search's own journal, so that
+nothing is missing then. After it the stopwatch of `timer.py` measures `autotune apply best.yaml` against the
+script as it is, with the script against itself beside. Everything goes to `results/<workload>.whole.json`:
+every trial, seconds by stage, when the winner was first seen and when its third pair was in, the answer, and
+what the stopwatch found.
 """
 
 import argparse
 import datetime
 import json
 import os
-import subprocess
 import sys
-import time
 from pathlib import Path
 
+import searching
 import timer
 import yaml
 
+from autotune.cli.opened import open_search
+from autotune.core.trial import Stage
+
 HERE = Path(__file__).resolve().parent
 WORKLOADS = HERE.parent / "workloads"
+sys.path.insert(0, str(HERE.parent / "grids"))
+from grid import scrubbed  # noqa: E402 - after its folder is known
+
 DECIDED = (0, 1)
 
 
-def search(name, budget, driver):
-    """Run the search, or go on with the one that was cut off; where its things lie."""
-    folder = HERE / "work" / f"{name}.whole"
-    folder.mkdir(parents=True, exist_ok=True)
+def search(name, budget, driver, folder):
+    """Run the search, or go on with the one that was cut off; how it ended."""
     note, best = folder / "search.json", folder / "best.yaml"
     if note.exists():
-        return folder, json.loads(note.read_text())
-    begun = list((folder / "home").glob("studies/*/journal.db"))
-    words = ["resume"] if begun else ["search", "--budget", budget, "--driver", driver]
-    words += [] if begun else ["--jsonl", "--out", str(best), "--script", str(WORKLOADS / f"{name}.py")]
-    began = time.monotonic()
-    with (folder / "events.jsonl").open("a") as events:
-        done = subprocess.run(
-            [sys.executable, "-m", "autotune", *words],
-            cwd=folder,
-            env={**os.environ, "AUTOTUNE_HOME": str(folder / "home")},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL if begun else events,
-        )
-    if done.returncode not in DECIDED:
-        raise SystemExit(f"the search ended with exit code {done.returncode}")
+        return json.loads(note.read_text())
+    begun = any((folder / "home").glob("studies/*/journal.db"))
+    words = ["resume"]
+    if not begun:
+        words = ["search", "--budget", budget, "--driver", driver, "--python", sys.executable]
+        words += ["--out", str(best), "--script", str(WORKLOADS / f"{name}.py")]
+    code = searching.run_autotune(words, cwd=folder, stdout=sys.stderr)
+    if code not in DECIDED:
+        raise SystemExit(f"the search ended with exit code {code}")
+    commit, dirty = searching.commit()
     told = {
-        "exit": done.returncode,
-        "seconds": time.monotonic() - began,
-        "resumed": bool(begun),
+        "exit": code,
+        "resumed": begun,
         "budget": budget,
         "driver": driver,
         "date": datetime.date.today().isoformat(),
+        "commit": commit,
+        "dirty": dirty,
     }
     note.write_text(json.dumps(told))
-    return folder, told
+    return told
 
 
-def timeline(path):
-    """What happened when, without names of folders."""
-    kept = ("event", "elapsed_s", "trial", "attempt", "stage", "knobs", "seconds", "throughput", "speedup")
-    kept += ("unit", "failure", "text", "stopped", "reason")
-    events = [json.loads(line) for line in path.read_text().splitlines()]
-    events = [e for e in events if e.get("schema") == "autotune.event/v1"]
-    return [{k: e[k] for k in kept if k in e} for e in events if e["event"] != "trial_started"]
+def timeline(study):
+    """A line per trial, in the order in which they ended; seconds since the search began."""
+    lines = []
+    for trial in sorted(study.told(*Stage), key=lambda t: t.finished_s):
+        line = {
+            "elapsed_s": round(trial.finished_s, 1),
+            "seconds": round(trial.seconds, 1),
+            "trial": trial.number,
+            "stage": trial.stage.value,
+            "knobs": dict(trial.config),
+            "reason": trial.reason,
+        }
+        if trial.failure is not None:
+            line["failure"] = trial.failure.kind.label
+        if trial.measurement is not None:
+            rate = trial.measurement.throughput
+            line |= {"throughput": rate.value, "unit": rate.unit}
+        lines.append(line)
+    return scrubbed(lines)
 
 
 def told_by(events, winner):
-    """Seconds by stage, failures by kind, and when the winner was seen."""
-    ended = [e for e in events if e["event"] == "trial_ended"]
+    """Seconds by stage, failures by kind, and when the winner (by what it changes) was seen."""
     stages, failures = {}, {}
-    for event in ended:
+    for event in events:
         stage = stages.setdefault(event["stage"], {"trials": 0, "seconds": 0.0})
         stage["trials"] += 1
-        stage["seconds"] += event["seconds"]
+        stage["seconds"] = round(stage["seconds"] + event["seconds"], 1)
         if "failure" in event:
             failures[event["failure"]] = failures.get(event["failure"], 0) + 1
-    seen = [e["elapsed_s"] for e in ended if e["knobs"] == winner and "failure" not in e]
-    confirmed = [
-        e["elapsed_s"]
-        for e in ended
-        if e["knobs"] == winner and e["stage"] == "confirm" and "failure" not in e
-    ]
+    seen = [e for e in events if winner and e["knobs"] == winner and "failure" not in e]
+    pairs = [e for e in seen if e["stage"] == Stage.CONFIRM.value]
     return {
         "stages": stages,
         "failures": failures,
-        "winner_first_seen_s": seen[0] if seen else None,
-        "winner_third_pair_s": confirmed[2] if len(confirmed) > 2 else None,
+        "winner": winner,
+        "winner_first_seen_s": seen[0]["elapsed_s"] if seen else None,
+        "winner_third_pair_s": pairs[2]["elapsed_s"] if len(pairs) > 2 else None,
     }
 
 
@@ -103,16 +110,25 @@ def main():
     parser.add_argument("--warm", type=float, default=6.0, help="seconds skipped after the first step")
     parser.add_argument("--window", type=float, default=20.0, help="seconds measured")
     options = parser.parse_args()
-    folder, note = search(options.name, options.budget, options.driver)
+    searching.check_tree()
+    searching.end_on_signals()
+    folder = HERE / "work" / f"{options.name}.whole"
+    folder.mkdir(parents=True, exist_ok=True)
+    # `apply` finds the compiled code of the search there, as it does for people.
+    os.environ["AUTOTUNE_HOME"] = str(folder / "home")
+    note = search(options.name, options.budget, options.driver, folder)
+    opened = open_search(None)
+    study, winner = opened.study, dict(opened.answer.best.config) if opened.answer else {}
     pick = yaml.safe_load((folder / "best.yaml").read_text())["picks"]["best"]
-    events = timeline(folder / "events.jsonl")
-    result = HERE / "results" / f"{options.name}.whole.json"
+    events = timeline(study)
     state = {
-        "search": note,
-        "answer": {"speedup": pick["speedup"], "knobs": pick["knobs"]},
-        "told": told_by(events, pick["knobs"]),
+        "search": {**note, "seconds": round(study.elapsed_s, 1), "stopped": study.stopped},
+        "answer": {"speedup": pick["speedup"], "knobs": pick["knobs"], "changed": winner},
+        "told": told_by(events, winner),
         "events": events,
     }
+    result = HERE / "results" / f"{options.name}.whole.json"
+    timer.write(result, {**state, "machine": timer.machine()})
     if note["exit"] == 0:
         measured = timer.measure(
             folder / "best.yaml",
@@ -125,8 +141,8 @@ def main():
         )
         state["applied"] = measured
         state["prediction"] = timer.prediction(pick["speedup"], measured["speedup"])
-    timer.write(result, {**state, "machine": timer.machine()})
-    print(json.dumps({"answer": state["answer"], "told": state["told"], "search": note}, indent=1))
+        timer.write(result, {**state, "machine": timer.machine()})
+    print(json.dumps({"answer": state["answer"], "told": state["told"], "search": state["search"]}, indent=1))
 
 
 if __name__ == "__main__":

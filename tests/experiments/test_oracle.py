@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import grid
 import grid_facts
 import oracle
 import pytest
+import timer
+import whole
 
 from autotune.core.change import Env, Patch
 from autotune.core.config import Config
@@ -230,3 +234,69 @@ def test_one_table_is_taken_and_several_are_asked_about(tmp_path: Any) -> None:
     (tmp_path / "nvidia-h200.jsonl").touch()
     with pytest.raises(SystemExit, match="--table"):
         oracle.one_table(tmp_path)
+
+
+# Trusting a grid and a stopwatch --------------------------------------------------------------
+
+
+def test_an_oracle_needs_a_whole_and_committed_grid(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = table(*(row(config, 10, n) for n, config in enumerate(CONFIGS)))
+    monkeypatch.setattr(oracle.searching, "is_committed", lambda _path: True)
+    with pytest.raises(SystemExit, match="at least 60"):
+        oracle.check_table(full, tmp_path / "t.jsonl")
+    monkeypatch.setattr(oracle, "LEAST_CONFIGS", len(CONFIGS))
+    oracle.check_table(full, tmp_path / "t.jsonl")
+    with pytest.raises(SystemExit, match="1 not recorded"):
+        oracle.check_table(table(*full.rows[1:]), tmp_path / "t.jsonl")
+    with pytest.raises(SystemExit, match="OMP_NUM_THREADS=7"):
+        oracle.check_table(table(*full.rows, environment={"OMP_NUM_THREADS": "7"}), tmp_path / "t.jsonl")
+    monkeypatch.setattr(oracle.searching, "is_committed", lambda _path: False)
+    with pytest.raises(SystemExit, match="not committed"):
+        oracle.check_table(full, tmp_path / "t.jsonl")
+
+
+def stamps() -> Any:
+    path = Path(oracle.__file__).parent / "stamps" / "sitecustomize.py"
+    spec = importlib.util.spec_from_file_location("stamps_under_test", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_recompile_is_charged_once_and_not_as_a_rate() -> None:
+    works = [0.05] * 99 + [2.05]
+    once_s = stamps().beyond(works)
+    assert once_s == pytest.approx(2.0)
+    figures = run(0, "oracle", 20.0, start_s=3.0) | {"once_s": once_s}
+    assert oracle.run_s(figures, 2000) == pytest.approx(3.0 + 2.0 + 100.0)
+    assert stamps().beyond([0.05, 0.06, 0.2]) == 0.0  # an uneven step is a step
+    assert stamps().beyond([]) == 0.0
+
+
+def test_what_others_used_meanwhile_stands_beside_a_run() -> None:
+    before = {"at_s": 0.0, "own_s": 1.0, "busy_s": 100.0, "stalled_s": 5.0}
+    after = {"at_s": 10.0, "own_s": 16.0, "busy_s": 120.0, "stalled_s": 6.0}
+    assert timer.neighbours(before, after) == {"foreign_cores": 0.5, "pressure_frac": 0.1}
+    unknown = {**before, "busy_s": None, "stalled_s": None}
+    assert timer.neighbours(unknown, after) == {"foreign_cores": None, "pressure_frac": None}
+
+
+def event(stage: str, at: float, knobs: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"stage": stage, "elapsed_s": at, "seconds": 10.0, "knobs": knobs, **more}
+
+
+def test_a_timeline_tells_when_the_winner_was_seen_and_paired() -> None:
+    winner = {"threads": 1}
+    events = [
+        event("baseline", 10, {}),
+        event("start", 20, winner, failure="timeout"),
+        event("refine", 30, winner),
+        *(event("confirm", 40 + n, winner) for n in range(4)),
+    ]
+    told = whole.told_by(events, winner)
+    assert told["stages"]["confirm"] == {"trials": 4, "seconds": 40.0}
+    assert told["failures"] == {"timeout": 1}
+    assert (told["winner_first_seen_s"], told["winner_third_pair_s"]) == (30, 42)
+    assert whole.told_by(events, {})["winner_first_seen_s"] is None

@@ -1,9 +1,14 @@
 """A stopwatch that knows nothing of autotune: put this folder on PYTHONPATH and set STAMPS_FILE.
 
 After torch is imported, it counts the samples that the script takes from its DataLoaders while gradients
-are on, and stamps each optimizer step. When `STAMPS_WARM_S` + `STAMPS_WINDOW_S` seconds have passed since
-the first step ended, it writes one JSON object and ends the process: the script need not finish. Time inside
-loops over a DataLoader while gradients are off is evaluation; it is summed up beside.
+are on, and stamps each optimizer step. `STAMPS_WARM_S` seconds after the first step ended a window of
+`STAMPS_WINDOW_S` seconds of training begins; after it one JSON object is written and the process ended: the
+script need not finish. Time inside loops over a DataLoader while gradients are off is evaluation; it is
+summed up beside and does not shorten the window.
+Work on a batch (from its arrival to the end of its step) that takes five times as long as the median, and a
+quarter of a second at least, is a thing done once, as a compile for a new shape is: what it took beyond a
+step's usual time is told as `once_s`, so that it can be charged once and not as a rate. Waiting for a batch
+is never that.
 Where the script has started CUDA, the device is waited for where the window begins and ends and nowhere else;
 with STAMPS_SYNC=step after every step, to show what that costs.
 Where STAMPS_BEGAN says when the process was started (time.monotonic, of the whole machine), it also tells how
@@ -16,6 +21,12 @@ import sys
 import time
 
 
+def beyond(works):
+    """Seconds that were spent once, beyond the usual time of the steps they fell into."""
+    usual = sorted(works)[len(works) // 2] if works else 0.0
+    return sum(work - usual for work in works if work > max(0.25, 5 * usual))
+
+
 def watch(torch):
     from torch.optim.optimizer import register_optimizer_step_post_hook
     from torch.utils.data import DataLoader
@@ -26,6 +37,8 @@ def watch(torch):
     pending = 0
     first = begin = None
     steps = samples = 0
+    arrived = None
+    works = []
     evaluation = 0.0
     start_s = None
     plain_iter = DataLoader.__iter__
@@ -45,20 +58,22 @@ def watch(torch):
         return len(batch)
 
     def counted(batches, began):
-        nonlocal pending, evaluation
+        nonlocal pending, evaluation, arrived
         for batch in batches:
             if torch.is_grad_enabled():
                 pending += size(batch)
+                arrived = arrived or time.perf_counter()
             yield batch
         if not torch.is_grad_enabled():
             evaluation += time.perf_counter() - began
 
     def stepped(*_):
-        nonlocal pending, first, begin, steps, samples, evaluation, start_s
+        nonlocal pending, first, begin, steps, samples, evaluation, start_s, arrived
         if os.getpid() != owner:
             return
         now = settled() if each_step else time.perf_counter()
         taken, pending = pending, 0
+        since, arrived = arrived, None
         if first is None:
             first = now
             if os.environ.get("STAMPS_BEGAN"):
@@ -69,10 +84,13 @@ def watch(torch):
             return
         steps += 1
         samples += taken
-        if now - first < warm_s + window_s:
+        if since is not None:
+            works.append(now - since)
+        if now - begin - evaluation < window_s:
             return
         now = settled()
         figures = {"steps": steps, "samples": samples, "seconds": now - begin, "evaluation_s": evaluation}
+        figures["once_s"] = beyond(works)
         if start_s is not None:
             figures["start_s"] = start_s
         with open(target + ".part", "w") as stream:

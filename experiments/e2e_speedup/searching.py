@@ -1,0 +1,87 @@
+"""What the programs of this folder share: a search as a process of its own, and which code was measured."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import autotune
+
+ROOT = Path(__file__).resolve().parents[2]
+_PATIENCE_S = 60.0
+
+
+def end_on_signals():
+    """SIGTERM and SIGHUP end the program as Ctrl-C does, so that what it started is ended with it."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    for wanted in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(wanted, interrupted)
+
+
+def check_tree():
+    """Refuse to measure a package that does not belong to this checkout.
+
+    Raises:
+        SystemExit: It was imported from elsewhere.
+    """
+    if Path(autotune.__file__).resolve().parents[1] != ROOT:
+        raise SystemExit(
+            "autotune is imported from another checkout than this program's; set PYTHONPATH to it"
+        )
+
+
+def run_autotune(words, *, cwd, stdout=None, home=None):
+    """`python -m autotune WORDS` with none of the user's own settings; its exit code.
+
+    It is asked to end where this program is ended, and waited for.
+    """
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("AUTOTUNE_") or k == "AUTOTUNE_HOME"}
+    if home is not None:
+        kept["AUTOTUNE_HOME"] = str(home)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "autotune", *words],
+        cwd=cwd,
+        env=kept,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+    )
+    try:
+        return process.wait()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(_PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def commit():
+    """(abbreviated commit, whether the package or these programs differ from it); empty without git."""
+
+    def git(*words):
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(ROOT), *words], capture_output=True, text=True, timeout=20
+            )
+        except (OSError, subprocess.SubprocessError):
+            return ""
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    changed = git(
+        "status", "--porcelain", "--", "autotune", "experiments/workloads", "experiments/e2e_speedup/*.py"
+    )
+    return git("rev-parse", "--short=12", "HEAD"), bool(changed)
+
+
+def is_committed(path):
+    """Whether a file is in the repository as it is on disk; True outside of git."""
+    done = subprocess.run(
+        ["git", "-C", str(ROOT), "status", "--porcelain", "--", str(path)], capture_output=True, text=True
+    )
+    return done.returncode != 0 or not done.stdout.strip()
