@@ -106,7 +106,13 @@ def _by_flag(spelling: Flag, knob: Knob, value: Value, facts: Facts) -> Change |
         return f"its option {option.names[0]} cannot say {value}"
     name, text = said
     others = tuple(n for n in option.names if n != name)
-    return Change(knob=knob.name, value=value, spelling=Flag((name, *others)), delivered=text)
+    return Change(
+        knob=knob.name,
+        value=value,
+        spelling=Flag((name, *others)),
+        delivered=text,
+        site=knob.shown_at(facts),
+    )
 
 
 def _by_keyword(spelling: Keyword, knob: Knob, value: Value, facts: Facts) -> Change | str:

@@ -32,6 +32,7 @@ def build_launch(
     module: str = "",
     options: Sequence[str] = (),
     output_args: Sequence[str] = (),
+    batch: int = 0,
 ) -> Launch:
     """How to start one training process, as data.
 
@@ -53,6 +54,7 @@ def build_launch(
         module: Dotted name where the script is run as a module.
         options: Of the interpreter.
         output_args: Options of the script that are to name a folder of the trial's own.
+        batch: What the script's own option says its batch size is.
     """
     argv = with_flags(args, changes)
     variables: dict[str, str] = {}
@@ -74,6 +76,7 @@ def build_launch(
         module=module,
         options=tuple(options),
         output_args=tuple(output_args),
+        batch=batch,
     )
 
 

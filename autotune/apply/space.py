@@ -10,13 +10,13 @@ from autotune.apply.choose import Dead, way
 from autotune.core.config import Config, Value
 from autotune.core.space import Dimension, Rule, SearchSpace
 from autotune.errors import InvalidSpace, UnknownKnob, did_you_mean
+from autotune.knobs.base import Knob
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from autotune.core.facts import Facts
     from autotune.core.study import SpaceRequest
-    from autotune.knobs.base import Knob
 
 _MICRO, _EFFECTIVE = "batch_size", "effective_batch"
 
@@ -80,7 +80,7 @@ class _Builder:
         """Values of every knob that facts and ways leave."""
         for name in self._wanted():
             knob = self.knobs[name]
-            reason = knob.refuse(self.facts)
+            reason = self._reason(knob)
             if reason is None and not knob.derived:
                 reason = self._narrow(knob)
             elif reason is None:
@@ -88,6 +88,17 @@ class _Builder:
                 reason = self._no_way(knob)
             if reason is not None:
                 self._refuse(name, reason)
+
+    def _reason(self, knob: Knob) -> str | None:
+        """Why a knob must not be varied; what is read back in PyTorch needs a script that uses it."""
+        run = self.facts.run
+        readable = knob.virtual or type(knob).seen is not Knob.seen
+        if run is not None and run.without_torch and readable:
+            return (
+                "The script does not use PyTorch, whose setting this is; what it asks for itself, by "
+                "autotune.value(), can be searched."
+            )
+        return knob.refuse(self.facts)
 
     def _wanted(self) -> Iterable[str]:
         names: dict[str, None] = {}
@@ -158,7 +169,7 @@ class _Builder:
         """Say of knobs that change the training how they could take part."""
         for name in self.request.withheld:
             if name in self.knobs and name not in self.values:
-                reason = self.knobs[name].refuse(self.facts)
+                reason = self._reason(self.knobs[name])
                 self.refusals[name] = reason or (
                     f"It changes the training; --allow {name} lets it take part, for `fastest` alone."
                 )

@@ -198,6 +198,8 @@ def _run(best: BestConfig, name: str, pick: PickPart, launch: Launch, run: Comma
     else:
         said = " ".join(f"{change.knob}={change.value}" for change in pick.changes)
         print(f"autotune: {name}: {said}", file=sys.stderr)
+    if pick.advice:
+        print(f"autotune: {pick.advice}", file=sys.stderr)
     launch = replace(launch, env={**_cache_variables(best, pick, run), **launch.env})
     with tempfile.TemporaryDirectory(prefix="autotune-apply-", ignore_cleanup_errors=True) as folder:
         return run_plain(launch, Path(folder))

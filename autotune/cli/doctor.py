@@ -129,8 +129,9 @@ def _machine(host: HostFacts) -> Iterator[Finding]:
     for device in host.devices:
         text = f"{device.name}, {bytes_text(device.memory_bytes)}, driver {device.driver or 'unknown'}"
         yield Finding(name="device", state="ok", text=text)
-    if host.cxx:
-        yield Finding(name="compiler", state="ok", text=host.cxx)
+    compiler = host.cxx or (host.cc if host.devices else "")
+    if compiler:
+        yield Finding(name="compiler", state="ok", text=compiler)
     else:
         hint = "install g++ or clang; until then compile_mode is left alone"
         yield Finding(name="compiler", state="warn", text="no C++ compiler for torch.compile", hint=hint)

@@ -22,6 +22,7 @@ from autotune.cli.apply import apply
 from autotune.cli.clean import clean
 from autotune.cli.compare import compare
 from autotune.cli.doctor import doctor
+from autotune.cli.export import export
 from autotune.cli.inspect import inspect
 from autotune.cli.list import list_studies
 from autotune.cli.report import report
@@ -96,6 +97,7 @@ def root(
 app.command("search")(search)
 app.command("apply")(apply)
 app.command("verify")(verify)
+app.command("export")(export)
 app.command("resume")(resume)
 app.command("list")(list_studies)
 app.command("show")(show)

@@ -72,9 +72,10 @@ def report(
 
 
 def _wishes(opened: Opened, objective: str, max_memory: str) -> Wishes:
+    from autotune.core.objective import OBJECTIVES
     from autotune.edge.memory import memory_bytes
     from autotune.errors import UsageError, did_you_mean
-    from autotune.report.wishes import OBJECTIVES, Wishes
+    from autotune.report.wishes import Wishes
 
     asked = {"peak_memory": "memory", "speed": "throughput", "joules": "energy", "price": "cost"}.get(
         objective, objective
@@ -85,17 +86,10 @@ def _wishes(opened: Opened, objective: str, max_memory: str) -> Wishes:
     if asked not in OBJECTIVES:
         hint = did_you_mean(objective, list(OBJECTIVES)) or _CHOICES
         raise UsageError(f'"{objective}" is no objective', hint=hint)
-    total = _total_bytes(opened)
+    # Of the machine that was searched on, which need not be this one.
+    total = opened.study.memory_bytes
     bound = memory_bytes(max_memory, total_bytes=total) if max_memory else None
     return Wishes(objective=asked, max_memory_bytes=bound)
-
-
-def _total_bytes(opened: Opened) -> int | None:
-    """Memory of the machine that was searched on, which need not be this one."""
-    facts = opened.study.facts
-    if facts is None:
-        return None
-    return min((d.memory_bytes for d in facts.host.devices), default=facts.host.memory_bytes) or None
 
 
 def _repicked(opened: Opened, wishes: Wishes) -> Repicked | None:

@@ -49,7 +49,7 @@ def search(
         typer.Option(
             metavar="KNOB[,KNOB]",
             envvar="AUTOTUNE_ALLOW",
-            help="Knobs that change training and may win `fastest`.",
+            help="Knobs that change training, for `fastest`, or that may do harm later than a search sees.",
         ),
     ] = None,
     max_memory: Annotated[
@@ -80,6 +80,15 @@ def search(
             help="Of the machine; the answer says what a million samples cost.",
         ),
     ] = None,
+    objective: Annotated[
+        str,
+        typer.Option(
+            metavar="throughput|energy|cost",
+            envvar="AUTOTUNE_OBJECTIVE",
+            help="Search the fastest, or the least energy per sample of all that is faster; cost, at one "
+            "price the fastest.",
+        ),
+    ] = "throughput",
     driver: Annotated[
         str, typer.Option(metavar="ray|inline", envvar="AUTOTUNE_DRIVER", help="Who runs the trials.")
     ] = "ray",
@@ -171,7 +180,7 @@ def search(
     """
     from autotune.cli.ended import guarded, head_start_s, last_words, say_plan, searched
     from autotune.cli.settings import Sources
-    from autotune.driver.spec import SearchOptions, build_spec
+    from autotune.driver.spec import SearchOptions, build_spec, objective_notes
     from autotune.inspection.command import read_command
 
     with guarded(as_json=json, as_lines=jsonl):
@@ -197,6 +206,7 @@ def search(
             out=out,
             run_steps=run_steps,
             price_per_hour=price_per_hour,
+            objective=objective,
             profile=profile,
             keep_loggers=keep_loggers,
             sampler=sampler,
@@ -206,7 +216,7 @@ def search(
         )
         run = read_command(command or [], script=script, python=python)
         spec = build_spec(run, options)
-        notes = [*run.notes, *sources.notes(narrowed)]
+        notes = [*run.notes, *sources.notes(narrowed), *objective_notes(spec)]
         from autotune.driver import tune
 
         if dry_run:

@@ -162,13 +162,16 @@ def as_dict(found: Verified, other: Mapping[str, str] | None = None) -> dict[str
         "pick": found.asked.pick,
         "knobs": dict(found.asked.config),
         "verdict": found.verdict,
+        "because": found.because or None,
         "sentence": sentence(found),
+        "why": why(found) or None,
         "at_least": found.asked.at_least,
         "speedup": None if compared is None else _ratio(compared.speedup),
         "identical": None if found.identical is None else _ratio(found.identical),
         "loss": None
         if compared is None
         else {"verdict": compared.loss.verdict, "reason": compared.loss.reason},
+        "notes": notes(found),
         "failure": _failure(found) or None,
         "differs": dict(other or {}),
         "stopped": found.study.stopped,
@@ -191,6 +194,32 @@ def sentence(found: Verified) -> str:
     }[found.verdict]
 
 
+def why(found: Verified) -> str:
+    """Why no difference is claimed, in words; empty where one is."""
+    from autotune.core.pick import claim_bar
+
+    compared = found.comparison
+    if found.because == "too_few_pairs":
+        return "three pairs are the least that allow a claim: give more time, --budget 30m"
+    if found.because == "unsteady":
+        bar = claim_bar(found.identical)
+        return f"nothing is claimed: your script differs from itself by up to {bar:.2f} times here"
+    if found.because == "loss_unclear":
+        return "it is faster, but its loss is not shown to keep up"
+    if found.because == "not_cleared" and compared is not None:
+        wanted = max(1.0, found.asked.at_least)
+        return f"the lower end of its ratio, {compared.speedup.low:.2f}, is not above {wanted:.2f}"
+    return ""
+
+
+def notes(found: Verified) -> list[str]:
+    """What was recorded beside the figures, a whole sentence each."""
+    from autotune.core.disturbances import clocks_apart, left_out, marked_runs
+
+    study, configs = found.study, [found.asked.config]
+    return [*marked_runs(study, configs), *clocks_apart(study, configs), *left_out(study)]
+
+
 def screen(found: Verified, other: Mapping[str, str] | None = None) -> str:
     """The answer for people."""
     from autotune.report.summary import control_text, long_config, plural
@@ -202,8 +231,9 @@ def screen(found: Verified, other: Mapping[str, str] | None = None) -> str:
         shown = f"   {plural(count, 'pair')}" if count >= FEWEST else ""
         rows.append(("ratio", f"{control_text(compared.speedup)}{shown}"))
         rows += [("loss", compared.loss.reason)] if compared.loss.reason else []
-    if (0 if compared is None else compared.speedup.n) < FEWEST and found.verdict == "no_difference":
-        rows.append(("note", "three pairs are the least that allow a claim: give more time, --budget 30m"))
+    if found.because not in ("", "not_cleared"):  # a ratio beside its interval says the latter by itself
+        rows.append(("note", why(found)))
+    rows += [("note", text) for text in notes(found)]
     if failure := _failure(found):
         rows.append(("failed", failure))
     if found.identical is not None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from autotune.core.facts import training_memory_bytes
+
 if TYPE_CHECKING:
     from autotune.core.facts import Facts
     from autotune.core.measurement import Measurement
@@ -39,7 +41,7 @@ def settled(study: Study) -> StudySpec:
     if not spec.space.candidates or facts is None or facts.run is None or measured is None:
         return spec
     space = _taken(spec.space, *_choice(facts, measured, spec.max_memory_bytes))
-    bounds = [b for b in (spec.max_memory_bytes, space.bound_bytes(facts.host)) if b is not None]
+    bounds = [b for b in (spec.max_memory_bytes, space.bound_bytes(facts.host, facts.run)) if b is not None]
     return replace(spec, space=space, max_memory_bytes=min(bounds, default=None))
 
 
@@ -104,8 +106,7 @@ def _short_of_memory(
     facts: Facts, measured: Measurement, bound_bytes: int | None, *, cuda: bool
 ) -> str | None:
     """Peak memory near what there is, or a model that with its optimizer nearly fills the device."""
-    devices = [device.memory_bytes for device in facts.host.devices if device.memory_bytes > 0]
-    whole = min(devices, default=None) if cuda else measured.memory.limit
+    whole = training_memory_bytes(facts.host, facts.run) if cuda else measured.memory.limit
     limit = min((b for b in (whole, bound_bytes) if b), default=0)
     peak = measured.memory.peak_bytes or 0
     if limit and peak >= _FULL * limit:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from autotune.core.config import Config
     from autotune.core.measurement import Measurement
     from autotune.core.study import Study
+    from autotune.core.trial import Trial
 
 KINDS = ("input", "transfer", "compute", "memory", "overhead", "sync")
 """What a step can be bound by; communication between processes is not measured."""
@@ -223,6 +224,20 @@ class Bottleneck:
         step_s = max(seen.step_s * (1.0 - min(0.95, seen.queue_frac)), 1e-12)
         return min(1.0, seen.phases_s.get("host", 0.0) / step_s)
 
+    @property
+    def input_frac_at_most(self) -> float | None:
+        """Share of a step that data which is always there could buy at most; None where that was not tried.
+
+        Waiting alone is no bound: who prepares the data takes cores from who computes. And the share of the
+        kind ``input`` lies between the two figures.
+        """
+        seen = self.evidence
+        if seen is None or seen.replay_step_s is None:
+            return None
+        step_s = max(seen.step_s * (1.0 - min(0.95, seen.queue_frac)), 1e-12)
+        replay_s = seen.replay_step_s * (1.0 - min(0.95, seen.replay_queue_frac))
+        return min(1.0, max(seen.wait_frac, 1.0 - replay_s / step_s))
+
 
 def evidence_of(measurement: Measurement) -> Evidence:
     """What a run's figures say."""
@@ -378,7 +393,7 @@ def _flops(rate: float) -> str:
 
 def bottleneck(study: Study, config: Config) -> Bottleneck:
     """The verdict on a config of a study: of its probe where it was probed, else of its other runs."""
-    probes = [m for m in (t.measurement for t in study.of(config, Stage.WHY)) if m is not None]
+    probes = [m for m in (t.measurement for t in _probed(study) if t.config == config) if m is not None]
     if probes:
         return judge(_with_flops(study, config, evidence_of(probes[-1])))
     runs = [m for m in (t.measurement for t in study.of(config)) if m is not None]
@@ -393,12 +408,17 @@ def bottleneck(study: Study, config: Config) -> Bottleneck:
     )
 
 
+def _probed(study: Study) -> list[Trial]:
+    """Runs that look for what holds a config back; what Nsight Systems slowed down tells nothing of that."""
+    return [t for t in study.told(Stage.WHY) if not t.fidelity.under_nsys]
+
+
 def _with_flops(study: Study, config: Config, seen: Evidence) -> Evidence:
     """A compiled run does the arithmetic that the script as it is was seen doing, per sample."""
     if seen.flops is not None or config.is_baseline:
         return seen
-    own = [t.measurement for t in study.told(Stage.WHY) if t.config.is_baseline and t.measurement]
-    mine = [t.measurement for t in study.of(config, Stage.WHY) if t.measurement]
+    own = [t.measurement for t in _probed(study) if t.config.is_baseline and t.measurement]
+    mine = [t.measurement for t in _probed(study) if t.config == config and t.measurement]
     if not own or not mine or own[-1].effective_batch <= 0:
         return seen
     base = evidence_of(own[-1])
@@ -411,11 +431,13 @@ def _with_flops(study: Study, config: Config, seen: Evidence) -> Evidence:
 
 def why_not_probed(study: Study, config: Config) -> str:
     """A sentence: why no probe says more about this config."""
-    tried = [t.failure for t in study.of(config, Stage.WHY) if t.failure is not None]
+    tried = [t.failure for t in _probed(study) if t.config == config and t.failure is not None]
     if tried:
         return f"The probe that tells more ended early: {tried[-1].message.rstrip('.')}."
     if not study.spec.why:
         return "What else holds it back was not probed."
+    if study.facts is not None and study.facts.run is not None and study.facts.run.without_torch:
+        return "What else holds it back is not known: the script does not use PyTorch."
     if study.spec.budget.trials is not None:
         return "What else holds it back was not probed, as the number of trials is limited."
     return "What else holds it back was not probed: the budget was too short for it."

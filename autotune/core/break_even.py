@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.core.config import Config
+from autotune.core.cycles import alike_cycles
 from autotune.core.run_length import planned_steps, steps_per_epoch
 from autotune.core.trial import Stage
 
@@ -69,9 +70,9 @@ def break_even(study: Study, config: Config) -> BreakEven | None:
     if compile_s < max(LEAST_COMPILE_S, LEAST_SHARE * own_s):
         return None
     warm = [m.compile_s for m in ours if not m.cold_compile]
-    # Pairs of confirmation stand side by side in time; screening runs do not.
     base = _rate(study, _confirmed(study, _BASE) or theirs)
-    rate = _rate(study, _confirmed(study, config) or ours)
+    ratio = _paired_ratio(study, config)
+    rate = _rate(study, _confirmed(study, config) or ours) if ratio is None else base * ratio
     run_samples = _planned_samples(study, theirs)
     run_s = run_samples / base if run_samples and base > 0 else None
     steps = seconds = None
@@ -109,6 +110,20 @@ def over_epochs(study: Study, measurement: Measurement) -> float:
     real_s = step_s + (1.0 / per_epoch - seen) * each_s
     # What is taken off was in the figure; a burst of starts cannot make a step free.
     return step_s / max(real_s, 0.2 * step_s)
+
+
+def _paired_ratio(study: Study, config: Config) -> float | None:
+    """How much faster its steps are, from the same cycles; None without a pair.
+
+    Means over runs of different cycles differ by what the machine did meanwhile as well.
+    """
+    logs: list[float] = []
+    for runs in alike_cycles(study, Stage.CONFIRM, _BASE).values():
+        pair = [runs[c].measurement for c in (config, _BASE) if c in runs]
+        rates = [_rate(study, [measured]) for measured in pair if measured is not None]
+        if len(rates) == 2 and min(rates) > 0:
+            logs.append(math.log(rates[0] / rates[1]))
+    return math.exp(statistics.fmean(logs)) if logs else None
 
 
 def _rate(study: Study, runs: Sequence[Measurement]) -> float:

@@ -94,7 +94,8 @@ class Change:
         spelling: How it travels. The first name of a `Flag` here is the script's own.
         delivered: The text handed over for `Flag` and `Env` (``"64"``); empty for a switch
             option and for the other ways.
-        site: ``file.py:124`` of the call that a keyword or patch relies on, where known.
+        site: ``file.py:124`` of the call that a keyword or patch relies on, where known; for an
+            option, where in the running process its value has to show (`InputFacts.place`).
     """
 
     knob: str

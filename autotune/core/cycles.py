@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.trial import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from autotune.core.config import Config
     from autotune.core.study import Study
@@ -33,26 +35,47 @@ def alike_cycles(study: Study, stage: Stage, reference: Config) -> dict[int, dic
     neighbour is there all the time, both halves have it and the pair stays, although what the
     neighbour gets depends a little on what runs beside it.
 
+    All runs of one config carry the same compile, the shortest that any of them had: a config that had never
+    run before fills its cache in the first cycle and finds it full in the others, and a mean over both
+    is true of no run. When a full compile has paid back is `autotune.core.break_even`'s to say. Runs that
+    count in another unit than the script's first are left out.
+
     Args:
         study: As of now.
         stage: Confirmation, or ablation.
         reference: The config that every other one of a cycle is compared with.
     """
     found: dict[int, dict[Config, Trial]] = {}
-    for trial in study.told(stage):
-        if trial.measurement is not None and trial.group > 0:
-            found.setdefault(trial.group, {})[trial.config] = trial
+    for trial in _charged_alike(_measured(study, stage)):
+        found.setdefault(trial.group, {})[trial.config] = trial
     cpus = study.facts.host.cpus if study.facts is not None else 0
     return {g: kept for g, runs in found.items() if (kept := _alike(runs, reference, cpus))}
 
 
 def disturbed_pairs(study: Study, stage: Stage, reference: Config) -> int:
     """Pairs that were set aside because something else used the machine in one half of them."""
-    measured = [t for t in study.told(stage) if t.measurement is not None and t.group > 0]
+    measured = _measured(study, stage)
     # Without its reference a cycle holds no pair that could be set aside.
     whole = {t.group for t in measured if t.config == reference}
     pairs = sum(1 for t in measured if t.group in whole and t.config != reference)
     return pairs - sum(max(0, len(runs) - 1) for runs in alike_cycles(study, stage, reference).values())
+
+
+def own_unit(study: Study) -> str:
+    """Unit of the script's first measured throughput, ``samples/s`` or ``steps/s``; empty before that."""
+    units = (t.measurement.throughput.unit for t in study.told() if t.config.is_baseline and t.measurement)
+    return next(units, "")
+
+
+def in_own_unit(study: Study, trials: Iterable[Trial]) -> list[Trial]:
+    """Those that were measured in the unit of the script's own throughput, in which alone they compare.
+
+    Args:
+        study: Whose first run decides; before it was measured all others count.
+        trials: Any of it; failed ones are left out.
+    """
+    unit = own_unit(study)
+    return [t for t in trials if t.measurement and (not unit or t.measurement.throughput.unit == unit)]
 
 
 def foreign_cores(trial: Trial) -> float:
@@ -71,6 +94,28 @@ def alike(cores: float, other: float, cpus: int) -> bool:
     """
     most = max(ALIKE_CORES, ALIKE_MACHINE * cpus, ALIKE_SHARE * max(cores, other))
     return abs(cores - other) <= most
+
+
+def _measured(study: Study, stage: Stage) -> list[Trial]:
+    return [t for t in in_own_unit(study, study.told(stage)) if t.group > 0]
+
+
+def _charged_alike(trials: Sequence[Trial]) -> list[Trial]:
+    """The same runs, those of one config with the shortest compile that any of them had."""
+    least: dict[Config, float] = {}
+    for trial in trials:
+        if trial.measurement is not None:
+            known_s = least.get(trial.config, math.inf)
+            least[trial.config] = min(known_s, trial.measurement.compile_s)
+    charged: list[Trial] = []
+    for trial in trials:
+        measured = trial.measurement
+        if measured is None or measured.compile_s == least[trial.config]:
+            charged.append(trial)
+        else:
+            warm = replace(measured, compile_s=least[trial.config])
+            charged.append(replace(trial, outcome=warm))
+    return charged
 
 
 def _alike(runs: Mapping[Config, Trial], reference: Config, cpus: int) -> dict[Config, Trial]:

@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from autotune.core.study import Study
 
 NOT_AVAILABLE = "not available"
-LEAST_WINDOW_S = 1.0
-"""Counters move every 20 to 100 ms; over less than this their steps are most of the figure."""
+LEAST_WINDOW_S = 5.0
+"""Counters move every 20 to 100 ms, at either end: over less than this, in one window or in several together,
+that is more than a few per cent of the figure."""
+LEAST_PART_S = 1.0
+"""A shorter window says nothing at all, in whatever company."""
+_NAMES = {"energy_gpu_j": "GPU", "energy_cpu_j": "CPU packages"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,24 +40,36 @@ class Energy:
 
 
 def energy(study: Study, config: Config) -> Energy | None:
-    """Energy per sample of a config; None where no counter was read in any run of it."""
+    """Energy per sample of a config; None where no counter was read in any run of it, or not for long enough.
+
+    None also where some runs read other counters than the rest: their sum would be of neither.
+    """
     runs = [m for m in (t.measurement for t in study.of(config)) if m is not None]
-    known = [(m, j) for m in runs if (j := run_joules(m)) is not None and _samples(m) > 0]
-    if not known:
+    known = [(m, _parts(m)) for m in runs if _parts(m) and m.window_s >= LEAST_PART_S and _samples(m) > 0]
+    counted = {tuple(parts) for _, parts in known}
+    if len(counted) != 1 or math.fsum(m.window_s for m, _ in known) < LEAST_WINDOW_S:
         return None
-    names = {"energy_gpu_j": "GPU", "energy_cpu_j": "CPU packages"}
-    of = " and ".join(name for key, name in names.items() if all(key in m.extra for m, _ in known))
+    joules = math.fsum(j for _, parts in known for j in parts.values())
     return Energy(
-        joules_per_sample=math.fsum(j for _, j in known) / math.fsum(_samples(m) for m, _ in known),
-        of=of or "some counters",
+        joules_per_sample=joules / math.fsum(_samples(m) for m, _ in known),
+        of=" and ".join(_NAMES[key] for key in counted.pop()),
         runs=len(known),
     )
 
 
 def run_joules(measurement: Measurement) -> float | None:
     """Joules of one run's window; None where it was short or nothing counted them."""
-    parts = [measurement.extra[k] for k in ("energy_gpu_j", "energy_cpu_j") if k in measurement.extra]
-    return math.fsum(parts) if parts and measurement.window_s >= LEAST_WINDOW_S else None
+    return _joules(measurement, LEAST_WINDOW_S)
+
+
+def _joules(measurement: Measurement, least_s: float) -> float | None:
+    parts = _parts(measurement)
+    return math.fsum(parts.values()) if parts and measurement.window_s >= least_s else None
+
+
+def _parts(measurement: Measurement) -> dict[str, float]:
+    """What each counter told of one run's window."""
+    return {key: measurement.extra[key] for key in _NAMES if key in measurement.extra}
 
 
 def _samples(measurement: Measurement) -> float:
@@ -67,3 +83,17 @@ def cost_per_million(price_per_hour: float | None, samples_per_s: float, unit: s
     if price_per_hour is None or samples_per_s <= 0 or unit != "samples/s":
         return None
     return price_per_hour / 3600.0 * 1e6 / samples_per_s
+
+
+def counters(measurement: Measurement) -> frozenset[str]:
+    """Which counters were read in a run; runs with other ones cannot be compared."""
+    return frozenset(measurement.extra) & {"energy_gpu_j", "energy_cpu_j"}
+
+
+def samples_per_joule(measurement: Measurement) -> float | None:
+    """What energy buys in one run's window: more is better, as with a rate; None where nothing counted it.
+
+    For figures of several runs together, whose spread shows how far a short window is off.
+    """
+    joules, samples = _joules(measurement, LEAST_PART_S), _samples(measurement)
+    return samples / joules if joules and samples > 0 else None

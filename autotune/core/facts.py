@@ -7,8 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from autotune.core.config import Value
+
+OPTION: Final = "option"
+"""Of `RunFacts.samples_source`: the model's input has the size that the script's own option says."""
+TOLD: Final = "told"
+"""The same: the script says itself, by `autotune.sdk.step`, how many samples each step took."""
+COUNTED: Final = ("loader", OPTION, TOLD)
+"""Sources by which samples are the unit that runs are compared in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +45,14 @@ class HostFacts:
         cpu_flags: Interesting instruction sets: ``avx512_bf16``, ``amx_bf16``, ``avx2``, ...
         devices: Accelerators, empty for a CPU machine.
         cxx: Path of a C++ compiler, empty where none was found.
+        cc: Path of a C compiler, empty where none was found.
         allocators: Paths of libraries that can take the place of `malloc`, by ``jemalloc`` and
             ``tcmalloc``; those that are installed.
         libc: ``glibc 2.36``; empty where it is another one.
         huge_pages: Mode of transparent huge pages: ``always``, ``madvise``, ``never``; empty where
             the kernel has none.
         isolation: ``overlay`` or ``redirect``: how a trial's writes are kept off the user's files.
+        nsys: Path of NVIDIA Nsight Systems' command; empty where it is not installed.
     """
 
     cpus: int
@@ -59,6 +69,8 @@ class HostFacts:
     libc: str = ""
     huge_pages: str = ""
     isolation: str = "redirect"
+    nsys: str = ""
+    cc: str = ""
 
     @property
     def has_cuda(self) -> bool:
@@ -85,6 +97,8 @@ class ScriptFlag:
             (takes a value whose notation is not known; never used).
         default: As written, None where it is no constant.
         choices: Where the script lists them.
+        autocast: For a switch: format of the autocast that it puts on (``bf16``, ``fp16``), by the source;
+            empty where it does nothing of the kind.
     """
 
     names: tuple[str, ...]
@@ -92,6 +106,7 @@ class ScriptFlag:
     kind: str = "str"
     default: Value | None = None
     choices: tuple[str, ...] = ()
+    autocast: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +227,7 @@ class AttentionFacts:
         dtype: Of the queries: ``float32``, ``bfloat16``; empty inside compiled code.
         dropout: Attention weights are dropped out.
         restricted: The script narrows the choice of kernels itself.
+        masked: A mask is handed over as a tensor; not seen inside compiled code.
     """
 
     calls: int
@@ -219,6 +235,7 @@ class AttentionFacts:
     dtype: str = ""
     dropout: bool = False
     restricted: bool = False
+    masked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,10 +247,11 @@ class ModelFacts:
         dtypes: Names of the parameters' dtypes.
         has_4d: There are 4-D parameters (convolutions over images).
         has_5d: There are 5-D parameters (convolutions over volumes).
+        convolves: It has modules that convolve, be it over signals, images or volumes.
         batch_norm: A module whose training statistics depend on the micro-batch.
-        dropout: A module that draws random numbers per batch.
+        dropout: Random numbers are drawn per batch: by modules that are known to, or as it was seen, inside
+            the first calls.
         device: ``cpu`` or ``cuda``.
-        forward_direct: `.forward()` was called around `__call__`.
         blocks: Its repeated blocks, None where it has none.
     """
 
@@ -244,10 +262,10 @@ class ModelFacts:
     dtypes: tuple[str, ...] = ("float32",)
     has_4d: bool = False
     has_5d: bool = False
+    convolves: bool = False
     batch_norm: bool = False
     dropout: bool = False
     device: str = "cpu"
-    forward_direct: bool = False
     blocks: BlockFacts | None = None
 
 
@@ -271,6 +289,51 @@ class OptimizerFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InputFacts:
+    """What the trained module is called with, where the script makes its batches without a loader.
+
+    Args:
+        said: Batch size that the script's own option says in this run.
+        tensor: Which of the module's arguments has a dimension of that size; tensors in lists and
+            dictionaries are counted one by one.
+        dims: Its dimensions of that size; empty where no argument has one.
+        shape: Its usual sizes, 0 for one that varies.
+        calls_per_backward: Training calls of the module per backward pass.
+    """
+
+    said: int
+    tensor: int = 0
+    dims: tuple[int, ...] = ()
+    shape: tuple[int, ...] = ()
+    calls_per_backward: float = 1.0
+
+    @property
+    def counts(self) -> bool:
+        """Every backward pass is over as many samples as the option says."""
+        return bool(self.dims) and abs(self.calls_per_backward - 1.0) < 0.1
+
+    @property
+    def place(self) -> str:
+        """Where a batch of another size has to show, as `Change.site` says it: ``input:0:1:16x20``."""
+        dims, sizes = ",".join(map(str, self.dims)), "x".join(map(str, self.shape))
+        return f"input:{self.tensor}:{dims}:{sizes}"
+
+    @classmethod
+    def at(cls, place: str, said: int) -> InputFacts | None:
+        """What `place` says, with what the option says now; None where it says something else."""
+        kind, *parts = place.split(":")
+        if kind != "input" or len(parts) != 3:
+            return None
+        try:
+            dims = tuple(int(word) for word in parts[1].split(","))
+            shape = tuple(int(word) for word in parts[2].split("x"))
+            found = cls(said=said, tensor=int(parts[0]), dims=dims, shape=shape)
+        except ValueError:
+            return None
+        return found if all(0 <= dim < len(shape) for dim in dims) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
     """What the baseline's own process showed.
 
@@ -278,7 +341,10 @@ class RunFacts:
         loader: The training loader, None where batches come another way.
         model: The trained module, None where none was seen.
         optimizer: None for manual updates.
-        samples_source: ``loader``, ``input`` (unconfirmed) or ``none``.
+        samples_source: ``loader``, ``option`` (the model's input has the size that the script's own option
+            says; a run at a size that it then has not is refused), ``told`` (by the script itself, of every
+            step), ``input`` (unconfirmed) or ``none``.
+        inputs: Where batches come without a loader and the script has an option for their size; else None.
         backward_per_step: Backward passes per optimizer step.
         own_accumulation: The script itself accumulates (more than one micro-batch per step).
         zero_grad_seen: `zero_grad` was called between steps.
@@ -299,6 +365,7 @@ class RunFacts:
         averages_apart: A moving average of the weights (`torch.optim.swa_utils`) was seen updated, but
             not once after every step.
         devices: Accelerators that the process used, as it saw them; empty on the CPU.
+        triton: The compiler of kernels for NVIDIA devices is installed there; None where nobody looked.
         values: Every knob that could be read, with the script's own value: the resolved baseline.
         modules: Files of the user's own that the script has imported -> SHA-256 of their content; those of
             `autotune.trial.modules`, without the script itself.
@@ -308,6 +375,7 @@ class RunFacts:
     model: ModelFacts | None = None
     optimizer: OptimizerFacts | None = None
     samples_source: str = "none"
+    inputs: InputFacts | None = None
     effective_batch: int | None = None
     backward_per_step: float = 1.0
     own_accumulation: bool = False
@@ -329,10 +397,21 @@ class RunFacts:
     loop_hazards: tuple[str, ...] = ()
     averages_apart: bool = False
     devices: tuple[DeviceFacts, ...] = ()
+    triton: bool | None = None
     values: Mapping[str, Value] = field(default_factory=dict[str, Value])
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
     modules: Mapping[str, str] = field(default_factory=dict[str, str])
     owner_settings: Mapping[str, Value] = field(default_factory=dict[str, Value])
+
+    @property
+    def was_seen(self) -> bool:
+        """These are facts of a process, which always tells its Python."""
+        return "python" in self.versions
+
+    @property
+    def without_torch(self) -> bool:
+        """The process never imported PyTorch."""
+        return self.was_seen and "torch" not in self.versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,3 +432,20 @@ class Facts:
     def value(self, knob: str) -> Value | None:
         """What the script itself has for this knob, None where it could not be read."""
         return None if self.run is None else self.run.values.get(knob)
+
+
+def training_memory_bytes(host: HostFacts, run: RunFacts | None = None) -> int:
+    """Memory that training may fill: of the smallest device that it uses, of the machine on the CPU.
+
+    A machine may have other devices than those that the run used, and a script may use none of them. Before a
+    run it is assumed to use all that a process started there would see.
+
+    Returns:
+        Bytes; 0 where it is not known.
+    """
+    model = None if run is None else run.model
+    on_cuda = model is not None and model.device.startswith("cuda")
+    devices = run.devices if run is not None and run.devices else host.devices
+    if (model is not None and not on_cuda) or not (devices or on_cuda):
+        return host.memory_bytes
+    return min((device.memory_bytes for device in devices if device.memory_bytes > 0), default=0)

@@ -7,8 +7,9 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
-from autotune.core.measurement import Estimate, LossPoint
+from autotune.core.measurement import Estimate, LossPoint, Measurement
 from autotune.core.stats import ratio_interval, sd, sd_bounds, t_quantile
 
 
@@ -27,6 +28,10 @@ class LossVerdict:
         noise_frac: The margin in the same unit.
         paired: Judged on the same samples; False: by distribution over seeds.
         reason: A sentence.
+        rule: Knob whose harm no trace of this length shows; where it is named the verdict is ``unclear``, and
+            more runs would not settle it.
+        can_clear: Runs still to come have a fair chance, one in ten at least, to let an ``unclear`` one pass;
+            reckoned for `MOST_RUNS` runs of the config in all.
     """
 
     level: int
@@ -38,6 +43,8 @@ class LossVerdict:
     noise_frac: float = 0.0
     paired: bool = True
     reason: str = ""
+    rule: str = ""
+    can_clear: bool = True
 
     @property
     def passed(self) -> bool:
@@ -55,6 +62,12 @@ _FLOAT_NOISE = 1e-5
 _PIECES = 6
 _LEVELS = (0.5, 0.6, 0.7, 0.8)
 _SMOOTH_FRAC = 0.15
+_FAIR_CHANCE = 0.1
+_SKIPPED_FRAC = 0.05
+_SCALE_SETTLES_STEPS = 20
+
+MOST_RUNS: Final = 12
+"""Runs of one config, a cycle each, that a search makes at the most until its loss is judged."""
 
 Traces = Mapping[int, Sequence[LossPoint]]
 
@@ -93,6 +106,45 @@ def finite_and_sane(trace: Sequence[LossPoint]) -> LossVerdict:
     )
 
 
+def scaler_skips(candidate: Sequence[Measurement], baseline: Sequence[Measurement]) -> LossVerdict | None:
+    """Level 0 beside the loss: a gradient scaler that goes on skipping steps after the first 20.
+
+    Args:
+        candidate: Runs of a config.
+        baseline: Runs of the script as it is.
+
+    Returns:
+        A failure where more than 5 % of the steps were skipped, and more than the script skips itself; None
+        where nothing speaks against it.
+    """
+    mine, own = _skipped_frac(candidate), _skipped_frac(baseline)
+    if mine <= max(_SKIPPED_FRAC, own):
+        return None
+    return LossVerdict(
+        level=0,
+        verdict="fail",
+        steps=round(sum(_guarded_steps(m) for m in candidate)),
+        reason=f"The gradient scaler skipped {mine:.0%} of the steps, in which nothing is learned; the "
+        f"script as it is skips {own:.0%}.",
+    )
+
+
+def _guarded_steps(measurement: Measurement) -> float:
+    """Steps over which skips were counted: from the begin of the window to the end of the run."""
+    return measurement.extra.get("guarded_steps", float(measurement.steps))
+
+
+def _skipped_frac(runs: Sequence[Measurement]) -> float:
+    """Share of the steps after the first ones that were skipped, at the least, over all runs."""
+    skipped = steps = 0.0
+    for run in runs:
+        # Which of them were skipped is not known; while the scale is found, all of them may be.
+        early = max(0.0, _SCALE_SETTLES_STEPS - run.extra.get("opened_at_step", float(run.warmup_steps)))
+        steps += max(0.0, _guarded_steps(run) - early)
+        skipped += max(0.0, run.extra.get("skipped_scaler_steps", 0.0) - early)
+    return skipped / steps if steps else 0.0
+
+
 def judge(candidate: Traces, baseline: Traces, *, redeals: bool, effective_batch: float = 0.0) -> LossVerdict:
     """Level 1: is the candidate's loss not worse than the baseline's, by the script's own noise?
 
@@ -127,8 +179,14 @@ def judge(candidate: Traces, baseline: Traces, *, redeals: bool, effective_batch
     ours = {s: t for s, t in candidate.items() if _usable(t)}
     theirs = {s: t for s, t in baseline.items() if _usable(t) and all(math.isfinite(p.loss) for p in t)}
     if not ours or len(theirs) < _FEWEST_PAIRS:
+        # Traces that are too short stay so; runs that are missing may come.
+        short = (len(candidate) >= _FEWEST_SEEDS and not ours) or len(baseline) - len(theirs) >= _FEWEST_SEEDS
         return LossVerdict(
-            level=1, verdict="unclear", paired=not redeals, reason="Too few loss values to compare."
+            level=1,
+            verdict="unclear",
+            paired=not redeals,
+            reason="Too few loss values to compare.",
+            can_clear=not short,
         )
     ours, theirs, end = _common(ours, theirs, paired=not redeals)
     curve = _Curve.of(theirs, end)
@@ -169,20 +227,23 @@ def judge(candidate: Traces, baseline: Traces, *, redeals: bool, effective_batch
             reason=f"The loss is worse by {delta:.4g} on average; the script's own noise allows "
             f"{margin.value:.4g}.",
         )
+    later = _Margin.of(base, curve, share, more=max(MOST_RUNS, len(mine) + 1) - len(mine))
+    can_clear = curve.learned > 0.0 and _may_clear(bounds, later, len(mine))
+    tell = "More runs would tell." if can_clear else "More runs would hardly tell."
     if curve.learned <= 0.0:
         reason = f"The script's own loss does not fall within {steps} steps, so nothing can be told."
     elif high <= margin.value:
         reason = (
             f"The loss may be worse by up to {high:.4g}; the script's own noise allows {margin.value:.4g} by "
             f"{len(base)} runs, which know it too little: it may be no more than {margin.low:.4g}. "
-            "More runs would tell."
+            f"{tell}"
         )
     else:
         reason = (
             f"The loss may be worse by up to {high:.4g}; the script's own noise allows "
-            f"{margin.value:.4g}. More runs would tell."
+            f"{margin.value:.4g}. {tell}"
         )
-    return replace(verdict, reason=reason)
+    return replace(verdict, reason=reason, can_clear=can_clear)
 
 
 def time_to_equal_loss(
@@ -367,8 +428,9 @@ class _Margin:
     high: float
 
     @classmethod
-    def of(cls, means: Mapping[int, float], curve: _Curve, share: float) -> _Margin:
-        spread, df = sd(list(means.values())), len(means) - 1
+    def of(cls, means: Mapping[int, float], curve: _Curve, share: float, *, more: int = 0) -> _Margin:
+        """By so many runs, or as it would be if so many more had the same spread."""
+        spread, df = sd(list(means.values())), len(means) - 1 + more
         if spread <= _resolution(means) and curve.noise > spread:
             spread, df = curve.noise, _PIECES - 2
         low, high = sd_bounds(spread, df, confidence=_CONFIDENCE)
@@ -390,6 +452,20 @@ def _excess(bounds: _Bounds, margin: _Margin) -> tuple[float, float]:
     least = middle - math.hypot(delta - low, margin.high - margin.value)
     most = middle + math.hypot(high - delta, margin.value - margin.low)
     return least, most
+
+
+def _may_clear(bounds: _Bounds, margin: _Margin, runs: int) -> bool:
+    """Whether runs up to `MOST_RUNS` have a fair chance to bring the bound below this margin.
+
+    The mean of all runs lies as far from that of these as the runs still to come may pull it; what
+    they differ by is taken to stay what it is.
+    """
+    delta, _, high = bounds
+    most = max(MOST_RUNS, runs + 1)
+    each = (high - delta) / t_quantile(_CONFIDENCE, runs - 1) * math.sqrt(runs)
+    pull = t_quantile(1.0 - _FAIR_CHANCE, runs - 1) * each * math.sqrt(1.0 / runs - 1.0 / most)
+    half = t_quantile(_CONFIDENCE, most - 1) * each / math.sqrt(most)
+    return delta - pull - margin.value + math.hypot(half, margin.value - margin.low) <= 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,8 +131,8 @@ class Contamination:
         run_queue_frac: Nanoseconds the trial's main thread was runnable but waiting, over wall.
         pressure_frac: CPU pressure (PSI `some`) during the window, 0..1; None where unreadable.
         foreign_cpu_frac: CPU time of processes outside the trial's tree, in cores.
-        flags: ``cpu_contended``, ``foreign_gpu``, ``throttled``, ``drifting``,
-            ``no_steady_state``, ``bursty``, ``recompiled``, ``alloc_cliff``, ``ecc_errors``.
+        flags: ``cpu_contended``, ``foreign_gpu``, ``gpu_shared``, ``throttled``, ``drifting``,
+            ``no_steady_state``, ``bursty``, ``recompiled``, ``alloc_cliff``, ``ecc_errors``, ``from_queue``.
     """
 
     run_queue_frac: float = 0.0
@@ -171,7 +171,8 @@ class Measurement:
         data_wait_frac: Share of the window that the loop spent waiting for the next batch.
         memory: Peaks.
         loss: Trace from the first step on, thinned to at most some hundred points.
-        compile_s: Seconds spent compiling before the window, cold or warm cache.
+        compile_s: Seconds spent compiling that are no part of the throughput, cold or warm cache: before the
+            window, and in steps of it that were set aside.
         cold_compile: Whether the compile cache of this config was empty.
         startup_s: From the start of the process to the end of the first step, compile excluded.
         warmup_steps: Steps before the window.

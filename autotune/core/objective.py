@@ -5,6 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+ENERGY = "energy"
+"""Of `StudySpec.objective`: what is not faster than the script is no pick for energy either."""
+OBJECTIVES = ("throughput", "memory", ENERGY, "cost")
+"""What can be picked by. Keeping the loss is no objective: every recommended config has to."""
+SEARCHED = ("throughput", ENERGY, "cost")
+"""What a search can be for."""
+WANTED = {
+    "memory": "the least peak memory of all that is faster than your script",
+    ENERGY: "the least energy per sample of all that is faster than your script",
+    "cost": "the least money per sample, which at one price is the fastest",
+}
+"""What an objective other than throughput picks, for people."""
+
 
 class Goal(Enum):
     """Direction of an objective."""

@@ -7,17 +7,22 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
 
 from autotune.core.ablation import ablated, gains, idle_knobs, reduced
 from autotune.core.break_even import break_even, over_epochs
 from autotune.core.config import Config
-from autotune.core.cycles import alike_cycles, disturbed_pairs
+from autotune.core.cycles import alike_cycles, disturbed_pairs, in_own_unit, own_unit
+from autotune.core.disturbances import clocks_apart, left_out, marked_runs
 from autotune.core.drift import drifted
 from autotune.core.effect import Effect
-from autotune.core.energy import energy
-from autotune.core.loss_guard import LossVerdict, finite_and_sane, judge, time_to_equal_loss
+from autotune.core.energy import counters, energy, samples_per_joule
+from autotune.core.late_harm import barred, unshown
+from autotune.core.learning_rate import learning_rate_advice
+from autotune.core.loss_guard import LossVerdict, finite_and_sane, judge, scaler_skips, time_to_equal_loss
 from autotune.core.measurement import Estimate, LossPoint, Measurement
-from autotune.core.objective import Goal
+from autotune.core.objective import ENERGY, Goal
 from autotune.core.pareto import front
 from autotune.core.run_length import planned_steps
 from autotune.core.stats import mean_interval, ratio_interval, sd
@@ -46,6 +51,7 @@ class Recommendation:
         pays_back_s: The same in seconds from the start of training, the compile included.
         run_s: What the planned run takes with the script as it is; None where its length is not known.
         reasons: Whole sentences.
+        advice: What its learning rate might have to be; empty with the script's own effective batch.
     """
 
     pick: str
@@ -61,6 +67,7 @@ class Recommendation:
     pays_back_s: float | None = None
     run_s: float | None = None
     reasons: tuple[str, ...] = ()
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +117,11 @@ FEWEST_PAIRS = 3
 FALSE_WINS = 0.02
 """Chance, per study, that a gain is claimed where there is none; split over the finalists."""
 
-_LOOKS = 4
+LOOK_PAIRS = (3, 5, 8)
+"""Pairs of a config after which a search may end its confirmation because it has won; the end of the budget,
+or of the cycles, is one look more. Other ends make no claim and need no allowance."""
+
+_LOOKS = len(LOOK_PAIRS) + 1
 _FEWEST_CONTROLS = 4
 _TIE_FRAC = 0.02
 _SCREEN_NOISE = (0.02, 0.05)
@@ -131,6 +142,9 @@ class Comparison:
         logs: ln ratio by cycle.
         loss: The guard's verdict; of level 2 for TRAINING configs.
         throughput: Of the config, over its confirmation runs.
+        saving: Energy per sample of the script over its own, of the same pairs and with the same
+            statistics; energy to equal loss for TRAINING configs. None where energy is not the objective, or
+            it was not counted.
     """
 
     config: Config
@@ -141,6 +155,7 @@ class Comparison:
     throughput: Estimate
     peak_bytes: int | None
     trial: int
+    saving: Estimate | None = None
 
     @property
     def wins(self) -> bool:
@@ -169,15 +184,17 @@ def answer(study: Study) -> Answer:
         raise AutotuneError(message, hint="run `autotune doctor` and report this")
     compared = compare(study)
     identical = control(study)
-    bar = _bar(identical)
+    bar = claim_bar(identical)
     base = _baseline_pick(study, runs)
     winners = [c for c in compared if c.wins and c.speedup.low > bar and _lawful(study, c)]
+    winners = [c for c in winners if _saves(study, c)]
+    choose = _most_saving if study.spec.objective == ENERGY else _choose
     whole = ablated(study)
     if whole is not None and all(c.config != whole for c in winners):
         winners = [c for c in winners if c.config not in late_members(study)]
     tame = [c for c in winners if c.effect is not Effect.TRAINING]
-    safe = _choose([c for c in tame if c.effect is Effect.EXACT])
-    best = _choose(tame)
+    safe = choose([c for c in tame if c.effect is Effect.EXACT])
+    best = choose(tame)
     fastest = _fastest(winners, best)
     picks = {
         "safe": _recommend(study, "safe", safe) if safe else replace(base, pick="safe"),
@@ -195,62 +212,104 @@ def answer(study: Study) -> Answer:
         front=_front(study),
         failures=_failures(study),
         sentence=_sentence(study, picks["best"], fastest, compared, bar),
-        caveats=_caveats(study, rest, identical, bar),
+        caveats=(
+            *_caveats(study, rest, identical, bar),
+            *_seen_from_outside(study, [c for c in (best, safe, fastest) if c is not None] or compared),
+        ),
     )
 
 
 def finalists(
-    study: Study, *, out: frozenset[Config] = frozenset(), rates: Mapping[Config, float] | None = None
+    study: Study,
+    *,
+    out: frozenset[Config] = frozenset(),
+    rates: Mapping[Config, float] | None = None,
+    simpler: Literal["beside", "instead", "none"] = "beside",
 ) -> tuple[Config, ...]:
     """Configs that deserve confirmation by their screening runs, best first.
 
     The fastest config that leaves the training as it is; the fastest EXACT one where that is
-    another; the fastest that changes the training where it is clearly faster still. None of them
-    is slower than the baseline in screening. A config with fewer changes within the noise of
-    a faster one takes its place. The order and choice depend on screening runs and on failures in
-    confirmation only, so they stay as they are while confirmation goes on.
+    another; the fastest that changes the training where it is clearly faster still; last, what has a
+    part of the changes of the first and is as fast within the noise. Which of these two is recommended is
+    for pairs to say: single runs differ by several per cent where nothing differs. None of them
+    is slower than the baseline in screening. The order and choice depend on screening runs and on failures
+    in confirmation only, so they stay as they are while confirmation goes on.
 
     Args:
         study: As of now.
         out: Configs that confirmation has ruled out; the next best take their places.
         rates: What to rank by in place of the raw screening means. The largest of many noisy figures
             is the luckiest as much as the best, so a search gives what its model makes of them.
+        simpler: What becomes of the simpler one that is as fast: it is confirmed beside the first, takes
+            the place of each before any pair was run, or is left to the caller.
     """
-    ranked = screened(study) if rates is None else rates
+    ranked = merits(study) if rates is None else rates
     base = ranked.get(Config())
     if base is None or study.space is None:
         return ()
     space = study.space
     failed = {t.config for t in study.told(Stage.CONFIRM) if t.failure and t.failure.kind.teaches}
-    lost = out | failed
+    lost = out | failed | _not_faster(study)
     fast = {
         config: rate
         for config, rate in ranked.items()
         if rate > base and config not in lost and not config.is_baseline and _may_win(study, config)
     }
     noise = _screen_noise(study)
+    pick = partial(_simplest, noise=noise if simpler == "instead" else 0.0)
     tame = {c: r for c, r in fast.items() if space.effect(c) is not Effect.TRAINING}
     exact = {c: r for c, r in tame.items() if space.effect(c) is Effect.EXACT}
     chosen: list[Config] = []
     for pool in (tame, exact):
-        config = _simplest(pool, noise)
+        config = pick(pool)
         if config is not None and config not in chosen:
             chosen.append(config)
     wild = {c: r for c, r in fast.items() if c not in tame}
-    boldest = _simplest(wild, noise)
+    boldest = pick(wild)
     top = fast[chosen[0]] if chosen else base
     if boldest is not None and wild[boldest] > _FASTEST_AHEAD * top:
         chosen.append(boldest)
+    twin = _simplest(tame, noise) if simpler == "beside" else None
+    if twin is not None and twin not in chosen:
+        chosen.append(twin)
     return tuple(chosen)
 
 
 def screened(study: Study) -> dict[Config, float]:
     """Mean amortised throughput by config, from baseline and screening runs."""
     rates: dict[Config, list[float]] = {}
-    for trial in study.told(Stage.BASELINE, Stage.START, Stage.REFINE, Stage.SENTINEL):
+    told = study.told(Stage.BASELINE, Stage.START, Stage.REFINE, Stage.SENTINEL)
+    for trial in in_own_unit(study, told):
         if trial.measurement is not None:
             rates.setdefault(trial.config, []).append(amortised(study, trial.measurement))
     return {config: statistics.fmean(values) for config, values in rates.items()}
+
+
+def merits(study: Study) -> dict[Config, float]:
+    """What a search ranks by: `screened`, or samples per joule where energy is its objective."""
+    if study.spec.objective != ENERGY:
+        return screened(study)
+    found: dict[Config, list[float]] = {}
+    told = study.told(Stage.BASELINE, Stage.START, Stage.REFINE, Stage.SENTINEL)
+    for trial in in_own_unit(study, told):
+        if trial.measurement is not None and (value := samples_per_joule(trial.measurement)) is not None:
+            found.setdefault(trial.config, []).append(value)
+    return {config: statistics.fmean(values) for config, values in found.items()}
+
+
+def merit(study: Study, measurement: Measurement) -> float:
+    """The same of one run; 0 where nothing counted its energy."""
+    if study.spec.objective != ENERGY:
+        return amortised(study, measurement)
+    return samples_per_joule(measurement) or 0.0
+
+
+def _not_faster(study: Study) -> set[Config]:
+    """What the least energy would not make a pick of, since it read no faster than the script."""
+    if study.spec.objective != ENERGY:
+        return set()
+    rates = screened(study)
+    return {config for config, rate in rates.items() if rate <= rates.get(_BASE, 0.0)}
 
 
 def amortised(study: Study, measurement: Measurement) -> float:
@@ -283,6 +342,7 @@ def compare(study: Study) -> list[Comparison]:
     # What an ablation left is tested only where its winner has won, which costs no further chance.
     first = [c for c in members if c not in late_members(study)]
     confidence = 1.0 - 2.0 * FALSE_WINS / (_LOOKS * max(1, len(first)))
+    spent = _spent(study, cycles)
     found: list[Comparison] = []
     for config in members:
         if not logs[config]:
@@ -307,13 +367,72 @@ def compare(study: Study) -> list[Comparison]:
                     df=max(own_df, df) if df else None,
                 ),
                 logs=values,
-                loss=loss,
+                loss=_by_rule(study, config, loss),
                 throughput=_mean_rate([r[config] for r in rates.values() if config in r], _unit(study)),
                 peak_bytes=_peak(study, config),
                 trial=next(t.number for t in study.told() if t.config == config and t.measurement),
+                saving=_saving(config, effect, cycles, spent, confidence),
             )
         )
     return found
+
+
+def _spent(study: Study, cycles: Mapping[int, Mapping[Config, Trial]]) -> dict[int, dict[Config, float]]:
+    """Samples per joule by cycle, of runs that were counted like the script's; empty for other objectives."""
+    found: dict[int, dict[Config, float]] = {}
+    for group, runs in cycles.items() if study.spec.objective == ENERGY else ():
+        base = runs[_BASE].measurement if _BASE in runs else None
+        if base is None:
+            continue
+        measured = {c: t.measurement for c, t in runs.items() if t.measurement}
+        alike = {c: m for c, m in measured.items() if counters(m) == counters(base)}
+        found[group] = {c: value for c, m in alike.items() if (value := samples_per_joule(m)) is not None}
+    return found
+
+
+def _saving(
+    config: Config,
+    effect: Effect,
+    cycles: Mapping[int, Mapping[Config, Trial]],
+    spent: Mapping[int, Mapping[Config, float]],
+    confidence: float,
+) -> Estimate | None:
+    """Energy per sample of the script over a config's, compared as speed is; None without a counter."""
+    both = {g: s for g, s in spent.items() if config in s and _BASE in s}
+    logs: Mapping[int, float] | None = {g: math.log(s[config] / s[_BASE]) for g, s in both.items()}
+    if effect is Effect.TRAINING:
+        logs = _time_logs(config, {g: cycles[g] for g in both}, both)
+    if not logs:
+        return None
+    spread, df = _pooled_spread(spent)
+    return ratio_interval(
+        list(logs.values()),
+        confidence=confidence,
+        tau=max(_LEAST_SPREAD, _TAU_SHARE * _successive(spent), spread),
+        df=max(len(logs) - 1, df) if df else None,
+    )
+
+
+def _saves(study: Study, compared: Comparison) -> bool:
+    """It takes less energy per sample beyond doubt, where that is what is searched for."""
+    if study.spec.objective != ENERGY:
+        return True
+    saving = compared.saving
+    if saving is None or saving.n < FEWEST_PAIRS:
+        return False
+    spent = _spent(study, _cycles(study))
+    own = [spent[g][_BASE] for g in sorted(spent) if _BASE in spent[g]]
+    return saving.low > claim_bar(_against_itself(own))
+
+
+def _most_saving(pool: Sequence[Comparison]) -> Comparison | None:
+    """The least energy; of those within a tie the one with the fewest changes."""
+    savings = {c.config: c.saving.value for c in pool if c.saving is not None}
+    if not savings:
+        return None
+    top = max(savings.values())
+    tied = [c for c in pool if savings.get(c.config, 0.0) >= (1.0 - _TIE_FRAC) * top]
+    return min(tied, key=lambda c: (len(c.config), -savings[c.config]))
 
 
 def late_members(study: Study) -> frozenset[Config]:
@@ -342,7 +461,11 @@ def control(study: Study) -> Estimate | None:
     """The baseline against itself: consecutive confirmation runs paired; None with fewer than four."""
     cycles = _cycles(study)
     runs = [cycles[g][_BASE] for g in sorted(cycles) if _BASE in cycles[g]]
-    rates = [amortised(study, t.measurement) for t in runs if t.measurement]
+    return _against_itself([amortised(study, t.measurement) for t in runs if t.measurement])
+
+
+def _against_itself(rates: Sequence[float]) -> Estimate | None:
+    """Consecutive runs of one config in turning order; None with fewer than four, or without a rate."""
     if len(rates) < _FEWEST_CONTROLS or min(rates) <= 0:
         return None
     logs: list[float] = []
@@ -352,8 +475,12 @@ def control(study: Study) -> Estimate | None:
     return ratio_interval(logs, confidence=1.0 - FALSE_WINS, tau=_LEAST_SPREAD)
 
 
-def _bar(identical: Estimate | None) -> float:
-    """What a lower bound has to clear: 1.00, or what the script was seen to differ from itself by."""
+def claim_bar(identical: Estimate | None) -> float:
+    """What a lower bound has to clear: 1.00, or what the script was seen to differ from itself by.
+
+    Args:
+        identical: Of `control`.
+    """
     if identical is None or identical.n < FEWEST_PAIRS or identical.low <= 1.0 <= identical.high:
         return 1.0
     return max(identical.high, 1.0 / identical.low) if identical.low > 0 else math.inf
@@ -365,6 +492,10 @@ def loss_verdict(study: Study, config: Config) -> LossVerdict:
     An EXACT config is held to level 1 as well where the runs show it worse beyond doubt: then it
     was not exact.
     """
+    runs, own = ([t.measurement for t in study.of(c) if t.measurement] for c in (config, _BASE))
+    skipping = scaler_skips(runs, own)
+    if skipping is not None:
+        return skipping
     space = study.space
     candidate, baseline = _traces(study, config), _traces(study, _BASE)
     if not baseline:
@@ -374,10 +505,35 @@ def loss_verdict(study: Study, config: Config) -> LossVerdict:
     effect = space.effect(config) if space is not None else Effect.TRAINING
     redeals = space.redeals(config) if space is not None else True
     verdict = judge(candidate, baseline, redeals=redeals, effective_batch=_own_batch(study))
+    if not candidate and sum(1 for t in study.of(config) if t.measurement) >= FEWEST_PAIRS:
+        verdict = replace(verdict, can_clear=False)
     if effect is not Effect.EXACT or verdict.verdict != "unclear":
         return verdict
     levels = [finite_and_sane(t) for t in candidate.values()]
     return next((v for v in levels if not v.passed), levels[0]) if levels else _UNJUDGED
+
+
+def trace_steps(study: Study) -> int:
+    """Optimizer steps over which the first runs of the script showed its loss, as a comparison will do."""
+    traces = [t.measurement.loss for t in study.baseline if t.measurement and t.measurement.loss]
+    return round(max((t[-1].samples for t in traces), default=0) / (_own_batch(study) or 1.0))
+
+
+def _by_rule(study: Study, config: Config, loss: LossVerdict) -> LossVerdict:
+    """What has not failed on a trace that could not have shown the harm is not shown either."""
+    if loss.verdict == "fail":
+        return loss
+    found = barred(study, config, _judged_steps(study, config, loss))
+    if found is None:
+        return loss
+    return replace(loss, verdict="unclear", can_clear=False, reason=found.sentence, rule=found.knob)
+
+
+def _judged_steps(study: Study, config: Config, loss: LossVerdict) -> int:
+    if loss.level == 1 and loss.steps:
+        return loss.steps
+    runs = [t.measurement for t in study.of(config, Stage.CONFIRM) if t.measurement and t.measurement.loss]
+    return round(min((m.loss[-1].samples for m in runs), default=0) / (_own_batch(study) or 1.0))
 
 
 _BASE = Config()
@@ -392,7 +548,8 @@ def _lawful(study: Study, compared: Comparison) -> bool:
     if compared.loss.passed:
         return True
     blind = not _traces(study, _BASE)
-    return blind and compared.effect is Effect.EXACT and compared.loss.verdict == "unclear"
+    unclear = compared.loss.verdict == "unclear" and not compared.loss.rule
+    return blind and compared.effect is Effect.EXACT and unclear
 
 
 def _late(study: Study, compared: Comparison) -> str:
@@ -433,6 +590,8 @@ def _is_frugal(study: Study, config: Config) -> bool:
 def _may_win(study: Study, config: Config) -> bool:
     """Nothing seen so far rules out that it is recommended."""
     if not _fits_and_is_sane(study, config):
+        return False
+    if barred(study, config, trace_steps(study)) is not None:
         return False
     # Without a loss no confirmation, however long, can show that anything but an EXACT config learns as well.
     is_exact = study.space is not None and study.space.effect(config) is Effect.EXACT
@@ -494,6 +653,8 @@ def _level_two(logs: Mapping[int, float] | None) -> LossVerdict:
         return LossVerdict(
             level=2,
             verdict="unclear",
+            # One run that never gets there bars it for good.
+            can_clear=False,
             reason="It did not reach the baseline's loss within its runs, so no time to equal loss is known.",
         )
     enough = len(logs) >= FEWEST_PAIRS
@@ -519,13 +680,19 @@ def _time_logs(
         ratio = time_to_equal_loss(
             {0: ours.measurement.loss},
             {0: theirs.measurement.loss},
-            candidate_rate={0: rates[group][config]},
-            baseline_rate={0: rates[group][_BASE]},
+            candidate_rate={0: rates[group][config] * _samples_per_count(ours.measurement)},
+            baseline_rate={0: rates[group][_BASE] * _samples_per_count(theirs.measurement)},
         )
         if ratio is None or ratio.value <= 0:
             return None
         logs[group] = math.log(ratio.value)
     return logs or None
+
+
+def _samples_per_count(measurement: Measurement) -> float:
+    """Samples in what its throughput counts one by one: points of a loss are placed by samples."""
+    by_steps = measurement.throughput.unit == "steps/s" and measurement.effective_batch > 0
+    return measurement.effective_batch if by_steps else 1.0
 
 
 def _cycles(study: Study) -> dict[int, dict[Config, Trial]]:
@@ -582,7 +749,7 @@ def _simplest(rates: Mapping[Config, float], noise: float) -> Config | None:
 
 
 def _baseline_runs(study: Study) -> list[Trial]:
-    return [t for t in study.told() if t.config.is_baseline and t.measurement is not None]
+    return [t for t in in_own_unit(study, study.told()) if t.config.is_baseline]
 
 
 def _own_batch(study: Study) -> float:
@@ -608,8 +775,7 @@ def _peak(study: Study, config: Config) -> int | None:
 
 
 def _unit(study: Study) -> str:
-    runs = _baseline_runs(study)
-    return runs[0].measurement.throughput.unit if runs and runs[0].measurement else "samples/s"
+    return own_unit(study) or "samples/s"
 
 
 def _mean_rate(rates: Sequence[float], unit: str) -> Estimate:
@@ -652,28 +818,49 @@ def _recommend(study: Study, pick: str, chosen: Comparison) -> Recommendation:
         pays_back_s=paid.seconds if paid is not None else None,
         run_s=paid.run_s if paid is not None else None,
         reasons=tuple(_reasons(study, chosen)),
+        advice=learning_rate_advice(study, chosen.config),
     )
 
 
 def _reasons(study: Study, chosen: Comparison) -> list[str]:
     speedup = chosen.speedup
     what = "reaches the same loss" if chosen.effect is Effect.TRAINING else "trains"
+    steps = _judged_steps(study, chosen.config, chosen.loss)
     reasons = [
         f"It {what} {_ratio(speedup)} times as fast, in {speedup.n} pairs of fresh runs.",
+        *_saving_told(chosen),
         chosen.loss.reason,
+        *(found.sentence for found in unshown(study, chosen.config, steps)),
     ]
     base = _peak(study, _BASE)
     if chosen.peak_bytes is not None and base:
         reasons.append(f"Its peak memory is {chosen.peak_bytes / base:.2f} times that of your script.")
     space = study.spec.space
     if chosen.effect is Effect.TRAINING:
-        what = [knob for knob in chosen.config if knob in space.allowed or knob == "effective_batch"]
-        said = ", ".join(what).replace("_", " ") or "the effective batch or what depends on it"
+        named = [k for k in chosen.config if k in space.allowed or k == "effective_batch"]
+        wild = [k for k in named if not study.space or study.space.effect(Config({k: 0})) is Effect.TRAINING]
+        said = ", ".join(wild).replace("_", " ") or "the effective batch or what depends on it"
         reasons.append(f"It changes the training itself: {said}.")
     if own := [spec.name for spec in space.declared if spec.name in chosen.config]:
         reasons.append(f"{', '.join(own)}: delivered, effect not read.")
     reasons += _taken_out(study, chosen.config)
     return [r for r in reasons if r]
+
+
+def _saving_told(chosen: Comparison) -> list[str]:
+    """Its energy per sample over the script's, where that is what was searched for."""
+    saving = chosen.saving
+    if saving is None or min(saving.low, saving.value) <= 0:
+        return []
+    value, low, high = 1.0 / saving.value, 1.0 / saving.high, 1.0 / saving.low
+    ratio = f"{value:.2f} [{low:.2f}, {high:.2f}]"
+    return [f"It takes {ratio} times your script's energy per sample, in {saving.n} pairs."]
+
+
+def _energy_caveat(study: Study) -> list[str]:
+    if study.spec.objective != ENERGY or energy(study, _BASE) is not None:
+        return []
+    return ["No energy was counted for your script, so nothing can be picked by it."]
 
 
 def _taken_out(study: Study, config: Config) -> list[str]:
@@ -726,6 +913,10 @@ def _why_not(study: Study, compared: Comparison, bar: float) -> str:
         return late
     if compared.speedup.low <= bar:
         return f"your script differs from itself by up to {bar:.2f} times here"
+    if not _saves(study, compared):
+        return "it is not shown to take less energy per sample than your script"
+    if compared.loss.rule:
+        return compared.loss.reason[0].lower() + compared.loss.reason[1:].rstrip(".")
     if not compared.loss.passed:
         return "its loss is not shown to keep up: " + compared.loss.reason.rstrip(".")
     return "it was found by taking apart a winner that is none"
@@ -738,7 +929,7 @@ def _caveats(
     if study.stopped == SCRIPT_CHANGED:
         changed = study.changed or f"{study.spec.title} was changed meanwhile"
         told.append(f"{changed}: this holds for the script as it was before.")
-    told += _memory_caveat(study)
+    told += [*_memory_caveat(study), *_energy_caveat(study)]
     if identical is not None and bar > 1.0:
         told.append(
             f"Your script differs from itself by {_ratio(identical)}: this machine was not steady, and no "
@@ -762,6 +953,7 @@ def _caveats(
             told.append(f"{ahead[0].text()} read {ratio:.2f} in screening; that was not confirmed.")
     elif identical is None:
         told.append("Too few runs to compare your script with itself.")
+    told += _refused_caveat(study)
     if aside := disturbed_pairs(study, Stage.CONFIRM, _BASE):
         told.append(
             f"{aside} pair{'s were' if aside > 1 else ' was'} set aside: something else used the machine "
@@ -770,6 +962,28 @@ def _caveats(
     if not _traces(study, _BASE):
         told.append("No loss was seen, so only changes that keep the arithmetic can be recommended.")
     return tuple(told)
+
+
+def _seen_from_outside(study: Study, compared: Sequence[Comparison]) -> list[str]:
+    """What was recorded beside the figures that these comparisons rest on."""
+    configs = list(dict.fromkeys(c.config for c in compared))
+    return [*marked_runs(study, configs), *clocks_apart(study, configs), *left_out(study)]
+
+
+def _refused_caveat(study: Study) -> list[str]:
+    """What read faster than all else and was not confirmed, because no run of a search shows its harm."""
+    ranked, steps = screened(study), trace_steps(study)
+    tried = {t.config for t in study.told(Stage.CONFIRM)}
+    found = {c: why for c in ranked if c not in tried and (why := barred(study, c, steps)) is not None}
+    found = {c: why for c, why in found.items() if _fits_and_is_sane(study, c)}
+    if not found:
+        return []
+    config = max(found, key=lambda c: (ranked[c], c.canonical()))
+    base = ranked.get(_BASE, 0.0)
+    if base <= 0 or ranked[config] <= max(r for c, r in ranked.items() if c not in found):
+        return []
+    ratio = ranked[config] / base
+    return [f"{config.text()} read {ratio:.2f} in screening and was not confirmed. {found[config].sentence}"]
 
 
 def _memory_caveat(study: Study) -> list[str]:
@@ -795,11 +1009,12 @@ def _front(study: Study) -> tuple[FrontMember, ...]:
     members: dict[Config, FrontMember] = {}
     samples = [t[-1].samples for t in (m.loss for m in _measured(study)) if t]
     end = min(samples, default=0)
-    for trial in study.told():
+    for trial in in_own_unit(study, study.told()):
         config, m = trial.config, trial.measurement
         if m is None or config in members or finite_and_sane(m.loss).verdict == "fail":
             continue
-        rates = [amortised(study, t.measurement) for t in study.of(config) if t.measurement]
+        runs = in_own_unit(study, study.of(config))
+        rates = [amortised(study, t.measurement) for t in runs if t.measurement]
         members[config] = FrontMember(
             trial=trial.number,
             config=config,

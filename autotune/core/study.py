@@ -9,7 +9,7 @@ from pathlib import PurePath
 from autotune.core.change import Env, Flag, Keyword
 from autotune.core.config import Config, Value
 from autotune.core.effect import Effect
-from autotune.core.facts import Facts, HostFacts
+from autotune.core.facts import Facts, HostFacts, RunFacts, training_memory_bytes
 from autotune.core.objective import DEFAULT_OBJECTIVES, Constraint, Objective
 from autotune.core.space import SearchSpace
 from autotune.core.trial import Stage, Trial, TrialState
@@ -76,12 +76,11 @@ class SpaceRequest:
     candidates: tuple[SpaceRequest, ...] = ()
     reason: str = ""
 
-    def bound_bytes(self, host: HostFacts) -> int | None:
-        """The bound on peak memory that this space sets on that machine; None without one."""
+    def bound_bytes(self, host: HostFacts, run: RunFacts | None = None) -> int | None:
+        """The bound on peak memory that this space sets there; None without one."""
         if self.memory_frac is None:
             return self.memory_bytes
-        whole = min((device.memory_bytes for device in host.devices), default=host.memory_bytes)
-        return int(self.memory_frac * whole)
+        return int(self.memory_frac * training_memory_bytes(host, run)) or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +116,7 @@ class StudySpec:
         why: Find out what holds the script and the winner back, in a process more for each.
         price_per_hour: Of the machine, in whatever currency; None where no cost is wanted.
         profile: Keep a profile of some steps of both as well.
+        objective: What is searched for: ``throughput``, ``energy``, ``cost``; see `autotune.core.objective`.
     """
 
     study_id: str
@@ -151,6 +151,7 @@ class StudySpec:
     why: bool = False
     price_per_hour: float | None = None
     profile: bool = False
+    objective: str = "throughput"
 
     @property
     def inspected(self) -> str:
@@ -208,6 +209,12 @@ class Study:
     created: float = 0.0
     changed: str = ""
     cut: frozenset[tuple[Stage, int]] = frozenset()
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Memory that training may fill there, as far as that is known."""
+        facts = self.facts
+        return None if facts is None else training_memory_bytes(facts.host, facts.run) or None
 
     def told(self, *stages: Stage) -> Sequence[Trial]:
         """Trials that have an outcome, of these stages; without any, of all whose figures count.

@@ -147,7 +147,8 @@ class Fidelity:
         evaluation_counts: Whether evaluation inside steps is a part of them or is taken off, as the
             baseline showed; None: the window itself decides.
         probe: ``why`` where the process goes on after its window to find out what holds it back, ``profile``
-            where it keeps a profile of some steps as well; empty for a measurement alone.
+            where it keeps a profile of some steps as well, ``nsys`` where it runs under Nsight Systems, which
+            records some steps on a CUDA device, ``nsys_whole`` all of it; empty for a measurement alone.
         dominated_below: Throughput in the script's own unit; measuring ends as soon as it is beyond
             doubt that this one lies below. 0: no such bar.
     """
@@ -162,6 +163,11 @@ class Fidelity:
     evaluation_counts: bool | None = None
     probe: str = ""
     dominated_below: float = 0.0
+
+    @property
+    def under_nsys(self) -> bool:
+        """It is run for the sake of a report by Nsight Systems."""
+        return self.probe.startswith("nsys")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +203,7 @@ class Launch:
         module: Dotted name where the script is run as ``python -m NAME``.
         options: Of the interpreter: ``-u``, ``-X dev``.
         output_args: Options of the script that are to name a folder of the trial's own.
+        batch: What the script's own option says its batch size is; 0 where that is not known.
     """
 
     command: tuple[str, ...]
@@ -213,6 +220,7 @@ class Launch:
     module: str = ""
     options: tuple[str, ...] = ()
     output_args: tuple[str, ...] = ()
+    batch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

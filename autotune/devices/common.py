@@ -22,7 +22,10 @@ class DeviceSample:
         power_w: Drawn now.
         slowdowns: Reasons why the clock is held down by hardware: ``hw_slowdown``,
             ``hw_thermal``, ``hw_power_brake``; ``sw_thermal`` and ``sw_power_cap`` by the driver.
-        pids: Processes that compute or draw on it, as far as this process may see them.
+        pids: Processes that may compute on it, as far as this process may see them; those that only draw
+            are left out.
+        busy_pids: Those of any kind that kept it busy a little while ago; None where the driver does not
+            tell what each of them does.
         ecc_errors: Memory errors that could not be corrected, since the driver was loaded.
     """
 
@@ -33,6 +36,7 @@ class DeviceSample:
     power_w: float | None = None
     slowdowns: tuple[str, ...] = ()
     pids: tuple[int, ...] = ()
+    busy_pids: tuple[int, ...] | None = None
     ecc_errors: int | None = None
 
     @property

@@ -2,7 +2,7 @@
 
 Counters run for whole packages and devices, whoever uses them. RAPL wraps around after
 ``max_energy_range_uj``; on many systems only root may read it, and virtual machines have none. NVML's moves
-every 20 to 100 ms, so windows of less than a second say little. Standard library only.
+every 20 to 100 ms, so what a window of few seconds tells is off by some per cent. Standard library only.
 """
 
 from __future__ import annotations

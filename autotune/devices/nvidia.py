@@ -5,6 +5,7 @@ Harmless without a driver: there are no devices then.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.core.facts import DeviceFacts
@@ -25,6 +26,15 @@ _REASONS: Final = {
 _UNCORRECTED, _VOLATILE, _MIG_ENABLED = 1, 0, 1
 """NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC (since the driver was loaded), MIG enabled."""
 
+_NOTHING_TOLD = (0, 6)
+"""NVML_ERROR_NOT_FOUND: the question is understood, and there is nothing to tell. NVML_SUCCESS, which the
+binding raises where a list is empty, says the same."""
+
+_BUSY_ABOVE_PERCENT, _MOST_PERCENT = 5, 100
+"""Of the multiprocessors' time; more than all of it is no figure (some drivers give such)."""
+_BUSY_FOR_S = 2.0
+"""So long a process counts as busy after it was told to be: each is told of once a second or less often."""
+
 
 class NvidiaDevice(Device):
     """One device behind an NVML handle.
@@ -42,6 +52,9 @@ class NvidiaDevice(Device):
         self._handle = handle
         self._whole = handle if whole is None else whole
         self._facts: DeviceFacts | None = None
+        self._told_us: int | None = None
+        """Up to when the driver has told who used the device, on its clock; None before the first look."""
+        self._busy_at_s: dict[int, float] = {}
 
     @property
     def facts(self) -> DeviceFacts:
@@ -77,6 +90,7 @@ class NvidiaDevice(Device):
             power_w=None if milliwatts is None else milliwatts / 1000,
             slowdowns=self._slowdowns(),
             pids=self._pids(),
+            busy_pids=self._busy_pids(),
             ecc_errors=self._ask_whole("nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE),
         )
 
@@ -94,9 +108,27 @@ class NvidiaDevice(Device):
         return tuple(word for bit, word in _REASONS.items() if bits is not None and int(bits) & bit)
 
     def _pids(self) -> tuple[int, ...]:
-        asked = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
-        found = {int(process.pid) for name in asked for process in self._processes(name)}
-        return tuple(sorted(found))
+        return tuple(sorted({int(p.pid) for p in self._processes("nvmlDeviceGetComputeRunningProcesses")}))
+
+    def _busy_pids(self) -> tuple[int, ...] | None:
+        """Who computes: the driver tells of each process that did since the moment it told of last."""
+        since_us = self._told_us
+        told = self._ask("nvmlDeviceGetProcessUtilization", since_us or 0, nothing=())
+        if told is None:
+            return None
+        known = [s for s in told if int(s.smUtil) <= _MOST_PERCENT]
+        self._told_us = max([since_us or 0, *(int(s.timeStamp) for s in known)])
+        if since_us is None:
+            # What was before the first look is not about now.
+            return ()
+        now_s = time.monotonic()
+        for sample in sorted(known, key=lambda s: int(s.timeStamp)):
+            if int(sample.smUtil) > _BUSY_ABOVE_PERCENT:
+                self._busy_at_s[int(sample.pid)] = now_s
+            else:
+                self._busy_at_s.pop(int(sample.pid), None)
+        self._busy_at_s = {pid: at for pid, at in self._busy_at_s.items() if now_s - at <= _BUSY_FOR_S}
+        return tuple(sorted(self._busy_at_s))
 
     def _processes(self, name: str) -> Sequence[Any]:
         """An older driver knows an older form of the question."""
@@ -106,8 +138,8 @@ class NvidiaDevice(Device):
                 return found
         return ()
 
-    def _ask(self, name: str, *arguments: object) -> Any | None:
-        return _quiet(self._nvml, name, self._handle, *arguments)
+    def _ask(self, name: str, *arguments: object, nothing: object = None) -> Any | None:
+        return _quiet(self._nvml, name, self._handle, *arguments, nothing=nothing)
 
     def _ask_whole(self, name: str, *arguments: object) -> Any | None:
         return _quiet(self._nvml, name, self._whole, *arguments)
@@ -217,11 +249,17 @@ def _initialised(nvml: Any | None) -> Any | None:
     return nvml
 
 
-def _quiet(nvml: Any, name: str, *arguments: object) -> Any | None:
+def _quiet(nvml: Any, name: str, *arguments: object, nothing: object = None) -> Any | None:
     """The answer to one question; None where binding, driver, device or permissions do not give it.
 
     Not all of that is an `NVMLError`: a binding newer than the driver raises an error of its own, and
     a name that is no UTF-8 a `UnicodeDecodeError`.
+
+    Args:
+        nvml: The module.
+        name: Of the question.
+        arguments: To be asked with.
+        nothing: The answer where the device says that there is nothing to tell.
     """
     question: Callable[..., Any] | None = getattr(nvml, name, None)
     if question is None:
@@ -229,8 +267,8 @@ def _quiet(nvml: Any, name: str, *arguments: object) -> Any | None:
     mismatch = getattr(nvml, "NVMLLibraryMismatchError", nvml.NVMLError)
     try:
         return question(*arguments)
-    except (nvml.NVMLError, mismatch, OSError, ValueError, TypeError, AttributeError):
-        return None
+    except (nvml.NVMLError, mismatch, OSError, ValueError, TypeError, AttributeError) as error:
+        return nothing if getattr(error, "value", None) in _NOTHING_TOLD else None
 
 
 def _text(value: object) -> str:

@@ -136,6 +136,7 @@ def tune(
     effective_batch: str = "explore",
     run_steps: int | None = None,
     price_per_hour: float | None = None,
+    objective: str = "throughput",
     profile: bool = False,
     trials: int | None = None,
     seed: int = 0,
@@ -169,11 +170,12 @@ def tune(
         sets: Values to search, by knob: ``{"num_workers": [0, 2, 4]}``.
         fixes: Values to pin, by knob: ``{"precision": "bf16"}``.
         knobs: Search these alone.
-        allow: Knobs that change the training and may take part.
+        allow: Knobs that change the training, or may do harm later than a search sees, and are wanted.
         max_memory: Upper bound on peak memory: ``"6GiB"``, ``"80%"``, or bytes.
         effective_batch: ``explore``, ``keep`` or ``LO..HI``.
         run_steps: Optimizer steps of the real run; compile time is charged to it.
         price_per_hour: Of the machine; the answer then says what a million samples cost.
+        objective: ``throughput``, ``energy`` (the least per sample of all that is faster), or ``cost``.
         profile: Keep a profiler trace of the script and of the winner in the study's folder.
         trials: At most this many.
         seed: Of the search.
@@ -209,6 +211,7 @@ def tune(
         effective_batch=effective_batch,
         run_steps=run_steps,
         price_per_hour=price_per_hour,
+        objective=objective,
         profile=profile,
         trials=trials,
         seed=seed,

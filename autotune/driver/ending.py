@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from autotune.core.pick import answer, fastest_fitting
 from autotune.core.study import SCRIPT_CHANGED
@@ -26,6 +26,17 @@ if TYPE_CHECKING:
     from autotune.core.pick import Answer
     from autotune.core.study import Study
     from autotune.core.trial import Trial
+
+
+_WITHOUT_TORCH: Final = frozenset({"jax", "keras", "mxnet", "onnxruntime", "paddle", "tensorflow"})
+"""What trains or infers without an optimizer of PyTorch; Keras may do either."""
+_TAKEN: Final = {
+    FailureKind.CONTENDED: (
+        "nvidia-smi names who computes there; wait for it to end, or take another: CUDA_VISIBLE_DEVICES=1"
+    ),
+    FailureKind.THROTTLED: "nvidia-smi -q -d PERFORMANCE tells what holds the clocks down: heat or power",
+}
+"""What the accelerator withheld from the script, which is not to blame -> what helps."""
 
 
 class StoppedEarly(AutotuneError):
@@ -85,7 +96,8 @@ def why_nothing(study: Study) -> AutotuneError:
         if study.stopped == "finished":
             message = f"a budget of {study.spec.budget.seconds:.0f} s ended before {script} was measured once"
             return UsageError(message, hint="give more time: --budget 10m")
-        return ScriptError(f"{script} was run, and nothing in it could be measured", hint=_hint_for(None))
+        message = f"{script} was run, and nothing in it could be measured"
+        return ScriptError(message, hint=_hint_for(study, None))
     tail = str(failed.failure.evidence.get("log_tail", ""))
     if failed.failure.kind is FailureKind.DISK:
         return StoreError(
@@ -94,15 +106,24 @@ def why_nothing(study: Study) -> AutotuneError:
     if failed.failure.evidence.get("error") == UNSUPPORTED:
         hint = "name another interpreter: --python PATH"
         return BackendError(str(failed.failure.evidence.get("traceback", "")), hint=hint)
+    if failed.failure.kind in _TAKEN:
+        message = f"{script} could not be measured: {failed.failure.message}"
+        return BackendError(message, hint=_TAKEN[failed.failure.kind])
     message = f"{script} fails without any change of ours: {failed.failure.message}"
-    return ScriptError(message + (f"\n{tail}" if tail else ""), hint=_hint_for(failed))
+    return ScriptError(message + (f"\n{tail}" if tail else ""), hint=_hint_for(study, failed))
 
 
-def _hint_for(trial: Trial | None) -> str:
+def _hint_for(study: Study, trial: Trial | None) -> str:
     if trial is not None and trial.failure is not None:
         kind = trial.failure.kind
+        imports = study.facts.script.imports if study.facts is not None else ()
+        found = sorted(_WITHOUT_TORCH & set(imports))
+        hangs = kind.family.value == "hang"
+        if found and trial.failure.evidence.get("steps") == 0 and (hangs or kind is FailureKind.NO_METRIC):
+            called = "autotune.step(samples=..., loss=...)"
+            return f"with {' and '.join(found)} the script has to say itself that a step has ended: {called}"
+        if hangs or "deadline_s" in trial.failure.evidence:
+            return "a trial needs to start and make some steps within the budget; give a longer --budget"
         if kind in (FailureKind.NO_METRIC, FailureKind.WARMUP_SHORT):
             return "give it more to do (more epochs or steps) so that a steady part can be measured"
-        if kind.family.value == "hang":
-            return "a trial needs to start and make some steps within the budget; give a longer --budget"
     return "run the script by itself first, without autotune"

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.apply.choose import Dead, choose
-from autotune.apply.command import build_launch
+from autotune.apply.command import build_launch, with_flags
 from autotune.apply.space import build_space
 from autotune.core.trial import Assignment, Failure, FailureKind, Segment
+from autotune.knobs.batch_size import said_batch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -132,6 +133,7 @@ class Planner:
             module=spec.module,
             options=spec.options,
             output_args=spec.output_args,
+            batch=said_batch(facts.script, with_flags(spec.args, changes)),
         )
         return Assignment(
             uid=f"t{trial.number:04d}-a{trial.attempt}-{secrets.token_hex(3)}",

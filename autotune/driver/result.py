@@ -24,7 +24,7 @@ def result_data(end: SearchEnd, code: int) -> dict[str, Any]:
         end: Of the search.
         code: Exit code as it is told.
     """
-    from autotune.driver.profiles import kept_profiles
+    from autotune.driver.profiles import kept_profiles, kept_reports
 
     fields = _best_fields(end)
     fields.pop("schema", None)
@@ -39,6 +39,7 @@ def result_data(end: SearchEnd, code: int) -> dict[str, Any]:
         "links": dict(end.links),
         "unsent": end.unsent,
         "profiles": {n: str(p) for n, p in kept_profiles(end.study, end.study_dir).items()},
+        "nsys_reports": {n: str(p) for n, p in kept_reports(end.study, end.study_dir).items()},
         "out": end.study.spec.out,
         "study_dir": str(end.study_dir),
         "exit": code,
@@ -87,7 +88,9 @@ def hints_of(study: Study) -> tuple[Advice, ...]:
     from autotune.inspection.advice import advise, weighed
 
     host = study.facts.host if study.facts is not None else None
-    return weighed(advise(study.spec.inspected, host), bottleneck(study, Config()))
+    run = study.facts.run if study.facts is not None else None
+    hints, verdict = advise(study.spec.inspected, host), bottleneck(study, Config())
+    return weighed(hints, verdict, on_device=run is not None and bool(run.devices))
 
 
 def advice_lines(study: Study, *, most: int = 3) -> list[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.core.objective import ENERGY, SEARCHED, WANTED
 from autotune.errors import InvalidBudget, UsageError, did_you_mean
 from autotune.search.samplers import SAMPLERS
 
@@ -56,6 +57,7 @@ class SearchOptions:
     price_per_hour: float | None = None
     why: bool = True
     profile: bool = False
+    objective: str = "throughput"
 
 
 def version() -> str:
@@ -163,6 +165,45 @@ def output_args(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def objective(options: SearchOptions) -> str:
+    """What the search is for, checked: it can be measured here.
+
+    Raises:
+        UsageError: Nothing is called so; cost without a price; energy that no counter of this machine tells.
+    """
+    asked = one_of("--objective", options.objective, SEARCHED)
+    if asked == "cost" and options.price_per_hour is None:
+        raise UsageError(
+            "--objective cost needs a price: --price-per-hour",
+            hint="at one price the cheapest is the fastest, which is searched for without it as well",
+        )
+    # A cluster's machines count their own.
+    if asked == ENERGY and not options.address and (why := _uncounted()):
+        message = f"--objective energy: nothing on this machine counts energy. {why}"
+        raise UsageError(message.rstrip(), hint="`autotune doctor` tells which counters there are")
+    return asked
+
+
+def _uncounted() -> str:
+    """Why no energy can be counted here; empty where it can."""
+    from autotune.devices.energy import Rapl
+    from autotune.devices.find import find_devices
+
+    if any(device.energy_j() is not None for device in find_devices()):
+        return ""
+    rapl = Rapl()
+    return "" if rapl.exists else rapl.why_not or "No counter can be read."
+
+
+def objective_notes(spec: StudySpec) -> list[str]:
+    """What the user should know of the objective before the search, a sentence each."""
+    if spec.objective == "cost":
+        return ["--objective cost: price times time, so on one machine the cheapest is the fastest."]
+    if spec.objective == ENERGY:
+        return [f"--objective energy: {WANTED[ENERGY]}, both by pairs of fresh runs."]
+    return []
+
+
 def build_spec(command: Command, options: SearchOptions) -> StudySpec:
     """The specification of a search.
 
@@ -230,6 +271,7 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
         price_per_hour=options.price_per_hour,
         why=options.why,
         profile=options.profile,
+        objective=objective(options),
     )
     verify(command)
     return spec

@@ -104,6 +104,7 @@ class Verified:
     Args:
         asked: The question.
         verdict: ``faster``, ``no_difference``, ``slower``, ``worse`` (its loss is) or ``failed``.
+        because: What ``no_difference`` rests on, as `Verification.because` says it; else empty.
         comparison: The pick against the script; None without a pair.
         identical: The script against itself; None with too few runs.
         study: Every run of it.
@@ -112,6 +113,7 @@ class Verified:
 
     asked: Asked
     verdict: str
+    because: str
     comparison: Comparison | None
     identical: Estimate | None
     study: Study
@@ -259,6 +261,7 @@ def _judged(asked: Asked, study: Study, home: Path) -> Verified:
     return Verified(
         asked=asked,
         verdict=strategy.verdict(study),
+        because=strategy.because(study),
         comparison=strategy.comparison(study),
         identical=control(study),
         study=study,

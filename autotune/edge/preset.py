@@ -17,6 +17,7 @@ from typing import Final
 from autotune.core.auto import CANDIDATES
 from autotune.core.config import Value
 from autotune.core.effect import Effect
+from autotune.core.late_harm import is_ruled
 from autotune.core.study import DeclaredSpec, SpaceRequest
 from autotune.edge.space_file import (
     AUTO,
@@ -120,7 +121,8 @@ def load_space(
         sets: ``num_workers=2,4``: narrow a knob, or add it.
         fixes: ``precision=bf16``: pin a knob.
         only: Names: vary these alone, and those of `sets`, `fixes` and `allow`.
-        allow: Names of knobs that change the training and may take part; several with commas.
+        allow: Names of knobs that may take part although they change the training, or may win although a rule
+            refuses them (`autotune.core.late_harm`); several with commas.
 
     Raises:
         InvalidSpace: No such file, or it is malformed; with the line.
@@ -345,7 +347,7 @@ def _check_allowed(space: _Space, name: str) -> None:
     if name == _RULED:
         hint = "--effective-batch says how far it may go: explore, keep or LO..HI."
         raise UsageError(f"--allow {name}: it has an option of its own", hint=hint)
-    if not space.is_locked(name):
+    if not space.is_locked(name) and not is_ruled(name, space.declared.get(name)):
         effect = space.declared[name].effect if name in space.declared else builtin()[name].effect
         what = "leaves the training as it is" if effect is Effect.EXACT else "changes the rounding alone"
         raise UsageError(

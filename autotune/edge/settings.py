@@ -33,6 +33,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "effective-batch": _TEXT,
     "run-steps": _NUMBER,
     "price-per-hour": _AMOUNT,
+    "objective": _TEXT,
     "driver": _TEXT,
     "address": _TEXT,
     "concurrency": _NUMBER,

@@ -18,7 +18,7 @@ from autotune.core.study import DeclaredSpec
 from autotune.edge.memory import memory_bytes
 from autotune.edge.yaml import MAX_BYTES, Items, Lines, load
 from autotune.errors import InvalidSpace, UnknownKnob, UsageError, did_you_mean
-from autotune.knobs.declared import declared_knob
+from autotune.knobs.declared import SDK_VALUE, declared_knob
 from autotune.knobs.registry import builtin, needs_permission
 
 SCHEMA: Final = "autotune.space/v1"
@@ -28,7 +28,7 @@ AUTO: Final = "auto"
 _MAX_VALUES: Final = 1000
 _NOT_YET: Final = {"objectives": "objectives are not set in a space file by this version"}
 _WAYS: Final = ("flag", "env", "keyword")
-_SDK: Final = "autotune.sdk.value"
+_SDK: Final = (SDK_VALUE, "autotune.value")
 _EFFECTS: Final = ("EXACT", "NUMERIC", "TRAINING")
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SPELLED: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
@@ -98,6 +98,7 @@ class DeclareEntry(_Part):
         """The same as data for the study."""
         values = self.values.values() if isinstance(self.values, Range) else tuple(self.values)
         target, _, keyword = self.keyword.rpartition(":")
+        target = SDK_VALUE if target in _SDK else target
         spelling = (
             Flag((self.flag,)) if self.flag else Env(self.env) if self.env else Keyword(target, keyword)
         )
@@ -483,8 +484,8 @@ def _spelling_faults(way: str, spelled: object, name: object) -> Iterator[tuple[
         yield way, f'{way} "{text}" is not {example.partition(":")[0]}', f"For example {example}"
     elif way == "env" and text.startswith("AUTOTUNE_"):
         yield way, f"{text} is one of our own variables", "Declare one that the script or a library reads."
-    elif way == "keyword" and text.startswith("autotune.") and text != f"{_SDK}:{name}":
-        yield way, f"{text} is part of autotune", f"What the script asks for is {_SDK}:{name}"
+    elif way == "keyword" and text.startswith("autotune.") and text not in [f"{c}:{name}" for c in _SDK]:
+        yield way, f"{text} is part of autotune", f"What the script asks for is {_SDK[0]}:{name}"
 
 
 def _value_faults(values: object) -> Iterator[tuple[str, str, str]]:

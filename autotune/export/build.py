@@ -71,7 +71,9 @@ def build_best(
             is_better=answer.is_better,
             effective_batch=_batch_part(study),
             objective=ObjectivePart(
-                form="amortised" if planned_steps(study) else "steady", run_steps=planned_steps(study)
+                metric=study.spec.objective,
+                form="amortised" if planned_steps(study) else "steady",
+                run_steps=planned_steps(study),
             ),
             baseline=BaselinePart(
                 knobs=_resolved(study, Config()),
@@ -141,11 +143,8 @@ def _estimate(estimate: Estimate) -> EstimatePart:
 
 
 def _memory_of(study: Study) -> float | None:
-    if study.facts is None:
-        return None
-    host = study.facts.host
-    total = min((device.memory_bytes for device in host.devices), default=host.memory_bytes)
-    return round(total / GIB, 1) if total else None
+    total = study.memory_bytes
+    return None if total is None else round(total / GIB, 1)
 
 
 def _memory(peak_bytes: int | None, of_gib: float | None) -> MemoryPart | None:
@@ -209,6 +208,7 @@ def _pick_part(
             if knob in pick.config
         ],
         reasons=list(pick.reasons),
+        advice=pick.advice,
     )
 
 

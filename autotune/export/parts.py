@@ -63,7 +63,7 @@ class BatchPart(Part):
 
 
 class ObjectivePart(Part):
-    """What faster means here."""
+    """What was searched for, and what faster means here; ``metric``: throughput, energy or cost."""
 
     metric: str = "throughput"
     form: str = "steady"

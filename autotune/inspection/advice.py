@@ -82,16 +82,24 @@ def advise(path: str, host: HostFacts | None = None) -> tuple[Advice, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def weighed(hints: Sequence[Advice], verdict: Bottleneck | None) -> tuple[Advice, ...]:
+def weighed(
+    hints: Sequence[Advice], verdict: Bottleneck | None, *, on_device: bool = False
+) -> tuple[Advice, ...]:
     """The same with what each may buy at most by what a run showed, the largest first.
 
     Args:
         hints: Of `advise`.
         verdict: On the script as it is; None where it was not measured.
+        on_device: It trains on an accelerator. Waiting for that one hides what the host could do meanwhile:
+            what reading or writing less often would buy has no bound then.
     """
-    bounds: dict[str, float | None] = {"host": None if verdict is None else verdict.host_frac}
+    bounds: dict[str, float | None] = {}
     if verdict is not None:
-        bounds |= {k: verdict.shares.get(k) for k in ("input", "compute", "transfer") if k in verdict.shares}
+        bounds = {k: verdict.shares.get(k) for k in ("compute", "transfer")}
+        bounds |= {
+            "input": verdict.input_frac_at_most,
+            "host": None if on_device else verdict.host_frac,
+        }
     told = [replace(hint, gain_frac_at_most=bounds.get(hint.part)) for hint in hints]
     return tuple(sorted(told, key=lambda h: -(h.gain_frac_at_most or 0.0)))
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autotune.core.facts import HostFacts
 from autotune.devices.find import find_devices
+from autotune.devices.nsys import find_nsys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,9 +82,11 @@ def read_host(root: Path) -> HostFacts:
         python=platform.python_version(),
         versions=dict(_versions()),
         cxx=compiler(),
+        cc=c_compiler(),
         allocators=allocators(root),
         libc=_libc(),
         huge_pages=_huge_pages(root),
+        nsys=find_nsys(os.environ),
     )
 
 
@@ -102,8 +105,17 @@ def memory_limit_bytes(root: Path = Path("/")) -> int:
 
 def compiler() -> str:
     """Path of a C++ compiler, empty where none is found; ``CXX`` comes first."""
-    named = os.environ.get("CXX", "").split()
-    candidates = [*named[:1], "g++", "clang++", "c++"]
+    return _first_compiler("CXX", "g++", "clang++", "c++")
+
+
+def c_compiler() -> str:
+    """Path of a C compiler, empty where none is found; ``CC`` comes first."""
+    return _first_compiler("CC", "gcc", "clang", "cc")
+
+
+def _first_compiler(variable: str, *names: str) -> str:
+    named = os.environ.get(variable, "").split()
+    candidates = [*named[:1], *names]
     return next((found for name in candidates if (found := shutil.which(name))), "")
 
 

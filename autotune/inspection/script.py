@@ -66,6 +66,10 @@ _SETTINGS: Final = frozenset(
     }
 )
 """Calls that may be made once more by every worker that imports the script."""
+_SWITCHES: Final = ("switch", "off_switch", "pair", "bool")
+_FORMATS: Final = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
+_DEVICE_FORMATS: Final = {"cuda": "fp16", "cpu": "bf16"}
+"""What autocast takes where it is told no format."""
 _WORK: Final = frozenset(
     {
         "DataLoader",
@@ -109,10 +113,11 @@ def script_facts(path: str) -> ScriptFacts:
     flags = [*_argparse_flags(tree), *_click_flags(tree)]
     if "exec_config" in hazards:
         flags += _global_flags(tree)
+    formats = _switched_formats(tree)
     return ScriptFacts(
         path=path,
         sha256=digest,
-        flags=tuple(_merged(flags)),
+        flags=tuple(_with_autocast(flag, formats) for flag in _merged(flags)),
         imports=tuple(sorted(_imports(tree))),
         hazards=tuple(sorted(hazards)),
         import_runs=_works(tree.body, _functions(tree)),
@@ -282,6 +287,63 @@ def _last(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
+
+
+# Autocast behind an option -------------------------------------------------------------------
+
+
+def _with_autocast(flag: ScriptFlag, formats: dict[str, str]) -> ScriptFlag:
+    found = formats.get(flag.dest, "") if flag.kind in _SWITCHES else ""
+    return replace(flag, autocast=found) if found else flag
+
+
+def _switched_formats(tree: ast.AST) -> dict[str, str]:
+    """Names that decide whether autocasts are entered -> their format, where it is one and known."""
+    found: dict[str, set[str]] = {}
+    for node in ast.walk(tree):
+        for name, call in _switched_autocasts(node):
+            found.setdefault(name, set()).add(_autocast_format(call))
+    return {name: next(iter(formats)) for name, formats in found.items() if len(formats) == 1}
+
+
+def _switched_autocasts(node: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    """``autocast(..., enabled=args.amp)``, ``autocast(...) if args.amp else ...``, and as a statement."""
+    if isinstance(node, ast.Call) and _last(node.func) == "autocast":
+        enabled = next((k.value for k in node.keywords if k.arg == "enabled"), None)
+        if enabled is None and node.args and _is_cuda_alone(node):
+            enabled = node.args[0]
+        if enabled is not None and _switch_name(enabled):
+            yield _switch_name(enabled), node
+    elif isinstance(node, (ast.IfExp, ast.If)) and _switch_name(node.test):
+        body = [node.body] if isinstance(node, ast.IfExp) else node.body
+        for inner in (inner for part in body for inner in ast.walk(part)):
+            if isinstance(inner, ast.Call) and _last(inner.func) == "autocast":
+                yield _switch_name(node.test), inner
+
+
+def _switch_name(node: ast.expr) -> str:
+    """``amp`` of ``amp``, ``args.amp`` and ``config["amp"]``; empty for anything else."""
+    if isinstance(node, ast.Subscript):
+        key = _constant(node.slice)
+        return key if isinstance(key, str) else ""
+    return _last(node)
+
+
+def _is_cuda_alone(call: ast.Call) -> bool:
+    """``torch.cuda.amp.autocast``, which takes no device and is told first whether it is on."""
+    return "cuda" in ast.unparse(call.func)
+
+
+def _autocast_format(call: ast.Call) -> str:
+    """``bf16`` or ``fp16``; empty where the source does not say."""
+    keywords = {k.arg: k.value for k in call.keywords if k.arg}
+    told = keywords.get("dtype", call.args[1] if len(call.args) > 1 else None)
+    if told is not None:
+        return _FORMATS.get(_last(told), "")
+    device = keywords.get("device_type", call.args[0] if call.args else None)
+    if device is None or _is_cuda_alone(call):
+        return _DEVICE_FORMATS["cuda"]
+    return _DEVICE_FORMATS.get(str(_constant(device)), "")
 
 
 # Hazards ------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ class Accumulation(Knob):
     Never sampled: effective batch over micro-batch. As little of it as possible is best on one
     device.
 
-    Effect: EXACT; TRAINING with BatchNorm, NUMERIC with dropout. Unit: micro-batches.
+    Effect: EXACT; TRAINING with BatchNorm, NUMERIC with dropout and without a loader. Unit: micro-batches.
     Source: arXiv 2507.07101 (advises against it where memory allows the batch).
     """
 
@@ -123,11 +123,13 @@ class Accumulation(Knob):
             return Effect.NUMERIC
         if facts.run.model.batch_norm:
             return Effect.TRAINING
-        return Effect.NUMERIC if facts.run.model.dropout else self.effect
+        # Batches of another size are drawn by code of the script's own, which may make others of them.
+        own_batches = facts.run.loader is None
+        return Effect.NUMERIC if facts.run.model.dropout or own_batches else self.effect
 
     def redeals(self, facts: Facts) -> bool:
-        model = None if facts.run is None else facts.run.model
-        return model is None or model.dropout
+        run = facts.run
+        return run is None or run.model is None or run.model.dropout or run.loader is None
 
     def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
         known = ("batch_size", "effective_batch", *(() if self.refuse(facts) else (self.name,)))

@@ -10,12 +10,14 @@ from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch, family
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autotune.core.config import Value
     from autotune.core.facts import BlockFacts, Facts, ScriptFlag
 
 _VALUES: Final = ("none", "selective", "full")
+_ALL_OR_NOTHING: Final[Mapping[Value, bool]] = {"none": False, "full": True}
+_OPTIONS: Final = family("activation-checkpointing", "gradient-checkpointing", "grad-checkpointing")
 
 
 class ActivationCheckpointing(Knob):
@@ -31,16 +33,13 @@ class ActivationCheckpointing(Knob):
     name: ClassVar[str] = "activation_checkpointing"
     effect: ClassVar[Effect] = Effect.NUMERIC
     helps: ClassVar[Sequence[str]] = ("memory",)
-    spellings: ClassVar[Sequence[Spelling]] = (
-        family("activation-checkpointing", "gradient-checkpointing", "grad-checkpointing"),
-        Patch(),
-    )
+    spellings: ClassVar[Sequence[Spelling]] = (_OPTIONS, Patch())
 
     def own(self, facts: Facts) -> Value | None:
         read, run = facts.value(self.name), facts.run
         if read is not None or run is None or run.model is None or run.model.blocks is None:
             return read
-        return None if run.model.blocks.checkpointed else "none"
+        return "full" if run.model.blocks.checkpointed else "none"
 
     def domain(self, facts: Facts) -> Sequence[Value]:
         return _VALUES
@@ -54,20 +53,20 @@ class ActivationCheckpointing(Knob):
         return wanted if wanted in _VALUES else None
 
     def refuse(self, facts: Facts) -> str | None:
-        run = facts.run
-        if run is None:
+        flag, own = facts.script.flag(*_OPTIONS.names), self.own(facts)
+        if flag is not None and any(self.option(v, flag) is not None for v in _VALUES if v != own):
             return None
-        if run.model is None:
-            return "No trained module was seen whose activations could be computed again."
-        if run.model.blocks is None:
-            return f"{run.model.name} has no repeated blocks that could be checkpointed."
-        return _why_not_twice(run.model.blocks, own_compile=run.own_compile)
+        return _why_not(facts)
+
+    def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:
+        owned = super().refuse_spelling(spelling, facts)
+        return owned or (_why_not(facts) if isinstance(spelling, Patch) else None)
 
     def option(self, value: Value, flag: ScriptFlag) -> tuple[str, str] | None:
         if flag.kind in ("switch", "off_switch", "pair", "bool"):
-            known = {"full": True, "none": False}
-            return super().option(known[str(value)], flag) if value in known else None
-        return super().option(value, flag) if flag.choices else None
+            return super().option(_ALL_OR_NOTHING[value], flag) if value in _ALL_OR_NOTHING else None
+        # How many of them the script takes by another word is not seen.
+        return super().option(value, flag) if flag.choices and value in _ALL_OR_NOTHING else None
 
     def patch(self, value: Value, patches: Patches) -> None:
         if value != "none":
@@ -75,6 +74,18 @@ class ActivationCheckpointing(Knob):
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.checkpointing.observed()
+
+
+def _why_not(facts: Facts) -> str | None:
+    """Why blocks cannot be made to be computed again from outside."""
+    run = facts.run
+    if run is None:
+        return None
+    if run.model is None:
+        return "No trained module was seen whose activations could be computed again."
+    if run.model.blocks is None:
+        return f"{run.model.name} has no repeated blocks that could be checkpointed."
+    return _why_not_twice(run.model.blocks, own_compile=run.own_compile)
 
 
 def _why_not_twice(blocks: BlockFacts, *, own_compile: bool) -> str | None:

@@ -19,20 +19,17 @@ _NEW: Final = "PYTORCH_ALLOC_CONF"
 _OLD: Final = "PYTORCH_CUDA_ALLOC_CONF"
 _NEW_SINCE: Final = (2, 11)
 """2.9.1 takes the new name and ignores what it says of segments (pytorch issue 183387)."""
-_SETTINGS: Final = {
-    "expandable_segments": "expandable_segments:True",
-    "garbage_collection": "garbage_collection_threshold:0.8",
-}
+_SETTINGS: Final = {"expandable_segments": "expandable_segments:True"}
 _ASYNC: Final = "cudaMallocAsync"
 
 
 class Allocator(Knob):
     """How CUDA memory is kept: expandable segments waste less where sizes vary, and stop reallocations.
 
-    ``garbage_collection`` frees cached blocks from 80 % of the memory on, instead of all of them with
-    a wait for the device when memory runs out. By ``PYTORCH_ALLOC_CONF``, before 2.11 by its old name;
-    other settings that stand there are kept. `max_split_size_mb` is no value: the documentation calls
-    it a last resort against running out of memory.
+    By ``PYTORCH_ALLOC_CONF``, before 2.11 by its old name; other settings that stand there are kept.
+    `garbage_collection_threshold` is no value: it acts only where the process has limited its share of
+    the memory. Nor is `max_split_size_mb`: the documentation calls it a last resort against running out
+    of memory.
 
     Effect: EXACT. Unit: none. Source: torch docs, "CUDA semantics", "Optimizing memory usage with
     PYTORCH_ALLOC_CONF"; pytorch issue 183387; NVIDIA/NeMo pull request 9061 (reallocations cost

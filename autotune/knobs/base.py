@@ -354,6 +354,13 @@ class Knob(ABC):
         """
         return self.deliver(value)
 
+    def shown_at(self, facts: Facts) -> str:
+        """Where in the running process a value shows that the script's own option says, for `Change.site`.
+
+        Empty where nothing has to be known beforehand to read it.
+        """
+        return ""
+
     def option(self, value: Value, flag: ScriptFlag) -> tuple[str, str] | None:
         """How the script's own option says this value.
 

@@ -6,17 +6,20 @@ from typing import TYPE_CHECKING, ClassVar
 
 from autotune.core.change import Keyword, Patch, Spelling
 from autotune.core.effect import Effect, strictest
+from autotune.core.facts import OPTION
 from autotune.knobs import batching
 from autotune.knobs.accumulation import Accumulation
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import LOADER, as_count, family, joined, loader_of, no_loader
+from autotune.knobs.batching import unseen
+from autotune.knobs.common import LOADER, as_count, family, joined, loader_of
+from autotune.knobs.declared import given_value
 from autotune.knobs.frameworks import ARGUMENTS, is_row, refuse_engine, setting
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from autotune.core.config import Config, Value
-    from autotune.core.facts import Facts
+    from autotune.core.facts import Facts, ScriptFacts
 
 BATCH_OPTIONS = family(
     "batch-size",
@@ -38,7 +41,8 @@ class BatchSize(Knob):
     With a kept effective batch it must divide it, and accumulation makes up for the rest; where
     accumulation cannot, it moves together with `effective_batch`.
 
-    Effect: EXACT (another order of summation); TRAINING with BatchNorm, NUMERIC with dropout.
+    Effect: EXACT (another order of summation); TRAINING with BatchNorm, NUMERIC with dropout and
+    where the script makes its batches without a loader.
     Unit: samples. Source: DeepLearningExamples nnUNet README (the gain is not monotone).
     """
 
@@ -84,11 +88,14 @@ class BatchSize(Knob):
         return count
 
     def refuse(self, facts: Facts) -> str | None:
-        if facts.run is not None and batching.own_micro(facts) is None and loader_of(facts) is not None:
+        reason = unseen(facts)
+        if facts.run is None or reason is not None:
+            return reason
+        if batching.own_micro(facts) is None and loader_of(facts) is not None:
             return "The loader has no batch size of its own: the dataset or a sampler makes the batches."
-        if facts.run is not None and facts.run.loader is not None and facts.effective_batch_rule == "keep":
+        if facts.effective_batch_rule == "keep":
             return self.idle(facts, ("accumulation",) if Accumulation().refuse(facts) is None else ())
-        return no_loader(facts)
+        return None
 
     def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:
         owned = super().refuse_spelling(spelling, facts)
@@ -130,6 +137,11 @@ class BatchSize(Knob):
     def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
         return batching.settle_batch(config, facts, available(facts) if varied is None else varied)
 
+    def shown_at(self, facts: Facts) -> str:
+        run = facts.run
+        found = None if run is None or run.samples_source != OPTION else run.inputs
+        return "" if found is None else found.place
+
     def patch(self, value: Value, patches: Patches) -> None:
         patches.loader.override("batch_size", value)
 
@@ -141,3 +153,10 @@ def available(facts: Facts) -> Collection[str]:
     """The batch knobs that facts leave: what `settle` assumes outside of a space."""
     factor = () if Accumulation().refuse(facts) else ("accumulation",)
     return ("batch_size", "effective_batch", *factor)
+
+
+def said_batch(script: ScriptFacts, args: Sequence[str]) -> int:
+    """What the script's own batch option says on this command line; 0 where that cannot be read."""
+    option = script.flag(*BATCH_OPTIONS.names)
+    said = None if option is None else given_value(option, args)
+    return said if isinstance(said, int) and not isinstance(said, bool) and said > 0 else 0

@@ -10,6 +10,9 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from autotune.core.facts import OPTION
+from autotune.knobs.common import no_loader
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
@@ -56,6 +59,27 @@ def own_batch(facts: Facts) -> OwnBatch | None:
     """All of it, None where the micro-batch could not be read."""
     micro, factor = own_micro(facts), own_factor(facts)
     return OwnBatch(micro, factor) if micro is not None and factor is not None else None
+
+
+def unseen(facts: Facts) -> str | None:
+    """Why the samples of a batch are not known, so that nobody can move them; None where they are.
+
+    Without a loader they are what the script's own option says, where the model's input shows it.
+    """
+    run = facts.run
+    reason = no_loader(facts)
+    if run is None or reason is None or run.samples_source == OPTION:
+        return None
+    found = run.inputs
+    if found is None:
+        return reason
+    if not found.dims:
+        why = f"nothing that the model is called with has the size {found.said} that the script's option says"
+    elif not found.counts:
+        why = f"there are {found.calls_per_backward:.3g} calls of the model per backward pass"
+    else:
+        why = "how often the optimizer asks for a batch is its own affair"
+    return f"No training DataLoader was seen, and {why}, so the samples of a step are not known."
 
 
 def effective_bounds(facts: Facts) -> tuple[int, int] | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from autotune.core.change import Keyword, Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import as_switch, family, trains_on_cuda
+from autotune.knobs.common import as_switch, devices_of, family, trains_on_cuda
 from autotune.knobs.frameworks import ARGUMENTS, owner_of
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ CUDA_GRAPHS: Final = ("reduce-overhead", "max-autotune")
 _OVERWRITES: Final = "records CUDA graphs, whose next replay overwrites the gradients of the last"
 _KEPT: Final = "the script fills gradients with zeros instead of letting them go"
 _MOST_ROOTS: Final = 4
+_OLDEST: Final = (7, 0)
 
 
 class CompileMode(Knob):
@@ -61,8 +62,9 @@ class CompileMode(Knob):
         return mode if mode == self.own(facts) or _no_mode(mode, facts) is None else None
 
     def refuse(self, facts: Facts) -> str | None:
-        if not facts.host.cxx and self.own(facts) in (None, "off"):
-            return "torch.compile needs a C++ compiler (g++ or clang++), and none was found."
+        missing = _missing(facts)
+        if missing is not None and self.own(facts) in (None, "off"):
+            return missing
         run = facts.run
         if run is None:
             return None
@@ -70,8 +72,6 @@ class CompileMode(Knob):
             return "No trained module was seen that could be compiled."
         if run.model.roots > _MOST_ROOTS:
             return f"{run.model.roots} separate modules are trained, more than are worth compiling."
-        if run.model.forward_direct:
-            return "The model is run by .forward() itself, which compilation in place never sees."
         return None
 
     def redeals(self, facts: Facts) -> bool:
@@ -102,9 +102,28 @@ class CompileMode(Knob):
         return patches.compile.observed()
 
 
+def _missing(facts: Facts) -> str | None:
+    """What the compiler lacks here: for NVIDIA devices it needs Triton, which starts a C compiler.
+
+    The limit is that of torch 2.13, `_inductor/exc.py`, `GPUTooOldForTriton`.
+    """
+    if not trains_on_cuda(facts):
+        found = facts.host.cxx
+        return None if found else "torch.compile needs a C++ compiler (g++ or clang++), and none was found."
+    known = [device.capability for device in devices_of(facts) if device.capability > (0, 0)]
+    if min(known, default=_OLDEST) < _OLDEST:
+        return "torch.compile needs a device of compute capability 7.0 or newer."
+    if facts.run is not None and facts.run.triton is False:
+        return "torch.compile needs Triton on NVIDIA devices, and it is not installed."
+    if not (facts.host.cc or facts.host.cxx):
+        return "torch.compile needs a C compiler (gcc or clang) on NVIDIA devices, and none was found."
+    return None
+
+
 def _no_mode(mode: str, facts: Facts) -> str | None:
-    if mode != "off" and not facts.host.cxx:
-        return "torch.compile needs a C++ compiler (g++ or clang++), and none was found."
+    missing = None if mode == "off" else _missing(facts)
+    if missing is not None:
+        return missing
     if not trains_on_cuda(facts):
         return None if mode in _ON_CPU else f"{mode} differs from others on NVIDIA devices only."
     owner = owner_of(CompileMode.spellings, facts)

@@ -41,8 +41,9 @@ class CudnnBenchmark(Knob):
             return None
         if facts.run.input_shapes_vary:
             return "The input shapes vary, and each new one would be tuned afresh."
-        if facts.run.model is not None and not facts.run.model.has_4d:
-            return "The model has no convolutions over images whose kernels could be chosen."
+        model = facts.run.model
+        if model is not None and not (model.convolves or model.has_4d or model.has_5d):
+            return "The model has no convolutions whose kernels could be chosen."
         return None
 
     def patch(self, value: Value, patches: Patches) -> None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from autotune.core.facts import Facts, ScriptFacts, ScriptFlag
     from autotune.core.study import DeclaredSpec
 
+SDK_VALUE: Final = "autotune.sdk.value"
+"""The callable by which a script asks for a value itself; the keyword is the name."""
+
 _SWITCHES: Final = ("switch", "off_switch", "pair", "bool")
 
 
@@ -42,7 +45,16 @@ class DeclaredKnob(Knob):
         return self.declared.help or f"Your own knob: {self.declared.spelling.text}"
 
     def own(self, facts: Facts) -> Value | None:
-        return facts.declared.get(self.name)
+        known = facts.declared.get(self.name)
+        if known is None and self._is_asked_for and (found := facts.value(self.name)) is not None:
+            return _among(found, self.declared.values)
+        return known
+
+    @property
+    def _is_asked_for(self) -> bool:
+        """The script asks for it itself, so that its run shows what it has by itself."""
+        spelling = self.declared.spelling
+        return isinstance(spelling, Keyword) and spelling.target == SDK_VALUE
 
     def domain(self, facts: Facts) -> Sequence[Value]:
         own = self.own(facts)
@@ -63,7 +75,9 @@ class DeclaredKnob(Knob):
         return any(_same(_among(value, self.declared.values), v) for v in self.declared.values)
 
     def refuse(self, facts: Facts) -> str | None:
-        spelling = self.declared.spelling
+        spelling, run = self.declared.spelling, facts.run
+        if self._is_asked_for and run is not None and run.was_seen and self.name not in run.values:
+            return _never_asked(self.name, run.values)
         if not isinstance(spelling, Flag) or facts.script.flag(*spelling.names) is not None:
             return None
         return no_option(spelling.text, facts.script)
@@ -114,6 +128,12 @@ def declared_knob(spec: DeclaredSpec) -> DeclaredKnob:
     }
     kind = cast("type[DeclaredKnob]", type(f"Declared_{spec.name}", (DeclaredKnob,), row))
     return kind()
+
+
+def _never_asked(name: str, known: Mapping[str, Value]) -> str:
+    """Why a value that the script's run did not ask for cannot be varied."""
+    what = f'The script did not call autotune.value("{name}", ...) in its first run, so nothing would change.'
+    return f"{what} {did_you_mean(name, known)}".strip()
 
 
 def own_values(
@@ -171,7 +191,7 @@ def _own(
     flag = script.flag(*spelling.names)
     if flag is None:
         return None
-    raw = _switched(spelling.text, flag, args) if flag.kind in _SWITCHES[:3] else _given(flag, args)
+    raw = _switched(spelling.text, flag, args) if flag.kind in _SWITCHES[:3] else given_value(flag, args)
     return None if raw is None else _among(raw, spec.values)
 
 
@@ -194,8 +214,8 @@ def _opposite(name: str, flag: ScriptFlag) -> str | None:
     return (marked or others or [None])[0]
 
 
-def _given(flag: ScriptFlag, args: Sequence[str]) -> Value | None:
-    """The option's value: as given last, else its default; None where neither can be read."""
+def given_value(flag: ScriptFlag, args: Sequence[str]) -> Value | None:
+    """What an option says: as given last, else its default; None where neither can be read."""
     text: Value | None = flag.default
     words = _options(args)
     for place, word in enumerate(words):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from autotune.core.effect import Effect
+from autotune.core.facts import COUNTED
 from autotune.knobs import batching
 from autotune.knobs.base import Knob
 from autotune.knobs.batch_size import available
-from autotune.knobs.common import as_count, no_loader
+from autotune.knobs.batching import unseen
+from autotune.knobs.common import as_count
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -56,13 +58,13 @@ class EffectiveBatch(Knob):
             return "The effective batch is kept, as asked."
         if facts.run is None:
             return None
-        if facts.run.samples_source != "loader":
+        if facts.run.samples_source not in COUNTED:
             return (
                 "How many samples a step takes is not confirmed, so another effective batch cannot be judged."
             )
         if batching.own_batch(facts) is None:
             return "The script's own effective batch could not be read."
-        return no_loader(facts)
+        return unseen(facts)
 
     def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
         if {"batch_size", "accumulation"} & set(varied):

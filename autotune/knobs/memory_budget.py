@@ -44,7 +44,7 @@ class MemoryBudget(Knob):
     def domain(self, facts: Facts) -> Sequence[Value]:
         own = self.own(facts)
         known = {float(own)} if isinstance(own, (int, float)) else set[float]()
-        return tuple(sorted({0.3, 0.5, 0.7, _ALL, *known}))
+        return tuple(sorted({0.3, 0.5, 0.7, 0.9, _ALL, *known}))
 
     def resolve(self, wanted: Value, facts: Facts) -> Value | None:
         if wanted == "asis":

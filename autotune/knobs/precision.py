@@ -30,6 +30,9 @@ _WORDS: Final[dict[str, tuple[str, ...]]] = {
     "bf16": ("bf16", "bfloat16", "bf16-mixed"),
     "fp16": ("fp16", "float16", "16-mixed", "half"),
 }
+_AUTOCAST_OPTIONS: Final = family(
+    "amp", "use-amp", "enable-amp", "autocast", "use-autocast", "mixed-precision", "use-mixed-precision"
+)
 _SWITCHES: Final = {"--bf16": "bf16", "--fp16": "fp16"}
 
 
@@ -53,6 +56,7 @@ class Precision(Knob):
         family("precision", "mixed-precision", "amp-dtype", "dtype"),
         Flag(("--bf16",)),
         Flag(("--fp16",)),
+        _AUTOCAST_OPTIONS,
         Patch(),
     )
 
@@ -86,9 +90,7 @@ class Precision(Knob):
         if _no_hardware("bf16", facts) is not None and _no_hardware("fp16", facts) is not None:
             return _no_hardware("bf16", facts)
         offered = any(
-            isinstance(s, Flag)
-            and facts.script.flag(*s.names) is not None
-            and self.refuse_spelling(s, facts) is None
+            isinstance(s, Flag) and _has(s, facts) and self.refuse_spelling(s, facts) is None
             for s in self.spellings
         )
         way = next(iter(rows(self.spellings, facts)), Patch())
@@ -115,6 +117,9 @@ class Precision(Knob):
         return model is not None and model.dropout and model.device.startswith("cuda")
 
     def option(self, value: Value, flag: ScriptFlag) -> tuple[str, str] | None:
+        if flag.autocast:
+            turns_on = value == flag.autocast
+            return super().option(turns_on, flag) if turns_on or value == "fp32" else None
         name = next((n for n in flag.names if n.startswith("--")), flag.names[0])
         if name in _SWITCHES:
             wanted = _SWITCHES[name] == value
@@ -142,6 +147,12 @@ class Precision(Knob):
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.precision.observed()
+
+
+def _has(spelling: Flag, facts: Facts) -> bool:
+    """The script has this option, and one that only sounds like autocast is seen to put it on."""
+    option = facts.script.flag(*spelling.names)
+    return option is not None and (spelling is not _AUTOCAST_OPTIONS or bool(option.autocast))
 
 
 def _vocabulary(default: Value | None) -> tuple[str, ...]:

@@ -179,6 +179,12 @@ def _silent(told: Told, fidelity: Fidelity, evidence: _Evidence) -> tuple[Failur
         )
     if told.steps == 0:
         return FailureKind.NO_METRIC, "the script ended and no optimizer step was seen"
+    if told.done.why == "deadline":
+        evidence["deadline_s"] = fidelity.deadline_s
+        return FailureKind.WARMUP_SHORT, (
+            f"its time of {fidelity.deadline_s:.0f} s was over too soon after the warm-up to measure anything"
+            f" ({_progress(told)})"
+        )
     needed = fidelity.min_steps
     evidence["steps_needed"] = needed
     return FailureKind.WARMUP_SHORT, (

@@ -32,6 +32,9 @@ def device_sampler(
     the only device there is, is the trial's anyhow. Where the driver names processes by the pids of
     another namespace (containers), no process of the trial is found, and none is called foreign.
 
+    A process that only holds memory takes nothing from a trial: a neighbour is foreign while the driver says
+    that it computes. Where the driver does not say, it is told of as resident and blamed for nothing.
+
     Args:
         tree_pids: Pids of the trial's processes now.
         devices: As `autotune.devices.find.find_devices` gives them.
@@ -51,6 +54,7 @@ def device_sampler(
         # Who began or ended meanwhile is no stranger.
         tree.update(tree_pids())
         at_home = {n for n, s in enumerate(seen) if tree & set(s.pids)}
+        others = {n: {p for p in seen[n].pids if p not in tree and not _draws(p)} for n in at_home}
         told = set(told_uuids())
         used.update(at_home, (n for n, d in enumerate(devices) if told and d.facts.uuid in told))
         if not used:
@@ -59,7 +63,8 @@ def device_sampler(
         return DeviceSample(
             t_ns=t_ns,
             used_bytes=seen[fullest].used_bytes or 0,
-            foreign=any(pid not in tree and not _draws(pid) for n in at_home for pid in seen[n].pids),
+            foreign=any(pids & set(seen[n].busy_pids or ()) for n, pids in others.items()),
+            resident=any(pids and seen[n].busy_pids is None for n, pids in others.items()),
             throttled=any(seen[n].is_throttled for n in used),
             total_bytes=devices[fullest].facts.memory_bytes,
             sm_clock_mhz=min(_known(seen[n].sm_clock_mhz for n in used), default=None),

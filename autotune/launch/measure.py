@@ -9,6 +9,7 @@ import statistics
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.facts import COUNTED
 from autotune.core.measurement import Contamination, Estimate, Measurement, Memory
 from autotune.core.stats import form_blocks, window_estimate
 from autotune.core.table import ASIDE, Blocks
@@ -72,13 +73,14 @@ class DeviceSample:
 
     Args:
         used_bytes: Memory in use on the fullest of them.
-        foreign: A process outside the trial's tree was on one of them.
+        foreign: A process outside the trial's tree computed on one of them.
         throttled: Clocks were held down by hardware: heat, slowdown, power brake.
         total_bytes: Memory of the fullest of them; 0 where unknown.
         sm_clock_mhz: Of the slowest of them; None where unknown.
         temperature_c: Of the hottest of them.
         power_w: Of all of them together.
         ecc_errors: Memory errors that could not be corrected, since the driver was loaded.
+        resident: A process outside the tree was on one of them, and whether it computed is not known.
     """
 
     t_ns: int
@@ -90,6 +92,7 @@ class DeviceSample:
     temperature_c: int | None = None
     power_w: float | None = None
     ecc_errors: int | None = None
+    resident: bool = False
 
 
 @dataclass
@@ -252,8 +255,8 @@ def _diverged(closed: Closed, measurement: Measurement) -> Failure | None:
             evidence={"samples": bad.samples},
             readings=measurement,
         )
-    # A step that was skipped ended like any other; those before the steady part were counted too.
-    opened = int(closed.counters.get("window_steps", 0))
+    # A step that was skipped ended like any other; those before the steady part and after the window count.
+    opened = int(max(closed.counters.get(name, 0) for name in ("window_steps", "guarded_steps")))
     tried = max(measurement.steps, opened, closed.skipped_scaler_steps)
     if closed.skipped_scaler_steps > SKIPPED_SCALER_FRAC * tried:
         return Failure(
@@ -305,7 +308,7 @@ class _Window:
             ),
             dirty=_dirty(stamps, outside),
             counts_samples=facts is not None
-            and facts.samples_source == "loader"
+            and facts.samples_source in COUNTED
             and any(r.samples for r in rows),
         )
 
@@ -353,10 +356,23 @@ class _Window:
                 "skipped_scaler_steps": float(closed.skipped_scaler_steps),
                 **self._device_state(),
                 **self._energy(),
+                **self._undelayed(throughput.value),
                 **_epoch_starts(self.told.rows, closed.begin_ns, closed.end_ns),
                 **_step_quantiles([seconds for _, seconds in kept]),
             },
         )
+
+    def _undelayed(self, rate: float) -> dict[str, float]:
+        """The throughput without the time that the training thread waited for a core; on a CPU that tells it.
+
+        For people who compare runs of a full machine. No claim rests on it: that the other threads waited as
+        well, and this one for them, does not show.
+        """
+        if self.closed.allocator_peak_bytes is not None or not any(r.queue_ns for r in self.told.rows):
+            return {}
+        kept = self._clean_rows()
+        wall_s, delay_s = sum(seconds for _, seconds in kept), sum(row.queue_ns for row, _ in kept) / 1e9
+        return {"undelayed_throughput": rate * wall_s / (wall_s - delay_s)} if delay_s < wall_s else {}
 
     def _energy(self) -> dict[str, float]:
         """Joules inside the window by the counters there are; empty without any."""
@@ -434,20 +450,33 @@ class _Window:
         produced = self.kept_frac()
         wide = _WIDEN.get(self.closed.steady, 1.0)
         throughput = _adjusted(window_estimate(blocks, unit=unit), produced, wide)
-        return throughput, _adjusted(window_estimate(blocks, unit="s", per_step=True), 1.0 / produced, wide)
+        step_time = _adjusted(window_estimate(blocks, unit="s", per_step=True), 1.0 / produced, wide)
+        if self._is_from_queue():
+            # How fast the loader is by itself, this window cannot tell.
+            return replace(throughput, low=0.0), replace(step_time, high=math.inf)
+        return throughput, step_time
 
     def kept_frac(self) -> float:
         """Share of the consumed batches that was also produced inside the window."""
-        closed, facts = self.closed, self.told.facts
-        if closed.ready_begin is None or closed.ready_end is None or facts is None:
-            return 1.0
-        samples = sum(r.samples for r in self.rows)
-        batch = facts.loader.batch_size if facts.loader else None
-        consumed = samples / batch if batch else len(self.rows) * facts.backward_per_step
-        fell = closed.ready_begin - closed.ready_end
+        consumed, fell = self._drained()
         if fell < 2 or fell < QUEUE_FALL_FRAC * consumed or fell >= consumed:
             return 1.0
         return (consumed - fell) / consumed
+
+    def _is_from_queue(self) -> bool:
+        """Nothing that the window consumed was produced in it, so that nothing can be taken off either."""
+        consumed, fell = self._drained()
+        return fell >= max(2.0, consumed)
+
+    def _drained(self) -> tuple[float, float]:
+        """Batches that were consumed, and by how many those that lay ready became fewer; 0 where unknown."""
+        closed, facts = self.closed, self.told.facts
+        if closed.ready_begin is None or closed.ready_end is None or facts is None:
+            return 0.0, 0.0
+        samples = sum(r.samples for r in self.rows)
+        batch = facts.loader.batch_size if facts.loader else None
+        consumed = samples / batch if batch else len(self.rows) * facts.backward_per_step
+        return consumed, float(closed.ready_begin - closed.ready_end)
 
     def raw(self) -> Blocks:
         """Every step of the window in blocks; see `raw_window`."""
@@ -521,6 +550,7 @@ class _Window:
             flags.append("cpu_contended")
         devices = [d for d in self.outside.devices if begin <= d.t_ns <= end]
         flags += ["foreign_gpu"] if any(d.foreign for d in devices) else []
+        flags += ["gpu_shared"] if any(d.resident for d in devices) else []
         flags += ["throttled"] if any(d.throttled for d in devices) else []
         errors = [d.ecc_errors for d in self.outside.devices if d.ecc_errors is not None]
         flags += ["ecc_errors"] if errors and errors[-1] > errors[0] else []
@@ -532,6 +562,7 @@ class _Window:
             flags.append("bursty")
         flags += ["recompiled"] if any(r.mark & COMPILE for r in self.rows) else []
         flags += ["alloc_cliff"] if self.closed.counters.get("alloc_retries", 0) > 0 else []
+        flags += ["from_queue"] if self._is_from_queue() else []
         return Contamination(
             run_queue_frac=queue_frac,
             pressure_frac=pressure,

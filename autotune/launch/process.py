@@ -23,12 +23,13 @@ from autotune.core import wire
 from autotune.core.redact import redact, redact_data, secret_values
 from autotune.core.trial import Failure, FailureKind
 from autotune.devices.energy import EnergySample, Meter
+from autotune.devices.nsys import find_nsys, nsys_command
 from autotune.launch import caches, classify, enclosure, guard, library, measure, sweep
 from autotune.launch.device_care import DeviceCare, Held
 from autotune.launch.devices_sampler import device_sampler
 from autotune.launch.runner import Ended, Runner
 from autotune.protocol.lines import Reader
-from autotune.protocol.plan import PLAN_VARIABLE, TRIAL_VARIABLE, Plan
+from autotune.protocol.plan import PLAN_VARIABLE, PROFILE_NSYS, TRIAL_VARIABLE, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,12 +43,15 @@ POLL_S = 0.1
 GRACE_S = 5.0
 REAP_S = 10.0
 LINGER_S = 5.0
+NSYS_LINGER_S = 60.0
+"""Nsight Systems writes its report once what it watches has ended."""
 SPACE_FLOOR_BYTES = 2 * 1024**3
 SPACE_FLOOR_FRAC = 0.05
 STEP_FACTOR = 10.0
 FIRST_STEPS = 3
 _TAIL_BYTES = 64 * 1024
 _STACKS_BYTES = 8 * 1024
+_SAID_CHARS = 200
 _SCRATCH = ("upper", "work", "lower", "root", "empty", "memory", "shadow", "cache", "output")
 _TOLD = ("plan.json", "stdout.log", "stderr.log", "stacks.txt", "faults.log", "events.jsonl")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -177,7 +181,8 @@ class LocalRunner(Runner):
         try:
             prepared = _prepare(self._study_dir, assignment, isolation, folder)
             before = enclosure.manifest(prepared.watched, skip=[str(self._study_dir)])
-            running = _Running(prepared, command, self._grace_s, tuple(held.locks))
+            run = _under_nsys(command, prepared)
+            running = _Running(prepared, run, self._grace_s, tuple(held.locks), linger_s=_linger_s(prepared))
         except BaseException:
             # Without a guard nobody else removes what lies outside the study.
             enclosure.remove(temporary_folder(assignment.uid))
@@ -199,7 +204,7 @@ class LocalRunner(Runner):
         outside = _outside(running, result, wrote)
         if self._witness is not None:
             self._witness(assignment, running.told, outside)
-        outcomes = _outcomes(running, result, outside, wrote)
+        outcomes = _reported(_outcomes(running, result, outside, wrote), result, prepared)
         if all(not isinstance(outcome, Failure) for outcome in outcomes.values()):
             prepared.caches.publish()
         for scratch in (*(prepared.folder / name for name in _SCRATCH), prepared.temporary):
@@ -272,6 +277,47 @@ def end_strays(folder: Path) -> None:
     sweep.end_marked(folder.name, bound_s=REAP_S)
 
 
+def _under_nsys(command: Sequence[str], prepared: _Prepared) -> Sequence[str]:
+    """The command, run by Nsight Systems where that is what the trial is for.
+
+    Raises:
+        FileNotFoundError: It is not installed here.
+    """
+    fidelity = prepared.assignment.segments[0].fidelity
+    if not fidelity.under_nsys:
+        return command
+    nsys = find_nsys(prepared.env)
+    if not nsys:
+        raise FileNotFoundError("nsys is not installed here")
+    report = str(prepared.folder / PROFILE_NSYS)
+    return nsys_command(nsys, report, command, window=fidelity.probe == "nsys")
+
+
+def _linger_s(prepared: _Prepared) -> float:
+    return NSYS_LINGER_S if prepared.assignment.segments[0].fidelity.under_nsys else LINGER_S
+
+
+def _reported(
+    outcomes: dict[int, Outcome], result: dict[str, Any] | None, prepared: _Prepared
+) -> dict[int, Outcome]:
+    """What a trial is worth that ran for a report: without a whole one nothing, whatever was measured."""
+    number, fidelity = prepared.assignment.trial, prepared.assignment.segments[0].fidelity
+    if not fidelity.under_nsys:
+        return outcomes
+    report = prepared.folder / PROFILE_NSYS
+    ended = result is not None and result["why"] == "exit" and not result["killed"]
+    if ended and not isinstance(outcomes[number], Failure) and report.is_file() and report.stat().st_size:
+        return outcomes
+    report.unlink(missing_ok=True)
+    if isinstance(outcomes[number], Failure):
+        return outcomes
+    said = log_tail(prepared.folder, 1)
+    message = "nsys left no report" if ended else f"nsys was not done {NSYS_LINGER_S:.0f} s after the script"
+    message += f": {said.strip()[:_SAID_CHARS]}" if said.strip() else ""
+    evidence: dict[str, str | int | float] = {"dir": str(prepared.folder)}
+    return {number: Failure(kind=FailureKind.NO_METRIC, message=message, evidence=evidence)}
+
+
 def temporary_folder(uid: str) -> Path:
     """A trial's ``TMPDIR``: short, because Unix sockets are made in it and their paths end at 107 bytes."""
     return Path(tempfile.gettempdir()) / f"at-{uid}"
@@ -305,6 +351,7 @@ def _prepare(study_dir: Path, assignment: Assignment, isolation: str, our_part: 
         segments=assignment.segments,
         seed=launch.seed,
         measure=launch.measure,
+        batch=launch.batch,
         shadow_dir=str(folder / "shadow") if redirect else "",
         protected=(*protected, "/") if redirect else (),
         sites=tuple(dict.fromkeys(c.site for c in launch.changes if c.site)),
@@ -352,6 +399,7 @@ class _Running:
     progress_limit_s: float = 0.0
     meter: Meter | None = None
     energies: list[EnergySample] = field(default_factory=list[EnergySample])
+    linger_s: float = LINGER_S
 
     def __post_init__(self) -> None:
         launch = self.prepared.assignment.launch
@@ -476,7 +524,7 @@ class _Running:
             if ordered:
                 pass
             elif finished_s:
-                if now - finished_s > LINGER_S:
+                if now - finished_s > self.linger_s:
                     ordered = True
                     self.order("lingers")
             elif now - (moved_s if self.told.rows else begun_s) > limit_s:

@@ -88,7 +88,7 @@ class Closed:
         steady: Label: ``steady``, ``drifting``, ``no_steady_state``.
         loss: Trace from the first step on, thinned.
         first_step_ns: When the first step ended.
-        compile_s: Seconds spent compiling before the window.
+        compile_s: Seconds spent compiling before the window, and in steps of it that are set aside.
         allocator_peak_bytes: CUDA reserved peak, None on CPU.
         readings: Status of every requested knob, and what could be read of the others.
         ready_begin, ready_end: Batches ready in the loader's queue at both ends; None unknown, the first also
@@ -123,7 +123,8 @@ class Done:
     """The process ends by our wish or because the script came to its end.
 
     Args:
-        why: ``measured``, ``script_end``, ``script_exit``.
+        why: ``measured``, ``script_end``, ``script_exit``, or ``deadline``: its time was over before a window
+            could tell anything.
         steps: Optimizer steps seen in all.
         code: Exit code the script asked for, where it did.
     """

@@ -24,6 +24,11 @@ def evaluation_counts(marks: Sequence[int]) -> bool:
     return sum(1 for mark in marks if mark & EVALUATION) > EVALUATION_OWN_COST_FRAC * len(marks) + 1
 
 
+def compiling_counts(marks: Sequence[int]) -> bool:
+    """Whether compiling is a part of these steps: more than a quarter of them do it."""
+    return sum(1 for mark in marks if mark & COMPILE) > COMPILE_OWN_COST_FRAC * len(marks)
+
+
 def trained_s(
     marks: Sequence[int],
     asides_ns: Sequence[int],
@@ -46,7 +51,7 @@ def trained_s(
             `evaluation_counts` decides.
     """
     evaluates = not (evaluation_counts(marks) if counts is None else counts)
-    compiles = sum(1 for mark in marks if mark & COMPILE) <= COMPILE_OWN_COST_FRAC * len(marks)
+    compiles = not compiling_counts(marks)
     found: list[float | None] = []
     for mark, aside_ns, period_s in zip(marks, asides_ns, periods_s, strict=True):
         if compiles and mark & COMPILE:

@@ -14,6 +14,8 @@ PLAN_VARIABLE = "AUTOTUNE_PLAN"
 TRIAL_VARIABLE = "AUTOTUNE_TRIAL"
 PROFILE_TRACE, PROFILE_TOP = "profile.json.gz", "profile.txt"
 """Files in the trial's directory: a trace that Perfetto opens, and the operators that took most time."""
+PROFILE_NSYS = "profile.nsys-rep"
+"""The same: what Nsight Systems has recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,7 @@ class Plan:
             in the baseline itself, where all candidate loaders are watched.
         status_path: `apply` only: a JSON file that receives the readings once settled.
         module: Dotted name where the script is to run as ``python -m NAME``; empty for a plain script.
+        batch: What the script's own option says its batch size is in this run; 0 where that is not known.
     """
 
     nonce: str
@@ -54,3 +57,4 @@ class Plan:
     sites: tuple[str, ...] = ()
     status_path: str = ""
     module: str = ""
+    batch: int = 0

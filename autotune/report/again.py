@@ -52,6 +52,8 @@ def search_command(study: Study) -> str:
         words += ["--out", spec.out if out.startswith("..") else out]
     # Joined, as what it names begins with dashes itself.
     words += [f"--output-arg={name}" for name in spec.output_args]
+    if spec.objective != "throughput":
+        words += ["--objective", spec.objective]
     words += ["--keep-loggers"] * spec.keep_loggers + ["--profile"] * spec.profile
     return f"{shlex.join(words)} -- {summary.user_command(study)}"
 

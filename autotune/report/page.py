@@ -349,7 +349,7 @@ def _tiles(view: View, answer: Answer) -> Markup:
     speed: object = f"{before} {unit}"
     memory: object = summary.bytes_text(answer.baseline_peak_bytes)
     memory_note = "your script's peak"
-    total = _total_bytes(study)
+    total = study.memory_bytes
     of_all = f" of {summary.bytes_text(total)}" if total else ""
     if answer.is_better:
         speed = _change(before, f"{summary.number_text(best.throughput.value)} {unit}")
@@ -390,13 +390,6 @@ def _tiles(view: View, answer: Answer) -> Markup:
 
 def _change(before: str, after: str) -> Markup:
     return html(before, tag("span", " → ", class_="arrow"), after)
-
-
-def _total_bytes(study: Study) -> int | None:
-    if study.facts is None:
-        return None
-    host = study.facts.host
-    return min((d.memory_bytes for d in host.devices), default=host.memory_bytes) or None
 
 
 def _apply(view: View, answer: Answer) -> Markup:
@@ -505,6 +498,8 @@ def _picks_section(view: View) -> Markup:
         *([Column(title="Compiling")] if compiles else []),
     )
     missing = [f"{name}: {text}" for name, text in _missing(answer).items()]
+    advised = answer.fastest.advice if answer.fastest is not None else ""
+    advice = [f"fastest: {clean(study, advised)}"] if advised else []
     lead = (
         "safe leaves the arithmetic as it is, best may round differently, fastest may change the training "
         "and is named only where it reaches the same loss sooner."
@@ -517,7 +512,7 @@ def _picks_section(view: View) -> Markup:
     return html(
         _heading("picks", "Picks", lead),
         table(columns, rows, caption="Every pick beside your script"),
-        bullets(missing),
+        bullets([*missing, *advice]),
         paragraphs(control),
         _method(study, answer),
     )

@@ -571,9 +571,10 @@ def _picks(study: Study, answer: Answer) -> list[str]:
 
 def _fastest_line(study: Study, fastest: Recommendation) -> str:
     flag = "changes the training" if fastest.effect is Effect.TRAINING else fastest.effect.value
+    said = [text for text in (*fastest.reasons, fastest.advice) if text]
     return (
         f"- **fastest**, {ratio_text(fastest.speedup)}, {flag}: {long_config(fastest.config)}. "
-        f"`{apply_command(study, 'fastest')}` {' '.join(map(_plain, fastest.reasons))}".rstrip()
+        f"`{apply_command(study, 'fastest')}` {' '.join(map(_plain, said))}".rstrip()
     )
 
 

@@ -170,6 +170,7 @@ def _headline_rows(study: Study, answer: Answer) -> list[tuple[str, str]]:
         rows.append(("safe", _pick_line(safe, "faster, training unchanged")))
     if fastest is not None:
         rows.append(("fastest", _pick_line(fastest, "sooner at the same loss, training changed")))
+        rows += [("", fastest.advice)] if fastest.advice else []
     else:
         rows.append(("fastest", _no_fastest(study)))
     bound = why_lines(study, answer)
@@ -208,6 +209,7 @@ def _no_gain_rows(study: Study, answer: Answer) -> list[tuple[str, str]]:
         ("", budget_hint(study)),
         *(("why" if i == 0 else "", line) for i, line in enumerate(why_lines(study, answer))),
         ("fastest", _pick_line(fastest, "sooner at the same loss, training changed") if fastest else ""),
+        ("", fastest.advice if fastest else ""),
         ("", f"{apply_command(study, 'fastest')}" if fastest else ""),
         ("yours", rate_text(answer.baseline_throughput)),
     ]
@@ -221,10 +223,7 @@ def _no_gain_rows(study: Study, answer: Answer) -> list[tuple[str, str]]:
 
 
 def _memory_sentence(study: Study, answer: Answer, seconds: float) -> str:
-    total = None
-    if study.facts is not None:
-        host = study.facts.host
-        total = min((d.memory_bytes for d in host.devices), default=host.memory_bytes) or None
+    total = study.memory_bytes
     peak = bytes_text(answer.best.peak_bytes)
     figure = f"{peak} of {bytes_text(total)}" if total and answer.best.peak_bytes is not None else peak
     failed = sum(answer.failures.values())

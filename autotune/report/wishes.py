@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Final
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.energy import energy
+from autotune.core.late_harm import barred
 from autotune.core.loss_guard import finite_and_sane
-from autotune.core.objective import Constraint
-from autotune.core.pick import answer, compare, screened
+from autotune.core.objective import ENERGY, WANTED, Constraint
+from autotune.core.pick import answer, compare, screened, trace_steps
 from autotune.core.trial import Stage
 from autotune.errors import UsageError
 from autotune.report.again import memory_text
@@ -23,15 +24,6 @@ from autotune.report.summary import number_text
 if TYPE_CHECKING:
     from autotune.core.pick import Answer
     from autotune.core.study import Study
-
-OBJECTIVES: Final = ("throughput", "memory", "energy", "cost")
-"""What can be wished for. Keeping the loss is no wish: every recommended config has to."""
-
-_WANTED: Final = {
-    "memory": "the least peak memory of all that is faster than your script",
-    "energy": "the least energy per sample of all that is faster than your script",
-    "cost": "the least money per sample, which at one price is the fastest",
-}
 
 _MOST_ESTIMATES: Final = 5
 _ENERGY_TIE: Final = 0.02
@@ -104,6 +96,8 @@ def repick(study: Study, wishes: Wishes) -> Repicked:
         UsageError: Energy is wanted and nothing counted it, or cost and no price was given.
     """
     _check(study, wishes)
+    if wishes.objective in ("memory", "cost"):
+        study = replace(study, spec=replace(study.spec, objective="throughput"))
     own = study.spec.max_memory_bytes
     bound = wishes.max_memory_bytes if wishes.max_memory_bytes is not None else own
     bounded = _bounded(study, bound)
@@ -112,7 +106,7 @@ def repick(study: Study, wishes: Wishes) -> Repicked:
         bounded, found = _least_memory(bounded, found)
         # The bound found its pick; it is not what was asked for.
         bounded = _bounded(bounded, bound)
-    elif wishes.objective == "energy":
+    elif wishes.objective == ENERGY and study.spec.objective != ENERGY:
         found = _least_energy(bounded, found)
     estimates = _estimates(bounded, found, wishes, bound)
     return Repicked(
@@ -230,6 +224,8 @@ def _estimates(study: Study, found: Answer, wishes: Wishes, bound: int | None) -
         space = study.space
         if space is not None and space.effect(config) is Effect.TRAINING:
             continue
+        if barred(study, config, trace_steps(study)) is not None:
+            continue
         runs = [t for t in study.of(config, Stage.START, Stage.REFINE) if t.measurement is not None]
         measured = [t.measurement for t in runs if t.measurement is not None]
         if any(finite_and_sane(m.loss).verdict == "fail" for m in measured):
@@ -260,7 +256,7 @@ def _estimates(study: Study, found: Answer, wishes: Wishes, bound: int | None) -
 
 
 def _notes(study: Study, found: Answer, wishes: Wishes, *, own: int | None, has_estimates: bool) -> list[str]:
-    asked = [_WANTED[wishes.objective]] if wishes.objective in _WANTED else []
+    asked = [WANTED[wishes.objective]] if wishes.objective in WANTED else []
     bound = wishes.max_memory_bytes
     if bound is not None:
         asked.append(f"at most {bound / 2**30:.2f} GiB of peak memory")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.ablation import ablated, variants
 from autotune.core.config import Config
+from autotune.core.objective import ENERGY
 from autotune.core.pick import answer_or_none
 from autotune.core.trial import Family, Proposal, Stage
 
@@ -25,9 +26,10 @@ def next_ablation(study: Study, costs: Costs, remaining_s: float) -> Proposal | 
     """The next run, or None where nothing is to be taken apart, or all is done, or it does not fit.
 
     It begins only where the winner has been confirmed, changes two knobs at least, and all cycles fit
-    into what is left together with a confirmation of what they may leave.
+    into what is left together with a confirmation of what they may leave. What a knob brings is told as
+    speed, so a winner by energy is left whole.
     """
-    if study.open_trials:
+    if study.open_trials or study.spec.objective == ENERGY:
         return None
     winner = ablated(study)
     if winner is None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.trial import Fidelity, Stage
+from autotune.knobs.declared import SDK_VALUE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from autotune.core.measurement import Measurement
     from autotune.core.study import Study
@@ -48,13 +49,14 @@ class Costs:
         """Learn from what every process so far has taken."""
         plain: list[float] = []
         compiled: dict[object, list[float]] = {}
+        told = _told_by_itself(study)
         for trial in study.told():
             m = trial.measurement
             if m is None or trial.seconds <= 0:
                 continue
             plain.append(trial.seconds - m.compile_s)
             if m.compile_s > 1.0 and m.cold_compile:
-                compiled.setdefault(_mode(trial.config), []).append(m.compile_s)
+                compiled.setdefault(_mode(trial.config, told), []).append(m.compile_s)
         starts = [t.measurement.startup_s for t in study.told() if t.measurement]
         return cls(
             study=study,
@@ -65,7 +67,7 @@ class Costs:
 
     def cold_compile(self, config: Config) -> float:
         """Expected seconds of a first compile; 0 for a config that does not compile."""
-        mode = _mode(config)
+        mode = _mode(config, _told_by_itself(self.study))
         if mode is None:
             return 0.0
         seen = self.compile_s.get(mode)
@@ -177,9 +179,17 @@ def cold_compile_s(measurement: Measurement) -> float:
     return measurement.compile_s if measurement.cold_compile else 0.0
 
 
-def _mode(config: Config) -> object:
-    """The compile mode that a config asks for, None where it leaves compiling alone."""
+def _told_by_itself(study: Study) -> frozenset[str]:
+    declared = study.spec.space.declared
+    return frozenset(spec.name for spec in declared if spec.spelling.text.startswith(f"{SDK_VALUE}:"))
+
+
+def _mode(config: Config, told: Collection[str]) -> object:
+    """The compile mode that a config asks for, None where it leaves compiling alone.
+
+    What a script that asks for the value itself (`told`) then compiles, nobody tells.
+    """
     for knob, value in config.items():
-        if "compile" in knob and value not in ("off", False):
+        if "compile" in knob and knob not in told and value not in ("off", False):
             return value
     return None

@@ -43,6 +43,11 @@ def backward(lower: Sequence[Sequence[float]], right: Sequence[float]) -> list[f
     return found
 
 
+def covariance(points: Sequence[object], kernel: Callable[[object, object], float]) -> list[list[float]]:
+    """Kernel of every point with itself and those before it: the lower half, which is all that is needed."""
+    return [[kernel(a, b) for b in points[: i + 1]] for i, a in enumerate(points)]
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """A Gaussian process after its observations.
@@ -52,12 +57,14 @@ class Process:
         points: Where it was observed.
         lower: Cholesky factor of the observations' covariance.
         weights: Covariance solved against the observations.
+        evidence: Logarithm of the density that the prior gave to what was observed.
     """
 
     kernel: Callable[[object, object], float]
     points: tuple[object, ...]
     lower: Sequence[Sequence[float]]
     weights: Sequence[float]
+    evidence: float = 0.0
 
     @classmethod
     def of(
@@ -68,12 +75,33 @@ class Process:
         kernel: Callable[[object, object], float],
     ) -> Process:
         """Condition on values with these standard deviations of noise; the prior mean is 0."""
-        matrix = [
-            [kernel(a, b) + (noise[i] ** 2 if i == j else 0.0) for j, b in enumerate(points)]
-            for i, a in enumerate(points)
-        ]
-        lower = cholesky(matrix)
-        return cls(kernel, tuple(points), lower, backward(lower, forward(lower, values)))
+        return cls.from_covariance(covariance(points, kernel), points, values, noise, kernel)
+
+    @classmethod
+    def from_covariance(
+        cls,
+        matrix: Sequence[Sequence[float]],
+        points: Sequence[object],
+        values: Sequence[float],
+        noise: Sequence[float],
+        kernel: Callable[[object, object], float],
+    ) -> Process:
+        """The same where the kernel's values are known already.
+
+        Args:
+            matrix: Row i holds those of point i with the points before it and with itself.
+            points: Where it was observed.
+            values: What was observed.
+            noise: Standard deviation of each.
+            kernel: Prior covariance of two points.
+        """
+        noisy = [[*row[:i], row[i] + noise[i] ** 2] for i, row in enumerate(matrix)]
+        lower = cholesky(noisy)
+        half = forward(lower, values)
+        evidence = -0.5 * math.fsum(h * h for h in half)
+        evidence -= math.fsum(math.log(row[i]) for i, row in enumerate(lower))
+        evidence -= 0.5 * len(values) * math.log(2.0 * math.pi)
+        return cls(kernel, tuple(points), lower, backward(lower, half), evidence)
 
     def predict(self, point: object) -> tuple[float, float]:
         """Mean and standard deviation at a point, noise not included."""

@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING
 
 from autotune.core.config import Config
-from autotune.core.pick import screened
+from autotune.core.pick import merits
 from autotune.search.strategy import Sampler
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class CoordinateDescent(Sampler):
         self, study: Study, space: SearchSpace, count_seed: int, may: Callable[[Config], bool] | None = None
     ) -> Config | None:
         """See `Sampler.propose`; None at the end of the descent."""
-        asked, rates = {t.config for t in study.trials}, screened(study)
+        asked, rates = {t.config for t in study.trials}, merits(study)
         knobs = list(space.free())
         random.Random(study.spec.seed).shuffle(knobs)
         here = Config()

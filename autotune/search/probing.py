@@ -21,6 +21,8 @@ BUDGET_SHARE = 0.05
 """A probe that costs more of the budget than this is left out."""
 PROFILE_SHARE = 0.2
 """The same where a profile was asked for by name."""
+NSYS_S = 30.0
+"""Starting under Nsight Systems, being slowed by it, and waiting for its report."""
 
 _BASE = Config()
 
@@ -29,6 +31,9 @@ def probe_s(study: Study, costs: Costs, config: Config) -> float:
     """Seconds that a probe of this config takes; 0 where none is worth it."""
     if not study.spec.why or study.spec.budget.trials is not None or costs.plain_s <= 0:
         return 0.0
+    run = None if study.facts is None else study.facts.run
+    if run is not None and run.without_torch:
+        return 0.0  # all that a probe looks at is torch's
     steps = [t.measurement.step_time_s.value for t in study.baseline if t.measurement]
     warm_s = 0.0 if config.is_baseline else 0.2 * costs.cold_compile(config)
     seconds = costs.plain_s + PROBE_S + PROBE_STEPS * max(steps, default=0.0) + warm_s
@@ -36,11 +41,27 @@ def probe_s(study: Study, costs: Costs, config: Config) -> float:
     return seconds if seconds <= share * study.spec.budget.seconds else 0.0
 
 
+def nsys_s(study: Study, costs: Costs, config: Config) -> float:
+    """Seconds that a run under Nsight Systems takes; 0 where none is to be had or worth it.
+
+    It is a run of its own, after the one whose trace torch keeps: both watch a device by the same means,
+    and one process has room for one of them. One that failed is not tried again on another config.
+    """
+    facts = study.facts
+    if not study.spec.profile or facts is None or not facts.host.nsys:
+        return 0.0
+    if any(t.fidelity.under_nsys and t.failure is not None for t in study.trials):
+        return 0.0
+    seconds = probe_s(study, costs, config)
+    whole = seconds + NSYS_S if seconds else 0.0
+    return whole if whole <= PROFILE_SHARE * study.spec.budget.seconds else 0.0
+
+
 def script_probe(study: Study, costs: Costs, remaining_s: float) -> Proposal | None:
     """Of the script as it is, once its first runs are over and before anything else is tried."""
     if any(t.stage not in (Stage.BASELINE, Stage.WHY) for t in study.trials):
         return None
-    return _probe(study, costs, _BASE, remaining_s, "What holds your script back.")
+    return _probe(study, costs, _BASE, remaining_s, "your script")
 
 
 def winner_probe(study: Study, costs: Costs, remaining_s: float) -> Proposal | None:
@@ -48,26 +69,46 @@ def winner_probe(study: Study, costs: Costs, remaining_s: float) -> Proposal | N
     found = answer_or_none(study) if any(t.stage is Stage.CONFIRM for t in study.trials) else None
     if found is None or not found.is_better:
         return None
-    return _probe(study, costs, found.best.config, remaining_s, "What holds the winner back.")
+    return _probe(study, costs, found.best.config, remaining_s, "the winner")
 
 
 def kept_s(study: Study, costs: Costs, config: Config) -> float:
-    """Seconds to be left for the winner's probe while there may still be one; `config` is a likely winner."""
-    done = any(t.stage is Stage.WHY and not t.config.is_baseline for t in study.trials)
-    return 0.0 if done else probe_s(study, costs, config)
+    """Seconds to be left for the winner's probes while there may be any; `config` is a likely winner."""
+    runs = [t for t in study.trials if t.stage is Stage.WHY and not t.config.is_baseline]
+    done = any(not t.fidelity.under_nsys for t in runs)
+    traced = any(t.fidelity.under_nsys for t in runs)
+    probing_s = 0.0 if done else probe_s(study, costs, config)
+    return probing_s + (0.0 if traced else nsys_s(study, costs, config))
 
 
-def _probe(study: Study, costs: Costs, config: Config, remaining_s: float, reason: str) -> Proposal | None:
-    seconds = probe_s(study, costs, config)
-    if not seconds or seconds > remaining_s or study.open_trials:
+def _probe(study: Study, costs: Costs, config: Config, remaining_s: float, whose: str) -> Proposal | None:
+    """What holds it back, then the same under Nsight Systems where that was asked for and is installed."""
+    if study.open_trials:
         return None
-    if any(t.stage is Stage.WHY and t.config == config for t in study.trials):
+    runs = [t for t in study.trials if t.stage is Stage.WHY and t.config == config]
+    seconds = probe_s(study, costs, config)
+    if not any(not t.fidelity.under_nsys for t in runs):
+        probe, reason, slow_s = "profile" if study.spec.profile else "why", "What holds {} back.", 0.0
+    elif not any(t.fidelity.under_nsys for t in runs):
+        seconds = nsys_s(study, costs, config)
+        probe, reason, slow_s = _kind(study), "What {} does, for Nsight Systems.", NSYS_S
+    else:
+        return None
+    if not seconds or seconds > remaining_s:
         return None
     fidelity = costs.fidelity(Stage.WHY, config, remaining_s=remaining_s, reserve_s=0.0)
+    deadline_s = min(remaining_s, fidelity.deadline_s + PROBE_S + slow_s)
     fidelity = replace(
         fidelity,
-        probe="profile" if study.spec.profile else "why",
-        deadline_s=min(remaining_s, fidelity.deadline_s + PROBE_S),
+        probe=probe,
+        setup_s=min(deadline_s, fidelity.setup_s + slow_s),
+        deadline_s=deadline_s,
         loss_samples=0,
     )
-    return Proposal(stage=Stage.WHY, config=config, fidelity=fidelity, reason=reason)
+    return Proposal(stage=Stage.WHY, config=config, fidelity=fidelity, reason=reason.format(whose))
+
+
+def _kind(study: Study) -> str:
+    """Of a CUDA device some steps are recorded; without one there is nothing that could mark them."""
+    run = None if study.facts is None else study.facts.run
+    return "nsys" if run is not None and run.devices else "nsys_whole"

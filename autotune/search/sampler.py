@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.config import Config
-from autotune.core.pick import amortised
+from autotune.core.pick import merit
 from autotune.core.trial import Family, Stage, TrialState
 from autotune.errors import UsageError
 from autotune.search.strategy import Sampler
@@ -145,7 +145,7 @@ def _question(kind: str, study: Study, space: SearchSpace, count_seed: int) -> Q
         for t in study.trials
         if t.group == 0 and t.stage is not Stage.WHY and (t.measurement or t.failure or _is_open(t))
     ]
-    rates = [amortised(study, t.measurement) for t in told if t.measurement]
+    rates = [merit(study, t.measurement) for t in told if t.measurement]
     peaks = [t.measurement.memory.peak_bytes or 0 for t in told if t.measurement]
     worst = (min(rates, default=0.0), float(max(peaks, default=0)))
     entries: list[tuple[dict[str, int], tuple[float, ...], float]] = []
@@ -156,7 +156,7 @@ def _question(kind: str, study: Study, space: SearchSpace, count_seed: int) -> Q
         values, violation = worst, 0.0
         if trial.measurement is not None:
             values = (
-                amortised(study, trial.measurement),
+                merit(study, trial.measurement),
                 float(trial.measurement.memory.peak_bytes or 0),
             )
         elif trial.failure is not None and trial.failure.kind.family is not Family.LOST:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.errors import UsageError, did_you_mean
+from autotune.search.parts import DEFAULT, Parts
 
 if TYPE_CHECKING:
     from autotune.search.strategy import Sampler, Strategy
@@ -26,12 +27,16 @@ ABOUT = {
 SAMPLERS = tuple(ABOUT)
 
 
-def strategy_for(name: str) -> Strategy:
+def strategy_for(name: str, parts: Parts = DEFAULT) -> Strategy:
     """The search with this sampler.
 
     All of them share the frame: the script as it is first, what never worked or does not fit is not
     tried, nothing is tried twice, and finalists are confirmed. A sampler other than the planner takes the
     place of start points and models in between.
+
+    Args:
+        name: One of `SAMPLERS`.
+        parts: What of the planner takes part, for a replay that leaves some out.
 
     Raises:
         UsageError: There is no such sampler.
@@ -40,8 +45,8 @@ def strategy_for(name: str) -> Strategy:
     from autotune.search.stages import Staged
 
     if name == PLANNER:
-        return Staged(OptunaSampler("tpe"))
-    return Staged(_sampler(name), pure_sampler=True)
+        return Staged(OptunaSampler("tpe"), parts=parts)
+    return Staged(_sampler(name), pure_sampler=True, parts=parts)
 
 
 def _sampler(name: str) -> Sampler:

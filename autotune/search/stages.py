@@ -7,6 +7,7 @@ that turns from cycle to cycle, so that a drifting machine treats all of them al
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from dataclasses import dataclass, replace
@@ -15,11 +16,15 @@ from typing import TYPE_CHECKING
 
 from autotune.core.config import Config
 from autotune.core.effect import Effect
-from autotune.core.pick import Comparison, compare, finalists, without_idle
+from autotune.core.late_harm import barred
+from autotune.core.loss_guard import MOST_RUNS
+from autotune.core.objective import ENERGY
+from autotune.core.pick import LOOK_PAIRS, Comparison, compare, finalists, trace_steps, without_idle
 from autotune.core.trial import Family, Proposal, Stage
 from autotune.search.ablating import next_ablation, under_way
 from autotune.search.costs import Costs
 from autotune.search.feasible import Feasible
+from autotune.search.parts import DEFAULT, Parts
 from autotune.search.probing import kept_s, script_probe, winner_probe
 from autotune.search.strategy import Sampler, Strategy
 from autotune.search.throughput_model import (
@@ -41,9 +46,11 @@ _BASE = Config()
 _BASELINES = 2
 _ENUMERABLE = 512
 _DRAWS = 64
+_DRAWN = 32
 _WAITS = 0.1
 _HELPS = 0.01
 _IDLE = 0.02
+_NOTHING = 0.005
 _LEAST_HOPE = 0.02
 _LEAST_GAIN = 0.002
 _PATIENCE = 8
@@ -55,11 +62,13 @@ _START_SHARE = 0.6
 _CYCLES = 3
 _CYCLES_WITH_MORE = 4
 _PLANNED_CYCLES = 6
-_MOST_CYCLES = 12
+_MOST_CYCLES = MOST_RUNS
 _CLEAR_WIDTH = 0.04
 _CLEAR_SHARE = 0.25
 _NO_GAIN = 1.02
 _COST_POWER = 0.7
+_LEAST_COST_POWER = 0.5
+_LAST_STRETCH = 0.8
 _DOMINATED = 0.8
 _SENTINEL_FROM_S = 900.0
 _SENTINEL_EVERY = 12
@@ -84,6 +93,8 @@ class _Search:
     model: ThroughputModel
     reserve_s: float
     trials: int
+    shown_steps: int
+    parts: Parts
 
     @property
     def spare_s(self) -> float:
@@ -101,7 +112,10 @@ class _Search:
         return self.model.roof(config) > _LEAST_HOPE
 
     def tame(self, config: Config) -> bool:
-        return self.space.effect(config) is not Effect.TRAINING
+        """It leaves the training as it is, as far as runs of a search can show that."""
+        if self.space.effect(config) is Effect.TRAINING:
+            return False
+        return barred(self.study, config, self.shown_steps) is None
 
     def permitted(self, config: Config) -> bool:
         """Under a kept effective batch only what the user allowed by name may change the training."""
@@ -122,11 +136,15 @@ class Staged(Strategy):
         sampler: Takes turns with the models while refining; None leaves all to the models.
         pure_sampler: The sampler takes the place of both start and refine; what is asked twice,
             does not fit or never worked is still kept from it.
+        parts: What of the planner takes part.
     """
 
-    def __init__(self, sampler: Sampler | None = None, *, pure_sampler: bool = False) -> None:
+    def __init__(
+        self, sampler: Sampler | None = None, *, pure_sampler: bool = False, parts: Parts = DEFAULT
+    ) -> None:
         self._sampler = sampler
         self._pure_sampler = pure_sampler
+        self._parts = parts
 
     def ask(self, study: Study, remaining_s: float) -> Proposal | None:
         """See `Strategy.ask`."""
@@ -144,10 +162,10 @@ class Staged(Strategy):
             proposal = self._screen(study, study.space, remaining_s - kept)
             if proposal is not None:
                 return proposal
-        proposal = _confirm(study, remaining_s - kept)
+        proposal = _confirm(study, remaining_s - kept, self._parts)
         if proposal is not None or not kept:
             return proposal or winner_probe(study, costs, remaining_s)
-        late = _confirm(study, remaining_s)
+        late = _confirm(study, remaining_s, self._parts)
         if late is not None and any(t.group == late.group for t in study.trials if t.stage is late.stage):
             return late  # the other half of a pair that is paid for already
         return winner_probe(study, costs, remaining_s) or late
@@ -174,7 +192,7 @@ class Staged(Strategy):
         return Proposal(stage=Stage.BASELINE, config=_BASE, fidelity=fidelity, reason=reason, seed=len(asked))
 
     def _screen(self, study: Study, space: SearchSpace, remaining_s: float) -> Proposal | None:
-        search = _look(study, space, remaining_s)
+        search = _look(study, space, remaining_s, self._parts)
         if search is None or search.spare_s < search.costs.plain_s or _trials_spent(search):
             return None
         if _sentinel_due(search):
@@ -192,12 +210,15 @@ class Staged(Strategy):
             picked = _simpler(search)
         elif count % _TRAINING_EVERY == _TRAINING_EVERY - 1:
             picked = _bold(search)
+        elif search.parts.free_draws and _is_square(count):
+            picked = _drawn(search)
         if picked is None and self._sampler is not None and count % _SAMPLER_EVERY == _SAMPLER_EVERY - 1:
             picked = self._sampled(search)
         # Where nothing is left that keeps the training, what changes it gets its turn at once.
-        return _proposal(
-            search, Stage.REFINE, picked or _likeliest(search) or _simpler(search) or _bold(search)
-        )
+        picked = picked or _likeliest(search) or _simpler(search) or _bold(search)
+        if picked is None and search.parts.free_draws and count < _PATIENCE:
+            picked = _drawn(search)
+        return _proposal(search, Stage.REFINE, picked)
 
     def _sampled(self, search: _Search) -> _Pick | None:
         if self._sampler is None:
@@ -213,8 +234,8 @@ class Staged(Strategy):
         return None
 
 
-def _look(study: Study, space: SearchSpace, remaining_s: float) -> _Search | None:
-    model = ThroughputModel.of(study, space)
+def _look(study: Study, space: SearchSpace, remaining_s: float, parts: Parts) -> _Search | None:
+    model = ThroughputModel.of(study, space, pairs=parts.pair_terms)
     if model is None or not space.free():
         return None
     costs = Costs.of(study)
@@ -225,8 +246,11 @@ def _look(study: Study, space: SearchSpace, remaining_s: float) -> _Search | Non
         costs=costs,
         feasible=Feasible.of(study, space),
         model=model,
-        reserve_s=costs.reserve(_finalists(study, model)),
+        # Who is confirmed beside the first only to be told apart from it gets what is left over.
+        reserve_s=costs.reserve(_leaders(study, model, parts=parts)),
         trials=len(study.trials),
+        shown_steps=trace_steps(study),
+        parts=parts,
     )
 
 
@@ -236,14 +260,21 @@ def _proposal(search: _Search, stage: Stage, picked: _Pick | None) -> Proposal |
     fidelity = search.costs.fidelity(
         stage, picked.config, remaining_s=search.remaining_s, reserve_s=search.reserve_s
     )
-    if stage is not Stage.SENTINEL:
-        fidelity = replace(fidelity, dominated_below=_DOMINATED * _fastest_seen(search.study))
+    # A slow run may take the least energy.
+    if stage is not Stage.SENTINEL and search.study.spec.objective != ENERGY:
+        fidelity = replace(fidelity, dominated_below=_DOMINATED * _fastest_seen(search, picked.config))
     return Proposal(stage=stage, config=picked.config, fidelity=fidelity, reason=picked.reason)
 
 
-def _fastest_seen(study: Study) -> float:
-    """The highest throughput that some run surely had, in samples/s; 0 where samples are not known."""
-    rates = [t.measurement.throughput for t in study.told() if t.measurement is not None]
+def _fastest_seen(search: _Search, config: Config) -> float:
+    """The highest throughput that a run of its kind surely had, in samples/s; 0 where samples are not known.
+
+    What changes the training competes for another pick, so it is no bar to what leaves it as it is.
+    """
+    told = [t for t in search.study.told() if t.measurement is not None]
+    if search.tame(config):
+        told = [t for t in told if search.tame(t.config)]
+    rates = [t.measurement.throughput for t in told if t.measurement is not None]
     return max((rate.low for rate in rates if rate.unit == "samples/s"), default=0.0)
 
 
@@ -254,12 +285,15 @@ def _most_members(limit: int) -> int:
 
 def _trials_spent(search: _Search) -> bool:
     limit = search.study.spec.budget.trials
-    if limit is None:
-        return False
+    return limit is not None and (search.trials >= _screening_trials(search, limit) or search.trials >= limit)
+
+
+def _screening_trials(search: _Search, limit: int) -> int:
+    """Trials that a limit leaves when confirmation has what it needs."""
     # As many finalists as three cycles leave room for; one and the script are the least.
-    members = min(len(_finalists(search.study, search.model)), _most_members(limit))
-    kept = _CYCLES * (1 + max(1, members))
-    return search.trials >= max(_BASELINES + 1, limit - kept) or search.trials >= limit
+    leaders = _leaders(search.study, search.model, parts=search.parts)
+    members = min(len(leaders), _most_members(limit))
+    return max(_BASELINES + 1, limit - _CYCLES * (1 + max(1, members)))
 
 
 def _sentinel_due(search: _Search) -> bool:
@@ -400,8 +434,8 @@ def _simpler(search: _Search) -> _Pick | None:
     return _Pick(config, f"The best so far without what seems to bring nothing: {out}.")
 
 
-def _trimmed(space: SearchSpace, model: ThroughputModel, config: Config) -> Config:
-    """The config without changes that together bring less than a tie by the model; it may be new."""
+def _trimmed(space: SearchSpace, model: ThroughputModel, config: Config, *, idle: float = _IDLE) -> Config:
+    """The config without changes that together bring less than this by the model; it may be new."""
     whole = model.predict(config)[0]
     while len(config) > 1:
         wanted = space.resolved_free(config)
@@ -410,10 +444,42 @@ def _trimmed(space: SearchSpace, model: ThroughputModel, config: Config) -> Conf
         if not smaller:
             break
         best = max(smaller, key=lambda c: (model.predict(c)[0], c.canonical()))
-        if whole - model.predict(best)[0] >= _IDLE:
+        if whole - model.predict(best)[0] >= idle:
             break
         config = best
     return config
+
+
+def _is_square(count: int) -> bool:
+    """Turns of what is drawn at random: more while little is known, and in no other turn's way."""
+    return count > 1 and math.isqrt(count) ** 2 == count
+
+
+def _drawn(search: _Search) -> _Pick | None:
+    """Of some configs drawn at random the one with most pairs of changes never seen together, for its cost.
+
+    What no model expects is found by chance alone, and sooner by a config that holds many chances.
+    """
+    space, draw = search.space, random.Random(f"{search.study.spec.seed}/{search.trials}/free")
+    if space.size_bound() <= _ENUMERABLE:
+        pool = list(space.enumerate())
+        draw.shuffle(pool)
+    else:
+        free = space.free()
+        completed = [space.complete({d.knob: draw.choice(d.values) for d in free}) for _ in range(_DRAWS)]
+        pool = [c for c in completed if isinstance(c, Config)]
+    likely = (c for c in pool if search.tame(c) and search.hopeful(c) and _may_try(search, c))
+    drawn = list(itertools.islice(likely, _DRAWN))
+    if not drawn:
+        return None
+    known = {pair for c in search.model.seen for pair in itertools.combinations(c.items(), 2)}
+    power = _cost_power(search)
+
+    def worth(config: Config) -> float:
+        new = sum(pair not in known for pair in itertools.combinations(config.items(), 2))
+        return new * search.feasible.works(config) / max(0.1, search.costs.screening(config)) ** power
+
+    return _Pick(max(drawn, key=worth), "Drawn at random: what no model expects is found by chance alone.")
 
 
 def _bold(search: _Search) -> _Pick | None:
@@ -439,8 +505,7 @@ def _bold(search: _Search) -> _Pick | None:
 
 
 def _scored(search: _Search, pool: Iterable[Config], incumbent: float) -> list[tuple[float, float, Config]]:
-    done = sum(1 for t in search.study.trials if t.stage in (Stage.START, Stage.REFINE))
-    power = _COST_POWER * max(0.0, 1.0 - done / _COOLED_AFTER)
+    power = _cost_power(search)
     scored: list[tuple[float, float, Config]] = []
     for config in pool:
         if not _may_try(search, config):
@@ -448,6 +513,22 @@ def _scored(search: _Search, pool: Iterable[Config], incumbent: float) -> list[t
         gain = search.model.expected_improvement(config, incumbent) * search.feasible.works(config)
         scored.append((gain / max(0.1, search.costs.screening(config)) ** power, gain, config))
     return scored
+
+
+def _cost_power(search: _Search) -> float:
+    """How much the cost of a run counts: ever less, and not at all at the end, where nothing follows."""
+    told = search.study.told(Stage.START, Stage.REFINE)
+    if not search.parts.lasting_cost:
+        done = sum(1 for t in search.study.trials if t.stage in (Stage.START, Stage.REFINE))
+        return _COST_POWER * max(0.0, 1.0 - done / _COOLED_AFTER)
+    spent_s, spare_s = sum(t.seconds for t in told), max(0.0, search.spare_s)
+    share = spent_s / (spent_s + spare_s) if spent_s + spare_s > 0.0 else 1.0
+    limit = search.study.spec.budget.trials
+    if limit is not None:
+        share = max(share, min(1.0, search.trials / _screening_trials(search, limit)))
+    if share < _LAST_STRETCH:
+        return _COST_POWER - (_COST_POWER - _LEAST_COST_POWER) * share / _LAST_STRETCH
+    return _LEAST_COST_POWER * (1.0 - share) / (1.0 - _LAST_STRETCH)
 
 
 def _may_try(search: _Search, config: Config) -> bool:
@@ -505,7 +586,7 @@ def _measured_baselines(study: Study) -> list[Config]:
     return [t.config for t in study.baseline if t.measurement]
 
 
-def _confirm(study: Study, remaining_s: float) -> Proposal | None:
+def _confirm(study: Study, remaining_s: float, parts: Parts) -> Proposal | None:
     if study.open_trials:
         return None
     limit = study.spec.budget.trials
@@ -517,21 +598,21 @@ def _confirm(study: Study, remaining_s: float) -> Proposal | None:
         # Who takes part is settled by the cycles before, so that it cannot change within one.
         before = _before(study, group)
         past = _compared(before)
-        active = _active(past, _members(before, past, study, costs, remaining_s), group - 1)
+        active = _active(past, _members(before, past, study, costs, remaining_s, parts), group - 1)
         following = _rest_of_cycle(group, asked, active, costs, remaining_s)
         if following is not None:
-            return _cycle_proposal(costs, group, following, active, remaining_s)
+            return _cycle_proposal(costs, group, following, active, remaining_s, _given_up(past, parts))
     now = _compared(study)
     if under_way(study, costs) or group >= _CYCLES:
         # A winner is taken apart as soon as it is one; what is left then shares the cycles that follow.
         apart = next_ablation(study, costs, remaining_s)
         if apart is not None:
             return apart
-    active = _active(now, _members(study, now, study, costs, remaining_s), group)
+    active = _active(now, _members(study, now, study, costs, remaining_s, parts), group)
     if active and group < _MOST_CYCLES:
         following = _first_of_cycle(group + 1, active, costs, remaining_s)
         if following is not None:
-            return _cycle_proposal(costs, group + 1, following, active, remaining_s)
+            return _cycle_proposal(costs, group + 1, following, active, remaining_s, _given_up(now, parts))
     return None
 
 
@@ -547,49 +628,101 @@ def _last_cycle(study: Study) -> tuple[int, list[Config]]:
     return group, [t.config for t in trials if t.group == group]
 
 
-def _finalists(
-    study: Study, model: ThroughputModel | None = None, *, out: frozenset[Config] = frozenset()
+def _leaders(
+    study: Study,
+    model: ThroughputModel | None = None,
+    *,
+    out: frozenset[Config] = frozenset(),
+    parts: Parts = DEFAULT,
 ) -> tuple[Config, ...]:
-    """Finalists by what the model makes of the screening runs, without what brings nothing by it."""
+    """The fastest of each kind by what the model makes of the screening runs, best first.
+
+    The first stays as it is: pairs tell it from a simpler one. The others lose the changes that bring
+    less than half a per cent together by the model.
+    """
     space = study.space
     if model is None and space is not None:
-        model = ThroughputModel.of(study, space)
+        model = ThroughputModel.of(study, space, pairs=parts.pair_terms)
+    simpler = "none" if parts.ties_after_pairs else "instead"
     if model is None or space is None:
-        return finalists(study, out=out)
+        return finalists(study, out=out, simpler=simpler)
     rates = {c: model.base * math.exp(model.predict(c)[0]) for c in model.seen}
+    idle = _NOTHING if parts.ties_after_pairs else _IDLE
     chosen: list[Config] = []
-    for config in finalists(study, out=out, rates={**rates, _BASE: model.base}):
-        part = _trimmed(space, model, config)
-        lost = part in out or any(t.failure and t.failure.kind.teaches for t in study.of(part))
-        keeps = space.effect(part) is space.effect(config)
-        wanted = config if lost or not keeps else part
+    for config in finalists(study, out=out, rates={**rates, _BASE: model.base}, simpler=simpler):
+        is_told_apart = parts.ties_after_pairs and not chosen and space.effect(config) is not Effect.TRAINING
+        part = None if is_told_apart else _without_idle(study, space, model, config, out, idle)
+        wanted = part or config
         if wanted not in chosen:
             chosen.append(wanted)
     return tuple(chosen)
 
 
-def shortlist(study: Study) -> tuple[Config, ...]:
+def _finalists(
+    study: Study, *, out: frozenset[Config] = frozenset(), parts: Parts = DEFAULT
+) -> tuple[Config, ...]:
+    """The leaders, and last a simpler one that the model holds for as fast as the first."""
+    space = study.space
+    model = None if space is None else ThroughputModel.of(study, space, pairs=parts.pair_terms)
+    chosen = _leaders(study, model, out=out, parts=parts)
+    if not parts.ties_after_pairs or model is None or space is None or not chosen:
+        return chosen
+    if space.effect(chosen[0]) is Effect.TRAINING:
+        return chosen
+    twin = _without_idle(study, space, model, chosen[0], out, _IDLE)
+    return chosen if twin is None or twin in chosen else (*chosen, twin)
+
+
+def _without_idle(
+    study: Study,
+    space: SearchSpace,
+    model: ThroughputModel,
+    config: Config,
+    out: frozenset[Config],
+    idle: float,
+) -> Config | None:
+    """The config without what brings less than this by the model; None where that cannot take its place."""
+    part = _trimmed(space, model, config, idle=idle)
+    lost = part in out or any(t.failure and t.failure.kind.teaches for t in study.of(part))
+    keeps = space.effect(part) is space.effect(config)
+    return None if lost or not keeps else part
+
+
+def shortlist(study: Study, parts: Parts = DEFAULT) -> tuple[Config, ...]:
     """Finalists as of now, best first: what a search whose screening ended here would confirm."""
-    return _finalists(study)
+    return _finalists(study, parts=parts)
 
 
 def _members(
-    before: Study, past: Sequence[Comparison], study: Study, costs: Costs, remaining_s: float
+    before: Study,
+    past: Sequence[Comparison],
+    study: Study,
+    costs: Costs,
+    remaining_s: float,
+    parts: Parts,
 ) -> tuple[Config, ...]:
     """Finalists by the cycles before, best first; at first as many as four cycles can be paid for."""
     cycles = [t for t in before.trials if t.stage is Stage.CONFIRM]
     # A cycle that was cut may not have come to all of them.
     began = {t.config for t in cycles if (Stage.CONFIRM, t.group) not in study.cut}
-    out = _ruled_out(past)
-    chosen = _finalists(before, out=frozenset(out))
+    out = _ruled_out(past, parts)
+    alike = _as_hopeless(before, past, parts) - began
+    chosen = _finalists(before, out=frozenset(out | alike), parts=parts)
     if began:
         replaced = bool(out) or _failed(before)
         kept = tuple(c for c in chosen if c in began or replaced)
+        if out and parts.ties_after_pairs:
+            # Who stood beside one that is out goes on without it.
+            others = (c for c in _finalists(before, parts=parts) if c in began and c not in out)
+            kept = tuple(dict.fromkeys((*kept, *others)))
         left = without_idle(before)
         return kept if left is None or left in out or left in kept else (*kept, left)
     whole = remaining_s + sum(t.seconds for t in study.trials if t.stage is Stage.CONFIRM)
     limit = study.spec.budget.trials
-    kept = tuple(chosen if limit is None else chosen[: _most_members(limit)])
+    kept = chosen
+    if limit is not None:
+        left_over = limit - sum(1 for t in study.trials if t.stage is not Stage.CONFIRM)
+        kept = chosen[: max(1, min(_most_members(limit), left_over // _CYCLES - 1))]
     while len(kept) > 1 and _CYCLES_WITH_MORE * costs.cycle(kept) > whole:
         kept = kept[:-1]
     return kept
@@ -601,13 +734,45 @@ def _failed(study: Study) -> bool:
     return any(failure.kind.family is not Family.CANCELLED for failure in failures)
 
 
-def _ruled_out(compared: Sequence[Comparison]) -> set[Config]:
-    """Finalists that confirmation has shown to be slower, or worse in loss, beyond doubt."""
-    return {
+def _ruled_out(compared: Sequence[Comparison], parts: Parts) -> set[Config]:
+    """Finalists that are slower, or worse in loss, beyond doubt, and those that were given up."""
+    return {c.config for c in _given_up(compared, parts)} | {
         c.config
         for c in compared
-        if len(c.logs) >= _CYCLES and (c.speedup.high < 1.0 or c.loss.verdict == "fail")
+        if len(c.logs) >= _CYCLES
+        and (c.speedup.high < 1.0 or c.loss.verdict == "fail" or c.loss.rule or _wastes(c))
     }
+
+
+def _wastes(compared: Comparison) -> bool:
+    """It takes more energy per sample than the script, where the least is wanted."""
+    return compared.saving is not None and compared.saving.high < 1.0
+
+
+def _given_up(compared: Sequence[Comparison], parts: Parts) -> list[Comparison]:
+    """Finalists whose loss stays unclear, and which the runs still to come would hardly clear."""
+    return [
+        c
+        for c in compared
+        if parts.gives_up
+        and len(c.logs) >= _CYCLES
+        and c.effect is not Effect.EXACT
+        and c.loss.verdict == "unclear"
+        and not c.loss.can_clear
+    ]
+
+
+def _as_hopeless(study: Study, compared: Sequence[Comparison], parts: Parts) -> set[Config]:
+    """Configs with all that may touch the loss of one that was given up: they would fare no better."""
+    space = study.space
+    if space is None:
+        return set()
+    touching = [
+        {(k, v) for k, v in c.config.items() if space.effect(Config({k: v})) is not Effect.EXACT}
+        for c in _given_up(compared, parts)
+    ]
+    seen = {t.config for t in study.told(Stage.START, Stage.REFINE)}
+    return {c for c in seen if any(changes <= set(c.items()) for changes in touching)}
 
 
 def _compared(study: Study) -> list[Comparison]:
@@ -636,10 +801,15 @@ def _settled(compared: Comparison, cycles: int) -> bool:
     speedup = compared.speedup
     if speedup.n < _CYCLES:
         return False
+    saving = compared.saving
+    if saving is not None and saving.low <= 1.0 and saving.high >= _NO_GAIN:
+        return False
     width = speedup.high - speedup.low
-    judged = compared.loss.verdict != "unclear" or compared.effect is Effect.EXACT
+    judged = compared.loss.verdict != "unclear" or bool(compared.loss.rule) or compared.effect is Effect.EXACT
     if speedup.low > 1.0 and judged:
-        return width <= _CLEAR_WIDTH * speedup.value or width <= _CLEAR_SHARE * (speedup.value - 1.0)
+        # The interval allows for so many looks, at its own pairs: it may have come late, or lost some.
+        clear = width <= _CLEAR_WIDTH * speedup.value or width <= _CLEAR_SHARE * (speedup.value - 1.0)
+        return clear and speedup.n in LOOK_PAIRS
     return speedup.high < _NO_GAIN and cycles >= _PLANNED_CYCLES - 1
 
 
@@ -679,11 +849,18 @@ def _rest_of_cycle(
 
 
 def _cycle_proposal(
-    costs: Costs, group: int, config: Config, members: Sequence[Config], remaining_s: float
+    costs: Costs,
+    group: int,
+    config: Config,
+    members: Sequence[Config],
+    remaining_s: float,
+    given_up: Sequence[Comparison],
 ) -> Proposal:
     fidelity = costs.fidelity(Stage.CONFIRM, config, remaining_s=remaining_s, reserve_s=0.0)
     what = "Your script" if config.is_baseline else "A finalist"
     reason = f"{what} in confirmation cycle {group}; finalists: {len(members)}."
+    for gone in given_up:
+        reason += f" {gone.config.text()} makes room: {gone.loss.reason}"
     return Proposal(
         stage=Stage.CONFIRM, config=config, fidelity=fidelity, reason=reason, seed=group + 1, group=group
     )

@@ -1,20 +1,22 @@
 """How fast is a config likely to be? Learned from screening runs; pure.
 
-A Gaussian process over ln(rate / baseline's rate) with one additive term per knob and a small
-joint one, under two roofs that the wait for data proves: while the loop waits, faster computing
-cannot help beyond the loader's rate, and a loop that never waits gains nothing from its loader.
+A Gaussian process over ln(rate / baseline's rate) with one additive term per knob, one per pair of
+changes as far as what was seen asks for it, and a small joint one, under two roofs that the wait for
+data proves: while the loop waits, faster computing cannot help beyond the loader's rate, and a loop
+that never waits gains nothing from its loader.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.core.config import Config
-from autotune.core.pick import amortised, screened
-from autotune.search.linear import Process
+from autotune.core.objective import ENERGY
+from autotune.core.pick import amortised, merits
+from autotune.search.linear import Process, covariance
 
 if TYPE_CHECKING:
     from autotune.core.config import Value
@@ -33,6 +35,9 @@ _JOINT = 0.06
 _CONSTANT = 0.1
 _LENGTH = 1.3
 _NOISE = 0.02
+_PAIRS = (0.05, 0.15, 0.4)
+"""Tried beside 0, where gains add up: standard deviations of what two changes bring beyond their sum."""
+_MORE_LIKELY = 1.0
 _SLACK = 0.03
 
 Point = tuple["Value | None", ...]
@@ -56,18 +61,30 @@ class ThroughputModel:
     compute_roof: dict[Config, float]
 
     @classmethod
-    def of(cls, study: Study, space: SearchSpace) -> ThroughputModel | None:
-        """Fit; None as long as the baseline was not measured."""
-        rates = screened(study)
+    def of(cls, study: Study, space: SearchSpace, *, pairs: bool = False) -> ThroughputModel | None:
+        """Fit; None as long as the baseline was not measured.
+
+        Args:
+            study: As of now.
+            space: Of the study.
+            pairs: Let pairs of changes differ from the sum of their gains where what was seen asks for it.
+        """
+        rates = merits(study)
         base = rates.get(Config(), 0.0)
         if base <= 0.0:
             return None
         seen = {c: math.log(r / base) for c, r in rates.items() if r > 0}
-        kernel = _Kernel.of(space)
         points = [_point(space, c) for c in seen]
-        process = Process.of(points, list(seen.values()), [_NOISE] * len(points), kernel)
-        loader, compute = _roofs(study, base)
+        process = _fitted(_Kernel.of(space), points, list(seen.values()), pairs=pairs)
+        # What the loop waits for bounds how fast it can get, not how little energy it takes.
+        loader, compute = ({}, {}) if study.spec.objective == ENERGY else _roofs(study, base)
         return cls(study, space, base, seen, process, loader, compute)
+
+    @property
+    def pair_sd(self) -> float:
+        """How far two changes may differ from the sum of their gains, in ln rate; 0 where gains add up."""
+        kernel = self.process.kernel
+        return kernel.pair_sd if isinstance(kernel, _Kernel) else 0.0
 
     def predict(self, config: Config) -> tuple[float, float]:
         """Mean and standard deviation of ln(rate / baseline's rate)."""
@@ -151,12 +168,38 @@ def _point(space: SearchSpace, config: Config) -> Point:
     return tuple(config.get(d.knob, d.own) for d in space.dimensions.values())
 
 
+def _fitted(kernel: _Kernel, points: list[Point], values: list[float], *, pairs: bool) -> Process:
+    """With the size of pair terms under which what was seen is likeliest; larger ones have to be clearly so.
+
+    Nothing but configs with two changes or more tells of pairs, so as long as gains add up the size stays 0.
+    """
+    noise = [_NOISE] * len(points)
+    plain = covariance(points, kernel)
+    best = Process.from_covariance(plain, points, values, noise, kernel)
+    if not pairs:
+        return best
+    shared = covariance(points, kernel.pairs)
+    if not any(row[-1] for row in shared):
+        return best
+    for pair_sd in _PAIRS:
+        matrix = [
+            [p + pair_sd**2 * s for p, s in zip(*rows, strict=True)]
+            for rows in zip(plain, shared, strict=True)
+        ]
+        other = Process.from_covariance(matrix, points, values, noise, replace(kernel, pair_sd=pair_sd))
+        if other.evidence > best.evidence + _MORE_LIKELY:
+            best = other
+    return best
+
+
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """Sum over knobs, ordinal ones smooth along their values, plus a small joint term."""
+    """Sum over knobs, ordinal ones smooth along their values, and over pairs, plus a small joint term."""
 
     amplitudes: tuple[float, ...]
     ranks: tuple[dict[Value | None, int] | None, ...]
+    owns: Point
+    pair_sd: float = 0.0
 
     @classmethod
     def of(cls, space: SearchSpace) -> _Kernel:
@@ -165,6 +208,7 @@ class _Kernel:
         return cls(
             tuple(max(floor, start * ratio**k) for k in range(len(dimensions))),
             tuple({v: i for i, v in enumerate(d.values)} if d.ordinal else None for d in dimensions),
+            tuple(d.own for d in dimensions),
         )
 
     def __call__(self, a: object, b: object) -> float:
@@ -175,7 +219,25 @@ class _Kernel:
             likeness = 1.0 if x == y else self._likeness(k, x, y)
             total += self.amplitudes[k] ** 2 * likeness
             joint *= likeness if likeness > 0.0 else 0.1
+        if self.pair_sd:
+            total += self.pair_sd**2 * self.pairs(a, b)
         return total + joint
+
+    def pairs(self, a: object, b: object) -> float:
+        """How many pairs of knobs both points change alike; of ordinal ones that are near, a part counts.
+
+        A single change is in no pair, so that pairs explain nothing that a knob does by itself.
+        """
+        assert isinstance(a, tuple)
+        assert isinstance(b, tuple)
+        once = squared = 0.0
+        for k, (x, y) in enumerate(zip(a, b, strict=True)):
+            if x == self.owns[k] or y == self.owns[k]:
+                continue
+            likeness = 1.0 if x == y else self._likeness(k, x, y)
+            once += likeness
+            squared += likeness * likeness
+        return 0.5 * (once * once - squared)
 
     def _likeness(self, k: int, x: Value | None, y: Value | None) -> float:
         ranks = self.ranks[k]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.config import Config
 from autotune.core.effect import Effect
-from autotune.core.pick import FEWEST_PAIRS, compare
+from autotune.core.pick import FEWEST_PAIRS, claim_bar, compare, control
 from autotune.core.trial import FailureKind, Proposal, Stage
 from autotune.search.costs import Costs
 from autotune.search.strategy import Strategy
@@ -60,19 +60,36 @@ class Verification(Strategy):
 
     def verdict(self, study: Study) -> str:
         """``faster``, ``slower``, ``worse`` (its loss is), ``failed`` or ``no_difference``, as of now."""
+        return self._judged(study)[0]
+
+    def because(self, study: Study) -> str:
+        """What ``no_difference`` rests on; empty with every other verdict.
+
+        ``too_few_pairs``: nothing can be said; ``not_cleared``: it was measured, and the interval does not
+        clear the ratio; ``unsteady``: it does, but not what the script differs from itself by;
+        ``loss_unclear``: it does, and its loss is not shown to keep up.
+        """
+        return self._judged(study)[1]
+
+    def _judged(self, study: Study) -> tuple[str, str]:
         if any(t.failure and t.failure.kind is FailureKind.DIVERGED for t in study.of(self._config)):
-            return "worse"
+            return "worse", ""
         found = self.comparison(study)
         if found is None or found.speedup.n < FEWEST_PAIRS:
             failed = any(t.failure for t in study.of(self._config))
-            return "failed" if failed else "no_difference"
+            return ("failed", "") if failed else ("no_difference", "too_few_pairs")
         if found.loss.verdict == "fail":
-            return "worse"
-        if found.speedup.high < 1.0:
-            return "slower"
+            return "worse", ""
+        low, high, bar = found.speedup.low, found.speedup.high, claim_bar(control(study))
+        if high < 1.0:
+            return ("slower", "") if high < 1.0 / bar else ("no_difference", "unsteady")
+        if low <= max(1.0, self._at_least):
+            return "no_difference", "not_cleared"
+        if low <= bar:
+            return "no_difference", "unsteady"
         # What changes the numbers has to have been seen to keep the loss.
-        judged = found.loss.passed or found.effect is Effect.EXACT
-        return "faster" if found.speedup.low > max(1.0, self._at_least) and judged else "no_difference"
+        is_judged = found.loss.passed or found.effect is Effect.EXACT
+        return ("faster", "") if is_judged else ("no_difference", "loss_unclear")
 
     def comparison(self, study: Study) -> Comparison | None:
         """The config against the script; None without a pair."""

@@ -19,11 +19,13 @@ from autotune.core.change import Change, Env, Flag
 from autotune.core.config import Config, Value
 from autotune.core.effect import Effect
 from autotune.core.facts import (
+    OPTION,
     AttentionFacts,
     BlockFacts,
     DeviceFacts,
     Facts,
     HostFacts,
+    InputFacts,
     LoaderFacts,
     ModelFacts,
     OptimizerFacts,
@@ -130,6 +132,15 @@ def example_facts() -> Sequence[Facts]:
             ScriptFlag(names=("--channels-last",), dest="channels_last", kind="switch", default=False),
         ),
     )
+    switched = replace(
+        SCRIPT,
+        flags=(ScriptFlag(names=("--amp", "--no-amp"), dest="amp", kind="pair", autocast="bf16"),),
+        hazards=("own_autocast",),
+    )
+    seen = InputFacts(said=32, dims=(1,), shape=(16, 32))
+    by_option = replace(CPU_RUN, loader=None, samples_source=OPTION, inputs=seen)
+    unlike = replace(by_option, samples_source="input", inputs=InputFacts(said=32))
+    twice = replace(unlike, inputs=replace(seen, calls_per_backward=2.0))
     bare = RunFacts()
     workers = replace(LOADER, num_workers=4, prefetch_factor=2, random=True, fetch_cpu_frac=0.05)
     with_workers = replace(CPU_RUN, loader=workers, values={**CPU_RUN.values, "num_workers": 4})
@@ -174,6 +185,12 @@ def example_facts() -> Sequence[Facts]:
         facts(host=replace(CPU_HOST, cpu_flags=(), cxx="", cpus=1, physical_cores=1)),
         facts(run=replace(CPU_RUN, loader=None)),
         facts(run=replace(CPU_RUN, zero_grad_seen=False)),
+        facts(script=switched),
+        facts(script=flagged, run=by_option),
+        facts(script=flagged, run=by_option, rule="keep"),
+        facts(script=flagged, run=unlike),
+        facts(script=flagged, run=twice),
+        facts(script=flagged, run=replace(unlike, inputs=seen)),
         facts(host=stocked),
         facts(host=stocked, run=replace(CPU_RUN, openmp="intel", threads=1)),
         facts(host=stocked, run=replace(with_workers, loader=sent)),

@@ -139,16 +139,22 @@ def _text(node: ast.AST, known: dict[str, Any]) -> str | None:
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.JoinedStr):
-        return "".join(str(v.value) if isinstance(v, ast.Constant) else "..." for v in node.values)
+        return "".join(str(v.value) if isinstance(v, ast.Constant) else _shown(v, known) for v in node.values)
     if isinstance(node, ast.Name) and isinstance(known.get(node.id), str):
         return known[node.id]
     return None
 
 
+def _shown(node: ast.AST, known: dict[str, Any]) -> str:
+    """A constant of the module by its text; what is known only when it is said as dots."""
+    name = node.value if isinstance(node, ast.FormattedValue) else None
+    text = known.get(name.id) if isinstance(name, ast.Name) else None
+    return text if isinstance(text, str) else "..."
+
+
 def _is_sentence(text: str) -> bool:
-    return (
-        text.endswith(".") and len(text.split()) >= _FEWEST_WORDS and text[0] in "ABCDEFGHIJKLMNOPQRSTUVWXYZ."
-    )
+    # A name such as torch.compile may come first.
+    return text.endswith(".") and len(text.split()) >= _FEWEST_WORDS and (text[0].isalpha() or text[0] == ".")
 
 
 def main(arguments: list[str]) -> None:

@@ -29,7 +29,9 @@ _NODES: Final = {
     "ScaledDotProductCudnnAttention": "cudnn",
 }
 _PASSED_ON: Final = ("Slice", "UnsafeView", "View", "Alias")
-_DROPOUT_AT: Final = 4
+_MASK_AT, _DROPOUT_AT = 3, 4
+_CAUSAL: Final = "CausalBias"
+"""A mask that torch turns into the word causal: no tensor reaches the kernel."""
 
 
 class Attention:
@@ -49,6 +51,7 @@ class Attention:
         self._kernels: set[str] = set()
         self._dtype = ""
         self._dropout = False
+        self._masked = False
         self._wrapper: Any = None
         self._original: Any = None
 
@@ -96,6 +99,7 @@ class Attention:
             kernel=next(iter(self._kernels)) if len(self._kernels) == 1 else "",
             dtype=self._dtype,
             dropout=self._dropout,
+            masked=self._masked,
             restricted=any(allowed != self._before for allowed in self._allowed) and self._wanted == "auto",
         )
 
@@ -146,6 +150,8 @@ class Attention:
         self._kernels.add(_kernel(out.grad_fn))
         dropout_p = kwargs.get("dropout_p", args[_DROPOUT_AT] if len(args) > _DROPOUT_AT else 0.0)
         self._dropout = self._dropout or bool(dropout_p)
+        mask = kwargs.get("attn_mask", args[_MASK_AT] if len(args) > _MASK_AT else None)
+        self._masked = self._masked or (mask is not None and type(mask).__name__ != _CAUSAL)
         query = args[0] if args else kwargs["query"]
         self._dtype = str(query.dtype).removeprefix("torch.")
 

@@ -105,7 +105,7 @@ class Blocks:
 
     def _begins(self, block: Any, args: Any, kwargs: Any) -> None:
         try:
-            self._before[id(block)] = (_versions(args, kwargs), _state(block), _random_state())
+            self._before[id(block)] = (_versions(args, kwargs), _state(block), host_streams())
         except Exception as error:
             self._state.faults.note("blocks", error)
 
@@ -122,7 +122,7 @@ class Blocks:
         self.watched = True
         if any(tensor._version != version for tensor, version in versions):
             self.changes_input = True
-        if drawn != _random_state():
+        if drawn != host_streams():
             self.host_random = True
         if id(block) not in self._ran:
             # A block may set up what it keeps when it runs for the first time.
@@ -167,7 +167,7 @@ def _state(block: Any) -> list[Any]:
     return found
 
 
-def _random_state() -> Any:
+def host_streams() -> Any:
     """Where the streams of Python and NumPy stand; torch keeps its own in mind when it recomputes."""
     numpy: Any = sys.modules.get("numpy.random")
     drawn = None

@@ -61,12 +61,17 @@ class Checkpointing:
         self._undo.then(self._release)
 
     def observed(self) -> str | None:
-        """By the blocks that a backward pass computed again; None before one was seen."""
+        """By the blocks that a backward pass computed again; None before one was seen.
+
+        ``full`` for what the script does itself.
+        """
         if "root" in self._state.faults.off:
             return None
         if not self.wanted:
-            seen = self._root.calls and not self._blocks.checkpointed
-            return "none" if seen else None
+            # How much of it the script takes by itself is not looked at.
+            if self._blocks.checkpointed or self._in_graphs:
+                return "full"
+            return "none" if self._root.calls else None
         share = len(self._again)
         if self._in_graphs and not share:
             # Blocks that are alike and compiled one by one share a graph.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import json
 import os
 import platform
 import sys
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from autotune import sdk
 from autotune.core import wire
 from autotune.core.change import Keyword, Patch
-from autotune.core.facts import RunFacts
+from autotune.core.facts import OPTION, TOLD, RunFacts
 from autotune.core.supported import UNSUPPORTED, torch_refusal
 from autotune.errors import BackendError
 from autotune.knobs.registry import builtin
@@ -42,18 +44,20 @@ from autotune.trial.seeds import Seeds
 from autotune.trial.state import State
 from autotune.trial.steps import Boundary
 from autotune.trial.undo import Undo
+from autotune.trial.xla import Xla
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from autotune.core.config import Value
-    from autotune.core.facts import DeviceFacts
+    from autotune.core.facts import DeviceFacts, InputFacts, LoaderFacts
     from autotune.core.measurement import Reading
     from autotune.protocol.plan import Plan
     from autotune.trial.channel import Channel
 
 _QUIET_STEPS = 2
 _DETECT_STEPS = 12
+_TOLD_CHARS = 64
 _MOST_AWAITED = 4
 """Times that detection begins again because a parameter got its first gradient."""
 _VERSIONED = (
@@ -65,6 +69,10 @@ _VERSIONED = (
     "pytorch_lightning",
     "transformers",
     "timm",
+    "tensorflow",
+    "keras",
+    "jax",
+    "onnxruntime",
 )
 _INSTALLED = ("torchao",)
 """Packages that a knob imports itself, so that being installed is what counts."""
@@ -77,6 +85,15 @@ def _installed() -> dict[str, str]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
+
+
+@functools.cache
+def _is_there(name: str) -> bool:
+    """A package can be imported; that is not done."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ValueError:
+        return name in sys.modules
 
 
 def _modules(plan: Plan) -> Modules | None:
@@ -138,7 +155,8 @@ class Session:
         }
         self.state.keeps_losses = channel is not None
         self.children = Children(self.state, self.undo)
-        self.recorder.unseen = self.children.train
+        self.xla = Xla(self.state)
+        self.recorder.unseen = self._unseen
         self.state.lost = self.recorder.lost
         self.faults.told = self.recorder.fault
         self.boundary = Boundary(self.state, self.recorder)
@@ -152,6 +170,7 @@ class Session:
         if self.plan.measure:
             seeds = Seeds(self.plan.seed, self.state, self.undo)
             self.children.watch()
+            self.xla.watch(self.hooks)
             seeds.begin(self.hooks)
             self.hooks.on("torch", lambda torch: self._guarded("seeds", lambda: seeds.torch(torch)))
         self.hooks.on("torch", lambda torch: self._guarded("torch", lambda: self._torch(torch)))
@@ -196,6 +215,8 @@ class Session:
         loader = Loader(state, undo)
         compiling = Compile(state, undo, self.hooks, self.channel)
         root = Root(state, undo, compiling)
+        root.inputs.expect(self.plan.batch, self.plan.changes)
+        loader.inputs = root.inputs
         losses = Losses(state, root)
         optimizer = Optimizer(state, undo, self.boundary, loader, root, losses)
         loader.sites = {*self.plan.sites, *(c.site for c in self.plan.changes if c.site)}
@@ -240,6 +261,11 @@ class Session:
 
     def _prepare_probe(self, torch: Any, loader: Loader, optimizer: Optimizer, root: Root) -> None:
         """What goes on after the window; imported where it is asked for alone."""
+        if self.plan.segments[0].fidelity.under_nsys:
+            from autotune.trial.capture import Capture
+
+            self.recorder.probe = Capture(self.state, torch, self.memory)
+            return
         from autotune.trial.probe import Probe
 
         self.recorder.probe = Probe(
@@ -289,13 +315,30 @@ class Session:
         except Exception as error:
             self.faults.note("sdk", error)
 
-    def sdk_value(self, name: str, default: Value) -> Value:
+    def sdk_value(self, name: str, default: Any) -> Any:
         """`autotune.sdk.value`: what the plan wants under this name."""
-        for change in self.plan.changes:
-            if change.knob == name:
-                self.readings.asked[name] = change.value
-                return change.value
-        return default
+        wanted = next((change.value for change in self.plan.changes if change.knob == name), None)
+        if wanted is not None:
+            self.readings.asked[name] = wanted
+        found = default if wanted is None else wanted
+        self._guarded("sdk_value", lambda: self._handed(name, found))
+        return found
+
+    def _handed(self, name: str, found: Any) -> None:
+        from autotune.core.redact import is_secret_name
+
+        if not is_secret_name(name):
+            plain = isinstance(found, (bool, int, float, str))
+            self.readings.handed.setdefault(name, found if plain else str(found)[:_TOLD_CHARS])
+
+    def _unseen(self) -> str:
+        """Why a run had no step, as far as that is known."""
+        reason = self.children.train()
+        if reason or "torch" in sys.modules:
+            return reason
+        return (
+            "no step was seen: the script does not use PyTorch, so it has to call autotune.step() after each"
+        )
 
     # Settling
 
@@ -367,14 +410,11 @@ class Session:
         loader, root, optimizer = self._loader, self._root, self._optimizer
         compiling, losses, model = self._compile, self._losses, self._model
         if torch is None or loader is None or root is None or optimizer is None:
-            return RunFacts(
-                versions=versions, values=self.readings.values(), owners=tuple(self.frameworks.owners)
-            )
+            return self._facts_without_torch(versions)
         if compiling is None or losses is None or model is None:
-            return RunFacts(
-                versions=versions, values=self.readings.values(), owners=tuple(self.frameworks.owners)
-            )
+            return self._facts_without_torch(versions)
         built = loader.facts()
+        inputs = root.inputs.facts(optimizer.backwards_seen) if built is None else None
         batch = loader.observed("batch_size")
         per_step = self.boundary.backwards_per_step()
         values = self.readings.values()
@@ -391,11 +431,15 @@ class Session:
             # Several losses on one batch, or several optimizers, do not make the batch larger.
             parts = own_accumulation or optimizer.accumulation.factor > 1
             effective = round(batch * max(1.0, per_step)) if parts else batch
+        trained, attention = root.facts(), model.attention.facts()
+        if trained is not None and attention is not None and attention.dropout:
+            trained = replace(trained, dropout=True)
         return RunFacts(
             loader=built,
-            model=root.facts(),
+            model=trained,
             optimizer=optimizer.facts(),
-            samples_source="loader" if built is not None else ("input" if root.calls else "none"),
+            samples_source=self._samples_source(built, inputs),
+            inputs=inputs,
             effective_batch=effective if isinstance(effective, int) else None,
             backward_per_step=per_step,
             own_accumulation=own_accumulation,
@@ -413,12 +457,37 @@ class Session:
             input_shapes_vary=root.shapes_vary(),
             explicit_backward_gradient=optimizer.explicit_gradient,
             devices=self._devices(),
-            attention=model.attention.facts(),
+            triton=_is_there("triton"),
+            attention=attention,
             zeroes_gradients=model.gradients.zeroes,
             gradients_pause=model.gradients.pause,
             loop_hazards=() if self.plan.changes else optimizer.loop_hazards(),
             averages_apart=optimizer.averages_apart,
             values=values,
+            versions=versions,
+            modules=self._imported(),
+        )
+
+    def _samples_source(self, built: LoaderFacts | None, inputs: InputFacts | None) -> str:
+        root, optimizer = self._root, self._optimizer
+        if built is not None:
+            return "loader"
+        if self.boundary.tells_samples:
+            return TOLD
+        if root is None or not root.calls:
+            return "none"
+        # A closure runs the model as often as it likes.
+        closure = optimizer is not None and optimizer.closure
+        return OPTION if inputs is not None and inputs.counts and not closure else "input"
+
+    def _facts_without_torch(self, versions: dict[str, str]) -> RunFacts:
+        """What is known of a script whose steps are told by itself alone."""
+        tells, state = self.boundary.tells_samples, self.state
+        return RunFacts(
+            samples_source=TOLD if tells else "none",
+            effective_batch=round(state.samples_total / state.steps) if tells else None,
+            owners=tuple(self.frameworks.owners),
+            values=self.readings.values(),
             versions=versions,
             modules=self._imported(),
         )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.core.config import Value
+    from autotune.trial.inputs import Inputs
     from autotune.trial.state import State
     from autotune.trial.undo import Undo
 
@@ -150,6 +151,8 @@ class Loader:
         self.train: Record | None = None
         self.built_any = False
         self.input_batch: int | None = None
+        self.inputs: Inputs | None = None
+        """Tells the size of a batch where no loader does."""
         self.tries_sending = False
         """Find out whether the dataset could be sent to workers that are not forked."""
         self.on_pinned: Callable[[Any], None] = _nothing
@@ -174,7 +177,7 @@ class Loader:
         if "loader" in self._state.faults.off:
             return None
         if record is None:
-            return self.input_batch if keyword == "batch_size" and self._state.steps >= 2 else None
+            return self._input_batch() if keyword == "batch_size" and self._state.steps >= 2 else None
         if keyword == "batch_size":
             own = self._own_batch_size(record)
             return own if own is not None and record.recent else max(record.recent, default=None)
@@ -189,6 +192,12 @@ class Loader:
             return None
         found = getattr(held, keyword, None)
         return found if isinstance(found, (bool, int, float, str)) else None
+
+    def _input_batch(self) -> int | None:
+        if self.inputs is None or not self.inputs.said:
+            return self.input_batch
+        told = self.inputs.observed()
+        return self.input_batch if told is None and not self.inputs.expects else told
 
     def _own_batch_size(self, record: Record) -> int | None:
         loader = record.loader()
@@ -460,7 +469,7 @@ class Loader:
                     self._keep(record, loader)
                 record.method = _start_method(this)
                 record.in_order = getattr(this, "_in_order", None)
-                if record.confirmed:
+                if record.confirmed or record.expected:
                     state.mark |= LOADER
 
         @functools.wraps(original_reset)
@@ -474,7 +483,7 @@ class Loader:
                 self._workers(record)
                 record.method = _start_method(this)
                 record.in_order = getattr(this, "_in_order", None)
-            if record is not None and record.confirmed:
+            if record is not None and (record.confirmed or record.expected):
                 state.mark |= LOADER
 
         @functools.wraps(original_next)

@@ -13,6 +13,8 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any
 
+from autotune.trial.told import Later
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -321,5 +323,11 @@ def read_loss(losses: Any) -> float:
         return float(losses)
     total = 0.0
     for value, factor in losses:
-        total += float(value.float().mean() if getattr(value, "ndim", 0) else value) * factor
+        total += _plain(value) * factor
     return total
+
+
+def _plain(value: Any) -> float:
+    if isinstance(value, Later):
+        return value.read()
+    return float(value.float().mean() if getattr(value, "ndim", 0) else value)

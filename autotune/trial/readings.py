@@ -37,7 +37,9 @@ class Readings:
         self.delivered: dict[tuple[str, str], Value] = {}
         """(target, keyword) -> value that a wrapped callable was really called with."""
         self.asked: dict[str, Value] = {}
-        """What the script took through `autotune.sdk.value`."""
+        """What the search wanted of what the script took through `autotune.sdk.value`."""
+        self.handed: dict[str, Value] = {}
+        """All that the script took so: its own value where nothing else was wanted."""
 
     def found(self, name: str) -> Value | None:
         """What the running process has for this knob; None where it cannot be read (yet)."""
@@ -51,9 +53,10 @@ class Readings:
             return None
 
     def values(self) -> dict[str, Value]:
-        """Every knob that can be read."""
+        """Every knob that can be read, and what the script asked for itself."""
         pairs = ((name, self.found(name)) for name in self._knobs)
-        return {name: value for name, value in pairs if value is not None}
+        told = {name: value for name, value in self.handed.items() if name not in self._knobs}
+        return {**{name: value for name, value in pairs if value is not None}, **told}
 
     def compute(self) -> tuple[Reading, ...]:
         """One reading per requested knob, then the knobs that were left alone."""

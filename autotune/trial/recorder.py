@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import math
 import os
+import statistics
 import sys
 import time
 from collections import deque
@@ -19,7 +20,7 @@ from autotune.core import stats
 from autotune.core.measurement import LossPoint, Reading
 from autotune.protocol.events import Broke, Closed, Done, Seen
 from autotune.protocol.losses import broken_at
-from autotune.protocol.marks import evaluation_counts, trained_s
+from autotune.protocol.marks import compiling_counts, evaluation_counts, trained_s
 from autotune.trial.losses import read_loss
 from autotune.trial.state import ALLOCATOR, COMPILE, NEW_SHAPE
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from autotune.core.facts import RunFacts
     from autotune.core.trial import Segment
+    from autotune.trial.capture import Capture
     from autotune.trial.channel import Channel, Row
     from autotune.trial.loader import Loader
     from autotune.trial.memory import DeviceClock, Memory
@@ -39,6 +41,8 @@ REJECT_STEPS = 6
 _GROWTH = 1.3
 _MAX_RESTARTS = 3
 _MAX_SHAPE_EVENTS = 4
+_LONG_STEP, _LONG_STEP_NS = 3.0, 50_000_000
+"""Times the usual step, and at least so long: taken for a compilation of which nobody tells."""
 _LOSS_POINTS = 300
 _FEWEST_STEPS = 6
 _FEWEST_BLOCKS = 3
@@ -92,7 +96,7 @@ class Recorder:
         self.unseen: Callable[[], str] = str
         """Why a run had no step, as far as that is known."""
         self.loader: Loader | None = None
-        self.probe: Probe | None = None
+        self.probe: Probe | Capture | None = None
         """Goes on after the window, where that was asked for."""
         self._clock: DeviceClock | None = None
         self._clock_used = ""
@@ -107,6 +111,8 @@ class Recorder:
         self._levels: deque[int] = deque(maxlen=_LEVELS)
         self._restarts = 0
         self._shape_events = 0
+        self._periods: deque[int] = deque(maxlen=15)
+        self._last_ns = 0
         self._begin_ns = 0
         self._rows: list[WindowRow] = []
         self._finished: list[tuple[WindowRow, float]] = []
@@ -116,7 +122,11 @@ class Recorder:
         self._checked_ns = 0
         self._ready_begin: int | None = None
         self._decided: tuple[str, int, int | None] | None = None
+        self._opened_at_step = 0
         self._compile_before_ns = 0
+        self._compile_until_ns = 0
+        self._compiled: list[tuple[int, int]] = []
+        """Ends of steps in the window that compiled, and the compiling of the process up to them (ns)."""
 
     @property
     def measures(self) -> bool:
@@ -140,6 +150,7 @@ class Recorder:
         self._rows = []
         self._finished = []
         self._batches = 0
+        self._last_ns = 0
         self._levels.clear()
         self._event_ns = time.perf_counter_ns()
 
@@ -288,7 +299,8 @@ class Recorder:
     def _warm_up(self, row: Row, batches: int) -> None:
         if not self._settle_steps():
             return
-        if row[5] & COMPILE or (row[5] & NEW_SHAPE and self._shape_events < _MAX_SHAPE_EVENTS):
+        news = bool(row[5] & NEW_SHAPE) or (self.loader is None and self._was_long(row[0]))
+        if row[5] & COMPILE or (news and self._shape_events < _MAX_SHAPE_EVENTS):
             # Scripts whose shapes never settle are warm once they have seen some.
             self._shape_events += 0 if row[5] & COMPILE else 1
             self.restart()
@@ -306,6 +318,15 @@ class Recorder:
             self._growths += 1
             return
         self._open(row[0])
+
+    def _was_long(self, now: int) -> bool:
+        """Without PyTorch nobody may tell of compiling: a step far beyond the usual one is taken for that."""
+        period, self._last_ns = now - self._last_ns if self._last_ns else 0, now
+        if not period:
+            return False
+        usual = statistics.median(self._periods) if len(self._periods) >= SETTLE_STEPS else math.inf
+        self._periods.append(period)
+        return period > max(_LONG_STEP * usual, _LONG_STEP_NS)
 
     def _may_open(self, now: int) -> bool:
         assert self._segment is not None
@@ -333,7 +354,9 @@ class Recorder:
             self._memory.grew()
             self._memory.window_opens()
         self.window_opens()
+        self._opened_at_step = self._state.steps
         self._compile_before_ns = self._state.compile_ns
+        self._compiled = []
         self._ready_begin = self.loader.ready() if self.loader is not None else None
         if self._clock is not None:
             self._clock.begin()
@@ -353,6 +376,8 @@ class Recorder:
         if not self._accepted:
             self._settle_steps()
         self._rows.append((row[0], row[1], row[2], mark, row[6]))
+        if mark & COMPILE:
+            self._compiled.append((row[0], self._state.compile_ns))
         if row[0] < self._next_check_ns:
             return
         fidelity = self._segment.fidelity
@@ -362,8 +387,10 @@ class Recorder:
         if self._memory.grew():
             self._state.mark |= ALLOCATOR
         full = spent_s >= fidelity.max_window_s and len(self._rows) >= _FEWEST_BLOCKS
-        if full or self._past_deadline(row[0]):
+        if full:
             self._decide("limit", row[0])
+        elif self._past_deadline(row[0]):
+            self._end_in_time(row[0])
         elif len(self._rows) >= fidelity.min_steps and (enough := self._enough()):
             self._decide(enough, row[0])
         else:
@@ -462,11 +489,25 @@ class Recorder:
         doubt = _BEYOND_DOUBT * (estimate.high - estimate.value)
         return "dominated" if not per_step and estimate.value + doubt < fidelity.dominated_below else None
 
+    def _end_in_time(self, now: int) -> None:
+        """The time of the process is over: a window that can tell something ends, a shorter one is none."""
+        end = self._device_end(now, meanwhile=False)
+        if self._can_tell():
+            self._decide("limit", end)
+        else:
+            self._tell_no_window()
+            self.done("deadline")
+
+    def _can_tell(self) -> bool:
+        """The window holds steps enough for a rate and an interval around it."""
+        return len(self._rows) >= _FEWEST_STEPS and len(self._blocks()[1]) >= _FEWEST_BLOCKS
+
     def _decide(self, ended: str, now: int) -> None:
         """The window is over; the run goes on only for the loss guard."""
         now = self._device_end(now, meanwhile=False)
         ready = self.loader.ready() if self.loader is not None else None
         self._decided = (ended, now, ready)
+        self._compile_until_ns = self._state.compile_ns
         self._wait_for_loss(now)
 
     def _device_end(self, now: int, *, meanwhile: bool) -> int:
@@ -522,17 +563,18 @@ class Recorder:
             self.reject(readings)
         firsts, blocks = self._blocks()
         cut, steady = self._steady(blocks)
+        begin_ns = firsts[cut] if cut < len(firsts) else self._begin_ns
         facts = self._facts()
         self._channel.send(Seen(facts=facts))
         self._channel.send(
             Closed(
                 trial=self._segment.trial,
-                begin_ns=firsts[cut] if cut < len(firsts) else self._begin_ns,
+                begin_ns=begin_ns,
                 end_ns=end_ns,
                 ended=ended,
                 steady=steady,
                 first_step_ns=self._first_step_ns,
-                compile_s=self._compile_before_ns / 1e9,
+                compile_s=self._compile_ns(begin_ns) / 1e9,
                 loss=trace,
                 readings=readings,
                 allocator_peak_bytes=self._memory.peak_bytes(),
@@ -548,6 +590,9 @@ class Recorder:
                     "micro_steps": float(self._state.micro_steps),
                     "restarts": float(self._restarts),
                     "window_steps": float(len(self._rows)),
+                    "opened_at_step": float(self._opened_at_step),
+                    # Those on which skips are counted: a run may go on after its window.
+                    "guarded_steps": float(self._state.steps - self._opened_at_step),
                     "compile_events": float(self._state.compile_events),
                     "faults": float(len(self._state.faults.off)),
                     **self._memory.counters(),
@@ -555,6 +600,17 @@ class Recorder:
                 },
             )
         )
+
+    def _compile_ns(self, begin_ns: int) -> int:
+        """Compiling that is no part of the throughput: before the window, and in steps that are set aside.
+
+        Args:
+            begin_ns: Of the steady part of the window.
+        """
+        if not compiling_counts([mark for end_ns, _, _, mark, _ in self._rows if end_ns > begin_ns]):
+            return self._compile_until_ns
+        before = [ns for end_ns, ns in self._compiled if end_ns <= begin_ns]
+        return before[-1] if before else self._compile_before_ns
 
     def window_opens(self) -> None:
         """Told when a window opens; set where there is torch."""
@@ -609,17 +665,23 @@ class Recorder:
             self.broke(kind="no_metric", message=reason)
         if code == 0 and self._decided is None and len(self._rows) >= _FEWEST_STEPS:
             end = self._device_end(self._rows[-1][0], meanwhile=True)
-            if len(self._blocks()[1]) >= _FEWEST_BLOCKS:
+            if self._can_tell():
                 self._decided = ("script_end", end, None)
+                self._compile_until_ns = self._state.compile_ns
         if code == 0 and self._decided is not None:
             self._send_closed()
         elif code == 0 and self._state.steps:
-            self._drain()
-            readings = self._readings()
-            if any(r.status == "refused" for r in readings if r.wanted is not None):
-                self.reject(readings)
-            self._channel.send(Seen(facts=self._facts()))
+            self._tell_no_window()
         self.done(why, code)
+
+    def _tell_no_window(self) -> None:
+        """What the run showed beside a rate; ends the process where a knob that was asked for was refused."""
+        assert self._channel is not None
+        self._drain()
+        readings = self._readings()
+        if any(r.status == "refused" for r in readings if r.wanted is not None):
+            self.reject(readings)
+        self._channel.send(Seen(facts=self._facts()))
 
     def diverged(self, loss: float) -> None:
         """The loss is no number any more."""

@@ -21,7 +21,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.core.facts import ModelFacts
+from autotune.trial.draws import Draws
 from autotune.trial.formats import SHORT, in_graph, is_product, main_format, of_output
+from autotune.trial.inputs import Inputs
 from autotune.trial.outputs import to_float32, unshared
 from autotune.trial.state import NEW_SHAPE, caller, is_user_file
 
@@ -68,6 +70,7 @@ class Root:
         self._dtype: Any = None
         self.layout = Layout(self)
         self.blocks = compiling.blocks
+        self.inputs = Inputs(state)
         self.parts: list[RootPart] = [self.layout]
         self._turning: list[RootPart] = []
         self.casts_back = False
@@ -359,7 +362,7 @@ class Root:
         parameters = [p for m in modules for p in m.parameters()]
         kinds = {type(m) for module in modules for m in module.modules()}
         norm = torch.nn.modules.batchnorm._BatchNorm
-        drop = torch.nn.modules.dropout._DropoutNd
+        drop, conv = torch.nn.modules.dropout._DropoutNd, torch.nn.modules.conv._ConvNd
         self._facts = ModelFacts(
             name=type(named).__name__,
             roots=len(modules),
@@ -368,9 +371,11 @@ class Root:
             dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
             has_4d=any(p.dim() == 4 for p in parameters),
             has_5d=any(p.dim() == 5 for p in parameters),
+            convolves=any(issubclass(kind, conv) for kind in kinds),
             batch_norm=any(issubclass(kind, norm) for kind in kinds),
             dropout=any(issubclass(kind, drop) for kind in kinds)
-            or any(getattr(m, "dropout", 0.0) for m in first.modules() if _is_recurrent(m)),
+            or any(getattr(m, "dropout", 0.0) for m in first.modules() if _is_recurrent(m))
+            or any(call.draws.seen for call in self.calls),
             device=str(parameters[0].device.type) if parameters else "cpu",
             blocks=self.blocks.facts(first),
         )
@@ -395,6 +400,7 @@ class RootCall:
         self.formats: Counter[str] = Counter()
         """Elements that products made in the last such call, by format."""
         self._looks = False
+        self.draws = Draws(root._torch)
         self._grad_enabled = root._torch.is_grad_enabled
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -474,6 +480,7 @@ class RootCall:
             root._compile.called = True
             if root.detecting:
                 self._lets_go()
+                self.draws.begins(self.module())
             self._looks = self.probes > 0 and not root._compile.active
             if self._looks:
                 self.probes -= 1
@@ -519,9 +526,7 @@ class RootCall:
             return
         key = tuple(found)
         if root.is_first(self):
-            first: Any = found[0][0] if found[0] else 1
-            # Keras asks with shapes whose first dimension is not known.
-            state.input_samples += first if isinstance(first, int) else 0
+            state.input_samples += root.inputs.called(found)
         if key not in root.shapes and len(root.shapes) < 256:
             root.shapes.add(key)
             state.mark |= NEW_SHAPE
@@ -547,6 +552,7 @@ class RootCall:
     def _after(self, training: bool, out: Any, ours: bool, rows: int) -> Any:
         root = self._root
         if training and not self._state.in_backward:
+            self.draws.ended()
             if self.probes > 0 or self._looks:
                 root.raw_dtype = _dtype_of(out) or root.raw_dtype
             if self._looks:

@@ -32,11 +32,19 @@ class Seeds:
         random.seed(self._offset)
         self._shift(random, "seed")
         hooks.on("numpy.random", self._numpy)
+        hooks.on("tensorflow", self._tensorflow)
 
     def _numpy(self, module: Any) -> None:
         try:
             module.seed(self._offset % 2**32)
             self._shift(module, "seed")
+        except Exception as error:
+            self._state.faults.note("seeds", error)
+
+    def _tensorflow(self, module: Any) -> None:
+        try:
+            module.random.set_seed(self._offset)
+            self._shift(module.random, "set_seed")
         except Exception as error:
             self._state.faults.note("seeds", error)
 

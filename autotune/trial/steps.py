@@ -11,12 +11,14 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotune.protocol.losses import BAD_LOSSES
 from autotune.trial.kinds import kind_of
 from autotune.trial.losses import read_loss
 from autotune.trial.state import COLLECTION
+from autotune.trial.told import Later, is_computed_later, number
 
 if TYPE_CHECKING:
     from autotune.trial.loader import Loader
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 _SILENT_STEPS = 8
 _MESSAGE_CHARS = 500
+_LATE_STEPS = 2
+"""A told loss that a device computes is read so many steps later: host and device need not wait for each
+other at every step, and the host's clock is never further ahead than that."""
 _QUEUE_NS = 5_000_000
 """How often the scheduler is asked; it takes a system call."""
 
@@ -80,6 +85,9 @@ class Boundary:
         self._held: list[tuple[int, _Period]] = []
         """Optimizer (0: none, a backward pass), and what came before its step."""
         self._by_sdk = False
+        self._lock = threading.Lock()
+        self._told_steps = self._told_with_samples = 0
+        self._late: deque[Later] = deque()
         self._schedstat = _open_schedstat()
         self._queue_ns = self._read_queue_ns()
         self._queue_read_ns = 0
@@ -92,6 +100,11 @@ class Boundary:
     def anchor_optimizer(self) -> Any:
         """The optimizer whose step is the boundary; None where it is another source."""
         return self._anchor() if self._anchor is not None else None
+
+    @property
+    def tells_samples(self) -> bool:
+        """The script has said of every step that it told of how many samples it took."""
+        return 0 < self._told_steps == self._told_with_samples
 
     def backwards_per_step(self) -> float:
         """Backward passes per step, of the whole periods seen."""
@@ -196,19 +209,52 @@ class Boundary:
         return self._queue_ns - before_ns
 
     def sdk_step(self, samples: int | None, loss: Any) -> None:
-        """`autotune.sdk.step` was called."""
-        state = self._state
-        if not state.here():
+        """`autotune.sdk.step` was called, by whichever thread: who calls it means it."""
+        if not self._state.active:
             return
+        with self._lock:
+            try:
+                self._told_step(samples, loss)
+            except Exception as error:
+                self._state.faults.note("sdk", error)
+                if self._recorder.measures:
+                    # Steps that cannot be counted yield nothing, however long the script runs on.
+                    kind, message = _broken(error)
+                    self._recorder.broke(kind=kind, error=type(error).__name__, message=message)
+
+    def _told_step(self, samples: int | None, loss: Any) -> None:
         self._by_sdk = True
         period = self._with_held(self._take(), -1)[-1]
         if loss is not None:
-            value = loss.detach() if hasattr(loss, "detach") else loss
-            # What a CUDA graph returns is overwritten by its next replay.
-            value = value.clone() if getattr(value, "is_cuda", False) else value
             # In place of all that was seen, of what was held back as well.
-            period = period._replace(losses=[(value, 1.0)])
-        self._close_step(period, samples)
+            period = period._replace(losses=self._told_loss(loss))
+        given = None if samples is None else int(samples)
+        self._told_steps += 1
+        self._told_with_samples += given is not None
+        if given is None and period.fetched is None and not period.input_samples:
+            # Nobody knows; the loss is then told over steps.
+            given = 1
+        self._close_step(period, given)
+
+    def _told_loss(self, loss: Any) -> list[tuple[Any, float]]:
+        """What the script says a step's loss is; nothing once that could not be read."""
+        faults = self._state.faults
+        if not self._recorder.measures or "told_loss" in faults.off:
+            return []
+        if isinstance(loss, (int, float)):
+            return [(loss, 1.0)]
+        if hasattr(loss, "detach"):
+            value = loss.detach()
+            # What a CUDA graph returns is overwritten by its next replay.
+            return [(value.clone() if getattr(value, "is_cuda", False) else value, 1.0)]
+        try:
+            # The first one is read at once, which shows whether it is a number at all.
+            if self._told_steps and is_computed_later(loss):
+                return [(Later(loss), 1.0)]
+            return [(number(loss), 1.0)]
+        except Exception as error:
+            faults.note("told_loss", error)
+            return []
 
     def _close_step(self, period: _Period, given: int | None = None) -> None:
         state, optimizer = self._state, self.optimizer
@@ -252,11 +298,19 @@ class Boundary:
         for value, _ in losses:
             if getattr(value, "is_cuda", False):
                 return losses
+            if isinstance(value, Later):
+                self._late.append(value)
+                if len(self._late) > _LATE_STEPS:
+                    self._judge(self._late.popleft().read())
+                return losses
         loss = read_loss(losses)
+        self._judge(loss)
+        return loss
+
+    def _judge(self, loss: float) -> None:
         self._bad = 0 if math.isfinite(loss) else self._bad + 1
         if self._bad >= BAD_LOSSES:
             self._recorder.diverged(loss)
-        return loss
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
         if phase == "stop" and info.get("generation") == 2 and self._state.active:

@@ -66,8 +66,11 @@ def done_before(check, options):
     found = sorted(options.out.glob(f"????-??-??-{name}.json"))
     if not found:
         return False
-    # These two write after every workload.
     result = json.loads(found[-1].read_text())["result"]
+    if "missing" in result:
+        # It only told what has to be installed first.
+        return False
+    # These two write after every workload.
     return check.name not in ("search", "rival") or set(FULL) <= set(result)
 
 
@@ -141,7 +144,7 @@ def main(words=None):
             summary[check.name] = {"why": str(error)}
         print(f"{check.name}: {summary[check.name]}", flush=True)
         part = summary_path.with_suffix(".part")
-        part.write_text(json.dumps({"machine": options.machine, **summary}, indent=1) + "\n")
+        part.write_text(json.dumps({**summary, "machine": options.machine}, indent=1) + "\n")
         part.replace(summary_path)
     return 0
 

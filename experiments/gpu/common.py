@@ -34,6 +34,7 @@ from autotune.core.config import Config  # noqa: E402
 from autotune.core.measurement import Measurement  # noqa: E402
 from autotune.core.stats import ratio_interval  # noqa: E402
 from autotune.core.trial import Assignment, Fidelity, Segment  # noqa: E402
+from autotune.devices.find import find_devices  # noqa: E402
 from autotune.launch.process import LocalRunner  # noqa: E402
 
 sys.path.append(str(HERE.parent / "grids"))
@@ -131,9 +132,19 @@ def smi(*fields):
 
 
 def used_bytes():
-    """Memory in use on the first device, by everybody; None where nobody tells."""
-    told = smi("memory.used")
-    return int(float(told[0]) * 2**20) if told and told[0].replace(".", "").isdecimal() else None
+    """Memory in use on the device that a trial takes, by everybody; None where nobody tells."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    for index, uuid, used in smi("index", "uuid", "memory.used"):
+        meant = first == index or (first.startswith("GPU-") and uuid.startswith(first))
+        if meant and used.replace(".", "").isdecimal():
+            return int(float(used) * 2**20)
+    return None
+
+
+def nvml_bytes():
+    """The same by NVML, as the launcher asks it: what the driver keeps for itself is in it."""
+    seen = find_devices()
+    return seen[0].sample().used_bytes if seen else None
 
 
 def device_name(told):

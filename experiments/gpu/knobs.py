@@ -10,6 +10,7 @@ stands what those say: `seen` is yes, no, or unclear where this device's librari
 otherwise; the names are kept, so that a person can tell.
 """
 
+import importlib.util
 import json
 import os
 import re
@@ -27,6 +28,7 @@ from autotune.knobs.registry import builtin
 from autotune.protocol.plan import PLAN_VARIABLE, Plan
 
 LOADER = "torch.utils.data.DataLoader"
+LIMIT_S = 900
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ class Case:
     """One configuration and what it must leave behind.
 
     `kernels` has to match a kernel's name, `never` none; `calls` names a call of the runtime, `copies` a
-    copy. `other` asks for other kernels than without the change.
+    copy. `other` asks for other kernels than without the change. `needs` is a package beside torch, without
+    which the case is left out.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Case:
     copies: str = ""
     other: bool = False
     unclear: bool = True
+    needs: str = ""
 
 
 def keyword(name, value):
@@ -119,6 +123,7 @@ CASES = (
         "attention",
         (patch("fp8", "tensorwise"), patch("compile_mode", "default"), BF16),
         kernels=r"e4m3|fp8|f8|nvjet_q",
+        needs="torchao",
     ),
     Case(
         "allocator",
@@ -143,13 +148,16 @@ def run(model, changes, folder):
     )
     (folder / "plan.json").write_text(wire.dumps(plan))
     variables = {c.spelling.name: c.delivered for c in changes if isinstance(c.spelling, Env)}
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune.trial"],
-        env={**os.environ, **variables, PLAN_VARIABLE: str(folder / "plan.json")},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "autotune.trial"],
+            env={**os.environ, **variables, PLAN_VARIABLE: str(folder / "plan.json")},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return None, [], {"code": None, "last_line": f"out of time after {LIMIT_S} s"}
     lines = [line for line in done.stdout.splitlines() if line.startswith("TOLD ")]
     told = json.loads(lines[-1].removeprefix("TOLD ")) if lines else None
     status = folder / "status.json"
@@ -185,6 +193,22 @@ def unknown(case):
     return [c.knob for c in case.changes if c.knob not in builtin()]
 
 
+def lacks(case):
+    """The package that this case needs and that is not installed; empty where there is none."""
+    return case.needs if case.needs and importlib.util.find_spec(case.needs) is None else ""
+
+
+def told_wrong(result):
+    """Cases of which everything is read as applied, and whose kernels say otherwise."""
+    return [
+        name
+        for name, row in result.items()
+        if row.get("seen") == "no"
+        and row["readings"]
+        and all(r["status"] == "applied" for r in row["readings"].values())
+    ]
+
+
 def main(words=None):
     made = parser(__doc__)
     made.add_argument("--only", nargs="*", default=[], help="names of cases")
@@ -199,6 +223,9 @@ def main(words=None):
             result[f"as it is, {model}"] = {"ended": ended, **(base[model] or {})}
         for n, case in enumerate(cases):
             if unknown(case):
+                continue
+            if lacks(case):
+                print(f"{case.name:32} left out: {case.needs} is not installed", flush=True)
                 continue
             told, readings, ended = run(case.model, case.changes, Path(name) / str(n))
             asked = {
@@ -218,13 +245,9 @@ def main(words=None):
             }
             states = ", ".join(sorted({r["status"] for r in asked.values()})) or "no reading"
             print(f"{case.name:32} read: {states:12} seen: {seen:8} {why}", flush=True)
-    told_wrong = [
-        name
-        for name, row in result.items()
-        if row.get("seen") == "no" and any(r["status"] == "applied" for r in row["readings"].values())
-    ]
-    note = f"read as applied and not seen: {', '.join(told_wrong)}" if told_wrong else ""
-    return write("knobs", result, options, ok=None if options.device == "cpu" else not told_wrong, note=note)
+    wrong = told_wrong(result)
+    note = f"read as applied and not seen: {', '.join(wrong)}" if wrong else ""
+    return write("knobs", result, options, ok=None if options.device == "cpu" else not wrong, note=note)
 
 
 if __name__ == "__main__":

@@ -48,12 +48,13 @@ def tuned_by_rival(options, name):
     """What it told of its search."""
     words = [sys.executable, str(HERE / "inside" / "rival.py"), name, "--budget", str(options.seconds)]
     words += ["--small"] if options.tiny else []
-    done = subprocess.run(
-        [*words, "--device", options.device],
-        capture_output=True,
-        text=True,
-        timeout=4 * options.seconds + 600,
-    )
+    limit_s = 4 * options.seconds + 600
+    try:
+        done = subprocess.run(
+            [*words, "--device", options.device], capture_output=True, text=True, timeout=limit_s
+        )
+    except subprocess.TimeoutExpired:
+        return {"failed": f"out of time after {limit_s} s"}
     lines = [line for line in done.stdout.splitlines() if line.startswith("TOLD ")]
     if not lines:
         return {"failed": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}

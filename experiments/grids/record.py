@@ -51,7 +51,7 @@ from autotune.core import table as tables  # noqa: E402
 from autotune.core import wire  # noqa: E402
 from autotune.core.config import Config  # noqa: E402
 from autotune.core.cycles import ALIKE_CORES  # noqa: E402
-from autotune.core.facts import Facts  # noqa: E402
+from autotune.core.facts import COUNTED, Facts  # noqa: E402
 from autotune.core.measurement import Measurement, Memory  # noqa: E402
 from autotune.core.redact import redact_args, redact_data  # noqa: E402
 from autotune.core.run_length import planned_steps  # noqa: E402
@@ -66,7 +66,13 @@ from autotune.core.trial import (  # noqa: E402
     TrialState,
 )
 from autotune.driver.planner import Planner, cache_key  # noqa: E402
-from autotune.errors import EXIT_INTERRUPTED, AutotuneError, ScriptError, UsageError  # noqa: E402
+from autotune.errors import (  # noqa: E402
+    EXIT_INTERRUPTED,
+    AutotuneError,
+    DiskFull,
+    ScriptError,
+    UsageError,
+)
 from autotune.inspection.host import host_facts  # noqa: E402
 from autotune.inspection.script import script_facts  # noqa: E402
 from autotune.knobs.registry import knobs_for  # noqa: E402
@@ -390,7 +396,7 @@ class Recorder:
                 name=self.grid.workload,
                 script_sha256=facts.script.sha256,
                 args=tuple(redact_args(self.grid.args)),
-                unit="samples/s" if run.samples_source == "loader" else "steps/s",
+                unit="samples/s" if run.samples_source in COUNTED else "steps/s",
                 steps_per_epoch=run.loader.length if run.loader is not None else None,
                 planned_steps=planned_steps(self.study),
                 effective_batch=run.effective_batch,
@@ -481,6 +487,9 @@ class Recorder:
         else:
             ended = Ended(trial=trial.number, outcome=planned, seconds=0.0)
         outcome = ended.outcome
+        if isinstance(outcome, Failure) and outcome.kind is FailureKind.DISK:
+            # No run after this one would be about its configuration either.
+            raise DiskFull(outcome.message, hint="free some space and run it again to go on")
         if self.stopped or (isinstance(outcome, Failure) and outcome.kind is FailureKind.KILLED_USER):
             self.stopped = True
             return None, None

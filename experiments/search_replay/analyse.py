@@ -116,8 +116,9 @@ def verdict(lines):
 
     Ours is judged by what it would confirm, a rival by that or by its fastest reading, whichever arrives
     sooner in a search: our way to a shortlist, with its ties, is no part of a rival and must not hold it up.
+    The planner with parts left out is no rival.
     """
-    rivals = sorted({line["sampler"] for line in lines} - {OURS})
+    rivals = sorted(s for s in {line["sampler"] for line in lines} if s.split()[0] != OURS)
     ratios = {r: interval(paired(lines, r, 2, "by_model", "sooner")) for r in rivals}
     known = {r: ratio for r, ratio in ratios.items() if ratio is not None}
     if not known:

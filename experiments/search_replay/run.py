@@ -5,6 +5,7 @@
     python run.py hold NAME=FILE ...              # list tables as held out: hashed, not opened
     python run.py freeze                          # write down code, rivals and tables, before the run
     python run.py held-out                        # once per frozen version
+    python run.py synthetic --samplers "staged,staged without pair_terms+free_draws,staged without all"
 
 One line of JSON per search goes to `results/<set>.jsonl`, of held-out tables to
 `results/held-out-<code>.jsonl`; a line that is there is not run again. README.md has the method and the bar.
@@ -27,7 +28,8 @@ import synthetic
 from autotune.core.config import Config
 from autotune.core.table import decode
 from autotune.errors import AutotuneError, UsageError, did_you_mean
-from autotune.search.samplers import SAMPLERS
+from autotune.search.parts import DEFAULT
+from autotune.search.samplers import PLANNER, SAMPLERS, strategy_for
 from autotune.testing.replay import replay
 
 HERE = Path(__file__).resolve().parent
@@ -143,13 +145,28 @@ def held_out(options):
 # One search ------------------------------------------------------------------------------------
 
 
+def meant_by(label):
+    """(sampler, parts of the planner) behind a label: ``staged without PART+PART`` leaves parts out."""
+    for word, present in ((" without ", False), (" with ", True)):
+        name, is_there, parts = label.partition(word)
+        if is_there:
+            if name != PLANNER:
+                raise UsageError(f"only {PLANNER} has parts")
+            return name, DEFAULT.put(*parts.split("+"), present=present)
+    if label not in SAMPLERS:
+        raise UsageError(f'there is no sampler "{label}"', hint=did_you_mean(label, SAMPLERS))
+    return label, DEFAULT
+
+
 def one(table, truth, key):
     """A search as a line; everything in it is a pure function of the key, but for `planning_s`."""
-    course = score.Course(truth)
+    sampler, parts = meant_by(key["sampler"])
+    course = score.Course(truth, parts)
     ended = replay(
         table,
         budget_s=key["budget_s"],
-        sampler=key["sampler"],
+        sampler=sampler,
+        strategy=strategy_for(sampler, parts),
         seed=key["seed"],
         workers=key["workers"],
         each=course,
@@ -253,8 +270,10 @@ def arguments():
     parser.add_argument("--mixed", action="store_true", help="lines of other code may stand in the same file")
     options = parser.parse_args()
     for sampler in options.samplers:
-        if sampler not in SAMPLERS:
-            parser.error(f'no sampler "{sampler}". {did_you_mean(sampler, SAMPLERS)}')
+        try:
+            meant_by(sampler)
+        except UsageError as error:
+            parser.error(f"{error.message}. {error.hint}")
     return options
 
 

@@ -12,6 +12,7 @@ from autotune.core.pick import amortised, answer_or_none, screened
 from autotune.core.stats import window_estimate
 from autotune.core.study import Budget, Study, StudySpec
 from autotune.core.trial import Stage
+from autotune.search.parts import DEFAULT
 from autotune.search.stages import shortlist
 from autotune.testing.replay import RecordedPlanner
 
@@ -125,8 +126,8 @@ class Course:
     single figure. Both are taken for every sampler alike.
     """
 
-    def __init__(self, truth):
-        self.truth = truth
+    def __init__(self, truth, parts=DEFAULT):
+        self.truth, self.parts = truth, parts
         self.points = []
         self.trial_s = 0.0
 
@@ -134,7 +135,7 @@ class Course:
         self.trial_s += trial.seconds
         if study.space is None:
             return
-        self._add(study.elapsed_s, recommended(study), read_fastest(study))
+        self._add(study.elapsed_s, recommended(study, self.parts), read_fastest(study))
 
     def close(self, study):
         """The answer itself is the last word."""
@@ -150,13 +151,13 @@ class Course:
         self.points.append(point)
 
 
-def recommended(study):
+def recommended(study, parts=DEFAULT):
     """The confirmed winner, else the first that would be confirmed, else the script as it is."""
     if any(t.stage is Stage.CONFIRM for t in study.trials):
         found = answer_or_none(study)
         if found is not None and found.is_better:
             return found.best.config
-    chosen = shortlist(study)
+    chosen = shortlist(study, parts)
     tame = [c for c in chosen if study.space.effect(c) is not Effect.TRAINING]
     return tame[0] if tame else Config()
 

@@ -25,6 +25,8 @@ import zoo  # noqa: E402 - found by the line above
 import zoo_fork  # noqa: E402 - the same
 import zoo_table  # noqa: E402 - the same
 
+from autotune.core.facts import COUNTED  # noqa: E402 - the same
+
 
 def main():
     parser = argparse.ArgumentParser(
@@ -99,7 +101,7 @@ def looked_at(script, world):
     if not world.bare:
         return
     steps, samples = world.told["steps"], world.told["samples"]
-    counted = world.facts.run.samples_source == "loader" and script.samples is not None
+    counted = world.facts.run.samples_source in COUNTED and script.samples is not None
     problems = []
     if script.steps is not None and steps != script.steps:
         problems.append(f"{steps} steps instead of {script.steps}")

@@ -97,6 +97,15 @@ def test_a_hidden_argument_has_to_be_said_again(cli, script, ran):
     assert ran == []
 
 
+def test_learning_rate_advice_is_told_and_nothing_is_done_about_it(cli, script, ran):
+    said = "Learning rate: the effective batch is 8 times your script's, and this ran with your rate."
+    known = good_answer()
+    written(script, replace(known, best=replace(known.best, advice=said)))
+    _code, _out, err = cli("apply", "best.yaml", "--", "python", "train.py")
+    assert f"autotune: {said}" in err
+    assert not any("rate" in change.knob for change in ran[0].changes)
+
+
 def test_the_baseline_is_run_as_it_is_and_said_so(cli, script, ran):
     written(script, no_answer())
     _code, _out, err = cli("apply", "best.yaml", "--", "python", "train.py")

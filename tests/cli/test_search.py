@@ -170,7 +170,7 @@ def test_a_stopped_search_says_how_to_go_on(cli, script, tune):
 FIELDS = {
     "schema", "study", "pick", "is_better", "effective_batch", "objective", "baseline", "picks", "pareto",
     "environment", "provenance", "sentence", "caveats", "failures", "refusals", "links", "unsent", "out",
-    "study_dir", "exit", "bottleneck", "energy", "cost", "advice", "profiles",
+    "study_dir", "exit", "bottleneck", "energy", "cost", "advice", "profiles", "nsys_reports",
 }  # fmt: skip
 
 

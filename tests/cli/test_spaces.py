@@ -71,7 +71,7 @@ def test_validate_says_everything_that_is_wrong_with_its_line(cli, mine):
     mine.write_text(OWN + "knobs:\n  precison: [bf16]\n  threads: 4\n")
     code, out, err = cli("spaces", "validate", "mine", "quick")
     assert code == 2
-    assert out == "quick is valid: 9 knobs\n"
+    assert out == "quick is valid: 10 knobs\n"
     assert 'error: mine.yaml:9: there is no knob "precison"\nhint: Did you mean' in err
     assert "error: mine.yaml:10: knobs.threads: an entry is a list" in err
     code, out, err = cli("spaces", "validate", "./search_spaces/mine.yaml", "--json")

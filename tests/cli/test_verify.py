@@ -10,10 +10,12 @@ import pytest
 from inline_search import inline, with_modules
 from study_fakes import changes_of, good_answer, pick, ratio, spec, study
 
+from autotune.cli.verify import as_dict, screen
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.loss_guard import LossVerdict
-from autotune.core.measurement import LossPoint
+from autotune.core.measurement import Estimate, LossPoint
+from autotune.driver.verification import Asked, Verified
 from autotune.export.best_config import write_best
 from autotune.launch.fake import COMPUTE_BOUND, FAILS_IN_BASELINE
 from autotune.store.journal import Journal
@@ -93,6 +95,39 @@ def test_every_other_answer_has_its_code_and_its_words(cli, best, world, what, m
         {"precision": "bf16"},
     )
     assert said in data["sentence"]
+
+
+def test_json_tells_too_few_pairs_from_a_measured_no_difference(cli, best, world):
+    told = {}
+    for name, what, budget in (("measured", SAME, "10m"), ("short", COMPUTE_BOUND, "45s")):
+        world(what)
+        code, out, _err = cli("verify", "best.yaml", "--json", "--quiet", "--budget", budget)
+        told[name] = json.loads(out)
+        assert (code, told[name]["verdict"]) == (1, "no_difference")
+    assert told["measured"]["because"] == "not_cleared"
+    assert "is not above 1.00" in told["measured"]["why"]
+    assert told["short"]["because"] == "too_few_pairs"
+    assert "three pairs are the least" in told["short"]["why"]
+    world(COMPUTE_BOUND)
+    data = json.loads(cli("verify", "best.yaml", "--json", "--quiet")[1])
+    assert (data["because"], data["why"], data["notes"]) == (None, None, [])
+
+
+def test_a_script_that_differs_from_itself_is_named_on_the_screen_and_in_json(tmp_path):
+    control = Estimate(value=1.6, low=1.55, high=1.65, n=4, unit="ratio")
+    asked = Asked(pick="best", changes=tuple(changes_of(BF16)), effect=Effect.NUMERIC)
+    found = Verified(
+        asked=asked,
+        verdict="no_difference",
+        because="unsteady",
+        comparison=None,
+        identical=control,
+        study=study(),
+        study_dir=tmp_path,
+    )
+    said = "nothing is claimed: your script differs from itself by up to 1.65 times here"
+    assert f"note    {said}\n" in screen(found)
+    assert as_dict(found)["why"] == said
 
 
 def test_a_threshold_that_is_not_cleared_is_no_difference(cli, best, world):

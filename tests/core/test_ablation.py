@@ -75,6 +75,24 @@ def test_a_knob_that_brings_a_little_stays() -> None:
     assert without_idle(apart({**RATES, "channels_last": 190.0})) == WINNER.without("prefetch_factor")
 
 
+def test_a_variant_that_had_never_compiled_before_is_not_charged_for_its_first_time() -> None:
+    winner = Config({"compile": "default", "threads": 4})
+    study = replace(begun(), spec=spec(run_steps=1000))
+    for group in range(1, 4):
+        for config, rate, compile_s in (
+            (winner, 200.0, 3.0),
+            (Config({"compile": "default"}), 200.0, 60.0 if group == 1 else 3.0),
+            (Config({"threads": 4}), 100.0, 0.0),
+        ):
+            asked = Proposal(
+                stage=Stage.ABLATE, config=config, fidelity=FIDELITY, reason="", seed=group, group=group
+            )
+            study = tell(study, asked, measurement(rate, compile_s=compile_s), 5.0)
+    assert knob_gains(study)["threads"].value == pytest.approx(1.0)
+    assert knob_gains(study)["compile"].value > 1.9
+    assert without_idle(study) == Config({"compile": "default"})
+
+
 def confirmed(late_rate: float, winner_rate: float = 200.0) -> Study:
     study = begun()
     for number in range(2):

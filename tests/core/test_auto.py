@@ -160,3 +160,35 @@ def test_before_a_run_the_source_says_what_is_likely(host, imports, name) -> Non
     space = likely(AUTO, facts)
     assert (space.name, bool(space.reason)) == (name, True)
     assert likely(SpaceRequest(name="quick"), facts) == SpaceRequest(name="quick")
+
+
+BIG = GPU_HOST.devices[0]
+SMALL = replace(BIG, name="NVIDIA T400", uuid="GPU-2", memory_bytes=4 * GIB)
+BOTH = replace(GPU_HOST, devices=(BIG, SMALL))
+
+
+def test_memory_is_that_of_the_devices_that_train_and_not_of_others_in_the_machine() -> None:
+    on_big, on_small = replace(GPU, devices=(BIG,)), replace(GPU, devices=(SMALL,))
+    assert taken(on_big, measured(peak=6 * GIB), BOTH).name == "default"
+    assert taken(on_small, measured(peak=4 * GIB), BOTH).name == "memory"
+
+
+@pytest.mark.parametrize(
+    ("host", "run", "whole"),
+    [
+        (CPU_HOST, None, CPU_HOST.memory_bytes),
+        (CPU_HOST, CPU, CPU_HOST.memory_bytes),
+        (BOTH, None, SMALL.memory_bytes),
+        (BOTH, GPU, SMALL.memory_bytes),
+        (BOTH, replace(GPU, devices=(BIG,)), BIG.memory_bytes),
+        (BOTH, replace(GPU, devices=(BIG, SMALL)), SMALL.memory_bytes),
+        (BOTH, CPU, CPU_HOST.memory_bytes),
+        (CPU_HOST, GPU, None),
+        (replace(BOTH, devices=(replace(BIG, memory_bytes=0), SMALL)), None, SMALL.memory_bytes),
+    ],
+)
+def test_the_memory_that_training_may_fill_and_a_share_of_it(host, run, whole) -> None:
+    known = replace(study(run), facts=Facts(host=host, script=SCRIPT, run=run))
+    assert known.memory_bytes == whole
+    half = SpaceRequest(name="s", memory_frac=0.5).bound_bytes(host, run)
+    assert half == (None if whole is None else whole // 2)

@@ -172,6 +172,13 @@ def test_a_probe_explains_and_counts_for_nothing_else() -> None:
     assert [t.number for t in with_probe.told(Stage.WHY)] == [6]
 
 
+def test_a_run_under_nsight_systems_tells_nothing_of_what_holds_a_config_back() -> None:
+    whole = replace(study(), trials=(*study().trials, probed(6, work_compute_s=0.014)))
+    slowed = probed(7, work_compute_s=9.0)
+    slowed = replace(slowed, fidelity=replace(slowed.fidelity, probe="nsys"))
+    assert bottleneck(replace(whole, trials=(*whole.trials, slowed)), BASE) == bottleneck(whole, BASE)
+
+
 def test_a_config_that_was_not_probed_says_why() -> None:
     assert "was not probed" in bottleneck(study(), BASE).reasons[-1]
     short = bottleneck(study(spec=spec(why=True)), BASE)

@@ -51,6 +51,17 @@ def test_a_compile_pays_back_when_the_time_it_took_is_made_up() -> None:
     assert not paid.is_late
 
 
+def test_what_it_gains_a_step_is_taken_within_cycles_and_not_from_means_over_different_ones() -> None:
+    trials = [run(0, BASE, 100.0, Stage.BASELINE), run(1, COMPILED, 200.0, compile_s=60.0, cold=True)]
+    # The machine slows down, and the last cycle ends after the script alone.
+    for group, rates in enumerate(((100.0, 200.0), (100.0, 200.0), (40.0,)), start=1):
+        for config, rate in zip((BASE, COMPILED), rates, strict=False):
+            trials.append(replace(run(len(trials), config, rate, Stage.CONFIRM), group=group))
+    paid = break_even(made(*trials), COMPILED)
+    assert paid is not None
+    assert paid.seconds == pytest.approx(120.0)
+
+
 def test_what_the_script_compiles_itself_is_not_charged_and_its_scatter_is_no_compile() -> None:
     base = run(0, BASE, 100.0, Stage.BASELINE, compile_s=50.0, cold=True)
     alike = Config({"num_workers": 2})

@@ -61,3 +61,18 @@ def test_a_pair_with_a_neighbour_in_one_half_is_set_aside_and_counted() -> None:
 def test_a_cycle_without_its_reference_holds_no_pair_to_set_aside() -> None:
     study = study_of({BASE: 0.1, OTHER: 0.1}, {OTHER: 0.1}, {BASE: None, OTHER: 0.1})
     assert disturbed_pairs(study, Stage.CONFIRM, BASE) == 0
+
+
+def test_runs_of_one_config_carry_the_shortest_compile_of_them() -> None:
+    study = study_of({BASE: 0.1, OTHER: 0.1}, {BASE: 0.1, OTHER: 0.1}, {BASE: 0.1, OTHER: 0.1})
+    took_s = iter((60.0, 4.0, 3.0))
+    trials = tuple(
+        replace(t, outcome=replace(t.measurement, compile_s=next(took_s)))
+        if t.config == OTHER and t.measurement
+        else t
+        for t in study.trials
+    )
+    cycles = alike_cycles(replace(study, trials=trials), Stage.CONFIRM, BASE)
+    charged = [runs[OTHER].measurement for runs in cycles.values()]
+    assert [m.compile_s for m in charged if m is not None] == [3.0, 3.0, 3.0]
+    assert [runs[BASE] for runs in cycles.values()] == [t for t in trials if t.config == BASE]

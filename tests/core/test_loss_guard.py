@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 
 import pytest
-from search_world import loss_trace
+from search_world import loss_trace, measurement
 
-from autotune.core.loss_guard import finite_and_sane, judge, time_to_equal_loss
-from autotune.core.measurement import LossPoint
+from autotune.core.loss_guard import finite_and_sane, judge, scaler_skips, time_to_equal_loss
+from autotune.core.measurement import LossPoint, Measurement
 
 Traces = dict[int, tuple[LossPoint, ...]]
 
@@ -41,6 +41,29 @@ def test_a_loss_that_doubles_fails_and_one_hard_batch_does_not() -> None:
     assert finite_and_sane(rising).verdict == "fail"
     spike = (*BASE[0][:50], replace(BASE[0][50], loss=9.0), *BASE[0][51:])
     assert finite_and_sane(spike).passed
+
+
+def skipping(skipped: float, *, opened_at: float = 30.0, steps: float = 100.0) -> Measurement:
+    counted = {"skipped_scaler_steps": skipped, "opened_at_step": opened_at, "guarded_steps": steps}
+    return replace(measurement(100.0), extra=counted)
+
+
+def test_a_scaler_that_goes_on_skipping_steps_fails_level_zero() -> None:
+    verdict = scaler_skips([skipping(4), skipping(10)], [skipping(0)])
+    assert verdict is not None
+    assert (verdict.level, verdict.verdict, verdict.steps) == (0, "fail", 200)
+    assert "7%" in verdict.reason
+    assert scaler_skips([skipping(5), skipping(5)], [skipping(0)]) is None
+
+
+def test_steps_skipped_while_the_scale_is_found_are_no_harm() -> None:
+    assert scaler_skips([skipping(16, opened_at=4.0)], [skipping(0)]) is None
+    assert scaler_skips([skipping(30, opened_at=4.0)], [skipping(0)]) is not None
+
+
+def test_a_script_that_skips_as_many_itself_is_not_harmed_by_it() -> None:
+    assert scaler_skips([skipping(9)], [skipping(9)]) is None
+    assert scaler_skips([measurement(100.0)], [measurement(100.0)]) is None
 
 
 def test_differences_like_those_of_bf16_pass() -> None:

@@ -1,6 +1,7 @@
 """NVIDIA devices by a stand-in for NVML that fails as NVML does."""
 
 import inspect
+from types import SimpleNamespace
 
 import pynvml
 import pytest
@@ -33,6 +34,8 @@ def test_the_bits_and_numbers_are_those_of_the_binding() -> None:
     assert pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED == nvidia._UNCORRECTED
     assert pynvml.NVML_VOLATILE_ECC == nvidia._VOLATILE
     assert pynvml.NVML_DEVICE_MIG_ENABLE == nvidia._MIG_ENABLED
+    assert (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND) == nvidia._NOTHING_TOLD
+    assert pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND).value == pynvml.NVML_ERROR_NOT_FOUND
     assert not issubclass(pynvml.NVMLLibraryMismatchError, pynvml.NVMLError)
 
 
@@ -54,7 +57,8 @@ def test_what_a_device_does() -> None:
         41,
     )
     assert sample.power_w == 123.456
-    assert sample.pids == (5, 7)
+    assert sample.pids == (5, 7), "who only draws is none of them"
+    assert sample.busy_pids == ()
     assert sample.slowdowns == ("sw_power_cap", "hw_thermal")
     assert sample.ecc_errors == 0
     assert sample.is_throttled
@@ -81,7 +85,38 @@ def test_one_query_that_is_refused_costs_no_other() -> None:
 
 def test_an_older_driver_is_asked_in_the_older_form() -> None:
     nvml = FakeNvml(mismatched=["nvmlDeviceGetComputeRunningProcesses"])
-    assert NvidiaDevices(nvml).devices()[0].sample().pids == (7, 9)
+    assert NvidiaDevices(nvml).devices()[0].sample().pids == (9,)
+
+
+def test_who_computes_is_told_of_for_a_little_while_and_from_the_first_look_on(monkeypatch) -> None:
+    from autotune.devices import nvidia
+
+    now = [100.0]
+    monkeypatch.setattr(nvidia, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    nvml = FakeNvml()
+    nvml.uses(5, 90)
+    device = NvidiaDevices(nvml).devices()[0]
+    assert device.sample().busy_pids == (), "that was before"
+    nvml.uses(5, 90)
+    nvml.uses(7, 5)
+    nvml.uses(9, 4_000_000)
+    assert device.sample().busy_pids == (5,), "a few per cent are nothing, and more than all is no figure"
+    now[0] += 1.5
+    assert device.sample().busy_pids == (5,), "the driver tells of each but now and then"
+    now[0] += 1.0
+    assert device.sample().busy_pids == ()
+    nvml.uses(5, 90)
+    assert device.sample().busy_pids == (5,)
+    nvml.uses(5, 0)
+    assert device.sample().busy_pids == ()
+
+
+def test_a_driver_that_does_not_tell_who_computes_is_not_one_that_saw_nobody() -> None:
+    asked = "nvmlDeviceGetProcessUtilization"
+    for how in ("refuses", "mismatched", "lacks"):
+        assert NvidiaDevices(FakeNvml(**{how: [asked]})).devices()[0].sample().busy_pids is None
+    (part,) = NvidiaDevices(FakeNvml(parts={1: 2}), visible="MIG-11").devices()
+    assert part.sample().busy_pids is None
 
 
 def test_without_a_driver_there_are_no_devices() -> None:
@@ -138,11 +173,34 @@ def test_a_part_has_its_own_memory_and_the_heat_of_the_whole() -> None:
 
 @pytest.mark.parametrize(("tree", "foreign"), [((5, 7), False), ((7,), True), ((3,), None)])
 def test_a_trial_looks_at_the_devices_its_processes_are_on(tree, foreign) -> None:
-    sample = device_sampler(lambda: tree, NvidiaDevices(FakeNvml(bits=0x40)).devices())
+    nvml = FakeNvml(bits=0x40)
+    sample = device_sampler(lambda: tree, NvidiaDevices(nvml).devices())
+    sample()
+    nvml.uses(5, 40)
+    nvml.uses(11, 40)
     seen = sample()
     assert (seen and (seen.used_bytes, seen.foreign, seen.throttled)) == (
         None if foreign is None else (1 << 30, foreign, True)
     )
+
+
+def test_a_neighbour_that_only_holds_memory_takes_nothing_from_a_trial() -> None:
+    nvml = FakeNvml()
+    sample = device_sampler(lambda: (7,), NvidiaDevices(nvml).devices())
+    nvml.uses(7, 95)
+    nvml.uses(5, 2)
+    for _ in range(3):
+        seen = sample()
+        assert (seen.foreign, seen.resident) == (False, False)
+        nvml.uses(5, 2)
+
+
+def test_where_nobody_tells_who_computes_a_neighbour_is_told_of_and_not_blamed() -> None:
+    nvml = FakeNvml(refuses=["nvmlDeviceGetProcessUtilization"])
+    seen = device_sampler(lambda: (7,), NvidiaDevices(nvml).devices())()
+    assert (seen.foreign, seen.resident) == (False, True)
+    alone = device_sampler(lambda: (5, 7), NvidiaDevices(nvml).devices())()
+    assert (alone.foreign, alone.resident) == (False, False)
 
 
 def test_in_a_container_the_trial_itself_says_which_devices_it_uses() -> None:

@@ -8,6 +8,7 @@ import pytest
 from session_fakes import facts, measurement, spec
 
 from autotune.core.config import Config
+from autotune.core.facts import ScriptFlag
 from autotune.core.study import Study
 from autotune.core.trial import Assignment, Fidelity, Stage, Trial, TrialState
 from autotune.driver.planner import Planner
@@ -39,3 +40,15 @@ def test_whether_evaluation_counts_is_decided_by_the_first_baseline(
     planned = planner.assign(study, second)
     assert isinstance(planned, Assignment)
     assert planned.segments[0].fidelity.evaluation_counts is decided
+
+
+@pytest.mark.parametrize(("args", "said"), [((), 32), (("--batch-size", "8"), 8)])
+def test_a_process_is_told_what_the_scripts_own_batch_option_says(args: tuple[str, ...], said: int) -> None:
+    option = ScriptFlag(names=("-b", "--batch-size"), dest="batch_size", kind="int", default=32)
+    known = facts()
+    known = replace(known, script=replace(known.script, flags=(option,)))
+    study = Study(spec=replace(spec(), args=args), facts=known)
+    planner = Planner(knobs=builtin(), environ={}, memory_limit_bytes=0)
+    planned = planner.assign(study, Trial(number=0, config=Config(), stage=Stage.BASELINE, fidelity=FIDELITY))
+    assert isinstance(planned, Assignment)
+    assert planned.launch.batch == said

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from study_fakes import BASE, BEST, measured, study
+from study_fakes import BASE, BEST, measured, study, told
 
-from autotune.core.trial import Stage
-from autotune.driver.profiles import kept_profiles, profile_files, profile_lines
+from autotune.core.trial import Failure, FailureKind, Stage
+from autotune.driver.profiles import kept_profiles, kept_reports, profile_files, profile_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,3 +34,24 @@ def test_a_whole_trace_of_script_and_winner_is_found_by_its_trial(tmp_path: Path
         "profile/baseline/profile.txt": place / "profile.txt",
     }
     assert "perfetto" in profile_lines(made, tmp_path)[0]
+
+
+def test_a_report_by_nsight_systems_is_found_where_it_is_whole_and_told_where_there_is_none(
+    tmp_path: Path,
+) -> None:
+    made = study()
+    kept = measured(6, BASE, 100.0, Stage.WHY)
+    lost = told(7, BEST, Failure(kind=FailureKind.NO_METRIC, message="nsys left no report"), Stage.WHY)
+    probes = tuple(replace(t, fidelity=replace(t.fidelity, probe="nsys")) for t in (kept, lost))
+    made = replace(made, trials=(*made.trials, *probes))
+    for number in (6, 7):
+        place = tmp_path / "trials" / f"t000{number}-a1-aa"
+        place.mkdir(parents=True)
+        (place / "profile.nsys-rep").write_text("")
+    report = tmp_path / "trials" / "t0006-a1-aa" / "profile.nsys-rep"
+    assert kept_reports(made, tmp_path) == {"baseline": report}
+    assert profile_files(made, tmp_path) == {"profile/baseline/profile.nsys-rep": report}
+    assert kept_profiles(made, tmp_path) == {}
+    lines = profile_lines(made, tmp_path)
+    assert [line.partition(":")[0] for line in lines] == ["baseline", "winner"]
+    assert lines[1] == "winner: nothing by Nsight Systems: nsys left no report"

@@ -3,10 +3,12 @@
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from autotune.apply.space import build_space
 from autotune.core.auto import CANDIDATES
 from autotune.core.change import Env, Flag, Keyword
 from autotune.core.effect import Effect
@@ -15,6 +17,7 @@ from autotune.core.wire import dumps, loads
 from autotune.edge.preset import find_spaces, load_space, locate, problems, read_space
 from autotune.errors import InvalidSpace, UnknownKnob, UsageError
 from autotune.knobs.registry import builtin, needs_permission
+from autotune.testing.knobs import GPU_HOST, GPU_RUN, facts
 
 ROOT = Path(__file__).parents[2]
 PRESETS = ["cpu", "dataloader", "default", "gpu_transformer", "gpu_vision", "memory", "quick"]
@@ -105,7 +108,7 @@ def test_quick_holds_exact_knobs_only(here) -> None:
 
 
 def test_unquoted_off_is_a_mode_and_no_boolean(here) -> None:
-    assert load_space("default", cwd=str(here)).knobs["compile_mode"] == ("off", "default")
+    assert load_space("default", cwd=str(here)).knobs["compile_mode"] == ("off", "default", "reduce-overhead")
 
 
 def test_entries_are_lists_ranges_auto_and_null(here) -> None:
@@ -129,7 +132,7 @@ start:
     assert request.knobs["batch_size"] == ("x0.5", "x2")
     assert request.knobs["threads"] == ()
     assert "tf32" not in request.knobs
-    assert request.knobs["compile_mode"] == ("off", "default")
+    assert request.knobs["compile_mode"] == ("off", "default", "reduce-overhead")
     assert request.starts == ({"num_workers": 4},)
 
 
@@ -248,7 +251,7 @@ def test_allowed_only_gives_the_values_of_what_is_allowed(here) -> None:
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [
-        ("precision", "changes the rounding alone and needs no permission", "Leave it out"),
+        ("tf32", "changes the rounding alone and needs no permission", "Leave it out"),
         ("threads", "leaves the training as it is and needs no permission", "Leave it out"),
         ("effective_batch", "has an option of its own", "--effective-batch"),
         ("precison", '--allow: there is no knob "precison"', "precision"),
@@ -259,6 +262,12 @@ def test_permission_is_given_to_what_needs_it_only(here, name, message, hint) ->
         load_space("quick", cwd=str(here), allow=[name])
     assert message in caught.value.message
     assert hint in caught.value.hint
+
+
+def test_what_a_rule_refuses_takes_permission_though_it_changes_the_rounding_alone(here) -> None:
+    request = load_space("default", cwd=str(here), allow=["precision"])
+    assert request.allowed == ("precision",)
+    assert request.knobs["precision"] == load_space("default", cwd=str(here)).knobs["precision"]
 
 
 def test_two_knobs_cannot_pull_at_one_variable(here) -> None:
@@ -334,3 +343,23 @@ def test_the_example_of_the_documentation_is_valid(here) -> None:
     path = write(here, example)
     assert problems(path, cwd="/") == []
     assert "in_order" in load_space(path, cwd="/", allow=["in_order"]).knobs
+
+
+def test_the_default_space_finds_cuda_graphs_where_there_are_any_and_drops_them_elsewhere(here) -> None:
+    request = load_space("default", cwd=str(here))
+    on_gpu, _ = build_space(request, facts(host=GPU_HOST, run=GPU_RUN), builtin())
+    assert "reduce-overhead" in on_gpu.dimensions["compile_mode"].values
+    on_cpu, _ = build_space(request, facts(), builtin())
+    assert on_cpu.dimensions["compile_mode"].values == ("off", "default")
+    varying = facts(host=GPU_HOST, run=replace(GPU_RUN, input_shapes_vary=True))
+    assert build_space(request, varying, builtin())[0].dimensions["compile_mode"].values == ("off", "default")
+
+
+def test_the_quick_space_tries_the_allocator_on_a_device_alone(here) -> None:
+    request = load_space("quick", cwd=str(here))
+    known = facts(host=GPU_HOST, run=replace(GPU_RUN, values={**GPU_RUN.values, "allocator": "default"}))
+    assert build_space(request, known, builtin())[0].dimensions["allocator"].values == (
+        "default",
+        "expandable_segments",
+    )
+    assert "allocator" in build_space(request, facts(), builtin())[1]

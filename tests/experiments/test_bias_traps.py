@@ -143,6 +143,38 @@ def test_a_compiled_run_that_stalls_late_on_new_shapes() -> None:
     assert found.amortised(1500) == pytest.approx(whole, rel=0.02)
 
 
+def test_a_run_that_compiles_again_and_again_pays_for_all_of_it() -> None:
+    """Three compiles begin the window anew; what comes after them was in no figure at all."""
+    draw = random.Random(6)
+    late = (40, 80, 120, 180, 240)
+    made = [
+        Step(period_s=shaken(draw, 0.04) + 3.0 * (k in late), compile_s=3.0 * (k in late))
+        for k in range(1500)
+    ]
+    truth = BATCH / 0.04
+    found = process.run(made, process.fidelity(10.0))
+    assert found.closed.counters["restarts"] == 3
+    assert "recompiled" in found.measurement.contamination.flags
+    assert found.measurement.throughput.value == pytest.approx(truth, rel=0.02)
+    before_s = sum(3.0 for k in late if found.rows[k].t_ns <= found.closed.begin_ns)
+    assert before_s < 10.0, "what is counted up to the window"
+    assert found.measurement.compile_s == pytest.approx(15.0)
+    whole = BATCH * 1500 / (1500 * 0.04 + 15.0)
+    assert found.measurement.amortised(1500) == pytest.approx(whole, rel=0.02)
+    assert BATCH * 1500 / (1500 * 0.04 + before_s) > 1.07 * whole
+
+
+def test_compiling_that_is_a_part_of_the_steps_is_not_charged_a_second_time() -> None:
+    draw = random.Random(7)
+    slow = dict.fromkeys((30, 60, 90), 2.0) | dict.fromkeys(range(106, 1500, 3), 0.1)
+    made = [
+        Step(period_s=shaken(draw, 0.04) + slow.get(k, 0.0), compile_s=slow.get(k, 0.0)) for k in range(1500)
+    ]
+    found = process.run(made, process.fidelity(4.0)).measurement
+    assert found.throughput.value == pytest.approx(3 * BATCH / (3 * 0.04 + 0.1), rel=0.03)
+    assert found.compile_s == pytest.approx(6.0)
+
+
 # Epochs --------------------------------------------------------------------------------------------
 
 

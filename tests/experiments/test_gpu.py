@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,10 +26,12 @@ def checks() -> Any:
     sys.path.insert(0, str(GPU))
     try:
         import all as everything
+        import common
         import knobs
+        import memory
         import rival
 
-        yield SimpleNamespace(all=everything, knobs=knobs, rival=rival)
+        yield SimpleNamespace(all=everything, common=common, knobs=knobs, memory=memory, rival=rival)
     finally:
         sys.path[:] = kept
         for name in set(sys.modules) - known:
@@ -77,6 +80,80 @@ def test_every_case_names_knobs_and_values_that_exist(checks: Any) -> None:
             assert change.value in domain or change.value in ("fp16", "cudnn", "flash"), (case.name, domain)
 
 
+def test_a_case_whose_package_is_not_there_is_left_out(checks: Any) -> None:
+    fp8 = next(case for case in checks.knobs.CASES if case.name == "fp8")
+    assert fp8.needs == "torchao"
+    assert checks.knobs.lacks(replace(fp8, needs="no_such_package_here")) == "no_such_package_here"
+    assert checks.knobs.lacks(replace(fp8, needs="json")) == ""
+    assert checks.knobs.lacks(checks.knobs.CASES[0]) == ""
+
+
+def test_only_what_is_read_as_applied_in_full_can_be_told_wrong(checks: Any) -> None:
+    def row(seen: str, *statuses: str) -> dict[str, Any]:
+        return {"seen": seen, "readings": {str(n): {"status": s} for n, s in enumerate(statuses)}}
+
+    result = {
+        "as it is": {"ended": {}},
+        "right": row("yes", "applied"),
+        "wrong": row("no", "applied", "applied"),
+        "half": row("no", "refused", "applied"),
+        "nothing": row("no"),
+    }
+    assert checks.knobs.told_wrong(result) == ["wrong"]
+
+
+def test_what_takes_too_long_is_told_and_ends_nothing(
+    checks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*_: object, timeout: float, **__: object) -> None:
+        raise subprocess.TimeoutExpired("python", timeout)
+
+    monkeypatch.setattr(subprocess, "run", late)
+    told, readings, ended = checks.knobs.run("conv", (), tmp_path / "trial")
+    assert (told, readings) == (None, [])
+    assert "out of time" in ended["last_line"]
+    options = SimpleNamespace(seconds=20, tiny=True, device="cpu")
+    assert "out of time" in checks.rival.tuned_by_rival(options, "gpt2")["failed"]
+
+
+def test_memory_is_compared_by_what_the_trial_took(checks: Any) -> None:
+    """NVML counts what the driver keeps for itself, nvidia-smi does not: as they stand they never agree."""
+    gib = 2**30
+    told: dict[str, Any] = {
+        "before_bytes": 1 * gib,
+        "nvml_before_bytes": 2 * gib,
+        "smi_bytes": 11 * gib,
+        "nvml_bytes": 12 * gib,
+        "allocator_bytes": 9 * gib,
+    }
+
+    def holds(**changed: int | None) -> bool:
+        both = {**told, **changed}
+        return checks.memory.holds(both | checks.memory.rises(both))
+
+    assert holds()
+    assert checks.memory.rises(told)["beside_the_allocator_bytes"] == 1 * gib
+    assert not holds(nvml_bytes=13 * gib)
+    assert not holds(allocator_bytes=11 * gib)
+    assert holds(smi_bytes=None, allocator_bytes=None)
+
+
+@pytest.mark.parametrize(
+    ("visible", "used"),
+    [(None, 10), ("0", 10), ("1,0", 20), ("GPU-b", 20), ("", None), ("7", None), ("MIG-", None)],
+)
+def test_memory_in_use_is_that_of_the_device_that_a_trial_takes(
+    checks: Any, monkeypatch: pytest.MonkeyPatch, visible: str | None, used: int | None
+) -> None:
+    rows = [["0", "GPU-aa", "10"], ["1", "GPU-bb", "20"]]
+    monkeypatch.setattr(checks.common, "smi", lambda *fields: rows)
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert checks.common.used_bytes() == (None if used is None else used * 2**20)
+
+
 def test_the_rivals_choice_becomes_changes_of_ours(checks: Any) -> None:
     found = {"precision": "amp_bf16", "compile": "reduce-overhead", "channels_last": True, "fused_opt": True}
     changes = {c.knob: c.value for c in checks.rival.changes_of("resnet50", found)}
@@ -105,6 +182,28 @@ def test_what_has_a_result_is_not_made_again(checks: Any, tmp_path: Path) -> Non
     assert not checks.all.done_before(search, options)
     part.write_text(json.dumps({"result": {key: {} for key in NAMES}}))
     assert checks.all.done_before(search, options)
+    short = next(c for c in checks.all.plan() if c.name == "search small_steps")
+    told = tmp_path / "2026-11-21-search-small_steps.json"
+    told.write_text(json.dumps({"result": {"missing": ["ray"]}}))
+    assert not checks.all.done_before(short, options)
+    told.write_text(json.dumps({"result": {"small_steps": {}}}))
+    assert checks.all.done_before(short, options)
+
+
+def test_the_summary_names_the_machine_of_this_call(
+    checks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "summary.json").write_text(json.dumps({"machine": {"torch": "old"}, "aa": {"code": 0}}))
+    options = SimpleNamespace(
+        out=tmp_path, tiny=True, device="cpu", minutes=20.0, first="", only=["memory"], again=True,
+        machine={"torch": "new"},
+    )  # fmt: skip
+    monkeypatch.setattr(checks.all, "parsed", lambda made, words: options)
+    monkeypatch.setattr(checks.all, "run", lambda check, options, limit_s: {"why": "ended", "code": 0})
+    assert checks.all.main([]) == 0
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["machine"] == {"torch": "new"}
+    assert set(summary) == {"machine", "aa", "memory"}
 
 
 def test_every_check_is_there_and_every_one_is_described(checks: Any) -> None:

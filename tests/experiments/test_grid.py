@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grid
@@ -25,7 +26,7 @@ from autotune.core.measurement import Contamination, LossPoint, Reading
 from autotune.core.study import SpaceRequest
 from autotune.core.table import ProtocolPart, Table, TableHeader, TableRow, WorkloadPart
 from autotune.core.trial import Failure, FailureKind
-from autotune.errors import UsageError
+from autotune.errors import DiskFull, UsageError
 from autotune.knobs.registry import knobs_for
 from autotune.launch.measure import Outside, Told, measure
 from autotune.launch.runner import Ended
@@ -374,6 +375,18 @@ def test_a_run_that_diverged_keeps_what_was_measured() -> None:
 )
 def test_a_neighbour_disturbs_and_pressure_of_ones_own_does_not(seen: Any, disturbed: bool) -> None:
     assert record.is_disturbed(row(SLOT, contamination=seen)) is disturbed
+
+
+def test_a_full_disk_ends_the_sitting_and_says_nothing_of_a_configuration() -> None:
+    """Every run after it would end so too, and rows would be settled that say nothing."""
+    sitting = object.__new__(record.Recorder)
+    sitting.grid = grid.read_grid(grid_facts.GRIDS / "text_chargpt" / "grid.json")
+    full = Failure(kind=FailureKind.DISK, message="0.01 GiB are free")
+    sitting.table, sitting.study, sitting.stopped = None, None, False
+    sitting.planner = SimpleNamespace(assign=lambda study, trial: full)
+    with pytest.raises(DiskFull, match=r"0\.01 GiB") as ending:
+        sitting._run(SLOT, 1)
+    assert "run it again" in ending.value.hint
 
 
 # The command ----------------------------------------------------------------------------------

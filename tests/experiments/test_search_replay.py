@@ -18,6 +18,7 @@ import synthetic
 from autotune.core import table as tables
 from autotune.core.config import Config
 from autotune.errors import UsageError
+from autotune.search.parts import DEFAULT
 
 FOLDER = Path(score.__file__).parent
 A, B = Config({"threads": 1}), Config({"threads": 2})
@@ -187,6 +188,17 @@ def test_a_rival_is_judged_by_the_sooner_of_its_two_rules() -> None:
     assert "1.50" in sentence
 
 
+def test_the_planner_without_a_part_stands_beside_it_and_is_no_rival() -> None:
+    lines = []
+    for table in "uvw":
+        lines += [line(table, "staged", 0, 100), line(table, "staged without all", 0, 50)]
+        lines.append(line(table, "tpe", 0, 400))
+    met, sentence = analyse.verdict(lines)
+    assert met
+    assert "tpe" in sentence
+    assert [row[0] for row in analyse.ratio_rows(lines, "by_model")] == ["staged without all", "tpe"]
+
+
 def test_made_up_tables_settle_nothing_and_the_report_says_so() -> None:
     lines = [line(t, s, 0, 100 + 9 * n) for t in "uv" for n, s in enumerate(("staged", "tpe"))]
     text = analyse.report([*lines, line("u", "tpe", 1, 5)])
@@ -304,6 +316,25 @@ def test_a_run_goes_on_where_it_stopped_and_sets_are_not_mixed(
     monkeypatch.setattr(run, "code_sha256", lambda: "later")
     with pytest.raises(UsageError, match="other code"):
         run.run("develop", options())
+
+
+def test_a_label_says_which_parts_of_the_planner_are_left_out() -> None:
+    module = loaded()
+    assert module.meant_by("staged") == ("staged", DEFAULT)
+    less = module.meant_by("staged without pair_terms+free_draws")
+    assert less == ("staged", DEFAULT.put("pair_terms", "free_draws", present=False))
+    assert module.meant_by("staged with all") == ("staged", DEFAULT.put("all", present=True))
+    for label in ("stage", "tpe without all", "staged without luck"):
+        with pytest.raises(UsageError):
+            module.meant_by(label)
+
+
+def test_a_search_with_parts_left_out_is_another_line(run: Any, tmp_path: Path) -> None:
+    put(tmp_path, "seen")
+    run.run("develop", options(samplers=["staged without all"]))
+    (found,) = [json.loads(text) for text in (tmp_path / "develop.jsonl").read_text().splitlines()]
+    assert found["sampler"] == "staged without all"
+    assert found["trials"] > 2
 
 
 # Made-up tables --------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from study_fakes import BEST, changes_of, facts, good_answer, no_answer, pick, ratio, spec, study
 
 from autotune.core.change import Keyword
+from autotune.core.config import Config
+from autotune.core.effect import Effect
 from autotune.core.measurement import Estimate
 from autotune.errors import UsageError
 from autotune.export import files, write
@@ -39,6 +41,14 @@ def test_what_is_written_is_read_back_equal(tmp_path):
     )
     assert read_best(path) == written
     assert [c.name for c in tmp_path.iterdir()] == ["best.yaml"]
+
+
+def test_learning_rate_advice_stands_with_its_pick():
+    said = "Learning rate: the effective batch is 8 times your script's, and this ran with your rate."
+    wild = Config({"batch_size": 64})
+    answer = good_answer(fastest=pick("fastest", wild, ratio(2.6), effect=Effect.TRAINING, advice=said))
+    best = parse(render(build_best(study(), answer, changes_of)), source="best.yaml")
+    assert (best.picks["fastest"].advice, best.picks["best"].advice) == (said, "")
 
 
 def test_the_changes_come_back_as_they_were():

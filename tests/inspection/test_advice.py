@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from textwrap import dedent
 from typing import TYPE_CHECKING
 
@@ -139,3 +140,31 @@ def test_what_a_hint_may_buy_is_bounded_by_its_part_of_a_step(tmp_path: Path) ->
     assert advice_text(found[0]).endswith("(at most 60 % of a step)")
     assert advice_text(found[1]).endswith("(at most 3 % of a step)")
     assert "at most" not in advice_text(weighed(found[1:], None)[0])
+
+
+DATASET = "class D:\n    def __getitem__(self, i):\n        return cv2.imread(i)\n"
+
+
+def test_a_bound_on_what_better_loading_buys_is_the_larger_of_two_and_no_middle(tmp_path: Path) -> None:
+    """The loop hardly waits, and on a cached batch it is much faster: loading takes cores from computing."""
+    seen = Evidence(step_s=0.1, wait_frac=0.2, replay_step_s=0.04, phases_s={"forward": 0.04})
+    (hint,) = weighed(hints(tmp_path, DATASET), judge(seen))
+    assert judge(seen).shares["input"] == pytest.approx(0.4)
+    assert hint.gain_frac_at_most == pytest.approx(0.6)
+    (waits,) = weighed([hint], judge(replace(seen, wait_frac=0.7)))
+    assert waits.gain_frac_at_most == pytest.approx(0.7)
+
+
+def test_where_no_cached_batch_was_tried_waiting_alone_bounds_nothing(tmp_path: Path) -> None:
+    (hint,) = weighed(hints(tmp_path, DATASET), judge(Evidence(step_s=0.1, wait_frac=0.2)))
+    assert hint.gain_frac_at_most is None
+
+
+def test_what_reading_a_value_costs_beside_an_accelerator_has_no_bound(tmp_path: Path) -> None:
+    seen = Evidence(step_s=0.1, wait_frac=0.0, replay_step_s=0.1, phases_s={"forward": 0.097, "host": 0.003})
+    found = hints(tmp_path, LOOP + "    total += loss.item()\n")
+    (beside,) = weighed(found, judge(seen), on_device=True)
+    (alone,) = weighed(found, judge(seen))
+    assert beside.gain_frac_at_most is None
+    assert "at most" not in advice_text(beside)
+    assert alone.gain_frac_at_most == pytest.approx(0.03)

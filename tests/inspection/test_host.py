@@ -152,3 +152,18 @@ def test_what_the_dynamic_linker_knows_comes_first(tmp_path, monkeypatch) -> Non
 def test_the_mode_of_huge_pages_is_the_word_in_brackets(tmp_path, text, mode) -> None:
     files = {"sys/kernel/mm/transparent_hugepage/enabled": text} if text else {}
     assert host.read_host(tree(tmp_path, files)).huge_pages == mode
+
+
+def test_a_c_compiler_is_found_by_itself(tmp_path, monkeypatch) -> None:
+    compiler = tmp_path / "gcc"
+    compiler.write_text("#!/bin/sh\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.delenv("CXX", raising=False)
+    assert (host.c_compiler(), host.compiler()) == (str(compiler), "")
+    own = tmp_path / "mycc"
+    own.write_text("#!/bin/sh\n")
+    own.chmod(0o755)
+    monkeypatch.setenv("CC", f"{own} -O2")
+    assert host.c_compiler() == str(own)

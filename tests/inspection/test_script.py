@@ -210,3 +210,42 @@ def test_a_script_that_only_defines_things_can_be_imported_by_workers(tmp_path, 
 )
 def test_a_script_that_works_at_its_import_cannot(tmp_path, source) -> None:
     assert facts_of(tmp_path, source).import_runs
+
+
+OPTIONS = """
+import argparse, torch
+p = argparse.ArgumentParser()
+p.add_argument("--amp", action="store_true")
+p.add_argument("--other", action="store_true")
+p.add_argument("--dtype", default="float32")
+args = p.parse_args()
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "form"),
+    [
+        ('torch.autocast("cpu", torch.bfloat16, enabled=args.amp)', "bf16"),
+        ('torch.autocast("cpu", enabled=args.amp)', "bf16"),
+        ('torch.autocast(device_type="cuda", enabled=args.amp)', "fp16"),
+        ('torch.autocast("cuda", dtype=torch.bfloat16) if args.amp else None', "bf16"),
+        ("torch.cuda.amp.autocast(args.amp)", "fp16"),
+        ("torch.cuda.amp.autocast(enabled=args.amp, dtype=torch.bfloat16)", "bf16"),
+        ('if args.amp:\n    with torch.autocast("cuda", torch.half): pass', "fp16"),
+        ('options = vars(args)\ntorch.autocast("cpu", enabled=options["amp"])', "bf16"),
+        ("torch.autocast(device.type, enabled=args.amp)", ""),
+        ("torch.autocast(device.type, dtype=wanted, enabled=args.amp)", ""),
+        ('torch.autocast("cpu", torch.bfloat16)', ""),
+        ('torch.autocast("cpu", torch.bfloat16, enabled=not args.amp)', ""),
+        ('torch.autocast("cpu", torch.bfloat16, enabled=args.dtype)', ""),
+    ],
+)
+def test_an_option_that_decides_about_autocast_is_known_by_its_format(tmp_path, use, form) -> None:
+    facts = facts_of(tmp_path, OPTIONS + use + "\n")
+    assert facts.flag("--amp").autocast == form
+    assert facts.flag("--other").autocast == facts.flag("--dtype").autocast == ""
+
+
+def test_two_formats_behind_one_option_are_none(tmp_path) -> None:
+    use = 'torch.autocast("cpu", enabled=args.amp)\ntorch.autocast("cuda", enabled=args.amp)\n'
+    assert facts_of(tmp_path, OPTIONS + use).flag("--amp").autocast == ""

@@ -72,6 +72,8 @@ def test_several_backward_passes_are_accumulation_only_where_the_script_accumula
     ("given", "effect"),
     [
         (facts(run=model(batch_norm=True, dropout=True)), Effect.TRAINING),
+        (facts(run=model(dropout=True)), Effect.NUMERIC),
+        (facts(), Effect.EXACT),
     ],
 )
 def test_facts_decide_how_far_it_reaches(given, effect) -> None:
@@ -81,6 +83,12 @@ def test_facts_decide_how_far_it_reaches(given, effect) -> None:
 def test_dropout_re_deals_random_streams() -> None:
     assert KNOB.redeals(facts(run=model(dropout=True)))
     assert not KNOB.redeals(facts())
+
+
+def test_parts_that_the_script_draws_by_itself_are_other_data() -> None:
+    given = facts(run=run(loader=None))
+    assert KNOB.redeals(given)
+    assert KNOB.effect_for(given) is Effect.NUMERIC
 
 
 def test_a_sum_is_not_accumulated_in_compiled_code_where_nobody_can_tell_it() -> None:

@@ -5,9 +5,12 @@ from dataclasses import replace
 import pytest
 from knob_facts import model, run
 
+from autotune.apply.choose import choose
+from autotune.core.change import Flag
+from autotune.core.config import Config
 from autotune.core.facts import BlockFacts, ScriptFlag
 from autotune.knobs.activation_checkpointing import ActivationCheckpointing
-from autotune.testing.knobs import KnobContract, facts
+from autotune.testing.knobs import SCRIPT, KnobContract, facts
 
 KNOB = ActivationCheckpointing()
 BLOCKS = BlockFacts(name="Layer", count=6, alike=True, watched=True)
@@ -54,3 +57,31 @@ def test_a_switch_of_the_scripts_own_says_all_or_nothing() -> None:
     assert KNOB.option("selective", switch) is None
     assert KNOB.resolve(True, with_blocks()) == "full"
     assert KNOB.resolve("off", with_blocks()) == "none"
+    words = ScriptFlag(
+        names=("--activation-checkpointing",), dest="a", choices=("none", "selective", "full"), default="none"
+    )
+    assert KNOB.option("full", words) == ("--activation-checkpointing", "full")
+    assert KNOB.option("selective", words) is None
+
+
+def with_option(kind, **changed):
+    flag = ScriptFlag(
+        names=("--gradient-checkpointing", "--no-gradient-checkpointing"), dest="g", kind=kind, default=True
+    )
+    return replace(with_blocks(**changed), script=replace(SCRIPT, flags=(flag,)))
+
+
+def test_what_the_script_computes_again_by_itself_can_be_switched_off_where_it_has_a_switch() -> None:
+    given = with_option("pair", checkpointed=True)
+    assert KNOB.own(given) == "full"
+    assert KNOB.refuse(given) is None
+    (change,), () = choose(Config({KNOB.name: "none"}), given, {KNOB.name: KNOB})
+    assert isinstance(change.spelling, Flag)
+    assert change.spelling.names[0] == "--no-gradient-checkpointing"
+    (), (refusal,) = choose(Config({KNOB.name: "selective"}), given, {KNOB.name: KNOB})
+    assert "by itself already" in refusal.reason
+
+
+def test_a_switch_that_only_says_what_is_there_already_changes_nothing() -> None:
+    assert "by itself already" in (KNOB.refuse(with_option("switch", checkpointed=True)) or "")
+    assert KNOB.refuse(with_option("switch")) is None

@@ -60,7 +60,7 @@ def test_the_version_decides_the_name_that_is_really_read(torch, name) -> None:
 @pytest.mark.parametrize(
     ("own", "values"),
     [
-        ("default", ("default", "expandable_segments", "garbage_collection")),
+        ("default", ("default", "expandable_segments")),
         ("garbage_collection", ("garbage_collection", "expandable_segments")),
         ("expandable_segments", ("expandable_segments",)),
     ],
@@ -88,3 +88,10 @@ def test_it_reads_what_the_allocator_has_and_not_the_variable(monkeypatch) -> No
     assert reading(garbage_collection_threshold=0.8) == "garbage_collection"
     assert reading(expandable_segments=True, garbage_collection_threshold=0.6) == "expandable_segments"
     assert reading(backend="cudaMallocAsync") == "cudaMallocAsync"
+
+
+def test_a_setting_that_acts_only_below_a_memory_limit_is_read_and_never_tried() -> None:
+    assert KNOB.resolve("garbage_collection", on_gpu(allocator="default")) is None
+    own = on_gpu(allocator="garbage_collection")
+    assert KNOB.resolve("garbage_collection", own) == "garbage_collection"
+    assert KNOB.environment("garbage_collection", Env("PYTORCH_ALLOC_CONF"), own) is None

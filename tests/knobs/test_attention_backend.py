@@ -47,6 +47,11 @@ def test_only_kernels_that_exist_there_and_are_another_than_torchs_choice_are_tr
     assert KNOB.domain(ON_GPU) == ("auto", "flash", "efficient", "cudnn")
     old = facts(host=gpu(7, 5), run=ON_GPU.run)
     assert KNOB.domain(old) == ("auto", "efficient")
+    masked = facts(host=GPU_HOST, run=replace(ON_GPU.run, attention=replace(CALLED, masked=True)))
+    assert KNOB.domain(masked) == ("auto", "efficient", "cudnn")
+    assert KNOB.resolve("flash", masked) is None
+    on_cpu = facts(run=run(attention=replace(CALLED, kernel="math", masked=True)))
+    assert KNOB.domain(on_cpu) == ("auto", "flash")
     before_cudnn = facts(host=GPU_HOST, run=replace(GPU_RUN, attention=CALLED, versions={"torch": "2.4.1"}))
     assert "cudnn" not in KNOB.domain(before_cudnn)
 

@@ -5,13 +5,26 @@ from dataclasses import replace
 import pytest
 from knob_facts import loader, model, run
 
-from autotune.core.change import Keyword
+from autotune.apply.choose import way
+from autotune.core.change import Change, Keyword
+from autotune.core.config import Config
 from autotune.core.effect import Effect
-from autotune.knobs.batch_size import BatchSize
+from autotune.core.facts import OPTION, InputFacts, OptimizerFacts, ScriptFlag
+from autotune.knobs.batch_size import BatchSize, said_batch
 from autotune.knobs.common import LOADER as DATALOADER
-from autotune.testing.knobs import KnobContract, facts
+from autotune.testing.knobs import SCRIPT, KnobContract, facts
 
 KNOB = BatchSize()
+FLAGGED = replace(
+    SCRIPT, flags=(ScriptFlag(names=("--batch_size",), dest="batch_size", kind="int", default=32),)
+)
+SEEN = InputFacts(said=32, dims=(1,), shape=(16, 32))
+
+
+def by_option(rule: str = "explore", **changed: object):
+    """A script that makes its batches itself, by an option of its own."""
+    seen = {"loader": None, "samples_source": OPTION, "inputs": SEEN, **changed}
+    return facts(script=FLAGGED, run=run(**seen), rule=rule)
 
 
 class TestBatchSize(KnobContract):
@@ -23,6 +36,10 @@ class TestBatchSize(KnobContract):
     [
         (facts(run=replace(loader(batch_size=None), values={})), "no batch size of its own"),
         (facts(run=run(loader=None)), "No training DataLoader"),
+        (by_option(samples_source="input", inputs=InputFacts(said=12)), "has the size 12 that"),
+        (by_option(samples_source="input", inputs=replace(SEEN, calls_per_backward=19.0)), "are 19 calls"),
+        (by_option(samples_source="input", optimizer=OptimizerFacts(name="LBFGS")), "its own affair"),
+        (by_option("keep"), "not under our control"),
     ],
 )
 def test_the_fact_refuses_the_knob_in_words(given, words) -> None:
@@ -64,3 +81,51 @@ def test_facts_decide_how_far_it_reaches(given, effect) -> None:
 def test_dropout_re_deals_random_streams() -> None:
     assert KNOB.redeals(facts(run=model(dropout=True)))
     assert not KNOB.redeals(facts())
+
+
+def test_without_a_loader_the_scripts_own_option_moves_what_its_input_shows() -> None:
+    given = by_option()
+    assert KNOB.refuse(given) is None
+    assert KNOB.own(given) == 32
+    change = way(KNOB, 64, given)
+    assert isinstance(change, Change)
+    assert change.spelling.how == "flag"
+    assert change.delivered == "64"
+    assert InputFacts.at(change.site, 32) == SEEN
+
+
+def test_batches_of_the_scripts_own_making_are_judged_by_distribution() -> None:
+    assert KNOB.redeals(by_option())
+    assert KNOB.effect_for(by_option()) is Effect.NUMERIC
+
+
+def test_a_change_says_nothing_of_places_where_a_loader_tells_the_batch() -> None:
+    change = way(KNOB, 64, facts(script=FLAGGED))
+    assert isinstance(change, Change)
+    assert change.site == ""
+
+
+def test_where_nothing_accumulates_the_batch_moves_the_step_along() -> None:
+    settled = KNOB.settle(Config({"batch_size": 64, "effective_batch": 64}), by_option())
+    assert settled == Config({"batch_size": 64, "effective_batch": 64})
+    assert "effective_batch=64" in str(KNOB.settle(Config({"batch_size": 64}), by_option()))
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((), 32),
+        (("--batch_size=8",), 8),
+        (("--batch_size", "8", "--batch_size=4"), 4),
+        (("--batch_size=many",), 0),
+        (("--batch_size=0",), 0),
+    ],
+)
+def test_what_the_option_says_on_a_command_line(args, said) -> None:
+    assert said_batch(FLAGGED, args) == said
+
+
+def test_without_an_option_nothing_is_said() -> None:
+    assert said_batch(SCRIPT, ("--batch_size=8",)) == 0
+    computed = ScriptFlag(names=("--batch-size",), dest="batch_size", kind="int")
+    assert said_batch(replace(SCRIPT, flags=(computed,)), ()) == 0

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from knob_facts import model, run
+from knob_facts import gpu, model, run
 
 from autotune.core.config import Config
 from autotune.knobs.accumulation import Accumulation
@@ -23,7 +23,9 @@ class TestCompileMode(KnobContract):
     [
         (facts(host=replace(CPU_HOST, cxx="")), "needs a C++ compiler"),
         (facts(run=model(roots=5)), "5 separate modules"),
-        (facts(run=model(forward_direct=True)), ".forward()"),
+        (facts(host=gpu(6, 1), run=GPU_RUN), "compute capability 7.0"),
+        (facts(host=GPU_HOST, run=replace(GPU_RUN, triton=False)), "needs Triton"),
+        (facts(host=replace(GPU_HOST, cxx=""), run=GPU_RUN), "needs a C compiler"),
         (facts(run=run(model=None)), "No trained module"),
     ],
 )
@@ -35,6 +37,30 @@ def test_the_fact_refuses_the_knob_in_words(given, words) -> None:
 
 def test_without_such_a_fact_the_knob_is_not_refused() -> None:
     assert KNOB.refuse(facts()) is None
+
+
+def test_on_a_device_a_c_compiler_is_enough_and_what_is_not_known_refuses_nothing() -> None:
+    only_c = replace(GPU_HOST, cxx="", cc="/usr/bin/gcc")
+    for host, run_ in (
+        (only_c, GPU_RUN),
+        (only_c, replace(GPU_RUN, triton=True)),
+        (gpu(0, 0), GPU_RUN),
+        (gpu(7, 0), GPU_RUN),
+        (GPU_HOST, None),
+    ):
+        given = facts(host=host, run=run_)
+        assert KNOB.refuse(given) is None
+        assert "default" in KNOB.domain(given)
+    on_cpu = facts(host=replace(CPU_HOST, cxx="", cc="/usr/bin/gcc"))
+    assert "C++" in (KNOB.refuse(on_cpu) or "")
+
+
+def test_the_device_that_trains_decides_and_not_another_one_in_the_machine() -> None:
+    trains = replace(GPU_RUN, devices=GPU_HOST.devices)
+    assert "default" in KNOB.domain(facts(host=gpu(6, 1), run=trains))
+    old = facts(host=GPU_HOST, run=replace(GPU_RUN, devices=gpu(6, 1).devices))
+    assert set(KNOB.domain(old)) == {"off"}
+    assert KNOB.resolve("default", old) is None
 
 
 def test_cuda_graphs_are_for_cuda_and_fixed_shapes() -> None:

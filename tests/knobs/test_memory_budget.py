@@ -47,3 +47,7 @@ def test_it_is_a_share() -> None:
 def test_dropout_in_compiled_code_may_be_dealt_anew() -> None:
     assert KNOB.redeals(facts(run=model(dropout=True)))
     assert not KNOB.redeals(facts())
+
+
+def test_a_tenth_less_is_tried_too() -> None:
+    assert KNOB.domain(COMPILED) == (0.3, 0.5, 0.7, 0.9, 1.0)

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 from knob_facts import gpu, model, run
 
+from autotune.apply.choose import way
+from autotune.core.change import Change
 from autotune.core.effect import Effect
-from autotune.core.facts import DeviceFacts, OptimizerFacts
+from autotune.core.facts import DeviceFacts, OptimizerFacts, ScriptFlag
 from autotune.knobs.precision import Precision
 from autotune.testing.knobs import CPU_HOST, GPU_RUN, SCRIPT, KnobContract, facts
 
@@ -83,3 +85,42 @@ def test_where_no_driver_tells_the_run_says_what_its_device_can() -> None:
     assert set(KNOB.domain(seen)) == {"fp32", "bf16"}
     assert KNOB.refuse(seen) is None
     assert KNOB.refuse(facts(run=GPU_RUN)) is not None
+
+
+def switched(names=("--amp", "--no-amp"), kind="pair", autocast="bf16", **changed):
+    option = ScriptFlag(names=names, dest="amp", kind=kind, autocast=autocast)
+    script = replace(SCRIPT, flags=(option,), hazards=("own_autocast",))
+    return facts(script=script, run=run(**changed))
+
+
+@pytest.mark.parametrize(
+    ("given", "way_of"),
+    [
+        (switched(), ("flag", "--amp")),
+        (switched(names=("--use_amp",), kind="switch"), ("flag", "--use_amp")),
+        (switched(names=("--mixed-precision",), kind="switch"), ("flag", "--mixed-precision")),
+        (switched(names=("--bf16",), kind="switch"), ("flag", "--bf16")),
+        (switched(autocast=""), ("patch", "in-process patch")),
+        (switched(autocast="fp16"), ("patch", "in-process patch")),
+        (switched(names=("--turbo",), kind="switch"), ("patch", "in-process patch")),
+    ],
+)
+def test_an_option_that_puts_autocast_on_goes_before_the_patch(given, way_of) -> None:
+    assert KNOB.refuse(given) is None
+    change = way(KNOB, "bf16", given)
+    assert isinstance(change, Change)
+    assert (change.spelling.how, change.spelling.text) == way_of
+
+
+def test_a_pair_turns_the_scripts_own_autocast_off() -> None:
+    on = switched(own_autocast=True, values={**run().values, "precision": "bf16"})
+    assert KNOB.refuse(on) is None
+    change = way(KNOB, "fp32", on)
+    assert isinstance(change, Change)
+    assert change.spelling.text == "--no-amp"
+
+
+def test_an_option_that_only_sounds_like_autocast_offers_nothing() -> None:
+    reason = KNOB.refuse(switched(autocast="", own_autocast=True))
+    assert reason is not None
+    assert "enters autocast itself" in reason

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob
+from autotune.knobs.compile_mode import CompileMode
 from autotune.knobs.num_workers import NumWorkers
 from autotune.knobs.registry import builtin
 from autotune.testing import reference
@@ -45,3 +46,11 @@ def test_a_docstring_is_no_refusal() -> None:
 def test_the_command_writes_the_page(tmp_path) -> None:
     reference.main([str(tmp_path / "knobs.md")])
     assert (tmp_path / "knobs.md").read_text(encoding="utf-8") == reference.reference()
+
+
+def test_a_refusal_may_begin_with_a_name_and_constants_of_its_module_are_spelled_out() -> None:
+    found = reference.refusals(CompileMode())
+    assert "torch.compile needs a C++ compiler (g++ or clang++), and none was found." in found
+    zeros = next(text for text in found if "set_to_none=True" in text)
+    assert zeros.startswith("... records CUDA graphs, whose next replay overwrites the gradients of the last")
+    assert zeros.count("...") == 1

@@ -112,6 +112,7 @@ def test_a_parser_that_refuses_its_arguments_is_no_crash(line: str, kind: Failur
         (verdict(code=0), Told(), K.NO_METRIC, "without an end message"),
         (verdict(code=0), Told(done=Done(why="script_end", steps=0)), K.NO_METRIC, "no optimizer step"),
         (verdict(code=0), Told(done=Done(why="script_end", steps=9)), K.WARMUP_SHORT, "9 steps, before 12"),
+        (verdict(code=0), Told(done=Done(why="deadline", steps=9)), K.WARMUP_SHORT, "99 s was over too soon"),
         (verdict(code=0), Told(done=Done(why="script_exit", steps=9, code=4)), K.CRASH_EXIT, "exit code 4"),
         (verdict(), broke("oom_cuda", "OutOfMemoryError", "no"), K.OOM_CUDA, "in window"),
         (verdict(), broke("crash_exit", "RuntimeError", "CUDA error: unknown"), K.CUDA_FATAL, "CUDA error"),

@@ -27,21 +27,35 @@ def test_a_machine_without_devices_has_nothing_to_look_at() -> None:
     assert find_devices() == () or os.path.exists("/dev/nvidiactl")  # noqa: PTH110 (a device file)
 
 
-def test_a_process_outside_the_tree_is_foreign() -> None:
+def test_a_process_outside_the_tree_that_computes_is_foreign() -> None:
     device = Fake(used_bytes=5, pids=(10,))
     sample = device_sampler(lambda: [10, 11], [device])
     assert sample is not None
     own = sample()
     assert own is not None
     assert (own.used_bytes, own.foreign, own.throttled) == (5, False, False)
-    device.seen = {"used_bytes": 7, "pids": (10, 999_999_999), "slowdowns": ("hw_thermal",)}
+    both = (10, 999_999_999)
+    device.seen = {"used_bytes": 7, "pids": both, "busy_pids": both, "slowdowns": ("hw_thermal",)}
     other = sample()
     assert other is not None
     assert (other.used_bytes, other.foreign, other.throttled) == (7, True, True)
 
 
+def test_a_process_that_only_holds_memory_is_not_foreign() -> None:
+    device = Fake(used_bytes=5, pids=(10, 999_999_999), busy_pids=(10,))
+    sample = device_sampler(lambda: [10], [device])
+    assert sample is not None
+    idle = sample()
+    assert idle is not None
+    assert (idle.foreign, idle.resident) == (False, False)
+    del device.seen["busy_pids"]
+    untold = sample()
+    assert untold is not None
+    assert (untold.foreign, untold.resident) == (False, True)
+
+
 def test_only_devices_of_the_trial_count() -> None:
-    mine, theirs = Fake(used_bytes=5, pids=()), Fake(used_bytes=9, pids=(999_999_999,))
+    mine, theirs = Fake(used_bytes=5, pids=()), Fake(used_bytes=9, pids=(99,), busy_pids=(99,))
     sample = device_sampler(lambda: [10], [mine, theirs])
     assert sample is not None
     assert sample() is None
@@ -52,8 +66,8 @@ def test_only_devices_of_the_trial_count() -> None:
 
 
 def test_pids_of_another_namespace_accuse_nobody() -> None:
-    sample = device_sampler(lambda: [10], [Fake(used_bytes=5, pids=(999_999_999,))])
+    sample = device_sampler(lambda: [10], [Fake(used_bytes=5, pids=(99,), busy_pids=(99,))])
     assert sample is not None
     seen = sample()
     assert seen is not None
-    assert not seen.foreign
+    assert (seen.foreign, seen.resident) == (False, False)

@@ -77,6 +77,14 @@ def test_without_confirmed_samples_steps_are_counted() -> None:
     assert found.throughput.value == pytest.approx(10)
 
 
+def test_samples_that_the_scripts_own_option_says_are_counted() -> None:
+    told = stream([0.1] * 30)
+    told.take(Seen(facts=RunFacts(samples_source="option")))
+    found = fold(told)
+    assert found.throughput.unit == "samples/s"
+    assert found.throughput.value == pytest.approx(80)
+
+
 def test_a_queue_that_was_still_draining_is_taken_off() -> None:
     told = stream([0.1] * 40)
     drained = fold(told, close(told, ready_begin=12, ready_end=2))
@@ -84,6 +92,19 @@ def test_a_queue_that_was_still_draining_is_taken_off() -> None:
     assert drained.step_time_s.value == pytest.approx(0.1 * 40 / 30)
     for begin, end in ((3, 2), (2, 12), (None, 2)):
         assert fold(told, close(told, ready_begin=begin, ready_end=end)).throughput.value == pytest.approx(80)
+
+
+def test_a_window_that_lived_on_what_lay_ready_says_so() -> None:
+    """Of what the loader gives by itself it tells nothing; what it read is no lower bound of anything."""
+    told = stream([0.1] * 10)
+    found = fold(told, close(told, ready_begin=12, ready_end=1))
+    assert "from_queue" in found.contamination.flags
+    assert (found.throughput.value, found.throughput.low) == (pytest.approx(80), 0.0)
+    assert found.step_time_s.high == math.inf
+    for ready in ((12, 4), (1, 0), (None, 1)):
+        usual = fold(told, close(told, ready_begin=ready[0], ready_end=ready[1]))
+        assert "from_queue" not in usual.contamination.flags
+        assert usual.throughput.low > 0
 
 
 def test_a_compile_inside_the_window_spoils_its_block_only() -> None:
@@ -191,6 +212,16 @@ def test_contention_needs_foreign_cpu_on_a_full_machine(seen: dict[str, float], 
 
 def test_run_queue_delay_is_a_share_of_the_window() -> None:
     assert fold(stream([0.1] * 60, queue_ns=S // 50)).contamination.run_queue_frac == pytest.approx(0.2)
+
+
+def test_what_the_rate_is_without_the_waiting_for_a_core_is_kept_beside_it_where_it_shows() -> None:
+    found = fold(stream([0.1] * 60, queue_ns=S // 50))
+    assert found.throughput.value == pytest.approx(80)
+    assert found.extra["undelayed_throughput"] == pytest.approx(100)
+    assert "undelayed_throughput" not in fold(stream([0.1] * 60)).extra
+    told = stream([0.1] * 60, queue_ns=S // 50)
+    # Beside an accelerator the host waits without holding anything up.
+    assert "undelayed_throughput" not in fold(told, close(told, allocator_peak_bytes=7)).extra
 
 
 def test_memory_compile_and_start_up_are_told_apart() -> None:
@@ -325,6 +356,9 @@ def test_a_scaler_that_skips_more_than_half_of_the_windows_own_steps_never_settl
     told = stream([0.1] * 30)
     assert failed(told, close(told, skipped_scaler_steps=16)).kind is FailureKind.DIVERGED
     assert fold(told, close(told, skipped_scaler_steps=15)).extra["skipped_scaler_steps"] == 15
+    # Some went on after the window, for the loss, and were counted on.
+    longer = close(told, skipped_scaler_steps=60, counters={"guarded_steps": 200.0})
+    assert fold(told, longer).extra["skipped_scaler_steps"] == 60
 
 
 @pytest.mark.parametrize(("word", "kind"), [("foreign", "contended"), ("throttled", "throttled")])
@@ -338,6 +372,14 @@ def test_a_device_lost_for_most_of_the_window_is_no_measurement(word: str, kind:
     few = fold(told, devices=seen(2))
     assert few.extra["dirty_steps"] > 0
     assert set(few.contamination.flags) == {"foreign_gpu" if word == "foreign" else "throttled"}
+
+
+def test_a_neighbour_of_which_nothing_is_known_is_a_flag_and_costs_no_step() -> None:
+    told = stream([0.1] * 40)
+    seen = [DeviceSample(t_ns=int((10.2 + 0.2 * i) * S), resident=True) for i in range(18)]
+    found = fold(told, devices=seen)
+    assert found.contamination.flags == ("gpu_shared",)
+    assert found.extra["dirty_steps"] == 0
 
 
 def test_how_even_the_steps_were_is_kept_as_quantiles() -> None:

@@ -16,7 +16,7 @@ from autotune.core.pick import answer
 from autotune.core.trial import Stage, TrialState
 from autotune.edge.preset import load_space
 from autotune.report.data import View, clean, commands, environment
-from autotune.report.page import _pairs_section, report_html
+from autotune.report.page import _pairs_section, _picks_section, report_html
 from autotune.report.style import DARK, LIGHT, MARK_PAIRS, TEXT_PAIRS, contrast
 from autotune.report.wishes import Wishes, repick
 
@@ -443,3 +443,12 @@ def test_a_study_of_500_trials_stays_small_and_quick():
     assert len(listed.all("tr")) == len(study.trials) + 1
     tails = [d for d in tree.by_id("failures").all("details") if d.all("pre")]
     assert 1 <= len(tails) <= 31
+
+
+def test_learning_rate_advice_stands_below_the_picks(study, found):
+    wild = Config({"effective_batch": 128})
+    said = "Learning rate: the effective batch is 4 times your script's, and this ran with your rate."
+    fastest = replace(found.best, pick="fastest", config=wild, effect=Effect.TRAINING, advice=said)
+    for pick, told in ((fastest, True), (replace(fastest, advice=""), False)):
+        text = pages.read(str(_picks_section(View.of(study, replace(found, fastest=pick))))).text
+        assert (said in text) is told

@@ -10,6 +10,7 @@ from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.measurement import Estimate
 from autotune.core.study import Budget
+from autotune.report import summary
 from autotune.report.text import (
     final_screen,
     progress_line,
@@ -67,6 +68,16 @@ def test_the_screen_of_a_fastest_pick_and_an_equal_safe_one():
     assert "note    This machine was busy." in text
     assert "unsent  2 records not in MLflow yet" in text
     assert "autotune sync train-1121-1002" in text
+
+
+def test_learning_rate_advice_stands_with_the_pick_that_changes_the_training():
+    said = "Learning rate: the effective batch is 8 times your script's, and this ran with your rate."
+    wild = Config({"effective_batch": 256})
+    fastest = pick("fastest", wild, ratio(2.6), effect=Effect.TRAINING, advice=said)
+    for answer in (good_answer(fastest=fastest), no_answer(fastest=fastest)):
+        assert f"        {said}\n" in final_screen(study(), answer, out=OUT)
+        assert said in summary.note(study(), answer)
+    assert "Learning rate" not in final_screen(study(), good_answer(), out=OUT)
 
 
 def test_the_screen_where_only_best_beats_the_script():

@@ -39,6 +39,21 @@ def test_a_process_returns_to_its_observations_and_doubts_far_from_them() -> Non
     assert process.predict(9.0)[1] > 1.9
 
 
+def test_what_a_prior_made_likelier_has_more_evidence() -> None:
+    def wide(a: object, b: object) -> float:
+        return 4.0 if a == b else 0.0
+
+    def narrow(a: object, b: object) -> float:
+        return 0.25 if a == b else 0.0
+
+    single = Process.of([0.0], [2.0], [0.0], wide)
+    assert single.evidence == pytest.approx(-0.5 - math.log(2.0) - 0.5 * math.log(2.0 * math.pi))
+    far, near = [2.0, -3.0, 1.5], [0.2, -0.4, 0.3]
+    for values, likelier, other in ((far, wide, narrow), (near, narrow, wide)):
+        found = [Process.of([0.0, 1.0, 2.0], values, [0.1] * 3, k).evidence for k in (likelier, other)]
+        assert found[0] > found[1]
+
+
 def test_a_ridge_adds_up_what_its_columns_do() -> None:
     rows = [{"": 1.0}, {"": 1.0, "a": 1.0}, {"": 1.0, "b": 1.0}]
     ridge = Ridge.of(rows, [0.0, 0.5, 0.2], [0.01] * 3, {"": 10.0}, 1.0)

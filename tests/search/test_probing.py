@@ -9,10 +9,11 @@ import pytest
 from search_world import World, simulate, spec, tell, usual_space
 
 from autotune.core.config import Config
+from autotune.core.facts import DeviceFacts, Facts
 from autotune.core.study import Study
 from autotune.core.trial import Failure, FailureKind, Stage
 from autotune.search.costs import Costs
-from autotune.search.probing import probe_s, script_probe
+from autotune.search.probing import nsys_s, probe_s, script_probe
 from autotune.search.stages import Staged
 
 BASE = Config()
@@ -80,3 +81,54 @@ def test_nothing_is_probed_beside_another_trial_or_before_anything_was_measured(
     assert probe_s(empty, costs, BASE) == 0.0
     assert script_probe(empty, costs, 900.0) is None
     assert script_probe(replace(long_search(), trials=long_search().trials[:5]), costs, 900.0) is None
+
+
+class Traced(World):
+    """A machine that has Nsight Systems."""
+
+    def facts(self) -> Facts:
+        made = super().facts()
+        return replace(made, host=replace(made.host, nsys="/opt/nsys"))
+
+
+TRACED = Traced(space=WORLD.space, speed=WORLD.speed)
+
+
+@pytest.mark.thorough  # a whole search
+def test_where_nsight_systems_is_installed_a_profile_has_a_second_run_under_it() -> None:
+    found = search(spec(seconds=900.0, why=True, profile=True), world=TRACED)
+    probes = [t for t in found.trials if t.stage is Stage.WHY]
+    kinds = [(t.config.is_baseline, t.fidelity.probe) for t in probes]
+    assert kinds == [(True, "profile"), (True, "nsys_whole"), (False, "profile"), (False, "nsys_whole")]
+    assert all(t.fidelity.setup_s <= t.fidelity.deadline_s for t in probes)
+    assert found.elapsed_s <= 900.0
+
+
+def test_without_a_profile_or_after_a_failure_nothing_runs_under_it() -> None:
+    made, costs = long_search(), Costs.of(long_search())
+    assert nsys_s(made, costs, BASE) == 0.0
+    asked = replace(made, spec=replace(made.spec, profile=True), facts=TRACED.facts())
+    assert nsys_s(asked, costs, BASE) > probe_s(asked, costs, BASE) > 0.0
+    first = asked.told(Stage.WHY)[0]
+    failed = replace(
+        first,
+        fidelity=replace(first.fidelity, probe="nsys"),
+        outcome=Failure(kind=FailureKind.NO_METRIC, message="nsys left no report"),
+    )
+    assert nsys_s(asked.with_trial(failed), costs, BASE) == 0.0
+
+
+def test_on_a_device_a_window_is_recorded() -> None:
+    facts = TRACED.facts()
+    assert facts.run is not None
+    device = DeviceFacts(name="x", uuid="u", memory_bytes=1)
+    made = replace(
+        long_search(),
+        spec=replace(long_search().spec, profile=True),
+        facts=replace(facts, run=replace(facts.run, devices=(device,))),
+        trials=long_search().trials[:3],
+    )
+    assert [t.stage for t in made.trials][-1] is Stage.WHY
+    proposal = script_probe(made, Costs.of(made), 800.0)
+    assert proposal is not None
+    assert proposal.fidelity.probe == "nsys"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from search_world import World, simulate, spec, usual_space
+from search_world import World, measurement, simulate, spec, tell, usual_space
+from session_fakes import FIDELITY
 
 from autotune.core.config import Config
 from autotune.core.study import Study
-from autotune.core.trial import Stage
+from autotune.core.trial import Proposal, Stage
 from autotune.search.verification import Verification
 
 SPACE = usual_space()
@@ -79,6 +80,52 @@ def test_a_worse_loss_is_named_however_fast_it_is() -> None:
         for t in study.trials
     )
     assert Verification(BF16).verdict(replace(study, trials=spoiled)) == "worse"
+
+
+def shaky(rate: float) -> Study:
+    """Eight pairs; the script itself runs at 100 and at 160, in the turn that its control pairs them in."""
+    study = Study(spec=spec(), space=SPACE)
+    runs = [(Stage.BASELINE, 0, Config(), 100.0)] * 2
+    for group in range(1, 9):
+        base = 100.0 if group % 4 in (1, 0) else 160.0
+        runs += [(Stage.CONFIRM, group, Config(), base), (Stage.CONFIRM, group, THREADS, rate)]
+    for stage, group, config, figure in runs:
+        asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", seed=group, group=group)
+        study = tell(study, asked, measurement(figure), 7.0)
+    return study
+
+
+@pytest.mark.parametrize(
+    ("rate", "said"),
+    [
+        (400.0, ("faster", "")),
+        (200.0, ("no_difference", "unsteady")),
+        (126.0, ("no_difference", "not_cleared")),
+        (60.0, ("no_difference", "unsteady")),
+        (30.0, ("slower", "")),
+    ],
+)
+def test_a_difference_has_to_clear_what_the_script_differs_from_itself_by(
+    rate: float, said: tuple[str, str]
+) -> None:
+    study, asked = shaky(rate), Verification(THREADS)
+    assert (asked.verdict(study), asked.because(study)) == said
+
+
+def test_too_few_pairs_are_no_measured_no_difference() -> None:
+    short = run(BF16, 2.0, seconds=40.0)
+    assert Verification(BF16).because(short) == "too_few_pairs"
+    measured = run(BF16, 1.0, most_pairs=5)
+    asked = Verification(BF16, most_pairs=5)
+    assert (asked.verdict(measured), asked.because(measured)) == ("no_difference", "not_cleared")
+    assert asked.because(run(BF16, 1.5)) == ""
+
+
+def test_a_loss_that_nobody_saw_leaves_a_gain_unclaimed_and_says_so() -> None:
+    study = run(BF16, 2.0)
+    mute = [replace(t, outcome=replace(t.measurement, loss=())) for t in study.trials if t.measurement]
+    asked, told = Verification(BF16), replace(study, trials=tuple(mute))
+    assert (asked.verdict(told), asked.because(told)) == ("no_difference", "loss_unclear")
 
 
 @pytest.mark.thorough

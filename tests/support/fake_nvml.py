@@ -11,6 +11,12 @@ class NVMLError(Exception):
     pass
 
 
+class NVMLErrorNotFound(NVMLError):
+    """The question is understood, and there is nothing to tell."""
+
+    value = 6
+
+
 class NVMLLibraryMismatchError(Exception):
     """As in pynvml no `NVMLError`: raised where the driver does not know a versioned function."""
 
@@ -36,7 +42,13 @@ class FakeNvml:
         self.bits, self.count, self.parts = bits, count, parts or {}
         self.used = {}
         self.pids = [7, 5]
+        self.utilised = []
         self.ecc = 0
+
+    def uses(self, pid, percent):
+        """A process computed: so much of the multiprocessors' time, later than all that was told before."""
+        at = 1_700_000_000_000_000 + 100_000 * len(self.utilised)
+        self.utilised.append(SimpleNamespace(pid=pid, timeStamp=at, smUtil=percent))
 
     def __getattribute__(self, name):
         if name.startswith("nvml"):
@@ -105,7 +117,14 @@ class FakeNvml:
         return [SimpleNamespace(pid=9)]
 
     def nvmlDeviceGetGraphicsRunningProcesses(self, handle):
-        return [SimpleNamespace(pid=7)]
+        return [SimpleNamespace(pid=7), SimpleNamespace(pid=11)]
+
+    def nvmlDeviceGetProcessUtilization(self, handle, timeStamp):
+        self._whole(handle)
+        found = [sample for sample in self.utilised if sample.timeStamp > timeStamp]
+        if not found:
+            raise NVMLErrorNotFound("no sample since then")
+        return found
 
     def nvmlDeviceGetMigMode(self, device):
         if device not in self.parts:

@@ -108,6 +108,7 @@ def runner(tmp_path: Path) -> Callable[..., Ran]:
         bare: bool = False,
         measure: bool = True,
         env: dict[str, str] | None = None,
+        batch: int = 0,
         timeout_s: float = 60,
     ) -> Ran:
         nonlocal count
@@ -128,6 +129,7 @@ def runner(tmp_path: Path) -> Callable[..., Ran]:
             measure=measure,
             sites=tuple(sites),
             status_path="" if measure else str(folder / "status.json"),
+            batch=batch,
         )
         (folder / "plan.json").write_text(wire.dumps(plan))
         variables = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}

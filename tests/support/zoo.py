@@ -36,6 +36,7 @@ from autotune.errors import AutotuneError
 from autotune.inspection.command import read_command
 from autotune.inspection.host import host_facts
 from autotune.inspection.script import script_facts
+from autotune.knobs.batch_size import said_batch
 from autotune.knobs.registry import builtin
 from autotune.launch.process import LocalRunner
 from autotune.protocol.events import Broke, Done, Seen, Steps
@@ -541,6 +542,7 @@ class World:
             measure=measure,
             sites=tuple(dict.fromkeys(c.site for c in changes if c.site)),
             status_path="" if measure else str(folder / "status.json"),
+            batch=said_batch(script_facts(inspected), launch.argv) if inspected else 0,
         )
         path = folder / "plan.json"
         path.write_text(wire.dumps(plan), encoding="utf-8")

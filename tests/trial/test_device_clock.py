@@ -333,3 +333,32 @@ def test_without_a_device_the_hosts_clock_stands_alone(loop: Any) -> None:
     assert ran.closed.allocator_peak_bytes is None
     assert ran.measured.throughput.value == pytest.approx(SAMPLES / 0.025, rel=0.01)
     assert world.recorded == 0
+
+
+def test_a_window_that_the_end_of_its_time_cuts_to_a_few_steps_is_no_measurement(loop: Any) -> None:
+    world = World(clock=Virtual())
+    world.initialized = False
+    one = loop(world, deadline_s=30.0)
+    ran = one.run(lambda: one.world.host(4.0) or one.step(device_s=0.0))
+    assert one.recorder._begin_ns
+    assert len(one.recorder._rows) == 2
+    assert not ran.told.closed
+    assert ran.told.done is not None
+    assert ran.told.done.why == "deadline"
+    assert ran.told.facts is not None
+
+
+def test_on_a_device_too_few_steps_are_no_measurement_either(loop: Any) -> None:
+    one = loop(deadline_s=30.0)
+    ran = one.run(lambda: one.step(device_s=4.0, read=True))
+    assert not ran.told.closed
+    assert ran.told.done is not None
+    assert ran.told.done.why == "deadline"
+
+
+def test_a_window_that_holds_enough_when_its_time_is_over_is_measured(loop: Any) -> None:
+    one = loop(deadline_s=12.0, max_window_s=100.0, min_steps=10_000)
+    ran = one.run(lambda: one.step(device_s=0.5, read=True))
+    assert ran.closed.ended == "limit"
+    assert ran.measured.steps >= 6
+    assert ran.measured.throughput.value == pytest.approx(SAMPLES / 0.5, rel=0.01)

@@ -262,6 +262,18 @@ class Again(Block):
     def forward(self, x, **_): return x + checkpoint(self.layer, x, use_reentrant=False)
 class Reentrant(Block):
     def forward(self, x, **_): return x + checkpoint(self.layer, x, use_reentrant=True)
+class Dropping(Block):
+    def forward(self, x, **_): return x + F.dropout(self.layer(x), 0.2, self.training)
+class Attending(Block):
+    def forward(self, x, **_):
+        h, p = self.layer(x).unsqueeze(1), 0.2 if self.training else 0.0
+        return x + F.scaled_dot_product_attention(h, h, h, dropout_p=p).squeeze(1)
+class Masking(Block):
+    def forward(self, x, **_):
+        h, mask = self.layer(x).unsqueeze(1), torch.ones(6, 6, dtype=torch.bool)
+        return x + F.scaled_dot_product_attention(h, h, h, mask).squeeze(1)
+class Noisy(Block):
+    def forward(self, x, **_): return x + self.layer(x) + 0.01 * torch.randn_like(x)
 class Direct(Net):
     def forward(self, x):
         for layer in self.layers:
@@ -288,11 +300,18 @@ def look(name, model, **how):
         "alike", "watched", "checkpointed", "changes_input", "changes_state", "host_random")
         if getattr(blocks, w)]
     found[name] = dict(blocks=blocks and (blocks.name, blocks.count), words=words,
+                       dropout=facts.model.dropout, value=facts.values.get("activation_checkpointing"),
+                       masked=facts.attention is not None and facts.attention.masked,
                        attention=facts.attention is not None, pause=facts.gradients_pause,
                        faults=sorted(made.faults.off))
     made.patches.undo_all()
 for kind in (Block, InPlace, Normed, Counting, Caching, Drawing, DrawingToo, Again, Reentrant):
     look(kind.__name__, Net(kind, 2))
+for kind in (Dropping, Attending, Masking, Noisy):
+    look(kind.__name__, Net(kind, 2))
+made = session()
+found["convolves"] = train(nn.Sequential(nn.Conv1d(6, 6, 1)), made=made)["facts"].model.convolves
+made.patches.undo_all()
 look("Direct", Direct(Block, 2))
 look("Uneven", Uneven())
 look("Chain", nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)))
@@ -370,6 +389,18 @@ def test_what_blocks_do_when_they_run_is_a_fact_and_what_they_cannot_bear_is_see
     assert "scaled_dot_product_attention" in reason
     assert "no repeated blocks" in why
     assert told["jit"]
+    drawing = {name for name in told if isinstance(told[name], dict) and told[name]["dropout"]}
+    # Modules of the kind count whatever their share.
+    assert drawing == {"Drawing", "DrawingToo", "Dropping", "Attending", "Noisy", "Encoder"}
+    assert all(told[name]["faults"] == [] for name in drawing)
+    assert told["Masking"]["masked"]
+    assert not told["Attending"]["masked"]
+    assert (told["Again"]["value"], told["Reentrant"]["value"], told["Block"]["value"]) == (
+        "full",
+        "full",
+        "none",
+    )
+    assert told["convolves"]
 
 
 COMPILED = (

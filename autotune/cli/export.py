@@ -1,0 +1,303 @@
+"""`autotune export`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune.errors import EXIT_NO, EXIT_YES, NotApplied, UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autotune.export.best_config import BestConfig, PickPart
+    from autotune.export.formats.content import Exported, Tuned
+    from autotune.export.formats.source import Source
+
+EXPORT_SCHEMA = "autotune.export/v1"
+
+
+class Format(str, Enum):
+    """Whose words a configuration is said in."""
+
+    argv = "argv"
+    env = "env"
+    hf = "hf"
+    lightning = "lightning"
+    accelerate = "accelerate"
+    deepspeed = "deepspeed"
+    diff = "diff"
+
+
+_FORMS = {
+    Format.env: ("dotenv", "export"),
+    Format.hf: ("json", "keywords"),
+    Format.lightning: ("keywords", "json"),
+}
+"""Formats that can be written in several ways, the usual one first."""
+
+
+def export(
+    file: Annotated[str, typer.Argument(metavar="best.yaml", help="The file that a search wrote.")],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- CMD", help="argv, diff: python train.py ...; else the searched command."),
+    ] = None,
+    *,
+    to: Annotated[
+        Format,
+        typer.Option(
+            "--as",
+            help="argv: the command line. env: variables. hf: TrainingArguments. lightning: keywords of "
+            "Trainer and DataLoader. accelerate, deepspeed: their files. diff: of the script.",
+        ),
+    ],
+    form: Annotated[
+        str,
+        typer.Option(
+            metavar="FORM", help="env: dotenv or export; hf: json or keywords; lightning: keywords or json."
+        ),
+    ] = "",
+    pick: Annotated[
+        str, typer.Option(metavar="safe|best|fastest", help="Which pick; else the file's own.")
+    ] = "",
+    python: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH", envvar="AUTOTUNE_PYTHON", help="Interpreter of the script's environment."
+        ),
+    ] = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="diff: although the script has changed since the search.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> int:
+    """Say a configuration in the words of another program, and name what it has no words for.
+
+    Exit codes: 0 at least one change is said, or there is none; 1 the format has words for none of them;
+    2 usage; 6 a diff of a script that has changed since the search.
+    """
+    from autotune.cli.ended import guarded, print_json
+
+    with guarded(as_json=json):
+        from autotune.export.best_config import read_best
+
+        shape = _form(to, form)
+        best = read_best(file)
+        name, chosen = best.chosen(pick)
+        asked = _Asked(file=Path(file), words=command or [], python=python, force=force)
+        said = _exported(to, shape, best, chosen, asked)
+        apply = _apply_command(file, command or [], pick)
+        code = EXIT_NO if chosen.changes and not said.said else EXIT_YES
+        notes = [*said.notes, *_notes(chosen)]
+        if json:
+            print_json(
+                {
+                    "schema": EXPORT_SCHEMA,
+                    "format": to.value,
+                    "form": shape,
+                    "pick": name,
+                    "said": list(said.said),
+                    "left": [{"knob": x.knob, "value": x.value, "reason": x.reason} for x in said.left],
+                    "notes": notes,
+                    "apply": apply,
+                    "content": said.data,
+                    "text": said.text,
+                    "exit": code,
+                }
+            )
+        else:
+            _show(said, notes, _head(file, name, chosen), apply)
+    return code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What the formats need that speak of a command or of a script."""
+
+    file: Path
+    words: list[str]
+    python: str
+    force: bool
+
+
+def _form(to: Format, form: str) -> str:
+    known = _FORMS.get(to, ())
+    if not form:
+        return known[0] if known else ""
+    if form in known:
+        return form
+    if not known:
+        raise UsageError(f"--as {to.value} has one form alone", hint="leave out --form")
+    raise UsageError(
+        f'--as {to.value} has no form "{form}"',
+        hint=did_you_mean(form, known) or f"it has: {', '.join(known)}",
+    )
+
+
+def _exported(to: Format, form: str, best: BestConfig, chosen: PickPart, asked: _Asked) -> Exported:
+    from autotune.export.best_config import core_changes
+    from autotune.export.formats.content import Tuned
+
+    tuned = Tuned(changes=core_changes(chosen), knobs=chosen.knobs, on_device=bool(best.environment.gpu))
+    match to:
+        case Format.argv:
+            from autotune.export.formats.command import command_line
+
+            start, args = _started(best, asked)
+            return command_line(tuned, start, args, os.environ)
+        case Format.env:
+            from autotune.export.formats.command import environment_file
+
+            return environment_file(tuned, os.environ, export=form == "export")
+        case Format.hf:
+            from autotune.export.formats.huggingface import training_arguments
+
+            return training_arguments(tuned, keywords=form == "keywords")
+        case Format.lightning:
+            from autotune.export.formats.lightning import lightning_keywords
+
+            return lightning_keywords(tuned, keywords=form == "keywords")
+        case Format.accelerate:
+            from autotune.export.formats.accelerate import accelerate_config
+
+            return accelerate_config(tuned)
+        case Format.deepspeed:
+            from autotune.export.formats.deepspeed import deepspeed_config
+
+            return deepspeed_config(tuned)
+        case Format.diff:
+            return _diff(best, tuned, asked)
+
+
+def _started(best: BestConfig, asked: _Asked) -> tuple[list[str], list[str]]:
+    """What starts the script, as it was typed, and the script's own arguments."""
+    from autotune.inspection.command import read_command
+
+    if not asked.words:
+        return _searched(best)
+    run = read_command(asked.words, python=asked.python)
+    count = len(asked.words) - len(run.args)
+    if tuple(asked.words[count:]) != run.args:
+        started = ["-m", run.module] if run.module else [run.script]
+        return [run.python, *run.options, *started], [*run.args]
+    start = asked.words[:count]
+    is_bare = len(start) == 1 and Path(start[0]).is_file() and not os.access(start[0], os.X_OK)
+    return ["python", *start] if is_bare else start, [*run.args]
+
+
+def _searched(best: BestConfig) -> tuple[list[str], list[str]]:
+    """The same of the command that was searched, which need not be runnable here."""
+    from autotune.core.redact import is_incomplete, restore
+
+    args = [restore(arg) for arg in best.study.argv]
+    if any(is_incomplete(arg) for arg in args):
+        raise UsageError(
+            "the file leaves out a secret of the command line",
+            hint="say the command: autotune export best.yaml --as argv -- python ...",
+        )
+    started = ["-m", best.study.module] if best.study.module else [restore(best.study.script)]
+    return [restore(best.study.python or "python"), *(best.study.options or []), *started], args
+
+
+def _diff(best: BestConfig, tuned: Tuned, asked: _Asked) -> Exported:
+    import hashlib
+
+    from autotune.cli.apply import command_of
+    from autotune.export.formats.diff import script_diff
+    from autotune.export.formats.source import Source
+
+    run = command_of(best, asked.words, asked.python, asked.file)
+    path = Path(run.inspected)
+    try:
+        data = path.read_bytes()
+        script = Source(_name_in_diff(path, path.parent), data)
+    except OSError as error:
+        raise UsageError(f"cannot read the script {path}: {error.strerror}") from error
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(f"{path.name} is no Python in UTF-8: {error}") from error
+    searched = best.environment.script_sha256
+    is_same = not searched or hashlib.sha256(data).hexdigest() == searched
+    if not is_same and not asked.force and tuned.changes:
+        raise NotApplied(
+            f"{run.title} is not the script that was searched, and lines noted then may be others by now",
+            hint="search again, or go by what it calls now: --force",
+        )
+    return script_diff(tuned, script, _reader(path, script), run.args, trust_lines=is_same)
+
+
+def _reader(script_path: Path, script: Source) -> Callable[[str], Source | str]:
+    """Reads files beside the script, by their names as trials note them."""
+    from autotune.export.formats.source import Source
+
+    def read(name: str) -> Source | str:
+        path = script_path.parent / name
+        if path == script_path:
+            return script
+        try:
+            return Source(_name_in_diff(path, script_path.parent), path.read_bytes())
+        except OSError:
+            return f"{name}, where it stands, cannot be read"
+        except (SyntaxError, ValueError):
+            return f"{name}, where it stands, is no Python in UTF-8"
+
+    return read
+
+
+def _name_in_diff(path: Path, folder: Path) -> str:
+    """A name that `patch` takes: below the current folder, else below the script's."""
+    name = os.path.relpath(path)
+    if name.startswith(".."):
+        name = os.path.relpath(path, folder)
+    if not name.isprintable():
+        raise UsageError(f"{name!a} cannot stand in a diff", hint="rename the file")
+    return name
+
+
+def _apply_command(file: str, words: Sequence[str], pick: str) -> str:
+    """The command that sets all of a pick."""
+    chosen = ["--pick", pick] if pick else []
+    return shlex.join(["autotune", "apply", *chosen, file, *(["--", *words] if words else [])])
+
+
+def _head(file: str, name: str, chosen: PickPart) -> str:
+    gain = f"{chosen.speedup.value:.2f}x" if chosen.changes else "your script as it is"
+    return f"{file}, pick {name}: {gain}"
+
+
+def _notes(chosen: PickPart) -> list[str]:
+    """What is to be known of a pick, in whatever words it is said."""
+    notes = ["this pick changes the training"] if chosen.effect == "TRAINING" else []
+    return [*notes, chosen.advice] if chosen.advice else notes
+
+
+def _show(said: Exported, notes: Sequence[str], head: str, apply: str) -> None:
+    remedy = [f"all of it: {apply}"] if said.left else []
+    _write(replace(said, notes=tuple(notes)).commented([head], remedy))
+    if said.comment and said.left:
+        # Whoever sends the text into a file or a program does not see its comments.
+        names = ", ".join(left.knob for left in said.left)
+        print(f"autotune: left out, for reasons in the comments: {names}; {remedy[0]}", file=sys.stderr)
+    elif not said.comment:
+        lines = [*(f"left out: {left.text}" for left in said.left), *remedy, *(f"note: {n}" for n in notes)]
+        for line in [head, *lines]:
+            print(f"autotune: {line}", file=sys.stderr)
+
+
+def _write(text: str) -> None:
+    """As it is: a diff with replaced characters would fit no file."""
+    stream = sys.stdout
+    try:
+        text.encode(stream.encoding or "utf-8")
+    except (LookupError, UnicodeEncodeError):
+        stream.flush()
+        stream.buffer.write(text.encode("utf-8", "surrogateescape"))
+    else:
+        stream.write(text)

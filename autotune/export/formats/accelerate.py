@@ -1,0 +1,93 @@
+"""A pick as the configuration file of `accelerate launch`, as `accelerate config` writes it. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from autotune.export.formats.content import Exported, Left, arguments_of, translated, why_left
+from autotune.knobs.frameworks import ACCELERATOR
+
+if TYPE_CHECKING:
+    from autotune.core.change import Change
+    from autotune.export.formats.content import Tuned
+
+_ONE_PROCESS: Final[dict[str, Any]] = {
+    "compute_environment": "LOCAL_MACHINE",
+    "debug": False,
+    "distributed_type": "NO",
+    "downcast_bf16": False,
+    "enable_cpu_affinity": False,
+    "machine_rank": 0,
+    "main_training_function": "main",
+    "mixed_precision": "no",
+    "num_machines": 1,
+    "num_processes": 1,
+    "rdzv_backend": "static",
+    "same_network": True,
+    "tpu_use_cluster": False,
+    "tpu_use_sudo": False,
+}
+"""One process on one machine, which is what a search measures."""
+_MODES: Final = ("default", "reduce-overhead", "max-autotune")
+_SHAPES: Final = {"static": False, "dynamic": True}
+_FORMATS: Final = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+_VARIABLE: Final = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
+
+
+def accelerate_config(tuned: Tuned) -> Exported:
+    """A whole file for ``accelerate launch --config_file``.
+
+    Unknown keys are an error there, so nothing stands in it that `ClusterConfig` lacks.
+    """
+    dynamo: dict[str, Any] = {}
+    config = {**_ONE_PROCESS, "use_cpu": not tuned.on_device}
+    config["mixed_precision"] = _FORMATS.get(str(tuned.knobs.get("precision", "fp32")), "no")
+    said: list[Change] = []
+    left: list[Left] = []
+    compiled = any(c.knob == "compile_mode" and c.value in _MODES for c in tuned.changes)
+    for change in tuned.changes:
+        found = _keys(change, compiled=compiled)
+        if isinstance(found, str):
+            left.append(Left(knob=change.knob, value=change.value, reason=found))
+            continue
+        said.append(change)
+        for key, value in found.items():
+            (dynamo if key.startswith("dynamo_") else config)[key] = value
+    if dynamo:
+        config["dynamo_config"] = dynamo
+    return Exported(
+        text=yaml.safe_dump(config, sort_keys=True, default_flow_style=False),
+        data=config,
+        said=tuple(change.knob for change in said),
+        left=tuple(left),
+        notes=(*translated(said, ACCELERATOR), *_notes(said)),
+    )
+
+
+def _keys(change: Change, *, compiled: bool) -> dict[str, Any] | str:
+    """The keys of the file, or why there are none."""
+    match change.knob:
+        case "precision":
+            return dict(arguments_of(change, (ACCELERATOR,)) or {})
+        case "compile_mode" if change.value in _MODES:
+            return {"dynamo_backend": "INDUCTOR", "dynamo_mode": change.value}
+        case "compile_mode":
+            return f"the file knows the modes {', '.join(_MODES)} alone, and undoes no compile of the script"
+        case "compile_shapes" if compiled and change.value in _SHAPES:
+            return {"dynamo_use_dynamic": _SHAPES[str(change.value)]}
+        case "accumulation":
+            return (
+                f"the file has no key for it; {_VARIABLE}={change.value} in the environment, or "
+                f"Accelerator(gradient_accumulation_steps={change.value})"
+            )
+        case _:
+            return why_left(change, "the file")
+
+
+def _notes(said: list[Change]) -> list[str]:
+    knobs = [change.knob for change in said]
+    if "compile_mode" in knobs and "compile_shapes" not in knobs:
+        return ["`accelerate launch` compiles for fixed shapes unless `dynamo_use_dynamic` is true"]
+    return []

@@ -1,0 +1,108 @@
+"""The command line and the variables of a pick, quoted for shells and for readers of dotenv files. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from autotune.apply.command import with_flags
+from autotune.core.change import Env, Flag
+from autotune.core.variables import with_setting
+from autotune.export.formats.content import Exported, Left, why_left
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autotune.core.change import Change
+    from autotune.export.formats.content import Tuned
+
+_PLAIN: Final = re.compile(r"[\w@%+=:,./-]*", re.ASCII)
+"""What shells, dotenv readers and those that know no quotes (containers, unit files) read alike."""
+
+
+def command_line(
+    tuned: Tuned, start: Sequence[str], args: Sequence[str], environ: Mapping[str, str]
+) -> Exported:
+    """The command that trains with the pick's options and variables.
+
+    Args:
+        tuned: The pick.
+        start: What starts the script: ``python train.py``.
+        args: The script's own arguments, which the options are placed among.
+        environ: The variables at hand: lists in them are kept.
+    """
+    said = [change for change in tuned.changes if isinstance(change.spelling, (Flag, Env))]
+    variables, notes = _variables(said, environ)
+    words = [*start, *with_flags(args, said)]
+    prefix = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    return Exported(
+        text=" ".join([*prefix, shlex.join(words)]) + "\n",
+        data={"argv": words, "env": variables},
+        said=tuple(change.knob for change in said),
+        left=tuple(
+            Left(knob=c.knob, value=c.value, reason=why_left(c, "a command line"))
+            for c in tuned.changes
+            if c not in said
+        ),
+        notes=notes,
+    )
+
+
+def environment_file(tuned: Tuned, environ: Mapping[str, str], *, export: bool) -> Exported:
+    """The pick's variables as lines.
+
+    Args:
+        tuned: The pick.
+        environ: The variables at hand: lists in them are kept.
+        export: ``export NAME=value`` for a shell, quoted by its rules; otherwise ``NAME=value`` in a
+            notation that shells and dotenv readers take alike, and no other.
+    """
+    left: list[Left] = []
+    said: list[Change] = []
+    for change in tuned.changes:
+        if not isinstance(change.spelling, Env):
+            reason = why_left(change, "an environment")
+            left.append(Left(knob=change.knob, value=change.value, reason=reason))
+        elif export or _is_quotable(with_setting(environ, change.spelling.name, change.delivered)):
+            said.append(change)
+        else:
+            reason = "no quoting of this value is read alike by shells and dotenv readers (--form export)"
+            left.append(Left(knob=change.knob, value=change.value, reason=reason))
+    variables, notes = _variables(said, environ)
+    word = "export " if export else ""
+    lines = [
+        f"{word}{name}={shlex.quote(value) if export else _quoted(value)}\n"
+        for name, value in variables.items()
+    ]
+    return Exported(
+        text="".join(lines),
+        data={"env": variables},
+        said=tuple(change.knob for change in said),
+        left=tuple(left),
+        notes=notes,
+    )
+
+
+def _variables(said: Sequence[Change], environ: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    variables: dict[str, str] = {}
+    notes: list[str] = []
+    for change in said:
+        if isinstance(change.spelling, Env):
+            found = with_setting({**environ, **variables}, change.spelling.name, change.delivered)
+            joined = [name for name, value in found.items() if value != change.delivered]
+            notes += [f"{name} is joined with what it holds in this shell" for name in joined]
+            variables |= found
+    return variables, tuple(dict.fromkeys(notes))
+
+
+def _is_quotable(variables: Mapping[str, str]) -> bool:
+    """Without quotes, or in single ones, in which neither kind of reader replaces anything."""
+    return all(
+        _PLAIN.fullmatch(value) or (value.isprintable() and not {"'", "\\"} & set(value))
+        for value in variables.values()
+    )
+
+
+def _quoted(value: str) -> str:
+    return value if value and _PLAIN.fullmatch(value) else f"'{value}'"

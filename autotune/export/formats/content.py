@@ -1,0 +1,156 @@
+"""What goes into an export and what comes out: values said, values left out with the reason, notes. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from autotune.core.change import Env, Flag, Keyword, Spelling
+from autotune.core.config import Value
+from autotune.knobs.registry import builtin
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from autotune.core.change import Change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """A pick to be said in other words.
+
+    Args:
+        changes: What differs from the script, and the way on which it was measured.
+        knobs: Every known value under this pick, the script's own included.
+        on_device: The search ran on an accelerator.
+    """
+
+    changes: tuple[Change, ...]
+    knobs: Mapping[str, Value] = field(default_factory=dict[str, Value])
+    on_device: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A changed knob that a format cannot express, and the whole reason."""
+
+    knob: str
+    value: Value
+    reason: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.knob}={self.value}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A pick in one format. Every change of the pick is either in `said` or in `left`.
+
+    Args:
+        text: For a file or a shell, without the comments.
+        data: The same as plain data.
+        said: Names of the knobs that it sets.
+        left: What it cannot set.
+        notes: Sentences on how the format differs from what was measured.
+        comment: What begins a line of comment; empty where the format has none.
+    """
+
+    text: str
+    data: dict[str, Any]
+    said: tuple[str, ...] = ()
+    left: tuple[Left, ...] = ()
+    notes: tuple[str, ...] = ()
+    comment: str = "#"
+
+    def commented(self, head: Iterable[str], tail: Iterable[str] = ()) -> str:
+        """The text below its comments: these lines, what is left out, these lines, the notes."""
+        if not self.comment:
+            return self.text
+        lines = [
+            *head,
+            *(f"left out: {left.text}" for left in self.left),
+            *tail,
+            *(f"note: {note}" for note in self.notes),
+        ]
+        return "".join(f"{self.comment} {one_line(line)}\n" for line in lines) + self.text
+
+
+def one_line(text: str) -> str:
+    """A text that ends no comment early."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def python_literal(value: Value | None) -> str:
+    """A value as Python source; texts in double quotes."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+def python_dict(name: str, values: Mapping[str, Value | None]) -> str:
+    """``name = dict(...)``, one keyword a line."""
+    lines = "".join(f"    {key}={python_literal(value)},\n" for key, value in values.items())
+    return f"{name} = dict(\n{lines})\n" if lines else f"{name} = dict()\n"
+
+
+def json_text(data: Mapping[str, Any]) -> str:
+    """Indented JSON that ends in a line break."""
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+def arguments_of(change: Change, targets: Collection[str]) -> Mapping[str, Value | None] | None:
+    """What one of these callables is called with to have this value; None without an argument for it.
+
+    The way that was measured comes first, then the knob's own rows: those that reach the running process.
+    """
+    knob = builtin().get(change.knob)
+    ways: Sequence[Spelling] = (change.spelling, *(() if knob is None else knob.spellings))
+    row = next((way for way in ways if isinstance(way, Keyword) and way.target in targets), None)
+    if row is None:
+        return None
+    return {row.name: change.value} if knob is None else knob.arguments(change.value, row)
+
+
+def is_by(change: Change, *targets: str) -> bool:
+    """Whether the value was measured as an argument of one of these callables."""
+    return isinstance(change.spelling, Keyword) and change.spelling.target in targets
+
+
+def way_of(change: Change) -> str:
+    """The way on which a value was measured, in words."""
+    match change.spelling:
+        case Flag():
+            return f"the script's option {change.spelling.text}"
+        case Env():
+            return f"the variable {change.spelling.name}"
+        case Keyword():
+            return f"{change.spelling.text}"
+        case _:
+            return "a patch in the process"
+
+
+def why_left(change: Change, what: str) -> str:
+    """The reason for a value that `what` has no words for, with the place where it can be said."""
+    match change.spelling:
+        case Flag():
+            given = f"{change.spelling.text}={change.delivered}" if change.delivered else change.spelling.text
+            return f"{what} has nothing for it; the script has an option, {given} (--as argv)"
+        case Env():
+            given = f"{change.spelling.name}={change.delivered}"
+            return f"{what} has nothing for it; it is a variable of the environment, {given} (--as env)"
+        case Keyword():
+            return f"{what} has nothing for it; it is an argument, {change.spelling.text}"
+        case _:
+            return f"{what} has nothing for it; autotune sets it inside the running process"
+
+
+def translated(said: Iterable[Change], *targets: str) -> list[str]:
+    """A note on values that were measured another way than the one in which they are said here."""
+    other = [f"{change.knob} ({way_of(change)})" for change in said if not is_by(change, *targets)]
+    return [f"measured another way than it is said here: {', '.join(other)}"] if other else []
+
+
+def about_accumulation(said: Iterable[Change], *targets: str) -> list[str]:
+    """A note on who divides the loss, where the accumulation was not measured through this framework."""
+    parts = [c for c in said if c.knob == "accumulation" and not is_by(c, *targets) and c.value != 1]
+    return ["accumulation here divides the loss by the parts, right for a mean alone"] if parts else []

@@ -1,0 +1,78 @@
+"""A pick as the part of a DeepSpeed configuration that it decides. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from autotune.export.formats.content import Exported, Left, json_text, why_left
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.core.change import Change
+    from autotune.core.config import Value
+    from autotune.export.formats.content import Tuned
+
+_BATCHES: Final = {
+    "batch_size": "train_micro_batch_size_per_gpu",
+    "accumulation": "gradient_accumulation_steps",
+}
+_REASONS: Final = {
+    "activation_checkpointing": "its section of that name acts only where the model calls "
+    "deepspeed.checkpointing itself",
+    "compile_mode": "compiling is asked for in code, engine.compile()",
+    "pure_bf16": "`bf16` keeps a float32 copy of the weights, which this value has not",
+}
+
+
+def deepspeed_config(tuned: Tuned) -> Exported:
+    """Batch sizes and number format; the micro-batch also where it is the script's own.
+
+    DeepSpeed refuses a file without any batch size. The rest (ZeRO, optimizer, schedule) is the user's.
+    """
+    config: dict[str, Any] = {
+        key: tuned.knobs[knob] for knob, key in _BATCHES.items() if _is_count(tuned.knobs, knob)
+    }
+    said: list[Change] = []
+    left: list[Left] = []
+    for change in tuned.changes:
+        if change.knob in _BATCHES:
+            config[_BATCHES[change.knob]] = change.value
+        elif change.knob == "precision":
+            config |= {form: {"enabled": change.value == form} for form in ("bf16", "fp16")}
+        else:
+            reason = _REASONS.get(change.knob) or why_left(change, "its file")
+            left.append(Left(knob=change.knob, value=change.value, reason=reason))
+            continue
+        said.append(change)
+    return Exported(
+        text=json_text(config),
+        data=config,
+        said=tuple(change.knob for change in said),
+        left=tuple(left),
+        notes=tuple(_notes(said, config)),
+        comment="",
+    )
+
+
+def _is_count(knobs: Mapping[str, Value], knob: str) -> bool:
+    value = knobs.get(knob)
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _notes(said: list[Change], config: Mapping[str, Any]) -> list[str]:
+    notes: list[str] = []
+    if said:
+        notes.append("none of this was measured under DeepSpeed")
+    if "train_micro_batch_size_per_gpu" in config:
+        notes.append("`train_batch_size` follows from these and the number of processes; leave it out")
+    else:
+        notes.append("the script's micro-batch is not known; DeepSpeed wants one")
+    if any(change.knob == "precision" and change.value != "fp32" for change in said):
+        notes.append(
+            "DeepSpeed turns the weights to half precision beside a float32 copy; autocast was measured, "
+            "which its section `torch_autocast` comes nearer to"
+        )
+    if any(change.knob == "accumulation" and change.value != 1 for change in said):
+        notes.append("DeepSpeed divides the loss by the parts, right for a mean alone")
+    return notes

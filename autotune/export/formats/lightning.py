@@ -1,0 +1,65 @@
+"""A pick as keywords of `lightning.Trainer` and of the script's DataLoader. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from autotune.export.formats.content import (
+    Exported,
+    Left,
+    about_accumulation,
+    arguments_of,
+    json_text,
+    python_dict,
+    translated,
+    why_left,
+)
+from autotune.knobs.common import LOADER
+from autotune.knobs.frameworks import LIGHTNING
+
+if TYPE_CHECKING:
+    from autotune.core.change import Change
+    from autotune.core.config import Value
+    from autotune.export.formats.content import Tuned
+
+_WITHOUT_WORKERS: Final = {"prefetch_factor": None, "persistent_workers": False}
+"""What is an error without worker processes, at the DataLoader's own defaults."""
+
+
+def lightning_keywords(tuned: Tuned, *, keywords: bool) -> Exported:
+    """Keywords for the Trainer, and those of the training loader, which is the script's own to build.
+
+    Args:
+        tuned: The pick.
+        keywords: As Python to paste or to import; otherwise JSON.
+    """
+    trainer: dict[str, Value | None] = {}
+    loader: dict[str, Value | None] = {}
+    said: list[Change] = []
+    left: list[Left] = []
+    for change in tuned.changes:
+        own, of_loader = arguments_of(change, (LIGHTNING,)), arguments_of(change, (LOADER,))
+        if own is not None:
+            trainer |= own
+        elif change.knob == "cudnn_benchmark":
+            trainer["benchmark"] = change.value
+        elif of_loader is not None:
+            loader |= of_loader
+        else:
+            reason = why_left(change, "the Trainer")
+            left.append(Left(knob=change.knob, value=change.value, reason=reason))
+            continue
+        said.append(change)
+    if loader.get("num_workers") == 0:
+        loader = {**loader, **_WITHOUT_WORKERS}
+    data = {"trainer": trainer, "loader": loader}
+    return Exported(
+        text="".join(python_dict(name, values) for name, values in data.items())
+        if keywords
+        else json_text(data),
+        data=data,
+        said=tuple(change.knob for change in said),
+        left=tuple(left),
+        notes=(*translated(said, LIGHTNING, LOADER), *about_accumulation(said, LIGHTNING)),
+        comment="#" if keywords else "",
+    )

@@ -1,0 +1,48 @@
+"""Parts of the planner that can be left out, so that a replay shows what each of them is worth; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from autotune.errors import UsageError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Which parts take part; a search has those that are in by default.
+
+    Args:
+        ties_after_pairs: A simpler config that is as fast by the model is confirmed beside the fastest;
+            without this part it takes the place of the fastest before any pair was run.
+        pair_terms: The throughput model may have two changes bring together what neither does alone.
+        free_draws: Some refining runs are drawn at random, more of them early.
+        lasting_cost: What a run costs counts until the time for screening is nearly spent; without this
+            part no longer after a dozen runs.
+        gives_up: A finalist whose loss has no fair chance of being cleared makes room for the next.
+    """
+
+    ties_after_pairs: bool = True
+    pair_terms: bool = False
+    free_draws: bool = True
+    lasting_cost: bool = True
+    gives_up: bool = True
+
+    def put(self, *names: str, present: bool) -> Parts:
+        """With these parts, or without them; ``all`` is every one.
+
+        Raises:
+            UsageError: There is no such part.
+        """
+        wanted = NAMES if names == ("all",) else names
+        for name in wanted:
+            if name not in NAMES:
+                hint = did_you_mean(name, NAMES) or f"one of: {', '.join(NAMES)}"
+                raise UsageError(f'the planner has no part "{name}"', hint=hint)
+        return replace(self, **dict.fromkeys(wanted, present))
+
+
+NAMES = tuple(field.name for field in fields(Parts))
+"""Every part by name."""
+
+DEFAULT = Parts()
+"""What a search has unless told otherwise."""

@@ -1,0 +1,159 @@
+"""What the trained module is called with, where the script makes its batches without a loader.
+
+The script's own option says how large a batch is, and the model's input shows it: one of its dimensions has
+that size. Which one it is cannot be guessed by its place, for many language models have the sequence first.
+The script as it is leaves a place to look at; a run at another size is held to it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from autotune.core.facts import InputFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.core.change import Change
+    from autotune.trial.state import State
+
+KNOB: Final = "batch_size"
+_MOST_TENSORS = 4
+_MOST_SHAPES = 64
+_USUAL_FRAC = 0.75
+"""A size is the usual one where so many of the calls have it; ends of epochs have others."""
+
+Shape = tuple[Any, ...]
+"""Sizes of a tensor; a framework may ask with sizes that are not known yet."""
+
+
+class Inputs:
+    """Sizes of the first root's arguments in training calls, and how many of them are samples.
+
+    Args:
+        state: Takes the reason where a run at another size is not what was asked for.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.said = 0
+        """What the script's own batch option says in this run; 0 without one."""
+        self._expected: InputFacts | None = None
+        self._place: tuple[int, int] | None = None
+        """Tensor and dimension that samples are counted by."""
+        self.calls = 0
+        self._shapes: list[Counter[Shape]] = []
+
+    def expect(self, said: int, changes: Sequence[Change]) -> None:
+        """What the option says in this run, and where that has to show.
+
+        Args:
+            said: By the command line; 0 where that is not known.
+            changes: One of the batch size says more: what was asked for, and where the baseline had it.
+        """
+        self.said = said
+        change = next((c for c in changes if c.knob == KNOB), None)
+        if change is not None and isinstance(change.value, int):
+            self._expected = InputFacts.at(change.site, change.value)
+            # Without a place the loader tells, whose size it is then.
+            self.said = change.value if self._expected is not None else 0
+
+    @property
+    def expects(self) -> bool:
+        """A batch of another size was asked for, and has to show where the baseline had its own."""
+        return self._expected is not None
+
+    def called(self, shapes: Sequence[Shape]) -> int:
+        """A training call with tensors of these shapes; the samples in it."""
+        self.calls += 1
+        if self.said:
+            for index, shape in enumerate(shapes[:_MOST_TENSORS]):
+                if index == len(self._shapes):
+                    self._shapes.append(Counter())
+                known = self._shapes[index]
+                if len(known) < _MOST_SHAPES or shape in known:
+                    known[shape] += 1
+            if self._place is None:
+                self._place = self._first_place(shapes)
+        tensor, dim = self._place or (0, 0)
+        shape = shapes[tensor] if tensor < len(shapes) else ()
+        size = shape[dim] if dim < len(shape) else (1 if self._place is None else 0)
+        return size if isinstance(size, int) else 0
+
+    def _first_place(self, shapes: Sequence[Shape]) -> tuple[int, int] | None:
+        if self._expected is not None:
+            tensor, dims = self._expected.tensor, self._expected.dims
+            shape = shapes[tensor] if tensor < len(shapes) else ()
+            return next(((tensor, d) for d in dims if d < len(shape) and shape[d] == self.said), None)
+        pairs = ((i, d) for i, shape in enumerate(shapes[:_MOST_TENSORS]) for d in range(len(shape)))
+        return next(((i, d) for i, d in pairs if shapes[i][d] == self.said), None)
+
+    def _usual(self, tensor: int, least_frac: float = _USUAL_FRAC) -> tuple[int, ...]:
+        """The usual sizes of one argument, 0 for those that fewer of the calls had."""
+        known = self._shapes[tensor] if tensor < len(self._shapes) else Counter[Shape]()
+        if not known:
+            return ()
+        rank = len(known.most_common(1)[0][0])
+        sizes: list[int] = []
+        for dim in range(rank):
+            seen: Counter[Any] = Counter()
+            for shape, times in known.items():
+                if len(shape) == rank:
+                    seen[shape[dim]] += times
+            size, most = seen.most_common(1)[0]
+            sizes.append(size if most >= least_frac * known.total() and isinstance(size, int) else 0)
+        return tuple(sizes)
+
+    def facts(self, backwards: int) -> InputFacts | None:
+        """What was seen, after so many backward passes; None where no option says a size."""
+        if not self.said or not self.calls or not backwards:
+            return None
+        found = InputFacts(said=self.said)
+        for tensor in range(len(self._shapes)):
+            shape = self._usual(tensor)
+            dims = tuple(dim for dim, size in enumerate(shape) if size == self.said)
+            if dims:
+                found = replace(found, tensor=tensor, dims=dims, shape=shape)
+                break
+        return replace(found, calls_per_backward=self.calls / backwards)
+
+    def observed(self) -> int | None:
+        """The size of a batch: that of the place where the baseline had it, if all else is as it was there.
+
+        None where nothing tells.
+        """
+        if not self.said or not self.calls:
+            return None
+        if self._expected is None:
+            told = any(self.said in self._usual(tensor) for tensor in range(len(self._shapes)))
+            return self.said if told else None
+        size, reason = _held_to(self._expected, self._usual(self._expected.tensor, 0.0))
+        if reason:
+            self._state.refusals[KNOB] = reason
+        else:
+            self._state.refusals.pop(KNOB, None)
+        return size
+
+
+def _held_to(wanted: InputFacts, usual: tuple[int, ...]) -> tuple[int | None, str]:
+    """The batch that a run has, and a sentence where it is not what its option says."""
+    if len(usual) != len(wanted.shape):
+        return None, f"The model is called with {_text(usual)} instead of {_text(wanted.shape)}."
+    moved = [dim for dim in wanted.dims if usual[dim] == wanted.said]
+    own = wanted.shape[wanted.dims[0]]
+    if not moved or own == wanted.said:
+        return usual[wanted.dims[0]], ""
+    rest = [dim for dim in range(len(usual)) if dim not in moved and wanted.shape[dim]]
+    if len(moved) > 1 or any(usual[dim] != wanted.shape[dim] for dim in rest):
+        return None, (
+            f"Its option changes more of what the model is called with than the batch: {_text(wanted.shape)} "
+            f"became {_text(usual)}."
+        )
+    return wanted.said, ""
+
+
+def _text(shape: tuple[int, ...]) -> str:
+    """``16 x 20``, with a question mark for a size that varies."""
+    return " x ".join(str(size) if size else "?" for size in shape) or "nothing"

@@ -1,0 +1,112 @@
+"""What was recorded beside the figures of a comparison is said with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from search_world import World, measurement, spec, tell, usual_space
+
+from autotune.core.config import Config
+from autotune.core.disturbances import clocks_apart, left_out, marked_runs
+from autotune.core.measurement import Contamination, Measurement
+from autotune.core.pick import answer, compare, screened
+from autotune.core.study import Study
+from autotune.core.trial import Fidelity, Proposal, Stage
+
+BASE, OTHER = Config(), Config({"threads": 4})
+FIDELITY = Fidelity(min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30)
+
+
+def study_of(*cycles: tuple[Measurement, Measurement]) -> Study:
+    """The script twice, the other config once, and cycles of both."""
+    world = World(space=usual_space(), speed={})
+    study = replace(Study(spec=spec(), facts=world.facts()), space=world.space)
+    runs = [(Stage.BASELINE, 0, BASE, measurement(100.0)), (Stage.BASELINE, 0, BASE, measurement(101.0))]
+    runs += [(Stage.REFINE, 0, OTHER, measurement(150.0))]
+    for group, halves in enumerate(cycles, start=1):
+        runs += [(Stage.CONFIRM, group, c, m) for c, m in zip((BASE, OTHER), halves, strict=True)]
+    for stage, group, config, outcome in runs:
+        asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="", seed=group, group=group)
+        study = tell(study, asked, outcome, 5.0)
+    return study
+
+
+def marked(rate: float, *flags: str) -> Measurement:
+    return replace(measurement(rate), contamination=Contamination(flags=flags))
+
+
+def at_clock(rate: float, mhz: float | None) -> Measurement:
+    return replace(measurement(rate), extra={} if mhz is None else {"sm_clock_mhz": mhz})
+
+
+def in_steps(made: Measurement) -> Measurement:
+    """The same run where nobody could confirm how many samples a step has."""
+    rate, batch = made.throughput, made.effective_batch
+    by_steps = replace(
+        rate, value=rate.value / batch, low=rate.low / batch, high=rate.high / batch, unit="steps/s"
+    )
+    return replace(made, throughput=by_steps)
+
+
+def test_marks_of_the_runs_behind_a_claim_are_counted_in_the_answer() -> None:
+    pairs = [(marked(100.0 + k, "cpu_contended"), marked(150.0 + k)) for k in range(2)]
+    pairs += [(marked(100.0, "cpu_contended", "drifting"), marked(150.0, "wrote_outside")) for _ in range(3)]
+    study = study_of(*pairs)
+    (said,) = marked_runs(study, [OTHER])
+    assert said.startswith("5 of 10 confirmation runs of your script and threads=4 carry marks: ")
+    assert "others took CPU from it (5), it drifted (3)." in said
+    found = answer(study)
+    assert found.best.config == OTHER
+    assert said in found.caveats
+
+
+def test_without_a_mark_nothing_is_said() -> None:
+    study = study_of(*[(measurement(100.0 + k), measurement(150.0 + k)) for k in range(4)])
+    assert marked_runs(study, [OTHER]) == []
+    assert not any("mark" in caveat for caveat in answer(study).caveats)
+
+
+def test_one_marked_run_of_a_config_that_is_not_named_is_not_counted() -> None:
+    study = study_of((marked(100.0), marked(150.0, "bursty")), (marked(100.0), marked(150.0)))
+    assert marked_runs(study, [OTHER])[0].startswith("1 of 4 confirmation runs")
+    assert marked_runs(study, []) == []
+
+
+@pytest.mark.parametrize(("mhz", "told"), [(1900.0, False), (1700.0, True), (None, False)])
+def test_halves_of_pairs_at_other_clocks_are_named(mhz: float | None, told: bool) -> None:
+    pairs = [(at_clock(100.0 + k, 1900.0), at_clock(150.0 + k, 1900.0)) for k in range(3)]
+    study = study_of(*pairs, (at_clock(100.0, 1900.0), at_clock(150.0, mhz)))
+    found = clocks_apart(study, [OTHER])
+    assert bool(found) is told
+    assert any("clock" in caveat for caveat in answer(study).caveats) is told
+    if told:
+        assert found[0].startswith("In 1 of 4 pairs")
+        assert "0.89 times your script's" in found[0]
+
+
+def test_a_run_in_another_unit_is_left_out_everywhere_and_said_so() -> None:
+    pairs = [(measurement(100.0 + k), measurement(150.0 + k)) for k in range(4)]
+    study = study_of(*pairs, (measurement(100.0), in_steps(measurement(150.0))))
+    single = Config({"threads": 1})
+    asked = Proposal(stage=Stage.REFINE, config=single, fidelity=FIDELITY, reason="")
+    study = tell(study, asked, in_steps(measurement(900.0)), 5.0)
+    (found,) = compare(study)
+    assert (found.speedup.n, sorted(found.logs)) == (4, [1, 2, 3, 4])
+    assert found.speedup.value == pytest.approx(1.49, abs=0.02)
+    assert set(screened(study)) == {BASE, OTHER}
+    told = "2 runs are left out: not counted in samples/s, as the first run of your script was."
+    assert left_out(study) == [told]
+    caveats = answer(study).caveats
+    assert told in caveats
+    assert not any("set aside" in caveat for caveat in caveats)
+    assert all(member.config != single for member in answer(study).front)
+
+
+def test_a_script_whose_samples_nobody_knows_is_compared_in_steps() -> None:
+    study = study_of(*[(measurement(100.0 + k), measurement(150.0 + k)) for k in range(4)])
+    stepped = replace(
+        study, trials=tuple(replace(t, outcome=in_steps(t.outcome)) for t in study.trials if t.measurement)
+    )
+    assert left_out(stepped) == []
+    assert compare(stepped)[0].speedup.value == pytest.approx(compare(study)[0].speedup.value)

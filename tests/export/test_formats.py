@@ -1,0 +1,318 @@
+"""A pick in other programs' words: nothing is lost, nothing is said that was not asked, quoting is exact."""
+
+import ast
+import json
+import os
+import shlex
+import subprocess
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from picks import VALUES, argument, env, every_way, flag, loader, patch, switch, tuned
+
+from autotune.core.change import Patch
+from autotune.export.formats.accelerate import accelerate_config
+from autotune.export.formats.command import command_line, environment_file
+from autotune.export.formats.content import Exported, Left
+from autotune.export.formats.deepspeed import deepspeed_config
+from autotune.export.formats.diff import script_diff
+from autotune.export.formats.huggingface import training_arguments
+from autotune.export.formats.lightning import lightning_keywords
+from autotune.export.formats.source import Source
+from autotune.knobs.frameworks import ACCELERATOR, ARGUMENTS, LIGHTNING, TRAINER
+from autotune.knobs.registry import builtin
+
+SCRIPT = Source("train.py", b"print('trained')\n")
+
+
+def nothing(name):
+    return f"{name} is not there"
+
+
+FORMATS = {
+    "argv": lambda t: command_line(t, ["python", "train.py"], ["--lr", "1e-3"], {}),
+    "env": lambda t: environment_file(t, {}, export=False),
+    "hf": lambda t: training_arguments(t, keywords=False),
+    "lightning": lambda t: lightning_keywords(t, keywords=True),
+    "accelerate": accelerate_config,
+    "deepspeed": deepspeed_config,
+    "diff": lambda t: script_diff(t, SCRIPT, nothing, []),
+}
+
+
+def test_the_picks_of_these_tests_hold_every_knob_that_has_a_way():
+    assert set(VALUES) == {name for name, knob in builtin().items() if knob.spellings}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_change_is_either_said_or_left_out_with_a_reason(form):
+    for one in every_way():
+        said = FORMATS[form](tuned(one))
+        assert [*said.said, *(left.knob for left in said.left)] == [one.knob]
+        for left in said.left:
+            assert len(left.reason) > 20
+            assert left.text in said.commented(["head"]) or not said.comment
+        json.dumps(said.data)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_your_script_as_it_is_leaves_nothing_out(form):
+    said = FORMATS[form](tuned())
+    assert (said.said, said.left) == ((), ())
+
+
+def test_comments_stand_above_the_text_and_cannot_be_left_early():
+    left = Left(knob="own", value="a\nrm -rf x", reason="because\u2028of it")
+    said = Exported(text="A=1\n", data={}, left=(left,), notes=("careful",))
+    assert said.commented(["head"], ["tail"]) == (
+        "# head\n# left out: own=a rm -rf x: because of it\n# tail\n# note: careful\nA=1\n"
+    )
+
+
+# The command line and the environment --------------------------------------------------------
+
+
+def test_options_go_into_the_command_and_variables_before_it():
+    pick = tuned(
+        flag("batch_size", 64, "--batch-size", "-b"),
+        switch("compile_mode", "default", "--compile"),
+        env("threads", 2, "OMP_NUM_THREADS"),
+        patch("channels_last", True),
+    )
+    said = command_line(pick, ["python", "my train.py"], ["-b", "8", "--name", "a b"], {})
+    assert said.text == ("OMP_NUM_THREADS=2 python 'my train.py' --batch-size=64 --name 'a b' --compile\n")
+    assert said.data == {
+        "argv": ["python", "my train.py", "--batch-size=64", "--name", "a b", "--compile"],
+        "env": {"OMP_NUM_THREADS": "2"},
+    }
+    assert [left.knob for left in said.left] == ["channels_last"]
+
+
+def test_what_a_variable_holds_already_is_kept_and_said():
+    pick = tuned(env("malloc", "jemalloc", "LD_PRELOAD", "/lib/libjemalloc.so"))
+    said = environment_file(pick, {"LD_PRELOAD": "/lib/mine.so"}, export=False)
+    assert said.data["env"] == {"LD_PRELOAD": "/lib/libjemalloc.so:/lib/mine.so"}
+    assert said.notes == ("LD_PRELOAD is joined with what it holds in this shell",)
+
+
+def read_by_shell(text, tmp_path):
+    """The variables that a shell has after reading a file of them."""
+    path = tmp_path / "tuned.env"
+    path.write_bytes(text.encode())
+    done = subprocess.run(
+        ["/bin/sh", "-c", "set -a; . ./tuned.env; exec env -0"],
+        capture_output=True,
+        check=True,
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"]},
+    )
+    rows = done.stdout.decode().split("\0")
+    return dict(row.split("=", 1) for row in rows if row)
+
+
+NASTY = [
+    "plain",
+    "",
+    "a b",
+    "$HOME",
+    "`id`",
+    'say "x"',
+    "it's",
+    "back\\slash",
+    "#no",
+    "two\nlines",
+    "ü",
+    "!x",
+]
+
+
+@pytest.mark.parametrize("value", NASTY)
+def test_a_shell_reads_an_exported_variable_as_it_is(value, tmp_path):
+    said = environment_file(tuned(env("own", "v", "MINE", value or " ")), {}, export=True)
+    assert read_by_shell(said.commented(["head"]), tmp_path)["MINE"] == (value or " ")
+
+
+@pytest.mark.parametrize("value", NASTY)
+def test_a_dotenv_line_is_read_alike_by_shells_and_dotenv_readers_or_left_out(value, tmp_path):
+    said = environment_file(tuned(env("own", "v", "MINE", value or " ")), {}, export=False)
+    if set("'\\\n") & set(value):
+        assert said.text == ""
+        assert "--form export" in said.left[0].reason
+    else:
+        assert read_by_shell(said.text, tmp_path)["MINE"] == (value or " ")
+        dotenv = pytest.importorskip("dotenv", reason="it reads such files, and is no part of this project")
+        (tmp_path / "x.env").write_text(said.text, encoding="utf-8")
+        assert dotenv.dotenv_values(tmp_path / "x.env")["MINE"] == (value or " ")
+
+
+@given(value=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1))
+@settings(max_examples=200, deadline=None)
+def test_whatever_a_variable_holds_its_line_is_one_word_of_a_shell(value):
+    said = environment_file(tuned(env("own", "v", "MINE", value)), {}, export=True)
+    assert shlex.split(said.text, comments=True) == ["export", f"MINE={value}"]
+
+
+# Frameworks ----------------------------------------------------------------------------------
+
+
+def test_fields_of_training_arguments_are_those_that_the_search_set():
+    pick = tuned(
+        argument("batch_size", 16, ARGUMENTS, "per_device_train_batch_size"),
+        argument("precision", "bf16", ARGUMENTS, "bf16"),
+        argument("num_workers", 0, ARGUMENTS, "dataloader_num_workers"),
+        argument("fused_optimizer", True, ARGUMENTS, "optim"),
+        argument("compile_mode", "default", ARGUMENTS, "torch_compile"),
+        patch("activation_checkpointing", "full"),
+    )
+    said = training_arguments(pick, keywords=False)
+    assert json.loads(said.text) == {
+        "per_device_train_batch_size": 16,
+        "bf16": True,
+        "fp16": False,
+        "dataloader_num_workers": 0,
+        "dataloader_prefetch_factor": None,
+        "dataloader_persistent_workers": False,
+        "optim": "adamw_torch_fused",
+        "torch_compile": True,
+        "torch_compile_mode": "default",
+        "gradient_checkpointing": True,
+    }
+    assert said.comment == ""
+    assert any("activation_checkpointing (a patch in the process)" in note for note in said.notes)
+
+
+def test_keywords_are_python_that_means_the_same_as_the_json():
+    pick = tuned(loader("num_workers", 4), patch("precision", "fp16"), patch("tf32", "high"))
+    scope = {}
+    exec(training_arguments(pick, keywords=True).commented(["head"]), scope)
+    assert scope["training_arguments"] == json.loads(training_arguments(pick, keywords=False).text)
+    assert scope["training_arguments"] == {
+        "dataloader_num_workers": 4,
+        "bf16": False,
+        "fp16": True,
+        "tf32": True,
+    }
+
+
+def test_a_trainer_that_has_to_divide_the_loss_is_named():
+    said = training_arguments(
+        tuned(argument("accumulation", 4, TRAINER, "gradient_accumulation_steps")), keywords=True
+    )
+    assert said.data["training_arguments"] == {"gradient_accumulation_steps": 4}
+    assert any("loss_is_scaled_for_ga = False" in note for note in said.notes)
+    assert not any("measured another way" in note for note in said.notes)
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (patch("fused_optimizer", True), "optimizer as well as its kernel"),
+        (patch("tf32", "highest"), "convolutions"),
+        (patch("activation_checkpointing", "selective"), "all blocks or none"),
+        (patch("attention_backend", "flash"), "attn_implementation"),
+        (env("threads", 2, "OMP_NUM_THREADS"), "OMP_NUM_THREADS=2 (--as env)"),
+        (flag("own", 3, "--own"), "--own=3 (--as argv)"),
+    ],
+)
+def test_what_training_arguments_cannot_say_is_left_out_for_its_own_reason(one, said):
+    found = training_arguments(tuned(one), keywords=False)
+    assert found.data["training_arguments"] == {}
+    assert said in found.left[0].reason
+
+
+def test_a_declared_argument_of_a_framework_is_said_by_its_own_name():
+    one = argument("own", 7, ARGUMENTS, "logging_steps")
+    assert training_arguments(tuned(one), keywords=False).data["training_arguments"] == {"logging_steps": 7}
+    one = argument("own", 7, LIGHTNING, "log_every_n_steps")
+    assert lightning_keywords(tuned(one), keywords=True).data["trainer"] == {"log_every_n_steps": 7}
+
+
+def test_lightning_has_keywords_for_the_trainer_and_for_the_loader():
+    pick = tuned(
+        argument("precision", "bf16", LIGHTNING, "precision"),
+        argument("accumulation", 2, LIGHTNING, "accumulate_grad_batches"),
+        patch("cudnn_benchmark", True),
+        loader("batch_size", 64),
+        loader("num_workers", 0),
+        loader("multiprocessing_context", "spawn", knob="mp_context"),
+        patch("channels_last", True),
+    )
+    said = lightning_keywords(pick, keywords=True)
+    scope = {}
+    exec(said.commented(["head"]), scope)
+    assert scope["trainer"] == {"precision": "bf16-mixed", "accumulate_grad_batches": 2, "benchmark": True}
+    assert scope["loader"] == {
+        "batch_size": 64,
+        "num_workers": 0,
+        "multiprocessing_context": "spawn",
+        "prefetch_factor": None,
+        "persistent_workers": False,
+    }
+    assert [left.knob for left in said.left] == ["channels_last"]
+    assert json.loads(lightning_keywords(pick, keywords=False).text) == said.data
+
+
+def test_accelerates_file_is_whole_and_holds_no_key_that_is_an_error_there():
+    pick = tuned(
+        argument("precision", "fp32", ACCELERATOR, "mixed_precision"),
+        patch("compile_mode", "max-autotune"),
+        patch("compile_shapes", "dynamic"),
+        argument("accumulation", 4, ACCELERATOR, "gradient_accumulation_steps"),
+    )
+    said = accelerate_config(pick)
+    config = yaml.safe_load(said.commented(["head"]))
+    assert config == said.data
+    assert config["mixed_precision"] == "no"
+    assert config["distributed_type"] == "NO"
+    assert config["use_cpu"] is True
+    assert config["dynamo_config"] == {
+        "dynamo_backend": "INDUCTOR",
+        "dynamo_mode": "max-autotune",
+        "dynamo_use_dynamic": True,
+    }
+    assert "gradient_accumulation_steps" not in config
+    assert "ACCELERATE_GRADIENT_ACCUMULATION_STEPS=4" in said.left[0].reason
+
+
+def test_accelerates_file_keeps_a_number_format_that_the_script_has_itself():
+    assert accelerate_config(tuned(precision="bf16", on_device=True)).data["mixed_precision"] == "bf16"
+    assert accelerate_config(tuned(on_device=True)).data["use_cpu"] is False
+
+
+@pytest.mark.parametrize("value", ["off", "max-autotune-no-cudagraphs"])
+def test_a_compile_that_accelerates_file_cannot_ask_for_is_left_out(value):
+    said = accelerate_config(tuned(patch("compile_mode", value), patch("compile_shapes", "dynamic")))
+    assert [left.knob for left in said.left] == ["compile_mode", "compile_shapes"]
+    assert "dynamo_config" not in said.data
+
+
+def test_deepspeeds_file_has_a_micro_batch_even_where_it_is_the_scripts_own():
+    said = deepspeed_config(tuned(patch("precision", "bf16"), batch_size=32, accumulation=2))
+    assert json.loads(said.text) == {
+        "train_micro_batch_size_per_gpu": 32,
+        "gradient_accumulation_steps": 2,
+        "bf16": {"enabled": True},
+        "fp16": {"enabled": False},
+    }
+    assert said.said == ("precision",)
+    assert any("torch_autocast" in note for note in said.notes)
+
+
+def test_deepspeeds_file_without_a_known_batch_says_so():
+    assert any("wants one" in note for note in deepspeed_config(tuned()).notes)
+
+
+def test_whose_accumulation_divides_the_loss_is_said_where_it_was_another_one():
+    ours = patch("accumulation", 4)
+    assert "right for a mean" in str(training_arguments(tuned(ours), keywords=True).notes)
+    assert "right for a mean" in str(lightning_keywords(tuned(ours), keywords=True).notes)
+    theirs = argument("accumulation", 4, LIGHTNING, "accumulate_grad_batches")
+    assert lightning_keywords(tuned(theirs), keywords=True).notes == ()
+
+
+def test_the_text_of_every_python_form_is_python():
+    pick = tuned(*(c for c in every_way() if isinstance(c.spelling, Patch)), loader("num_workers", 2))
+    for said in (training_arguments(pick, keywords=True), lightning_keywords(pick, keywords=True)):
+        ast.parse(said.commented(["head"], ["tail"]))

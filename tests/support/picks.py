@@ -1,0 +1,85 @@
+"""Picks for exports: one change by each way of every built-in knob."""
+
+from __future__ import annotations
+
+from autotune.core.change import Change, Env, Flag, Keyword, Patch, Spelling
+from autotune.core.config import Value
+from autotune.export.formats.content import Tuned
+from autotune.knobs.common import LOADER
+from autotune.knobs.registry import builtin
+
+VALUES: dict[str, Value] = {
+    "accumulation": 4,
+    "activation_checkpointing": "full",
+    "allocator": "expandable_segments:True",
+    "attention_backend": "flash",
+    "batch_size": 64,
+    "channels_last": True,
+    "compile_mode": "max-autotune",
+    "compile_region": "block",
+    "compile_shapes": "dynamic",
+    "cudnn_benchmark": True,
+    "fp8": "rowwise",
+    "fused_optimizer": True,
+    "gc_control": "freeze",
+    "in_order": False,
+    "malloc": "jemalloc",
+    "memory_budget": 0.5,
+    "mp_context": "forkserver",
+    "non_blocking": True,
+    "num_workers": 4,
+    "persistent_workers": True,
+    "pin_memory": True,
+    "precision": "bf16",
+    "prefetch_factor": 8,
+    "pure_bf16": True,
+    "set_to_none": True,
+    "tf32": "high",
+    "threads": 2,
+    "wait_policy": "active",
+}
+
+
+def change(knob: str, value: Value, spelling: Spelling, *, delivered: str = "", site: str = "") -> Change:
+    if not delivered and isinstance(spelling, (Flag, Env)):
+        delivered = str(value)
+    return Change(knob=knob, value=value, spelling=spelling, delivered=delivered, site=site)
+
+
+def flag(knob: str, value: Value, *names: str, delivered: str = "") -> Change:
+    return change(knob, value, Flag(names), delivered=delivered)
+
+
+def switch(knob: str, value: Value, *names: str) -> Change:
+    """An option without a value."""
+    return Change(knob=knob, value=value, spelling=Flag(names))
+
+
+def env(knob: str, value: Value, name: str, delivered: str = "") -> Change:
+    return change(knob, value, Env(name), delivered=delivered)
+
+
+def loader(name: str, value: Value, *, knob: str = "", site: str = "train.py:3") -> Change:
+    return change(knob or name, value, Keyword(LOADER, name), site=site)
+
+
+def argument(knob: str, value: Value, target: str, name: str) -> Change:
+    return change(knob, value, Keyword(target, name))
+
+
+def patch(knob: str, value: Value) -> Change:
+    return change(knob, value, Patch())
+
+
+def tuned(*changes: Change, on_device: bool = False, **knobs: Value) -> Tuned:
+    """A pick of these changes over these values of the script."""
+    return Tuned(changes=changes, knobs={**knobs, **{c.knob: c.value for c in changes}}, on_device=on_device)
+
+
+def every_way() -> list[Change]:
+    """Each way of each built-in knob, as a change of its own."""
+    return [
+        change(name, VALUES[name], Flag(way.names[:1]) if isinstance(way, Flag) else way)
+        for name, knob in builtin().items()
+        for way in knob.spellings
+    ]

@@ -1,0 +1,206 @@
+"""Steps that a script tells of, on a clock of the test's own: losses read late, and where warm-up ends."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from autotune.core.config import Config
+from autotune.core.facts import RunFacts
+from autotune.core.measurement import Measurement
+from autotune.core.trial import Fidelity, Segment
+from autotune.launch.measure import Outside, Told, measure
+from autotune.protocol.events import Closed
+from autotune.protocol.lines import Reader
+from autotune.trial.channel import Channel
+from autotune.trial.faults import Faults
+from autotune.trial.memory import Memory
+from autotune.trial.recorder import Recorder
+from autotune.trial.state import COMPILE, State
+from autotune.trial.steps import Boundary
+from autotune.trial.told import Later, number
+from autotune.trial.xla import Xla
+
+SAMPLES = 8
+STEP_S = 0.01
+FIDELITY = Fidelity(
+    min_window_s=2.0, max_window_s=4.0, min_steps=12, target_width=0.05, setup_s=60.0, deadline_s=600.0
+)
+
+
+class Over(BaseException):
+    """The process has ended."""
+
+
+class Loop:
+    """A process whose script tells of its steps; `step` is one of them."""
+
+    def __init__(self, tmp_path: Any, monkeypatch: Any) -> None:
+        self.now_ns = 1_000_000_000
+        monkeypatch.setattr(time, "perf_counter_ns", lambda: self.now_ns)
+        monkeypatch.setattr(os, "_exit", self._exit)
+        self.state = State(Faults(tmp_path / "faults.log"), str(tmp_path / "train.py"))
+        self.events = tmp_path / "events.jsonl"
+        self.recorder = Recorder(
+            self.state,
+            Channel(self.events, "n"),
+            Segment(trial=0, config=Config(), fidelity=FIDELITY),
+            Memory(),
+            readings=tuple,
+            facts=lambda: RunFacts(samples_source="told"),
+            settled=lambda *_: None,
+            settle_root=lambda _: True,
+        )
+        self.boundary = Boundary(self.state, self.recorder)
+        self.xla = Xla(self.state)
+        self.stamps_ns: list[int] = []
+
+    @staticmethod
+    def _exit(code: int) -> None:
+        raise Over(code)
+
+    def step(self, seconds: float = STEP_S, loss: Any = 1.0) -> None:
+        self.now_ns += int(seconds * 1e9)
+        self.stamps_ns.append(self.now_ns)
+        self.boundary.sdk_step(SAMPLES, loss)
+
+    def run(self, seconds: Callable[[int], float]) -> Told:
+        """Steps that take so long, by their number, until the process ends."""
+        try:
+            for n in range(5000):
+                self.step(seconds(n))
+        except Over:
+            told = Told()
+            for event in Reader(self.events, "n").read():
+                told.take(event)
+            return told
+        raise AssertionError("the process did not end")
+
+
+@pytest.fixture
+def loop(tmp_path: Any, monkeypatch: Any) -> Any:
+    made = Loop(tmp_path, monkeypatch)
+    yield made
+    made.boundary.release()
+
+
+def closed(told: Told) -> Closed:
+    return told.closed[0]
+
+
+def rate(told: Told) -> float:
+    found = measure(closed(told), told, Outside(start_ns=0, cpus=4))
+    assert isinstance(found, Measurement), found
+    return found.throughput.value
+
+
+def test_a_step_of_a_second_late_in_warm_up_is_no_part_of_the_window(loop: Loop) -> None:
+    told = loop.run(lambda n: 1.0 if n in (0, 12) else STEP_S)
+    assert closed(told).begin_ns - loop.stamps_ns[12] >= 0.4e9 - 1, "warm-up began anew"
+    assert rate(told) == pytest.approx(SAMPLES / STEP_S)
+
+
+def test_long_steps_that_come_on_and_on_are_a_cost(loop: Loop) -> None:
+    told = loop.run(lambda n: 0.2 if n % 7 == 0 else STEP_S)
+    assert len(told.rows) < 300
+    assert rate(told) == pytest.approx(7 * SAMPLES / (0.2 + 6 * STEP_S), rel=0.15)
+
+
+def test_a_compilation_that_jax_tells_of_begins_the_window_anew(loop: Loop) -> None:
+    def seconds(n: int) -> float:
+        if n == 120:
+            loop.xla.told("/jax/core/compile/backend_compile_duration", 0.3, fun_name="update")
+        return 0.3 if n == 120 else STEP_S
+
+    told = loop.run(seconds)
+    assert closed(told).begin_ns > loop.stamps_ns[120]
+    assert rate(told) == pytest.approx(SAMPLES / STEP_S)
+
+
+def test_what_compiles_on_and_on_does_so_as_a_part_of_its_steps(loop: Loop) -> None:
+    for _ in range(40):
+        loop.xla.told("/jax/core/compile/backend_compile_duration", 0.1)
+        loop.xla.told("/jax/core/compile/jaxpr_trace_duration", 0.1)
+        loop.step()
+    told = Told()
+    loop.recorder._channel.flush()  # type: ignore[union-attr]
+    for event in Reader(loop.events, "n").read():
+        told.take(event)
+    assert sum(bool(row.mark & COMPILE) for row in told.rows) == 9, "the first step and eight more"
+
+
+class Array:
+    """Of JAX, by what it can do: there before it is computed."""
+
+    ndim = 0
+
+    def __init__(self, made: int, read: list[tuple[int, int]], steps: Callable[[], int]) -> None:
+        self.made, self.read, self.steps = made, read, steps
+
+    def block_until_ready(self) -> Array:
+        return self
+
+    def __float__(self) -> float:
+        self.read.append((self.made, self.steps()))
+        return 1.0 / (1 + self.made)
+
+
+def test_a_loss_that_is_computed_later_is_read_two_steps_later(loop: Loop) -> None:
+    read: list[tuple[int, int]] = []
+    for n in range(20):
+        loop.step(loss=Array(n, read, lambda: len(loop.stamps_ns) - 1))
+    assert read == [(0, 0), *((n, n + 2) for n in range(1, 18))]
+    loop.recorder._read_losses()
+    assert [made for made, _ in read] == list(range(20)), "each once"
+    assert [loss for _, loss, _ in loop.recorder._losses] == [1.0 / (1 + n) for n in range(20)]
+
+
+class Tensor:
+    """Of TensorFlow, by what it can do."""
+
+    backing_device = "/device:CPU:0"
+
+    def __init__(self, *values: float) -> None:
+        self.values = values
+        self.ndim = 1 if len(values) > 1 else 0
+
+    def numpy(self) -> Tensor:
+        return Tensor(*self.values)
+
+    def mean(self) -> float:
+        return sum(self.values) / len(self.values)
+
+    def __float__(self) -> float:
+        assert self.ndim == 0
+        return self.values[0]
+
+
+def test_a_loss_that_is_no_scalar_is_its_mean(loop: Loop) -> None:
+    for loss in (Tensor(3.0), Tensor(1.0, 3.0)):
+        loop.step(loss=loss)
+    loop.recorder._read_losses()
+    assert [loss for _, loss, _ in loop.recorder._losses] == [3.0, 2.0]
+
+
+def test_one_that_cannot_be_read_after_all_is_no_number() -> None:
+    class Lost(Array):
+        def __float__(self) -> float:
+            raise RuntimeError("the device is gone")
+
+    later = Later(Lost(0, [], lambda: 0))
+    assert later.read() != later.read()
+    with pytest.raises(RuntimeError):
+        number(Lost(0, [], lambda: 0))
+
+
+def test_samples_are_told_only_where_every_step_says_them(loop: Loop) -> None:
+    assert not loop.boundary.tells_samples
+    loop.step()
+    assert loop.boundary.tells_samples
+    loop.boundary.sdk_step(None, None)
+    assert not loop.boundary.tells_samples
+    assert loop.state.samples_total == SAMPLES + 1
