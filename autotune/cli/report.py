@@ -31,9 +31,10 @@ def report(
         str,
         typer.Option(
             metavar="throughput|memory|energy|cost",
-            help="Pick again: the fastest, or the least memory, energy or money of all that is faster.",
+            help="Pick again: the fastest, or the least memory, energy or money of all that is faster; else "
+            "as searched.",
         ),
-    ] = "throughput",
+    ] = "",
     max_memory: Annotated[
         str, typer.Option(metavar="6GiB|80%", help="Pick again: upper bound on peak memory.")
     ] = "",
@@ -83,7 +84,7 @@ def _wishes(opened: Opened, objective: str, max_memory: str) -> Wishes:
     if asked == "loss":
         message = "loss is no objective: whatever is recommended has to keep it"
         raise UsageError(message, hint=_CHOICES)
-    if asked not in OBJECTIVES:
+    if asked and asked not in OBJECTIVES:
         hint = did_you_mean(objective, list(OBJECTIVES)) or _CHOICES
         raise UsageError(f'"{objective}" is no objective', hint=hint)
     # Of the machine that was searched on, which need not be this one.

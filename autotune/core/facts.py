@@ -298,7 +298,10 @@ class InputFacts:
             dictionaries are counted one by one.
         dims: Its dimensions of that size; empty where no argument has one.
         shape: Its usual sizes, 0 for one that varies.
-        calls_per_backward: Training calls of the module per backward pass.
+        calls_per_backward: Training calls of the module per backward pass: what nearly all passes have, their
+            mean where they differ.
+        rare_frac: Where no argument usually has that size: the largest share of the calls in which one had
+            it.
     """
 
     said: int
@@ -306,6 +309,7 @@ class InputFacts:
     dims: tuple[int, ...] = ()
     shape: tuple[int, ...] = ()
     calls_per_backward: float = 1.0
+    rare_frac: float = 0.0
 
     @property
     def counts(self) -> bool:

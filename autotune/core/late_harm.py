@@ -18,8 +18,11 @@ from autotune.core.run_length import planned_steps
 from autotune.core.study import VERIFY, DeclaredSpec, Study
 
 _RULED: Final = "effective_batch"
+_FOLLOWERS: Final = (_RULED, "accumulation")
 _SCALER_GROWS_AFTER: Final = 2000
 _ENOUGH_FOR_STATISTICS: Final = 16
+_PLANNED_SHARE: Final = 0.97
+"""A short last batch of an epoch counts as a whole step in the plan, and a trace is counted in samples."""
 _FEW_BITS: Final = re.compile(r"(?<![0-9])[48][ _-]?bit", re.IGNORECASE)
 
 
@@ -116,7 +119,7 @@ def _is_scaled(case: _Case) -> bool:
 
 
 def _is_ragged(case: _Case) -> bool:
-    """Accumulates the mean over batches of tokens that differ in length."""
+    """Accumulates means over batches that differ in length; over tokens or over samples, no fact tells."""
     run = case.run
     if run is None or not isinstance(case.value, int) or case.value <= 1:
         return False
@@ -165,8 +168,9 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         knob="accumulation",
         applies=_is_ragged,
-        harm="batches differ in length and the loss is a mean, so the parts of a step count alike however "
-        "many tokens they hold: a slightly different objective, all along",
+        harm="batches differ in length, and where the loss is a mean over tokens, the parts of a step count "
+        "alike however many of them they hold: a slightly different objective, all along",
+        bars=False,
         source="the gradient of a mean of means is not that of the mean",
     ),
     Rule(
@@ -271,11 +275,18 @@ def _shows(study: Study, rule: Rule, steps: int) -> bool:
     if rule.steps is not None and steps >= rule.steps:
         return True
     planned = planned_steps(study)
-    return planned is not None and steps >= planned
+    return planned is not None and steps >= _PLANNED_SHARE * planned
 
 
 def _is_allowed(study: Study, knob: str) -> bool:
-    """The user took it by name: allowed it, pinned it, or said how far the effective batch may go."""
-    space = study.spec.space
-    named = knob in space.allowed or knob in space.fixed
-    return named or (knob == _RULED and study.spec.effective_batch not in ("explore", "keep"))
+    """The user took it by name: allowed it, pinned it, or said how far the effective batch may go.
+
+    What follows from a pinned micro-batch is pinned with it.
+    """
+    asked, space = study.spec.space, study.space
+    if knob in asked.allowed or knob in asked.fixed:
+        return True
+    varied = space is not None and any(d.knob == knob for d in space.free())
+    if knob in _FOLLOWERS and "batch_size" in asked.fixed and not varied:
+        return True
+    return knob == _RULED and study.spec.effective_batch not in ("explore", "keep")

@@ -12,7 +12,7 @@ from typing import Literal
 
 from autotune.core.ablation import ablated, gains, idle_knobs, reduced
 from autotune.core.break_even import break_even, over_epochs
-from autotune.core.config import Config
+from autotune.core.config import Config, Value
 from autotune.core.cycles import alike_cycles, disturbed_pairs, in_own_unit, own_unit
 from autotune.core.disturbances import clocks_apart, left_out, marked_runs
 from autotune.core.drift import drifted
@@ -253,7 +253,7 @@ def finalists(
     fast = {
         config: rate
         for config, rate in ranked.items()
-        if rate > base and config not in lost and not config.is_baseline and _may_win(study, config)
+        if rate > base and config not in lost and not config.is_baseline and may_win(study, config)
     }
     noise = _screen_noise(study)
     pick = partial(_simplest, noise=noise if simpler == "instead" else 0.0)
@@ -436,7 +436,13 @@ def _most_saving(pool: Sequence[Comparison]) -> Comparison | None:
 
 
 def late_members(study: Study) -> frozenset[Config]:
-    """Configs that were confirmed only after an ablation had found them."""
+    """Configs that were confirmed only after an ablation had found them: parts of the winner taken apart.
+
+    What comes in then for a finalist that was ruled out is one more chance, and none of them.
+    """
+    whole = ablated(study)
+    if whole is None:
+        return frozenset()
     early: set[Config] = set()
     late: set[Config] = set()
     began = False
@@ -444,7 +450,14 @@ def late_members(study: Study) -> frozenset[Config]:
         began = began or trial.stage is Stage.ABLATE
         if trial.stage is Stage.CONFIRM and not trial.config.is_baseline:
             (late if began else early).add(trial.config)
-    return frozenset(late - early)
+    return frozenset(c for c in late - early if _sampled(study, c) < _sampled(study, whole))
+
+
+def _sampled(study: Study, config: Config) -> set[tuple[str, Value]]:
+    """Its changes without those that follow from others, which differ between a winner and a part of it."""
+    dimensions = () if study.space is None else study.space.dimensions.values()
+    follows = {d.knob for d in dimensions if d.derived}
+    return {(knob, value) for knob, value in config.items() if knob not in follows}
 
 
 def knob_gains(study: Study) -> dict[str, Estimate]:
@@ -514,9 +527,9 @@ def loss_verdict(study: Study, config: Config) -> LossVerdict:
 
 
 def trace_steps(study: Study) -> int:
-    """Optimizer steps over which the first runs of the script showed its loss, as a comparison will do."""
+    """Optimizer steps over which all first runs of the script showed its loss, as a comparison will do."""
     traces = [t.measurement.loss for t in study.baseline if t.measurement and t.measurement.loss]
-    return round(max((t[-1].samples for t in traces), default=0) / (_own_batch(study) or 1.0))
+    return round(min((t[-1].samples for t in traces), default=0) / (_own_batch(study) or 1.0))
 
 
 def _by_rule(study: Study, config: Config, loss: LossVerdict) -> LossVerdict:
@@ -587,7 +600,7 @@ def _is_frugal(study: Study, config: Config) -> bool:
     return counted and used is not None and used.joules_per_sample <= min(bounds)
 
 
-def _may_win(study: Study, config: Config) -> bool:
+def may_win(study: Study, config: Config) -> bool:
     """Nothing seen so far rules out that it is recommended."""
     if not _fits_and_is_sane(study, config):
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import os
 import re
 from pathlib import Path
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 
 _MAX_BYTES = 1 << 20
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OPTION = re.compile(r"-[\w@%+:.,/-]+")
+_OTHER_OPTION = re.compile(r"-\S+")
 
 
 def read_best(path: str | os.PathLike[str]) -> BestConfig:
@@ -51,7 +55,11 @@ def parse(text: str, *, source: str) -> BestConfig:
 
 
 def core_changes(pick: PickPart) -> tuple[Change, ...]:
-    """The pick's changes as the launcher wants them."""
+    """The pick's changes as the launcher wants them.
+
+    Raises:
+        UsageError: A name is none of its kind. Names are written into commands and programs as they are.
+    """
     return tuple(_core_change(change) for change in pick.changes)
 
 
@@ -83,17 +91,30 @@ def _names(names: Sequence[str]) -> str:
 
 def _core_change(part: ChangePart) -> Change:
     if part.how == "flag":
+        others = all(_OTHER_OPTION.fullmatch(name) for name in part.also)
+        _check_name(part, "option", is_one=_OPTION.fullmatch(part.spelling) is not None and others)
         spelling: Flag | Env | Keyword | Patch = Flag((part.spelling, *part.also))
     elif part.how == "env":
+        _check_name(part, "variable of an environment", is_one=_VARIABLE.fullmatch(part.spelling) is not None)
         spelling = Env(part.spelling)
     elif part.how == "keyword":
-        target, _, keyword = part.spelling.rpartition(":")
-        spelling = Keyword(target, keyword, part.defining_module)
+        target, _, name = part.spelling.rpartition(":")
+        _check_name(part, "keyword argument", is_one=name.isidentifier() and not keyword.iskeyword(name))
+        spelling = Keyword(target, name, part.defining_module)
     else:
         spelling = Patch()
     return Change(
         knob=part.knob, value=part.value, spelling=spelling, delivered=part.delivered, site=part.site
     )
+
+
+def _check_name(part: ChangePart, what: str, *, is_one: bool) -> None:
+    if not is_one:
+        given = _short(" ".join([part.spelling, *part.also]))
+        raise UsageError(
+            f"the change of {part.knob} has the spelling {given}, which names no {what}",
+            hint="mend it where the best.yaml lists the changes of this pick, or search again",
+        )
 
 
 def _check_schema(data: Mapping[str, Any], source: str) -> bool:

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from autotune.core.change import Keyword, Patch, Spelling
 from autotune.core.effect import Effect, strictest
-from autotune.core.facts import OPTION
 from autotune.knobs import batching
 from autotune.knobs.accumulation import Accumulation
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.batching import unseen
+from autotune.knobs.batching import shown, unseen
 from autotune.knobs.common import LOADER, as_count, family, joined, loader_of
 from autotune.knobs.declared import given_value
 from autotune.knobs.frameworks import ARGUMENTS, is_row, refuse_engine, setting
@@ -138,8 +137,7 @@ class BatchSize(Knob):
         return batching.settle_batch(config, facts, available(facts) if varied is None else varied)
 
     def shown_at(self, facts: Facts) -> str:
-        run = facts.run
-        found = None if run is None or run.samples_source != OPTION else run.inputs
+        found = shown(facts)
         return "" if found is None else found.place
 
     def patch(self, value: Value, patches: Patches) -> None:

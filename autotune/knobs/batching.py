@@ -10,14 +10,14 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.facts import OPTION
+from autotune.core.facts import OPTION, TOLD
 from autotune.knobs.common import no_loader
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from autotune.core.config import Config, Value
-    from autotune.core.facts import Facts
+    from autotune.core.facts import Facts, InputFacts
 
 MICRO: Final = "batch_size"
 FACTOR: Final = "accumulation"
@@ -61,24 +61,45 @@ def own_batch(facts: Facts) -> OwnBatch | None:
     return OwnBatch(micro, factor) if micro is not None and factor is not None else None
 
 
+def shown(facts: Facts) -> InputFacts | None:
+    """Where the model's input shows the batch that the script's own option says; None where it does not.
+
+    That the script tells of its samples itself changes nothing about that.
+    """
+    run = facts.run
+    if run is None or run.loader is not None or run.inputs is None or not run.inputs.counts:
+        return None
+    # A closure runs the model as often as it likes.
+    closure = run.optimizer is not None and run.optimizer.closure
+    return None if closure or run.samples_source not in (OPTION, TOLD) else run.inputs
+
+
 def unseen(facts: Facts) -> str | None:
-    """Why the samples of a batch are not known, so that nobody can move them; None where they are.
+    """Why nobody can move the samples of a batch, as they do not show; None where they do.
 
     Without a loader they are what the script's own option says, where the model's input shows it.
     """
     run = facts.run
     reason = no_loader(facts)
-    if run is None or reason is None or run.samples_source == OPTION:
+    if run is None or reason is None or shown(facts) is not None:
         return None
     found = run.inputs
     if found is None:
         return reason
-    if not found.dims:
+    if not found.dims and found.rare_frac:
+        why = (
+            f"only {100 * found.rare_frac:.0f} % of the model's calls have the size {found.said} that the "
+            f"script's option says"
+        )
+    elif not found.dims:
         why = f"nothing that the model is called with has the size {found.said} that the script's option says"
     elif not found.counts:
         why = f"there are {found.calls_per_backward:.3g} calls of the model per backward pass"
     else:
         why = "how often the optimizer asks for a batch is its own affair"
+    if run.samples_source == TOLD:
+        # The samples are known then: by what the script says of them.
+        return f"No training DataLoader was seen, and {why}, so what another batch size does cannot be seen."
     return f"No training DataLoader was seen, and {why}, so the samples of a step are not known."
 
 

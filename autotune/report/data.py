@@ -305,7 +305,7 @@ def write_command(repicked: Repicked) -> str:
 def wishes_command(repicked: Repicked) -> str:
     """`autotune report` with these wishes."""
     words = ["autotune", "report", repicked.study.spec.label]
-    if repicked.wishes.objective != "throughput":
+    if repicked.wishes.objective:
         words += ["--objective", repicked.wishes.objective]
     if repicked.wishes.max_memory_bytes is not None:
         words += ["--max-memory", memory_text(repicked.wishes.max_memory_bytes)]
@@ -545,7 +545,7 @@ def _pick_data(view: View, pick: Recommendation) -> dict[str, Any]:
 
 def _wishes_data(repicked: Repicked) -> dict[str, Any]:
     return {
-        "objective": repicked.wishes.objective,
+        "objective": repicked.wishes.objective or repicked.study.spec.objective,
         "max_memory_bytes": repicked.wishes.max_memory_bytes,
         "notes": [redact(n, free=True) for n in repicked.notes],
         "estimates": [

@@ -37,15 +37,15 @@ class Wishes:
     Args:
         objective: ``throughput``; ``memory`` or ``energy``: the least peak memory, or the fewest joules per
             sample, of all that is faster than the script; ``cost``: the least money per sample, which on
-            one machine at one price is the fastest.
+            one machine at one price is the fastest; empty for what the search was for.
         max_memory_bytes: Upper bound on peak memory; None keeps the search's own.
     """
 
-    objective: str = "throughput"
+    objective: str = ""
     max_memory_bytes: int | None = None
 
     def __bool__(self) -> bool:
-        return self.objective != "throughput" or self.max_memory_bytes is not None
+        return bool(self.objective) or self.max_memory_bytes is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ def repick(study: Study, wishes: Wishes) -> Repicked:
         UsageError: Energy is wanted and nothing counted it, or cost and no price was given.
     """
     _check(study, wishes)
-    if wishes.objective in ("memory", "cost"):
+    if wishes.objective in ("throughput", "memory", "cost"):
         study = replace(study, spec=replace(study.spec, objective="throughput"))
     own = study.spec.max_memory_bytes
     bound = wishes.max_memory_bytes if wishes.max_memory_bytes is not None else own

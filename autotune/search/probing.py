@@ -20,7 +20,7 @@ PROBE_STEPS = 12
 BUDGET_SHARE = 0.05
 """A probe that costs more of the budget than this is left out."""
 PROFILE_SHARE = 0.2
-"""The same where a profile was asked for by name."""
+"""The same where a profile was asked for by name, the run under Nsight Systems included."""
 NSYS_S = 30.0
 """Starting under Nsight Systems, being slowed by it, and waiting for its report."""
 
@@ -54,7 +54,7 @@ def nsys_s(study: Study, costs: Costs, config: Config) -> float:
         return 0.0
     seconds = probe_s(study, costs, config)
     whole = seconds + NSYS_S if seconds else 0.0
-    return whole if whole <= PROFILE_SHARE * study.spec.budget.seconds else 0.0
+    return whole if seconds + whole <= PROFILE_SHARE * study.spec.budget.seconds else 0.0
 
 
 def script_probe(study: Study, costs: Costs, remaining_s: float) -> Proposal | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,7 +20,15 @@ from autotune.core.effect import Effect
 from autotune.core.late_harm import barred
 from autotune.core.loss_guard import MOST_RUNS
 from autotune.core.objective import ENERGY
-from autotune.core.pick import LOOK_PAIRS, Comparison, compare, finalists, trace_steps, without_idle
+from autotune.core.pick import (
+    LOOK_PAIRS,
+    Comparison,
+    compare,
+    finalists,
+    may_win,
+    trace_steps,
+    without_idle,
+)
 from autotune.core.trial import Family, Proposal, Stage
 from autotune.search.ablating import next_ablation, under_way
 from autotune.search.costs import Costs
@@ -115,7 +124,11 @@ class _Search:
         """It leaves the training as it is, as far as runs of a search can show that."""
         if self.space.effect(config) is Effect.TRAINING:
             return False
-        return barred(self.study, config, self.shown_steps) is None
+        return not self.refused(config)
+
+    def refused(self, config: Config) -> bool:
+        """A rule keeps it from being recommended, whatever it reads."""
+        return barred(self.study, config, self.shown_steps) is not None
 
     def permitted(self, config: Config) -> bool:
         """Under a kept effective batch only what the user allowed by name may change the training."""
@@ -487,12 +500,16 @@ def _bold(search: _Search) -> _Pick | None:
     told = search.study.told(Stage.START, Stage.REFINE)
     spent = sum(t.seconds for t in told if not search.tame(t.config))
     whole = sum(t.seconds for t in told) + max(0.0, search.spare_s)
+    # One look at what a rule refuses is enough to say what it would bring; it is no bar to the others.
+    looked = any(search.refused(t.config) for t in search.study.trials)
     pool = [c for c in _pool(search) if not search.tame(c) and search.permitted(c)]
+    pool = [c for c in pool if not (looked and search.refused(c))]
+    incumbent = max((y for c, y in search.model.seen.items() if not search.refused(c)), default=0.0)
     if not pool:
         return None
     scored = [
         s
-        for s in _scored(search, pool, max(search.model.seen.values()))
+        for s in _scored(search, pool, incumbent)
         if spent + search.costs.screening(s[2]) <= _TRAINING_SHARE * whole
     ]
     if not scored:
@@ -711,10 +728,13 @@ def _members(
     if began:
         replaced = bool(out) or _failed(before)
         kept = tuple(c for c in chosen if c in began or replaced)
-        if out and parts.ties_after_pairs:
-            # Who stood beside one that is out goes on without it.
-            others = (c for c in _finalists(before, parts=parts) if c in began and c not in out)
+        if replaced and parts.ties_after_pairs:
+            # Who stood beside one that is gone goes on without it.
+            gone = out | {t.config for t in cycles if t.failure and t.failure.kind.teaches}
+            others = (t.config for t in cycles if t.config in began and not t.config.is_baseline)
+            others = (c for c in others if c not in gone and may_win(before, c))
             kept = tuple(dict.fromkeys((*kept, *others)))
+        kept = _with_time_for(kept, before, study, remaining_s)
         left = without_idle(before)
         return kept if left is None or left in out or left in kept else (*kept, left)
     whole = remaining_s + sum(t.seconds for t in study.trials if t.stage is Stage.CONFIRM)
@@ -726,6 +746,36 @@ def _members(
     while len(kept) > 1 and _CYCLES_WITH_MORE * costs.cycle(kept) > whole:
         kept = kept[:-1]
     return kept
+
+
+def _with_time_for(
+    kept: tuple[Config, ...], before: Study, study: Study, remaining_s: float
+) -> tuple[Config, ...]:
+    """Of those that would come in late the first, and as many as still get the pairs that a claim needs.
+
+    Counted from the beginning of a cycle under way, so that it answers alike throughout the cycle.
+    """
+    confirmed = [t for t in before.trials if t.stage is Stage.CONFIRM]
+    whole = [t for t in confirmed if (t.stage, t.group) not in study.cut]
+    first, last = min(t.group for t in whole), max(t.group for t in confirmed)
+    runs = Counter(t.config for t in whole)
+    early = {t.config for t in whole if t.group == first}
+    late = [c for c in kept if c not in early]
+    fresh = [c for c in late if not runs[c]]
+    costs, limit = Costs.of(before), study.spec.budget.trials
+    running = [t for t in study.trials if t.stage is Stage.CONFIRM and t.group > last]
+    left_s = remaining_s + sum(t.seconds for t in running)
+    asked = {t.config for t in running}
+    dropped: set[Config] = set()
+    while fresh and len(late) - len(dropped) > 1 and fresh[-1] not in asked:
+        open_ones = [c for c in late if c not in dropped and runs[c] < _CYCLES]
+        fits = _CYCLES * costs.cycle(open_ones) <= left_s
+        if limit is not None:
+            fits = fits and _CYCLES * (1 + len(open_ones)) <= limit - len(study.trials) + len(running)
+        if fits:
+            break
+        dropped.add(fresh.pop())
+    return tuple(c for c in kept if c not in dropped)
 
 
 def _failed(study: Study) -> bool:

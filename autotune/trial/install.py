@@ -215,7 +215,9 @@ class Session:
         loader = Loader(state, undo)
         compiling = Compile(state, undo, self.hooks, self.channel)
         root = Root(state, undo, compiling)
-        root.inputs.expect(self.plan.batch, self.plan.changes)
+        # What the user changes themselves, by a knob of theirs or for a real training, may be any size.
+        as_it_was = self.plan.measure and all(c.knob in self.knobs for c in self.plan.changes)
+        root.inputs.expect(self.plan.batch, self.plan.changes, holds_rest=as_it_was)
         loader.inputs = root.inputs
         losses = Losses(state, root)
         optimizer = Optimizer(state, undo, self.boundary, loader, root, losses)

@@ -317,17 +317,23 @@ def _unturned(node: Any) -> Any:
     return node
 
 
-def read_loss(losses: Any) -> float:
-    """Sum of the values that `backward` was called on, each with its factor; a mean where no scalar."""
+def read_loss(losses: Any) -> float | None:
+    """Sum of the values that `backward` was called on, each with its factor; a mean where no scalar.
+
+    None where one of them cannot be read.
+    """
     if isinstance(losses, (int, float)):
         return float(losses)
     total = 0.0
     for value, factor in losses:
-        total += _plain(value) * factor
+        plain = _plain(value)
+        if plain is None:
+            return None
+        total += plain * factor
     return total
 
 
-def _plain(value: Any) -> float:
+def _plain(value: Any) -> float | None:
     if isinstance(value, Later):
         return value.read()
     return float(value.float().mean() if getattr(value, "ndim", 0) else value)

@@ -441,6 +441,7 @@ class Optimizer:
         state = self._state
         try:
             self._loader.backward_seen()
+            self._root.inputs.backward()
             self.backwards_seen += 1
             if not self._loader.built_any and self._loader.input_batch is None and state.input_samples:
                 self._loader.input_batch = state.input_samples

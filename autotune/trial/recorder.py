@@ -593,7 +593,7 @@ class Recorder:
                     "opened_at_step": float(self._opened_at_step),
                     # Those on which skips are counted: a run may go on after its window.
                     "guarded_steps": float(self._state.steps - self._opened_at_step),
-                    "compile_events": float(self._state.compile_events),
+                    "compile_events": float(self._state.compile_events + self._state.xla_events),
                     "faults": float(len(self._state.faults.off)),
                     **self._memory.counters(),
                     **(self.probe.figures if self.probe is not None else {}),
@@ -630,7 +630,9 @@ class Recorder:
         self._read_losses()
 
     def _read_losses(self) -> None:
-        self._losses = [(s, read_loss(v), t) for s, v, t in self._losses]
+        """Those that cannot be read are not known, and left out."""
+        read = [(s, read_loss(v), t) for s, v, t in self._losses]
+        self._losses = [(s, loss, t) for s, loss, t in read if loss is not None]
 
     def _trace(self) -> tuple[LossPoint, ...]:
         """The loss from the first step on, bins of equal step counts; ends the trial where it broke.
@@ -675,9 +677,13 @@ class Recorder:
         self.done(why, code)
 
     def _tell_no_window(self) -> None:
-        """What the run showed beside a rate; ends the process where a knob that was asked for was refused."""
+        """What the run showed beside a rate.
+
+        Ends the process where its loss broke, or a knob that was asked for was refused.
+        """
         assert self._channel is not None
         self._drain()
+        self._end_if_broken()
         readings = self._readings()
         if any(r.status == "refused" for r in readings if r.wanted is not None):
             self.reject(readings)

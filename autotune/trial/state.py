@@ -62,6 +62,8 @@ class State:
         """Knob -> sentence, for knobs that a seam found it cannot carry out."""
         self.compile_ns = 0
         self.compile_events = 0
+        self.xla_events = 0
+        """Compilations of JAX, beside those of `torch.compile`, by which alone a compiled model is known."""
         self.compile_begun_ns = 0
         self.began_ns = 0
         """When the first step began: the first fetch or call with gradients on."""

@@ -85,7 +85,8 @@ class Boundary:
         self._held: list[tuple[int, _Period]] = []
         """Optimizer (0: none, a backward pass), and what came before its step."""
         self._by_sdk = False
-        self._lock = threading.Lock()
+        # A signal handler of the script, or what its collector finalizes, may tell of a step inside of one.
+        self._lock = threading.RLock()
         self._told_steps = self._told_with_samples = 0
         self._late: deque[Later] = deque()
         self._schedstat = _open_schedstat()
@@ -250,7 +251,7 @@ class Boundary:
         try:
             # The first one is read at once, which shows whether it is a number at all.
             if self._told_steps and is_computed_later(loss):
-                return [(Later(loss), 1.0)]
+                return [(Later(loss, lambda error: faults.note("told_loss", error)), 1.0)]
             return [(number(loss), 1.0)]
         except Exception as error:
             faults.note("told_loss", error)
@@ -307,7 +308,10 @@ class Boundary:
         self._judge(loss)
         return loss
 
-    def _judge(self, loss: float) -> None:
+    def _judge(self, loss: float | None) -> None:
+        """End the process where it has diverged; a loss that is not known says nothing about that."""
+        if loss is None:
+            return
         self._bad = 0 if math.isfinite(loss) else self._bad + 1
         if self._bad >= BAD_LOSSES:
             self._recorder.diverged(loss)

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Later:
-    """A loss that a device may still compute: kept, and read once when it is asked for."""
+    """A loss that a device may still compute: kept, and read once when it is asked for.
 
-    def __init__(self, value: Any) -> None:
+    Args:
+        value: What the script told.
+        unread: Told why, where it cannot be read after all: the script has given its memory away, say.
+    """
+
+    def __init__(self, value: Any, unread: Callable[[Exception], None]) -> None:
         self._value = value
+        self._unread = unread
+        self._is_read = False
         self._number: float | None = None
 
-    def read(self) -> float:
-        """The number; waits for it. One that cannot be read after all is none (NaN)."""
-        if self._number is None:
+    def read(self) -> float | None:
+        """The number; waits for it. None where it cannot be read, which says nothing about the loss."""
+        if not self._is_read:
+            self._is_read = True
             try:
                 self._number = number(self._value)
-            except Exception:
-                self._number = math.nan
+            except Exception as error:
+                self._unread(error)
             self._value = None
         return self._number
 

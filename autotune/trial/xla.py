@@ -47,4 +47,4 @@ class Xla:
             self._marked += 1
         self._at = state.steps
         state.mark |= COMPILE
-        state.compile_events += 1
+        state.xla_events += 1

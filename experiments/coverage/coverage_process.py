@@ -120,8 +120,8 @@ def run(steps, wanted, *, workers=0, prefetch=2):
         prefetch: Batches that each of them keeps ready.
     """
     state = SimpleNamespace(
-        steps=0, samples_total=0, micro_steps=0, mark=0, compile_ns=0, compile_events=0, began_ns=0,
-        device_clock=None, faults=SimpleNamespace(off=set()),
+        steps=0, samples_total=0, micro_steps=0, mark=0, compile_ns=0, compile_events=0, xla_events=0,
+        began_ns=0, device_clock=None, faults=SimpleNamespace(off=set()),
     )  # fmt: skip
     facts = RunFacts(
         samples_source="loader",

@@ -156,6 +156,18 @@ def test_print_env_comments_what_a_command_line_cannot_say(cli, script, ran):
     assert "# precision=bf16: in-process patch, needs `autotune apply`" in out
 
 
+@pytest.mark.parametrize("words", [["apply", "best.yaml", "--print-env"], ["apply", "best.yaml"]])
+def test_a_name_of_the_file_that_is_none_reaches_no_command_line(cli, script, ran, words):
+    written(script, good_answer(best=pick("best", FLAGS, ratio(1.4))))
+    path = Path("best.yaml")
+    text = path.read_text()
+    assert "OMP_NUM_THREADS" in text
+    path.write_text(text.replace("OMP_NUM_THREADS", "A=1; touch x; B"))
+    code, out, err = cli(*words, "--", "train.py")
+    assert (code, out, ran) == (2, "", [])
+    assert "names no variable" in err
+
+
 def test_diff_shows_a_line_per_knob(cli, script, ran):
     written(script)
     code, out, _err = cli("apply", "best.yaml", "--diff")

@@ -161,6 +161,15 @@ def test_per_cent_are_of_the_machine_that_was_searched_on(cli, script):
     assert data["wishes"]["max_memory_bytes"] == facts().host.memory_bytes // 4
 
 
+def test_speed_is_a_wish_where_it_is_said_and_without_one_nothing_is_picked_again(cli, script):
+    journaled(script)
+    assert json.loads(cli("report", "--json")[1])["wishes"] is None
+    wished = json.loads(cli("report", "--json", "--objective", "throughput")[1])["wishes"]
+    assert wished["objective"] == "throughput"
+    bounded = json.loads(cli("report", "--json", "--max-memory", "64GiB")[1])["wishes"]
+    assert bounded["objective"] == "throughput"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

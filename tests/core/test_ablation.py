@@ -10,7 +10,7 @@ from search_world import World, measurement, spec, tell, usual_space
 
 from autotune.core.ablation import ablated, variants
 from autotune.core.config import Config
-from autotune.core.pick import answer, knob_gains, late_members, without_idle
+from autotune.core.pick import answer, compare, knob_gains, late_members, without_idle
 from autotune.core.study import Study
 from autotune.core.trial import Fidelity, Proposal, Stage
 
@@ -18,6 +18,7 @@ SPACE = usual_space()
 BASE = Config()
 WINNER = Config({"precision": "bf16", "num_workers": 4, "prefetch_factor": 4, "channels_last": True})
 LEFT = Config({"precision": "bf16", "num_workers": 4})
+OTHER = Config({"threads": 4})
 FIDELITY = Fidelity(min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30)
 WOBBLE = (0.01, -0.008, 0.004, -0.006, 0.0)
 
@@ -93,7 +94,7 @@ def test_a_variant_that_had_never_compiled_before_is_not_charged_for_its_first_t
     assert without_idle(study) == Config({"compile": "default"})
 
 
-def confirmed(late_rate: float, winner_rate: float = 200.0) -> Study:
+def confirmed(late_rate: float, winner_rate: float = 200.0, *, other_rate: float = 0.0) -> Study:
     study = begun()
     for number in range(2):
         study = add(study, Stage.BASELINE, BASE, 100.0, 0)
@@ -104,7 +105,8 @@ def confirmed(late_rate: float, winner_rate: float = 200.0) -> Study:
     for trial in apart(RATES).trials:
         study = replace(study, trials=(*study.trials, replace(trial, number=len(study.trials))))
     for group in range(5, 9):
-        for config, rate in ((BASE, 100.0), (WINNER, winner_rate), (LEFT, late_rate)):
+        line = [(BASE, 100.0), (WINNER, winner_rate), (LEFT, late_rate)]
+        for config, rate in [*line, (OTHER, other_rate)] if other_rate else line:
             study = add(study, Stage.CONFIRM, config, rate, group)
     losses = tuple(
         replace(t, outcome=replace(t.outcome, loss=(), memory=t.measurement.memory)) if t.measurement else t
@@ -128,3 +130,23 @@ def test_what_is_left_and_slower_does_not() -> None:
 
 def test_what_is_left_of_no_winner_is_not_claimed() -> None:
     assert not answer(confirmed(130.0, winner_rate=100.0)).is_better
+
+
+def test_who_comes_in_late_and_is_no_part_of_the_winner_is_one_chance_more_and_may_win() -> None:
+    study = confirmed(130.0, winner_rate=100.0, other_rate=150.0)
+    assert late_members(study) == {LEFT}
+    assert answer(study).best.config == OTHER
+    alone = replace(study, trials=tuple(t for t in study.trials if t.config != OTHER))
+    counted = [next(c.speedup.confidence for c in compare(s) if c.config == LEFT) for s in (alone, study)]
+    assert counted[0] < counted[1]
+
+
+def test_a_part_of_the_winner_is_one_whatever_follows_from_it() -> None:
+    follower = replace(SPACE.dimensions["threads"], derived=True)
+    space = replace(SPACE, dimensions={**SPACE.dimensions, "threads": follower})
+    study = replace(begun(), space=space)
+    winner = Config({"precision": "bf16", "num_workers": 4, "threads": 4})
+    study = add(study, Stage.ABLATE, winner, 200.0, 1)
+    left = Config({"precision": "bf16", "threads": 1})
+    study = add(study, Stage.CONFIRM, left, 200.0, 1)
+    assert late_members(study) == {left}

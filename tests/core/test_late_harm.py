@@ -12,7 +12,7 @@ from autotune.core.config import Config, Value
 from autotune.core.effect import Effect
 from autotune.core.facts import Facts, HostFacts, ModelFacts, RunFacts, ScriptFacts
 from autotune.core.late_harm import RULES, barred, is_ruled, unshown
-from autotune.core.measurement import LossPoint
+from autotune.core.measurement import LossPoint, Measurement
 from autotune.core.pick import answer, compare, finalists, trace_steps
 from autotune.core.space import SearchSpace
 from autotune.core.study import VERIFY, DeclaredSpec, SpaceRequest, Study
@@ -55,6 +55,7 @@ def allowing(made: Study, *knobs: str) -> Study:
     return replace(made, spec=replace(made.spec, space=replace(made.spec.space, allowed=knobs)))
 
 
+PARTS = Config({"batch_size": 8, "accumulation": 4})
 NORMED = RunFacts(model=ModelFacts(name="Net", batch_norm=True, has_4d=True))
 RAGGED = RunFacts(model=ModelFacts(name="Net"), input_shapes_vary=True, reduction="mean")
 
@@ -65,7 +66,6 @@ RAGGED = RunFacts(model=ModelFacts(name="Net"), input_shapes_vary=True, reductio
         (study(), FP16, "2000 steps"),
         (study(hazards=("own_autocast",)), FP16, "without a gradient scaler"),
         (study(RunFacts(own_autocast=True)), FP16, "without a gradient scaler"),
-        (study(RAGGED), Config({"accumulation": 4}), "differ in length"),
         (study(NORMED), Config({"batch_size": 8}), "BatchNorm"),
         (study(), Config({"effective_batch": 16}), "gains early"),
         (study(), Config({"pure_bf16": True}), "1/256"),
@@ -88,8 +88,6 @@ def test_a_harm_that_comes_late_is_refused_and_said(made: Study, config: Config,
     [
         (study(), Config({"precision": "bf16"})),
         (study(), Config({"accumulation": 4})),
-        (study(replace(RAGGED, reduction="sum")), Config({"accumulation": 4})),
-        (study(replace(RAGGED, model=NORMED.model)), Config({"accumulation": 4})),
         (study(), Config({"batch_size": 8})),
         (study(NORMED), Config({"batch_size": 16})),
         (study(NORMED), Config({"batch_size": 64})),
@@ -103,6 +101,15 @@ def test_what_a_short_trace_shows_is_not_refused(made: Study, config: Config) ->
     assert barred(made, config, 240) is None
 
 
+def test_parts_of_a_step_that_differ_in_length_are_told_and_not_refused() -> None:
+    """A mean over samples is that of the whole step, and no fact tells it from a mean over tokens."""
+    assert barred(study(RAGGED), PARTS, 240) is None
+    (said,) = unshown(study(RAGGED), PARTS, 240)
+    assert "where the loss is a mean over tokens" in said.sentence
+    assert unshown(study(replace(RAGGED, reduction="sum")), PARTS, 240) == ()
+    assert unshown(study(replace(RAGGED, model=ModelFacts(name="Net", has_4d=True))), PARTS, 240) == ()
+
+
 def test_a_script_that_scales_its_gradients_is_one_whose_fp16_is_scaled() -> None:
     found = barred(study(hazards=("own_autocast", "own_scaler")), FP16, 240)
     assert found is not None
@@ -113,6 +120,9 @@ def test_a_trace_that_is_long_enough_shows_it() -> None:
     assert barred(study(), FP16, 1999) is not None
     assert barred(study(), FP16, 2000) is None
     assert barred(study(run_steps=500), FP16, 500) is None
+    # A plan counts the short last batch of an epoch as a step.
+    assert barred(study(run_steps=500), FP16, 485) is None
+    assert barred(study(run_steps=500), FP16, 484) is not None
     assert barred(study(hazards=("own_autocast",)), FP16, 100_000) is not None
     assert barred(study(run_steps=300), Config({"effective_batch": 16}), 300) is None
 
@@ -128,6 +138,19 @@ def test_the_user_takes_it_by_name() -> None:
     assert said.sentence.endswith("overflows late; you took it by name.")
     pinned = study(space=SpaceRequest(name="test", fixed={"precision": "fp16"}))
     assert barred(pinned, FP16, 240) is None
+
+
+def test_what_follows_from_a_pinned_micro_batch_is_taken_with_it() -> None:
+    pinned = study(RAGGED, space=SpaceRequest(name="test", fixed={"batch_size": 16}))
+    smaller = Config({"batch_size": 16, "effective_batch": 16})
+    # Without accumulation the pin makes the effective batch, which the search adds to its own pins.
+    held = replace(pinned, space=replace(SPACE, fixed=smaller))
+    assert barred(held, smaller, 240) is None
+    (said,) = unshown(replace(pinned, space=replace(SPACE, fixed=Config({"batch_size": 8}))), PARTS, 240)
+    assert said.sentence.endswith("; you took it by name.")
+    # Where the effective batch is varied beside the pin, it is nobody's wish.
+    varied = replace(pinned, space=replace(SPACE, fixed=Config({"batch_size": 16})))
+    assert barred(varied, smaller, 240) is not None
 
 
 def test_bounds_on_the_effective_batch_are_a_permission() -> None:
@@ -193,6 +216,17 @@ def searched(rates: dict[Value, float], *, confirmed: tuple[str, ...] = (), step
         for value in ("fp32", *confirmed):
             run(value, Stage.CONFIRM, group + 1, group)
     return made
+
+
+def test_traces_count_as_long_as_the_shortest_of_the_scripts_first_runs() -> None:
+    """Confirmation records no more, so what it will judge is no longer."""
+    made = searched({"fp32": 100.0, "fp16": 250.0}, steps=2100)
+    first = made.trials[0]
+    assert isinstance(first.outcome, Measurement)
+    shorter = replace(first, outcome=replace(first.outcome, loss=first.outcome.loss[:1500]))
+    made = replace(made, trials=(shorter, *made.trials[1:]))
+    assert trace_steps(made) == 1500
+    assert finalists(made) == ()
 
 
 def test_what_is_refused_is_no_finalist_and_the_next_takes_its_place() -> None:

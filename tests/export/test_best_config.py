@@ -28,6 +28,7 @@ from autotune.export.best_config import (
     save,
     write_best,
 )
+from autotune.export.parts import ChangePart
 
 
 def built(**fields):
@@ -218,6 +219,48 @@ def test_a_wrong_file_is_refused_with_what_and_where(before, after, message, hin
     assert message in caught.value.message
     assert "best.yaml" in caught.value.message
     assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("how", "spelling", "also", "what"),
+    [
+        ("env", "A=1; touch x; B", [], "variable"),
+        ("env", "", [], "variable"),
+        ("env", "1ST", [], "variable"),
+        ("keyword", "torch.utils.data.DataLoader:x=print(1), y", [], "keyword"),
+        ("keyword", "torch.utils.data.DataLoader:lambda", [], "keyword"),
+        ("keyword", "num-workers", [], "keyword"),
+        ("flag", "train.py", [], "option"),
+        ("flag", "--batch size", [], "option"),
+        ("flag", "--batch;reboot", [], "option"),
+        ("flag", "--batch\n", [], "option"),
+        ("flag", "--batch-size", ["data/"], "option"),
+    ],
+)
+def test_a_name_that_is_none_of_its_kind_is_refused_before_it_is_written_anywhere(how, spelling, also, what):
+    change = ChangePart(knob="mine", how=how, spelling=spelling, also=also, value=1, delivered="1")
+    changed = built().picks["best"].model_copy(update={"changes": [change]})
+    with pytest.raises(UsageError) as caught:
+        core_changes(changed)
+    assert "mine" in caught.value.message
+    assert f"names no {what}" in caught.value.message
+    assert "best.yaml" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("how", "spelling"),
+    [
+        ("env", "_NCCL_ALGO2"),
+        ("keyword", "transformers.TrainingArguments:optim"),
+        ("flag", "-b"),
+        ("flag", "--trainer.max_steps"),
+        ("flag", "--model/lr:x"),
+    ],
+)
+def test_every_usual_name_comes_through(how, spelling):
+    change = ChangePart(knob="mine", how=how, spelling=spelling, value=1, delivered="1")
+    (found,) = core_changes(built().picks["best"].model_copy(update={"changes": [change]}))
+    assert found.spelling.text == spelling
 
 
 def test_unknown_keys_of_a_newer_minor_version_are_passed_over():

@@ -281,6 +281,14 @@ def test_accelerates_file_keeps_a_number_format_that_the_script_has_itself():
     assert accelerate_config(tuned(on_device=True)).data["use_cpu"] is False
 
 
+def test_a_gpu_of_the_machine_does_not_say_that_the_script_used_it():
+    there, none = accelerate_config(tuned(on_device=True)), accelerate_config(tuned())
+    assert there.data["use_cpu"] is False
+    assert any("use_cpu: true" in note for note in there.notes)
+    assert none.data["use_cpu"] is True
+    assert not any("use_cpu" in note for note in none.notes)
+
+
 @pytest.mark.parametrize("value", ["off", "max-autotune-no-cudagraphs"])
 def test_a_compile_that_accelerates_file_cannot_ask_for_is_left_out(value):
     said = accelerate_config(tuned(patch("compile_mode", value), patch("compile_shapes", "dynamic")))

@@ -9,7 +9,7 @@ from autotune.apply.choose import way
 from autotune.core.change import Change, Keyword
 from autotune.core.config import Config
 from autotune.core.effect import Effect
-from autotune.core.facts import OPTION, InputFacts, OptimizerFacts, ScriptFlag
+from autotune.core.facts import OPTION, TOLD, InputFacts, OptimizerFacts, ScriptFlag
 from autotune.knobs.batch_size import BatchSize, said_batch
 from autotune.knobs.common import LOADER as DATALOADER
 from autotune.testing.knobs import SCRIPT, KnobContract, facts
@@ -19,6 +19,7 @@ FLAGGED = replace(
     SCRIPT, flags=(ScriptFlag(names=("--batch_size",), dest="batch_size", kind="int", default=32),)
 )
 SEEN = InputFacts(said=32, dims=(1,), shape=(16, 32))
+CLOSURE = OptimizerFacts(name="LBFGS", closure=True)
 
 
 def by_option(rule: str = "explore", **changed: object):
@@ -38,7 +39,10 @@ class TestBatchSize(KnobContract):
         (facts(run=run(loader=None)), "No training DataLoader"),
         (by_option(samples_source="input", inputs=InputFacts(said=12)), "has the size 12 that"),
         (by_option(samples_source="input", inputs=replace(SEEN, calls_per_backward=19.0)), "are 19 calls"),
-        (by_option(samples_source="input", optimizer=OptimizerFacts(name="LBFGS")), "its own affair"),
+        (by_option(samples_source="input", optimizer=CLOSURE), "its own affair"),
+        (by_option(samples_source=TOLD, optimizer=CLOSURE), "own affair, so what another batch size does"),
+        (by_option(samples_source=TOLD, inputs=InputFacts(said=12)), "what another batch size does cannot"),
+        (by_option(samples_source="input", inputs=InputFacts(said=512, rare_frac=0.5)), "only 50 % of the"),
         (by_option("keep"), "not under our control"),
     ],
 )
@@ -83,8 +87,9 @@ def test_dropout_re_deals_random_streams() -> None:
     assert not KNOB.redeals(facts())
 
 
-def test_without_a_loader_the_scripts_own_option_moves_what_its_input_shows() -> None:
-    given = by_option()
+@pytest.mark.parametrize("source", [OPTION, TOLD])
+def test_without_a_loader_the_scripts_own_option_moves_what_its_input_shows(source) -> None:
+    given = by_option(samples_source=source)
     assert KNOB.refuse(given) is None
     assert KNOB.own(given) == 32
     change = way(KNOB, 64, given)

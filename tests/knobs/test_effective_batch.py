@@ -6,7 +6,7 @@ import pytest
 from knob_facts import run
 
 from autotune.core.effect import Effect
-from autotune.core.facts import OPTION, InputFacts
+from autotune.core.facts import OPTION, TOLD, InputFacts
 from autotune.knobs.effective_batch import EffectiveBatch
 from autotune.testing.knobs import KnobContract, facts
 
@@ -50,7 +50,8 @@ def test_no_step_is_larger_than_the_data_set_but_the_scripts_own(rows, largest) 
     assert max(KNOB.domain(facts(run=replace(run(), loader=few)))) == largest
 
 
-def test_samples_that_the_scripts_option_says_are_as_good_as_a_loaders() -> None:
-    own = run(loader=None, samples_source=OPTION, inputs=InputFacts(said=32, dims=(0,), shape=(32, 8)))
+@pytest.mark.parametrize("source", [OPTION, TOLD])
+def test_samples_that_the_scripts_option_says_are_as_good_as_a_loaders(source) -> None:
+    own = run(loader=None, samples_source=source, inputs=InputFacts(said=32, dims=(0,), shape=(32, 8)))
     assert KNOB.refuse(facts(run=own)) is None
     assert 256 in KNOB.domain(facts(run=own))

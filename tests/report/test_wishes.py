@@ -188,6 +188,18 @@ def test_what_is_faster_and_takes_more_energy_than_the_script_is_not_picked_by_e
     assert any("more energy per sample" in c for c in (*again.answer.caveats, again.answer.sentence))
 
 
+def test_speed_can_be_wished_for_where_the_search_was_for_energy(study):
+    frugal = counted(study, {None: 2.0, WINNER: 1.5, SAFE: 1.0})
+    searched = replace(frugal, spec=replace(frugal.spec, objective="energy"))
+    assert answer(searched).best.config == SAFE
+    assert Wishes(objective="throughput")
+    again = repick(searched, Wishes(objective="throughput"))
+    assert again.answer.best.config == WINNER
+    assert any("wanted: speed" in n for n in again.notes)
+    bounded = repick(searched, Wishes(max_memory_bytes=64 * GIB))
+    assert bounded.answer.best.config == SAFE, "what the search was for stays wanted"
+
+
 def test_energy_that_nothing_counted_and_cost_without_a_price_are_refused(study):
     with pytest.raises(UsageError, match="counted no energy"):
         repick(study, Wishes(objective="energy"))

@@ -11,13 +11,15 @@ from search_world import World, dimension, loss_trace, measurement, simulate, sp
 
 from autotune.core.config import Config, Value
 from autotune.core.effect import Effect
-from autotune.core.pick import answer
-from autotune.core.space import SearchSpace
+from autotune.core.pick import answer, compare
+from autotune.core.space import Dimension, SearchSpace
 from autotune.core.study import Study
-from autotune.core.trial import Fidelity, Proposal, Stage
+from autotune.core.trial import Failure, FailureKind, Fidelity, Proposal, Stage
 from autotune.errors import UsageError
+from autotune.search import stages
+from autotune.search.costs import Costs
 from autotune.search.parts import DEFAULT, NAMES, Parts
-from autotune.search.stages import Staged, _cost_power, _look, shortlist
+from autotune.search.stages import Staged, _bold, _cost_power, _look, shortlist
 from autotune.search.throughput_model import ThroughputModel
 
 FIDELITY = Fidelity(min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30)
@@ -104,6 +106,110 @@ def test_the_one_beside_the_first_takes_no_time_from_screening_and_leaves_first_
     short = Staged(parts=EVERY).ask(study, 70.0)
     assert short is not None
     assert short.reason.endswith("finalists: 1.")
+
+
+# Who stays and who comes in ------------------------------------------------------------------------
+
+C, D = Config({"c": 1}), Config({"d": 1})
+CRASH = Failure(kind=FailureKind.CRASH_EXIT, message="crash")
+
+
+def in_cycles(*cycles: dict[Config, float]) -> Study:
+    """Cycles of the script and of these at their rates, seven seconds each; a rate of zero is a crash."""
+    space = switches("a", "b", "c", "d")
+    rates = {AB: 190.0, A: 188.0, C: 170.0, D: 168.0}
+    study = screened(space, rates, baselines=(100.0, 100.0))
+    for group, members in enumerate(cycles, start=1):
+        for config, rate in {Config(): 100.0, **members}.items():
+            study = after_run(study, config, rate, group)
+    return study
+
+
+def after_run(study: Study, config: Config, rate: float, group: int) -> Study:
+    asked = Proposal(
+        stage=Stage.CONFIRM, config=config, fidelity=FIDELITY, reason="x", seed=group + 1, group=group
+    )
+    return tell(study, asked, measurement(rate) if rate else CRASH, 7.0)
+
+
+def taking_part(
+    monkeypatch: pytest.MonkeyPatch,
+    study: Study,
+    chosen: tuple[Config, ...],
+    *,
+    remaining_s: float = 900.0,
+    before: int = 0,
+) -> tuple[Config, ...]:
+    """Who takes part from now on where these are the finalists; `before` a cycle under way if one is."""
+    monkeypatch.setattr(stages, "_finalists", lambda _study, **_more: chosen)
+    past = replace(study, trials=tuple(t for t in study.trials if t.group < before)) if before else study
+    return stages._members(past, compare(past), study, Costs.of(study), remaining_s, EVERY)
+
+
+def test_who_stood_beside_one_that_crashed_keeps_its_pairs_and_goes_on(monkeypatch) -> None:
+    study = in_cycles({AB: 190.0, A: 188.0}, {AB: 0.0, A: 188.0})
+    assert taking_part(monkeypatch, study, (C,)) == (C, A)
+
+
+def test_who_stood_beside_a_replacement_goes_on_when_that_is_out_as_well(monkeypatch) -> None:
+    first = {AB: 50.0, A: 50.0}
+    second = {C: 50.0, D: 168.0}
+    study = in_cycles(first, first, first, second, second, second)
+    assert taking_part(monkeypatch, study, (B,)) == (B, D)
+
+
+def test_without_a_replacement_nobody_comes_in_and_nobody_is_kept_for_it(monkeypatch) -> None:
+    study = in_cycles({AB: 190.0, A: 188.0}, {AB: 190.0, A: 188.0})
+    assert taking_part(monkeypatch, study, (AB, C)) == (AB,)
+
+
+def test_of_those_that_come_late_as_many_come_as_get_their_three_pairs(monkeypatch) -> None:
+    """Two with two pairs each are no claim; one with four is."""
+    slow = {AB: 50.0, A: 50.0}
+    study = in_cycles(slow, slow, slow)
+    cycle_s = Costs.of(study).cycle([C, D])
+    assert taking_part(monkeypatch, study, (C, D), remaining_s=3 * cycle_s + 1) == (C, D)
+    assert taking_part(monkeypatch, study, (C, D), remaining_s=3 * cycle_s - 1) == (C,)
+    # The same throughout a cycle, whose runs have their part of the time ...
+    running = after_run(study, Config(), 100.0, 4)
+    for left_s, expected in ((3 * cycle_s + 1 - 7, (C, D)), (3 * cycle_s - 1 - 7, (C,))):
+        assert taking_part(monkeypatch, running, (C, D), remaining_s=left_s, before=4) == expected
+    # ... and one that was left out does not come in a cycle later.
+    later = after_run(running, C, 170.0, 4)
+    assert taking_part(monkeypatch, later, (C, D), remaining_s=3 * cycle_s - 1 - 14) == (C,)
+
+
+def test_a_number_of_trials_has_room_for_three_pairs_of_those_that_come_late(monkeypatch) -> None:
+    slow = {AB: 50.0, A: 50.0}
+    study = in_cycles(slow, slow, slow)
+
+    def limited(more: int) -> Study:
+        budget = replace(study.spec.budget, trials=len(study.trials) + more)
+        return replace(study, spec=replace(study.spec, budget=budget))
+
+    assert taking_part(monkeypatch, limited(9), (C, D)) == (C, D)
+    assert taking_part(monkeypatch, limited(8), (C, D)) == (C,)
+    assert taking_part(monkeypatch, limited(2), (C, D)) == (C,)
+
+
+def test_one_look_at_what_a_rule_refuses_is_enough_and_no_bar_to_what_may_win() -> None:
+    precision = dimension("precision", ("fp32", "bf16", "fp16"), "fp32", effect=Effect.NUMERIC)
+    batch = dimension("effective_batch", (32, 64, 128, 256), 32, ordinal=True, effect=Effect.TRAINING)
+    bf16, fp16 = Config({"precision": "bf16"}), Config({"precision": "fp16"})
+
+    def asked(rates: dict[Config, float], *dimensions: Dimension) -> Config:
+        space = SearchSpace(dimensions={d.knob: d for d in dimensions})
+        search = _look(screened(space, rates, baselines=(100.0, 101.0)), space, 800.0, EVERY)
+        assert search is not None
+        picked = _bold(search)
+        assert picked is not None
+        return picked.config
+
+    assert asked({bf16: 120.0}, precision) == fp16
+    rates = {bf16: 120.0, Config({"effective_batch": 64}): 115.0, fp16: 300.0}
+    looked = asked(rates, precision, batch)
+    assert looked.get("precision") != "fp16"
+    assert "effective_batch" in looked
 
 
 # Interactions --------------------------------------------------------------------------------------

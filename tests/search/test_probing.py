@@ -132,3 +132,18 @@ def test_on_a_device_a_window_is_recorded() -> None:
     proposal = script_probe(made, Costs.of(made), 800.0)
     assert proposal is not None
     assert proposal.fidelity.probe == "nsys"
+
+
+def test_both_runs_of_a_profile_have_to_fit_into_the_fifth_that_is_theirs() -> None:
+    made = long_search()
+    asked = replace(made, spec=replace(made.spec, profile=True), facts=TRACED.facts())
+    costs = Costs.of(made)
+    first, second = probe_s(asked, costs, BASE), nsys_s(asked, costs, BASE)
+    assert 0.0 < first < second
+
+    def within(seconds: float) -> float:
+        budget = replace(asked.spec.budget, seconds=seconds)
+        return nsys_s(replace(asked, spec=replace(asked.spec, budget=budget)), costs, BASE)
+
+    assert within(5.0 * (first + second) + 1.0) == second
+    assert within(5.0 * second + 1.0) == 0.0

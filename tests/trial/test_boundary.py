@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
 from typing import Any
 
 import pytest
@@ -123,6 +124,17 @@ def test_the_loss_that_the_script_tells_stands_for_all_that_was_held(seen: Any) 
     state.losses.append((3.0, 1.0))
     boundary.sdk_step(32, 2.5)
     assert told.losses == [2.5]
+
+
+def test_a_step_that_is_told_of_inside_of_another_waits_for_nobody(seen: Any) -> None:
+    state, boundary, told = seen
+    inside = [4]
+    state.at_step.append(lambda: boundary.sdk_step(inside.pop(), None) if inside else None)
+    thread = threading.Thread(target=boundary.sdk_step, args=(8, None), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert sorted(told.samples()) == [4, 8]
 
 
 def test_processes_that_the_script_starts_explain_that_no_step_is_seen() -> None:

@@ -13,9 +13,9 @@ OF_BATCH = Flag(("--batch_size",))
 STATE = (1, 20, 64)
 
 
-def inputs(said=0, changes=()):
+def inputs(said=0, changes=(), **held):
     found = Inputs(SimpleNamespace(refusals={}))
-    found.expect(said, changes)
+    found.expect(said, changes, **held)
     return found
 
 
@@ -68,6 +68,38 @@ def test_several_calls_per_backward_pass_are_no_count_of_samples() -> None:
         pair.called([(8, 3)])
     assert not pair.facts(3).counts
     assert pair.facts(6).counts
+
+
+def passes(found, calls):
+    """Backward passes that each come after so many calls."""
+    for count in calls:
+        for _ in range(count):
+            found.called([(8, 3)])
+        found.backward()
+    return found.facts(len(calls))
+
+
+@pytest.mark.parametrize("length", [6, 9, 12, 100])
+def test_one_more_call_with_gradients_changes_nothing_however_long_the_run_is(length) -> None:
+    assert passes(inputs(said=8), [2, *[1] * (length - 1)]).counts
+    assert passes(inputs(said=8), [1] * (length - 1) + [3]).counts
+
+
+@pytest.mark.parametrize("calls", [[2] * 9, [1, 0] * 4, [1, 0, 1], [1, 2] * 4, [19] * 3])
+def test_passes_that_are_not_over_one_call_each_are_no_count_of_samples(calls) -> None:
+    found = passes(inputs(said=8), calls)
+    assert not found.counts
+    assert found.calls_per_backward == pytest.approx(sum(calls) / len(calls))
+
+
+def test_a_size_that_many_calls_have_and_not_nearly_all_is_told_as_that() -> None:
+    short = inputs(said=512)
+    for size in (512, 488, 512, 488):
+        short.called([(size, 8)])
+    found = short.facts(4)
+    assert (found.dims, found.rare_frac) == ((), 0.5)
+    assert not found.counts
+    assert short.observed() is None
 
 
 @pytest.mark.parametrize(
@@ -130,6 +162,39 @@ def test_ends_of_short_epochs_do_not_speak_against_it() -> None:
     assert other.observed() == 40
 
 
+def test_every_second_batch_that_ends_an_epoch_does_not_speak_against_it_either() -> None:
+    other = inputs(said=512, changes=asked(512, "input:0:0:100x8"))
+    assert [other.called([(size, 8)]) for size in (512, 488, 512, 488)] == [512, 488, 512, 488]
+    assert other.observed() == 512
+    assert other.facts(4).counts, "its samples count as those of the baseline do"
+
+
+def test_it_counts_by_the_argument_that_the_baseline_counted_by() -> None:
+    other = inputs(said=40, changes=asked(40, "input:1:0:20x3"))
+    other.called([(40, 7), (40, 3)])
+    assert (other.facts(1).tensor, other.facts(1).dims) == (1, (0,))
+    unmoved = inputs(said=40, changes=asked(40, "input:1:0:20x3"))
+    unmoved.called([(40, 7), (20, 3)])
+    assert not unmoved.facts(1).counts
+
+
+@pytest.mark.parametrize(
+    ("site", "shape", "size", "words"),
+    [
+        ("input:0:1:16x20", (64, 40), 40, ""),
+        ("input:0:1:16x20", (64, 20), 20, ""),
+        ("input:0:0,1:20x20", (40, 40), None, "20 x 20 became 40 x 40"),
+        ("input:0:1:16x20", (640,), None, "called with 640 instead of 16 x 20"),
+    ],
+)
+def test_other_sizes_are_free_where_the_user_may_have_changed_them(site, shape, size, words) -> None:
+    other = inputs(said=40, changes=asked(40, site), holds_rest=False)
+    other.called([shape])
+    assert other.observed() == size
+    assert words in other._state.refusals.get("batch_size", "")
+    assert bool(words) is ("batch_size" in other._state.refusals)
+
+
 def test_under_apply_the_change_itself_says_what_the_option_says() -> None:
     applied = inputs(changes=asked(10, "input:0:1:16x20"))
     applied.called([(16, 10)])
@@ -181,3 +246,19 @@ def test_a_run_whose_input_does_not_follow_is_rejected(run, shape, found) -> Non
         assert half.broke.kind == "config_rejected"
         assert half.broke.knob == "batch_size"
         assert half.reading("batch_size").found == found
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_length_that_the_user_changes_is_no_reason_to_reject_a_batch(run) -> None:
+    text = MINE.replace("SHAPE", "wanted[1] if len(wanted) > 1 else 16, batch")
+    batch = asked(10, "input:0:1:16x20x4")
+    length = Change(knob="seq_len", value=64, spelling=Flag(("--seq_len",)), delivered="64")
+    both = ["--batch_size=10", "--seq_len=64"]
+    declared = run(text, batch=10, argv=both, changes=[*batch, length])
+    assert declared.broke is None
+    assert {row.samples for row in declared.rows} == {10}
+    applied = run(text, argv=both, changes=batch, measure=False)
+    assert applied.code == 0, applied.err
+    alone = run(text, batch=10, argv=both, changes=batch)
+    assert alone.broke.knob == "batch_size", "nobody but the batch's own option can have changed the length"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,12 +20,15 @@ from autotune.launch.measure import Outside, Told, measure
 from autotune.protocol.events import Closed
 from autotune.protocol.lines import Reader
 from autotune.trial.channel import Channel
+from autotune.trial.compiling import Compile
 from autotune.trial.faults import Faults
+from autotune.trial.imports import AfterImport
 from autotune.trial.memory import Memory
 from autotune.trial.recorder import Recorder
 from autotune.trial.state import COMPILE, State
 from autotune.trial.steps import Boundary
 from autotune.trial.told import Later, number
+from autotune.trial.undo import Undo
 from autotune.trial.xla import Xla
 
 SAMPLES = 8
@@ -68,16 +74,20 @@ class Loop:
         self.stamps_ns.append(self.now_ns)
         self.boundary.sdk_step(SAMPLES, loss)
 
+    def told(self) -> Told:
+        """What it has written by now."""
+        told = Told()
+        for event in Reader(self.events, "n").read():
+            told.take(event)
+        return told
+
     def run(self, seconds: Callable[[int], float]) -> Told:
         """Steps that take so long, by their number, until the process ends."""
         try:
             for n in range(5000):
                 self.step(seconds(n))
         except Over:
-            told = Told()
-            for event in Reader(self.events, "n").read():
-                told.take(event)
-            return told
+            return self.told()
         raise AssertionError("the process did not end")
 
 
@@ -118,6 +128,7 @@ def test_a_compilation_that_jax_tells_of_begins_the_window_anew(loop: Loop) -> N
 
     told = loop.run(seconds)
     assert closed(told).begin_ns > loop.stamps_ns[120]
+    assert closed(told).counters["compile_events"] == 1
     assert rate(told) == pytest.approx(SAMPLES / STEP_S)
 
 
@@ -126,11 +137,8 @@ def test_what_compiles_on_and_on_does_so_as_a_part_of_its_steps(loop: Loop) -> N
         loop.xla.told("/jax/core/compile/backend_compile_duration", 0.1)
         loop.xla.told("/jax/core/compile/jaxpr_trace_duration", 0.1)
         loop.step()
-    told = Told()
     loop.recorder._channel.flush()  # type: ignore[union-attr]
-    for event in Reader(loop.events, "n").read():
-        told.take(event)
-    assert sum(bool(row.mark & COMPILE) for row in told.rows) == 9, "the first step and eight more"
+    assert sum(bool(row.mark & COMPILE) for row in loop.told().rows) == 9, "the first step and eight more"
 
 
 class Array:
@@ -186,15 +194,67 @@ def test_a_loss_that_is_no_scalar_is_its_mean(loop: Loop) -> None:
     assert [loss for _, loss, _ in loop.recorder._losses] == [3.0, 2.0]
 
 
-def test_one_that_cannot_be_read_after_all_is_no_number() -> None:
-    class Lost(Array):
-        def __float__(self) -> float:
-            raise RuntimeError("the device is gone")
+class Lost(Array):
+    """Of memory that the script has given to another computation."""
 
-    later = Later(Lost(0, [], lambda: 0))
-    assert later.read() != later.read()
+    def __float__(self) -> float:
+        raise RuntimeError("the array has been deleted")
+
+
+def lost() -> Lost:
+    return Lost(0, [], lambda: 0)
+
+
+def test_one_that_cannot_be_read_after_all_is_not_known() -> None:
+    reasons: list[Exception] = []
+    later = Later(lost(), reasons.append)
+    assert (later.read(), later.read()) == (None, None)
+    assert [str(reason) for reason in reasons] == ["the array has been deleted"]
     with pytest.raises(RuntimeError):
-        number(Lost(0, [], lambda: 0))
+        number(lost())
+
+
+def test_losses_that_cannot_be_read_are_no_divergence(loop: Loop) -> None:
+    loop.step(loss=Array(0, [], lambda: 0))
+    for _ in range(9):
+        loop.step(loss=lost())
+    assert "told_loss" in loop.state.faults.off
+    loop.recorder._read_losses()
+    assert [loss for _, loss, _ in loop.recorder._losses] == [1.0]
+
+
+def test_a_loss_that_is_read_late_and_is_no_number_is_one(loop: Loop) -> None:
+    class Broken(Array):
+        def __float__(self) -> float:
+            return math.nan
+
+    loop.step()
+    for _ in range(3):
+        loop.step(loss=Broken(0, [], lambda: 0))
+    with pytest.raises(Over):
+        loop.step(loss=Broken(0, [], lambda: 0))
+    broke = loop.told().broke
+    assert broke is not None
+    assert broke.kind == "diverged"
+
+
+def test_a_run_that_ends_before_its_window_on_a_loss_that_is_no_number_has_diverged(loop: Loop) -> None:
+    for loss in (1.0, 0.9, math.nan):
+        loop.step(loss=loss)
+    with pytest.raises(Over):
+        loop.recorder.script_ended(0, "script_end")
+    broke = loop.told().broke
+    assert broke is not None
+    assert broke.kind == "diverged"
+
+
+def test_what_jax_compiles_is_no_compiled_model(loop: Loop, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", SimpleNamespace(counters={}))
+    compiling = Compile(loop.state, Undo(), AfterImport(), None)
+    compiling.called = compiling.own = True
+    loop.xla.told("/jax/core/compile/backend_compile_duration", 0.3)
+    assert compiling.observed() is None
+    assert "runs eagerly" in loop.state.refusals["compile_mode"]
 
 
 def test_samples_are_told_only_where_every_step_says_them(loop: Loop) -> None:

@@ -307,7 +307,9 @@ def test_zeroing_that_throws_parts_away_is_seen(
     torch: Any = pytest.importorskip("torch")
     told: Any = SimpleNamespace(passed=print, may_have_passed=lambda: None)
     loader: Any = SimpleNamespace(backward_seen=lambda: None, built_any=True, input_batch=1)
-    root: Any = SimpleNamespace(detecting=False, own_compile=False, dtype_name=None)
+    passes: list[bool] = []
+    inputs: Any = SimpleNamespace(backward=lambda: passes.append(True))
+    root: Any = SimpleNamespace(detecting=False, own_compile=False, dtype_name=None, inputs=inputs)
     losses: Any = None
     seen: Any = Optimizer(bench.state, bench.undo, told, loader, root, losses)
     seen._torch, seen.constructed = torch, 1
@@ -328,6 +330,7 @@ def test_zeroing_that_throws_parts_away_is_seen(
         for word in course:
             steps[word]()
     assert (seen.zeroes_first, seen.zeroes_module) == (first, module)
+    assert len(passes) == seen.backwards_seen > 0
 
 
 # The real ones, where they are installed

@@ -62,7 +62,7 @@ def accelerate_config(tuned: Tuned) -> Exported:
         data=config,
         said=tuple(change.knob for change in said),
         left=tuple(left),
-        notes=(*translated(said, ACCELERATOR), *_notes(said)),
+        notes=(*translated(said, ACCELERATOR), *_notes(said), *_about_device(tuned)),
     )
 
 
@@ -84,6 +84,11 @@ def _keys(change: Change, *, compiled: bool) -> dict[str, Any] | str:
             )
         case _:
             return why_left(change, "the file")
+
+
+def _about_device(tuned: Tuned) -> list[str]:
+    """A GPU of the machine says nothing of where the script trained."""
+    return ["a GPU was there; where the script trained on the CPU, set `use_cpu: true`"] * tuned.on_device
 
 
 def _notes(said: list[Change]) -> list[str]:

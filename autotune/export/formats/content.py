@@ -23,7 +23,7 @@ class Tuned:
     Args:
         changes: What differs from the script, and the way on which it was measured.
         knobs: Every known value under this pick, the script's own included.
-        on_device: The search ran on an accelerator.
+        on_device: The machine of the search has an accelerator.
     """
 
     changes: tuple[Change, ...]
