@@ -48,7 +48,7 @@ def study(
 ) -> Study:
     space = SpaceRequest(name="test", declared=(EIGHT_BIT,) if declared else ())
     facts = Facts(host=HOST, script=ScriptFacts(path="/s/train.py", hazards=hazards), run=run or RunFacts())
-    return Study(spec=spec(**{"space": space, **more}), facts=facts, space=SPACE)  # type: ignore[arg-type]
+    return Study(spec=spec(**{"space": space, **more}), facts=facts, space=SPACE)
 
 
 def allowing(made: Study, *knobs: str) -> Study:

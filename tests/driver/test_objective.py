@@ -10,7 +10,7 @@ from autotune.errors import UsageError
 
 
 def asked(name: str, **more: object) -> str:
-    return objective(SearchOptions(budget="10m", objective=name, **more))  # type: ignore[arg-type]
+    return objective(SearchOptions(budget="10m", objective=name, **more))
 
 
 def test_speed_needs_nothing_and_cost_a_price() -> None:

@@ -137,7 +137,7 @@ def test_what_compiles_on_and_on_does_so_as_a_part_of_its_steps(loop: Loop) -> N
         loop.xla.told("/jax/core/compile/backend_compile_duration", 0.1)
         loop.xla.told("/jax/core/compile/jaxpr_trace_duration", 0.1)
         loop.step()
-    loop.recorder._channel.flush()  # type: ignore[union-attr]
+    loop.recorder._channel.flush()
     assert sum(bool(row.mark & COMPILE) for row in loop.told().rows) == 9, "the first step and eight more"
 
 
