@@ -32,8 +32,8 @@ def step(samples: int | None = None, loss: object = None) -> None:
     """Say that one optimizer step has ended; from the first call on nothing else counts steps.
 
     Args:
-        samples: Samples this step consumed; left out, what the training loader handed over counts, and
-            where nothing was seen to hand any over, throughput is in steps per second.
+        samples: Samples this step consumed. What a training DataLoader hands over counts in its place; where
+            neither is known, throughput is in steps per second.
         loss: Its loss: a number, or an array or tensor of any framework. What may still be computed on
             a device is kept and read later, so that nobody waits for it here.
     """

@@ -4,14 +4,19 @@ What searches is left to `tests/e2e/test_docs.py`.
 """
 
 import ast
+import hashlib
 import importlib.util
 import re
+import shutil
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from documents import DOCUMENTS, ROOT, blocks, commands, inline_commands, links, slugs
 
 import autotune.driver
+from autotune.cli import doctor
 from autotune.cli.main import _command, run
 
 IDS = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
@@ -187,3 +192,91 @@ def test_the_exit_codes_of_the_documents_are_those_of_the_program():
 def test_paths_of_documents_are_no_paths_of_one_machine():
     for path in DOCUMENTS:
         assert not re.search(r"(?<![\w.~-])/(root|tmp|work)/", path.read_text(encoding="utf-8")), path
+
+
+# -- every command of a block, over a driver that runs nothing -------------------------------------
+
+STUDIES = {
+    "photos_denoise-1121-1528": "01KAK2M7Q4ZC0V9X3T5R8W6Y1A",
+    "train-1121-1002": "01KAK2M7Q4ZC0V9X3T5R8W6Y1B",
+    "train-1122-0900": "01KAK2M7Q4ZC0V9X3T5R8W6Y1C",
+}
+"""Labels of the documents' studies, oldest first."""
+ELSEWHERE = ("my-console-script", "uv")
+"""Programs that a test of the command line would have to install: `tests/inspection` tries them."""
+DONE = {"doctor": (0, 6), "export": (0, 1)}
+"""6: PyTorch is not installed where the default tests run; 1: a format has words for none of the changes."""
+HERE = [row for row in WRITTEN if row[2][0] != "verify" and not {*ELSEWHERE} & {*row[2]}]
+"""All but what measures, which `tests/e2e` tries."""
+
+
+def searched(script):
+    """A best.yaml and a small.yaml beside the current folder's script, of a search of it."""
+    from study_fakes import changes_of, facts, good_answer, spec, study
+
+    from autotune.core.facts import ScriptFacts
+    from autotune.export.best_config import write_best
+
+    sha256 = hashlib.sha256(script.read_bytes()).hexdigest()
+    known = replace(facts(), script=ScriptFacts(path=str(script), sha256=sha256))
+    done = study(spec=spec(script=str(script), cwd=str(Path.cwd()), args=()), facts=known)
+    for name in ("best.yaml", "small.yaml"):
+        write_best(Path(name).absolute(), done, good_answer(), changes_of)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A home with the studies of the documents."""
+    import journaled
+
+    folder = tmp_path_factory.mktemp("kept")
+    (folder / "train.py").write_text("print('trained')\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOTUNE_HOME", str(folder / "home"))
+        for label, study_id in STUDIES.items():
+            journaled.journaled(folder / "train.py", label=label, study_id=study_id)
+    return folder / "home"
+
+
+@pytest.fixture
+def laid(home, kept, monkeypatch):
+    """A folder in which the documents' commands find what they name."""
+    from cli_fakes import FakeTune
+
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"):
+        monkeypatch.delenv(name, raising=False)
+    shutil.copytree(kept, home / "home")
+    shutil.copytree(ROOT / "experiments" / "workloads", home / "experiments" / "workloads")
+    train = home / "train.py"
+    train.write_text(f"#!{sys.executable}\n{train.read_text()}")
+    train.chmod(0o755)
+    (home / "package").mkdir()
+    (home / "package" / "__init__.py").touch()
+    shutil.copy(train, home / "package" / "train.py")
+    fake = FakeTune()
+    monkeypatch.setitem(sys.modules, "autotune.driver.tune", fake)
+    monkeypatch.setattr(autotune.driver, "tune", fake, raising=False)
+    pages = dict.fromkeys(("answer", "table", "charts", "searches"), "/#/x")
+    monkeypatch.setattr("autotune.driver.sync.study_paths", lambda path, **more: ("http://tracker", pages))
+    monkeypatch.setattr("autotune.driver.sync.sync_study", lambda *given, **more: 0)
+    monkeypatch.setattr("autotune.inspection.command.verify", lambda run: None)
+    monkeypatch.setattr("autotune.launch.process.run_plain", lambda launch, folder: 0)
+    answers = doctor.Finding(name="mlflow store", state="ok", text="it answers")
+    monkeypatch.setattr(doctor, "_server", lambda uri, shown: answers)
+    monkeypatch.setattr("webbrowser.open", lambda address: True)
+    return home
+
+
+@pytest.mark.parametrize("row", HERE, ids=named)
+def test_a_command_of_a_block_ends_as_it_should(laid, row, capsys):
+    path, _, words = row
+    words = ["python" if word.endswith("/bin/python") else word for word in words]
+    words = words[: words.index(">")] if ">" in words else words  # the shell's part
+    if yaml := next((block for block in blocks(path) if block.language == "yaml"), None):
+        (laid / "mine.yaml").write_text(yaml.text)
+    named_script = next((word for word in words if word.endswith(".py")), "train.py")
+    searched(laid / named_script)
+    code = run(words)
+    told = capsys.readouterr()
+    assert code in DONE.get(words[0], (0,)), told.err
+    assert told.out + told.err

@@ -148,6 +148,15 @@ def test_what_the_script_has_itself_is_known_from_its_first_run(run):
     assert ran.done.why == "script_end"
 
 
+def test_samples_that_stay_whatever_the_batch_is_are_no_rate(run):
+    changes = [Change(knob="batch", value=8, spelling=BATCH)]
+    ran = run(TRAIN.replace("samples=batch", "samples=4"), changes=changes, fidelity=SHORT)
+    assert (ran.broke.kind, ran.broke.knob) == ("config_rejected", "batch")
+    assert "with batch=8 as well" in ran.broke.message
+    applied = TRAIN.replace("samples=batch", "samples=4").replace("itertools.count(1)", "range(1, 40)")
+    assert run(applied, changes=changes, measure=False).code == 0, "a real training goes on"
+
+
 def test_without_samples_steps_are_what_is_counted(run):
     ran = run(TRAIN.replace("samples=batch, ", ""), fidelity=SHORT)
     found = measured(ran)

@@ -73,20 +73,29 @@ def apply(
 
 def diff_text(best: BestConfig, name: str, pick: PickPart) -> str:
     """What a pick changes, a line per knob."""
+    from autotune.report.summary import value_text
+
     if not pick.changes:
         return f"{name}: your script as it is\n"
     rows = [
         (
             c.knob,
-            str(best.baseline.knobs.get(c.knob, "unread")),
-            str(c.value),
+            value_text(best.baseline.knobs.get(c.knob)) or "unread",
+            value_text(c.value),
             f"{c.how} {c.spelling}".strip(),
         )
         for c in pick.changes
     ]
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines = [f"{k:<{widths[0]}}  {a:>{widths[1]}} -> {b:<{widths[2]}}  by {how}" for k, a, b, how in rows]
-    return "\n".join([f"{name}: {pick.speedup.value:.2f}x, {pick.effect}", *lines]) + "\n"
+    return "\n".join([f"{name}: {claim_text(pick)}, {pick.effect}", *lines]) + "\n"
+
+
+def claim_text(pick: PickPart) -> str:
+    """``2.26x [2.09, 2.45]``: what the search claimed of a pick, with its interval where it has one."""
+    low, high = pick.speedup.low, pick.speedup.high
+    ends = "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
+    return f"{pick.speedup.value:.2f}x{ends}"
 
 
 def plain_command(launch: Launch) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from autotune.cli.complete import study_labels
 from autotune.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +24,11 @@ WORDS = {
 def clean(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="STUDY", help="Studies that are to go whole: labels, ids, beginnings."),
+        typer.Argument(
+            metavar="STUDY",
+            help="Studies that are to go whole: labels, ids, beginnings.",
+            autocompletion=study_labels,
+        ),
     ] = None,
     *,
     older_than: Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from dataclasses import asdict, dataclass
@@ -245,6 +246,7 @@ def _public(text: str) -> str:
     """The text to be pasted: the user's folders by what they are for, not by their names."""
     ours = os.environ.get("AUTOTUNE_HOME", "")
     folders = {
+        _here(): ".",
         os.path.expanduser("~"): "~",  # noqa: PTH111 (Path raises where a user has none)
         str(Path(ours).absolute()) if ours else "": "$AUTOTUNE_HOME",
         # That of a system's own Python (/usr) is nobody's.
@@ -253,5 +255,16 @@ def _public(text: str) -> str:
     # The deepest first: below a home they have a name of their own.
     for folder, shown in sorted(folders.items(), key=lambda item: -len(item[0])):
         if len(folder) > 1:
-            text = text.replace(folder, shown)
+            # Whole names: /home/al is no part of /home/alice.
+            text = re.sub(rf"(?<![\w.-]){re.escape(folder)}(?![\w-]|\.\w)", shown, text)
+    for name in {os.environ.get("USER", ""), os.environ.get("LOGNAME", "")} - {"", "root"}:
+        # As /scratch/NAME, where no home is.
+        text = re.sub(rf"(?<=/){re.escape(name)}(?![\w.-])", "<user>", text)
     return text
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109 (Path.cwd is the same call)
+    except OSError:
+        return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from contextlib import contextmanager, redirect_stdout
@@ -95,9 +96,14 @@ def shown_path(path: str) -> str:
     return path if relative.startswith("..") else relative
 
 
+def terminal_columns() -> int:
+    """Columns of the terminal that stdout is; 0 where it is none: a file or a program gets whole lines."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+
+
 def searched(end: SearchEnd, *, as_json: bool, exit_zero: bool, as_lines: bool = False) -> int:
     """Print the answer of a search and give its exit code."""
-    from autotune.report.text import final_screen, stopped_screen
+    from autotune.report.text import final_screen, stopped_screen, wrapped
 
     code = EXIT_YES if exit_zero and end.exit_code == EXIT_NO else end.exit_code
     spec = end.study.spec
@@ -114,7 +120,7 @@ def searched(end: SearchEnd, *, as_json: bool, exit_zero: bool, as_lines: bool =
             unsent=end.unsent,
             advice=advice_lines(end.study),
         )
-        sys.stdout.write(redact(text))
+        sys.stdout.write(wrapped(redact(text), terminal_columns()))
         for line in profile_lines(end.study, end.study_dir):
             print(f"{'profile':<8}{line}")
         if code in (EXIT_STOPPED, EXIT_INTERRUPTED):

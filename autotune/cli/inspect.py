@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from autotune.core.change import Spelling
     from autotune.core.facts import Facts
     from autotune.inspection.advice import Advice
+    from autotune.inspection.told import Asked
     from autotune.knobs.base import Knob
 
 
@@ -41,16 +42,18 @@ def inspect(
     from autotune.inspection.advice import advice_data, advice_text, advise
     from autotune.inspection.command import read_command
     from autotune.inspection.host import host_facts
+    from autotune.inspection.told import asked_values
 
     likely: dict[str, str] = {}
     hints: tuple[Advice, ...] = ()
+    asked: tuple[Asked, ...] = ()
     with guarded(as_json=json):
         if knobs:
             rows = every_knob()
         elif command:
             script = read_command(command, python=python).inspected
             rows, likely = script_knobs(script), likely_space(script)
-            hints = advise(script, host_facts())
+            hints, asked = advise(script, host_facts()), asked_values(script)
         else:
             raise UsageError(
                 "no script is given", hint="autotune inspect train.py, or autotune inspect --knobs"
@@ -58,7 +61,8 @@ def inspect(
     if json:
         space = {"space": likely} if likely else {}
         told = {"advice": [advice_data(hint) for hint in hints]} if command and not knobs else {}
-        print_json({"schema": "autotune.inspect/v1", "knobs": rows, **space, **told, "exit": 0})
+        values = {"values": [_asked_data(value) for value in asked]} if asked else {}
+        print_json({"schema": "autotune.inspect/v1", "knobs": rows, **space, **told, **values, "exit": 0})
     else:
         note = (
             f"The first run of the script may refuse more, and decides about the search space; likely is "
@@ -67,8 +71,21 @@ def inspect(
             else ""
         )
         sys.stdout.write(table(rows, note=note))
+        sys.stdout.write("".join(f"value   {_asked_text(value)}\n" for value in asked))
         sys.stdout.write("".join(f"advice  {advice_text(hint)}\n" for hint in hints))
     return 0
+
+
+def _asked_text(value: Asked) -> str:
+    own = "" if value.default is None else f", {value.default} by itself"
+    return (
+        f"{value.name}: asked for at {value.place}{own}; searched where a space file declares it "
+        f"(keyword: autotune.value:{value.name})"
+    )
+
+
+def _asked_data(value: Asked) -> dict[str, str | int | float | None]:
+    return {"name": value.name, "file": value.file, "line": value.line, "default": value.default}
 
 
 def every_knob() -> list[dict[str, Any]]:

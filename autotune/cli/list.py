@@ -10,6 +10,8 @@ import typer
 if TYPE_CHECKING:
     from pathlib import Path
 
+_SHORTEST_ANSWER = 16
+
 
 def list_studies(
     *,
@@ -17,7 +19,7 @@ def list_studies(
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> int:
     """List the studies on this machine, newest first."""
-    from autotune.cli.ended import print_json
+    from autotune.cli.ended import print_json, terminal_columns
     from autotune.store.paths import home, studies
 
     found = studies()
@@ -27,7 +29,7 @@ def list_studies(
     elif not rows:
         print(f"no studies below {home() / 'studies'}; begin one: autotune search")
     else:
-        print(_table(rows))
+        print(_table(rows, terminal_columns()))
     return 0
 
 
@@ -81,8 +83,16 @@ def _verified(path: Path) -> str:
     return f"{short_config(found.asked.config)}: {sentence(found)}"
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
-    cells = [("LABEL", "SCRIPT", "WHEN", "TRIALS", "STATE", "ANSWER", "ID")]
+def _table(rows: list[dict[str, Any]], columns: int = 0) -> str:
+    """Studies for people; where a terminal is too narrow ids are left out, and answers are cut.
+
+    Args:
+        rows: Of `_row`.
+        columns: Of the terminal; 0 where there is none.
+    """
+    from autotune.report.live import cut
+
+    cells: list[tuple[str, ...]] = [("LABEL", "SCRIPT", "WHEN", "TRIALS", "STATE", "ANSWER", "ID")]
     cells += [
         (
             row["label"],
@@ -96,6 +106,10 @@ def _table(rows: list[dict[str, Any]]) -> str:
         for row in rows
     ]
     widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
+    if columns and sum(widths) + 2 * (len(widths) - 1) > columns:
+        room = max(_SHORTEST_ANSWER, columns - sum(widths[:5]) - 2 * 5)
+        cells = [(*line[:5], cut(line[5], room)) for line in cells]
+        widths = [*widths[:5], room]
     return "\n".join(
         "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in cells

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from autotune.cli.complete import study_labels
+
 if TYPE_CHECKING:
     from autotune.cli.opened import Opened
     from autotune.core.study import Study
@@ -18,7 +20,10 @@ _CHOICES = "choose throughput, memory, energy or cost"
 
 def report(
     study: Annotated[
-        str | None, typer.Argument(help="Label, id, or the beginning of one; else the latest.")
+        str | None,
+        typer.Argument(
+            help="Label, id, or the beginning of one; else the latest.", autocompletion=study_labels
+        ),
     ] = None,
     *,
     out: Annotated[
@@ -69,6 +74,8 @@ def report(
             sys.stdout.write(text)
             return 0
         _written(text, out or f"{opened.study.spec.label}.html", open_it=open_it)
+        if repicked is not None:
+            sys.stderr.write(_picked_text(repicked, yaml))
     return 0
 
 
@@ -127,6 +134,7 @@ def _text(kind: str, opened: Opened, repicked: Repicked | None, yaml: str) -> st
     from autotune.report.data import PICKED, write_command
     from autotune.report.page import report_html
     from autotune.report.summary import note
+    from autotune.report.why import why_lines
 
     opened = replace(opened, study=_filed(opened.study, _file(opened, yaml)))
     if kind == "html":
@@ -134,10 +142,12 @@ def _text(kind: str, opened: Opened, repicked: Repicked | None, yaml: str) -> st
     if kind == "json":
         return _json(opened, repicked, yaml)
     if repicked is None:
-        return note(opened.study, opened.answer)
+        held_back = why_lines(opened.study, opened.answer) if opened.answer is not None else ()
+        return note(opened.study, opened.answer, held_back=held_back)
     # Their file, beside the script where it is still to be written; best.yaml has other picks.
     file = Path(yaml).absolute() if yaml else Path(opened.study.spec.cwd, PICKED)
-    text = note(_filed(repicked.study, str(file)), repicked.answer)
+    held_back = why_lines(repicked.study, repicked.answer)
+    text = note(_filed(repicked.study, str(file)), repicked.answer, held_back=held_back)
     if not yaml and "autotune apply" in text:
         first, _, rest = text.partition("\n")
         text = f"{first}\n**Write these picks to a file:** `{write_command(repicked)}`\n\n{rest}"
@@ -194,6 +204,25 @@ def _wishes_markdown(repicked: Repicked | None) -> str:
         for e in repicked.estimates
     ]
     return "\n".join(lines) + "\n"
+
+
+def _picked_text(repicked: Repicked, yaml: str) -> str:
+    """What was picked under other wishes, for whoever typed them: the answer is not in the file alone."""
+    from autotune.core.redact import redact
+    from autotune.report.data import View, commands, headline
+    from autotune.report.summary import bytes_text, changes_text, costs_text, plural
+
+    study, answer = repicked.study, repicked.answer
+    rows = [("best" if answer.is_better else "none", headline(View.of(study, answer, repicked=repicked)))]
+    if answer.is_better:
+        rows += [("", costs_text(answer.best)), ("", changes_text(study, answer.best.config))]
+    rows += [("note", text) for text in repicked.notes]
+    for e in repicked.estimates:
+        seen = f"{e.ratio:.2f}x, {bytes_text(e.peak_bytes)} in {plural(e.runs, 'single run')}, not confirmed"
+        rows.append(("maybe", f"{seen}: {changes_text(study, e.config)}"))
+    given = commands(study, answer, repicked, yaml)
+    rows += [(name.split()[0], given[name]) for name in ("write the file", "apply") if name in given]
+    return redact("".join(f"{name:<8}{text}\n" for name, text in rows), free=True)
 
 
 def _written(text: str, name: str, *, open_it: bool) -> None:

@@ -7,10 +7,15 @@ from typing import Annotated
 
 import typer
 
+from autotune.cli.complete import study_labels
+
 
 def resume(
     study: Annotated[
-        str | None, typer.Argument(help="Label, id, or the beginning of one; else the latest.")
+        str | None,
+        typer.Argument(
+            help="Label, id, or the beginning of one; else the latest.", autocompletion=study_labels
+        ),
     ] = None,
     *,
     budget: Annotated[

@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from autotune.cli.complete import study_labels
+
 if TYPE_CHECKING:
     from autotune.cli.opened import Opened
 
 
 def show(
     study: Annotated[
-        str | None, typer.Argument(help="Label, id, or the beginning of one; else the latest.")
+        str | None,
+        typer.Argument(
+            help="Label, id, or the beginning of one; else the latest.", autocompletion=study_labels
+        ),
     ] = None,
     *,
     trials: Annotated[
@@ -47,9 +52,10 @@ def show(
 
 def show_text(opened: Opened, *, all_trials: bool) -> str:
     """The study for people."""
+    from autotune.cli.ended import terminal_columns
     from autotune.core.redact import redact_args
     from autotune.driver.result import advice_lines
-    from autotune.report.text import final_screen, stopped_screen, trials_table
+    from autotune.report.text import final_screen, stopped_screen, trials_table, wrapped
 
     study, answer = opened.study, opened.answer
     spec = study.spec
@@ -59,16 +65,15 @@ def show_text(opened: Opened, *, all_trials: bool) -> str:
     if answer is None:
         parts.append(stopped_screen(study, reason="the script was not measured as it is"))
     else:
-        parts.append(
-            final_screen(
-                study,
-                answer,
-                out=_file(opened),
-                refusals=None,
-                advice=advice_lines(study),
-                every_figure=True,
-            )
+        screen = final_screen(
+            study,
+            answer,
+            out=_file(opened),
+            refusals=None,
+            advice=advice_lines(study),
+            every_figure=True,
         )
+        parts.append(wrapped(screen, terminal_columns()))
         front = {member.trial for member in answer.front}
         chosen = [t for t in study.trials if t.number in front]
         if not all_trials:

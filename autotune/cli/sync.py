@@ -6,12 +6,16 @@ from typing import Annotated
 
 import typer
 
+from autotune.cli.complete import study_labels
 from autotune.errors import TrackerUnavailable
 
 
 def sync(
     study: Annotated[
-        str | None, typer.Argument(help="Label, id, or the beginning of one; else the latest.")
+        str | None,
+        typer.Argument(
+            help="Label, id, or the beginning of one; else the latest.", autocompletion=study_labels
+        ),
     ] = None,
     *,
     wait: Annotated[str, typer.Option(metavar="60s", help="Give up after this long.")] = "60s",

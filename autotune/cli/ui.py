@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from autotune.cli.complete import study_labels
 from autotune.errors import BackendError, UsageError
 
 Page = Literal["answer", "table", "charts", "searches"]
@@ -23,7 +24,10 @@ START_S = 180.0
 
 def ui(
     study: Annotated[
-        str | None, typer.Argument(help="Label, id, or the beginning of one; else the latest.")
+        str | None,
+        typer.Argument(
+            help="Label, id, or the beginning of one; else the latest.", autocompletion=study_labels
+        ),
     ] = None,
     *,
     port: Annotated[int, typer.Option(help="Of the server; 0 takes a free one.")] = 0,
@@ -77,6 +81,7 @@ def _serve(uri: str, port: int, paths: dict[str, str], opened: str) -> int:
     )
     # Ended by anybody, this process takes the server with it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    print("starting MLflow's server; that takes some ten seconds ...", file=sys.stderr)
     try:
         _wait(server, port)
         _show(f"http://127.0.0.1:{port}", paths, opened)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from autotune.core.study import Study
     from autotune.core.trial import Trial
 
-KINDS = ("input", "transfer", "compute", "memory", "overhead", "sync")
-"""What a step can be bound by; communication between processes is not measured."""
+KINDS = ("input", "transfer", "compute", "memory", "overhead", "sync", "communication")
+"""What a step can be bound by; communication only where several processes train together."""
 
 NAMES: Mapping[str, str] = {
     "input": "input: it waits for data",
@@ -33,6 +33,7 @@ NAMES: Mapping[str, str] = {
     "memory": "memory bandwidth",
     "overhead": "overhead: starting many small operations, and Python",
     "sync": "synchronisation: the training thread is blocked",
+    "communication": "communication: it waits for the other processes",
     "balanced": "nothing alone: it is balanced",
     "unclear": "not clear",
 }
@@ -53,6 +54,10 @@ WAITS_ALONE = 0.5
 """Without a probe, waiting for data is a verdict where it is at least half of the time."""
 IMBALANCE_FRAC = 0.25
 """With several threads, the main one waits for the others within operations; so much of that is normal."""
+_READS_EVERY_STEP = 0.5
+MOVES_MUCH, MULTIPLIES_MUCH = 0.65, 0.35
+"""Of a device's memory bandwidth, and of the time of its tensor units, while it computes: what bounds it
+where its operations are not known one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +69,14 @@ class Op:
         bytes: Of the tensors that it reads and writes; 0 for a view.
         dtype: Of its result.
         transfers: It copies between devices.
+        communicates: It exchanges with other processes; what that takes is not in its size.
     """
 
     flops: float
     bytes: float
     dtype: str = "float32"
     transfers: bool = False
+    communicates: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +130,8 @@ def work_of(ops: Iterable[Op], machine: Machine) -> Work:
     """Book every operation under the longest of what its arithmetic, its bytes and its start take."""
     sums: dict[str, float] = dict.fromkeys(("compute", "memory", "overhead", "transfer"), 0.0)
     for op in ops:
+        if op.communicates:
+            continue
         if op.transfers:
             rate = machine.transfer_bytes_per_s
             sums["transfer"] += max(machine.start_s, op.bytes / rate if rate else 0.0)
@@ -165,6 +174,12 @@ class Evidence:
         replay_queue_frac: The same of the loop on a cached batch.
         compiled: The code was compiled, so that its operations are not seen one by one.
         contended: Others took CPU that the run would have used.
+        collectives: Operations of one step that exchange with other processes.
+        on_device: An accelerator trains: who waits for it waits for work of the own.
+        busy_frac: Share of the time of the real loop in which that computed anything, by its own counters.
+        tensor_frac: Share of the time of its tensor units.
+        dram_frac: Share of the bandwidth of its memory.
+        start_s: Of one operation.
     """
 
     step_s: float
@@ -184,6 +199,12 @@ class Evidence:
     replay_queue_frac: float = 0.0
     compiled: bool = False
     contended: bool = False
+    collectives: float | None = None
+    on_device: bool = False
+    busy_frac: float | None = None
+    tensor_frac: float | None = None
+    dram_frac: float | None = None
+    start_s: float | None = None
 
     @property
     def probed(self) -> bool:
@@ -272,6 +293,12 @@ def evidence_of(measurement: Measurement) -> Evidence:
         replay_queue_frac=extra.get("replay_queue_frac", 0.0),
         compiled=bool(extra.get("compiled", 0.0)),
         contended="cpu_contended" in measurement.contamination.flags,
+        collectives=extra.get("collectives"),
+        on_device=measurement.memory.allocator is not None,
+        busy_frac=measurement.extra.get("device_busy_frac"),
+        tensor_frac=measurement.extra.get("device_tensor_frac"),
+        dram_frac=measurement.extra.get("device_dram_frac"),
+        start_s=extra.get("start_s"),
     )
 
 
@@ -304,16 +331,24 @@ def _shares(seen: Evidence) -> dict[str, float]:
         # Each of both can be off by what else runs on the machine; neither counts alone.
         input_s = 0.5 * (input_s + max(0.0, step_s - replay_s))
     input_s = min(input_s, step_s)
+    if seen.on_device and seen.busy_frac is not None:
+        return _device_shares(seen, seen.busy_frac, input_s / step_s, step_s)
     phases_s = sum(seen.phases_s.values())
     scale = (step_s - input_s) / phases_s if phases_s > 0 else 0.0
     work_s = phases_s - seen.phases_s.get("host", 0.0)
     blocked_host_s = min(seen.blocked_s.get("host", 0.0), seen.phases_s.get("host", 0.0))
     blocked_work_s = min(math.fsum(v for k, v in seen.blocked_s.items() if k != "host"), work_s)
     normal_s = IMBALANCE_FRAC * work_s if seen.threads > 1 else 0.0
-    waits_s = blocked_host_s + max(0.0, blocked_work_s - normal_s)
-    active_s = max(0.0, work_s - max(0.0, blocked_work_s - normal_s))
+    # Within its own work a thread waits for the device that does it, or for those it exchanges with.
+    lost_s = 0.0 if seen.on_device else max(0.0, blocked_work_s - normal_s)
+    with_others = bool(seen.collectives)
+    active_s = max(0.0, work_s - lost_s)
     host_s = seen.phases_s.get("host", 0.0) - blocked_host_s
-    parts = {"sync": waits_s, "overhead": host_s}
+    parts = {
+        "sync": blocked_host_s + (0.0 if with_others else lost_s),
+        "communication": lost_s if with_others else 0.0,
+        "overhead": host_s,
+    }
     work = seen.work
     if work is not None and work.total_s >= LEAST_EXPLAINED * active_s and work.total_s > 0:
         each = active_s / work.total_s
@@ -321,8 +356,41 @@ def _shares(seen: Evidence) -> dict[str, float]:
         parts["memory"] = work.memory_s * each
         parts["transfer"] = work.transfer_s * each
         parts["overhead"] += work.overhead_s * each
-    shares = {kind: parts.get(kind, 0.0) * scale / step_s for kind in KINDS}
+    shares = {kind: parts.get(kind, 0.0) * scale / step_s for kind in _kinds(seen)}
     shares["input"] = input_s / step_s
+    return shares
+
+
+def _kinds(seen: Evidence) -> tuple[str, ...]:
+    """Those that a run can be bound by: one process alone communicates with nobody."""
+    return KINDS if seen.collectives else tuple(kind for kind in KINDS if kind != "communication")
+
+
+def _device_shares(seen: Evidence, busy: float, waits: float, step_s: float) -> dict[str, float]:
+    """The same where the device itself tells how long it computed, in the real loop, where nothing stops it.
+
+    While it computes, it is bound by what its operations are; while it does not, and no data is late, it
+    waits for the host. That is because the host cannot start operations faster, or because it reads values,
+    each of which it has to wait for, and starts nothing meanwhile.
+    """
+    busy = min(busy, 1.0 - waits)
+    idle = 1.0 - waits - busy
+    shares = {**dict.fromkeys(_kinds(seen), 0.0), "input": waits}
+    starting = None if seen.ops is None or seen.start_s is None else seen.ops * seen.start_s / step_s
+    if starting is not None and starting >= busy:
+        shares["overhead"] = idle
+    elif seen.reads is not None and seen.reads >= _READS_EVERY_STEP:
+        shares["sync"] = idle
+    work = seen.work
+    done_s = 0.0 if work is None else work.compute_s + work.memory_s + work.transfer_s
+    if work is not None and done_s > 0.0:
+        shares["compute"] = busy * work.compute_s / done_s
+        shares["memory"] = busy * work.memory_s / done_s
+        shares["transfer"] = busy * work.transfer_s / done_s
+    elif seen.dram_frac is not None and seen.dram_frac >= MOVES_MUCH * busy:
+        shares["memory"] = busy
+    elif seen.tensor_frac is not None and seen.tensor_frac >= MULTIPLIES_MUCH * busy:
+        shares["compute"] = busy
     return shares
 
 
@@ -338,7 +406,18 @@ def _reasons(seen: Evidence, shares: Mapping[str, float]) -> list[str]:
     ]
     if told:
         said.append(f"Of such a step: {', '.join(told)}.")
-    if shares.get("sync", 0.0) >= 0.05:
+    said += _device_told(seen)
+    if shares.get("communication", 0.0) >= 0.05:
+        said.append(
+            f"{100 * shares['communication']:.0f} % of the time it is blocked in work that "
+            f"exchanges with other processes, {seen.collectives or 0.0:.0f} times a step."
+        )
+    if shares.get("sync", 0.0) >= 0.05 and seen.busy_frac is not None:
+        said.append(
+            f"{100 * shares['sync']:.0f} % of the time the device has nothing to do: the host waits for "
+            "values that it reads, and starts nothing meanwhile."
+        )
+    elif shares.get("sync", 0.0) >= 0.05:
         said.append(
             f"{100 * shares['sync']:.0f} % of the time the training thread is blocked and no data is late: "
             "it sleeps, or waits for a lock, a file or another thread."
@@ -365,6 +444,20 @@ def _reasons(seen: Evidence, shares: Mapping[str, float]) -> list[str]:
     if seen.cpu_frac is not None:
         said.append(f"It keeps {100 * seen.cpu_frac:.0f} % of the CPUs busy meanwhile.")
     return said
+
+
+def _device_told(seen: Evidence) -> list[str]:
+    """What the device's own counters say of the real loop."""
+    told = [
+        f"{what} {100 * share:.0f} %"
+        for what, share in (
+            ("it computes", seen.busy_frac),
+            ("its tensor units do", seen.tensor_frac),
+            ("of its memory's bandwidth it uses", seen.dram_frac),
+        )
+        if share is not None
+    ]
+    return [f"By the device's own counters, of the time: {', '.join(told)}."] if told else []
 
 
 def _work_text(seen: Evidence, work: Work) -> str:

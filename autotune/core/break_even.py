@@ -97,9 +97,11 @@ def over_epochs(study: Study, measurement: Measurement) -> float:
     one per epoch. 1.0 where nothing is known of starts, or of the length of an epoch.
     """
     each_s = measurement.extra.get("epoch_start_s", 0.0)
-    per_epoch = steps_per_epoch(study)
     step_s = measurement.step_time_s.value
-    if each_s <= 0 or not per_epoch or not measurement.steps or step_s <= 0:
+    if each_s <= 0:
+        return 1.0
+    per_epoch = steps_per_epoch(study)
+    if not per_epoch or not measurement.steps or step_s <= 0:
         return 1.0
     if measurement.extra.get("epoch_starts", 0.0) >= _MANY_STARTS:
         return 1.0  # the window shows how often the loader really starts

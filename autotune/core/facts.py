@@ -166,6 +166,9 @@ class LoaderFacts:
         unsendable: Why the dataset cannot be sent to a worker that is not forked, a whole sentence;
             empty where it can, None where that was not tried.
         own_code: Sending it takes classes or functions of the user's own, not of a library.
+        beside: Other loaders whose batches train as well, in the same steps or in turns with it.
+        changed: The script itself changes what the data set holds, ``between`` two passes or ``inside`` one;
+            empty where that was not seen.
     """
 
     site: str
@@ -189,6 +192,8 @@ class LoaderFacts:
     mp_context: str = ""
     unsendable: str | None = None
     own_code: bool = False
+    beside: int = 0
+    changed: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +256,8 @@ class ModelFacts:
         batch_norm: A module whose training statistics depend on the micro-batch.
         dropout: Random numbers are drawn per batch: by modules that are known to, or as it was seen, inside
             the first calls.
+        moves: Numbers that it keeps move at each training call, BatchNorm's aside: a momentum encoder, a
+            codebook, a counter.
         device: ``cpu`` or ``cuda``.
         blocks: Its repeated blocks, None where it has none.
     """
@@ -265,6 +272,7 @@ class ModelFacts:
     convolves: bool = False
     batch_norm: bool = False
     dropout: bool = False
+    moves: bool = False
     device: str = "cpu"
     blocks: BlockFacts | None = None
 
@@ -302,6 +310,7 @@ class InputFacts:
             mean where they differ.
         rare_frac: Where no argument usually has that size: the largest share of the calls in which one had
             it.
+        told: What the script tells of samples, for each one counted here; 0 where it does not at every step.
     """
 
     said: int
@@ -310,6 +319,7 @@ class InputFacts:
     shape: tuple[int, ...] = ()
     calls_per_backward: float = 1.0
     rare_frac: float = 0.0
+    told: float = 0.0
 
     @property
     def counts(self) -> bool:
@@ -318,20 +328,25 @@ class InputFacts:
 
     @property
     def place(self) -> str:
-        """Where a batch of another size has to show, as `Change.site` says it: ``input:0:1:16x20``."""
+        """Where a batch of another size has to show, as `Change.site` says it: ``input:0:1:16x20``.
+
+        Where the script tells of samples, how many for each one follows: ``input:0:1:16x20:1``.
+        """
         dims, sizes = ",".join(map(str, self.dims)), "x".join(map(str, self.shape))
-        return f"input:{self.tensor}:{dims}:{sizes}"
+        told = f":{self.told:.6g}" if self.told else ""
+        return f"input:{self.tensor}:{dims}:{sizes}{told}"
 
     @classmethod
     def at(cls, place: str, said: int) -> InputFacts | None:
         """What `place` says, with what the option says now; None where it says something else."""
         kind, *parts = place.split(":")
-        if kind != "input" or len(parts) != 3:
+        if kind != "input" or len(parts) not in (3, 4):
             return None
         try:
             dims = tuple(int(word) for word in parts[1].split(","))
             shape = tuple(int(word) for word in parts[2].split("x"))
-            found = cls(said=said, tensor=int(parts[0]), dims=dims, shape=shape)
+            told = float(parts[3]) if len(parts) == 4 else 0.0
+            found = cls(said=said, tensor=int(parts[0]), dims=dims, shape=shape, told=told)
         except ValueError:
             return None
         return found if all(0 <= dim < len(shape) for dim in dims) else None
@@ -359,13 +374,15 @@ class RunFacts:
         owner_settings: What they were constructed with, as in ``transformers.optim``.
         threads: `torch.get_num_threads()` after the first steps.
         openmp: Whose OpenMP torch runs on: ``gnu``, ``intel``, ``llvm``; empty where unknown.
-        scheduler_per_step: A learning-rate scheduler was stepped once per optimizer step.
+        scheduler_per_step: The learning rate moves once per optimizer step, whoever moves it.
         input_shapes_vary: More than one input shape was seen (the last batch aside).
         attention: None where no call of it was seen.
         zeroes_gradients: `zero_grad(set_to_none=False)` was called.
         gradients_pause: A parameter that had a gradient got none in a later step.
         loop_hazards: Words of `autotune.core.loops` for the loop that was seen calling `backward`; of
             the baseline alone.
+        loop_draws: Random numbers are drawn between the fetch of a batch and its backward pass, by the loop
+            or in the model: ``host`` or ``device``, whose generators moved; empty where none did.
         averages_apart: A moving average of the weights (`torch.optim.swa_utils`) was seen updated, but
             not once after every step.
         devices: Accelerators that the process used, as it saw them; empty on the CPU.
@@ -400,6 +417,7 @@ class RunFacts:
     gradients_pause: bool = False
     loop_hazards: tuple[str, ...] = ()
     averages_apart: bool = False
+    loop_draws: str = ""
     devices: tuple[DeviceFacts, ...] = ()
     triton: bool | None = None
     values: Mapping[str, Value] = field(default_factory=dict[str, Value])

@@ -27,6 +27,10 @@ OWN_AVERAGE: Final = "own_average"
 """Code of the script's own changes weights, such as a moving average, once a step."""
 OWN_RATE: Final = "own_rate"
 """The loop sets the learning rate by itself."""
+OWN_DRAWS: Final = "own_draws"
+"""The loop draws from a generator of its own, which nobody sees moving; of loops seen running only."""
+CARRIED: Final = "carried_state"
+"""What the model returned for one batch goes into its next call, as a hidden state does; seen in a run."""
 OWN_CLIPPING: Final = "own_clipping"
 """The loop clips gradients, and does not ask Accelerate first whether they are whole (``sync_gradients``).
 
@@ -41,7 +45,7 @@ _COUNTING: Final = frozenset({"range", "trange", "count", "islice"})
 _EXITS: Final = frozenset({"exit", "quit", "_exit"})
 _EVALUATES: Final = ("eval", "valid")
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_AVERAGES: Final = frozenset({"ema", "swa", "polyak"})
+_AVERAGES: Final = frozenset({"ema", "swa", "polyak", "momentum", "moving"})
 _OVER_WEIGHTS: Final = re.compile(r"\b(parameters|named_parameters|buffers|named_buffers|state_dict)\(")
 _WHOLE_GRADIENTS: Final = frozenset({"clip_grads_with_norm_", "get_total_norm", "adaptive_clip_grad"})
 _HARMLESS: Final = frozenset({"requires_grad_", "zero_", "clip_grad_norm_", "clip_grad_value_"})
@@ -49,6 +53,7 @@ _OPTIMIZERS: Final = re.compile(r"Optim|^(SGD|Adam\w*|RMSprop|Adagrad|Adadelta|R
 _NOT_FOLLOWED: Final = frozenset({"backward", "zero_grad"})
 _CLIPS: Final = frozenset({"clip_grad_norm", "clip_grad_norm_", "clip_grad_value_"})
 _WHOLE: Final = "sync_gradients"
+_GENERATOR: Final = re.compile(r"(^|_)(rng|prng|random_state)$", re.IGNORECASE)
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
@@ -99,7 +104,7 @@ def written_hazards(tree: ast.Module) -> frozenset[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _last(node.func) == "backward":
             found |= _hazards([(tree, node.lineno, "")], [tree]) or frozenset()
-    return frozenset(found - {OWN_CLIPPING})
+    return frozenset(found - {OWN_CLIPPING, OWN_DRAWS})
 
 
 def _parsed(source: str) -> ast.Module | None:
@@ -178,6 +183,8 @@ def _of_loop(
     if any(_evaluates_at(node, trees) for part in once for node in ast.walk(part)):
         yield STEP_EVALUATED
     nodes = [node for part in reached for node in ast.walk(part)]
+    if any(_draws(node) for node in nodes):
+        yield OWN_DRAWS
     if any(_uses_gradient(node) for node in nodes):
         yield OWN_GRADIENT
     if any(_writes_weights(node) for node in nodes) or any(
@@ -435,6 +442,15 @@ def _is_whole(test: ast.expr) -> bool:
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         return any(_is_whole(value) for value in test.values)
     return _last(test) == _WHOLE
+
+
+def _draws(node: ast.AST) -> bool:
+    """A call that is handed a generator, or one of something that by its name is one."""
+    if not isinstance(node, ast.Call):
+        return False
+    if any(keyword.arg == "generator" for keyword in node.keywords):
+        return True
+    return isinstance(node.func, ast.Attribute) and bool(_GENERATOR.search(_last(node.func.value)))
 
 
 def _uses_gradient(node: ast.AST) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
@@ -77,6 +77,12 @@ class LossTrace(Sequence[LossPoint]):
     def _at(self, index: int) -> LossPoint:
         samples, loss, t_s = self._numbers[3 * index : 3 * index + 3]
         return LossPoint(samples=int(samples), loss=loss, t_s=t_s)
+
+    def __iter__(self) -> Iterator[LossPoint]:
+        numbers = iter(self._numbers)
+        # Three times the same iterator: it gives out three numbers at a time.
+        for samples, loss, t_s in zip(numbers, numbers, numbers, strict=True):
+            yield LossPoint(samples=int(samples), loss=loss, t_s=t_s)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, LossTrace):

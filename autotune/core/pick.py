@@ -22,6 +22,7 @@ from autotune.core.late_harm import barred, unshown
 from autotune.core.learning_rate import learning_rate_advice
 from autotune.core.loss_guard import LossVerdict, finite_and_sane, judge, scaler_skips, time_to_equal_loss
 from autotune.core.measurement import Estimate, LossPoint, Measurement
+from autotune.core.memo import Memo, study_key
 from autotune.core.objective import ENERGY, Goal
 from autotune.core.pareto import front
 from autotune.core.run_length import planned_steps
@@ -130,6 +131,7 @@ _LEAST_SPREAD = 0.005
 _TAU_SHARE = 0.5
 _MEMORY_SLACK = 1.0
 _UNJUDGED = LossVerdict(level=0, verdict="unclear", reason="The loss was not judged.")
+_COMPARED: Memo[tuple[Comparison, ...]] = Memo()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,7 +317,8 @@ def _not_faster(study: Study) -> set[Config]:
 def amortised(study: Study, measurement: Measurement) -> float:
     """Samples per second over the planned run, whose length in samples is the same for every config."""
     steps = planned_steps(study)
-    own = _own_batch(study)
+    # To look for the script's own batch is to go through all runs, and a search asks this of each of them.
+    own = _own_batch(study) if steps else 0.0
     if steps and own and measurement.effective_batch > 0:
         steps = max(1, round(steps * own / measurement.effective_batch))
     return measurement.amortised(steps) * over_epochs(study, measurement)
@@ -323,6 +326,10 @@ def amortised(study: Study, measurement: Measurement) -> float:
 
 def compare(study: Study) -> list[Comparison]:
     """Every confirmed config against the baseline, in the order they were first confirmed."""
+    return list(_COMPARED.get(study_key(study), lambda: tuple(_compared(study))))
+
+
+def _compared(study: Study) -> list[Comparison]:
     space, cycles = study.space, _cycles(study)
     members = [c for c in dict.fromkeys(t.config for t in study.told(Stage.CONFIRM)) if not c.is_baseline]
     rates = {

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -212,7 +213,8 @@ def redact(
     alone = {*known, *_learned}
     for value in sorted(alone, key=len, reverse=True):
         if len(value) >= _MIN_LENGTH:
-            text = text.replace(value, MARK)
+            for spelling in _spellings(value):
+                text = text.replace(spelling, MARK)
     free = free or bool(known)
     if free:
         short = _short_pattern(
@@ -358,11 +360,16 @@ def _short_secrets(environ: Mapping[str, str]) -> Iterator[str]:
             yield value
 
 
+def _spellings(value: str) -> set[str]:
+    """As it is, and as Python and JSON show it between quotes: quotes in it have a backslash there."""
+    return {value, repr(value)[1:-1], json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+
+
 @functools.lru_cache(maxsize=8)
 def _pattern(secrets: tuple[tuple[str, str], ...]) -> tuple[re.Pattern[str], dict[str, str]] | None:
     if not secrets:
         return None
-    names = {value: name for name, value in reversed(secrets)}
+    names = {spelling: name for name, value in reversed(secrets) for spelling in _spellings(value)}
     # Longest first: a value that begins with another one is replaced whole.
     longest_first = sorted(names, key=len, reverse=True)
     return re.compile("|".join(re.escape(value) for value in longest_first)), names

@@ -26,6 +26,9 @@ _PREFIX_SIGMAS = 3.0
 _LEAST_RHO = 0.15
 _LEAST_SKEWNESS = 0.1
 _LOST_POWER_FRAC = 0.05
+_TIGHT_CONFIDENCE = 0.7
+_SURE_START = 0.999
+_FEWEST_MORE = 2
 _FEWEST_WAVES, _MOST_WAVES = 2, 24
 
 
@@ -261,7 +264,9 @@ def form_blocks(
     )
 
 
-def window_estimate(blocks: Sequence[Block], *, unit: str, per_step: bool = False) -> Estimate:
+def window_estimate(
+    blocks: Sequence[Block], *, unit: str, per_step: bool = False, is_stopped: bool = False
+) -> Estimate:
     """Throughput, or seconds per step, of a window: a ratio of sums over its clean blocks.
 
     The interval is one of 95 % for a ratio of sums, made from what the blocks vary by in the long run
@@ -274,30 +279,61 @@ def window_estimate(blocks: Sequence[Block], *, unit: str, per_step: bool = Fals
         unit: Of the result: ``samples/s``, or ``steps/s`` where samples are not known (then
             steps are counted); ``s`` with `per_step`.
         per_step: Seconds per step in place of a rate.
+        is_stopped: It ended because `is_tight` held, and its interval has to allow for that.
 
     Raises:
         ValueError: There is no block with a duration.
     """
+    spread_at = _TIGHT_CONFIDENCE if is_stopped else None
+    return _ratio_of_sums(*_sums(blocks, unit, per_step), unit, spread_at=spread_at)
+
+
+def is_tight(blocks: Sequence[Block], width: float, *, unit: str, per_step: bool = False) -> bool:
+    """Whether the interval of a window is no wider than this, the luck of looking allowed for.
+
+    Who looks again and again until an interval is narrow waits for the moment when it is too narrow: a few
+    blocks that happen to be alike. So the spread counts as what it may be at the most (one-sided, 70 %), here
+    and in the interval that is told of such a window: a third more with half a dozen blocks, hardly more
+    with many. By simulation 93 to 97 of 100 such intervals then hold the truth, and 90 without.
+
+    Args:
+        blocks: As `window_estimate` has them.
+        width: Of the interval, as a share of the value.
+        unit: Of the estimate.
+        per_step: Seconds per step in place of a rate.
+
+    Raises:
+        ValueError: There is no block with a duration.
+    """
+    found = window_estimate(blocks, unit=unit, per_step=per_step, is_stopped=True)
+    return found.relative_width <= width
+
+
+def _sums(blocks: Sequence[Block], unit: str, per_step: bool) -> tuple[list[float], list[float]]:
+    """Numerators and denominators of the clean blocks, or of all where none is."""
     kept = [b for b in blocks if b.clean and b.seconds > 0] or [b for b in blocks if b.seconds > 0]
     if not kept:
         message = "no block with a duration, no estimate"
         raise ValueError(message)
     if per_step:
-        above, below = [b.seconds for b in kept], [float(b.steps) for b in kept]
-    elif unit == "steps/s":
-        above, below = [float(b.steps) for b in kept], [b.seconds for b in kept]
-    else:
-        above, below = [float(b.samples) for b in kept], [b.seconds for b in kept]
-    return _ratio_of_sums(above, below, unit)
+        return [b.seconds for b in kept], [float(b.steps) for b in kept]
+    if unit == "steps/s":
+        return [float(b.steps) for b in kept], [b.seconds for b in kept]
+    return [float(b.samples) for b in kept], [b.seconds for b in kept]
 
 
-def _ratio_of_sums(above: Sequence[float], below: Sequence[float], unit: str) -> Estimate:
+def _ratio_of_sums(
+    above: Sequence[float], below: Sequence[float], unit: str, *, spread_at: float | None = None
+) -> Estimate:
+    """The estimate; with `spread_at` by the upper bound of the spread at this confidence."""
     n, total = len(above), math.fsum(below)
     ratio = math.fsum(above) / total if total else 0.0
     if n < 2:
         return Estimate(value=ratio, low=0.0, high=math.inf, n=n, unit=unit)
     residuals = [a - ratio * b for a, b in zip(above, below, strict=True)]
     spread, df = long_run_sd(residuals)
+    if spread_at is not None:
+        spread = sd_bounds(spread, df, confidence=spread_at)[1]
     low, high = _mean_bounds(t_quantile(0.975, df) / math.sqrt(n), spread, _skewness(residuals), n)
     scale = n / total
     return Estimate(value=ratio, low=max(0.0, ratio + low * scale), high=ratio + high * scale, n=n, unit=unit)
@@ -404,10 +440,44 @@ def steady_start(block_rates: Sequence[float]) -> tuple[int, str]:
     best = min(range(n // 2 + 1), key=lambda d: (_mser(logs[d:]), d))
     cut = next((d for d in range(best, 1, -1) if _is_start(logs[:d], logs[d:])), 0)
     # What fades away is longer than it shows.
-    first = min(n // 2, cut + (cut + 1) // 2)
+    first = min(n // 2, cut + max(_FEWEST_MORE, (cut + 1) // 2)) if cut else 0
     if cut and best >= n // 2 - 1:
         return first, "no_steady_state"
     return first, "drifting" if _drifts(logs[first:]) else "steady"
+
+
+def doubted_start(blocks: Sequence[Block], cut: int) -> tuple[float, float]:
+    """What the rate may be as well, where what was cut off a window may have been no start of its own.
+
+    Steps that resemble their neighbours make stretches that look like a start. Where few blocks are left to
+    compare them with, to cut them may be right or wrong, and an interval has to hold either way.
+
+    Args:
+        blocks: Of the whole window.
+        cut: How many of them were cut off its begin.
+
+    Returns:
+        Ends of the interval of the whole window, as factors on the rate of what is left: at most 1 and at
+        least 1. (1, 1) where nothing was cut, or where the start is one beyond doubt.
+    """
+    by_samples = any(b.samples for b in blocks)
+
+    def logs(part: Sequence[Block]) -> list[float]:
+        used = [b for b in part if b.clean and b.seconds > 0]
+        rates = [(b.samples if by_samples else b.steps) / b.seconds for b in used]
+        return [math.log(rate) for rate in rates if rate > 0.0]
+
+    first, rest = logs(blocks[:cut]), logs(blocks[cut:])
+    if not first or len(rest) < 2:
+        return 1.0, 1.0
+    middle = statistics.fmean(rest)
+    spread, df = long_run_sd([v - middle for v in rest])
+    reach = t_quantile(_SURE_START, df) * spread * math.sqrt(1.0 / len(first) + 1.0 / len(rest))
+    if abs(statistics.fmean(first) - middle) > reach:
+        return 1.0, 1.0
+    unit = "samples/s" if by_samples else "steps/s"
+    whole, left = window_estimate(blocks, unit=unit), window_estimate(blocks[cut:], unit=unit).value
+    return min(1.0, whole.low / left), max(1.0, whole.high / left)
 
 
 def _mser(values: Sequence[float]) -> float:

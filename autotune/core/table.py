@@ -1,9 +1,9 @@
 """One recorded grid: what every configuration of a workload yielded on one device, run by run.
 
-A table is a file of JSON lines: the header first, then one row per process, failures included. Rows are
-raw: blocks as they were counted, none removed, and no mean is stored, because means are computed. None
-is "not measured", never 0. `experiments/grids/record.py` writes tables; whoever replays a search reads them.
-Standard library only.
+A table is a file of JSON lines: the header first, then one row per process, failures included; where a table
+grew, the header again, which holds from then on. Rows are raw: blocks as they were counted, none removed, and
+no mean is stored, because means are computed. None is "not measured", never 0.
+`experiments/grids/record.py` writes tables; whoever replays a search reads them. Standard library only.
 """
 
 from __future__ import annotations
@@ -90,6 +90,19 @@ class ProtocolPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """Configurations that joined a table after rows were recorded.
+
+    Args:
+        first: Place of the first of them in the header's `configs`.
+        repeat: Repeats before this one had begun without them: there they stand at the end.
+    """
+
+    first: int
+    repeat: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableHeader:
     """What holds for all rows; identity first.
 
@@ -110,6 +123,7 @@ class TableHeader:
         device: Accelerator, or the CPU where there is none.
         versions: Of Python, torch and what else the run showed.
         environment: Variables that may change speed, those that are set.
+        growths: What joined later, in this order; a file holds the header anew each time.
     """
 
     table: str
@@ -129,6 +143,7 @@ class TableHeader:
     autotune: str = ""
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    growths: tuple[Growth, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     def identity(self) -> dict[str, str]:
@@ -347,7 +362,11 @@ def decode(data: bytes, *, source: str = "table") -> Table:
         raise UsageError(f"{source} holds no whole line", hint="the recorder writes tables")
     header = _header(lines[0], source)
     rows: list[TableRow] = []
+    again = f'{{"_":"{TableHeader.__name__}",'.encode()
     for number, line in enumerate(lines[1:], 2):
+        if line.startswith(again):
+            header = _grown(header, _header(line, source), source, number)
+            continue
         try:
             rows.append(wire.loads(TableRow, line.decode()))
         except (ValueError, KeyError, TypeError) as error:
@@ -376,3 +395,13 @@ def _header(line: bytes, source: str) -> TableHeader:
         raise StoreError(
             f"{source}: its header is damaged: {error}", hint="take it from version control again"
         ) from error
+
+
+def _grown(before: TableHeader, after: TableHeader, source: str, number: int) -> TableHeader:
+    """A later header, once it is sure that what was recorded before it belongs to it."""
+    if after.configs[: len(before.configs)] != before.configs or after.table != before.table:
+        raise StoreError(
+            f"{source} is damaged in line {number}: this header is none of the rows before it",
+            hint="take it from version control again",
+        )
+    return after

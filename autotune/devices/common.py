@@ -27,6 +27,9 @@ class DeviceSample:
         busy_pids: Those of any kind that kept it busy a little while ago; None where the driver does not
             tell what each of them does.
         ecc_errors: Memory errors that could not be corrected, since the driver was loaded.
+        busy_frac: Share of the time since the look before in which anything computed on it.
+        tensor_frac: The same of its tensor units.
+        dram_frac: Share of its memory's bandwidth that was used meanwhile.
     """
 
     used_bytes: int | None = None
@@ -38,6 +41,9 @@ class DeviceSample:
     pids: tuple[int, ...] = ()
     busy_pids: tuple[int, ...] | None = None
     ecc_errors: int | None = None
+    busy_frac: float | None = None
+    tensor_frac: float | None = None
+    dram_frac: float | None = None
 
     @property
     def is_throttled(self) -> bool:

@@ -32,6 +32,9 @@ binding raises where a list is empty, says the same."""
 
 _BUSY_ABOVE_PERCENT, _MOST_PERCENT = 5, 100
 """Of the multiprocessors' time; more than all of it is no figure (some drivers give such)."""
+_GPM: Final = {"busy_frac": 1, "tensor_frac": 5, "dram_frac": 10}
+"""NVML_GPM_METRIC_GRAPHICS_UTIL (anything runs), _ANY_TENSOR_UTIL, _DRAM_BW_UTIL; all in per cent."""
+
 _BUSY_FOR_S = 2.0
 """So long a process counts as busy after it was told to be: each is told of once a second or less often."""
 
@@ -55,6 +58,8 @@ class NvidiaDevice(Device):
         self._told_us: int | None = None
         """Up to when the driver has told who used the device, on its clock; None before the first look."""
         self._busy_at_s: dict[int, float] = {}
+        # The counters of a part are asked for otherwise, and those of the whole are not about the part.
+        self._counters = _Counters(nvml, handle) if whole is None else None
 
     @property
     def facts(self) -> DeviceFacts:
@@ -82,6 +87,7 @@ class NvidiaDevice(Device):
         milliwatts = self._ask_whole("nvmlDeviceGetPowerUsage")
         sm, mem = getattr(nvml, "NVML_CLOCK_SM", 1), getattr(nvml, "NVML_CLOCK_MEM", 2)
         sensor = getattr(nvml, "NVML_TEMPERATURE_GPU", 0)
+        shares = {} if self._counters is None else self._counters.shares()
         return DeviceSample(
             used_bytes=None if memory is None else int(memory.used),
             sm_clock_mhz=self._ask_whole("nvmlDeviceGetClockInfo", sm),
@@ -92,6 +98,9 @@ class NvidiaDevice(Device):
             pids=self._pids(),
             busy_pids=self._busy_pids(),
             ecc_errors=self._ask_whole("nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE),
+            busy_frac=shares.get("busy_frac"),
+            tensor_frac=shares.get("tensor_frac"),
+            dram_frac=shares.get("dram_frac"),
         )
 
     def energy_j(self) -> float | None:
@@ -143,6 +152,57 @@ class NvidiaDevice(Device):
 
     def _ask_whole(self, name: str, *arguments: object) -> Any | None:
         return _quiet(self._nvml, name, self._whole, *arguments)
+
+
+class _Counters:
+    """What the counters of a device say of the time between two looks (GPM; Hopper and newer).
+
+    Args:
+        nvml: An initialised module.
+        handle: Of a whole device.
+    """
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self._exist: bool | None = None
+        self._before: Any = None
+        self._spare: Any = None
+
+    def shares(self) -> dict[str, float]:
+        """Shares of the time since the call before; empty at the first, and where there are no counters."""
+        nvml = self._nvml
+        if self._exist is None:
+            told = _quiet(nvml, "nvmlGpmQueryDeviceSupport", self._handle)
+            self._exist = told is not None and bool(told.isSupportedDevice)
+        if not self._exist:
+            return {}
+        # Two are enough for ever: what was read last, and what was read before that.
+        if self._spare is None:
+            self._spare = _quiet(nvml, "nvmlGpmSampleAlloc")
+        now = self._spare
+        if now is None or _quiet(nvml, "nvmlGpmSampleGet", self._handle, now) is None:
+            return {}
+        before, self._before, self._spare = self._before, now, self._before
+        return {} if before is None else self._between(before, now)
+
+    def _between(self, before: Any, now: Any) -> dict[str, float]:
+        asked = _quiet(self._nvml, "c_nvmlGpmMetricsGet_t")
+        if asked is None:
+            return {}
+        asked.version = getattr(self._nvml, "NVML_GPM_METRICS_GET_VERSION", 1)
+        asked.numMetrics = len(_GPM)
+        asked.sample1, asked.sample2 = before, now
+        for place, number in enumerate(_GPM.values()):
+            asked.metrics[place].metricId = number
+        if _quiet(self._nvml, "nvmlGpmMetricsGet", asked) is None:
+            return {}
+        found: dict[str, float] = {}
+        for place, name in enumerate(_GPM):
+            percent = float(asked.metrics[place].value)
+            if int(asked.metrics[place].nvmlReturn) == 0 and 0.0 <= percent <= _MOST_PERCENT:
+                found[name] = percent / _MOST_PERCENT
+        return found
 
 
 class NvidiaDevices:

@@ -26,6 +26,7 @@ class InlineDriver:
     def __init__(self, session: Session, runner: Runner) -> None:
         self._session = session
         self._runner = runner
+        self._interrupted = False
 
     def connect(self) -> None:
         """Nothing to reach."""
@@ -40,8 +41,11 @@ class InlineDriver:
             arm: Puts the handlers of signals in place again; nothing here takes them away.
         """
         arm()
-        while (assignment := self._session.ask()) is not None:
+        while not self._interrupted and (assignment := self._session.ask()) is not None:
             self._session.start(assignment)
+            # A signal that came while this one was planned has found no process that it could end.
+            if self._interrupted:
+                return
             for ended in self._runner.run(assignment):
                 self._session.tell(assignment.uid, ended)
             self._session.lost(assignment.uid, "the runner ended without an outcome")
@@ -52,4 +56,5 @@ class InlineDriver:
 
     def interrupt(self) -> None:
         """End the running trial soon; `run` returns after it. For signal handlers."""
+        self._interrupted = True
         self._runner.stop()

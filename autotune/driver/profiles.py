@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.core.trial import Stage
-from autotune.protocol.plan import PROFILE_NSYS, PROFILE_TOP, PROFILE_TRACE
+from autotune.protocol.plan import PRIVATE, PROFILE_NSYS, PROFILE_TOP, PROFILE_TRACE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.core.study import Study
     from autotune.core.trial import Trial
+
+
+_PRIVATE_NOTE = "; it may hold secrets of your environment and was not sent to MLflow"
 
 
 def kept_profiles(study: Study, folder: Path) -> dict[str, Path]:
@@ -39,7 +42,10 @@ def kept_reports(study: Study, folder: Path) -> dict[str, Path]:
 
 
 def profile_files(study: Study, folder: Path) -> dict[str, Path]:
-    """``profile/baseline`` -> file, several to a name's folder: traces, tables of operators, reports."""
+    """``profile/baseline`` -> file, several to a name's folder: traces, tables of operators, reports.
+
+    What may be sent to MLflow: a report of a process that was started with secrets is not among them.
+    """
     found = {
         f"profile/{name}/{file}": place / file
         for name, place in kept_profiles(study, folder).items()
@@ -47,7 +53,9 @@ def profile_files(study: Study, folder: Path) -> dict[str, Path]:
         if (place / file).is_file()
     }
     reports = kept_reports(study, folder)
-    return found | {f"profile/{name}/{PROFILE_NSYS}": path for name, path in reports.items()}
+    return found | {
+        f"profile/{name}/{PROFILE_NSYS}": path for name, path in reports.items() if not _is_private(path)
+    }
 
 
 def profile_lines(study: Study, folder: Path) -> list[str]:
@@ -58,11 +66,18 @@ def profile_lines(study: Study, folder: Path) -> list[str]:
         for name, place in kept_profiles(study, folder).items()
     ]
     reports = kept_reports(study, folder)
-    lines += [f"{name}: {path}   (nsys-ui opens it)" for name, path in reports.items()]
+    lines += [
+        f"{name}: {path}   (nsys-ui opens it{_PRIVATE_NOTE if _is_private(path) else ''})"
+        for name, path in reports.items()
+    ]
     tried = [t for t in study.told(Stage.WHY) if t.fidelity.under_nsys and t.failure is not None]
     return lines + [
         f"{_name(t)}: nothing by Nsight Systems: {t.failure.message}" for t in tried if t.failure is not None
     ]
+
+
+def _is_private(path: Path) -> bool:
+    return path.with_name(path.name + PRIVATE).exists()
 
 
 def _name(trial: Trial) -> str:

@@ -8,8 +8,11 @@ the loss of an actor or a node and nothing else. Nothing of Ray's state is ever 
 from __future__ import annotations
 
 import _thread
+import contextlib
+import importlib
 import logging
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -29,7 +32,7 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from autotune.core import wire
-from autotune.core.redact import redact
+from autotune.core.redact import redact, redact_args
 from autotune.core.trial import Assignment, Stage
 from autotune.driver.own_ray import FOLDER, MARK, OwnRay, end_marked_rays, mark_of
 from autotune.errors import RayUnavailable
@@ -37,7 +40,7 @@ from autotune.launch.process import LocalRunner
 from autotune.launch.runner import Ended
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from autotune.driver.session import Session
 
@@ -243,10 +246,11 @@ class RayDriver:
             RayUnavailable: With the mode of authentication on our side in the message.
         """
         try:
-            if self._address:
-                ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
-            else:
-                self._start_local()
+            with _command_without_secrets():
+                if self._address:
+                    ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
+                else:
+                    self._start_local()
         except Exception as error:
             # Ray raises the bare class where its node does not start in time.
             where = redact(self._address) or "a local Ray"
@@ -406,18 +410,36 @@ class RayDriver:
     def close(self) -> None:
         """Disconnect; ends the Ray that we started, and only that one."""
         own = self._own
-        if own is not None and (self._dead_part() or self._dead_part()):
-            # Without its head, disconnecting may wait for as long as Ray waits for it.
-            own.end(0.0)
+        if own is not None and not (self._dead_part() or self._dead_part()):
+            ray.shutdown()
+        else:
+            # Without its head, disconnecting may wait for as long as Ray waits for it; of a cluster that is
+            # none of ours nobody here knows whether it has one.
+            if own is not None:
+                own.end(0.0)
             goodbye = threading.Thread(target=ray.shutdown, daemon=True)
             goodbye.start()
             goodbye.join(GOODBYE_S)
-        else:
-            ray.shutdown()
         if own is not None:
             own.end(LEAVING_S)
         for folder in filter(None, (self._temp, self._scratch)):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _command_without_secrets() -> Generator[None, None, None]:
+    """Ray shows to everybody on a cluster by which command each of its drivers was started."""
+    try:
+        utils: Any = importlib.import_module("ray._private.utils")
+        told = utils.get_entrypoint_name
+    except (ImportError, AttributeError):
+        yield
+        return
+    utils.get_entrypoint_name = lambda: shlex.join(redact_args(sys.argv))
+    try:
+        yield
+    finally:
+        utils.get_entrypoint_name = told
 
 
 def _free() -> str:

@@ -8,7 +8,7 @@ import platform
 import shlex
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from autotune.core.auto import settled
 from autotune.core.change import Env
@@ -27,7 +27,8 @@ from autotune.core.trial import (
 )
 from autotune.core.wire import to_wire
 from autotune.driver.planner import clipped, dead_ways
-from autotune.launch.runner import Ended
+from autotune.errors import BackendError, DiskFull
+from autotune.launch.runner import NOT_BEGUN, Ended
 from autotune.search.costs import Costs
 from autotune.store.outbox import rows_for
 
@@ -63,6 +64,7 @@ CRASH_REPEAT_SHARE = 0.02
 DISTURBED_REPEAT_SHARE = 0.08
 """The same for a run that a neighbour disturbed."""
 
+MAKE_ROOM = "make room, then: autotune resume"
 
 _PAIRED = (Stage.CONFIRM, Stage.ABLATE)
 
@@ -111,6 +113,7 @@ class Session:
         self._lock = threading.RLock()
         self._running: dict[str, Assignment] = {}
         self._waiting: list[Trial] = list(study.open_trials)
+        self._said: set[str] = set()
         self._stopping = ""
 
     # -- reading ------------------------------------------------------------------------------
@@ -188,7 +191,12 @@ class Session:
             self._tell_listeners(lambda listener: listener.trial_started(self.study, trial))
 
     def tell(self, uid: str, ended: Ended) -> None:
-        """One trial of a running assignment has ended; idempotent, a late answer is only noted."""
+        """One trial of a running assignment has ended; idempotent, a late answer is only noted.
+
+        Raises:
+            DiskFull: There was no room to begin it; it stays open, and the search ends with what it has.
+            BackendError: The same where no process could be started, again and again.
+        """
         with self._lock:
             if uid not in self._running:
                 self._append("late", f"{uid}/{self._clock.wall_s()}", {"uid": uid, "number": ended.trial})
@@ -197,6 +205,8 @@ class Session:
             trial = self._trial(ended.trial)
             # Listeners and errors show what it says, as much as the journal does.
             ended = replace(ended, outcome=_without_secrets(ended.outcome, self._study.spec.args))
+            if _never_began(ended.outcome):
+                self._refuse_to_go_on(trial, ended.outcome)
             # A trial that ran meanwhile may have read either version.
             changed = self._is_another_script()
             reason = changed or self._repeat_reason(trial, ended)
@@ -205,6 +215,7 @@ class Session:
                 return
             knob = self._dead_flag(trial, ended)
             self._close(trial, ended, command=command)
+            self._say_once(ended.notes)
             if knob:
                 self._ask_another_way(trial, knob)
 
@@ -242,6 +253,26 @@ class Session:
         self._tell_listeners(lambda listener: listener.note(self.study, text))
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _refuse_to_go_on(self, trial: Trial, failure: Failure) -> None:
+        """Every trial that follows would end alike and count as failed; a resume decides about this one."""
+        if failure.kind is FailureKind.DISK:
+            self.stop("disk")
+            self._requeue(trial, failure.message)
+            raise DiskFull(failure.message, hint=MAKE_ROOM)
+        has_worked = any(t.measurement for t in self._study.baseline)
+        if has_worked and failure.kind is FailureKind.INFRA_LOST and trial.attempt > failure.kind.repeats:
+            self.stop("backend")
+            self._requeue(trial, failure.message)
+            raise BackendError(failure.message, hint="mend that, then: autotune resume")
+
+    def _say_once(self, notes: Sequence[str]) -> None:
+        """What trials tell for people; every trial of a script would tell the same."""
+        for text in notes:
+            kind = text.partition("(")[0].partition(":")[0]
+            if kind not in self._said:
+                self._said.add(kind)
+                self.note(redact(text, free=True))
 
     def _next_trial(self) -> Trial | None:
         left = self.remaining_s
@@ -420,6 +451,11 @@ class Session:
                 call(listener)
             except Exception:
                 log.exception("a listener failed; the search goes on")
+
+
+def _never_began(outcome: Outcome) -> TypeGuard[Failure]:
+    """No process was started, whatever its config is."""
+    return isinstance(outcome, Failure) and NOT_BEGUN in outcome.evidence
 
 
 def _command_line(assignment: Assignment) -> str:

@@ -44,7 +44,9 @@ def polite_ending(
 ) -> Generator[Callable[[], None], None, None]:
     """Within it, the first Ctrl-C or scheduler's signal calls `stop`, the second Ctrl-C ends at once.
 
-    Ending at once leaves the running trial to its guard, which sees our death and cleans up.
+    Ending at once leaves the running trial to its guard, which sees our death and cleans up. A scheduler's
+    signal that this process was started to ignore stays ignored: `nohup` says so of the hang-up at logout.
+    A Ctrl-C does not, since whoever starts a search in a script's background still means it.
 
     Args:
         stop: Called with ``interrupted`` or ``signal``; must return soon. It may raise
@@ -82,7 +84,8 @@ def polite_ending(
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, interrupted)
             for number in SCHEDULER_SIGNALS if owns_process else ():
-                signal.signal(number, scheduled)
+                ignored = before[number] is signal.SIG_IGN
+                signal.signal(number, signal.SIG_IGN if ignored else scheduled)
 
     handled = (signal.SIGINT, *(SCHEDULER_SIGNALS if owns_process else ()))
     before = {number: signal.getsignal(number) for number in handled}
@@ -91,4 +94,5 @@ def polite_ending(
         yield arm
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            # None where it was set in C, which nothing here can put back.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -5,6 +5,7 @@ The command line and `autotune.tune` both come through here, so an option means 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -23,8 +24,16 @@ if TYPE_CHECKING:
     from autotune.core.study import SpaceRequest, StudySpec
     from autotune.inspection.command import Command
 
+log = logging.getLogger(__name__)
+
 MIN_BUDGET_S = 20.0
 """Below it not even two baseline runs of a tiny script and one other fit."""
+
+JOB_END = "SLURM_JOB_END_TIME"
+"""Variable in which Slurm tells a job when it will be ended, in seconds since the epoch."""
+
+JOB_MARGIN_S = 60.0
+"""Left of a job when the search in it ends: for Ray and MLflow, and for what else the job has to do."""
 
 DRIVERS = ("ray", "inline")
 
@@ -85,6 +94,24 @@ def budget_s(text: str) -> float:
             hint="the script's start-up counts, about ten times over: 10m is a good first try",
         )
     return seconds
+
+
+def within_job(seconds: float, *, now_s: float | None = None) -> float:
+    """The budget, cut where the scheduler ends this job before it: a search that is cut off confirms nothing.
+
+    Args:
+        seconds: As it was asked for.
+        now_s: Seconds since the epoch; the wall clock's where None.
+    """
+    text = os.environ.get(JOB_END, "")
+    if not text.isdecimal():
+        return seconds
+    left_s = int(text) - (time.time() if now_s is None else now_s) - JOB_MARGIN_S
+    cut_s = max(MIN_BUDGET_S, left_s)
+    if cut_s >= seconds:
+        return seconds
+    log.warning("this job ends before a budget of %.0f s does: it is cut to %.0f s", seconds, cut_s)
+    return cut_s
 
 
 def one_of(option: str, value: str, known: tuple[str, ...]) -> str:
@@ -217,7 +244,7 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
     from autotune.store.paths import new_id
 
     cwd = str(Path.cwd())
-    seconds = budget_s(options.budget)
+    seconds = within_job(budget_s(options.budget))
     space = load_space(
         options.space,
         cwd=cwd,

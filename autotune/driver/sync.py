@@ -93,6 +93,7 @@ class Syncer:
         self._is_open = False
         self._failures = 0
         self._closing = False
+        self._hurried = False
         self._wanted = 0
         self._begun = 0
         self._idle_for = -1
@@ -140,7 +141,7 @@ class Syncer:
             self._state.notify_all()
             # One fresh round that fails is enough: the budget is over.
             self._state.wait_for(
-                lambda: max(self._idle_for, self._failed_for) >= mine,
+                lambda: self._hurried or max(self._idle_for, self._failed_for) >= mine,
                 timeout=max(0.0, end_s - time.monotonic()),
             )
             self._closing = True
@@ -150,6 +151,12 @@ class Syncer:
         with contextlib.suppress(AutotuneError):
             return self._journal.unsent(MLFLOW)
         return 0
+
+    def hurry(self) -> None:
+        """End a `flush` that waits: somebody wants to go. For signal handlers too."""
+        with self._state:
+            self._hurried = True
+            self._state.notify_all()
 
     def links(self) -> dict[str, str]:
         """Name -> address or command, best first; empty where nothing was sent."""

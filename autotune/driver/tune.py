@@ -26,12 +26,14 @@ from autotune.core.trial import Failure, FailureKind
 from autotune.core.wire import to_wire
 from autotune.driver import ray_auth
 from autotune.driver.ending import answer_or_none, exit_code, why_nothing
+from autotune.driver.host_memory import free_memory, trial_limit
 from autotune.driver.inline import InlineDriver
 from autotune.driver.own_ray import end_marked_rays, mark_of
 from autotune.driver.page import write_report
 from autotune.driver.planner import Planner, dead_ways
 from autotune.driver.session import ENDING_S, RAY_ENDING_S, Session
 from autotune.driver.signals import breakable, polite_ending
+from autotune.driver.spec import within_job
 from autotune.driver.sync import Syncer
 from autotune.driver.unfinished import cut_cycles, is_asked_again, unfinished, waits
 from autotune.driver.wall import HardWall
@@ -78,11 +80,9 @@ log = logging.getLogger(__name__)
 FLUSH_S = 15.0
 """The sink gets this long after the end of the budget; the process is gone 20 s after it."""
 
-WARM_UP_SHARE = 0.1
-"""At most this share of the budget is waited for MLflow's store to open before the first trial."""
-
-HOST_MEMORY_SHARE = 0.9
-"""Of the memory that is free when the search begins; below Ray's own threshold of 0.95."""
+WARM_UP_SHARE, WARM_UP_S = 0.1, 30.0
+"""At most this share of the budget, and no longer than this, is waited for MLflow's store to open before the
+first trial: one that answers byte by byte never fails."""
 
 
 class _Now(TypedDict):
@@ -226,6 +226,9 @@ def _resumable(folded: Study, budget_s: float | None) -> StudySpec:
     spec = with_secrets(folded.spec)
     if budget_s is not None:
         spec = replace(spec, budget=replace(spec.budget, seconds=folded.elapsed_s + budget_s))
+    left_s = max(0.0, spec.budget.seconds - folded.elapsed_s)
+    if left_s and (cut_s := within_job(left_s)) < left_s:
+        spec = replace(spec, budget=replace(spec.budget, seconds=folded.elapsed_s + cut_s))
     if folded.facts is None:
         message = f"study {spec.label} ended before anything was known about the script"
         raise StoreError(message, hint="start it again: autotune search")
@@ -259,17 +262,18 @@ class _Search:
         self._owns_process = owns_process
         self._last_words = last_words
         self._doing = "the search"
+        self._flushing = False
         self._writing = threading.Lock()
         self._written: tuple[Study, Answer] | None = None
         self._files: list[Path] = []
         self._knobs = knobs_for(spec.space)
         # Copied before ray.init, which adds variables of its own to this process.
         environ = user_environment(os.environ, keep_loggers=spec.keep_loggers, trial=True)
-        free_bytes = _free_memory()
+        free_bytes = free_memory()
         self._planner = Planner(
             knobs=self._knobs,
             environ=environ,
-            memory_limit_bytes=_memory_limit(spec, free_bytes),
+            memory_limit_bytes=trial_limit(spec, free_bytes),
             baseline_limit_bytes=free_bytes,
         )
 
@@ -360,12 +364,29 @@ class _Search:
         )
         wall.start()
         syncer.start()
+        drivers: list[InlineDriver | RayDriver] = []
+
+        def interrupt() -> None:
+            if self._flushing:
+                syncer.hurry()
+            for driver in drivers:
+                driver.interrupt()
+
+        polite = polite_ending(
+            _stopper(session, interrupt, self._tell),
+            owns_process=self._owns_process,
+            breaks_off=lambda: any(driver.breaks_off() for driver in drivers),
+        )
         try:
-            with ExitStack() as closers:
-                failed = self._drive(session, syncer, closers)
-                ended, failed = self._end(session, failed)
-            unsent = syncer.flush(FLUSH_S)
-            page = self._report(ended, failed)
+            # To the very end: a signal that comes while the answer is written must not cost it.
+            with polite as arm:
+                with ExitStack() as closers:
+                    failed = self._drive(session, syncer, closers, drivers, arm)
+                    ended, failed = self._end(session, failed)
+                self._flushing = True
+                unsent = syncer.flush(FLUSH_S)
+                self._flushing = False
+                page = self._report(ended, failed)
         finally:
             wall.disarm()
         self._tell(lambda listener: listener.study_ended(ended))
@@ -388,20 +409,26 @@ class _Search:
             error.end = replace(end, exit_code=error.exit_code)
             raise
 
-    def _drive(self, session: Session, syncer: Syncer, closers: ExitStack) -> Exception | None:
+    def _drive(
+        self,
+        session: Session,
+        syncer: Syncer,
+        closers: ExitStack,
+        drivers: list[InlineDriver | RayDriver],
+        arm: Callable[[], None],
+    ) -> Exception | None:
         """Run to the end; whatever fails on the way costs what was running, not the answer."""
         try:
-            driver = self._driver(session)
-            stopper = _stopper(session, driver.interrupt, self._tell)
-            polite = polite_ending(stopper, owns_process=self._owns_process, breaks_off=driver.breaks_off)
-            with polite as arm, breakable():
+            with breakable():
+                driver = self._driver(session)
+                drivers.append(driver)
                 closers.callback(driver.close)
                 if self._spec.driver == "ray":
                     self._doing = f"Ray at {redact(self._spec.ray_address)}".removesuffix(" at ")
                 driver.connect()
                 self._doing = "the search"
                 arm()
-                syncer.warm_up(WARM_UP_SHARE * self._spec.budget.seconds)
+                syncer.warm_up(min(WARM_UP_S, WARM_UP_SHARE * self._spec.budget.seconds))
                 driver.run(arm)
         except Exception as error:  # noqa: BLE001 (raised again when the answer is written)
             session.stop(_why_broken(error))
@@ -560,29 +587,6 @@ def _static_facts(spec: StudySpec) -> Facts:
 
 def _isolation(study: Study) -> str:
     return study.facts.host.isolation if study.facts is not None else "auto"
-
-
-def _free_memory() -> int:
-    """Bytes that the search may let a process tree take on this machine as it is now."""
-    return int(HOST_MEMORY_SHARE * _available_bytes(host_facts().memory_bytes))
-
-
-def _memory_limit(spec: StudySpec, free_bytes: int) -> int:
-    """Bytes that a trial's process tree may take; the user's bound where training is on the CPU."""
-    if spec.max_memory_bytes is None or host_facts().has_cuda:
-        return free_bytes
-    return min(free_bytes, spec.max_memory_bytes)
-
-
-def _available_bytes(total: int) -> int:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return total
-    for line in lines:
-        if line.startswith("MemAvailable:"):
-            return min(total, int(line.split()[1]) * 1024)
-    return total
 
 
 def _up_s() -> float:

@@ -30,13 +30,14 @@ from autotune.core.study import SCRIPT_CHANGED, VERIFY, Budget, SpaceRequest, St
 from autotune.core.trial import FailureKind
 from autotune.core.wire import from_wire, to_wire
 from autotune.driver.ending import StoppedBySignal, StoppedEarly, why_nothing
+from autotune.driver.host_memory import free_memory
 from autotune.driver.inline import InlineDriver
 from autotune.driver.planner import Planner
 from autotune.driver.session import ENDING_S, Session
 from autotune.driver.signals import breakable, polite_ending
 from autotune.driver.spec import version
 from autotune.driver.watch import ScriptWatch, modules_of
-from autotune.errors import NotApplied, StoreError, UsageError
+from autotune.errors import AutotuneError, NotApplied, StoreError, UsageError
 from autotune.export.best_config import core_changes
 from autotune.inspection.host import host_facts
 from autotune.inspection.interpreter import interpreter
@@ -57,14 +58,12 @@ if TYPE_CHECKING:
     from autotune.core.pick import Comparison
     from autotune.core.study import Study
     from autotune.driver.planner import Dead
-    from autotune.errors import AutotuneError
     from autotune.export.best_config import PickPart
     from autotune.inspection.command import Command
     from autotune.report.listener import Listener
 
 log = logging.getLogger(__name__)
 
-_MEMORY_SHARE: Final = 0.9
 _AGAIN: Final = "verify again: autotune verify best.yaml"
 
 
@@ -198,7 +197,7 @@ def verify(
     )
     spec = _spec(command, label, budget_s)
     facts = _facts(spec, command)
-    planner = _planner(asked, facts)
+    planner = _planner(asked)
     home = make_study_dir(spec.study_id)
     with ExitStack() as closers:
         closers.enter_context(learned(spec.args))
@@ -278,16 +277,19 @@ def _run(session: Session, runner: LocalRunner) -> Study:
         driver.interrupt()
 
     try:
-        with polite_ending(stop) as arm, breakable():
-            driver.run(arm)
-    except BaseException:
+        with polite_ending(stop) as arm:
+            with breakable():
+                driver.run(arm)
+            return session.close()
+    except BaseException as error:
+        if isinstance(error, AutotuneError) and "autotune resume" in error.hint:
+            error.hint = _AGAIN
         session.stop("error")
         try:
             session.close()
         except Exception:  # the first error is the one to tell
             log.debug("the end could not be written down", exc_info=True)
         raise
-    return session.close()
 
 
 def _spec(command: Command, label: str, budget_s: float) -> StudySpec:
@@ -319,12 +321,12 @@ def _facts(spec: StudySpec, command: Command) -> Facts:
     return Facts(host=host, script=script_facts(command.inspected), effective_batch_rule="keep")
 
 
-def _planner(asked: Asked, facts: Facts) -> FixedPlanner:
+def _planner(asked: Asked) -> FixedPlanner:
     return FixedPlanner(
         asked.changes,
         asked.effect,
         environ=user_environment(os.environ, keep_loggers=False, trial=True),
-        memory=int(_MEMORY_SHARE * facts.host.memory_bytes),
+        memory=free_memory(),
     )
 
 

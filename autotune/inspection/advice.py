@@ -12,14 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from autotune.inspection.sources import shown, sources
+from autotune.inspection.told import constant_samples, told_calls
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from autotune.core.bottleneck import Bottleneck
     from autotune.core.facts import HostFacts
 
-_MOST_FILES: Final = 20
-_MOST_BYTES: Final = 2 * 1024 * 1024
 _READS: Final = frozenset({"item", "tolist", "numpy"})
 _BARS: Final = frozenset({"set_postfix", "set_postfix_str", "set_description"})
 _LOGS: Final = frozenset(
@@ -40,10 +41,11 @@ class Advice:
     """One hint.
 
     Args:
-        kind: ``read``, ``log``, ``checkpoint``, ``preprocess``, ``shape``, ``copy``.
+        kind: ``read``, ``log``, ``checkpoint``, ``preprocess``, ``shape``, ``copy``, ``told``.
         file, line: Where; the file as it lies relative to the script's folder.
         text: A whole sentence.
-        part: Which part of a step it is about: ``host``, ``input``, ``compute``, ``transfer``.
+        part: Which part of a step it is about: ``host``, ``input``, ``compute``, ``transfer``; ``search``
+            where it is about what a search would find.
         gain_frac_at_most: Share of a step that it may buy at most; None where that was not measured.
     """
 
@@ -71,9 +73,10 @@ def advise(path: str, host: HostFacts | None = None) -> tuple[Advice, ...]:
     has_cores = host is not None and any(d.capability >= _TENSOR_CORES for d in host.devices)
     has_gpu = host is not None and bool(host.devices)
     found: list[Advice] = []
-    for file, tree in _sources(script):
-        name = _shown(file, script.parent)
+    for file, tree in sources(script):
+        name = shown(file, script.parent)
         found += _in_loops(tree, name)
+        found += _told(tree, name)
         found += _in_datasets(tree, name)
         if has_cores:
             found += _shapes(tree, name)
@@ -111,54 +114,6 @@ def advice_text(hint: Advice) -> str:
         return f"{hint.place}: {hint.text}"
     told = f"at most {100 * bound:.0f} %" if bound >= 0.01 else "less than 1 %"
     return f"{hint.place}: {hint.text} ({told} of a step)"
-
-
-# Which files
-
-
-def _sources(script: Path) -> Iterator[tuple[Path, ast.Module]]:
-    """The script, then its own modules beside it, breadth first."""
-    waiting, seen = [script], set[Path]()
-    while waiting and len(seen) < _MOST_FILES:
-        file = waiting.pop(0)
-        if file in seen:
-            continue
-        seen.add(file)
-        tree = _tree(file)
-        if tree is None:
-            continue
-        yield file, tree
-        waiting += [m for m in _own_modules(tree, script.parent) if m not in seen]
-
-
-def _tree(file: Path) -> ast.Module | None:
-    try:
-        if file.stat().st_size > _MOST_BYTES:
-            return None
-        return ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
-def _own_modules(tree: ast.Module, folder: Path) -> Iterator[Path]:
-    for node in ast.walk(tree):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        for name in names:
-            path = folder.joinpath(*name.split("."))
-            for file in (path.with_suffix(".py"), path / "__init__.py"):
-                if file.is_file():
-                    yield file
-
-
-def _shown(file: Path, folder: Path) -> str:
-    try:
-        return str(file.relative_to(folder))
-    except ValueError:
-        return file.name
 
 
 # Training loops
@@ -376,6 +331,32 @@ def _copies(tree: ast.Module, name: str) -> Iterator[Advice]:
                         text=f"{_called(made)}() makes a tensor on the host and copies it in every step; "
                         "device=... makes it in place.",
                     )
+
+
+# What the script says itself
+
+
+def _told(tree: ast.Module, name: str) -> Iterator[Advice]:
+    """A number of samples that stays, whatever batch the script is given by an option or `autotune.value`."""
+    if not any(_names_batch(node) for node in ast.walk(tree)):
+        return
+    for call in told_calls(tree, "step"):
+        samples = constant_samples(call)
+        if samples is not None:
+            yield Advice(
+                kind="told",
+                file=name,
+                line=call.lineno,
+                part="search",
+                text=f"step(samples={samples}) says the same of every batch size; say how many samples each "
+                "step took, or the rates of other sizes are wrong.",
+            )
+
+
+def _names_batch(node: ast.AST) -> bool:
+    """A call whose first words name a batch: an option, or a value that is asked for."""
+    words = node.args[:2] if isinstance(node, ast.Call) else []
+    return any(isinstance(w, ast.Constant) and "batch" in str(w.value).lower() for w in words)
 
 
 def advice_data(hint: Advice) -> dict[str, str | int | float | None]:

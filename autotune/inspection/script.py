@@ -30,6 +30,15 @@ _KINDS: Final = {
     "FLOAT": "float",
     "STRING": "str",
 }
+_DEFINES: Final = {
+    "DEFINE_integer": "int",
+    "DEFINE_float": "float",
+    "DEFINE_string": "str",
+    "DEFINE_enum": "str",
+    "DEFINE_bool": "pair",
+    "DEFINE_boolean": "pair",
+}
+_MAKERS: Final = {"fire.Fire": "fire", "Fire": "fire", "typer.run": "typer", "tyro.cli": "tyro"}
 _CALLS: Final = {
     "autocast": "own_autocast",
     "GradScaler": "own_scaler",
@@ -110,7 +119,7 @@ def script_facts(path: str) -> ScriptFacts:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ScriptFacts(path=path, sha256=digest)
     hazards = {word for node in ast.walk(tree) for word in _hazards(node)} | written_hazards(tree)
-    flags = [*_argparse_flags(tree), *_click_flags(tree)]
+    flags = [*_argparse_flags(tree), *_click_flags(tree), *_absl_flags(tree), *_signature_flags(tree)]
     if "exec_config" in hazards:
         flags += _global_flags(tree)
     formats = _switched_formats(tree)
@@ -239,6 +248,81 @@ def _click_kind(keywords: dict[str, ast.expr], default: Value | None) -> tuple[s
     if kind is None and default is None:
         name = "str"
     return {"bool": "bool", "BOOL": "bool", **_KINDS}.get(name, "opaque"), ()
+
+
+def _absl_flags(tree: ast.AST) -> Iterator[ScriptFlag]:
+    """``flags.DEFINE_integer("batch_size", 32, "...")``."""
+    for node in ast.walk(tree):
+        kind = _DEFINES.get(_last(node.func), "") if isinstance(node, ast.Call) else ""
+        if not kind or not isinstance(node, ast.Call) or not node.args:
+            continue
+        name = _constant(node.args[0])
+        if not isinstance(name, str):
+            continue
+        defined = dict(zip(("name", "default", "enum_values"), node.args, strict=False))
+        defined |= {k.arg: k.value for k in node.keywords if k.arg}
+        choices = _choices(defined.get("enum_values")) if _last(node.func) == "DEFINE_enum" else ()
+        yield ScriptFlag(
+            names=(f"--{name}", f"--no{name}") if kind == "pair" else (f"--{name}",),
+            dest=name,
+            kind=kind,
+            default=_constant(defined.get("default")),
+            choices=choices,
+        )
+
+
+def _signature_flags(tree: ast.Module) -> Iterator[ScriptFlag]:
+    """Options that Fire, Typer and tyro make of a function's arguments or of a class's fields."""
+    defined = {n.name: n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    made = [n for n in ast.walk(tree) if isinstance(n, ast.Assign) and _is_app(n.value)]
+    apps = {_last(target) for node in made for target in node.targets} - {""}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            found = defined.get(_last(node.args[0])) if node.args else None
+            library = _MAKERS.get(ast.unparse(node.func), "") if found is not None else ""
+            if found is not None and library:
+                yield from _of_definition(found, library)
+        elif isinstance(node, ast.FunctionDef):
+            by = [d.func for d in node.decorator_list if isinstance(d, ast.Call)]
+            if any(isinstance(f, ast.Attribute) and _last(f.value) in apps for f in by):
+                yield from _of_definition(node, "typer")
+
+
+def _is_app(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and _last(value.func) == "Typer"
+
+
+def _of_definition(node: ast.FunctionDef | ast.ClassDef, library: str) -> Iterator[ScriptFlag]:
+    for name, given in _with_defaults(node):
+        names: tuple[str, ...] = ()
+        default = _constant(given)
+        if isinstance(given, ast.Call) and _last(given.func) == "Option":
+            names = tuple(n for n in _spellings(given) if "/" not in n)
+            default = _constant(given.args[0]) if given.args else None
+        if default is None:
+            continue  # whether it is an option, and of what, is not known
+        dashed, kind = name.replace("_", "-"), type(default).__name__
+        if not names:
+            names = (f"--{name}",) if library == "fire" else (f"--{dashed}",)
+        if kind == "bool" and library != "fire":
+            kind, names = "pair", (*names, f"--no-{dashed}")
+        yield ScriptFlag(names=names, dest=name, kind=kind, default=default)
+
+
+def _with_defaults(node: ast.FunctionDef | ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
+    """Arguments or fields that need not be given, but for those whose annotation says what the option is."""
+    if isinstance(node, ast.ClassDef):
+        fields = [n for n in node.body if isinstance(n, ast.AnnAssign)]
+        yield from ((_last(n.target), n.value) for n in fields if n.value is not None)
+        return
+    given, defaults = [*node.args.posonlyargs, *node.args.args], node.args.defaults
+    pairs = [*zip(given[len(given) - len(defaults) :], defaults, strict=True)]
+    named = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+    pairs += [(argument, default) for argument, default in named if default is not None]
+    for argument, default in pairs:
+        kind = argument.annotation
+        if not (isinstance(kind, ast.Subscript) and _last(kind.value) == "Annotated"):
+            yield argument.arg, default
 
 
 def _global_flags(tree: ast.Module) -> list[ScriptFlag]:

@@ -49,6 +49,8 @@ _HAZARDS: Final = {
     loops.OWN_AVERAGE: "The script's own code changes weights once a step, as a moving average does, which "
     "would happen once a part of a step.",
     loops.OWN_RATE: "The loop sets the learning rate itself, for steps that would be deferred.",
+    loops.CARRIED: "What the model returns for one batch goes into its call for the next one, and the parts "
+    "of a batch are other samples.",
     loops.UNREAD: "The source of the training loop could not be read, and it may count steps.",
 }
 
@@ -59,7 +61,8 @@ class Accumulation(Knob):
     Never sampled: effective batch over micro-batch. As little of it as possible is best on one
     device.
 
-    Effect: EXACT; TRAINING with BatchNorm, NUMERIC with dropout and without a loader. Unit: micro-batches.
+    Effect: EXACT; TRAINING with BatchNorm and other state that moves at each call, NUMERIC with dropout,
+    where the loop draws random numbers for its batches, and without a loader. Unit: micro-batches.
     Source: arXiv 2507.07101 (advises against it where memory allows the batch).
     """
 
@@ -121,15 +124,15 @@ class Accumulation(Knob):
             return self.effect
         if facts.run.model is None:
             return Effect.NUMERIC
-        if facts.run.model.batch_norm:
+        if facts.run.model.batch_norm or facts.run.model.moves:
             return Effect.TRAINING
         # Batches of another size are drawn by code of the script's own, which may make others of them.
         own_batches = facts.run.loader is None
-        return Effect.NUMERIC if facts.run.model.dropout or own_batches else self.effect
+        return Effect.NUMERIC if _draws(facts.run) or own_batches else self.effect
 
     def redeals(self, facts: Facts) -> bool:
         run = facts.run
-        return run is None or run.model is None or run.model.dropout or run.loader is None
+        return run is None or run.model is None or run.loader is None or _draws(run)
 
     def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
         known = ("batch_size", "effective_batch", *(() if self.refuse(facts) else (self.name,)))
@@ -164,10 +167,22 @@ def _sum_in_compiled_code(config: Config, facts: Facts) -> str | None:
     return "The loss is a sum over the batch; in compiled code that cannot be told, so it is not accumulated."
 
 
+def _draws(run: RunFacts) -> bool:
+    """Random numbers are drawn batch by batch, so that parts of one are dealt others.
+
+    Those of a loader may be drawn in its collate function, or by the worker whose turn a batch is.
+    """
+    by_loop = run.loop_draws or loops.OWN_DRAWS in run.loop_hazards
+    by_loader = run.loader is not None and run.loader.random
+    return bool(by_loop) or by_loader or (run.model is not None and run.model.dropout)
+
+
 def _seams(run: RunFacts) -> str | None:
     """What keeps the step from being deferred."""
     if run.loader is None or run.loader.batch_size is None or run.loader.custom_batch_sampler:
         return "The micro-batch is not under our control, so the optimizer step cannot be deferred."
+    if run.loader.beside:
+        return "Batches of several loaders train, and only those of one would be made of parts."
     if run.optimizer is None:
         return "No optimizer was seen whose step could be deferred."
     if run.optimizer.count > 1:

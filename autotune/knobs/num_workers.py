@@ -82,6 +82,8 @@ class NumWorkers(Knob):
                 f"The dataset holds an open {loader.shared_handle}: workers would share its position and"
                 " read each other's data."
             )
+        if loader.changed == "inside" and not loader.num_workers:
+            return "The script changes the data set inside a pass, and workers have copies of their own."
         return None
 
     def effect_for(self, facts: Facts) -> Effect:

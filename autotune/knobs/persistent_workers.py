@@ -50,6 +50,9 @@ class PersistentWorkers(Knob):
         return self.own(facts) if wanted == "asis" else as_switch(wanted)
 
     def refuse(self, facts: Facts) -> str | None:
+        loader = loader_of(facts)
+        if loader is not None and loader.changed and not loader.persistent_workers:
+            return "The script changes the data set as it trains; workers that outlive a pass keep their own."
         return no_loader(facts)
 
     def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
@@ -62,6 +65,7 @@ class PersistentWorkers(Knob):
         loader, run = loader_of(facts), facts.run
         model = None if run is None else run.model
         masks = model is not None and model.dropout and not model.device.startswith("cuda")
+        masks = masks or (run is not None and run.loop_draws == "host")
         return masks or (loader is not None and (loader.random or loader.shuffles))
 
     def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:

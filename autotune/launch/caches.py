@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.launch import enclosure
+from autotune.launch import enclosure, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +27,9 @@ VARIABLES: Mapping[str, str] = {
     "TRITON_CACHE_DIR": "triton",
     "TORCH_EXTENSIONS_DIR": "extensions",
 }
+BUILD_S = 900.0
+"""A build that began so long ago, and has no process here, is taken for dead."""
+
 _GROUP = "__grp__"
 _LENT = ".lent"
 
@@ -92,7 +97,42 @@ def lent(published: Path) -> dict[str, str]:
     if not copy.is_dir():
         with contextlib.suppress(OSError):
             _copied(published, copy)
+    else:
+        _unlock(copy / VARIABLES["TORCH_EXTENSIONS_DIR"])
     return {variable: str(copy / name) for variable, name in VARIABLES.items() if (copy / name).is_dir()}
+
+
+def _unlock(extensions: Path) -> None:
+    """Remove the locks of builds whose process has gone.
+
+    PyTorch (`torch.utils.file_baton`) waits for such a file to disappear, for ever where its owner was
+    killed. The owner keeps it open while it builds; one that builds on another host is not seen, so a lock
+    has to be old as well.
+    """
+    stale = [path for path in extensions.glob("*/lock") if time.time() - _modified(path) > BUILD_S]
+    held = _open_files() if stale else frozenset[str]()
+    for lock in stale:
+        if os.path.realpath(lock) not in held:
+            with contextlib.suppress(OSError):
+                lock.unlink()
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return math.inf
+
+
+def _open_files() -> frozenset[str]:
+    """Paths of what this user's processes have open."""
+    found: list[str] = []
+    for pid in sweep.all_pids():
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return frozenset(found)
 
 
 def _copied(published: Path, to: Path) -> None:

@@ -7,6 +7,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.trial import Failure, FailureKind
+from autotune.launch.runner import NOT_BEGUN
 from autotune.protocol import device_errors
 
 if TYPE_CHECKING:
@@ -88,9 +89,9 @@ def _ending(
         return FailureKind.KILLED_USER, f"ended by request after {result['seconds']:.0f} s"
     if why == "spawn":
         text = str(result.get("spawn_error", ""))
-        return FailureKind.DISK if _DISK.search(
-            text
-        ) else FailureKind.INFRA_LOST, f"could not be started: {text}"
+        evidence[NOT_BEGUN] = 1
+        kind = FailureKind.DISK if _DISK.search(text) else FailureKind.INFRA_LOST
+        return kind, f"could not be started: {text}"
     if why == "launcher_gone" or why.startswith("guard_"):
         what = (
             "its launcher died"
@@ -108,7 +109,9 @@ def _ending(
         return FailureKind.TIMEOUT_TOTAL, f"not done after {result['script_s']:.0f} s ({_progress(told)})"
     if why == "timeout_progress":
         return FailureKind.TIMEOUT_PROGRESS, f"no step for {progress_limit_s:.0f} s ({_progress(told)})"
-    if why in ("contended", "throttled", "disk"):
+    if why == "disk":
+        return FailureKind.DISK, f"ended after {result['seconds']:.0f} s: it left nearly no space on the disk"
+    if why in ("contended", "throttled"):
         return FailureKind.named(why), f"ended by the launcher: {why}"
     if result.get("signal") is not None:
         return _signalled(int(result["signal"]), tail)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -38,6 +39,9 @@ FREE_S = 10.0
 COOL_S = 30.0
 """Heat that one trial left is not the next one's; longer than this it is the machine's."""
 SLACK_BYTES = 64 * 1024**2
+RETRY_S = 30.0
+"""A device that does not compute is tried again so often while a trial waits for it."""
+
 CANARY_S = 60.0
 CANARIES = 2
 _POLL_S = 0.1
@@ -104,17 +108,27 @@ class DeviceCare:
             self._found[visible] = self._find(environ)
         return self._found[visible]
 
-    def hold(self, launch: Launch, *, stopped: Callable[[], bool]) -> Held | Failure:
-        """Lock the devices of a trial that is about to start, or say why it cannot."""
+    def hold(
+        self, launch: Launch, *, stopped: Callable[[], bool], within_s: float = math.inf
+    ) -> Held | Failure:
+        """Lock the devices of a trial that is about to start, or say why it cannot.
+
+        Args:
+            launch: Of the trial.
+            stopped: Asked whether it is still wanted.
+            within_s: At most so long, where that is less than what is waited for a device otherwise: the
+                trial's own time goes by.
+        """
         devices = self.devices(launch.env)
         uuids = sorted({d.facts.uuid for d in devices if d.facts.uuid})
         if _BROKEN & set(uuids):
-            why = self._probe(launch)
+            why = self._until_it_computes(launch, stopped, min(self._lock_s, within_s))
             if why:
                 return _lost(why)
             _BROKEN.difference_update(uuids)
         held = Held(devices)
-        until = time.monotonic() + self._lock_s
+        lock_s = min(self._lock_s, within_s)
+        until = time.monotonic() + lock_s
         for uuid in uuids:
             lock = self._lock(uuid, until, stopped)
             if lock is None:
@@ -122,11 +136,11 @@ class DeviceCare:
                 name = next(d.facts.name for d in devices if d.facts.uuid == uuid)
                 return Failure(
                     kind=FailureKind.CONTENDED,
-                    message=f"another search has been using {name} for {self._lock_s:.0f} s",
+                    message=f"another search has been using {name} for {lock_s:.0f} s",
                     evidence={"device": uuid},
                 )
             held.locks += [lock] if lock >= 0 else []
-        self._cool(devices, stopped)
+        self._cool(devices, stopped, within_s)
         held.used_bytes = _used(devices)
         return held
 
@@ -149,8 +163,23 @@ class DeviceCare:
         log.warning("the device does not compute any more: %s", why)
         _BROKEN.update(d.facts.uuid for d in held.devices if d.facts.uuid)
 
-    def _cool(self, devices: Sequence[Device], stopped: Callable[[], bool]) -> None:
-        until = time.monotonic() + self._cool_s
+    def _until_it_computes(self, launch: Launch, stopped: Callable[[], bool], within_s: float) -> str:
+        """Why it still does not, or empty.
+
+        Not told at once: where several trials run at the same time the broken device is the one that is
+        always free, and would take every trial away from those that work.
+        """
+        until = time.monotonic() + within_s
+        while why := self._probe(launch):
+            again = min(until, time.monotonic() + RETRY_S)
+            while time.monotonic() < again and not stopped():
+                time.sleep(_POLL_S)
+            if time.monotonic() >= until or stopped():
+                return why
+        return ""
+
+    def _cool(self, devices: Sequence[Device], stopped: Callable[[], bool], within_s: float) -> None:
+        until = time.monotonic() + min(self._cool_s, within_s)
         while any("hw_thermal" in device.sample().slowdowns for device in devices):
             if time.monotonic() > until or stopped():
                 return
@@ -237,10 +266,12 @@ def run_canary(launch: Launch) -> str:
 def _opened(folder: Path, name: str) -> int:
     """Opened for reading, which is all a lock needs: the file may be another user's."""
     path = folder / name
+    # In a folder that everybody writes to there may be a link, or a pipe at which opening would wait.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(path, flags)
     except FileNotFoundError:
-        return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return os.open(path, flags | os.O_CREAT, 0o644)
 
 
 def _used(devices: Sequence[Device]) -> dict[str, int]:

@@ -71,6 +71,9 @@ def device_sampler(
             temperature_c=max(_known(seen[n].temperature_c for n in used), default=None),
             power_w=_sum(seen[n].power_w for n in used),
             ecc_errors=_sum(seen[n].ecc_errors for n in used),
+            busy_frac=_mean(seen[n].busy_frac for n in used),
+            tensor_frac=_mean(seen[n].tensor_frac for n in used),
+            dram_frac=_mean(seen[n].dram_frac for n in used),
         )
 
     return sample
@@ -83,6 +86,11 @@ def _known(values: Iterable[N | None]) -> list[N]:
 def _sum(values: Iterable[N | None]) -> N | None:
     known = _known(values)
     return sum(known[1:], known[0]) if known else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = _known(values)
+    return sum(known) / len(known) if known else None
 
 
 def _draws(pid: int) -> bool:

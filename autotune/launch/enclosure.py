@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING
 from autotune.launch import enter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 PROBE_S = 15.0
+KILLED_S = 1.0
 MANIFEST_FILES = 20_000
 _SKIPPED = frozenset({".git", "__pycache__", "node_modules", ".venv", "venv"})
 
-Manifest = dict[str, tuple[int, int, int]]
-"""Path -> (size, mtime in ns, inode)."""
+Manifest = dict[str, tuple[int, int, int, int]]
+"""Path -> (size, mtime in ns, inode, mode); of a folder inode and mode alone, the rest is its entries'."""
 
 
 @functools.cache
@@ -43,23 +44,40 @@ def available(base: str = "", must: tuple[str, ...] = ()) -> str:
     except OSError:
         return "redirect"
     try:
-        done = subprocess.run(
+        return "overlay" if _probed(folder, must) else "redirect"
+    finally:
+        remove(folder)
+
+
+def _probed(folder: str, must: tuple[str, ...]) -> bool:
+    try:
+        process = subprocess.Popen(
             [sys.executable, "-S", "-E", enter.__file__, folder, *must],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            timeout=PROBE_S,
-            check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return "redirect"
-    finally:
-        remove(folder)
-    return "overlay" if done.returncode == 0 else "redirect"
+    except OSError:
+        return False
+    try:
+        return process.wait(PROBE_S) == 0
+    except subprocess.TimeoutExpired:
+        process.kill()
+        # What hangs inside the kernel (a file server that has gone) is not ended by that, nor waited for.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(KILLED_S)
+        return False
 
 
 def remove(folder: str | Path) -> None:
-    """Delete a folder of ours, the kernel's closed work folders in it included; never raises."""
+    """Delete a folder of ours, the kernel's closed work folders in it included; never raises.
+
+    Where a trial has put a link in its place, the link goes and nothing else.
+    """
+    if os.path.islink(folder):
+        with contextlib.suppress(OSError):
+            os.unlink(folder)
+        return
     for place, names, _ in os.walk(folder):
         for name in names:
             path = os.path.join(place, name)
@@ -92,7 +110,7 @@ def protected(script: str, cwd: str, env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def manifest(folders: Iterable[str], *, skip: Iterable[str] = ()) -> Manifest:
-    """Size, modification time and inode of the files in these folders, at most `MANIFEST_FILES`.
+    """Size, modification time, inode and mode of what is in these folders, at most `MANIFEST_FILES`.
 
     Version control and environments are left out, and so is everything in `skip`.
     """
@@ -105,18 +123,50 @@ def manifest(folders: Iterable[str], *, skip: Iterable[str] = ()) -> Manifest:
                 for n in names
                 if n not in _SKIPPED and not n.startswith(".") and os.path.join(place, n) not in skipped
             )
+            for name in names:
+                path = os.path.join(place, name)
+                with contextlib.suppress(OSError):
+                    status = os.lstat(path)
+                    found[path] = (0, 0, status.st_ino, status.st_mode)
             for name in sorted(files):
                 path = os.path.join(place, name)
                 with contextlib.suppress(OSError):
                     status = os.lstat(path)
-                    found[path] = (status.st_size, status.st_mtime_ns, status.st_ino)
+                    found[path] = (status.st_size, status.st_mtime_ns, status.st_ino, status.st_mode)
                 if len(found) >= MANIFEST_FILES:
                     return found
     return found
 
 
+def kept_off(trial_dir: Path, folders: Sequence[str]) -> list[str]:
+    """What a trial has written or deleted in these folders, as it saw them: its overlay holds that; sorted.
+
+    Looked for in the same places as by `manifest`, among at most `MANIFEST_FILES`; nothing where the layers
+    were in memory.
+
+    Args:
+        trial_dir: Its layers are still there.
+        folders: Real paths.
+    """
+    found: list[str] = []
+    looked = 0
+    for note in sorted((trial_dir / "upper").glob(f"*{enter.NOTE}")):
+        with contextlib.suppress(OSError):
+            lower = note.read_text(encoding="utf-8", errors="surrogateescape")
+            layer = str(note)[: -len(enter.NOTE)]
+            for place, names, files in os.walk(layer):
+                seen = os.path.normpath(os.path.join(lower, os.path.relpath(place, layer)))
+                if any(f"{seen}/".startswith(f.rstrip("/") + "/") for f in folders):
+                    names[:] = [n for n in names if n not in _SKIPPED and not n.startswith(".")]
+                    found += [os.path.join(seen, name) for name in files]
+                looked += len(files) + len(names)
+                if looked > MANIFEST_FILES:
+                    return sorted(found)
+    return sorted(found)
+
+
 def violations(before: Manifest, after: Manifest) -> list[str]:
-    """Files that were changed, removed or, where both lists are complete, added; sorted."""
+    """What was changed, removed or, where both lists are complete, added; sorted."""
     changed = {path for path, status in before.items() if after.get(path) != status}
     if len(before) < MANIFEST_FILES and len(after) < MANIFEST_FILES:
         changed |= after.keys() - before.keys()

@@ -38,6 +38,8 @@ _PSEUDO = frozenset(
 _SYSTEM = ("/proc", "/sys", "/dev", "/run")
 _MEMORY_SHARE = 4
 _COPY_BYTES = 16 * 1024 * 1024
+NOTE = ".of"
+"""Ending of the file beside an upper layer that holds the path of what it lies over."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -123,6 +125,7 @@ class _Layers:
             upper, work, middle = self._folders(memory=False)
             try:
                 self._writable(lower, upper, work, target)
+                self.note(lower)
                 return
             except OSError:
                 pass
@@ -134,12 +137,23 @@ class _Layers:
                 data = f"lowerdir={head}:{empty}" + (f",{options}" if options else "")
                 _mount("autotune", middle, "overlay", _MS_RDONLY, data)
                 self._writable(middle, upper, work, target)
+                self.note(lower)
                 return
             except OSError:
                 pass
             self._to_memory()
         upper, work, _ = self._folders(memory=True)
         self._writable(lower, upper, work, target)
+
+    def note(self, lower: str) -> None:
+        """Say beside the last upper layer what it lies over, for whoever looks what was written."""
+        if not self.in_memory:
+            try:
+                name = os.path.join(self.base, "upper", f"{self.count}{NOTE}")
+                with open(name, "w", encoding="utf-8", errors="surrogateescape") as file:
+                    file.write(lower)
+            except OSError:
+                return
 
     def _writable(self, lower: str, upper: str, work: str, target: str) -> None:
         status = os.stat(lower)

@@ -32,6 +32,7 @@ else:
     import sweep  # pyright: ignore[reportMissingImports]
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from typing import NoReturn
 
 SAMPLE_S = 0.25
@@ -47,7 +48,13 @@ DRAIN_S = 1.0
 KEEPER_REAP_S = 10.0
 HEAD_BYTES = 1024 * 1024
 TAIL_BYTES = 4 * 1024 * 1024
+STAT_BYTES = 128 * 1024
+CHUNK_BYTES = 64 * 1024
 MAX_SAMPLES = 4000
+AWAY_S = 5.0
+"""Whoever looks several times a second and was away for longer was stopped, with all that it watches: a job
+that its scheduler suspended, a container that was paused. That time is nobody's hang."""
+
 DUMP_REASONS = ("timeout_progress", "timeout_total")
 GROUP_FILE = "group"
 """In the trial's folder while it runs: where its control group is, for whoever finds it without a guard."""
@@ -55,6 +62,8 @@ GROUP_FILE = "group"
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where the kernel has it)
 SHARED_NAMES = ("torch_", "nccl-", "psm_", "sem.")
 """What torch, NCCL and Python's multiprocessing leave there under names when they are killed."""
+SHARED_LOOKS = 4
+"""So many looks a new name is given until a process of the trial has mapped it."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -82,7 +91,7 @@ class Drain:
         os.set_blocking(self.read_fd, False)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         self._head_left = head_bytes
-        self._tail: deque[bytes] = deque()
+        self._tail: deque[bytearray] = deque()
         self._tail_bytes = 0
         self._tail_limit = tail_bytes
         self.drained = 0
@@ -91,7 +100,7 @@ class Drain:
     def pump(self) -> bool:
         """Read once; False at the end of the stream or when nothing is there."""
         try:
-            data = os.read(self.read_fd, 65536)
+            data = os.read(self.read_fd, CHUNK_BYTES)
         except BlockingIOError:
             return False
         except OSError:
@@ -104,11 +113,18 @@ class Drain:
             self._store(data[: self._head_left])
             data, self._head_left = data[self._head_left :], self._head_left - len(data)
         if data:
-            self._tail.append(data)
-            self._tail_bytes += len(data)
-            while self._tail_bytes - len(self._tail[0]) >= self._tail_limit:
-                self._tail_bytes -= len(self._tail.popleft())
+            self._keep(data)
         return True
+
+    def _keep(self, data: bytes) -> None:
+        # A script may write byte by byte: an object for each would take forty times their room.
+        if self._tail and len(self._tail[-1]) + len(data) <= CHUNK_BYTES:
+            self._tail[-1] += data
+        else:
+            self._tail.append(bytearray(data))
+        self._tail_bytes += len(data)
+        while self._tail_bytes - len(self._tail[0]) >= self._tail_limit:
+            self._tail_bytes -= len(self._tail.popleft())
 
     def _store(self, data: bytes) -> None:
         try:
@@ -216,14 +232,37 @@ def _pss(pid: int) -> int:
 
 
 def _busy_s() -> float | None:
-    """CPU seconds the machine has spent on anything, stolen time included."""
+    """CPU seconds spent on anything, stolen time included, on the CPUs that this process may use.
+
+    What others do on the other CPUs of a large machine is no business of a job that was given four of them.
+    """
+    mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
+    is_part = 0 < len(mine) < (os.cpu_count() or 0)
     try:
         with open("/proc/stat", "rb", buffering=0) as file:
-            fields = file.read(512).split(b"\n", 1)[0].split()
-        user, nice, system, _idle, _wait, irq, softirq, steal = (int(x) for x in fields[1:9])
-    except (OSError, ValueError):
+            text = file.read(STAT_BYTES if is_part else 512)
+        return busy_ticks(text, mine if is_part else ()) * sweep.TICK_S
+    except (OSError, ValueError, IndexError):
         return None
-    return (user + nice + system + irq + softirq + steal) * sweep.TICK_S
+
+
+def busy_ticks(text: bytes, mine: Collection[int]) -> int:
+    """Of all CPUs together, or of these, by what the kernel tells in ``/proc/stat``.
+
+    Args:
+        text: The beginning of it.
+        mine: Numbers of CPUs; none: all.
+
+    Raises:
+        ValueError, IndexError: It is not as expected.
+    """
+    rows = [line.split() for line in text.split(b"\n") if line.startswith(b"cpu")]
+    chosen = [row for row in rows[1:] if int(row[0][3:]) in mine] if mine else rows[:1]
+    if not chosen:
+        message = "no such CPU"
+        raise ValueError(message)
+    # user, nice, system, irq, softirq, steal; not idle, iowait, nor guests, who are in user.
+    return sum(int(row[k]) for row in chosen for k in (1, 2, 3, 6, 7, 8))
 
 
 def _pressure_us() -> int | None:
@@ -236,7 +275,10 @@ def _pressure_us() -> int | None:
 
 def _write_atomically(path: str, record: dict[str, Any]) -> None:
     data = json.dumps(record, separators=(",", ":"), allow_nan=False).encode()
-    fd = os.open(path + ".part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    # The folder is the trial's as well, which may have put a link there.
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path + ".part")
+    fd = os.open(path + ".part", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         while data:
             data = data[os.write(fd, data) :]
@@ -296,7 +338,10 @@ class Guard:
         self.killed = ""
         self.spawn_error = ""
         self.script = 0
+        self.alone = False
         self.shared_before = set(_objects())
+        self.shared_used: set[str] = set()
+        self.shared_looks: dict[str, int] = {}
         self.group = self._make_group()
         self.wake_read, wake_write = os.pipe()
         os.set_blocking(self.wake_read, False)
@@ -358,19 +403,34 @@ class Guard:
 
     def _watch(self) -> None:
         next_sample_s = 0.0
+        looked_s = time.monotonic()
         while self.status is None and not self.why:
             now = time.monotonic()
+            if now - looked_s > AWAY_S:
+                self.deadline_s += now - looked_s
+            looked_s = now
             if now >= self.deadline_s:
                 self.why = "timeout_total"
                 break
             if now >= next_sample_s:
                 used = self.samples.take()
+                self._note_shared()
                 # Late by whole periods rather than in bursts where /proc is slow.
                 next_sample_s = max(next_sample_s, now) + SAMPLE_S
                 if self.memory_limit and used > self.memory_limit:
                     self.why = "memory_limit"
                     break
             self._wait(min(next_sample_s, self.deadline_s) - time.monotonic(), life=True)
+
+    def _note_shared(self) -> None:
+        """Take note of whose new names in shared memory are: once their owner has crashed nobody can tell."""
+        new = {name for name in _objects() if not name.startswith("torch_")} - self.shared_before
+        new = {name for name in new - self.shared_used if self.shared_looks.get(name, 0) < SHARED_LOOKS}
+        if not new:
+            return
+        self.shared_used |= _mapped_objects(self._tree()) & new
+        for name in new - self.shared_used:
+            self.shared_looks[name] = self.shared_looks.get(name, 0) + 1
 
     def _wait(self, seconds: float, *, life: bool) -> None:
         """Sleep at most so long; drain output, reap, and listen to the launcher meanwhile."""
@@ -386,8 +446,16 @@ class Guard:
                 drain.pump()
         self._reap()
         if life and self.life_fd in ready:
-            order = os.read(self.life_fd, 4096).decode(errors="replace").split("\n")[0].strip()
+            said = os.read(self.life_fd, 4096)
+            self.alone = not said
+            order = said.decode(errors="replace").split("\n")[0].strip()
             self.why = self.why or order or "launcher_gone"
+
+    def _is_alone(self) -> bool:
+        """The launcher has died meanwhile; what it ordered before is being done."""
+        while not self.alone and select.select([self.life_fd], [], [], 0)[0]:
+            self.alone = not os.read(self.life_fd, 4096)
+        return self.alone
 
     def _reap(self) -> bool:
         """Collect every dead child; False once there is none left at all."""
@@ -430,7 +498,9 @@ class Guard:
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(self.folder, GROUP_FILE))
         self._reap()
-        _remove_objects(shared, self.shared_before, {self.script, *tree, *self.samples.pids})
+        _remove_objects(
+            shared | self.shared_used, self.shared_before, {self.script, *tree, *self.samples.pids}
+        )
         return sorted({*strays, *(pid for pid in self._tree() if not sweep.is_zombie(pid))})
 
     def _dump_stacks(self) -> None:
@@ -445,7 +515,11 @@ class Guard:
         until = time.monotonic() + bound_s
         told: set[int] = set()
         pause = 0.01
+        alone = self.alone
         while True:
+            if repeat and self.group:
+                # By a list of processes one that forks without end is always a step ahead.
+                sweep.kill_group(self.group)
             tree = self._tree()
             sweep.send([pid for pid in tree if repeat or pid not in told], number)
             if not repeat:
@@ -455,7 +529,9 @@ class Guard:
             self._wait(pause, life=False)
             if not self._reap() or time.monotonic() >= until:
                 return
-            pause = min(pause * 1.5, 0.1)
+            if not repeat and not alone and self._is_alone():
+                alone, until = True, min(until, time.monotonic() + ALONE_GRACE_S)
+            pause = min(pause * 1.5, 0.02 if repeat else 0.1)
 
     def _report(self, survivors: list[int]) -> None:
         status = self.status
@@ -483,12 +559,16 @@ class Guard:
             _write_atomically(path, record)
         except OSError:
             # A full disk: the verdict is worth more than the logs and the samples.
+            self._remove_scratch()
             for name in ("stdout.log", "stderr.log"):
                 try:
                     os.truncate(os.path.join(self.folder, name), 0)
                 except OSError:
                     continue
             _write_atomically(path, {**record, "samples": []})
+        self._remove_scratch()
+
+    def _remove_scratch(self) -> None:
         # Here and not by the launcher, which may be gone by now.
         for scratch in self.spec.get("scratch", ()):
             shutil.rmtree(scratch, ignore_errors=True)
@@ -566,16 +646,19 @@ def _keep(guard_pid: int) -> int:
         pid = 0
         while pid != guard_pid:
             pid, status = os.waitpid(-1, 0)
-    if os.WIFEXITED(status):
-        return os.WEXITSTATUS(status)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
+        return 0
+    # Killed, or broken by an error of its own: either way what it owned is left.
     until = time.monotonic() + KEEPER_REAP_S
+    group = sweep.group(os.environ.get(sweep.GUARD_VARIABLE, ""))
     with contextlib.suppress(ChildProcessError):
         while time.monotonic() < until:
+            sweep.kill_group(group)
             sweep.send(sweep.descendants(os.getpid()), signal.SIGKILL)
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
             time.sleep(0.01)
-    sweep.end_group(sweep.group(os.environ.get(sweep.GUARD_VARIABLE, "")), bound_s=1.0)
+    sweep.end_group(group, bound_s=1.0)
     return 1
 
 
@@ -598,10 +681,19 @@ def _fork_keeper(life_fd: int) -> None:
         os._exit(1)
 
 
+def _lowest(fd: int) -> int:
+    """The same file under the lowest free number: `select` takes none from 1024 on."""
+    low = os.dup(fd)
+    os.close(fd)
+    return low
+
+
 def main(life_fd: int) -> int:
     """Read the orders from standard input and carry them out."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    os.set_inheritable(life_fd, False)
+    # A fork of the launcher's program that has inherited the life pipe keeps it open when that dies.
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    life_fd = _lowest(life_fd)
     _fork_keeper(life_fd)
     parts: list[bytes] = []
     while data := os.read(0, 1 << 20):

@@ -15,6 +15,7 @@ from autotune.core.stats import form_blocks, window_estimate
 from autotune.core.table import ASIDE, Blocks
 from autotune.core.trial import Failure, FailureKind
 from autotune.devices.energy import EnergySample, spent_j
+from autotune.protocol.disturbed import spans, touched
 from autotune.protocol.events import Broke, Closed, Compiling, Done, Hello, Seen, StepRow, Steps
 from autotune.protocol.losses import broken_at
 from autotune.protocol.marks import COMPILE, EVALUATION, LOADER, trained_s
@@ -55,7 +56,7 @@ class Sample:
     Args:
         t_ns: `time.perf_counter_ns()`.
         bytes: Memory of the tree.
-        busy_s: CPU seconds the whole machine had spent by then; None where unreadable.
+        busy_s: CPU seconds that all CPUs which the trial may use had spent by then; None where unreadable.
         own_s: CPU seconds of the tree.
         pressure_us: Microseconds for which some task had waited for a CPU (PSI); None unreadable.
     """
@@ -81,6 +82,9 @@ class DeviceSample:
         power_w: Of all of them together.
         ecc_errors: Memory errors that could not be corrected, since the driver was loaded.
         resident: A process outside the tree was on one of them, and whether it computed is not known.
+        busy_frac: Share of the time since the look before in which they computed, on average; None unknown.
+        tensor_frac: The same of their tensor units.
+        dram_frac: Share of the bandwidth of their memories.
     """
 
     t_ns: int
@@ -93,6 +97,14 @@ class DeviceSample:
     power_w: float | None = None
     ecc_errors: int | None = None
     resident: bool = False
+    busy_frac: float | None = None
+    tensor_frac: float | None = None
+    dram_frac: float | None = None
+
+    @property
+    def spoils(self) -> bool:
+        """What is timed now is set aside."""
+        return self.foreign or self.throttled
 
 
 @dataclass
@@ -158,6 +170,12 @@ class Told:
         return (total + (t_ns - min(began, t_ns) if depth else 0)) / 1e9
 
 
+def _usable_cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
     """What was seen of a trial from outside.
@@ -167,7 +185,7 @@ class Outside:
         peak_bytes: Memory of its tree.
         limit_bytes: What it was allowed; 0 for no limit.
         cold: Its compile caches were empty.
-        cpus: CPUs of the machine, as ``busy_s`` counts them.
+        cpus: CPUs that this process may use, as ``busy_s`` counts them.
         flags: Further contamination flags (``wrote_outside``).
         energies: Looks at energy counters, where there are any.
     """
@@ -178,7 +196,7 @@ class Outside:
     peak_bytes: int = 0
     limit_bytes: int = 0
     cold: bool = False
-    cpus: int = field(default_factory=lambda: os.cpu_count() or 1)
+    cpus: int = field(default_factory=_usable_cpus)
     flags: tuple[str, ...] = ()
     energies: Sequence[EnergySample] = ()
 
@@ -419,6 +437,9 @@ class _Window:
             ("sm_clock_mhz", [d.sm_clock_mhz for d in seen]),
             ("temperature_c", [d.temperature_c for d in seen]),
             ("power_w", [d.power_w for d in seen]),
+            ("device_busy_frac", [d.busy_frac for d in seen]),
+            ("device_tensor_frac", [d.tensor_frac for d in seen]),
+            ("device_dram_frac", [d.dram_frac for d in seen]),
         ):
             known = [float(v) for v in values if v is not None]
             if known:
@@ -449,8 +470,11 @@ class _Window:
         unit = "samples/s" if self.counts_samples else "steps/s"
         produced = self.kept_frac()
         wide = _WIDEN.get(self.closed.steady, 1.0)
-        throughput = _adjusted(window_estimate(blocks, unit=unit), produced, wide)
-        step_time = _adjusted(window_estimate(blocks, unit="s", per_step=True), 1.0 / produced, wide)
+        tight = self.closed.ended == "tight"
+        rate = window_estimate(blocks, unit=unit, is_stopped=tight)
+        each = window_estimate(blocks, unit="s", per_step=True, is_stopped=tight)
+        throughput, step_time = _adjusted(rate, produced, wide), _adjusted(each, 1.0 / produced, wide)
+        throughput, step_time = _doubted(throughput, step_time, self.closed.counters)
         if self._is_from_queue():
             # How fast the loader is by itself, this window cannot tell.
             return replace(throughput, low=0.0), replace(step_time, high=math.inf)
@@ -606,9 +630,11 @@ class _Window:
 
 
 def _dirty(stamps: Sequence[int], outside: Outside) -> tuple[bool, ...]:
-    """Steps during which others used the accelerator, or its clocks were held down."""
-    bad = sorted(d.t_ns for d in outside.devices if d.foreign or d.throttled)
-    return tuple(any(a <= t < b for t in bad) for a, b in itertools.pairwise(stamps))
+    """Steps during which others used the accelerator, or its clocks were held down.
+
+    The trial is told of them while it runs (`autotune.protocol.disturbed`), and measures longer.
+    """
+    return touched(stamps[:-1], stamps[1:], spans((d.t_ns, d.spoils) for d in outside.devices))
 
 
 def _step_quantiles(periods_s: Sequence[float]) -> dict[str, float]:
@@ -641,6 +667,16 @@ def _adjusted(estimate: Estimate, factor: float, widen: float) -> Estimate:
         value=value,
         low=max(0.0, value - (estimate.value - estimate.low) * factor * widen),
         high=value + (estimate.high - estimate.value) * factor * widen,
+    )
+
+
+def _doubted(rate: Estimate, step: Estimate, counters: Mapping[str, float]) -> tuple[Estimate, Estimate]:
+    """Intervals that hold as well where what was cut off the window was no start of its own."""
+    low, high = counters.get("doubt_low", 1.0), counters.get("doubt_high", 1.0)
+    slowest = step.value / low if low > 0.0 else math.inf
+    return (
+        replace(rate, low=min(rate.low, low * rate.value), high=max(rate.high, high * rate.value)),
+        replace(step, low=min(step.low, step.value / high), high=max(step.high, slowest)),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +28,10 @@ from autotune.devices.nsys import find_nsys, nsys_command
 from autotune.launch import caches, classify, enclosure, guard, library, measure, sweep
 from autotune.launch.device_care import DeviceCare, Held
 from autotune.launch.devices_sampler import device_sampler
-from autotune.launch.runner import Ended, Runner
-from autotune.protocol.lines import Reader
-from autotune.protocol.plan import PLAN_VARIABLE, PROFILE_NSYS, TRIAL_VARIABLE, Plan
+from autotune.launch.runner import NOT_BEGUN, Ended, Runner
+from autotune.protocol.disturbed import Teller
+from autotune.protocol.lines import Reader, open_plain
+from autotune.protocol.plan import PLAN_VARIABLE, PRIVATE, PROFILE_NSYS, TRIAL_VARIABLE, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,13 +49,27 @@ NSYS_LINGER_S = 60.0
 """Nsight Systems writes its report once what it watches has ended."""
 SPACE_FLOOR_BYTES = 2 * 1024**3
 SPACE_FLOOR_FRAC = 0.05
+LOW_SPACE_SHARE = 0.25
+"""Of the floor: a trial that leaves no more than this is ended, before all else on that disk fails."""
+
+LOCK_SHARE = 0.5
+"""Of a trial's time: so much may pass until its devices are free. With less left it would fail for that."""
+
 STEP_FACTOR = 10.0
 FIRST_STEPS = 3
+SHOWN_FILES = 3
+KEPT_LOG_BYTES = 64 * 1024
+KEPT_FAILURES = 10
+_LOGS = ("stdout.log", "stderr.log")
+_NOTE_BYTES = 40
 _TAIL_BYTES = 64 * 1024
 _STACKS_BYTES = 8 * 1024
 _SAID_CHARS = 200
 _SCRATCH = ("upper", "work", "lower", "root", "empty", "memory", "shadow", "cache", "output")
-_TOLD = ("plan.json", "stdout.log", "stderr.log", "stacks.txt", "faults.log", "events.jsonl")
+_TOLD = (
+    *("plan.json", "result.json", "stdout.log", "stderr.log", "guard.log"),
+    *("stacks.txt", "faults.log", "events.jsonl"),
+)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -116,6 +132,7 @@ class LocalRunner(Runner):
         self._witness = witness
         self._running: _Running | None = None
         self._stop_wanted = False
+        self._notes: tuple[str, ...] = ()
 
     @property
     def isolation(self) -> str:
@@ -133,21 +150,27 @@ class LocalRunner(Runner):
 
     def run(self, assignment: Assignment) -> Iterator[Ended]:
         """Run it; see `Runner.run`. Segments are told once the process has ended."""
-        self._stop_wanted = False
         begun_s = self._clock.now_s()
+        self._notes = ()
         try:
             outcomes, told = self._run(assignment)
         except OSError as error:
-            full = error.errno in (28, 122)
-            kind = FailureKind.DISK if full else FailureKind.INFRA_LOST
-            failure = Failure(kind=kind, message=f"the trial could not be set up: {error}")
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            failure = Failure(
+                kind=FailureKind.DISK if full else FailureKind.INFRA_LOST,
+                message=f"the trial could not be set up: {error}",
+                evidence={NOT_BEGUN: 1},
+            )
             outcomes, told = {assignment.trial: failure}, measure.Told()
+        finally:
+            # Not at the beginning: a signal may come right before it, and must not be forgotten.
+            self._stop_wanted = False
         seconds = self._clock.now_s() - begun_s
         for number, outcome in outcomes.items():
-            yield Ended(trial=number, outcome=outcome, seconds=seconds, facts=told.facts)
+            yield Ended(trial=number, outcome=outcome, seconds=seconds, facts=told.facts, notes=self._notes)
 
     def stop(self) -> None:
-        """End the running process soon, as ``killed_user``."""
+        """End the running process soon, or else the next one, as ``killed_user``."""
         self._stop_wanted = True
         running = self._running
         if running is not None:
@@ -157,13 +180,20 @@ class LocalRunner(Runner):
         short = self._short_of_space()
         if short is not None:
             return {assignment.trial: short}, measure.Told()
-        launch = assignment.launch
-        held = self._device_care.hold(launch, stopped=lambda: self._stop_wanted)
+        launch, begun_s = assignment.launch, time.monotonic()
+        held = self._device_care.hold(
+            launch,
+            stopped=lambda: self._stop_wanted,
+            within_s=LOCK_SHARE * _deadline_s(assignment),
+        )
+        if self._stop_wanted:
+            if isinstance(held, Held):
+                held.hand_over()
+            held = Failure(kind=FailureKind.KILLED_USER, message="ended by request before it began")
         if isinstance(held, Failure):
-            stopped = Failure(kind=FailureKind.KILLED_USER, message="ended by request before it began")
-            return {assignment.trial: stopped if self._stop_wanted else held}, measure.Told()
+            return {assignment.trial: held}, measure.Told()
         try:
-            outcomes, told = self._run_held(assignment, held)
+            outcomes, told = self._run_held(_shortened(assignment, time.monotonic() - begun_s), held)
         finally:
             held.hand_over()
         self._device_care.release(held, launch, told, outcomes)
@@ -182,7 +212,14 @@ class LocalRunner(Runner):
             prepared = _prepare(self._study_dir, assignment, isolation, folder)
             before = enclosure.manifest(prepared.watched, skip=[str(self._study_dir)])
             run = _under_nsys(command, prepared)
-            running = _Running(prepared, run, self._grace_s, tuple(held.locks), linger_s=_linger_s(prepared))
+            running = _Running(
+                prepared,
+                run,
+                self._grace_s,
+                tuple(held.locks),
+                linger_s=_linger_s(prepared),
+                disks=self._disks(prepared),
+            )
         except BaseException:
             # Without a guard nobody else removes what lies outside the study.
             enclosure.remove(temporary_folder(assignment.uid))
@@ -201,6 +238,7 @@ class LocalRunner(Runner):
         wrote = enclosure.violations(
             before, enclosure.manifest(prepared.watched, skip=[str(self._study_dir)])
         )
+        self._notes = _said_of_writes(wrote, enclosure.kept_off(prepared.folder, prepared.places), launch.cwd)
         outside = _outside(running, result, wrote)
         if self._witness is not None:
             self._witness(assignment, running.told, outside)
@@ -209,6 +247,7 @@ class LocalRunner(Runner):
             prepared.caches.publish()
         for scratch in (*(prepared.folder / name for name in _SCRATCH), prepared.temporary):
             enclosure.remove(scratch)
+        trim_logs(prepared.folder, failed=any(isinstance(o, Failure) for o in outcomes.values()))
         return outcomes, running.told
 
     def _sampler(self, running: _Running, held: Held) -> Callable[[], measure.DeviceSample | None] | None:
@@ -220,23 +259,72 @@ class LocalRunner(Runner):
 
     def _short_of_space(self) -> Failure | None:
         self._study_dir.mkdir(parents=True, exist_ok=True)
-        usage = shutil.disk_usage(self._study_dir)
-        floor = self._space_floor_bytes
-        if floor is None:
-            floor = min(SPACE_FLOOR_BYTES, int(usage.total * SPACE_FLOOR_FRAC))
-        if usage.free >= floor:
+        free_bytes, floor_bytes = self._space(self._study_dir)
+        if free_bytes >= floor_bytes:
             return None
-        free, needed = usage.free / 2**30, floor / 2**30
+        free, needed = free_bytes / 2**30, floor_bytes / 2**30
         return Failure(
             kind=FailureKind.DISK,
             message=f"{free:.2f} GiB are free in {self._study_dir}, {needed:.2f} GiB are needed",
-            evidence={"free_bytes": usage.free, "floor_bytes": floor},
+            evidence={"free_bytes": free_bytes, "floor_bytes": floor_bytes, NOT_BEGUN: 1},
         )
+
+    def _space(self, place: Path) -> tuple[int, int]:
+        """Bytes that are free on a disk, and below which no trial is begun."""
+        usage = shutil.disk_usage(place)
+        if self._space_floor_bytes is not None:
+            return usage.free, self._space_floor_bytes
+        return usage.free, min(SPACE_FLOOR_BYTES, int(usage.total * SPACE_FLOOR_FRAC))
+
+    def _disks(self, prepared: _Prepared) -> dict[str, int]:
+        """Where a trial writes -> bytes that it has to leave free there; not where it is that full anyhow."""
+        found: dict[str, int] = {}
+        for place in (prepared.folder, prepared.temporary):
+            free_bytes, floor_bytes = self._space(place)
+            if free_bytes >= floor_bytes:
+                found[str(place)] = int(LOW_SPACE_SHARE * floor_bytes)
+        return found
+
+
+def _deadline_s(assignment: Assignment) -> float:
+    return sum(segment.fidelity.deadline_s for segment in assignment.segments)
+
+
+def _shortened(assignment: Assignment, waited_s: float) -> Assignment:
+    """The assignment without the time that was waited for its devices: the budget goes on meanwhile."""
+    if waited_s < 1.0:
+        return assignment
+    share = 1.0 - min(LOCK_SHARE, waited_s / _deadline_s(assignment))
+
+    def cut(segment: Segment) -> Segment:
+        deadline_s = share * segment.fidelity.deadline_s
+        setup_s = min(segment.fidelity.setup_s, deadline_s)
+        return replace(segment, fidelity=replace(segment.fidelity, deadline_s=deadline_s, setup_s=setup_s))
+
+    return replace(assignment, segments=tuple(map(cut, assignment.segments)))
 
 
 def _uuids(told: measure.Told) -> tuple[str, ...]:
     """The devices that the process itself says it uses."""
     return () if told.facts is None else tuple(d.uuid for d in told.facts.devices)
+
+
+def _said_of_writes(wrote: Sequence[str], kept: Sequence[str], cwd: str) -> tuple[str, ...]:
+    """What a person should know of the files that a trial has written in the project."""
+    notes: list[str] = []
+    if wrote:
+        notes.append(f"while a trial ran, by it or by others, files of yours changed: {_listed(wrote, cwd)}")
+    if kept:
+        notes.append(
+            f"the script writes into its project ({_listed(kept, cwd)}); that is kept off your files"
+        )
+    return tuple(notes)
+
+
+def _listed(paths: Sequence[str], cwd: str) -> str:
+    shown = [os.path.relpath(path, cwd) for path in paths[:SHOWN_FILES]]
+    more = len(paths) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +339,8 @@ class _Prepared:
     plan_path: Path
     enclosed: bool
     protected: tuple[str, ...]
+    places: tuple[str, ...]
+    """The project and the working directory: what is written there is the user's to know."""
     watched: tuple[str, ...]
 
 
@@ -270,7 +360,8 @@ def end_strays(folder: Path) -> None:
     """
     note = folder / guard.GROUP_FILE
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        place = note.read_text(encoding="utf-8")
+        with open_plain(note) as file:
+            place = file.read().decode()
         if os.path.basename(place) == f"autotune-{folder.name}":
             sweep.end_group(place, bound_s=REAP_S)
         note.unlink()
@@ -307,6 +398,8 @@ def _reported(
     report = prepared.folder / PROFILE_NSYS
     ended = result is not None and result["why"] == "exit" and not result["killed"]
     if ended and not isinstance(outcomes[number], Failure) and report.is_file() and report.stat().st_size:
+        if _has_secrets(prepared.assignment.launch):
+            report.with_name(report.name + PRIVATE).touch()
         return outcomes
     report.unlink(missing_ok=True)
     if isinstance(outcomes[number], Failure):
@@ -316,6 +409,13 @@ def _reported(
     message += f": {said.strip()[:_SAID_CHARS]}" if said.strip() else ""
     evidence: dict[str, str | int | float] = {"dir": str(prepared.folder)}
     return {number: Failure(kind=FailureKind.NO_METRIC, message=message, evidence=evidence)}
+
+
+def _has_secrets(launch: Launch) -> bool:
+    """What it was started with must not be handed on: `nsys` keeps environment and command line."""
+    words = (*launch.env.values(), *launch.command, *launch.argv)
+    known = secret_values([*launch.command, *launch.argv])
+    return bool(known) or any(redact(word, launch.env, free=True) != word for word in words)
 
 
 def temporary_folder(uid: str) -> Path:
@@ -368,6 +468,9 @@ def _prepare(study_dir: Path, assignment: Assignment, isolation: str, our_part: 
     if our_part:
         env = library.environment(env, our_part)
     home = os.path.realpath(launch.env.get("HOME") or "/")
+    # A home holds what other programs write all the time; only the project is compared.
+    ours = dict.fromkeys(os.path.realpath(p) for p in (enclosure.project_root(launch.script), launch.cwd))
+    places = tuple(place for place in ours if place != home)
     return _Prepared(
         assignment=assignment,
         folder=folder,
@@ -377,12 +480,8 @@ def _prepare(study_dir: Path, assignment: Assignment, isolation: str, our_part: 
         plan_path=plan_path,
         enclosed=overlay,
         protected=protected,
-        # A home holds what other programs write all the time; only the project is compared.
-        watched=tuple(
-            p for p in (enclosure.project_root(launch.script), launch.cwd) if os.path.realpath(p) != home
-        )
-        if redirect
-        else (),
+        places=places,
+        watched=places if redirect else (),
     )
 
 
@@ -400,11 +499,13 @@ class _Running:
     meter: Meter | None = None
     energies: list[EnergySample] = field(default_factory=list[EnergySample])
     linger_s: float = LINGER_S
+    disks: dict[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
         launch = self.prepared.assignment.launch
         folder = self.prepared.folder
         self._reader = Reader(folder / "events.jsonl", self.prepared.assignment.uid)
+        self._teller = Teller(folder)
         read_fd, self._life_fd = os.pipe()
         self.start_ns = time.perf_counter_ns()
         orders: dict[str, Any] = {
@@ -459,7 +560,7 @@ class _Running:
 
     @property
     def deadline_s(self) -> float:
-        return sum(s.fidelity.deadline_s for s in self.segments)
+        return _deadline_s(self.prepared.assignment)
 
     @property
     def fidelity(self) -> Fidelity:
@@ -498,7 +599,8 @@ class _Running:
             self._await_guard()
         self._read()
         try:
-            return json.loads((self.prepared.folder / "result.json").read_bytes())
+            with open_plain(self.prepared.folder / "result.json") as file:
+                return json.loads(file.read())
         except (OSError, ValueError):
             return None
 
@@ -508,16 +610,23 @@ class _Running:
         progress_floor_s: float,
         sample_devices: Callable[[], measure.DeviceSample | None] | None,
     ) -> None:
-        moved_s = begun_s = time.monotonic()
+        moved_s = begun_s = looked_s = time.monotonic()
         last_s = begun_s + self.deadline_s + guard.ending_s(self.grace_s, REAP_S) + LINGER_S
         finished_s = sampled_s = 0.0
         ordered = False
         while not ends.wait(POLL_S):
             now = time.monotonic()
+            if (away_s := now - looked_s) > guard.AWAY_S:
+                moved_s, begun_s, last_s = moved_s + away_s, begun_s + away_s, last_s + away_s
+                finished_s += away_s if finished_s else 0.0
+            looked_s = now
             moved_s = now if self._read() else moved_s
             if now - sampled_s >= guard.SAMPLE_S:
                 sampled_s = now
                 self._look(sample_devices)
+                if not ordered and self._fills_a_disk():
+                    ordered = True
+                    self.order("disk")
             if self.told.done is not None or self.told.broke is not None:
                 finished_s = finished_s or now
             limit_s = self._limit_s(progress_floor_s)
@@ -540,9 +649,19 @@ class _Running:
     def _look(self, sample_devices: Callable[[], measure.DeviceSample | None] | None) -> None:
         """Accelerators and energy counters as they are now, where there are any."""
         sample = sample_devices() if sample_devices is not None else None
-        self.devices += [sample] if sample is not None else []
+        if sample is not None:
+            self.devices.append(sample)
+            self._teller.look(sample.t_ns, is_disturbed=sample.spoils)
         if self.meter is not None and self.meter.exists:
             self.energies.append(self.meter.sample())
+
+    def _fills_a_disk(self) -> bool:
+        """Nearly nothing is left where it writes, which others need as well, and the journal."""
+        for place, least_bytes in self.disks.items():
+            with contextlib.suppress(OSError):
+                if shutil.disk_usage(place).free < least_bytes:
+                    return True
+        return False
 
     def _await_guard(self) -> None:
         """Its keeper was killed; it ends the trial all the same, and its verdict is worth waiting for."""
@@ -579,7 +698,10 @@ class _EndOf:
 
     def wait(self, seconds: float) -> bool:
         if self._fd >= 0:
-            select.select([self._fd], [], [], seconds)
+            # Not by `select`, which takes no descriptor from 1024 on: a program may have that many open.
+            poll = select.poll()
+            poll.register(self._fd, select.POLLIN)
+            poll.poll(seconds * 1000)
         else:
             time.sleep(seconds)
         return self._process.poll() is not None
@@ -640,6 +762,47 @@ def _outcomes(
     return outcomes
 
 
+def trim_logs(folder: Path, *, failed: bool) -> None:
+    """Keep what trials have printed within bounds, however many of them there are.
+
+    Of a trial that was measured the end of its output is kept; of those that failed the last
+    `KEPT_FAILURES` keep all of it.
+
+    Args:
+        folder: Of a trial that has ended, among those of its study.
+        failed: How it ended.
+    """
+    if not failed:
+        chosen = [folder]
+    else:
+        ended = [place for place in folder.parent.iterdir() if (place / "result.json").is_file()]
+        whole = [place for place in ended if any(_is_long(place / name) for name in _LOGS)]
+        chosen = sorted(whole, key=lambda place: (place / "result.json").stat().st_mtime)[:-KEPT_FAILURES]
+    for place in chosen:
+        for name in _LOGS:
+            with contextlib.suppress(OSError):
+                _trim(place / name)
+
+
+def _is_long(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > KEPT_LOG_BYTES + _NOTE_BYTES
+
+
+def _trim(path: Path) -> None:
+    with open_plain(path) as file:
+        size = file.seek(0, os.SEEK_END)
+        if size <= KEPT_LOG_BYTES + _NOTE_BYTES:
+            return
+        file.seek(size - KEPT_LOG_BYTES)
+        tail = file.read()
+    part = path.with_name(f"{path.name}.part")
+    part.unlink(missing_ok=True)
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as shorter:
+        shorter.write(f"[{size - len(tail)} bytes left out]\n".encode() + tail)
+    part.replace(path)
+
+
 def log_tail(folder: Path, lines: int = classify.TAIL_LINES) -> str:
     """The last lines of a trial's error output, or of its output where there is none."""
     for name in ("stderr.log", "stdout.log"):
@@ -666,7 +829,7 @@ def hide_secrets(folder: Path, launch: Launch) -> None:
                 continue
             # One character per byte: what is no text comes back as it was.
             text = path.read_bytes().decode(errors="surrogateescape")
-            if name == "plan.json":
+            if name.endswith(".json"):
                 clean = _clean_json(text, launch.env)
             elif name == "events.jsonl":
                 # Rows of steps are most of it, and numbers.
@@ -695,7 +858,7 @@ def _clean_json(text: str, environ: Mapping[str, str]) -> str:
 def _text(path: Path, last_bytes: int = _TAIL_BYTES) -> str:
     """The end of a file as text, whatever its bytes are; empty where there is none."""
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - last_bytes))
             return file.read().decode(errors="backslashreplace")
     except OSError:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from autotune.clock import Clock, SimulatedClock
 from autotune.core.measurement import Contamination, LossPoint, Measurement
 from autotune.core.stats import Block, window_estimate
+from autotune.core.stats import is_tight as is_narrow
 from autotune.core.trial import Failure, FailureKind, Family
 from autotune.errors import AutotuneError
 from autotune.launch.runner import Ended, Runner
@@ -193,10 +194,12 @@ class ReplayRunner(Runner):
         produced = 1.0 if row.produced_frac is None else row.produced_frac
         own_s = math.fsum(b.seconds for b in window.blocks)
         wait_s = math.fsum(b.wait_s for b in window.blocks)
+        is_tight = window.ended == "tight"
         measured = Measurement(
-            throughput=_scaled(window_estimate(window.blocks, unit=unit), produced),
+            throughput=_scaled(window_estimate(window.blocks, unit=unit, is_stopped=is_tight), produced),
             step_time_s=_scaled(
-                window_estimate(window.blocks, unit="s", per_step=True), 1 / produced if produced else 1.0
+                window_estimate(window.blocks, unit="s", per_step=True, is_stopped=is_tight),
+                1 / produced if produced else 1.0,
             ),
             data_wait_frac=min(1.0, wait_s / own_s) if own_s else 0.0,
             memory=replace(row.memory, limit=min(allowed, default=None)),
@@ -361,9 +364,9 @@ def _indices(count: int, noise: random.Random) -> Iterator[int]:
 
 def _enough(blocks: Sequence[Block], fidelity: Fidelity, unit: str) -> str:
     """Why the window may end before its limit; empty where it may not."""
-    estimate = window_estimate(blocks, unit=unit)
-    if estimate.relative_width <= fidelity.target_width:
+    if is_narrow(blocks, fidelity.target_width, unit=unit):
         return "tight"
+    estimate = window_estimate(blocks, unit=unit)
     doubt = _BEYOND_DOUBT * (estimate.high - estimate.value)
     rated = unit == "samples/s"
     return "dominated" if rated and estimate.value + doubt < fidelity.dominated_below else ""

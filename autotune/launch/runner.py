@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from autotune.core.trial import Assignment
 
+NOT_BEGUN = "not_begun"
+"""In the evidence of a failure: no process was started, so its config had no part in it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
@@ -25,12 +28,14 @@ class Ended:
         outcome: Measurement or Failure.
         seconds: Wall time of the process so far, start included.
         facts: What the run showed, where it got so far.
+        notes: What a person should know of it once, a sentence each.
     """
 
     trial: int
     outcome: Outcome
     seconds: float
     facts: RunFacts | None = None
+    notes: tuple[str, ...] = ()
 
 
 class Runner(ABC):
@@ -48,4 +53,4 @@ class Runner(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """End the running process, if there is one."""
+        """End the running process, if there is one; one that is about to be started may be ended instead."""

@@ -171,17 +171,41 @@ def end_group(folder: str, *, bound_s: float = 10.0) -> None:
         folder: From `make_group`.
         bound_s: How long the kernel is waited for.
     """
+    if not _is_group(folder):
+        return
     until = time.monotonic() + bound_s
-    while os.path.basename(folder).startswith("autotune-"):
-        try:
-            with open(f"{folder}/cgroup.kill", "w") as file:
-                file.write("1")
-        except OSError:
-            pass
+    while True:
+        kill_group(folder)
         if b"populated 1" not in _read(f"{folder}/cgroup.events") or time.monotonic() >= until:
             break
         time.sleep(0.005)
     _remove_group(folder)
+
+
+def kill_group(folder: str) -> None:
+    """Kill everything in a trial's control group at once, what is being forked in it as well.
+
+    Args:
+        folder: From `make_group`.
+    """
+    if not _is_group(folder):
+        return
+    with contextlib.suppress(OSError):
+        # Nothing is made and no link is followed: the place may have been noted by somebody else.
+        file = os.open(f"{folder}/cgroup.kill", os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.write(file, b"1")
+        finally:
+            os.close(file)
+
+
+def _is_group(folder: str) -> bool:
+    """It lies where control groups are mounted, under a name of ours, and no link leads there."""
+    return (
+        os.path.basename(folder).startswith("autotune-")
+        and any(folder.startswith(f"{root}/") for root in GROUP_ROOTS)
+        and os.path.realpath(folder) == folder
+    )
 
 
 def _remove_group(folder: str) -> None:

@@ -6,9 +6,11 @@ batches have a short form of their own (lists), because they are most of the vol
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from typing import TYPE_CHECKING
+import stat
+from typing import TYPE_CHECKING, BinaryIO
 
 from autotune.core import wire
 from autotune.protocol.events import EVENTS, Event, StepRow, Steps
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_LINE_BYTES = 4 * 1024 * 1024
+CHUNK_BYTES = 1024 * 1024
 Row = tuple[int, int, int, float, int, int, int]
 """The fields of a `StepRow` in their order: a process that trains makes no objects of its steps."""
 
@@ -63,6 +66,22 @@ def _row(r: list[float]) -> StepRow:
     )
 
 
+def open_plain(path: Path) -> BinaryIO:
+    """A file of a trial's folder, for reading, if it really is one.
+
+    The trial can write there too: a link would lead to a file of the user's, and at a pipe that nobody writes
+    to an ordinary `open` waits for ever.
+
+    Raises:
+        OSError: It is not there, or no plain file.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+    return os.fdopen(fd, "rb")
+
+
 class Writer:
     """Appends events to one file; owned by one process, writes nothing from a fork of it."""
 
@@ -103,12 +122,19 @@ class Reader:
     def read(self) -> Iterator[Event]:
         """Every complete event since the last call."""
         try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except FileNotFoundError:
+            file = open_plain(self._path)
+        except OSError:
             return
-        self._offset += len(data)
+        with file:
+            file.seek(self._offset)
+            # What is appended from now on is for the next call: whoever writes may be the faster one.
+            left = os.fstat(file.fileno()).st_size - self._offset
+            while left > 0 and (data := file.read(min(left, CHUNK_BYTES))):
+                left -= len(data)
+                self._offset += len(data)
+                yield from self._events(data)
+
+    def _events(self, data: bytes) -> Iterator[Event]:
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > MAX_LINE_BYTES:
             self._rest = b""

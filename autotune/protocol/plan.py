@@ -16,6 +16,8 @@ PROFILE_TRACE, PROFILE_TOP = "profile.json.gz", "profile.txt"
 """Files in the trial's directory: a trace that Perfetto opens, and the operators that took most time."""
 PROFILE_NSYS = "profile.nsys-rep"
 """The same: what Nsight Systems has recorded."""
+PRIVATE = ".private"
+"""Behind the name of a file beside it that must not leave this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

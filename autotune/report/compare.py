@@ -6,7 +6,9 @@ do not overlap. Everything else is told as what it is: two results beside each o
 
 from __future__ import annotations
 
+import itertools
 import math
+import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 SCHEMA: Final = "autotune.compare/v1"
 
 _PICKS: Final = ("best", "safe", "fastest")
+_NARROWEST: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,15 +110,32 @@ def compare_studies(first: tuple[Study, Answer | None], second: tuple[Study, Ans
     )
 
 
-def comparison_text(found: Compared) -> str:
-    """The comparison for people, as one screen."""
-    rows = [("", found.a.study.spec.label, found.b.study.spec.label)]
-    rows += [(name, left, right) for name, left, right in _table(found)]
-    widths = [max(len(row[i]) for row in rows) for i in range(2)]
-    lines = [f"{row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]}".rstrip() for row in rows]
+def comparison_text(found: Compared, *, columns: int = 0) -> str:
+    """The comparison for people, as one screen.
+
+    Args:
+        found: Both studies.
+        columns: Of the terminal: cells and sentences that are longer go on below; 0 leaves them whole.
+    """
+    rows = [("", found.a.study.spec.label, found.b.study.spec.label), *_table(found)]
+    head, *widths = (max(1, *(len(row[i]) for row in rows)) for i in range(3))
+    if columns:
+        room = max(_NARROWEST, (columns - head - 4) // 2)
+        widths = [min(width, room) for width in widths]
+    lines: list[str] = []
+    for name, *cells in rows:
+        parts = [_folded(cell, width) for cell, width in zip(cells, widths, strict=True)]
+        for number, (left, right) in enumerate(itertools.zip_longest(*parts, fillvalue="")):
+            label = "" if number else name
+            lines.append(f"{label:<{head}}  {left:<{widths[0]}}  {right}".rstrip())
     lines.append("")
-    lines += [s.sentence for s in found.statements]
+    for statement in found.statements:
+        lines += _folded(statement.sentence, columns) if columns else [statement.sentence]
     return "\n".join(lines) + "\n"
+
+
+def _folded(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False) or [""]
 
 
 def comparison_data(found: Compared) -> dict[str, Any]:
@@ -342,7 +362,7 @@ def _row(name: str, cells: Sequence[str]) -> tuple[str, str, str]:
 
 
 def _costs(pick: Recommendation) -> str:
-    loss = {"pass": "loss holds", "fail": "loss worse", "unclear": "loss not shown"}[pick.loss.verdict]
+    loss = summary.LOSS_WORDS[pick.loss.verdict]
     return f"{_rate(pick.throughput)}, {summary.bytes_text(pick.peak_bytes)}, {loss}"
 
 

@@ -222,20 +222,11 @@ def log_tail(study: Study, trial: Trial) -> str:
     return clean(study, lines[-_TAIL_CHARACTERS:])
 
 
-def own_values(study: Study) -> dict[str, Value]:
-    """Knob -> what the script itself has, as far as it was read."""
-    run = study.facts.run if study.facts is not None else None
-    own = dict(run.values) if run is not None else {}
-    if study.space is not None:
-        own.update({k: d.own for k, d in study.space.dimensions.items() if d.own is not None})
-    return own
-
-
 def effect_word(pick: Recommendation) -> str:
     """What a pick does to the training, in words."""
     return {
         "exact": "leaves the arithmetic as it is",
-        "numeric": "rounds otherwise",
+        "numeric": "rounds differently",
         "training": "changes the training",
     }[pick.effect.value]
 
@@ -247,7 +238,7 @@ def reasons(study: Study, answer: Answer) -> list[str]:
         said = [answer.sentence, summary.budget_hint(study), *held_back]
     else:
         waits = "" if held_back else summary.waits_text(study, best)
-        said = [summary.gains_text(study, best), *held_back, waits, *best.reasons]
+        said = [summary.gains_text(study, best), *held_back, waits, *summary.further_reasons(best)]
     return [clean(study, _begun(s)) for s in said if s]
 
 
@@ -453,7 +444,7 @@ def _answer_data(view: View, answer: Answer) -> dict[str, Any]:
         "caveats": [clean(study, c) for c in answer.caveats],
         "why": reasons(study, answer),
         "baseline": {
-            "knobs": shown_config(own_values(study)),
+            "knobs": shown_config(summary.own_values(study)),
             "throughput": estimate_data(answer.baseline_throughput),
             "peak_bytes": answer.baseline_peak_bytes,
         },
@@ -529,6 +520,17 @@ def _pick_data(view: View, pick: Recommendation) -> dict[str, Any]:
                 "how": "pairs" if gain.n > 1 else "single runs",
             }
             for knob, gain in summary.contributions(study, pick.config).items()
+        ],
+        "shares": [
+            {
+                "knobs": list(s.knobs),
+                "ratio": rounded(s.ratio),
+                "low": None if s.low is None else rounded(s.low),
+                "high": None if s.high is None else rounded(s.high),
+                "pairs": s.pairs,
+                "how": s.how,
+            }
+            for s in summary.shares(study, pick.config)
         ],
         "reasons": [clean(study, r) for r in pick.reasons],
         "pairs": [

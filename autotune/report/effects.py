@@ -18,7 +18,7 @@ from autotune.core.config import Config
 from autotune.core.pick import screened
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from autotune.core.config import Value
     from autotune.core.study import Study
@@ -78,45 +78,147 @@ class Effects:
     configs: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What a part of a configuration brings within it, estimated.
+
+    Args:
+        knobs: One; several where no single run had one of them without the others.
+        ratio: How many times as fast the configuration is with them as without.
+        low, high: Interval of about 95 % under the fit.
+    """
+
+    knobs: tuple[str, ...]
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def is_clear(self) -> bool:
+        """The interval lies on one side of 1."""
+        return self.low > 1.0 or self.high < 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """The model of a study's single runs.
+
+    Args:
+        rates: Configuration -> ln of its rate over the script's; the script itself is not among them.
+        singles: Term -> knob and value.
+        pairs: Terms of two knobs that were changed together and apart.
+        together: Pair -> how many configurations changed both.
+        places: Term -> its place in `mean`.
+        mean: Of each term.
+        spread: Their covariances.
+    """
+
+    rates: Mapping[Config, float]
+    singles: Mapping[Term, tuple[str, Value]]
+    pairs: Sequence[Term]
+    together: Mapping[Term, int]
+    places: Mapping[Term, int]
+    mean: Sequence[float]
+    spread: Sequence[Sequence[float]]
+
+    def ratio(self, terms: Iterable[int]) -> dict[str, float]:
+        """What these terms make together, with its interval."""
+        some = list(terms)
+        mean = math.fsum(self.mean[i] for i in some)
+        variance = math.fsum(self.spread[i][j] for i in some for j in some)
+        sd = math.sqrt(max(0.0, variance))
+        return {
+            "ratio": math.exp(mean),
+            "low": math.exp(mean - _Z * sd),
+            "high": math.exp(mean + _Z * sd),
+        }
+
+
 def estimated(study: Study) -> Effects:
     """Fit the screening runs; empty where nothing but the script was measured."""
+    fit = _fit_of(study)
+    if fit is None:
+        return Effects()
+    own = Counter(item for c in fit.rates for item in c.items())
+    values = [
+        ValueEffect(knob=knob, value=value, configs=own[knob, value], **fit.ratio([fit.places[term]]))
+        for term, (knob, value) in fit.singles.items()
+    ]
+    interactions = [
+        Interaction(knobs=(p[0], p[1]), configs=fit.together[p], **fit.ratio([place]))
+        for p in fit.pairs
+        for place in (fit.places[p],)
+        if abs(fit.mean[place]) > max(_MATTERS, _Z * math.sqrt(max(0.0, fit.spread[place][place])))
+    ]
+    return Effects(
+        values=tuple(sorted(values, key=lambda e: -e.ratio)),
+        interactions=tuple(sorted(interactions, key=lambda e: -abs(math.log(e.ratio)))),
+        configs=len(fit.rates),
+    )
+
+
+def parts(study: Study, config: Config) -> tuple[Part, ...]:
+    """What each knob of a configuration brings within it by the fit, with what it does to the others there.
+
+    Knobs that no single run had apart stand together. What no single run had at all is left out, and so is
+    the configuration as a whole, of which pairs speak. Largest first.
+    """
+    fit = _fit_of(study)
+    if fit is None:
+        return ()
+    groups: dict[tuple[bool, ...], list[str]] = {}
+    for knob, value in config.items():
+        having = tuple(knob in c and repr(c[knob]) == repr(value) for c in fit.rates)
+        if any(having):
+            groups.setdefault(having, []).append(knob)
+    whole = set(_terms(config, fit.places))
+    found = [
+        Part(knobs=tuple(knobs), **fit.ratio(whole - set(_terms(config.without(*knobs), fit.places))))
+        for knobs in groups.values()
+        if len(knobs) < len(config)
+    ]
+    return tuple(sorted(found, key=lambda part: -part.ratio))
+
+
+_latest: list[tuple[Study, _Fit | None]] = []
+"""The study that was fitted last: one answer asks for the same fit several times."""
+
+
+def _fit_of(study: Study) -> _Fit | None:
+    for known, fit in _latest:
+        if known is study:
+            return fit
+    made = _fitted(study)
+    _latest[:] = [(study, made)]
+    return made
+
+
+def _fitted(study: Study) -> _Fit | None:
     rates = screened(study)
     base = rates.get(Config(), 0.0)
     seen = {c: math.log(r / base) for c, r in rates.items() if r > 0} if base > 0 else {}
     tried = {c: y for c, y in seen.items() if not c.is_baseline}
     if not tried:
-        return Effects()
+        return None
     own = Counter(item for c in tried for item in c.items())
-    joint = Counter(pair for c in tried for pair in itertools.combinations(sorted(c), 2))
+    joint: Counter[Term] = Counter(pair for c in tried for pair in itertools.combinations(sorted(c), 2))
     singles: dict[Term, tuple[str, Value]] = {(k, repr(v)): (k, v) for k, v in own}
     pairs = [p for p, count in joint.most_common(_MOST_PAIRS) if count >= _FEWEST_TOGETHER]
     # Two knobs that were never changed apart cannot be told from one another.
     pairs = [p for p in pairs if joint[p] < min(_having(tried, p[0]), _having(tried, p[1]))]
     terms: list[Term] = [*singles, *pairs]
     places = {term: i for i, term in enumerate(terms)}
-    known_pairs = set(pairs)
-    rows = [
-        [places[k, repr(v)] for k, v in c.items()]
-        + [places[p] for p in itertools.combinations(sorted(c), 2) if p in known_pairs]
-        for c in tried
-    ]
     prior = [_SPREAD if term in singles else _JOINT_SPREAD for term in terms]
-    mean, sd = _fit(rows, list(tried.values()), prior, _noise(study, base))
-    values = [
-        ValueEffect(knob=knob, value=value, configs=own[knob, value], **_ratio(mean[i], sd[i]))
-        for term, (knob, value) in singles.items()
-        for i in (places[term],)
-    ]
-    interactions = [
-        Interaction(knobs=(p[0], p[1]), configs=joint[p], **_ratio(mean[places[p]], sd[places[p]]))
-        for p in pairs
-        if abs(mean[places[p]]) > max(_MATTERS, _Z * sd[places[p]])
-    ]
-    return Effects(
-        values=tuple(sorted(values, key=lambda e: -e.ratio)),
-        interactions=tuple(sorted(interactions, key=lambda e: -abs(math.log(e.ratio)))),
-        configs=len(tried),
-    )
+    rows = [_terms(c, places) for c in tried]
+    mean, spread = _solved(rows, list(tried.values()), prior, _noise(study, base))
+    return _Fit(tried, singles, pairs, joint, places, mean, spread)
+
+
+def _terms(config: Mapping[str, Value], places: Mapping[Term, int]) -> list[int]:
+    """The places of the terms that a configuration holds."""
+    own: list[Term] = [(k, repr(v)) for k, v in config.items()]
+    own += itertools.combinations(sorted(config), 2)
+    return [places[term] for term in own if term in places]
 
 
 def best_of_each(effects: Effects) -> list[ValueEffect]:
@@ -131,24 +233,16 @@ def _having(tried: Mapping[Config, float], knob: str) -> int:
     return sum(1 for c in tried if knob in c)
 
 
-def _ratio(mean: float, sd: float) -> dict[str, float]:
-    return {
-        "ratio": math.exp(mean),
-        "low": math.exp(mean - _Z * sd),
-        "high": math.exp(mean + _Z * sd),
-    }
-
-
 def _noise(study: Study, base: float) -> float:
     rates = [t.measurement.throughput.value for t in study.baseline if t.measurement]
     logs = [math.log(r / base) for r in rates if r > 0]
     return max(_LEAST_NOISE, statistics.stdev(logs)) if len(logs) > 1 else _LEAST_NOISE
 
 
-def _fit(
+def _solved(
     rows: Sequence[Sequence[int]], values: Sequence[float], prior: Sequence[float], noise: float
-) -> tuple[list[float], list[float]]:
-    """Posterior mean and standard deviation of each term; a row lists the terms it holds.
+) -> tuple[list[float], list[list[float]]]:
+    """Posterior mean of each term, and their covariances; a row lists the terms it holds.
 
     Bayesian linear regression with independent normal priors: (X'X / s2 + D)^-1 X'y / s2.
     """
@@ -166,7 +260,7 @@ def _fit(
                 line[j] += weight
     inverse = _inverse(matrix)
     mean = [math.fsum(a * b for a, b in zip(line, right, strict=True)) for line in inverse]
-    return mean, [math.sqrt(max(0.0, inverse[i][i])) for i in range(size)]
+    return mean, inverse
 
 
 def _inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]]:

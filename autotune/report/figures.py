@@ -149,12 +149,31 @@ class Svg:
         where = f'transform="translate({_n(x)} {_n(y)}) rotate(-90)" text-anchor="middle"'
         self.add(html(Markup(f"<text {where}>"), text, Markup("</text>")))
 
-    def x_axis(self, scale: Scale, y: float, top: float, title: str, *, suffix: str = "") -> None:
-        """Grid, ticks and title of a horizontal axis."""
+    def x_axis(
+        self,
+        scale: Scale,
+        y: float,
+        top: float,
+        title: str,
+        *,
+        suffix: str = "",
+        bands: Sequence[tuple[float, float]] | None = None,
+    ) -> None:
+        """Grid, ticks and title of a horizontal axis.
+
+        Args:
+            scale: Of the axis.
+            y: Where it lies.
+            top: Where its grid begins.
+            title: Below it.
+            suffix: Behind each number.
+            bands: The grid is drawn between these heights alone, so that it leaves letters free.
+        """
         most = max(2, int((scale.end - scale.start) / 62))
         for value in ticks(scale.low, scale.high, most):
             x = scale(value)
-            self.line(x, top, x, y, "grid")
+            for upper, lower in bands if bands is not None else [(top, y)]:
+                self.line(x, upper, x, lower, "grid")
             self.text(x, y + 17, plain(value) + suffix, anchor="middle")
         self.line(scale.start, y, scale.end, y, "axis")
         if title:
@@ -246,23 +265,27 @@ def ratios(rows: Sequence[Ratio], width: float, name: str, *, title: str, text: 
     high = min(max([*ends, 1.0]), max(values) + cap)
     pad = 0.05 * (high - low or 0.1)
     scale = Scale(max(0.0, low - pad), high + pad, left, width - right)
-    svg.x_axis(scale, top + row_h * len(rows), top, axis, suffix="x")
-    svg.line(scale(1.0), top, scale(1.0), top + row_h * len(rows), "one")
-    for index, row in enumerate(rows):
-        y = top + row_h * (index + (0.7 if is_narrow else 0.5))
+    base = top + row_h * len(rows)
+    places = [top + row_h * (index + (0.7 if is_narrow else 0.5)) for index in range(len(rows))]
+    # Where labels stand above their rows, no line runs through their letters.
+    bands = [(y - 9, y + 9) for y in places] if is_narrow else [(top, base)]
+    svg.x_axis(scale, base, top, axis, suffix="x", bands=bands)
+    for upper, lower in bands:
+        svg.line(scale(1.0), upper, scale(1.0), lower, "one")
+    for y, row in zip(places, rows, strict=True):
         if is_narrow:
             svg.text(left, y - 14, cut(row.label, width - left - _LETTER * len(row.note) - 16), "ink halo")
             svg.text(width - 4, y - 14, row.note, "halo", anchor="end")
         else:
             svg.text(left - 12, y + 4, cut(row.label, left - 14), "ink", anchor="end")
             svg.text(width - right + 12, y + 4, row.note)
-        faint = " faint" if row.is_hollow else ""
+        guess = " guess" if row.is_hollow else ""
         if row.low is not None and row.high is not None and row.low <= row.high:
             a, b = scale.clipped(row.low), scale.clipped(row.high)
-            svg.line(a, y, b, y, f"{row.class_} whisker{faint}")
+            svg.line(a, y, b, y, f"{row.class_} whisker{guess}")
             for x, is_inside in ((a, scale.holds(row.low)), (b, scale.holds(row.high))):
                 if is_inside:
-                    svg.line(x, y - 5, x, y + 5, f"{row.class_} whisker{faint}")
+                    svg.line(x, y - 5, x, y + 5, f"{row.class_} whisker{guess}")
         tip = f"{row.label}: {row.value:.2f}x" + (
             f" [{row.low:.2f}, {row.high:.2f}]" if row.low is not None and row.high is not None else ""
         )

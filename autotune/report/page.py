@@ -27,7 +27,6 @@ from autotune.report.data import (
     failed,
     headline,
     log_tail,
-    own_values,
     picks,
     reasons,
     report_data,
@@ -53,7 +52,7 @@ from autotune.report.style import SCRIPT, stylesheet
 from autotune.report.why import energy_rows, pays_back_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from autotune.core.config import Value
     from autotune.core.measurement import Estimate
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
     from autotune.core.study import Study
     from autotune.core.trial import Trial
     from autotune.report.data import PairedRuns, Tried
+    from autotune.report.summary import Share
     from autotune.report.wishes import Repicked
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -205,19 +205,20 @@ def _hero(view: View) -> Markup:
         tag("div", tag("div", _claim(view, answer)), chart, class_="verdict" if chart else None),
         wishes,
         _chips(view, best) if answer.is_better else Markup(),
+        _why(view, answer),
         _apply(view, answer),
         _tiles(view, answer),
-        bullets(
-            (
-                _sentence(study, text)
-                for text in reasons(study, answer)
-                if text != clean(study, best.loss.reason)
-            ),
-            class_="why",
-        ),
         _caveats(view, answer),
     )
     return tag("div", body, class_=f"hero {kind}", id="answer", tabindex="-1")
+
+
+def _why(view: View, answer: Answer) -> Markup:
+    """Why it is so; what the tiles say of loss and memory is said there alone."""
+    told = [_sentence(view.study, text) for text in reasons(view.study, answer)]
+    if not told:
+        return Markup()
+    return html(tag("p", "Why", class_="lead"), bullets(told, class_="why"))
 
 
 def paragraphs_of(texts: tuple[str, ...]) -> list[Markup]:
@@ -296,9 +297,7 @@ def _claims_figure(view: View, answer: Answer) -> Markup:
     return figures.responsive("claims", draw)
 
 
-def _ratio_row(
-    label: str, estimate: Estimate, *, class_: str, note: str = "", is_hollow: bool = False
-) -> figures.Ratio:
+def _ratio_row(label: str, estimate: Estimate, *, class_: str, note: str = "") -> figures.Ratio:
     # Two pairs give an interval that says nothing.
     is_known = estimate.n >= _FEWEST_PAIRS and math.isfinite(estimate.low) and math.isfinite(estimate.high)
     return figures.Ratio(
@@ -309,7 +308,6 @@ def _ratio_row(
         class_=class_,
         shape="square" if class_ == "script" else "circle",
         note=note,
-        is_hollow=is_hollow,
     )
 
 
@@ -319,27 +317,22 @@ def _interval_text(estimate: Estimate) -> str:
 
 def _chips(view: View, best: Recommendation) -> Markup:
     """The changes one by one: what it was, what it becomes, what that brings."""
-    own, gains = own_values(view.study), summary.contributions(view.study, best.config)
+    own, found = summary.own_values(view.study), summary.shares(view.study, best.config)
     items: list[Markup] = []
     for knob, value in summary.in_order(best.config):
         was = _value_text(own.get(knob))
-        gain = gains.get(knob)
+        share = summary.share_of(found, knob)
         items.append(
             html(
                 tag("span", knob, class_="knob"),
                 tag("span", f"{was} → ", class_="was") if was else Markup(),
                 tag("span", _value_text(value), class_="to"),
-                tag("span", _gain_text(gain), class_="gain")
-                if gain is not None and len(best.config) > 1
+                tag("span", share[1], class_="gain")
+                if share is not None and share[0].knobs[0] == knob and len(best.config) > 1
                 else Markup(),
             )
         )
     return bullets(items, class_="chips")
-
-
-def _gain_text(gain: Estimate) -> str:
-    """``+58 %`` where pairs measured it, ``about +58 %`` where single runs did."""
-    return f"{'' if gain.n > 1 else 'about '}{100 * (gain.value - 1):+.0f} %"
 
 
 def _tiles(view: View, answer: Answer) -> Markup:
@@ -350,13 +343,13 @@ def _tiles(view: View, answer: Answer) -> Markup:
     memory: object = summary.bytes_text(answer.baseline_peak_bytes)
     memory_note = "your script's peak"
     total = study.memory_bytes
-    of_all = f" of {summary.bytes_text(total)}" if total else ""
+    of_all = f"; there are {summary.bytes_text(total)}" if total else ""
     if answer.is_better:
         speed = _change(before, f"{summary.number_text(best.throughput.value)} {unit}")
         memory = _change(summary.bytes_text(answer.baseline_peak_bytes), summary.bytes_text(best.peak_bytes))
         memory_note = "at peak" + of_all
         if best.peak_bytes is not None and answer.baseline_peak_bytes:
-            memory_note = f"{best.peak_bytes / answer.baseline_peak_bytes:.2f} times yours{of_all}"
+            memory_note = f"{best.peak_bytes / answer.baseline_peak_bytes:.2f} times yours at peak{of_all}"
     elif of_all:
         memory_note += of_all
     tiles: list[tuple[str, object, object]] = [
@@ -366,7 +359,8 @@ def _tiles(view: View, answer: Answer) -> Markup:
     if answer.is_better:
         words = {"pass": "holds", "fail": "worse", "unclear": "not shown to hold"}
         loss = html(words[best.loss.verdict], tag("small", clean(study, summary.loss_sentence(best))))
-        tiles += [("Loss", loss, ""), ("Training", effect_word(best), f"effect {best.effect.name}")]
+        kept = "effective batch and learning rate stay as they are"
+        tiles += [("Loss", loss, ""), ("Training", effect_word(best), kept)]
         if paid := pays_back_text(best):
             once, _, after = paid.partition("; ")
             tiles.append(("Compiling", once, after))
@@ -389,7 +383,11 @@ def _tiles(view: View, answer: Answer) -> Markup:
 
 
 def _change(before: str, after: str) -> Markup:
-    return html(before, tag("span", " → ", class_="arrow"), after)
+    return html(
+        tag("span", before, class_="nowrap"),
+        tag("span", " → ", class_="arrow"),
+        tag("span", after, class_="nowrap"),
+    )
 
 
 def _apply(view: View, answer: Answer) -> Markup:
@@ -546,8 +544,7 @@ def _method(study: Study, answer: Answer) -> Markup:
 
 
 def _verdict_tag(verdict: str) -> Markup:
-    words = {"pass": "loss holds", "fail": "loss worse", "unclear": "loss not shown"}
-    return tag("span", words.get(verdict, verdict), class_=f"tag {verdict}")
+    return tag("span", summary.LOSS_WORDS.get(verdict, verdict), class_=f"tag {verdict}")
 
 
 def _front_section(view: View) -> Markup:
@@ -666,7 +663,7 @@ def _knobs_section(view: View) -> Markup:
     study, answer = view.study, view.answer
     if answer is None:
         return Markup()
-    own = own_values(study)
+    own = summary.own_values(study)
     shown_in = shown_picks(answer)
     changed = [k for k, _ in summary.in_order({k: v for p in shown_in.values() for k, v in p.config.items()})]
     kept = [
@@ -674,7 +671,7 @@ def _knobs_section(view: View) -> Markup:
         for k, _ in summary.in_order(own)
         if k not in changed and (study.space is None or k in study.space.dimensions)
     ]
-    measured = summary.contributions(study, answer.best.config)
+    found = summary.shares(study, answer.best.config)
     rows = [
         (
             knob,
@@ -683,7 +680,7 @@ def _knobs_section(view: View) -> Markup:
                 tag("strong", _value_text(pick.config[knob])) if knob in pick.config else "as it is"
                 for pick in shown_in.values()
             ),
-            _share_text(measured.get(knob), is_changed=knob in answer.best.config),
+            _share_text(found, knob, is_changed=knob in answer.best.config),
         )
         for knob in changed
     ]
@@ -706,7 +703,7 @@ def _knobs_section(view: View) -> Markup:
     if kept:
         stays = ", ".join(f"{knob} {_value_text(own[knob])}" for knob in kept)
         parts.append(tag("p", f"As in your script: {stays}.", class_="small soft"))
-    parts += [_effects_figure(view, measured), _interactions(view)]
+    parts += [_effects_figure(view, found), _interactions(view)]
     if study.refusals:
         refused = [
             html(tag("code", knob), f": {clean(study, reason)}") for knob, reason in study.refusals.items()
@@ -716,30 +713,34 @@ def _knobs_section(view: View) -> Markup:
     return html(*parts) if len(parts) > 1 and any(parts[1:]) else Markup()
 
 
-def _share_text(gain: Estimate | None, *, is_changed: bool) -> str:
-    if gain is None:
+def _share_text(found: Sequence[Share], knob: str, *, is_changed: bool) -> str:
+    share = summary.share_of(found, knob)
+    if share is None:
         return "not measured" if is_changed else ""
-    share = f"{100 * (gain.value - 1):+.0f} %"
-    if gain.n > 1:
-        return f"{share} [{100 * (gain.low - 1):+.0f}, {100 * (gain.high - 1):+.0f}], {gain.n} pairs"
-    return f"{share}, single runs"
+    one, said = share
+    if one.pairs and one.low is not None and one.high is not None:
+        return f"{said} [{100 * (one.low - 1):+.0f}, {100 * (one.high - 1):+.0f}], {one.pairs} pairs"
+    return f"{said}, {one.how}"
 
 
-def _effects_figure(view: View, measured: Mapping[str, Estimate]) -> Markup:
+def _effects_figure(view: View, found: Sequence[Share]) -> Markup:
     best = view.answer.best.config if view.answer is not None else _BASE
+    notes = {"single runs": "single runs", "estimated": "estimated"}
     rows = [
-        _ratio_row(
-            f"{knob} {_value_text(best[knob])}",
-            gain,
+        figures.Ratio(
+            label=" with ".join(f"{knob} {_value_text(best[knob])}" for knob in share.knobs),
+            value=share.ratio,
+            # Two pairs give an interval that says nothing.
+            low=None if 0 < share.pairs < _FEWEST_PAIRS else share.low,
+            high=None if 0 < share.pairs < _FEWEST_PAIRS else share.high,
             class_="best",
-            note=f"{summary.plural(gain.n, 'pair')}" if gain.n > 1 else "single runs",
-            is_hollow=gain.n <= 1,
+            is_hollow=not share.pairs,
+            note=notes.get(share.how, summary.plural(share.pairs, "pair")),
         )
-        for knob, gain in measured.items()
-        if knob in best
+        for share in found
     ]
     room = max(3, _MOST_EFFECTS - len(rows))
-    told_already = {(knob, best[knob]) for knob in measured if knob in best}
+    told_already = {(knob, best[knob]) for share in found for knob in share.knobs}
     rows += [
         figures.Ratio(
             label=f"{e.knob} {_value_text(e.value)}",
@@ -769,8 +770,8 @@ def _effects_figure(view: View, measured: Mapping[str, Estimate]) -> Markup:
     )
     key = figures.legend(
         ("circle", "best", "measured: taken out of the winner, in pairs of fresh runs"),
-        ("circle", "best hollow", "seen in single runs with and without it"),
-        ("diamond", "other hollow", "estimated from all single runs, the knob's best value; not confirmed"),
+        ("circle", "best hollow", "within the winner, from single runs with and without it; not confirmed"),
+        ("diamond", "other hollow", "over all single runs, the knob's best value; estimated, not confirmed"),
     )
     return html(tag("h3", "Knob by knob"), chart, key)
 

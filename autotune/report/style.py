@@ -23,7 +23,7 @@ LIGHT: Final[Mapping[str, str]] = {
     "safe": "#1f5fae",
     "fastest": "#84369f",
     "script": "#47525f",
-    "other": "#8d98a6",
+    "other": "#7d8896",
     "bad": "#b3261e",
     "good": "#0b7350",
     "warn": "#8a5300",
@@ -101,6 +101,7 @@ MARK_PAIRS: Final = (
     ("confirm", "card"),
     ("ablate", "card"),
     ("start", "card"),
+    ("other", "card"),
 )
 """Marks that carry meaning, and their ground; contrast of each is at least 3 (WCAG 2.2, 1.4.11)."""
 
@@ -160,7 +161,7 @@ align-items:center}
 .tile dd{margin:2px 0 0;font-size:1.16rem;font-weight:640;line-height:1.3}
 .tile dd small{display:block;font-size:.84rem;font-weight:400;color:var(--soft);margin-top:2px}
 .arrow{color:var(--soft);font-weight:400}
-.why{margin:16px 0 0;padding:0;list-style:none}
+.why{margin:6px 0 0;padding:0;list-style:none}
 .why li{padding-left:1.3em;position:relative;margin:5px 0}
 .why li::before{content:"";position:absolute;left:2px;top:.62em;width:7px;height:7px;border-radius:50%;
 background:var(--best)}
@@ -172,7 +173,7 @@ margin:10px 0;overflow:hidden}
 .run button{border:0;border-left:1px solid var(--line);background:transparent;color:var(--link);font:inherit;
 font-size:.86rem;padding:0 16px;cursor:pointer}
 .run button:hover{background:var(--card)}
-.lead{font-weight:640;margin:18px 0 0}
+.lead{font-weight:640;margin:14px 0 0}
 .note{border-left:4px solid var(--warn);background:var(--warnwash);border-radius:0 10px 10px 0;
 padding:10px 16px;
 margin:14px 0}
@@ -221,6 +222,8 @@ svg .ablate{fill:var(--ablate);stroke:var(--ablate)}
 svg rect:not(.stroke){stroke:none}
 svg .hollow{fill:var(--card);stroke-width:1.8}
 svg .faint{opacity:.5}
+svg .whisker.faint{opacity:.75}
+svg .guess{stroke-dasharray:2 4}
 svg .wash{opacity:.2;stroke:none}
 svg .stroke{fill:none;stroke-width:2}
 svg .thin{fill:none;stroke-width:1;opacity:.3}
@@ -243,7 +246,7 @@ section,.hero{padding:18px 16px;border-radius:12px;margin:12px 0}
 .hero .verdict{grid-template-columns:minmax(0,1fr)}
 .wide{display:none}.slim{display:block}
 .tiles{grid-template-columns:repeat(2,minmax(0,1fr));gap:8px}
-.tile{padding:10px 12px}.tile dd{font-size:1.02rem}
+.tile{padding:10px 12px}.tile dd{font-size:1.02rem}.tile .nowrap{white-space:normal}
 .run{flex-direction:column}.run button{border-left:0;border-top:1px solid var(--line);padding:9px}
 dl.env{grid-template-columns:minmax(0,1fr);gap:0}dl.env dd{margin-bottom:8px}
 table.cards thead{position:absolute;left:-999em}

@@ -11,7 +11,8 @@ import re
 import shlex
 import statistics
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from autotune.core.ablation import ablated
 from autotune.core.config import Config
@@ -20,6 +21,7 @@ from autotune.core.measurement import Estimate
 from autotune.core.pick import knob_gains, screened, without_idle
 from autotune.core.redact import redact_args
 from autotune.core.trial import Family, Stage, Trial
+from autotune.report.effects import parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from autotune.core.study import Study
 
 GIB = 1024**3
+
+LOSS_WORDS: Final = {"pass": "loss holds", "fail": "loss worse", "unclear": "loss not shown"}
+"""The loss guard's verdict in two words."""
 
 _SHORT = {
     "batch_size": "bs{}",
@@ -51,6 +56,8 @@ _LONG = {
     "effective_batch": "effective batch {}",
 }
 _ORDER = ("precision", "batch_size", "num_workers", "compile_mode", "accumulation")
+_TOLD_ELSEWHERE = ("It trains ", "It reaches the same loss ", "Its peak memory is ")
+"""Reasons that begin so say what stands beside them as a figure; `autotune.core.pick` words them."""
 _LEAST_SHARE = 0.01
 _SCREEN_NOISE = 0.03
 """Two single runs of a config differ by this much by themselves."""
@@ -279,6 +286,78 @@ def contributions(study: Study, config: Config) -> dict[str, Estimate]:
     return dict(sorted(found.items(), key=lambda item: -item[1].value))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one knob brings within a configuration, or several that were never changed apart.
+
+    Args:
+        knobs: Those that people look for first in front.
+        ratio: How many times as fast with them as without.
+        low, high: The interval; None where a single run on each side cannot give one.
+        pairs: That measured it; 0 where none did.
+        how: ``pairs``, ``single runs`` (one with it, one without) or ``estimated`` from all single runs.
+    """
+
+    knobs: tuple[str, ...]
+    ratio: float
+    low: float | None
+    high: float | None
+    pairs: int
+    how: str
+
+
+def shares(study: Study, config: Config) -> list[Share]:
+    """What each knob of a configuration brings, largest first.
+
+    Where the configuration was taken apart, pairs say it, and nothing else is mixed in. Else it is what all
+    single runs of the search let one expect, as far as that is clear; knobs of which they say nothing clear
+    are left out.
+    """
+    measured = contributions(study, config)
+    found = [
+        Share(
+            knobs=(knob,),
+            ratio=gain.value,
+            low=gain.low if gain.n > 1 else None,
+            high=gain.high if gain.n > 1 else None,
+            pairs=gain.n if gain.n > 1 else 0,
+            how="pairs" if gain.n > 1 else "single runs",
+        )
+        for knob, gain in measured.items()
+    ]
+    if any(share.pairs for share in found):
+        return found
+    clear = [part for part in parts(study, config) if part.is_clear]
+    told = {knob for part in clear for knob in part.knobs}
+    estimated = [
+        Share(
+            knobs=tuple(knob for knob, _ in in_order(dict.fromkeys(part.knobs, 0))),
+            ratio=part.ratio,
+            low=part.low,
+            high=part.high,
+            pairs=0,
+            how="estimated",
+        )
+        for part in clear
+    ]
+    rest = [share for share in found if share.knobs[0] not in told]
+    return sorted([*estimated, *rest], key=lambda share: -share.ratio)
+
+
+def share_text(share: Share) -> str:
+    """``+58 %`` where pairs measured it, ``about +58 %`` where single runs let one expect it."""
+    return f"{'' if share.pairs else 'about '}{100 * (share.ratio - 1.0):+.0f} %"
+
+
+def share_of(found: Sequence[Share], knob: str) -> tuple[Share, str] | None:
+    """The share that a knob has a part in, and the same in words; None where there is none."""
+    share = next((one for one in found if knob in one.knobs), None)
+    if share is None:
+        return None
+    others = " and ".join(name for name in share.knobs if name != knob)
+    return share, share_text(share) + (f" with {others}" if others else "")
+
+
 def run_name(study: Study, answer: Answer | None) -> str:
     """The study's run: ``2.41x · bf16 bs256 w8 · train_gpt · 41 trials``."""
     stem, trials = study.spec.stem, plural(len(study.told()), "trial")
@@ -359,7 +438,8 @@ def budget_hint(study: Study) -> str:
 
 def experiment_note(study: Study, answer: Answer | None, *, run_link: str = "") -> str:
     """The note of the experiment: its first line is shown on every tab, cut behind it."""
-    lines = [f"# {headline(study, answer)}", ""]
+    # No heading: in one, two lines of it lie over each other in the height that MLflow leaves it.
+    lines = [headline(study, answer), ""]
     if answer is not None and answer.is_better:
         lines += [f"Apply: `{apply_command(study)}`", ""]
     where = f"[{study.spec.label}]({run_link})" if run_link else study.spec.label
@@ -383,6 +463,36 @@ def loss_sentence(pick: Recommendation) -> str:
     return f"Not inferior to your script: {behind}."
 
 
+def costs_text(pick: Recommendation) -> str:
+    """``359.9 samples/s, 1009 MiB, loss holds``: what a pick does and what it costs."""
+    rate, loss = pick.throughput, LOSS_WORDS[pick.loss.verdict]
+    return f"{number_text(rate.value)} {rate.unit}, {bytes_text(pick.peak_bytes)}, {loss}"
+
+
+def further_reasons(pick: Recommendation) -> list[str]:
+    """Its reasons but for its ratio, its loss and its memory, which have a place of their own."""
+    return [r for r in pick.reasons if r != pick.loss.reason and not r.startswith(_TOLD_ELSEWHERE)]
+
+
+def own_values(study: Study) -> dict[str, Value]:
+    """Knob -> what the script itself has, as far as it was read."""
+    run = study.facts.run if study.facts is not None else None
+    own = dict(run.values) if run is not None else {}
+    if study.space is not None:
+        own.update({k: d.own for k, d in study.space.dimensions.items() if d.own is not None})
+    return own
+
+
+def changes_text(study: Study, config: Mapping[str, Value]) -> str:
+    """``precision fp32 -> bf16, num_workers 0 -> 2``: what was, where it was read, and what becomes of it."""
+    own = own_values(study)
+    words: list[str] = []
+    for knob, value in in_order(config):
+        was = value_text(own.get(knob))
+        words.append(f"{knob} {was} -> {value_text(value)}" if was else f"{knob} {value_text(value)}")
+    return ", ".join(words) or "your script as it is"
+
+
 def note(
     study: Study,
     answer: Answer | None,
@@ -401,7 +511,7 @@ def note(
     if answer is None or not study.stopped or failed_baseline(study) is not None:
         return _short_note(study, answer)
     best, safe = answer.best, answer.safe
-    why = _why(study, best)
+    why = _why(study, best, held_back)
     lines = [f"## {headline(study, answer, interval=True)}"]
     if answer.is_better:
         lines += [f"**Apply:** `{apply_command(study)}`" + (f" **Why:** {why}" if why else "")]
@@ -481,12 +591,22 @@ def _short_note(study: Study, answer: Answer | None) -> str:
 
 
 def gains_text(study: Study, best: Recommendation) -> str:
-    """``precision +58 % (each taken out, 3 pairs)``: measured with and without; empty where nothing was."""
-    parts = [(k, g) for k, g in contributions(study, best.config).items() if g.value >= 1.0 + _LEAST_SHARE]
-    if len(best.config) < 2 or not parts:
+    """What brings it, largest first, and how that is known; empty where nothing is.
+
+    ``precision +58 % (each taken out, 3 pairs)``, or ``num_workers with threads about +59 % (estimated from
+    single runs)``.
+    """
+    found = [share for share in shares(study, best.config) if share.ratio >= 1.0 + _LEAST_SHARE]
+    if len(best.config) < 2 or not found:
         return ""
-    how = f"each taken out, {plural(parts[0][1].n, 'pair')}" if parts[0][1].n > 1 else "in single runs"
-    said = ", ".join(f"{knob} +{100 * (gain.value - 1.0):.0f} %" for knob, gain in parts[:_TOP_REASONS])
+    kinds = {share.how for share in found}
+    if "pairs" in kinds:
+        how = f"each taken out, {plural(max(share.pairs for share in found), 'pair')}"
+    elif kinds == {"single runs"}:
+        how = "in single runs"
+    else:
+        how = "estimated from single runs"
+    said = ", ".join(f"{' with '.join(share.knobs)} {share_text(share)}" for share in found[:_TOP_REASONS])
     return f"{said} ({how})"
 
 
@@ -506,18 +626,15 @@ def space_text(study: Study) -> str:
     return f"{space.name}, as {space.reason}" if space.reason else ""
 
 
-def _why(study: Study, best: Recommendation) -> str:
-    why = gains_text(study, best) or waits_text(study, best)
-    return why or (_plain(best.reasons[0]) if best.reasons else "")
+def _why(study: Study, best: Recommendation, held_back: Sequence[str]) -> str:
+    """The first that is known: what brings it, what held the script back, what it waited for."""
+    bound = held_back[0] if held_back else ""
+    why = gains_text(study, best) or _plain(bound) or waits_text(study, best)
+    return why or next(map(_plain, further_reasons(best)), "")
 
 
 def _knob_table(study: Study, best: Recommendation, safe: Recommendation) -> list[str]:
-    shares = contributions(study, best.config)
-    own: dict[str, Value] = {}
-    if study.facts is not None and study.facts.run is not None:
-        own.update(study.facts.run.values)
-    if study.space is not None:
-        own.update({k: d.own for k, d in study.space.dimensions.items() if d.own is not None})
+    found, own = shares(study, best.config), own_values(study)
     changed = [k for k, _ in in_order({**safe.config, **best.config})]
     kept = [
         k
@@ -532,12 +649,9 @@ def _knob_table(study: Study, best: Recommendation, safe: Recommendation) -> lis
         cells = [
             f"**{value_text(pick.config[knob])}**" if knob in pick.config else mine for pick in (best, safe)
         ]
-        share = (
-            f"{100 * (shares[knob].value - 1.0):+.0f} %"
-            if knob in shares
-            else ("not measured" if knob in best.config else "")
-        )
-        rows.append("| " + " | ".join(_cell(c) for c in (knob, mine, *cells, share)) + " |")
+        share = share_of(found, knob)
+        brings = share[1] if share is not None else "not measured" if knob in best.config else ""
+        rows.append("| " + " | ".join(_cell(c) for c in (knob, mine, *cells, brings)) + " |")
     return rows
 
 
@@ -552,12 +666,13 @@ def _picks(study: Study, answer: Answer) -> list[str]:
         lines.append("- **safe**: nothing that leaves the training unchanged was shown to beat your script.")
     else:
         lines.append(
-            f"- **safe**, {ratio_text(safe.speedup)}, training unchanged: {long_config(safe.config)}. "
+            f"- **safe**, {ratio_text(safe.speedup)}, training unchanged: {long_config(safe.config)} "
+            f"({costs_text(safe)}). "
             f"`{apply_command(study, 'safe')}`"
         )
     if fastest is not None:
         lines.append(_fastest_line(study, fastest))
-    lines += [f"- {_plain(reason)}" for reason in answer.best.reasons]
+    lines += [f"- {_plain(reason)}" for reason in further_reasons(answer.best)]
     if answer.best.break_even_steps:
         back_s, run_s = answer.best.pays_back_s, answer.best.run_s
         after = f" ({duration_text(back_s)})" if back_s is not None else ""
@@ -573,7 +688,8 @@ def _fastest_line(study: Study, fastest: Recommendation) -> str:
     flag = "changes the training" if fastest.effect is Effect.TRAINING else fastest.effect.value
     said = [text for text in (*fastest.reasons, fastest.advice) if text]
     return (
-        f"- **fastest**, {ratio_text(fastest.speedup)}, {flag}: {long_config(fastest.config)}. "
+        f"- **fastest**, {ratio_text(fastest.speedup)}, {flag}: {long_config(fastest.config)} "
+        f"({costs_text(fastest)}). "
         f"`{apply_command(study, 'fastest')}` {' '.join(map(_plain, said))}".rstrip()
     )
 

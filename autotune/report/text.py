@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from autotune.core.effect import Effect
 from autotune.report.summary import (
+    LOSS_WORDS,
     apply_command,
     budget_hint,
     bytes_text,
+    changes_text,
     control_text,
     duration_text,
+    further_reasons,
     gains_text,
     long_config,
     loss_sentence,
@@ -34,6 +39,11 @@ if TYPE_CHECKING:
 
 _INDENT = 8
 _REFUSALS = 4
+_KEPT: Final = {
+    Effect.EXACT: "training unchanged",
+    Effect.NUMERIC: "rounds differently",
+    Effect.TRAINING: "training changed",
+}
 
 
 def failure_counts(study: Study) -> dict[str, int]:
@@ -116,8 +126,9 @@ def final_screen(
         every_figure: Name those too that this machine does not give.
     """
     rows = _headline_rows(study, answer) if answer.is_better else _no_gain_rows(study, answer)
+    rows.append(("memory", _memory_sentence(study, answer)))
     rows += energy_rows(study, answer, always=every_figure)
-    rows.append(("memory", _memory_sentence(study, answer, study.elapsed_s if seconds is None else seconds)))
+    rows.append(("search", _search_sentence(study, answer, study.elapsed_s if seconds is None else seconds)))
     if answer.identical is not None:
         rows.append(("control", f"your script against itself: {control_text(answer.identical)}"))
     rows += [("note", caveat) for caveat in answer.caveats]
@@ -126,11 +137,36 @@ def final_screen(
     rows += _refusal_rows(study, refusals)
     rows += [("advice" if i == 0 else "", line) for i, line in enumerate(advice)]
     if out and answer.is_better:
-        rows.append(("apply", _apply_line(study, out)))
+        applied = _apply_line(study, out)
+        rows.append(("apply", applied))
+        rows.append(("verify", applied.replace("autotune apply", "autotune verify", 1)))
+        if others := _other_picks(answer):
+            rows.append(("", others))
     elif out:
         rows.append(("file", f"{out} holds your script as it is"))
     rows += _look_rows(study, links or {}, unsent)
     return "\n".join(f"{name:<{_INDENT}}{text}".rstrip() for name, text in rows) + "\n"
+
+
+def wrapped(text: str, columns: int) -> str:
+    """A screen for a terminal of so many columns: what is longer goes on below its text; commands stay whole.
+
+    Args:
+        text: Of `final_screen`.
+        columns: Of the terminal; 0 leaves all as it is.
+    """
+    if columns <= 2 * _INDENT:
+        return text
+    lines: list[str] = []
+    for line in text.splitlines():
+        if len(line) <= columns or line[_INDENT:].startswith("autotune "):
+            lines.append(line)
+            continue
+        below = " " * _INDENT
+        lines += textwrap.wrap(
+            line, columns, subsequent_indent=below, break_long_words=False, break_on_hyphens=False
+        )
+    return "\n".join(lines) + "\n"
 
 
 def stopped_screen(study: Study, *, reason: str) -> str:
@@ -153,33 +189,65 @@ def stopped_screen(study: Study, *, reason: str) -> str:
     return "\n".join(f"{name:<{_INDENT}}{text}" for name, text in rows) + "\n"
 
 
-def _pick_line(pick: Recommendation, claim: str) -> str:
+def _cells(pick: Recommendation, claim: str) -> tuple[str, ...]:
+    """What stands in a pick's row, column by column."""
     return (
-        f"{ratio_text(pick.speedup)} {claim}   {long_config(pick.config)}   {plural(pick.speedup.n, 'pair')}"
+        f"{ratio_text(pick.speedup)} {claim}",
+        rate_text(pick.throughput),
+        bytes_text(pick.peak_bytes),
+        LOSS_WORDS[pick.loss.verdict],
+        plural(pick.speedup.n, "pair"),
     )
+
+
+def _own_cells(answer: Answer) -> tuple[str, ...]:
+    """The same of the script as it is."""
+    rate, peak = answer.baseline_throughput, answer.baseline_peak_bytes
+    return ("your script as it is", rate_text(rate), bytes_text(peak), "", "")
+
+
+def _aligned(rows: Sequence[tuple[str, tuple[str, ...] | str]]) -> list[tuple[str, str]]:
+    """Rows of cells with their columns below each other, figures to the right; plain texts as they are."""
+    cells = [row for _, row in rows if not isinstance(row, str)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    found: list[tuple[str, str]] = []
+    for name, row in rows:
+        if isinstance(row, str):
+            found.append((name, row))
+            continue
+        columns = [
+            f"{cell:>{width}}" if i in (1, 2) else f"{cell:<{width}}"
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        found.append((name, "  ".join(columns).rstrip()))
+    return found
 
 
 def _headline_rows(study: Study, answer: Answer) -> list[tuple[str, str]]:
     best, safe, fastest = answer.best, answer.safe, answer.fastest
-    rows = [("best", _pick_line(best, "faster than your script"))]
+    listed: list[tuple[str, tuple[str, ...] | str]] = [
+        ("best", _cells(best, f"faster, {_KEPT[best.effect]}")),
+        ("", changes_text(study, best.config)),
+    ]
     if safe.config == best.config:
-        rows.append(("safe", "the same: nothing in it changes the training"))
+        listed.append(("safe", "the same: nothing in it changes the training"))
     elif safe.config.is_baseline:
-        rows.append(("safe", "none: nothing that leaves the training unchanged was confirmed to be faster"))
+        listed.append(("safe", "none: nothing that leaves the training unchanged was confirmed to be faster"))
     else:
-        rows.append(("safe", _pick_line(safe, "faster, training unchanged")))
+        listed.append(("safe", _cells(safe, f"faster, {_KEPT[safe.effect]}")))
+        listed.append(("", changes_text(study, safe.config)))
     if fastest is not None:
-        rows.append(("fastest", _pick_line(fastest, "sooner at the same loss, training changed")))
-        rows += [("", fastest.advice)] if fastest.advice else []
+        listed += _fastest_rows(study, fastest)
     else:
-        rows.append(("fastest", _no_fastest(study)))
+        listed.append(("fastest", _no_fastest(study)))
+    listed.append(("yours", _own_cells(answer)))
+    rows = _aligned(listed)
     bound = why_lines(study, answer)
     # What a script waits for is said once: by the verdict, where there is one.
     gains = [gains_text(study, best), "" if bound else waits_text(study, best)]
-    why = [*(line for line in gains if line), *bound, *best.reasons]
+    why = [*(line for line in gains if line), *bound, *further_reasons(best)]
     rows += [("why" if i == 0 else "", reason) for i, reason in enumerate(why)]
-    if best.loss.reason not in best.reasons:
-        rows.append(("loss", loss_sentence(best)))
+    rows.append(("loss", loss_sentence(best)))
     if paid := pays_back_text(best):
         rows.append(("compile", paid))
     return rows
@@ -189,6 +257,14 @@ def _apply_line(study: Study, out: str) -> str:
     from dataclasses import replace
 
     return apply_command(replace(study, spec=replace(study.spec, out=str(Path(out).absolute()))))
+
+
+def _other_picks(answer: Answer) -> str:
+    """How to take another pick than best, where there is one."""
+    named = {"safe": answer.safe, "fastest": answer.fastest}
+    best = answer.best.config
+    found = [n for n, p in named.items() if p is not None and not p.config.is_baseline and p.config != best]
+    return "; ".join(f"{name} in place of best: --pick {name}" for name in found)
 
 
 def _no_fastest(study: Study) -> str:
@@ -203,15 +279,15 @@ def _no_gain_rows(study: Study, answer: Answer) -> list[tuple[str, str]]:
     configs = {t.config for t in study.told() if not t.config.is_baseline}
     fastest = answer.fastest
     kept = " and keeps its training" if fastest is not None else ""
+    listed: list[tuple[str, tuple[str, ...] | str]] = []
+    if fastest is not None:
+        listed += [*_fastest_rows(study, fastest), ("", apply_command(study, "fastest"))]
     rows = [
         ("none", f"nothing beats your script{kept}: {plural(len(configs), 'other configuration')} tried"),
         ("", answer.sentence),
         ("", budget_hint(study)),
         *(("why" if i == 0 else "", line) for i, line in enumerate(why_lines(study, answer))),
-        ("fastest", _pick_line(fastest, "sooner at the same loss, training changed") if fastest else ""),
-        ("", fastest.advice if fastest else ""),
-        ("", f"{apply_command(study, 'fastest')}" if fastest else ""),
-        ("yours", rate_text(answer.baseline_throughput)),
+        *_aligned([*listed, ("yours", _own_cells(answer))]),
     ]
     best = best_other(study)
     if best is not None:
@@ -222,14 +298,32 @@ def _no_gain_rows(study: Study, answer: Answer) -> list[tuple[str, str]]:
     return [row for row in rows if row[1]]
 
 
-def _memory_sentence(study: Study, answer: Answer, seconds: float) -> str:
-    total = study.memory_bytes
-    peak = bytes_text(answer.best.peak_bytes)
-    figure = f"{peak} of {bytes_text(total)}" if total and answer.best.peak_bytes is not None else peak
+def _fastest_rows(study: Study, fastest: Recommendation) -> list[tuple[str, tuple[str, ...] | str]]:
+    rows: list[tuple[str, tuple[str, ...] | str]] = [
+        ("fastest", _cells(fastest, "sooner at the same loss, training changed")),
+        ("", changes_text(study, fastest.config)),
+    ]
+    return [*rows, ("", fastest.advice)] if fastest.advice else rows
+
+
+def _memory_sentence(study: Study, answer: Answer) -> str:
+    peak, own, total = answer.best.peak_bytes, answer.baseline_peak_bytes, study.memory_bytes
+    of = f" of {bytes_text(total)}" if total else ""
+    times = ""
+    if peak is None:
+        return bytes_text(None)
+    if answer.is_better and own:
+        times = f", {peak / own:.2f} times your script's {bytes_text(own)}"
+    return f"{bytes_text(peak)}{of} at peak{times}"
+
+
+def _search_sentence(study: Study, answer: Answer, seconds: float) -> str:
+    """What the search has cost, and what failed on the way."""
     failed = sum(answer.failures.values())
     kinds = ", ".join(f"{kind} {count}" for kind, count in answer.failures.items())
-    survived = f", {failed} failed and survived ({kinds})" if failed else ""
-    return f"{figure}      {plural(len(study.told()), 'trial')}{survived}, {duration_text(seconds)}"
+    survived = f"{failed} failed and survived ({kinds})" if failed else "none failed"
+    took = f"{duration_text(seconds)} of {duration_text(study.spec.budget.seconds)}"
+    return f"{took}, {plural(len(study.told()), 'trial')}, {survived}"
 
 
 def _refusal_rows(study: Study, at_most: int | None) -> list[tuple[str, str]]:

@@ -34,7 +34,8 @@ TESTED = ((3, 10), (3, 18))
 """The first and the last version of MLflow whose UI was found to know the words of the format."""
 
 _KNOB_COLUMNS = 12
-_KNOB_AXES = 4
+_KNOB_AXES = 3
+"""Names of more write over each other at the width that MLflow gives a chart."""
 _COMPARED = 100
 _NAME = "attributes.`Run Name`"
 _WIDTHS = {

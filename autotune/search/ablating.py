@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from autotune.core.ablation import ablated, variants
 from autotune.core.config import Config
 from autotune.core.objective import ENERGY
-from autotune.core.pick import answer_or_none
+from autotune.core.pick import answer_or_none, compare
 from autotune.core.trial import Family, Proposal, Stage
 
 if TYPE_CHECKING:
@@ -86,6 +86,9 @@ def _failed(trials: Iterable[Trial]) -> set[Config]:
 
 
 def _winner(study: Study) -> Config | None:
+    # Asked after every cycle: as long as nothing wins, there is no need for a whole answer.
+    if not any(compared.wins for compared in compare(study)):
+        return None
     found = answer_or_none(study)
     return None if found is None or not found.is_better else found.best.config
 

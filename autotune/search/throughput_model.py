@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.core.config import Config
+from autotune.core.memo import Memo, study_key
 from autotune.core.objective import ENERGY
 from autotune.core.pick import amortised, merits
 from autotune.search.linear import Process, covariance
@@ -35,12 +36,14 @@ _JOINT = 0.06
 _CONSTANT = 0.1
 _LENGTH = 1.3
 _NOISE = 0.02
+"""Between runs, in ln rate; what a machine shows of it was tried and found later (docs/decisions/0052)."""
 _PAIRS = (0.05, 0.15, 0.4)
 """Tried beside 0, where gains add up: standard deviations of what two changes bring beyond their sum."""
 _MORE_LIKELY = 1.0
 _SLACK = 0.03
 
 Point = tuple["Value | None", ...]
+_MODELS: Memo[ThroughputModel | None] = Memo()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,13 @@ class ThroughputModel:
             space: Of the study.
             pairs: Let pairs of changes differ from the sum of their gains where what was seen asks for it.
         """
+        # Confirmation teaches it nothing, so that what it knew before still holds.
+        known = tuple(t for t in study.trials if not t.group)
+        key = study_key(study, space, pairs, trials=known)
+        return _MODELS.get(key, lambda: cls._fit(study, space, pairs=pairs))
+
+    @classmethod
+    def _fit(cls, study: Study, space: SearchSpace, *, pairs: bool) -> ThroughputModel | None:
         rates = merits(study)
         base = rates.get(Config(), 0.0)
         if base <= 0.0:

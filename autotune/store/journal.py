@@ -26,6 +26,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -72,6 +73,7 @@ _NETWORK = (
     "orangefs",
 )
 _PAGE = 2000
+_ROOM_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +211,8 @@ class Journal:
         except (sqlite3.Error, OSError) as error:
             lock.release()
             message = f"{file} cannot be opened: {error}"
-            kind = DiskFull if _is_full(error) else StoreError
+            is_full = _is_full(error) or (_is_io(error) and not has_room(file.parent))
+            kind = DiskFull if is_full else StoreError
             raise kind(message) from error
         ballast = file.with_name(BALLAST_FILE) if ballast_bytes else None
         journal = cls(
@@ -478,7 +481,7 @@ class Journal:
         try:
             yield
         except sqlite3.Error as error:
-            if _is_full(error):
+            if _is_full(error) or (doing != "read" and _is_io(error) and not has_room(self.file.parent)):
                 message = (
                     f"the disk of {self.file.parent} is full; the last step of the search was not recorded"
                 )
@@ -700,6 +703,25 @@ def _is_full(error: sqlite3.Error | OSError) -> bool:
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     name = str(getattr(error, "sqlite_errorname", ""))
     return name == "SQLITE_FULL" or "disk is full" in str(error)
+
+
+def _is_io(error: sqlite3.Error | OSError) -> bool:
+    """Reading or writing failed, and SQLite does not say why."""
+    name = str(getattr(error, "sqlite_errorname", ""))
+    return name.startswith("SQLITE_IOERR") or "disk I/O error" in str(error)
+
+
+def has_room(folder: Path) -> bool:
+    """Whether a small file can be written there: SQLite names a full disk, but not a used-up quota."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            left = _ROOM_BYTES
+            while left:
+                left -= os.write(file.fileno(), bytes(left))
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.errno not in (errno.ENOSPC, errno.EDQUOT)
+    return True
 
 
 def _is_corrupt(error: sqlite3.Error) -> bool:

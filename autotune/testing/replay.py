@@ -19,6 +19,7 @@ from autotune.clock import SimulatedClock
 from autotune.core.config import Config
 from autotune.core.space import SearchSpace
 from autotune.core.study import Budget, Study, StudySpec
+from autotune.core.trial import FailureKind, Family
 from autotune.core.wire import to_wire
 from autotune.driver.inline import InlineDriver
 from autotune.driver.planner import Planner
@@ -64,14 +65,17 @@ class RecordedPlanner(Planner):
     """Builds the space that a table's script had, with nothing in it that was not recorded.
 
     Args:
-        table: Whose configurations are the candidates.
+        table: Whose configurations are the candidates, those that have a run to be drawn: a table that grows
+            names configurations before it holds them.
     """
 
     def __init__(self, table: Table) -> None:
         super().__init__(
             knobs=knobs_for(table.header.request), environ={"PATH": "/usr/bin:/bin"}, memory_limit_bytes=0
         )
-        self._recorded = tuple(dict.fromkeys((Config(), *table.header.configs)))
+        drawable = {Config()} | _drawable(table)
+        configs = dict.fromkeys((Config(), *table.header.configs))
+        self._recorded = tuple(c for c in configs if c in drawable)
 
     def space(
         self, spec: StudySpec, facts: Facts, dead: Dead = frozenset()
@@ -86,6 +90,16 @@ class RecordedPlanner(Planner):
             recorded=self._recorded,
         )
         return narrowed, refusals
+
+
+def _drawable(table: Table) -> frozenset[Config]:
+    """Configs with a run that a replay draws: what was lost for reasons of the machine is none."""
+    lost = (Family.LOST, Family.CANCELLED)
+    return frozenset(
+        row.config
+        for row in table.settled().values()
+        if (len(row.blocks) if row.is_ok else FailureKind.named(row.kind).family not in lost)
+    )
 
 
 def _only(recorded: frozenset[Config], config: Config) -> Config | str:
@@ -142,6 +156,7 @@ def replay(
     seed: int = 0,
     workers: int = 1,
     limit_bytes: int = 0,
+    runner: Callable[..., ReplayRunner] = ReplayRunner,
     folder: Path | None = None,
     each: Callable[[Study, Trial], None] | None = None,
 ) -> Replayed:
@@ -155,6 +170,7 @@ def replay(
         seed: Of the search and of what is drawn from the table.
         workers: Processes at once; each costs what it cost alone.
         limit_bytes: Of a smaller machine, see `ReplayRunner`.
+        runner: Makes what plays the runs, a `ReplayRunner` with rules of its own in its place.
         folder: For the journal, which is written as in any search; a temporary one where None, in memory
             where the system has a place for that: nothing here waits for a disk.
         each: Called after every trial that was told, with the study as of then.
@@ -173,13 +189,14 @@ def replay(
                 seed=seed,
                 workers=workers,
                 limit_bytes=limit_bytes,
+                runner=runner,
                 folder=Path(made),
                 each=each,
             )
     clock = SimulatedClock()
     timed = _Timed(strategy or strategy_for(sampler))
     study = _study(table, budget_s=budget_s, sampler=sampler, seed=seed)
-    runner = ReplayRunner(table, seed=seed, clock=clock, limit_bytes=limit_bytes)
+    played = runner(table, seed=seed, clock=clock, limit_bytes=limit_bytes)
     journal = Journal.create(folder / "journal.db", clock=clock, environ={}, ballast_bytes=0)
     try:
         opened = {"spec": study.spec, "wall_s": clock.wall_s(), "host": "", "pid": 0, "version": ""}
@@ -194,9 +211,9 @@ def replay(
             listeners=() if each is None else (_Each(each),),
         )
         if workers == 1:
-            InlineDriver(session, runner).run()
+            InlineDriver(session, played).run()
         else:
-            _side_by_side(session, runner, clock, workers)
+            _side_by_side(session, played, clock, workers)
         ended = session.close()
     finally:
         journal.close()

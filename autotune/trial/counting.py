@@ -28,6 +28,8 @@ _CPU_ATTENTION = {
 """Two products forward, five backward, each of 2 x batch x heads x queries x keys x width."""
 _READS = ("_local_scalar_dense", "item")
 _NO_WORK = ("detach", "is_same_size", "_local_scalar_dense", "lift_fresh", "alias")
+_EXCHANGES = ("c10d", "_c10d_functional", "c10d_functional")
+"""Namespaces of the operations of `torch.distributed`."""
 _PEAK_SIZES = (256, 1024)
 _PEAK_SIZE_CUDA = 4096
 _WORKING_SETS = (256 * 1024, 4 * 1024 * 1024, 96 * 1024 * 1024)
@@ -95,6 +97,8 @@ class Counted:
     def _op(self, func: Any, packet: Any, name: str, args: Any, kwargs: Any, out: Any) -> Op:
         tensors = [*self._tensors((args, tuple(kwargs.values()))), *self._tensors((out,))]
         dtype = str(next((t.dtype for t in reversed(tensors)), "torch.float32")).removeprefix("torch.")
+        if getattr(func, "namespace", "") in _EXCHANGES:
+            return Op(flops=0.0, bytes=0.0, dtype=dtype, communicates=True)
         if getattr(func, "is_view", False) or name in _NO_WORK:
             return Op(flops=0.0, bytes=0.0, dtype=dtype)
         formula = self._formulas.get(packet)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from autotune.core.facts import InputFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from autotune.core.change import Change
     from autotune.trial.state import State
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 KNOB: Final = "batch_size"
 _MOST_TENSORS = 4
 _MOST_SHAPES = 64
+_TOLD_FRAC = 0.1
 _USUAL_FRAC = 0.75
 """A size is the usual one where so many of the calls have it; ends of epochs have others."""
 _MOST_BETWEEN = 64
@@ -46,6 +47,8 @@ class Inputs:
         """What the script's own batch option says in this run; 0 without one."""
         self._expected: InputFacts | None = None
         self._holds_rest = True
+        self.told_now: Callable[[], float] = _nothing_told
+        """What the script tells of samples in this run, for each one counted here; 0 where it does not."""
         self._place: tuple[int, int] | None = None
         """Tensor and dimension that samples are counted by."""
         self.calls = 0
@@ -174,6 +177,8 @@ class Inputs:
             return self.said if told else None
         usual = self._usual(self._expected.tensor, 0.0)
         size, reason = _held_to(self._expected, usual, holds_rest=self._holds_rest)
+        if not reason and (reason := _told_otherwise(self._expected, self.told_now())):
+            size = None
         if reason:
             self._state.refusals[KNOB] = reason
         else:
@@ -196,6 +201,21 @@ def _held_to(wanted: InputFacts, usual: tuple[int, ...], *, holds_rest: bool) ->
             f"became {_text(usual)}."
         )
     return wanted.said, ""
+
+
+def _told_otherwise(wanted: InputFacts, told: float) -> str:
+    """A sentence where what the script says of its samples does not follow the size of its batch."""
+    if not wanted.told or not told or abs(told / wanted.told - 1.0) <= _TOLD_FRAC:
+        return ""
+    return (
+        f"With a batch of {wanted.said} the script tells of {told:.3g} samples for each one that its model "
+        f"is called with, and of {wanted.told:.3g} as it is: what it says to autotune.step() does not follow "
+        f"its batch, so its rate is not known."
+    )
+
+
+def _nothing_told() -> float:
+    return 0.0
 
 
 def _text(shape: tuple[int, ...]) -> str:

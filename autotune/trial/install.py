@@ -18,13 +18,16 @@ from autotune import sdk
 from autotune.core import wire
 from autotune.core.change import Keyword, Patch
 from autotune.core.facts import OPTION, TOLD, RunFacts
+from autotune.core.loops import CARRIED, OWN_GRADIENT
 from autotune.core.supported import UNSUPPORTED, torch_refusal
 from autotune.errors import BackendError
 from autotune.knobs.registry import builtin
+from autotune.protocol.disturbed import Listener
 from autotune.trial.children import Children
 from autotune.trial.collector import Collector
 from autotune.trial.compiling import Compile
 from autotune.trial.copies import Copies
+from autotune.trial.draws import LoopDraws
 from autotune.trial.faults import Faults
 from autotune.trial.frameworks import Frameworks
 from autotune.trial.imports import AfterImport
@@ -43,6 +46,7 @@ from autotune.trial.seams import ModelSeams
 from autotune.trial.seeds import Seeds
 from autotune.trial.state import State
 from autotune.trial.steps import Boundary
+from autotune.trial.told import stands_still
 from autotune.trial.undo import Undo
 from autotune.trial.xla import Xla
 
@@ -135,6 +139,9 @@ class Session:
         self._optimizer: Optimizer | None = None
         self._compile: Compile | None = None
         self._losses: Losses | None = None
+        self._draws: LoopDraws | None = None
+        self._defaults: dict[str, Any] = {}
+        """What the script has itself of what it took by `autotune.value`."""
         self._model: ModelSeams | None = None
         self._roots_at = (0, 0)
         self._reopened_at = 0
@@ -153,10 +160,13 @@ class Session:
         self.recorder.patched = {
             change.knob for change in plan.changes if isinstance(change.spelling, (Patch, Keyword))
         }
+        if plan.measure:
+            self.readings.doubt = self._doubt
         self.state.keeps_losses = channel is not None
         self.children = Children(self.state, self.undo)
         self.xla = Xla(self.state)
         self.recorder.unseen = self._unseen
+        self.recorder.disturbed = Listener(plan.trial_dir if plan.measure else "").spans
         self.state.lost = self.recorder.lost
         self.faults.told = self.recorder.fault
         self.boundary = Boundary(self.state, self.recorder)
@@ -218,6 +228,8 @@ class Session:
         # What the user changes themselves, by a knob of theirs or for a real training, may be any size.
         as_it_was = self.plan.measure and all(c.knob in self.knobs for c in self.plan.changes)
         root.inputs.expect(self.plan.batch, self.plan.changes, holds_rest=as_it_was)
+        if self.plan.measure:
+            root.inputs.told_now = self.boundary.told_per_sample
         loader.inputs = root.inputs
         losses = Losses(state, root)
         optimizer = Optimizer(state, undo, self.boundary, loader, root, losses)
@@ -234,8 +246,16 @@ class Session:
         state.capturing = lambda: self.memory.capturing
         self.process.torch_imported()
         copies = Copies(state, undo, torch)
+        losses.samples = loader.last_samples
         loader.on_pinned = copies.fetched
-        loader.on_started = losses.forget
+        draws = self._draws = LoopDraws(torch)
+        loader.on_fetched, optimizer.on_backward = draws.fetched, draws.backward
+
+        def started() -> None:
+            losses.forget()
+            draws.withdrawn()
+
+        loader.on_started = started
         # In the baseline alone: the answer is a fact of the script, and finding out takes a moment.
         loader.tries_sending = self.plan.measure and not self.plan.changes
         if self.channel is not None:
@@ -322,6 +342,7 @@ class Session:
         wanted = next((change.value for change in self.plan.changes if change.knob == name), None)
         if wanted is not None:
             self.readings.asked[name] = wanted
+        self._defaults.setdefault(name, default)
         found = default if wanted is None else wanted
         self._guarded("sdk_value", lambda: self._handed(name, found))
         return found
@@ -332,6 +353,14 @@ class Session:
         if not is_secret_name(name):
             plain = isinstance(found, (bool, int, float, str))
             self.readings.handed.setdefault(name, found if plain else str(found)[:_TOLD_CHARS])
+
+    def _doubt(self, name: str) -> str:
+        """Why the rate of a run with this value says nothing, by what the script tells of its samples."""
+        if self._loader is not None and self._loader.train is not None:
+            return ""
+        others = [value for other, value in self.readings.handed.items() if other != name]
+        told = self.boundary.told_sizes if self.boundary.tells_samples else ()
+        return stands_still(name, self._defaults.get(name), self.readings.asked.get(name), told, others)
 
     def _unseen(self) -> str:
         """Why a run had no step, as far as that is known."""
@@ -417,6 +446,8 @@ class Session:
             return self._facts_without_torch(versions)
         built = loader.facts()
         inputs = root.inputs.facts(optimizer.backwards_seen) if built is None else None
+        if inputs is not None:
+            inputs = replace(inputs, told=self.boundary.told_per_sample())
         batch = loader.observed("batch_size")
         per_step = self.boundary.backwards_per_step()
         values = self.readings.values()
@@ -463,16 +494,29 @@ class Session:
             attention=attention,
             zeroes_gradients=model.gradients.zeroes,
             gradients_pause=model.gradients.pause,
-            loop_hazards=() if self.plan.changes else optimizer.loop_hazards(),
+            loop_hazards=() if self.plan.changes else self._hazards(root, optimizer),
+            loop_draws=self._draws.where if self._draws is not None else "",
             averages_apart=optimizer.averages_apart,
             values=values,
             versions=versions,
             modules=self._imported(),
         )
 
+    def _hazards(self, root: Root, optimizer: Optimizer) -> tuple[str, ...]:
+        """What the source of the loop says, and what was seen of it beside."""
+        found = {*optimizer.loop_hazards()}
+        if root.carries:
+            found.add(CARRIED)
+        try:
+            if optimizer.hooks_gradients():
+                found.add(OWN_GRADIENT)
+        except Exception as error:
+            self.faults.note("hooks", error)
+        return tuple(sorted(found))
+
     def _samples_source(self, built: LoaderFacts | None, inputs: InputFacts | None) -> str:
         root, optimizer = self._root, self._optimizer
-        if built is not None:
+        if built is not None and not self.boundary.reuses:
             return "loader"
         if self.boundary.tells_samples:
             return TOLD

@@ -16,7 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from autotune.core.facts import LoaderFacts
 from autotune.trial.sending import Sent, try_sending
@@ -36,6 +36,8 @@ _FORGET = 0.95
 _OUTWEIGH = 1.5
 _TOGETHER = 2
 _PROBES = 3
+_BESIDE_PASSES = 64
+"""Loaders train beside each other where batches of both were trained on within so many backward passes."""
 _TIMED, _TIMED_EACH = 64, 8
 """The first fetches in the process itself are timed on the processor, and then one of so many."""
 _HANDLES = (
@@ -48,6 +50,10 @@ _HANDLES = (
     ("lmdb", "Environment"),
     ("lmdb", "Transaction"),
 )
+_LOOKED_AT = 64
+"""Fetches around which the data set is looked at, beside the first of every pass."""
+BETWEEN: Final = "between"
+INSIDE: Final = "inside"
 _LEVELS = 5
 _WIDE = 16
 How = tuple[str, tuple[Any, ...], int]
@@ -87,6 +93,8 @@ class Record:
         """Passes in a row in which it was fetched beside the loader that was fetched last."""
         self.weight = 0.0
         """Samples trained on, old ones forgotten."""
+        self.used_at = 0
+        """Number of the last backward pass over a batch of it."""
         self.ratio = 1.0
         """What is counted in a batch, per sample of the loader."""
         self.shared_handle = ""
@@ -112,6 +120,12 @@ class Record:
         """Batches that are left in this pass over it; None where its length is not known."""
         self.ahead = 0
         """Batches of this pass that no backward pass was over yet."""
+        self.settings: dict[tuple[int, str], Any] = {}
+        """What its data set held after the last fetch that was looked at."""
+        self.settings_at = 0
+        """How many fetches there were then."""
+        self.changed = ""
+        """`BETWEEN` or `INSIDE`: when somebody else than a fetch changed what the data set holds."""
 
     @property
     def alive(self) -> bool:
@@ -149,6 +163,7 @@ class Loader:
         """Those with batches that are not accounted for yet."""
         self._samples = 0
         self.train: Record | None = None
+        self._passes = 0
         self.built_any = False
         self.input_batch: int | None = None
         self.inputs: Inputs | None = None
@@ -159,6 +174,8 @@ class Loader:
         """Told of every batch of a loader that pins, while gradients are on."""
         self.on_started: Callable[[], None] | None = None
         """Told that a pass over a loader begins, whatever it is for."""
+        self.on_fetched: Callable[[], None] | None = None
+        """Told of every batch that was handed over while gradients are on."""
         self._grad_enabled: Any = None
         self._torch: Any = None
         self._trained: set[str] = set()
@@ -262,6 +279,12 @@ class Loader:
             samples=last.recent[-1], full=int(kept.batch_size), left=last.left, drop_last=kept.drop_last
         )
 
+    def last_samples(self) -> int:
+        """Samples of the batch that the next backward pass is over; 0 where that is not known."""
+        last = self._last
+        alone = last is not None and last.ahead == 1 and self._fetched == [last]
+        return last.recent[-1] if last is not None and alone and last.recent else 0
+
     def backward_seen(self) -> None:
         """A backward pass follows the last batch: its loader is a training loader.
 
@@ -272,6 +295,9 @@ class Loader:
             return
         self._last = None
         last.ahead -= 1
+        self._state.asks_elsewhere = False
+        self._passes += 1
+        last.used_at = self._passes
         if (
             self._fetched == [last]
             and last is self.train
@@ -291,6 +317,7 @@ class Loader:
             record.together = record.together + 1 if beside else 0
             record.confirmed = record.confirmed or record is last or record.together >= _TOGETHER
             if record.confirmed:
+                record.used_at = self._passes
                 self._trained.add(record.chain)
                 self._evaluated.discard(record.chain)
         self._choose(last)
@@ -449,9 +476,16 @@ class Loader:
                 # An evaluation, by a model of its own perhaps; neither its time nor its samples train.
                 state.evaluates(now)
             elif record.confirmed or record.expected:
+                state.asks_elsewhere = False
                 state.trains(now)
             else:
-                state.may_evaluate(now)
+                # Some scripts never call `backward`, so that no loader is known to train.
+                state.asks_elsewhere = self.train is not None
+                if state.asks_elsewhere and record.batches:
+                    # Asked again, and no backward pass was over what it gave.
+                    state.evaluates(now)
+                else:
+                    state.may_evaluate(now)
 
         @functools.wraps(original_init)
         def init(this: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
@@ -502,6 +536,9 @@ class Loader:
                 except Exception as error:
                     state.faults.note("loader", error)
                     probe = False
+            looks = record.fetches < _LOOKED_AT or not this._num_yielded or record.left == 1
+            if looks:
+                self._look_at_data(record, this, before=True)
             trains = self._grad_enabled()
             # To ask for the time on the processor is a system call.
             timed = inside and (record.fetches < _TIMED or not record.fetches % _TIMED_EACH)
@@ -535,6 +572,8 @@ class Loader:
                 record.ahead += 1
             except Exception as error:
                 state.faults.note("loader", error)
+            if looks:
+                self._look_at_data(record, this, before=False)
             return batch
 
         self._undo.assign(base, "__init__", init)
@@ -560,6 +599,7 @@ class Loader:
             return
         if not record.confirmed:
             self._state.alive()
+        self._forget_evaluated(record)
         if record.pins:
             self.on_pinned(batch)
         record.recent.append(samples)
@@ -571,6 +611,32 @@ class Loader:
         self._last = record
         if not self._state.began_ns:
             self._state.began_ns = time.perf_counter_ns()
+        if self.on_fetched is not None:
+            self.on_fetched()
+
+    def _look_at_data(self, record: Record, iterator: Any, *, before: bool) -> None:
+        """Whether what the data set holds was changed since the last fetch, which workers have a copy of."""
+        try:
+            held = _settings(getattr(iterator, "_dataset", None))
+            if not before:
+                record.settings, record.settings_at = held, record.fetches
+            elif (
+                record.settings_at == record.fetches
+                and record.changed != INSIDE
+                and any(held.get(name, value) != value for name, value in record.settings.items())
+            ):
+                record.changed = INSIDE if iterator._num_yielded else BETWEEN
+        except Exception as error:
+            self._state.faults.note("loader_facts", error)
+
+    def _forget_evaluated(self, record: Record) -> None:
+        """Batches on which the model was only asked, in evaluation mode with gradients on, train nothing."""
+        state = self._state
+        if record.batches and state.called_to_evaluate and not state.called_to_train:
+            record.since = record.batches = record.wait_ns = 0
+            record.recent.pop()
+            self._fetched.remove(record)
+        state.called_to_evaluate = state.called_to_train = False
 
     def _random_state(self) -> Any:
         numpy = sys.modules.get("numpy.random")
@@ -606,7 +672,15 @@ class Loader:
             mp_context=record.method or record.kept.mp_context,
             unsendable=sent.refusal,
             own_code=sent.own_code,
+            beside=self._beside(record),
+            changed=record.changed,
         )
+
+    def _beside(self, record: Record) -> int:
+        """Other loaders that train now; what is built at one place, a loader for each fold, counts as one."""
+        since = self._passes - _BESIDE_PASSES
+        chains = {r.chain for r in self.records if r.confirmed and r.alive and r.used_at > since}
+        return len(chains - {record.chain})
 
     def _keep(self, record: Record, loader: Any) -> None:
         try:
@@ -894,6 +968,23 @@ def _holds_cuda(dataset: Any, torch: Any) -> bool:
     held = list(_held(dataset).values())
     held += [t for group in held if isinstance(group, (list, tuple)) for t in group[:8]]
     return any(isinstance(item, torch.Tensor) and item.is_cuda for item in held)
+
+
+def _settings(dataset: Any) -> dict[tuple[int, str], Any]:
+    """What a data set and those that it wraps hold: numbers and texts as they are, the rest by identity.
+
+    What is not there yet may be made whenever it is asked for.
+    """
+    found: dict[tuple[int, str], Any] = {}
+    for depth in range(3):
+        for name, value in _held(dataset).items():
+            if value is not None:
+                plain = type(value) in (bool, int, str)
+                found[depth, name] = value if plain else repr(value) if type(value) is float else id(value)
+        dataset = _attribute(dataset, "dataset")
+        if dataset is None:
+            break
+    return found
 
 
 def _looks_random(dataset: Any, source: str) -> bool:

@@ -54,6 +54,10 @@ _WEIGHING = frozenset({"Mul", "Div"})
 _BY_HAND = {"MeanBackward0": "mean", "SumBackward0": "sum"}
 _BY_ROW = ("MeanBackward1", "SumBackward1", "SelectBackward0")
 """What is done over some dimensions, which may not be that of the samples."""
+_ON_WEIGHTS = (
+    "Abs", "Add", "LinalgVectorNorm", "Mean", "Mul", "Norm", "Pow", "Sqrt", "Sum", "Stack", "View",
+)  # fmt: skip
+"""What penalties on weights are made of; a constant that takes part may be anything."""
 _COMPARING = ("margin_ranking_loss", "cosine_embedding_loss", "triplet_margin_loss")
 """Losses whose samples are often made from others of the same batch."""
 _OVER_PAIRS = ("cross_entropy", "binary_cross_entropy_with_logits")
@@ -76,6 +80,8 @@ class Losses:
         self._settled = False
         self._verdicts: list[str] = []
         self.bce_outside = False
+        self.samples: Callable[[], int] = _not_known
+        """Samples of the batch that the next backward pass is over; 0 where that is not known."""
 
     @property
     def reduction(self) -> str:
@@ -143,6 +149,8 @@ class Losses:
             kind = "unknown"
         kind = {"batchmean": "mean"}.get(kind, kind)
         rows = kwargs.get("input", args[0] if args else None)
+        if kind == "mean" and not _is_whole(rows, self.samples()):
+            kind = "unknown"
         self._calls.append(
             (
                 function,
@@ -209,41 +217,79 @@ class Losses:
         start = getattr(loss, "grad_fn", None)
         if start is None or not (known or outputs) or loss.dim():
             return "unknown"
-        met: list[list[Any]] = []
-        scaled = False
-        queue, visited = [start], set[Any]()
+        met: dict[Any, list[Any]] = {}
+        scaled = regular = False
+        queue: list[tuple[Any, bool]] = [(start, False)]
+        visited = set[tuple[Any, bool]]()
         while queue and len(visited) < _MAX_NODES:
-            node = queue.pop()
-            if node in visited:
+            node, is_scaled = place = queue.pop()
+            if place in visited:
                 continue
-            visited.add(node)
-            if node in known:
-                met.append(known[node])
-                continue
+            visited.add(place)
             name = type(node).__name__
             by_hand = _BY_HAND.get(name)
-            if by_hand is not None and _over_samples(node, outputs):
-                met.append([by_hand, math.nan, 0])
-                continue
-            if not name.startswith(_LINEAR):
+            if node in known or (by_hand is not None and _over_samples(node, outputs)):
+                met[node] = known.get(node, [by_hand, math.nan, 0])
+                scaled = scaled or is_scaled
+            elif name.startswith(_LINEAR):
+                is_scaled = is_scaled or name.startswith(("Mul", "Div"))
+                queue += [(inner, is_scaled) for inner, _ in node.next_functions if inner is not None]
+            elif _of_weights(node):
+                regular = True
+            else:
                 return "unknown"  # a part that is none of the losses: summed over the batch, perhaps
-            scaled = scaled or name.startswith(("Mul", "Div"))
-            queue += [inner for inner, _ in node.next_functions if inner is not None]
-        kinds: set[str] = {kind for kind, _, _ in met}
+        kinds: set[str] = {kind for kind, _, _ in met.values()}
         if queue or len(kinds) != 1:
             return "unknown"
         kind = kinds.pop()
-        if kind == "sum" and scaled:
+        # What the weights alone make counts once a step, as the parts of a mean do together; but how much a
+        # mean is scaled itself cannot be told beside it.
+        if sum((kind == "sum", scaled, regular)) > 1:
             return "unknown"
-        total = sum(value for _, value, _ in met)
+        total = sum(value for _, value, _ in met.values())
         if kind == "mean" and scaled and math.isnan(total):
             return "unknown"  # by the number of samples, perhaps
         if kind == "mean" and scaled and total:
             times = abs(float(loss.detach())) / abs(total)
             # A mean times the number of samples is a sum.
-            if times > 8 or any(rows > 1 and math.isclose(times, rows, rel_tol=1e-3) for _, _, rows in met):
+            whole = any(n > 1 and math.isclose(times, n, rel_tol=1e-3) for _, _, n in met.values())
+            if times > 8 or whole:
                 return "unknown"
         return kind
+
+
+def _of_weights(node: Any) -> bool:
+    """Whether this is made of trained weights alone, as a penalty on their size is."""
+    queue, visited = [node], set[Any]()
+    while queue and len(visited) < _MAX_NODES:
+        inner = queue.pop()
+        if inner in visited:
+            continue
+        visited.add(inner)
+        name = type(inner).__name__
+        if name == "AccumulateGrad":
+            # Samples that have a gradient, as for a penalty on it, are no parameters.
+            if type(inner.variable).__name__ != "Parameter":
+                return False
+        elif not name.startswith(_ON_WEIGHTS) or any(further is None for further, _ in inner.next_functions):
+            return False  # something else takes part that has no gradient: samples, perhaps
+        queue += [further for further, _ in inner.next_functions if further is not None]
+    return not queue
+
+
+def _not_known() -> int:
+    return 0
+
+
+def _is_whole(given: Any, samples: int) -> bool:
+    """Whether a mean may be one over all samples of a batch, each with as many parts as any other.
+
+    It is not where a loop adds up what it computes sample by sample, nor where some of the rows are chosen.
+    """
+    shape = getattr(given, "shape", None)
+    if shape is None or samples < 2:
+        return True
+    return bool(shape) and (shape[0] % samples == 0 or samples in shape[1:])
 
 
 def _over_samples(node: Any, outputs: dict[Any, int]) -> bool:

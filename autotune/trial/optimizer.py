@@ -16,6 +16,7 @@ from autotune.core.facts import OptimizerFacts
 from autotune.core.loops import UNREAD
 from autotune.trial.frameworks import runs_once
 from autotune.trial.loops import Loops
+from autotune.trial.state import is_user_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,6 +32,9 @@ _NO_OPTIMIZER_BACKWARDS = 3
 _NO_STEP_BACKWARDS = 64
 _MAX_LOSSES = 1024
 _RECENT_STEPS = 8
+_RATE_MOVES = 3
+"""So many steps in a row, before each of which the learning rate had moved, are a schedule by steps."""
+_RATE_STEPS = 256
 _UNKNOWN_REDUCTION = (
     "With these settings it cannot be seen whether the loss is a mean or a sum over the batch, so the "
     "gradients of the parts cannot be weighed."
@@ -78,6 +82,8 @@ class Optimizer:
         self.on_constructed: Callable[[Any], None] | None = None
         self.on_first_step: Callable[[Any], None] | None = None
         """Told of every optimizer when it is about to step for the first time."""
+        self.on_backward: Callable[[], None] | None = None
+        """Told that a backward pass begins."""
         self.closure = False
         self.kernel_given = False
         self.zero_grad_seen = False
@@ -90,6 +96,8 @@ class Optimizer:
         self.own_scaler = False
         self.skipped_steps = 0
         self.scheduler_per_step = False
+        self._rates: weakref.WeakKeyDictionary[Any, tuple[tuple[Any, ...], int]] = weakref.WeakKeyDictionary()
+        """Learning rates at the last step, and how many steps in a row they had moved before it."""
         self.backwards_seen = 0
         self._scheduler_at: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._in_scheduler = False
@@ -209,6 +217,7 @@ class Optimizer:
                 self.closure = True
             state.micro_steps += 1
             self._note_stepping(optimizer)
+            self._note_rate(optimizer)
             if accumulation.factor > 1 and self._may_defer(closure) and not accumulation.take_part():
                 if accumulation.dropped:
                     self._forget_parts()
@@ -250,6 +259,26 @@ class Optimizer:
             accumulation.begin()
         self.stepped[id(optimizer)] = self._last = weakref.ref(optimizer)
         self._switched_at = now
+
+    def _note_rate(self, optimizer: Any) -> None:
+        """Whoever moves the learning rate before every step: schedules of libraries are not torch's."""
+        if self.scheduler_per_step or self._state.micro_steps > _RATE_STEPS:
+            return
+        try:
+            rates = tuple(group.get("lr") for group in getattr(optimizer, "param_groups", ()))
+            if all(isinstance(rate, (int, float)) for rate in rates):  # a device would have to be waited for
+                before, moves = self._rates.get(optimizer, (rates, 0))
+                moves = moves + 1 if rates != before else 0
+                self._rates[optimizer] = (rates, moves)
+                self.scheduler_per_step = moves >= _RATE_MOVES
+        except Exception as error:
+            self._state.faults.note("rates", error)
+
+    def hooks_gradients(self) -> bool:
+        """Code of the script's own is called with the gradient of a weight, perhaps to change it."""
+        alive = [held for held in (reference() for reference in self.stepped.values()) if held is not None]
+        parameters = (p for held in alive for group in held.param_groups for p in group["params"])
+        return any(_is_users(hook) for parameter in parameters for hook in _hooks(parameter))
 
     def _may_defer(self, closure: Any) -> bool:
         accumulation = self.accumulation
@@ -349,6 +378,8 @@ class Optimizer:
 
     def _before_backward(self, loss: Any, gradient: Any) -> Any:
         state = self._state
+        if self.on_backward is not None:
+            self.on_backward()
         self._part_begun = False
         state.backwards += 1
         value = loss
@@ -442,6 +473,8 @@ class Optimizer:
         try:
             self._loader.backward_seen()
             self._root.inputs.backward()
+            if self._root.detecting:
+                self._root.batch_ended()
             self.backwards_seen += 1
             if not self._loader.built_any and self._loader.input_batch is None and state.input_samples:
                 self._loader.input_batch = state.input_samples
@@ -634,6 +667,7 @@ class Optimizer:
                 self._nested = False
             state.micro_steps = taken + 1
             self._note_stepping(optimizer)
+            self._note_rate(optimizer)
             self._note_skip(this, optimizer, marker.stepped)
             self._boundary.passed(optimizer)
             return result
@@ -700,6 +734,20 @@ class Optimizer:
 def _share(optimizer: Any, other: Any) -> bool:
     """Another optimizer (one wraps the other), or a module, has the weights that this one turns."""
     return not _weights(optimizer).isdisjoint(_weights(other))
+
+
+def _hooks(parameter: Any) -> Iterator[Any]:
+    """What is called with the gradient of a weight."""
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        yield from (getattr(parameter, name, None) or {}).values()
+
+
+def _is_users(hook: Any) -> bool:
+    """Written by the user; what libraries hook in, to log gradients mostly, is left out."""
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    code = getattr(hook, "__code__", None) or getattr(vars(type(hook)).get("__call__"), "__code__", None)
+    return code is not None and is_user_file(code.co_filename)
 
 
 def _held(this: Any) -> Iterator[Any]:

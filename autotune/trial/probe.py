@@ -111,6 +111,7 @@ class Probe:
         self._begun = True
         # Batches that are given out again are not counted.
         self._per_step = self._batches_per_step()
+        self._state.replays = True
         self._replay.begin()
         self._undo.then(self._replay.end)
         # On a device phases are told apart by waiting for it, which a rate must not contain.
@@ -248,6 +249,7 @@ class Probe:
         self._put("flops", counted.flops)
         self._put("ops", float(len(counted.ops)))
         self._put("reads", float(counted.reads))
+        self._put("collectives", float(sum(op.communicates for op in counted.ops)))
         peak = best.flops_per_s.get(counted.dtype) or max(best.flops_per_s.values(), default=0.0)
         if peak:
             self._put("peak_flops_per_s", peak)

@@ -14,7 +14,7 @@ from autotune.core.variables import says
 from autotune.knobs.base import Knob
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from autotune.core.change import Change
     from autotune.core.config import Value
@@ -40,6 +40,8 @@ class Readings:
         """What the search wanted of what the script took through `autotune.sdk.value`."""
         self.handed: dict[str, Value] = {}
         """All that the script took so: its own value where nothing else was wanted."""
+        self.doubt: Callable[[str], str] = _no_doubt
+        """Why what the script took under a name is not believed to act: a sentence, empty where it is."""
 
     def found(self, name: str) -> Value | None:
         """What the running process has for this knob; None where it cannot be read (yet)."""
@@ -95,7 +97,10 @@ class Readings:
     def _delivered(self, change: Change) -> Value | None:
         spelling = change.spelling
         if change.knob in self.asked:
-            return self.asked[change.knob]
+            reason = self.doubt(change.knob)
+            if reason:
+                self._state.refusals[change.knob] = reason
+            return None if reason else self.asked[change.knob]
         if isinstance(spelling, Env):
             return change.value if says(os.environ, spelling.name, change.delivered) else None
         if isinstance(spelling, Flag):
@@ -111,6 +116,10 @@ class Readings:
             return name in argv
         pairs = itertools.pairwise(argv)
         return f"{name}={text}" in argv or any(a == name and b == text for a, b in pairs)
+
+
+def _no_doubt(_name: str) -> str:
+    return ""
 
 
 def same(found: Any, wanted: Any) -> bool:

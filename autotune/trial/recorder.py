@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.core import stats
 from autotune.core.measurement import LossPoint, Reading
+from autotune.protocol.disturbed import touched
 from autotune.protocol.events import Broke, Closed, Done, Seen
 from autotune.protocol.losses import broken_at
 from autotune.protocol.marks import compiling_counts, evaluation_counts, trained_s
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from autotune.core.facts import RunFacts
     from autotune.core.trial import Segment
+    from autotune.protocol.disturbed import Span
     from autotune.trial.capture import Capture
     from autotune.trial.channel import Channel, Row
     from autotune.trial.loader import Loader
@@ -93,6 +95,8 @@ class Recorder:
         self.patched: set[str] = set()
         """Knobs that are carried out in this process, not by an option or the environment."""
         self._settle_root = settle_root
+        self.disturbed: Callable[[], Sequence[Span]] = tuple
+        """When others spoilt the timing, as far as the launcher has told."""
         self.unseen: Callable[[], str] = str
         """Why a run had no step, as far as that is known."""
         self.loader: Loader | None = None
@@ -382,7 +386,7 @@ class Recorder:
             return
         fidelity = self._segment.fidelity
         # What is set aside takes nothing off the window.
-        apart_ns = self._apart_ns()
+        apart_ns = self._apart_ns() + self._lost_ns()
         spent_s = (row[0] - self._begin_ns - apart_ns) / 1e9
         if self._memory.grew():
             self._state.mark |= ALLOCATOR
@@ -403,6 +407,14 @@ class Recorder:
         """Time of the window so far that is no training."""
         periods, trained = self._trained()
         return int(1e9 * sum(p - (t or 0.0) for p, t in zip(periods, trained, strict=True)))
+
+    def _lost_ns(self) -> int:
+        """Time of blocks that others spoilt: so much longer the window is, and twice as long at the most."""
+        assert self._segment is not None
+        if not self.disturbed():
+            return 0
+        lost_s = math.fsum(block.seconds for block in self._blocks()[1] if not block.clean)
+        return int(1e9 * min(lost_s, self._segment.fidelity.max_window_s))
 
     def _timed(self) -> tuple[list[WindowRow], list[float]]:
         """Steps of the window with their periods: the device's where it has a clock, else the host's.
@@ -436,16 +448,19 @@ class Recorder:
         rows, periods = self._timed()
         trained = self._trained_s(rows, periods)
         begins = [self._begin_ns, *(r[0] for r in rows)][: len(rows)]
-        kept = [(b, s, r) for b, s, r in zip(begins, trained, rows, strict=True) if s is not None]
+        dirty = touched(begins, [r[0] for r in rows], self.disturbed())
+        kept = [
+            (b, s, r, d) for b, s, r, d in zip(begins, trained, rows, dirty, strict=True) if s is not None
+        ]
         # On a clock that stands still while no step trains.
-        ends = list(itertools.accumulate(s for _, s, _ in kept))
+        ends = list(itertools.accumulate(s for _, s, _, _ in kept))
         min_block_s = min(0.25, self._segment.fidelity.min_window_s / 8)
         blocks = stats.form_blocks(
             [0.0, *ends[:-1]],
             ends,
-            [r[2] for _, _, r in kept],
-            [r[1] / 1e9 for _, _, r in kept],
-            [False] * len(kept),
+            [r[2] for _, _, r, _ in kept],
+            [r[1] / 1e9 for _, _, r, _ in kept],
+            [d for _, _, _, d in kept],
             min_block_s=min_block_s,
             min_steps=max(1, self._workers()),
         )
@@ -458,8 +473,13 @@ class Recorder:
 
     def _steady(self, blocks: Sequence[stats.Block]) -> tuple[int, str]:
         """Index of the first steady block of a window, and whether it was steady."""
-        rates = [b.samples / b.seconds if b.samples else b.steps / b.seconds for b in blocks if b.seconds > 0]
-        cut, steady = stats.steady_start(rates) if len(rates) == len(blocks) else (0, "steady")
+        # What others spoilt tells nothing of warming up.
+        clean = [k for k, b in enumerate(blocks) if b.clean]
+        kept = clean if len(clean) >= _FEWEST_BLOCKS else range(len(blocks))
+        shown = [blocks[k] for k in kept]
+        rates = [b.samples / b.seconds if b.samples else b.steps / b.seconds for b in shown if b.seconds > 0]
+        cut, steady = stats.steady_start(rates) if len(rates) == len(shown) else (0, "steady")
+        cut = kept[cut] if cut else 0
         if cut and self._clock_used == "host":
             # Only where the window opened does the host's clock say how far the device was: nothing is cut.
             return 0, "no_steady_state"
@@ -473,20 +493,24 @@ class Recorder:
         """Why the window may end before its limit; None where it may not."""
         assert self._segment is not None
         fidelity = self._segment.fidelity
-        _, blocks = self._blocks()
-        cut, steady = self._steady(blocks)
-        # What will be published is the steady part: that has to be long enough, and tight.
-        blocks = blocks[cut:]
-        too_short = math.fsum(b.seconds for b in blocks) < fidelity.min_window_s if cut else False
+        _, whole = self._blocks()
+        cut, steady = self._steady(whole)
+        # What will be published is the clean part of what is steady: that has to be long enough, and tight.
+        blocks = [block for block in whole[cut:] if block.clean]
+        is_part = len(blocks) < len(whole)
+        too_short = math.fsum(b.seconds for b in blocks) < fidelity.min_window_s if is_part else False
         if too_short or steady == "no_steady_state" or len(blocks) < _FEWEST_BLOCKS:
             return None
         # Samples unknown: seconds per step tell how tight the interval is, and no rate is compared.
         per_step = not any(block.samples for block in blocks)
-        estimate = stats.window_estimate(blocks, unit="s" if per_step else "samples/s", per_step=per_step)
-        if estimate.relative_width <= fidelity.target_width:
+        unit = "s" if per_step else "samples/s"
+        least, most = stats.doubted_start(whole, cut)
+        is_tight = stats.is_tight(blocks, fidelity.target_width, unit=unit, per_step=per_step)
+        if is_tight and most - least <= fidelity.target_width:
             return "tight"
+        estimate = stats.window_estimate(blocks, unit=unit, per_step=per_step)
         # A prefilled queue makes a rate look higher than it is, which errs towards going on.
-        doubt = _BEYOND_DOUBT * (estimate.high - estimate.value)
+        doubt = _BEYOND_DOUBT * (max(estimate.high, most * estimate.value) - estimate.value)
         return "dominated" if not per_step and estimate.value + doubt < fidelity.dominated_below else None
 
     def _end_in_time(self, now: int) -> None:
@@ -595,6 +619,7 @@ class Recorder:
                     "guarded_steps": float(self._state.steps - self._opened_at_step),
                     "compile_events": float(self._state.compile_events + self._state.xla_events),
                     "faults": float(len(self._state.faults.off)),
+                    **_doubt(blocks, cut),
                     **self._memory.counters(),
                     **(self.probe.figures if self.probe is not None else {}),
                 },
@@ -749,3 +774,11 @@ class Recorder:
             with contextlib.suppress(Exception):
                 stream.flush()
         os._exit(code)
+
+
+def _doubt(blocks: Sequence[stats.Block], cut: int) -> dict[str, float]:
+    """How far the interval reaches if what was cut off was no start; empty where it is one beyond doubt."""
+    low, high = stats.doubted_start(blocks, cut)
+    if (low, high) == (1.0, 1.0) or not math.isfinite(high):
+        return {}
+    return {"doubt_low": low, "doubt_high": high}

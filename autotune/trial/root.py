@@ -24,6 +24,7 @@ from autotune.core.facts import ModelFacts
 from autotune.trial.draws import Draws
 from autotune.trial.formats import SHORT, in_graph, is_product, main_format, of_output
 from autotune.trial.inputs import Inputs
+from autotune.trial.kept import Carried, Moves
 from autotune.trial.outputs import to_float32, unshared
 from autotune.trial.state import NEW_SHAPE, caller, is_user_file
 
@@ -97,6 +98,7 @@ class Root:
         self._watching_call: Any = None
         self._swapped: list[tuple[Any, str, Any, Any]] = []
         self.autocast_seen: str | None = None
+        self._carries = False
 
     @property
     def calls(self) -> list[RootCall]:
@@ -128,6 +130,12 @@ class Root:
     def compiles(self) -> bool:
         """Code is or will be compiled, by us or by the script."""
         return self._compile.active
+
+    @property
+    def carries(self) -> bool:
+        """What a root returned for one batch went into its call for another."""
+        self._carries = self._carries or any(call.carried.seen for call in self.calls)
+        return self._carries
 
     @property
     def compiles_blocks(self) -> bool:
@@ -244,6 +252,11 @@ class Root:
         modules = [m for m in (call.module() for call in self.calls) if m is not None]
         known = {id(p) for m in modules for p in m.parameters()}
         return [p for p in parameters if id(p) not in known]
+
+    def batch_ended(self) -> None:
+        """A backward pass has ended while roots are looked for: the next calls are over another batch."""
+        for call in self.calls:
+            call.carried.backward()
 
     def swap_while_detecting(self, owner: Any, name: str, original: Any, watching: Any) -> None:
         """An attribute that is put back inside compiled roots and once detection has settled."""
@@ -376,6 +389,7 @@ class Root:
             dropout=any(issubclass(kind, drop) for kind in kinds)
             or any(getattr(m, "dropout", 0.0) for m in first.modules() if _is_recurrent(m))
             or any(call.draws.seen for call in self.calls),
+            moves=any(call.moves.seen for call in self.calls),
             device=str(parameters[0].device.type) if parameters else "cpu",
             blocks=self.blocks.facts(first),
         )
@@ -401,6 +415,7 @@ class RootCall:
         """Elements that products made in the last such call, by format."""
         self._looks = False
         self.draws = Draws(root._torch)
+        self.moves, self.carried = Moves(root._torch), Carried(root._torch)
         self._grad_enabled = root._torch.is_grad_enabled
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -472,15 +487,14 @@ class RootCall:
         elif not training:
             self._without_gradients()
         else:
-            now = time.perf_counter_ns()
-            state.trains(now)
-            if not state.began_ns:
-                state.began_ns = now
-            self._see_inputs(args, kwargs)
+            if not self._only_evaluates():
+                self._see_inputs(args, kwargs)
             root._compile.called = True
             if root.detecting:
                 self._lets_go()
                 self.draws.begins(self.module())
+                self.moves.begins(self.module())
+                self.carried.called(args, kwargs)
             self._looks = self.probes > 0 and not root._compile.active
             if self._looks:
                 self.probes -= 1
@@ -502,6 +516,23 @@ class RootCall:
             state.evaluates(time.perf_counter_ns())
         else:
             state.alive()
+
+    def _only_evaluates(self) -> bool:
+        """A call with gradients on that is an evaluation's all the same: many switch nothing but the mode.
+
+        In evaluation mode, on a batch of a loader that has not trained: some train in that mode as well.
+        """
+        state, module, now = self._state, self.module(), time.perf_counter_ns()
+        learns = module is None or module.training
+        state.called_to_evaluate = state.called_to_evaluate or not learns
+        state.called_to_train = state.called_to_train or learns
+        if not learns and state.asks_elsewhere:
+            state.evaluates(now)
+            return True
+        state.trains(now)
+        if not state.began_ns:
+            state.began_ns = now
+        return False
 
     def _device(self) -> str:
         module = self.module()
@@ -553,6 +584,7 @@ class RootCall:
         root = self._root
         if training and not self._state.in_backward:
             self.draws.ended()
+            self.moves.ended(self.module())
             if self.probes > 0 or self._looks:
                 root.raw_dtype = _dtype_of(out) or root.raw_dtype
             if self._looks:
@@ -563,6 +595,7 @@ class RootCall:
         if root._compile.replays and not self._state.in_backward:
             out = unshared(out, root._torch, whole=not training)
         if training and root.detecting and not self._state.in_backward:
+            self.carried.returned(out)
             self._tell(out, rows)
         return out
 

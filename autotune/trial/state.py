@@ -48,6 +48,10 @@ class State:
         self._evaluates_ns = 0
         self._maybe_ns = 0
         self._aside_ns = 0
+        self.asks_elsewhere = False
+        """The last batch came from a loader that has not trained."""
+        self.called_to_evaluate = self.called_to_train = False
+        """How trained modules were called with gradients on since the last fetch."""
         self.wait_ns = 0
         self.input_samples = 0
         self.batches = 0
@@ -62,6 +66,8 @@ class State:
         """Knob -> sentence, for knobs that a seam found it cannot carry out."""
         self.compile_ns = 0
         self.compile_events = 0
+        self.replays = False
+        """Batches are given out again, by us, to see what the loop does without its loader."""
         self.xla_events = 0
         """Compilations of JAX, beside those of `torch.compile`, by which alone a compiled model is known."""
         self.compile_begun_ns = 0

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from autotune.trial.state import State
 
 _SILENT_STEPS = 8
+_UNFED_STEPS = 8
 _MESSAGE_CHARS = 500
+_MOST_TOLD_SIZES = 4
 _LATE_STEPS = 2
 """A told loss that a device computes is read so many steps later: host and device need not wait for each
 other at every step, and the host's clock is never further ahead than that."""
@@ -88,6 +90,12 @@ class Boundary:
         # A signal handler of the script, or what its collector finalizes, may tell of a step inside of one.
         self._lock = threading.RLock()
         self._told_steps = self._told_with_samples = 0
+        self._told = self._shown = 0
+        self.told_sizes: set[int] = set()
+        """What the script told of samples per step, the first few that differ."""
+        self._unfed = 0
+        self.reuses = False
+        """Many steps in a row took no new batch of the loader that trains: it does not tell their samples."""
         self._late: deque[Later] = deque()
         self._schedstat = _open_schedstat()
         self._queue_ns = self._read_queue_ns()
@@ -106,6 +114,10 @@ class Boundary:
     def tells_samples(self) -> bool:
         """The script has said of every step that it told of how many samples it took."""
         return 0 < self._told_steps == self._told_with_samples
+
+    def told_per_sample(self) -> float:
+        """Samples that the script told of, for each one its model was called with; 0 where not known."""
+        return self._told / self._shown if self.tells_samples and self._shown else 0.0
 
     def backwards_per_step(self) -> float:
         """Backward passes per step, of the whole periods seen."""
@@ -232,10 +244,23 @@ class Boundary:
         given = None if samples is None else int(samples)
         self._told_steps += 1
         self._told_with_samples += given is not None
-        if given is None and period.fetched is None and not period.input_samples:
+        if given is not None:
+            self._note_told(given, period.input_samples)
+        if period.fetched is not None and not self.reuses:
+            # What a training loader hands over is what counts, whatever the script says of it.
+            given = None
+        elif given is None and period.fetched is None and not period.input_samples:
             # Nobody knows; the loss is then told over steps.
             given = 1
         self._close_step(period, given)
+
+    def _note_told(self, given: int, shown: int) -> None:
+        if len(self.told_sizes) < _MOST_TOLD_SIZES:
+            self.told_sizes.add(given)
+        if self._told_steps > 1:
+            # What was called before the first step may have been for something else.
+            self._told += given
+            self._shown += shown
 
     def _told_loss(self, loss: Any) -> list[tuple[Any, float]]:
         """What the script says a step's loss is; nothing once that could not be read."""
@@ -264,6 +289,9 @@ class Boundary:
         if samples is None:
             samples = period.input_samples
         state.samples_total += samples
+        if period.fetched is not None and not state.replays:
+            self._unfed = 0 if period.batches else self._unfed + 1
+            self.reuses = self.reuses or self._unfed > _UNFED_STEPS
         if optimizer is not None and period.backwards:
             optimizer.accumulation.note(1 if optimizer.closure else period.backwards)
         if state.steps > 1:

@@ -1,11 +1,14 @@
-"""A loss that the script tells itself, of whatever framework it is. Standard library only."""
+"""What the script tells itself, of whatever framework it is: losses, samples. Standard library only."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterable
+
+_BATCH: Final = re.compile(r"(train_?)?(batch_?(size)?|bs)")
 
 
 class Later:
@@ -47,3 +50,29 @@ def number(value: Any) -> float:
     """
     plain = value.numpy() if hasattr(value, "numpy") else value
     return float(plain.mean() if getattr(plain, "ndim", 0) else plain)
+
+
+def stands_still(
+    name: str, default: object, wanted: object, told: Collection[int], others: Iterable[object]
+) -> str:
+    """A sentence where the script tells of its own batch in every step, though it was given another one.
+
+    Smaller batches would look faster than they are by as much as they are smaller.
+
+    Args:
+        name: Of what the script took by `autotune.value`; only a batch is judged.
+        default: What it has itself.
+        wanted: What it was given in this run.
+        told: All numbers of samples that it told of.
+        others: The other values that it took: parts of a step multiply the batch.
+    """
+    if type(default) is not int or type(wanted) is not int or default == wanted or set(told) != {default}:
+        return ""
+    if not _BATCH.fullmatch(name.lower().replace("-", "_")):
+        return ""
+    if any(type(other) is int and other * wanted == default for other in others):
+        return ""
+    return (
+        f"Every step is said to have taken {default} samples, with {name}={wanted} as well, so the rate is "
+        f"not known: tell autotune.step() of what a step took (and call parts of a step micro_batch)."
+    )

@@ -1,7 +1,7 @@
 """Plant bottlenecks of known kind and strength, ask for the verdict, and count: a confusion matrix.
 
     python run.py                 # everything once: 18 runs of about 12 s
-    python run.py --repeats 3     # go on until there are three of each
+    python run.py --repeats 3 --limit 10m   # go on until there are three of each, or until the time is over
     python run.py --table         # what is there, nothing is run
 
 Every run is kept as it ends (results/raw.jsonl); a run that is there is not made again.
@@ -15,6 +15,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from autotune.core.bottleneck import evidence_of, judge
 from autotune.core.config import Config
 from autotune.core.measurement import Measurement
 from autotune.core.trial import Assignment, Fidelity, Segment
+from autotune.edge.duration import duration_s
 from autotune.inspection.host import host_facts
 from autotune.launch.process import LocalRunner
 
@@ -130,14 +132,17 @@ def main():
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--table", action="store_true", help="run nothing")
+    parser.add_argument("--limit", default="", metavar="10m", help="begin no run after this much time")
     options = parser.parse_args()
-    rows = known()
+    rows, begun_s = known(), time.monotonic()
+    limit_s = duration_s(options.limit) if options.limit else float("inf")
     if not options.table:
         with tempfile.TemporaryDirectory() as folder:
             runner = LocalRunner(study_dir=Path(folder))
             for repeat in range(options.repeats):
                 for name, planted, shares in cells():
-                    if any((r["cell"], r["repeat"]) == (name, repeat) for r in rows):
+                    is_known = any((r["cell"], r["repeat"]) == (name, repeat) for r in rows)
+                    if is_known or time.monotonic() - begun_s > limit_s:
                         continue
                     row = {"cell": name, "repeat": repeat, "planted": planted}
                     row |= one(runner, len(rows), shares, options.threads)

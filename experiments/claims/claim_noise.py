@@ -5,6 +5,7 @@ a random place in a random direction), so that machines drift as they did, and a
 drawn anew each time.
 """
 
+import functools
 import json
 import math
 import statistics
@@ -53,6 +54,7 @@ class Series:
         middle = statistics.fmean(values)
         return [v - middle for v in values]
 
+    @functools.cached_property
     def parts(self):
         """(slow, fast): the moving mean, and what each run deviates from it.
 
@@ -68,7 +70,7 @@ class Series:
     @property
     def spread(self):
         """Root mean square of what runs deviate from their moving mean."""
-        fast = self.parts()[1]
+        fast = self.parts[1]
         return math.sqrt(math.fsum(v * v for v in fast) / len(fast))
 
     @property
@@ -161,7 +163,7 @@ class Draw:
     def __init__(self, series, random, *, scale=1.0, drift=0.0, starts=()):
         self._series, self._random = series, random
         self._scale, self._drift = scale, drift
-        self._slow, self._fast = series.parts()
+        self._slow, self._fast = series.parts
         self._shake = JITTER * series.spread
         own = [p.start for p in series.processes if p.start is not None]
         self._starts = own or list(starts)

@@ -111,17 +111,22 @@ def searched(draw, gain):
 
     Returns:
         Figures that add up over searches: ``confirmed`` (a finalist was compared at all), ``claimed``
-        at the end, ``claimed_10`` had it ended after ten pairs, ``pairs`` of what was claimed.
+        at the end, ``claimed_10`` had it ended after ten pairs, ``told`` (something is recommended as best)
+        and ``told_held`` (its interval holds what that is truly worth).
     """
     study = carried_through(Staged(), draw, lambda c: gain if c.get("threads") == 1 else 0.0)
     found = answer(study)
     cycles = max((t.group for t in study.trials if t.stage is Stage.CONFIRM), default=0)
     within = found if cycles <= MOST_PAIRS else answer(up_to(study, MOST_PAIRS))
+    told = found.best
+    worth = gain if told.config.get("threads") == 1 else 0.0
     return {
         "n": 1,
         "confirmed": int(cycles > 0),
         "claimed": int(_claims(found, gain)),
         "claimed_10": int(_claims(within, gain)),
+        "told": int(bool(told.config)),
+        "told_held": int(bool(told.config) and _holds(told.speedup, worth)),
         "cycles": cycles,
     }
 
@@ -137,6 +142,8 @@ def verified(draw, gain):
     strategy = Verification(HELPS, most_pairs=MOST_PAIRS)
     study = carried_through(strategy, draw, lambda c: gain if c else 0.0)
     verdict = strategy.verdict(study)
+    found = strategy.comparison(study)
+    held = found is not None and _holds(found.speedup, gain)
     cycles = max((t.group for t in study.trials if t.stage is Stage.CONFIRM), default=0)
     return {
         "n": 1,
@@ -144,5 +151,13 @@ def verified(draw, gain):
         "claimed": int(verdict == "faster"),
         "claimed_10": int(verdict == "faster"),
         "slower": int(verdict == "slower"),
+        "held": int(held),
+        "told": int(verdict == "faster"),
+        "told_held": int(held and verdict == "faster"),
         "cycles": cycles,
     }
+
+
+def _holds(speedup, worth):
+    """The interval holds the true ratio."""
+    return speedup.low <= math.exp(worth) <= speedup.high

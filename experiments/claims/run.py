@@ -24,7 +24,8 @@ import proofs  # noqa: E402
 RATIOS = (1.01, 1.02, 1.03, 1.05, 1.07, 1.1, 1.15, 1.2, 1.3, 1.5, 2.0)
 ASKED = (1.2, 2.0)
 """True ratios of which at least 95 in 100 have to be claimed within ten pairs."""
-PART = 250
+PART, SEARCHES = 250, 25
+"""Comparisons of one piece of work; of whole searches fewer, so that a piece is over within a minute."""
 FALSE_WINS_MOST = 0.02
 POWER_LEAST = 0.95
 COMPARISONS = 5000
@@ -40,7 +41,9 @@ SETTINGS = {
 on a machine on which others worked."""
 DECIDING = (
     "ablation",
+    "break_even",
     "cycles",
+    "late_harm",
     "loss_guard",
     "measurement",
     "pick",
@@ -59,12 +62,18 @@ LABELS = {
 }
 
 
+def part_of(case):
+    """How many comparisons a piece of this case holds."""
+    return SEARCHES if "/search/" in case else PART
+
+
 def units(has_restless):
     """(case, part) of everything there is to do; case is ``what/who/noise/ratio``."""
     found = []
 
     def add(what, who, noise, ratio, n):
-        found.extend((f"{what}/{who}/{noise}/{ratio:g}", part) for part in range(-(-n // PART)))
+        case = f"{what}/{who}/{noise}/{ratio:g}"
+        found.extend((case, part) for part in range(-(-n // part_of(case))))
 
     for who in ("verify", "rivals"):
         add("aa", who, "recorded", 1.0, COMPARISONS)
@@ -102,7 +111,7 @@ def work(case, part):
     pool = series_of(noise)
     starts = [p.start for s in _SERIES for p in s.processes if p.start is not None]
     sums = {}
-    for k in range(PART):
+    for k in range(part_of(case)):
         chance = random.Random(f"{case}/{part}/{k}")
         series = chance.choices(pool, [len(s.processes) for s in pool])[0]
         draw = claim_noise.Draw(series, chance, starts=starts, **SETTINGS[noise])
@@ -163,6 +172,21 @@ def summary(found):
             if told:
                 lines.append(f"  {LABELS[name]:34} {noise:9} {told}")
     return lines
+
+
+def intervals(totals):
+    """Lines on how often intervals hold what a config is truly worth: of all, and of claims."""
+    lines = ["Intervals that hold the true ratio (confidence as the claim states it):"]
+    for case, sums in totals.items():
+        _, who, noise, ratio = case.split("/")
+        told = []
+        if sums.get("held") is not None:
+            told.append(f"of all {sums['held'] / sums['n']:.1%}")
+        if sums.get("told"):
+            told.append(f"of {sums['told']} claims {sums['told_held'] / sums['told']:.1%}")
+        if told:
+            lines.append(f"  {LABELS[who]:34} {noise:9} {float(ratio):g}x  {', '.join(told)}")
+    return lines if len(lines) > 1 else []
 
 
 def verdicts(found):
@@ -245,9 +269,10 @@ def main(words=None):
     done = True
     if not chosen.list:
         done = proofs.carry_out(ledger, wanted, work, jobs=chosen.jobs, limit=chosen.limit)
-    told = figures(ledger.totals())
+    totals = ledger.totals()
+    told = figures(totals)
     write_power(told, path.parent)
-    print("\n".join(summary(told)))
+    print("\n".join([*summary(told), *intervals(totals)]))
     for sentence, holds in verdicts(told).items():
         print(f"{'holds' if holds else 'DOES NOT HOLD'}: {sentence}")
     if not done:

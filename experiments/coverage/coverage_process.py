@@ -10,7 +10,8 @@ from types import SimpleNamespace
 from autotune.core.config import Config
 from autotune.core.facts import LoaderFacts, RunFacts
 from autotune.core.trial import Fidelity, Segment
-from autotune.launch.measure import Outside, Told, measure
+from autotune.launch.measure import DeviceSample, Outside, Told, measure
+from autotune.protocol.disturbed import spans
 from autotune.protocol.events import Closed, Compiling, Seen, StepRow
 from autotune.trial.recorder import Recorder
 
@@ -89,10 +90,11 @@ class _Loader:
         return self.workers
 
 
-def fidelity(window_s, *, width=0.0):
-    """A window of this length, or shorter where the interval is as narrow as `width` before."""
+def fidelity(window_s, *, width=0.0, least_s=None):
+    """A window of this length; of `least_s` at least, where the interval is as narrow as `width` before."""
+    shortest_s = 1.5 if least_s is None else least_s
     return Fidelity(
-        min_window_s=window_s if not width else min(1.5, window_s),
+        min_window_s=window_s if not width else min(shortest_s, window_s),
         max_window_s=window_s,
         min_steps=10,
         target_width=width,
@@ -110,7 +112,7 @@ class Ran:
     rows: list
 
 
-def run(steps, wanted, *, workers=0, prefetch=2):
+def run(steps, wanted, *, workers=0, prefetch=2, beside=(), is_told=True):
     """Let a process take these steps until its window is full.
 
     Args:
@@ -118,6 +120,8 @@ def run(steps, wanted, *, workers=0, prefetch=2):
         wanted: `fidelity`.
         workers: Of the loader.
         prefetch: Batches that each of them keeps ready.
+        beside: Stretches, in seconds of the process, in which somebody else computes on its device.
+        is_told: The launcher tells the process of that while it runs, as it does.
     """
     state = SimpleNamespace(
         steps=0, samples_total=0, micro_steps=0, mark=0, compile_ns=0, compile_events=0, xla_events=0,
@@ -146,7 +150,9 @@ def run(steps, wanted, *, workers=0, prefetch=2):
         settle_root=lambda _: True,
     )
     recorder.loader = loader
-    at, compiles = NS, []
+    at, compiles, looks = NS, [], []
+    if is_told:
+        recorder.disturbed = lambda: spans((look.t_ns, look.spoils) for look in looks)
     try:
         for step in steps:
             begun, at = at, at + round(step.period_s * NS)
@@ -158,6 +164,7 @@ def run(steps, wanted, *, workers=0, prefetch=2):
             state.steps += 1
             state.samples_total += BATCH
             loader.level = step.ready
+            looks += _looks(begun, at, beside)
             row = (at, round(step.wait_s * NS), BATCH, -1.0, 0, mark, round(step.aside_s * NS))
             recorder.step(row, None, 1)
         recorder.script_ended(0, "script_end")
@@ -177,4 +184,13 @@ def run(steps, wanted, *, workers=0, prefetch=2):
         told.take(event)
     told.take(Seen(facts=facts))
     closed = told.closed[0]
-    return Ran(measurement=measure(closed, told, Outside(start_ns=0, cpus=2)), closed=closed, rows=told.rows)
+    outside = Outside(start_ns=0, cpus=2, devices=looks)
+    return Ran(measurement=measure(closed, told, outside), closed=closed, rows=told.rows)
+
+
+def _looks(begun_ns, ended_ns, beside):
+    """What the launcher sees of the device meanwhile, four times a second; nothing where nobody is beside."""
+    each = NS // 4
+    for n in range(begun_ns // each + 1, ended_ns // each + 1) if beside else ():
+        at_s = n / 4 - 1.0
+        yield DeviceSample(t_ns=n * each, foreign=any(first <= at_s <= last for first, last in beside))

@@ -8,6 +8,8 @@ python experiments/faults/run.py --sample --work W    # what CI does, its result
 """
 
 import argparse
+import functools
+import hashlib
 import json
 import os
 import shutil
@@ -25,12 +27,14 @@ sys.path.insert(0, str(HERE))
 
 from faultbed import (  # noqa: E402 (found through the line above)
     cuts,
+    devices,
     documents,
     drivers,
     floods,
     hangs,
     kills,
     rays,
+    secrets,
     signals,
     soak,
     trackers,
@@ -40,9 +44,12 @@ from faultbed.common import Child, Count, added, tree_hash, users_tree  # noqa: 
 
 SUITES: dict[str, ModuleType] = {
     module.NAME: module
-    for module in (documents, cuts, drivers, writes, signals, kills, hangs, floods, soak, trackers, rays)
+    for module in (
+        *(documents, secrets, cuts, drivers, writes, signals, kills, hangs, floods),
+        *(devices, trackers, rays, soak),
+    )
 }
-AT_ONCE = {"drivers": 2, "writes": 4, "hangs": 3, "signals": 2, "trackers": 6}
+AT_ONCE = {"drivers": 2, "secrets": 2, "writes": 4, "hangs": 3, "signals": 2, "trackers": 6}
 """Cases that mostly wait may run beside each other."""
 
 CASE_S = 3900.0
@@ -132,7 +139,7 @@ def _note(suite: ModuleType, case: Any, child: Child, table: Path) -> None:
     child.close()
     if said is None:
         said = {**Count(injected=1, notes=["the case itself failed"]).row(), "tree": ""}
-    row = {"key": case["key"], **said}
+    row = {"key": case["key"], **said, "sources": _sources()}
     with table.open("a") as file:
         file.write(json.dumps(row) + "\n")
     if row["notes"]:
@@ -165,7 +172,8 @@ def _totals(work: Path, *, sample: bool) -> dict[str, dict[str, Any]]:
             "survivors": total.survivors,
             "broken": sum(not count.is_clean for count in counts),
             "slowest_s": round(max((count.seconds for count in counts), default=0.0), 2),
-            "facts": _facts(counts),
+            "facts": _by_case(rows) if hasattr(suite, "FACTS_BY_CASE") else _facts(counts),
+            "sources": sorted({row["sources"] for row in rows if "sources" in row}),
             "notes": total.notes[:MOST_NOTES],
         }
     return found
@@ -180,6 +188,10 @@ def _write(path: Path, totals: dict[str, dict[str, Any]]) -> None:
     kinds = {name: known[name] for name in SUITES if name in known}
     report = {"schema": "autotune.faults/v2", "kinds": kinds}
     path.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def _by_case(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {row["key"]: row["facts"] for row in rows if row["facts"]}
 
 
 def _facts(counts: list[Count]) -> dict[str, Any]:
@@ -220,6 +232,16 @@ def _machine() -> dict[str, Any]:
             "devices": [device.name for device in host.devices],
         },
     }
+
+
+@functools.cache
+def _sources() -> str:
+    """Names the code that is run, by its content: a commit does not, while it is being made."""
+    package = HERE.parents[1] / "autotune"
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _isolation() -> str:

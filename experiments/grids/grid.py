@@ -9,11 +9,12 @@ import itertools
 import json
 import random
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.study import SpaceRequest
+from autotune.core.table import Growth
 from autotune.core.trial import FailureKind, Family, Fidelity
 from autotune.errors import UsageError
 
@@ -30,7 +31,8 @@ class Grid:
     """One workload's grid.
 
     `parts` are mappings from knob to values; `seeds` one per repeat; `window_s` what every process measures;
-    `sentinel_every` so many runs apart stands the script as it is.
+    `sentinel_every` so many runs apart stands the script as it is. `memory_mib` is what a run may use, as
+    in a container; 0 for what is free.
     """
 
     workload: str
@@ -39,6 +41,7 @@ class Grid:
     window_s: float
     sentinel_every: int
     args: tuple = ()
+    memory_mib: int = 0
     sha256: str = ""
 
     @property
@@ -58,7 +61,12 @@ class Grid:
 
     def request(self):
         """The grid as a search space is asked for."""
-        return SpaceRequest(name=f"grid-{self.workload}", knobs=self.knobs, source="grid.json")
+        return SpaceRequest(
+            name=f"grid-{self.workload}",
+            knobs=self.knobs,
+            source="grid.json",
+            memory_bytes=self.memory_mib << 20 or None,
+        )
 
     def fidelity(self):
         """Every process measures alike, whatever its interval."""
@@ -94,6 +102,7 @@ def read_grid(path):
         "seeds",
         "window_s",
         "sentinel_every",
+        "memory_mib",
         "parts",
     }
     if unknown:
@@ -110,6 +119,7 @@ def read_grid(path):
         seeds=tuple(raw["seeds"]),
         window_s=float(raw["window_s"]),
         sentinel_every=int(raw.get("sentinel_every", 8)),
+        memory_mib=int(raw.get("memory_mib", 0)),
         sha256=hashlib.sha256(data).hexdigest(),
     )
 
@@ -159,19 +169,70 @@ class Slot:
         return self.repeat, self.order
 
 
-def slots(configs, seeds, every, name):
-    """The whole plan: each repeat in a random order, the script as it is between, first and last."""
+def slots(configs, seeds, every, name, growths=()):
+    """The whole plan: each repeat in a random order, the script as it is between, first and last.
+
+    What joined later stands at the end of the repeats that had begun without it, in an order of its own and
+    with the script as it is around it; in all others it is mixed with the rest.
+    """
     plan = []
     for repeat, seed in enumerate(seeds):
-        shuffled = list(configs)
-        random.Random(f"{name}/{repeat}").shuffle(shuffled)
+        late = [growth.first for growth in growths if growth.repeat > repeat]
         line = []
-        for start in range(0, len(shuffled), every):
-            line.append((Config(), True))
-            line += [(config, False) for config in shuffled[start : start + every]]
-        line.append((Config(), True))
+        for first, after in zip((0, *late), (*late, len(configs)), strict=True):
+            key = f"{name}/{repeat}/{first}" if first else f"{name}/{repeat}"
+            line += _line(configs[first:after], every, key)
         plan += [Slot(repeat, order, config, seed, sentinel) for order, (config, sentinel) in enumerate(line)]
     return plan
+
+
+def _line(configs, every, key):
+    """(config, whether it is the script as it is, run beside the others), in an order that the key names."""
+    shuffled = list(configs)
+    random.Random(key).shuffle(shuffled)
+    line = []
+    for start in range(0, len(shuffled), every):
+        line.append((Config(), True))
+        line += [(config, False) for config in shuffled[start : start + every]]
+    return [*line, (Config(), True)]
+
+
+def planned(header, grid):
+    """Every run of a table, in order."""
+    return slots(header.configs, grid.seeds, grid.sentinel_every, header.table, header.growths)
+
+
+def grown(old, new, begun):
+    """A table's header with what another grid file adds to it, or why that cannot be.
+
+    Rows that are there keep their places: nothing may be gone, and everything is measured as before.
+    `new` is the header that a new table of that file would have, `begun` how many repeats have rows.
+    """
+    lost = [config for config in old.configs if config not in new.configs]
+    if lost:
+        return f"{len(lost)} recorded configurations are not in it, the first of them {lost[0].text()}"
+    then, now = old.protocol, new.protocol
+    if (then.fidelity, then.sentinel_every) != (now.fidelity, now.sentinel_every):
+        return "it measures in another way"
+    if now.seeds[: len(then.seeds)] != then.seeds:
+        return "its repeats have other seeds"
+    if old.request.memory_bytes != new.request.memory_bytes:
+        return "it allows another amount of memory"
+    added = tuple(config for config in new.configs if config not in old.configs)
+    more = (Growth(first=len(old.configs), repeat=begun),) if added else ()
+    return replace(
+        old,
+        grid_sha256=new.grid_sha256,
+        request=new.request,
+        space=new.space,
+        refusals=new.refusals,
+        left_out=new.left_out,
+        configs=(*old.configs, *added),
+        growths=(*old.growths, *more),
+        protocol=replace(then, seeds=now.seeds, repeats=now.repeats),
+        commit=new.commit,
+        dirty=new.dirty,
+    )
 
 
 def is_lost(row):

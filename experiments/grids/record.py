@@ -26,6 +26,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 WORKLOADS = HERE.parent / "workloads"
 FOR_CUDA = HERE.parent / "gpu" / "workloads"
+HELD_OUT = HERE / "held_out"
 if importlib.util.find_spec("autotune") is None:
     sys.path.insert(0, str(ROOT))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
@@ -35,8 +36,10 @@ from grid import (  # noqa: E402 - after the package can be found
     compiles,
     duration_s,
     expected_s,
+    grown,
     is_lost,
     next_slot,
+    planned,
     read_grid,
     scrubbed,
     slots,
@@ -233,14 +236,15 @@ def file_name(host):
     return slug(" ".join(accelerators(host)) or f"cpu{host.cpus} {host.cpu_model or platform.machine()}")
 
 
-def free_bytes(total):
-    """What a trial may use: the share of free memory that a search allows."""
+def free_bytes(total, allowed_mib=0):
+    """What a trial may use: the share of free memory that a search allows, no more than the grid says."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
         lines = []
     free = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), total)
-    return int(MEMORY_SHARE * min(free, total))
+    share = int(MEMORY_SHARE * min(free, total))
+    return min(share, allowed_mib << 20) if allowed_mib else share
 
 
 def versions():
@@ -276,8 +280,9 @@ def commit():
 class Recorder:
     """One sitting over one table."""
 
-    def __init__(self, grid, path, work, remeasured=REMEASURED):
+    def __init__(self, grid, path, work, remeasured=REMEASURED, *, grows=False, sealed=False):
         self.grid, self.path, self.remeasured = grid, path, remeasured
+        self.grows, self.sealed = grows, sealed
         self.clock = SystemClock()
         folder = FOR_CUDA if (FOR_CUDA / f"{grid.workload}.py").is_file() else WORKLOADS
         self.script = folder / f"{grid.workload}.py"
@@ -293,7 +298,7 @@ class Recorder:
         self.planner = Planner(
             knobs=knobs_for(request),
             environ=self.environ,
-            memory_limit_bytes=free_bytes(self.host.memory_bytes),
+            memory_limit_bytes=free_bytes(self.host.memory_bytes, grid.memory_mib),
         )
         self.study = Study(
             spec=StudySpec(
@@ -323,10 +328,14 @@ class Recorder:
         if data.strip():
             self.table = tables.decode(data, source=self.path.name)
             self._refuse_another(self.table.header)
+            self.study = replace(self.study, facts=replace(self.study.facts, run=self.table.header.facts.run))
+            header = self._with_more()
             file.truncate(self.table.size_bytes)
             file.seek(0, os.SEEK_END)
+            if header is not self.table.header:
+                self._append(file, header)
+                self.table = replace(self.table, header=header)
             self.session = 1 + max((row.session for row in self.table.rows), default=0)
-            self.study = replace(self.study, facts=replace(self.study.facts, run=self.table.header.facts.run))
             for row in self.table.rows:
                 self._learn(row)
             return
@@ -347,12 +356,28 @@ class Recorder:
 
     def _refuse_another(self, header):
         now, then = self._identity(), header.identity()
-        changed = [f"{name}: {then[name]} then, {now[name]} now" for name in then if then[name] != now[name]]
+        changed = [name for name in then if then[name] != now[name] and not (self.grows and name == "grid")]
         if changed:
+            more = "--grow adds what the grid file has more by now; " if changed == ["grid"] else ""
+            told = "; ".join(f"{name}: {then[name]} then, {now[name]} now" for name in changed)
             raise UsageError(
-                f"{self.path.name} was recorded under other conditions: {'; '.join(changed)}",
+                f"{self.path.name} was recorded under other conditions: {told}",
+                hint=f"{more}--new keeps it beside and begins another table",
+            )
+
+    def _with_more(self):
+        """The table's header with what the grid file has beyond it, or as it is."""
+        old = self.table.header
+        if old.grid_sha256 == self.grid.sha256:
+            return old
+        begun = 1 + max((row.repeat for row in self.table.rows), default=-1)
+        found = grown(old, self._header(old.facts.run), begun)
+        if isinstance(found, str):
+            raise UsageError(
+                f"{self.path.name} cannot grow into this grid file: {found}",
                 hint="--new keeps it beside and begins another table",
             )
+        return found
 
     def _identity(self):
         """As `TableHeader.identity`, of now."""
@@ -461,7 +486,7 @@ class Recorder:
     def plan(self):
         """Every run of the table, in order."""
         header = self.table.header
-        return slots(header.configs, self.grid.seeds, self.grid.sentinel_every, header.table)
+        return planned(header, self.grid)
 
     def stop(self, *_):
         """End the running process; its row is not written."""
@@ -511,7 +536,8 @@ class Recorder:
         self.table = replace(self.table, rows=(*self.table.rows, row))
         self._learn(row)
         done = f"{len(self.table.settled())}/{len(self.plan)}"
-        print(done, said(row, self.table.header.workload.unit), flush=True)
+        told = f"{row.charged_s:5.1f} s" if self.sealed else said(row, self.table.header.workload.unit)
+        print(done, told, flush=True)
 
     def _append(self, file, line):
         file.write(tables.encode(line))
@@ -568,13 +594,15 @@ def drift(table):
 def listing(grid, table):
     """How far a table is, as lines."""
     header = table.header
-    plan = slots(header.configs, grid.seeds, grid.sentinel_every, header.table)
+    plan = planned(header, grid)
     settled = table.settled()
     refused = ", ".join(header.refusals) or "none"
     lines = [
         f"{header.table}: {len(header.configs)} configurations, {len(grid.seeds)} repeats",
         f"{len(header.left_out)} wanted points left out, knobs refused: {refused}",
     ]
+    if header.grid_sha256 != grid.sha256:
+        lines.append("the grid file is another by now; --grow adds what it has more")
     for repeat in range(len(grid.seeds)):
         members = [slot for slot in plan if slot.repeat == repeat]
         rows = [settled[slot.key] for slot in members if slot.key in settled]
@@ -615,6 +643,12 @@ def parsed(words):
     parser.add_argument("--list", action="store_true", help="show how far it is, run nothing")
     parser.add_argument("--new", action="store_true", help="keep the earlier table beside, begin another")
     parser.add_argument(
+        "--grow", action="store_true", help="add what the grid file has more by now to the table"
+    )
+    parser.add_argument(
+        "--sealed", action="store_true", help="to held_out/, without a figure said: not to be known yet"
+    )
+    parser.add_argument(
         "--remeasure",
         type=int,
         default=REMEASURED,
@@ -642,7 +676,8 @@ def run(options):
         known = ", ".join(sorted(p.parent.name for p in HERE.glob("*/grid.json")))
         raise UsageError(f"there is no {file.parent.name}/{file.name}", hint=f"grids here: {known}")
     grid = read_grid(file)
-    path = (options.out or file.parent / f"{file_name(host_facts())}.jsonl").absolute()
+    folder = HELD_OUT / grid.workload if options.sealed else file.parent
+    path = (options.out or folder / f"{file_name(host_facts())}.jsonl").absolute()
     limit_s = duration_s(options.limit) if options.limit else float("inf")
     if options.list:
         if not path.is_file():
@@ -652,7 +687,14 @@ def run(options):
         return 0
     if options.new and path.exists():
         begin_anew(path)
-    recorder = Recorder(grid, path, (options.work or home() / "grids").absolute(), options.remeasure)
+    recorder = Recorder(
+        grid,
+        path,
+        (options.work or home() / "grids").absolute(),
+        options.remeasure,
+        grows=options.grow,
+        sealed=options.sealed,
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as table:
         try:

@@ -1,97 +1,139 @@
-"""Run the unchanged workload in pairs of fresh processes and count how often it differs from itself.
+"""How often does the shipped comparison tell a script from itself, on this machine as it is now?
 
-    python run.py vision_digits --pairs 20 --window 15
+    python run.py --limit 20m     # workloads take turns; again and again until all pairs are there
+    python run.py --list          # what is done and what it says; runs nothing
 
-Uses the runner, the launcher and the statistics of a search, so that their noise is what is seen.
+Fresh processes of unchanged scripts in pairs, by the runner of a search; then the confirmation that ships
+(`core/pick.py`, `search/verification.py`) judges them as if one of each pair were a finalist.
 """
 
-import argparse
-import datetime
 import json
-import math
 import os
 import sys
 import tempfile
 from pathlib import Path
 
-from autotune.apply.command import build_launch
-from autotune.apply.environment import user_environment
-from autotune.core.config import Config
-from autotune.core.measurement import Measurement
-from autotune.core.stats import ratio_interval
-from autotune.core.trial import Assignment, Fidelity, Segment
-from autotune.launch.process import LocalRunner
-
 HERE = Path(__file__).resolve().parent
 WORKLOADS = HERE.parent / "workloads"
+sys.path.insert(0, str(HERE.parent / "claims"))
+
+import claim_studies  # noqa: E402 - neighbours of this file
+import proofs  # noqa: E402
+import recording  # noqa: E402
+
+from autotune.core.study import Study  # noqa: E402
+from autotune.core.trial import Fidelity, Stage, Trial, TrialState  # noqa: E402
+from autotune.search.verification import Verification  # noqa: E402
+
+NAMES = ("vision_digits", "tabular_mlp", "photos_denoise")
 PAIRS_PER_CLAIM = 5
+VERDICTS = ("faster", "slower", "no_difference")
+_FIDELITY = Fidelity(
+    min_window_s=1.5, max_window_s=4.0, min_steps=10, target_width=0.02, setup_s=60.0, deadline_s=120.0
+)
 
 
-def throughput(runner, script, number, window_s):
-    """Samples per second of one fresh, unchanged run."""
-    fidelity = Fidelity(
-        min_window_s=window_s,
-        max_window_s=window_s,
-        min_steps=8,
-        target_width=0.0,
-        setup_s=120.0,
-        deadline_s=120.0 + 3 * window_s,
-    )
-    launch = build_launch(
-        script=str(script),
-        args=[],
-        python=sys.executable,
-        cwd=str(script.parent),
-        env=user_environment(os.environ, keep_loggers=False, trial=True),
-        changes=[],
-        seed=number // 2,
-    )
-    assignment = Assignment(
-        uid=f"t{number:04d}-a1-{os.urandom(3).hex()}",
-        study_id="noise_aa",
-        attempt=1,
-        launch=launch,
-        segments=(Segment(trial=number, config=Config(), fidelity=fidelity),),
-    )
-    ended = list(runner.run(assignment))[-1]
-    if not isinstance(ended.outcome, Measurement):
-        raise SystemExit(f"run {number} failed: {ended.outcome}")
-    return ended.outcome.throughput.value
+def judged(pairs):
+    """What the comparison that ships says of these pairs: (verdict, (low, high) of the ratio or None).
+
+    In every second pair the first run stands for the candidate, as the order of a confirmation turns.
+    """
+    trials = []
+
+    def add(stage, config, run, seed, group=0):
+        trials.append(
+            Trial(
+                number=len(trials),
+                config=config,
+                stage=stage,
+                fidelity=_FIDELITY,
+                seed=seed,
+                group=group,
+                state=TrialState.TOLD,
+                outcome=claim_studies.measured(run["rate"], run["foreign"] or 0.0, seed),
+                seconds=claim_studies.TRIAL_S,
+            )
+        )
+
+    # The script's first two runs calibrate the loss guard and are in no pair.
+    for seed in (0, 1):
+        add(Stage.BASELINE, claim_studies.BASE, pairs[0][0], seed)
+    for group, (first, second) in enumerate(pairs, 1):
+        base, other = (first, second) if group % 2 else (second, first)
+        add(Stage.CONFIRM, claim_studies.BASE, base, group + 1, group)
+        add(Stage.CONFIRM, claim_studies.HELPS, other, group + 1, group)
+    study = Study(spec=claim_studies.SPEC, space=claim_studies.SPACE, trials=tuple(trials))
+    strategy = Verification(claim_studies.HELPS, most_pairs=len(pairs))
+    found = strategy.comparison(study)
+    return strategy.verdict(study), None if found is None else (found.speedup.low, found.speedup.high)
 
 
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("workload", choices=["photos_denoise", "vision_digits"])
-    parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--window", type=float, default=15.0, help="seconds measured per run")
-    options = parser.parse_args()
-    script = WORKLOADS / f"{options.workload}.py"
-    logs = []
-    with tempfile.TemporaryDirectory() as folder:
-        runner = LocalRunner(study_dir=Path(folder))
-        for pair in range(options.pairs):
-            one, two = (throughput(runner, script, 2 * pair + i, options.window) for i in (0, 1))
-            logs.append(math.log(two / one) * (1 if pair % 2 else -1))
-            print(f"pair {pair} {math.exp(logs[-1]):.4f}", flush=True)
-    everything = ratio_interval(logs)
-    windows = [ratio_interval(logs[i : i + PAIRS_PER_CLAIM]) for i in range(len(logs) - PAIRS_PER_CLAIM + 1)]
-    excluded = sum(not window.low <= 1.0 <= window.high for window in windows)
-    result = {
-        "workload": options.workload,
-        "date": datetime.date.today().isoformat(),
-        "window_s": options.window,
-        "cores": len(os.sched_getaffinity(0)),
-        "ratios": [math.exp(x) for x in logs],
-        "all": {"value": everything.value, "low": everything.low, "high": everything.high, "n": everything.n},
-        "windows": len(windows),
-        "windows_excluding_one": excluded,
+def counted(pairs, *, step=PAIRS_PER_CLAIM):
+    """Verdicts on five pairs at a time, and how wide intervals were at the median.
+
+    With `step` 1 every stretch of five pairs counts; neighbouring ones share four of their five.
+    """
+    parts = [pairs[k : k + PAIRS_PER_CLAIM] for k in range(0, len(pairs) - PAIRS_PER_CLAIM + 1, step)]
+    found = [judged(part) for part in parts]
+    widths = sorted(high - low for _, ends in found if ends is not None for low, high in [ends])
+    return {
+        "comparisons": len(found),
+        **{word: sum(verdict == word for verdict, _ in found) for word in VERDICTS},
+        "width": round(widths[len(widths) // 2], 4) if widths else None,
     }
-    target = HERE / "results" / f"{options.workload}.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps({key: value for key, value in result.items() if key != "ratios"}))
+
+
+def table(totals):
+    """Rows for people."""
+    lines, wins, n = [], 0, 0
+    for name, sums in totals.items():
+        pairs = _pairs(sums)
+        apart, all_of_them = counted(pairs), counted(pairs, step=1)
+        wins, n = wins + apart["faster"], n + apart["comparisons"]
+        others = [run["foreign"] or 0.0 for pair in pairs for run in pair]
+        lines.append(
+            f"{name}: {len(pairs)} pairs beside {sum(others) / len(others):.2f} cores; apart {apart}; "
+            f"every stretch {all_of_them}"
+        )
+    if n:
+        most = proofs.upper_bound(wins, n)
+        lines.append(f"false wins: {wins} of {n}, at most {most:.1%} (upper 95 % bound)")
+    return lines
+
+
+def main(words=None):
+    chosen = proofs.options(__doc__, pairs=20, window=4.0).parse_args(words)
+    path = chosen.out or HERE / "results" / "noise_aa.jsonl"
+    identity = {"window_s": chosen.window, "cores": len(os.sched_getaffinity(0)), "machine": proofs.machine()}
+    ledger = proofs.Ledger(path, identity, new=chosen.new, reads=chosen.list)
+    # One pair of each in turn: what the machine goes through in between hits all alike.
+    wanted = [(name, pair) for pair in range(chosen.pairs) for name in NAMES if chosen.only in name]
+    done = True
+    if not chosen.list:
+        with tempfile.TemporaryDirectory() as folder:
+            runners = {
+                name: recording.Recording(WORKLOADS / f"{name}.py", chosen.window, Path(folder) / name)
+                for name in NAMES
+            }
+
+            def work(name, pair):
+                runs = [runners[name].run(2 * pair + turn, seed=pair) for turn in (0, 1)]
+                if None in runs:
+                    raise SystemExit(f"a run of {name} failed; nothing is kept of its pair")
+                return {"runs": runs}
+
+            done = proofs.carry_out(ledger, wanted, work, jobs=1, limit=chosen.limit)
+    totals = ledger.totals()
+    print("\n".join(table(totals)))
+    if not chosen.list:
+        told = {name: counted(_pairs(sums)) for name, sums in totals.items()}
+        path.with_suffix(".json").write_text(json.dumps(told, indent=1) + "\n")
+    if not done:
+        print("not all is done; run it again to go on")
+
+
+def _pairs(sums):
+    return list(zip(sums["runs"][::2], sums["runs"][1::2], strict=True))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     python experiments/screens/run.py STUDY [--out FOLDER] [--hide PREFIX] [--whole]
     python experiments/screens/run.py STUDY [STUDY ...] --mlflow
+    python experiments/screens/run.py STUDY [STUDY ...] --all          # both, of the last study
 
 Needs a Chromium on the machine, or its path in the variable CHROMIUM.
 """
@@ -35,14 +36,19 @@ def main():
     parser.add_argument(
         "--mlflow", action="store_true", help="of the last study's pages in an MLflow that holds them all"
     )
+    parser.add_argument(
+        "--all", action="store_true", help="the report of the last study and its pages in MLflow"
+    )
     given = parser.parse_args()
-    if len(given.study) > 1 and not given.mlflow:
-        parser.error("one study at a time, but for --mlflow")
+    if len(given.study) > 1 and not (given.mlflow or given.all):
+        parser.error("one study at a time, but for --mlflow and --all")
     chromium = browser.find()
     if chromium is None:
         raise SystemExit("no Chromium is on this machine; name one: CHROMIUM=/path/to/chrome")
     given.out.mkdir(parents=True, exist_ok=True)
-    if given.mlflow:
+    if given.all:
+        _report(chromium, given)
+    if given.mlflow or given.all:
         from autotune.store.paths import find_study
 
         studies = [find_study(name) for name in given.study]
@@ -54,12 +60,12 @@ def main():
 
 def _report(chromium, given):
     with tempfile.TemporaryDirectory() as folder:
-        page, shown = Path(given.study[0]), Path(folder) / "shown.html"
+        page, shown = Path(given.study[-1]), Path(folder) / "shown.html"
         if page.suffix != ".html":
             page = Path(folder) / "report.html"
             # As people start it: the interpreter that runs it is the one that a page leaves unnamed.
             autotune = Path(sys.executable).with_name("autotune")
-            command = [str(autotune), "report", given.study[0], "--out", str(page)]
+            command = [str(autotune), "report", given.study[-1], "--out", str(page)]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         text = page.read_text(encoding="utf-8")
         shown.write_text(text.replace(given.hide, "") if given.hide else text, encoding="utf-8")

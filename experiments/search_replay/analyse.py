@@ -1,9 +1,10 @@
 """What replayed searches show: tables in Markdown, curves as a drawing.
 
-    python analyse.py results/synthetic.jsonl [--plot results/synthetic.svg] > results/synthetic.md
+    python analyse.py results/develop.jsonl        # writes results/develop.md and results/develop.svg
 
 A search that never arrives counts as one that took its whole budget, and the share of those is beside every
-ratio. Intervals are of 95 %, by a bootstrap over workloads first, seeds within them.
+ratio. Intervals are of 95 %, by a bootstrap over workloads first, seeds within them. `run.py` writes the same
+at the end of every call.
 """
 
 import argparse
@@ -17,11 +18,24 @@ from pathlib import Path
 import score
 
 OURS = "staged"
+SLOW = ("gp",)
+"""Takes so long that it may have fewer seeds: pairs of the others do not wait for it."""
 DRAWS = 2000
 GRID = 60
 BAR_RATIO, BAR_FAILURES = 3.0, 3
 FROZEN = Path(__file__).resolve().parent / "frozen.json"
 RULES = ("by_model", "by_reading")
+SHARES = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
+"""Of the budget, at which regret is told."""
+FRONT_SHARES = (0.2, 1.0)
+"""The same for the front of rate and memory."""
+KINDS = {
+    "synthetic": "made-up tables, which prove nothing about training",
+    "develop": "recorded tables that may be looked at",
+    "ablations": "recorded tables that may be looked at",
+    "adverse": "adverse variants of recorded tables",
+    "parallel": "recorded tables that may be looked at",
+}
 
 
 def read(path):
@@ -32,11 +46,11 @@ def read(path):
 
 
 def complete(lines):
-    """Lines of those (table, seed) that every sampler has: a run that was stopped is not balanced."""
-    samplers, cells = {x["sampler"] for x in lines}, {}
+    """Lines of those (table, seed) that every sampler has, the slow ones aside: the rest is not balanced."""
+    samplers, cells = {x["sampler"] for x in lines} - set(SLOW), {}
     for line in lines:
         cells.setdefault(_pair(line), set()).add(line["sampler"])
-    return [x for x in lines if cells[_pair(x)] == samplers]
+    return [x for x in lines if cells[_pair(x)] >= samplers]
 
 
 def workload(line):
@@ -118,7 +132,12 @@ def verdict(lines):
     sooner in a search: our way to a shortlist, with its ties, is no part of a rival and must not hold it up.
     The planner with parts left out is no rival.
     """
-    rivals = sorted(s for s in {line["sampler"] for line in lines} if s.split()[0] != OURS)
+    wanted = {_pair(x) for x in lines if x["sampler"] == OURS}
+    pairs = {
+        s: {_pair(x) for x in lines if x["sampler"] == s} for s in _others(lines) if s.split()[0] != OURS
+    }
+    # One that has not run everywhere yet is no best of them.
+    rivals = [s for s, mine in pairs.items() if mine >= wanted] or list(pairs)
     ratios = {r: interval(paired(lines, r, 2, "by_model", "sooner")) for r in rivals}
     known = {r: ratio for r, ratio in ratios.items() if ratio is not None}
     if not known:
@@ -201,6 +220,127 @@ def workload_rows(lines, rule):
     return ["workload", *samplers], rows
 
 
+def _theirs(rival):
+    """By which rule a rival is judged; the planner without a part has the planner's own."""
+    return "by_model" if rival.split()[0] == OURS else "sooner"
+
+
+def _others(lines):
+    return sorted({x["sampler"] for x in lines} - {OURS})
+
+
+def threshold_rows(lines):
+    """One row per rival: pairs, ratio with interval and share of searches that arrive, by threshold."""
+    rows = []
+    for rival in _others(lines):
+        mine = [x for x in lines if x["sampler"] == rival]
+        row = [rival, len(mine)]
+        for percent in score.WITHIN:
+            found = interval(paired(lines, rival, percent, "by_model", _theirs(rival)))
+            share = statistics.fmean(_came(x, percent) for x in mine)
+            ratio = "-" if found is None else f"{found[0]:.2f} [{found[1]:.2f}, {found[2]:.2f}]"
+            row.append(f"{ratio}, {share:.0%}")
+        rows.append([*row, *_regrets(mine)])
+    ours = [x for x in lines if x["sampler"] == OURS]
+    if ours:
+        shares = [f"1, {statistics.fmean(_kept(x, p, 'by_model') for x in ours):.0%}" for p in score.WITHIN]
+        rows.insert(0, [OURS, len(ours), *shares, *_regrets(ours)])
+    return rows
+
+
+THRESHOLD_HEAD = [
+    "against", "searches", "to 5 %", "to 2 %", "to 1 %", *(f"regret at {share:.0%}" for share in SHARES),
+    *(f"front regret at {share:.0%}" for share in FRONT_SHARES),
+]  # fmt: skip
+
+
+def _came(line, percent):
+    """It comes that close, by a rule that it is judged by."""
+    rules = RULES if _theirs(line["sampler"]) == "sooner" else ("by_model",)
+    return any(_kept(line, percent, rule) for rule in rules)
+
+
+def _kept(line, percent, rule):
+    return line["within"][rule][str(percent)] is not None
+
+
+def _regrets(lines):
+    told = [f"{_regret(lines, share, 2):.3f}" for share in SHARES]
+    known = [x for x in lines if x.get("front")]
+    for share in FRONT_SHARES:
+        each = [score.front_regret_at(x["front"], share * x["budget_s"] * x["workers"]) for x in known]
+        told.append(f"{statistics.fmean(each):.3f}" if each else "-")
+    return told
+
+
+def table_rows(lines):
+    """What each table holds, and how noisy it is."""
+    rows = []
+    for name in sorted({x["table"] for x in lines}):
+        line = next(x for x in lines if x["table"] == name)
+        noise = line.get("noise")
+        if noise is None:
+            continue
+        scatter = "-" if noise["own_sd"] is None else f"{noise['own_sd']:.1%} ({noise['own_runs']} runs)"
+        near = ", ".join(str(noise["within"][str(percent)]) for percent in score.WITHIN)
+        gain = f"{line['oracle_speedup']:.2f}"
+        rows.append([workload(line), line["configs"], noise["repeats"], scatter, gain, near])
+    return rows
+
+
+TABLE_HEAD = [
+    "table", "feasible", "repeats", "scatter of the script's own processes", "oracle over the script",
+    "within 5, 2, 1 % of it",
+]  # fmt: skip
+
+
+def variant_rows(lines):
+    """One row per adverse variant and rival, to 5 and to 2 %."""
+    rows = []
+    for variant in sorted({_variant(x) for x in lines}):
+        mine = [x for x in lines if _variant(x) == variant]
+        ours = [x for x in mine if x["sampler"] == OURS]
+        for rival in _others(mine) if ours else ():
+            theirs = [x for x in mine if x["sampler"] == rival]
+            row = [variant, rival]
+            for percent in (5, 2):
+                found = interval(paired(mine, rival, percent, "by_model", _theirs(rival)))
+                ratio = "-" if found is None else f"{found[0]:.2f} [{found[1]:.2f}, {found[2]:.2f}]"
+                share = statistics.fmean(_came(x, percent) for x in theirs)
+                own = statistics.fmean(_kept(x, percent, "by_model") for x in ours)
+                row.append(f"{ratio}, {share:.0%} (ours {own:.0%})")
+            failed, own = (_median([_failed(x) for x in side]) for side in (theirs, ours))
+            row.append(f"{failed:g} (ours {own:g})")
+            rows.append(row)
+    return rows
+
+
+def _variant(line):
+    return workload(line).partition("+")[2]
+
+
+def parallel_rows(lines):
+    """One row per number of workers and sampler: on the clock, and in trial-seconds."""
+    rows = []
+    for workers, sampler in sorted({(x["workers"], x["sampler"]) for x in lines}):
+        mine = [x for x in lines if (x["workers"], x["sampler"]) == (workers, sampler)]
+        rule, row = _theirs(sampler), [workers, sampler, len(mine)]
+        for percent in (5, 2):
+            share = statistics.fmean(_came(x, percent) for x in mine)
+            wall = _median([_on_the_clock(x, percent) for x in mine])
+            spent = _median([arrival(x, percent, rule) for x in mine])
+            row.append(f"{wall:.0f} s, {spent:.0f} s ({share:.0%})")
+        rows.append(row)
+    return rows
+
+
+def _on_the_clock(line, percent):
+    """Seconds until it has arrived, whatever ran meanwhile; the budget where it never does."""
+    rules = RULES if _theirs(line["sampler"]) == "sooner" else ("by_model",)
+    found = [line["within"][rule][str(percent)] for rule in rules]
+    return min((at[0] for at in found if at is not None), default=line["budget_s"])
+
+
 def table(head, rows):
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
@@ -217,18 +357,36 @@ def held_out_verdict(lines, path=FROZEN):
 
 
 def report(every, frozen=FROZEN):
-    lines = complete(every)
+    lines, kind = complete(every), every[0]["set"]
+    if not lines:
+        return "No seed is there for every sampler yet.\n"
     left_out = len(every) - len(lines)
-    kind = lines[0]["set"]
-    what = "made-up tables, which prove nothing about training" if kind == "synthetic" else f"{kind} tables"
+    what = KINDS.get(kind, f"{kind} tables")
     seeds, tables = {x["seed"] for x in lines}, {x["table"] for x in lines}
     budgets = ", ".join(f"{x:g} s" for x in sorted({x["budget_s"] for x in lines}))
     first = f"{len(lines)} searches on {len(tables)} {what}; seeds: {len(seeds)}; budget: {budgets}."
     parts = [first + (f" Left out, as not every sampler has that seed yet: {left_out}." if left_out else "")]
     if kind == "held-out":
         parts.append(held_out_verdict(every, frozen))
-    else:
+    elif any(x["sampler"].split()[0] != OURS for x in lines):
         parts.append(f"{verdict(lines)[1]} Here that settles nothing: it is for held-out tables.")
+    told = table_rows(lines)
+    if told:
+        parts += ["## The tables", table(TABLE_HEAD, told)]
+    parts.append(
+        "## Trial-seconds over ours, and how many searches arrive\n\n"
+        "Geometric mean of paired ratios with its interval, above 1 ours is sooner; then the share of the "
+        "rival's searches that come and stay that close. Ours is judged by what it would confirm, a rival "
+        "by that or by its fastest reading, whichever is sooner; regret is that of what it would confirm, "
+        "after that share of the budget."
+    )
+    parts.append(table(THRESHOLD_HEAD, threshold_rows(lines)))
+    if kind == "adverse":
+        head = ["variant", "against", "to 5 %", "to 2 %", "its failures"]
+        parts += ["## By variant", table(head, variant_rows(lines))]
+    if kind == "parallel":
+        head = ["workers", "sampler", "searches", "clock and trial-seconds to 5 %", "to 2 %"]
+        parts += ["## By workers", table(head, parallel_rows(lines))]
     for rule, title in (
         ("by_model", "Recommended by the search's own rule, for every sampler alike"),
         ("by_reading", "Recommended by the fastest reading, for every sampler alike"),
@@ -247,7 +405,7 @@ def report(every, frozen=FROZEN):
 
 
 def plot(lines, path):
-    """Mean simple regret over trial-seconds, one line per sampler."""
+    """Over trial-seconds, one line per sampler: mean simple regret, and how many have come within 2 %."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -256,34 +414,48 @@ def plot(lines, path):
     mpl.rcParams["svg.hashsalt"] = "search_replay"
     whole = max(x["budget_s"] * x["workers"] for x in lines)
     times = [whole * 10 ** (-2 + 2 * k / GRID) for k in range(GRID + 1)]
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    for sampler in sorted({x["sampler"] for x in lines}, key=lambda s: (s != OURS, s)):
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 5))
+    for axes in (left, right):
+        axes.set_prop_cycle(color=pyplot.get_cmap("tab20").colors)
+        axes.set(xscale="log", xlabel="trial-seconds")
+    for sampler in [OURS, *_others(lines)]:
         mine = [x for x in lines if x["sampler"] == sampler]
+        if not mine:
+            continue
+        style = {"label": f"{sampler} ({len(mine)})", "linewidth": 2.5 if sampler == OURS else 1.2}
         means = [statistics.fmean(score.regret_at(x["curve"], t) for x in mine) for t in times]
-        axes.plot(times, means, label=sampler, linewidth=2.5 if sampler == OURS else 1.2)
-    axes.set(
-        xscale="log",
-        xlabel="trial-seconds",
-        ylabel="regret of what is recommended",
-        ylim=(0, None),
-        title=f"{lines[0]['set']} tables",
-    )
-    axes.legend()
-    figure.savefig(path, metadata={"Date": None})
+        left.plot(times, means, **style)
+        came = [arrival(x, 2, _theirs(sampler)) if _came(x, 2) else math.inf for x in mine]
+        right.plot(times, [statistics.fmean(at <= t for at in came) for t in times], **style)
+    left.set(ylabel="regret of what is recommended", ylim=(0, None), title=KINDS.get(lines[0]["set"], ""))
+    right.set(ylabel="share that has come within 2 % to stay", ylim=(0, 1))
+    right.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.02, 1.0))
+    figure.savefig(path, metadata={"Date": None}, bbox_inches="tight")
     pyplot.close(figure)
+
+
+def write(path):
+    """What a file of results shows, beside it: Markdown, and a drawing where there is a library for it."""
+    lines = read(path) if path.is_file() else []
+    if not lines:
+        return
+    path.with_suffix(".md").write_text(report(lines))
+    drawn = complete(lines)
+    if not drawn:
+        return
+    try:
+        plot(drawn, path.with_suffix(".svg"))
+    except ImportError:
+        print("without matplotlib there is no drawing", file=sys.stderr)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--plot", type=Path)
-    options = parser.parse_args()
-    lines = read(options.file)
-    if not lines:
-        sys.exit(f"{options.file.name} holds no search")
-    if options.plot:
-        plot(complete(lines), options.plot)
-    print(report(lines), end="")
+    parser.add_argument("files", type=Path, nargs="+")
+    for file in parser.parse_args().files:
+        if not file.is_file() or not read(file):
+            sys.exit(f"{file.name} holds no search")
+        write(file)
 
 
 if __name__ == "__main__":

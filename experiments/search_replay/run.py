@@ -1,14 +1,19 @@
 """Searches on recorded tables, on a virtual clock: how soon do they recommend what the table has as best?
 
+    python run.py all --limit 30m                 # the four below, seed by seed; again until all is there
+    python run.py develop                         # everybody on the recorded tables that may be looked at
+    python run.py ablations                       # the planner without its parts, on the same tables
+    python run.py adverse                         # the strongest on variants of them that mislead
+    python run.py parallel                        # four and eight processes at once, on the same tables
     python run.py synthetic                       # made-up tables, in synthetic.py
-    python run.py develop                         # the recorded tables that may be looked at
     python run.py hold NAME=FILE ...              # list tables as held out: hashed, not opened
     python run.py freeze                          # write down code, rivals and tables, before the run
     python run.py held-out                        # once per frozen version
     python run.py synthetic --samplers "staged,staged without pair_terms+free_draws,staged without all"
 
 One line of JSON per search goes to `results/<set>.jsonl`, of held-out tables to
-`results/held-out-<code>.jsonl`; a line that is there is not run again. README.md has the method and the bar.
+`results/held-out-<code>.jsonl`; a line that is there is not run again. What they show is written beside, as
+Markdown and as a drawing. README.md has the method and the bar.
 """
 
 import argparse
@@ -17,18 +22,23 @@ import hashlib
 import importlib.metadata
 import itertools
 import json
+import math
 import os
 import sys
 import time
 from pathlib import Path
 
+import analyse
 import score
 import synthetic
+import worlds
+from rivals import RIVALS
 
 from autotune.core.config import Config
 from autotune.core.table import decode
 from autotune.errors import AutotuneError, UsageError, did_you_mean
-from autotune.search.parts import DEFAULT
+from autotune.launch.replay import ReplayRunner
+from autotune.search.parts import DEFAULT, NAMES
 from autotune.search.samplers import PLANNER, SAMPLERS, strategy_for
 from autotune.testing.replay import replay
 
@@ -40,9 +50,24 @@ SPLIT = HERE / "split.json"
 FROZEN = HERE / "frozen.json"
 HELD_RUNS = HERE / "held_out_runs.jsonl"
 SEEDS = 30
-BUDGET_S = 1800.0
+BUDGET_S = 900.0
 WORLDS = 2
 LIBRARIES = ("optuna", "numpy", "scipy", "torch")
+UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+ALL = ("develop", "ablations", "adverse", "parallel")
+"""Sets on recorded tables that may be opened."""
+
+EVERYBODY = (*(name for name in SAMPLERS if name not in analyse.SLOW), *RIVALS, *analyse.SLOW)
+ABLATIONS = (
+    PLANNER,
+    *(f"{PLANNER} {'without' if getattr(DEFAULT, name) else 'with'} {name}" for name in NAMES),
+    f"{PLANNER} without all",
+)
+ADVERSE = (
+    PLANNER, "random", "tpe", "coordinate", "tpe-bare", "tpe-masked", "asha", "coordinate-prior", "expert",
+)  # fmt: skip
+PARALLEL, WORKERS = (PLANNER, "tpe"), (4, 8)
 
 
 def sha256(path):
@@ -153,22 +178,24 @@ def meant_by(label):
             if name != PLANNER:
                 raise UsageError(f"only {PLANNER} has parts")
             return name, DEFAULT.put(*parts.split("+"), present=present)
-    if label not in SAMPLERS:
-        raise UsageError(f'there is no sampler "{label}"', hint=did_you_mean(label, SAMPLERS))
+    if label not in EVERYBODY:
+        raise UsageError(f'there is no sampler "{label}"', hint=did_you_mean(label, EVERYBODY))
     return label, DEFAULT
 
 
-def one(table, truth, key):
+def one(world, key):
     """A search as a line; everything in it is a pure function of the key, but for `planning_s`."""
     sampler, parts = meant_by(key["sampler"])
-    course = score.Course(truth, parts)
+    rival, truth = RIVALS.get(sampler), world.truth
+    course = score.Course(truth, parts, is_bare=rival is not None and rival.is_bare)
     ended = replay(
-        table,
+        world.table,
         budget_s=key["budget_s"],
         sampler=sampler,
-        strategy=strategy_for(sampler, parts),
+        strategy=strategy_for(sampler, parts) if rival is None else rival.make(),
         seed=key["seed"],
         workers=key["workers"],
+        runner=ReplayRunner if rival is None else rival.runner,
         each=course,
     )
     found = course.close(ended.study)
@@ -179,11 +206,13 @@ def one(table, truth, key):
     return {
         **key,
         "configs": len(truth.rates),
+        "noise": world.notes,
         "base_quality": round(truth.quality(Config()), 5),
         "oracle": dict(truth.oracle),
         "oracle_speedup": round(truth.oracle_rate / truth.base, 5),
         "within": arrived,
         "curve": [[round(x, 4) for x in point] for point in course.points],
+        "front": [[round(x, 4) for x in point] for point in course.front],
         "failures": score.failures(ended.study),
         "trials": len(ended.study.trials),
         "end_s": round(ended.study.elapsed_s, 1),
@@ -194,7 +223,7 @@ def one(table, truth, key):
 
 
 def tables_of(kind, options):
-    """(name, sha256, function that opens it) of a set."""
+    """(name, sha256, function that makes a world of it) of a set."""
     if kind == "synthetic":
         maker = sha256(HERE / "synthetic.py")
         for name in options.tables or synthetic.names(WORLDS):
@@ -203,19 +232,32 @@ def tables_of(kind, options):
                 raise UsageError(
                     f"there is no synthetic table {name}", hint=hint or "input-0, compute-1, ..."
                 )
-            yield f"synthetic/{name}", maker, lambda name=name: synthetic.table(name)
+            yield f"synthetic/{name}", maker, lambda name=name: worlds.world(synthetic.table(name))
         return
     files = held_out(options) if kind == "held-out" else develop_files()
     for file in files:
-        name = f"{file.parent.name}/{file.stem}"
-        if not options.tables or name in options.tables or file.parent.name in options.tables:
-            yield name, sha256(file), lambda file=file: decode(file.read_bytes(), source=file.name)
+        workload = file.parent.name
+        if options.tables and not {workload, f"{workload}/{file.stem}"} & set(options.tables):
+            continue
+        for variant in worlds.VARIANTS if kind == "adverse" else ("",):
+            name = f"{workload}+{variant}" if variant else workload
+
+            def load(file=file, variant=variant):
+                return worlds.world(decode(file.read_bytes(), source=file.name), variant)
+
+            yield f"{name}/{file.stem}", sha256(file), load
+
+
+def results_of(kind, options):
+    """Where the lines of a set go; every frozen version has a file of its own, none is mixed with another."""
+    if kind == "held-out":
+        kind = f"held-out-{code_sha256()}"
+    return options.out or RESULTS / f"{kind}.jsonl"
 
 
 def run(kind, options):
-    code = code_sha256()
-    # Every frozen version has a file of its own; none is overwritten or mixed with another.
-    path = options.out or RESULTS / (f"held-out-{code}.jsonl" if kind == "held-out" else f"{kind}.jsonl")
+    """Every search of a set that is not there yet, as far as the time goes; the file of results."""
+    code, path = code_sha256(), results_of(kind, options)
     path.parent.mkdir(parents=True, exist_ok=True)
     known = [json.loads(line) for line in path.read_text().splitlines() if line] if path.exists() else []
     if any(line["set"] != kind for line in known):
@@ -232,43 +274,77 @@ def run(kind, options):
     tables = list(tables_of(kind, options))
     opened = {}
     # Seeds outermost: whatever is there when it is stopped is balanced over tables and samplers.
-    for seed, (table_name, table_sha, load), sampler in itertools.product(
-        range(options.seeds), tables, options.samplers
+    for seed, (table_name, table_sha, load), sampler, workers in itertools.product(
+        range(options.seeds), tables, options.samplers, workers_of(kind, options)
     ):
-        values = (kind, table_name, table_sha, sampler, seed, options.workers, options.budget, code)
+        values = (kind, table_name, table_sha, sampler, seed, workers, options.budget, code)
         if values in done:
             continue
+        if time.monotonic() >= options.until:
+            break
         if table_name not in opened:
-            table = load()
-            opened[table_name] = table, score.Truth.of(table)
+            opened[table_name] = load()
         begun_s = time.monotonic()
-        line = one(*opened[table_name], dict(zip(names, values, strict=True)))
+        line = one(opened[table_name], dict(zip(names, values, strict=True)))
         with path.open("a") as lines:
             lines.write(json.dumps(line, allow_nan=False) + "\n")
         made += 1
         at = line["within"]["by_model"]["2"]
         print(
-            f"{table_name} {sampler} seed {seed}: within 2 % {'never' if at is None else f'{at[1]:.0f} s'}, "
+            f"{table_name} {sampler} seed {seed}, {workers} at once: within 2 % "
+            f"{'never' if at is None else f'{at[1]:.0f} s'}, "
             f"{sum(line['failures'].values())} failures, {time.monotonic() - begun_s:.1f} s real",
             flush=True,
         )
         if made == options.most:
-            return
+            break
+    return path
+
+
+def run_all(options):
+    """Everything on tables that may be opened, seed by seed, so that whatever is there is balanced."""
+    paths = {}
+    for seeds, kind in itertools.product(range(1, options.seeds + 1), ALL):
+        if len(paths) == len(ALL) and time.monotonic() >= options.until:
+            break
+        own = {"samplers": options.samplers or samplers_of(kind), "seeds": seeds, "out": None}
+        paths[kind] = run(kind, argparse.Namespace(**{**vars(options), **own}))
+    return list(paths.values())
+
+
+def samplers_of(kind):
+    """Who takes part where nobody is named."""
+    return {"ablations": ABLATIONS, "adverse": ADVERSE, "parallel": PARALLEL}.get(kind, EVERYBODY)
+
+
+def workers_of(kind, options):
+    """Processes at once, one number after the other."""
+    return WORKERS if kind == "parallel" else (options.workers,)
+
+
+def seconds(text):
+    """``90``, ``90s``, ``20m``, ``2h``."""
+    number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS_S else (text, "s")
+    return float(number) * UNITS_S[unit]
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("synthetic", "develop", "held-out", "hold", "freeze"))
+    parser.add_argument("what", choices=("all", *ALL, "synthetic", "held-out", "hold", "freeze"))
     parser.add_argument("names", nargs="*", help="hold: NAME=FILE")
     parser.add_argument("--tables", nargs="*", default=[])
-    parser.add_argument("--samplers", type=lambda text: text.split(","), default=list(SAMPLERS))
+    parser.add_argument("--samplers", type=lambda text: text.split(","), default=[])
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="virtual seconds")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--most", type=int, default=0, help="so many searches in this call")
+    parser.add_argument("--limit", type=seconds, default=math.inf, help="real time: begin none after 20m, 2h")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--mixed", action="store_true", help="lines of other code may stand in the same file")
     options = parser.parse_args()
+    options.until = time.monotonic() + options.limit
+    if options.what != "all":
+        options.samplers = options.samplers or list(samplers_of(options.what))
     for sampler in options.samplers:
         try:
             meant_by(sampler)
@@ -285,7 +361,9 @@ def main():
         elif options.what == "freeze":
             freeze(options)
         else:
-            run(options.what, options)
+            paths = run_all(options) if options.what == "all" else [run(options.what, options)]
+            for path in paths:
+                analyse.write(path)
     except AutotuneError as error:
         sys.exit(f"{error.message}. {error.hint}".rstrip(" ."))
 

@@ -2,7 +2,7 @@
 
 import bisect
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from autotune.core.config import Config
@@ -31,12 +31,16 @@ class Truth:
     The largest of many noisy means is lucky as well as fast, so the oracle's rate is cross-validated: the
     fastest by all repeats but one, rated by that one, in turn. Slow drift is taken out by the runs of the
     script as it is within each repeat. A lucky config can then be faster than the oracle; its quality is 1.
+
+    With a single repeat nothing is left to rate by: the oracle is the fastest of all by the one process that
+    each had, as lucky as it is fast. `worlds.py` then replays a world in which those rates are the true ones.
     """
 
     rates: dict
     oracle: Config
     oracle_rate: float
     base: float
+    peaks: dict = field(default_factory=dict)
 
     @classmethod
     def of(cls, table):
@@ -57,7 +61,7 @@ class Truth:
         rows = {}
         for row in table.settled().values():
             rows.setdefault(row.config, []).append(row)
-        logs = {}
+        logs, peaks = {}, {}
         for config in dict.fromkeys((Config(), *header.configs)):
             mine = rows.get(config, [])
             fine = [r for r in mine if r.is_ok and len(r.blocks)]
@@ -72,7 +76,8 @@ class Truth:
                 rate = amortised(study, _measured(row, header, cold_s))
                 each.setdefault(row.repeat, []).append(math.log(rate))
             logs[config] = {repeat: fmean(values) for repeat, values in each.items()}
-        return cls.by(_without_drift(logs))
+            peaks[config] = fmean(row.memory.peak_bytes or 0 for row in quiet)
+        return replace(cls.by(_without_drift(logs)), peaks=peaks)
 
     @classmethod
     def by(cls, logs):
@@ -95,6 +100,28 @@ class Truth:
     def quality(self, config):
         """Share of the oracle's rate; 0 for what is not feasible."""
         return min(1.0, self.rates.get(config, 0.0) / self.oracle_rate)
+
+    def within(self, percent):
+        """How many configs count as having arrived, were they recommended."""
+        return sum(self.quality(config) >= 1 - percent / 100 for config in self.rates)
+
+    def dominated(self, configs):
+        """Share of the area, of rate by memory spared, that the table's front dominates and these do too.
+
+        Rates count from 0, memory spared from the largest peak of the table; None where no peak is known.
+        """
+        most = max(self.peaks.values(), default=0)
+        whole = self._area(self.peaks) if most else 0.0
+        return self._area(configs) / whole if whole else None
+
+    def _area(self, configs):
+        most = max(self.peaks.values())
+        found = [(self.rates[c], 1 - self.peaks[c] / most) for c in configs if c in self.peaks]
+        area = spared = 0.0
+        for rate, spares in sorted(found, reverse=True):
+            area += rate * max(0.0, spares - spared)
+            spared = max(spared, spares)
+        return area
 
 
 def _without_drift(logs):
@@ -123,26 +150,42 @@ class Course:
     """Follows a replayed search: what it would recommend, trial after trial.
 
     `by_model` is what the search itself would confirm, or what it has confirmed; `by_reading` the fastest
-    single figure. Both are taken for every sampler alike.
+    single figure. Both are taken for every sampler in the search's frame alike. A bare rival has no
+    model and confirms nothing: what read fastest is its word by both.
     """
 
-    def __init__(self, truth, parts=DEFAULT):
-        self.truth, self.parts = truth, parts
+    def __init__(self, truth, parts=DEFAULT, *, is_bare=False):
+        self.truth, self.parts, self.is_bare = truth, parts, is_bare
         self.points = []
         self.trial_s = 0.0
+        self.front, self.seen = [], set()
 
     def __call__(self, study, trial):
         self.trial_s += trial.seconds
+        self._widen(trial)
         if study.space is None:
             return
-        self._add(study.elapsed_s, recommended(study, self.parts), read_fastest(study))
+        by_reading = read_fastest(study)
+        by_model = by_reading if self.is_bare else recommended(study, self.parts)
+        self._add(study.elapsed_s, by_model, by_reading)
 
     def close(self, study):
-        """The answer itself is the last word."""
+        """The answer itself is the last word; None of a bare rival, which has no other than before."""
+        if self.is_bare:
+            return None
         found = answer_or_none(study)
         config = found.best.config if found is not None else Config()
         self._add(study.elapsed_s, config, read_fastest(study))
         return found
+
+    def _widen(self, trial):
+        """How much of the front of rate and memory is known: configs count by what is true of them."""
+        if trial.measurement is None or trial.config in self.seen:
+            return
+        self.seen.add(trial.config)
+        share = self.truth.dominated(self.seen)
+        if share is not None and (not self.front or share > self.front[-1][1]):
+            self.front.append((self.trial_s, share))
 
     def _add(self, t_s, by_model, by_reading):
         point = (t_s, self.trial_s, self.truth.quality(by_model), self.truth.quality(by_reading))
@@ -183,6 +226,12 @@ def regret_at(points, trial_s, column=2):
     """1 - quality of what is recommended after so many trial-seconds; 1 before there is anything."""
     place = bisect.bisect_right([p[1] for p in points], trial_s)
     return 1 - points[place - 1][column] if place else 1.0
+
+
+def front_regret_at(front, trial_s):
+    """1 - share of the front's area that was known after so many trial-seconds."""
+    place = bisect.bisect_right([p[0] for p in front], trial_s)
+    return 1 - front[place - 1][1] if place else 1.0
 
 
 def judged(truth, found):

@@ -172,6 +172,7 @@ def test_diff_shows_a_line_per_knob(cli, script, ran):
     written(script)
     code, out, _err = cli("apply", "best.yaml", "--diff")
     assert (code, ran) == (0, [])
+    assert out.splitlines()[0] == "best: 2.00x [1.95, 2.05], NUMERIC"
     assert out.splitlines()[1].split() == ["batch_size", "32", "->", "64", "by", "flag", "--batch-size"]
 
 

@@ -95,3 +95,50 @@ def test_doctors_output_names_no_folder_of_the_users(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "prefix", "/home/somebody/client/.venv")
     assert public("/home/somebody/client/.venv/bin/python") == ".../.venv/bin/python"
     assert public("/home/somebody/client/autotune, full") == "$AUTOTUNE_HOME, full"
+    monkeypatch.chdir(tmp_path)
+    assert public(f"sqlite:///{tmp_path}/mlflow.db") == "sqlite:///./mlflow.db", "where a search was begun"
+
+
+def test_doctor_takes_names_of_people_for_what_they_are_and_nothing_else(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/al")
+    monkeypatch.delenv("AUTOTUNE_HOME", raising=False)
+    monkeypatch.setenv("USER", "al")
+    monkeypatch.setenv("LOGNAME", "al")
+    public = doctor._public
+    assert public("/home/al/bin/c++ and /home/alice/bin/c++") == "~/bin/c++ and /home/alice/bin/c++"
+    assert public("/scratch/al/envs/bin/python, /data/al") == "/scratch/<user>/envs/bin/python, /data/<user>"
+    assert public("al, real, /usr/local/bin") == "al, real, /usr/local/bin"
+    monkeypatch.setenv("USER", "root")
+    monkeypatch.setenv("LOGNAME", "root")
+    assert public("/root/x, /scratch/root/x") == "/root/x, /scratch/root/x"
+
+
+def test_completion_offers_the_studies_that_there_are(tmp_path):
+    from report_study import spec
+
+    from autotune.core.wire import to_wire
+    from autotune.store.journal import Journal
+
+    home, study_id = tmp_path / "home", spec().study_id
+    with Journal.create(home / "studies" / study_id, ballast_bytes=0) as journal:
+        opened = {"spec": spec(), "wall_s": 1.0, "host": "", "pid": 1, "version": "0.1.0"}
+        journal.append("opened", "opened/1", to_wire(opened))
+    code = "from autotune.__main__ import main; main()"
+    offered = {}
+    for typed in ("show tra", "compare first trai", "ui other"):
+        environ = {
+            "PATH": "/usr/bin:/bin", "HOME": "/nowhere", "AUTOTUNE_HOME": str(home),
+            "_AUTOTUNE_COMPLETE": "complete_bash",
+            "COMP_WORDS": f"autotune {typed}", "COMP_CWORD": str(len(typed.split())),
+        }  # fmt: skip
+        done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True)
+        offered[typed] = done.stdout.split()
+    assert offered == {"show tra": [spec().label], "compare first trai": [spec().label], "ui other": []}
+
+
+def test_completion_is_silent_where_studies_cannot_be_read(monkeypatch, tmp_path):
+    from autotune.cli.complete import study_labels
+
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "file"))
+    assert study_labels("") == []

@@ -128,6 +128,18 @@ def test_inspect_says_for_every_knob_how_or_why_not(cli, script):
     assert "KNOB" in cli("inspect", "train.py")[1]
 
 
+def test_inspect_shows_the_values_that_a_script_asks_for(cli, script):
+    script.write_text("import autotune\nbatch = autotune.value('batch', 64)\nautotune.step(samples=64)\n")
+    data = json.loads(cli("inspect", "train.py", "--json")[1])
+    assert data["values"] == [{"name": "batch", "file": "train.py", "line": 2, "default": 64}]
+    assert [hint["kind"] for hint in data["advice"]] == ["told"]
+    out = cli("inspect", "train.py")[1]
+    assert "value   batch: asked for at train.py:2, 64 by itself" in out
+    assert "keyword: autotune.value:batch" in out
+    script.write_text("import torch\n")
+    assert "values" not in json.loads(cli("inspect", "train.py", "--json")[1])
+
+
 def test_inspect_lists_every_knob(cli):
     from autotune.knobs.registry import builtin
 

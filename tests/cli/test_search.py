@@ -133,7 +133,7 @@ def test_a_name_with_a_line_break_is_searched_like_any_other(cli, script, tune):
 
 def test_the_answer_is_on_stdout_and_progress_on_stderr(cli, script, tune):
     _code, out, err = cli("search", "--script", "train.py", *REST)
-    assert out.startswith("best    2.00x [1.95, 2.05] faster than your script")
+    assert out.startswith("best    2.00x [1.95, 2.05] faster, rounds differently  200 samples/s  1.0 GiB")
     assert "autotune apply best.yaml -- python train.py" in out
     assert err.startswith("study train-")
 

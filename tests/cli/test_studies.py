@@ -199,3 +199,18 @@ def test_show_as_markdown_is_the_note_that_mlflow_gets(cli, script):
     assert (code, err) == (0, "")
     assert out.startswith("## ")
     assert "### How it was measured" in out
+
+
+def test_a_narrow_terminal_is_kept_to_and_a_pipe_gets_whole_lines(cli, script, monkeypatch):
+    journaled(script)
+    listed, shown = cli("list")[1], cli("show")[1]
+    assert "01KAK2M7Q4ZC0V9X3T5R8W6Y1B" in listed
+    monkeypatch.setattr("autotune.cli.ended.terminal_columns", lambda: 80)
+    narrow = cli("list")[1].splitlines()
+    assert all(len(line) <= 80 for line in narrow)
+    assert narrow[0].split() == ["LABEL", "SCRIPT", "WHEN", "TRIALS", "STATE", "ANSWER"]
+    assert narrow[1].startswith("train-1")
+    monkeypatch.setattr("autotune.cli.ended.terminal_columns", lambda: 50)
+    folded = cli("show")[1]
+    assert len(folded.splitlines()) > len(shown.splitlines())
+    assert sorted(folded.split()) == sorted(shown.split())

@@ -203,3 +203,69 @@ def test_a_compiled_winner_is_held_to_the_arithmetic_of_the_script_per_sample() 
 def test_shares_measured_beside_others_are_said_to_be_rough() -> None:
     assert any("rough" in reason for reason in judge(evidence(contended=True, threads=2)).reasons)
     assert not any("rough" in reason for reason in judge(evidence(contended=True)).reasons)
+
+
+def on_device(**fields) -> Evidence:
+    """The device computes nine tenths of the time, most of it arithmetic, unless said otherwise."""
+    given = {"on_device": True, "busy_frac": 0.9, "reads": 0.0, "ops": 120.0, "start_s": 5e-6, **fields}
+    return evidence(**given)
+
+
+@pytest.mark.parametrize(
+    ("seen", "kind"),
+    [
+        (on_device(), "compute"),
+        (on_device(work=Work(compute_s=0.001, memory_s=0.008, overhead_s=0.1)), "memory"),
+        (on_device(work=None, dram_frac=0.8, tensor_frac=0.1), "memory"),
+        (on_device(work=None, dram_frac=0.2, tensor_frac=0.6), "compute"),
+        (on_device(work=None, dram_frac=0.2, tensor_frac=0.1), "unclear"),
+        # The device idles: because the host cannot start operations faster, or because it reads values.
+        (on_device(busy_frac=0.4, ops=2000.0), "overhead"),
+        (on_device(busy_frac=0.4, reads=1.0), "sync"),
+        (on_device(busy_frac=0.38), "unclear"),
+        (on_device(busy_frac=0.3, step_s=0.060, wait_frac=0.75), "input"),
+    ],
+)
+def test_a_device_tells_itself_how_long_it_had_nothing_to_do(seen: Evidence, kind: str) -> None:
+    verdict = judge(seen)
+    assert verdict.kind == kind
+    assert sum(verdict.shares.values()) <= 1.0 + 1e-9
+    assert any("device's own counters" in reason for reason in verdict.reasons)
+
+
+def test_waiting_for_a_device_within_its_own_work_is_no_synchronisation() -> None:
+    """A thread that is told to sleep while it waits was taken for one that sleeps."""
+    blocked = {"forward": 0.003, "backward": 0.007}
+    assert judge(evidence(blocked_s=blocked)).kind == "sync"
+    seen = evidence(blocked_s=blocked, on_device=True)
+    assert judge(seen).shares["sync"] == 0.0
+    assert judge(seen).kind == "compute"
+
+
+def test_waiting_within_work_that_exchanges_gradients_is_communication() -> None:
+    blocked = {"forward": 0.0, "backward": 0.008}
+    verdict = judge(evidence(blocked_s=blocked, collectives=3.0))
+    assert verdict.kind == "communication"
+    assert verdict.shares["communication"] == pytest.approx(0.008 / 0.0145)
+    assert any("other processes, 3 times a step" in reason for reason in verdict.reasons)
+    host = judge(evidence(phases_s={**PLAIN, "host": 0.030}, blocked_s={"host": 0.028}, step_s=0.044,
+                          replay_step_s=0.044, collectives=3.0))  # fmt: skip
+    assert host.kind == "sync", "what sleeps between the operations waits for nobody's gradients"
+    assert "communication" not in judge(evidence()).shares, "one process alone has nobody to wait for"
+
+
+def test_an_exchange_between_processes_is_no_arithmetic_and_moves_no_memory() -> None:
+    assert work_of([Op(flops=0.0, bytes=1e9, communicates=True)], MACHINE).total_s == 0.0
+
+
+def test_what_a_device_told_travels_through_a_measurement() -> None:
+    run = probed(6, collectives=2.0, start_s=5e-6)
+    told = {"device_busy_frac": 0.8, "device_tensor_frac": 0.3, "device_dram_frac": 0.5}
+    outcome = run.outcome
+    outcome = replace(
+        outcome, extra={**outcome.extra, **told}, memory=replace(outcome.memory, allocator=2**30)
+    )
+    seen = evidence_of(outcome)
+    assert (seen.busy_frac, seen.tensor_frac, seen.dram_frac) == (0.8, 0.3, 0.5)
+    assert (seen.collectives, seen.start_s, seen.on_device) == (2.0, 5e-6, True)
+    assert not evidence_of(run.outcome).on_device

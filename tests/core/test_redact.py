@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import assume, given
@@ -366,3 +367,14 @@ def test_a_large_output_is_cleaned_in_reasonable_time() -> None:
     began_s = time.process_time()
     assert redact(text, ENVIRON, free=True, known=["hunter22"]) == text
     assert time.process_time() - began_s < 10.0
+
+
+@pytest.mark.parametrize("show", [str, repr, json.dumps, lambda value: repr(["--password", value])])
+def test_a_secret_with_quotes_is_known_however_python_or_json_shows_it(show: Callable[[str], str]) -> None:
+    """A KeyError shows what was not found as Python would write it, with a backslash before its quotes."""
+    secret = "it 'is' \"so\" schön\\"
+    of_a_variable = redact(f"KeyError: {show(secret)}", {"MY_TOKEN": secret}, free=True)
+    of_the_command = redact(f"KeyError: {show(secret)}", {}, known=[secret])
+    assert [part for part in ("is", "so", "sch") if part in of_a_variable + of_the_command] == []
+    assert "<redacted" in of_a_variable
+    assert "<redacted" in of_the_command

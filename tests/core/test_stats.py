@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 
 from autotune.core.stats import (
     Block,
+    doubted_start,
     form_blocks,
+    is_tight,
     mean_interval,
     ratio_interval,
     sd_bounds,
@@ -137,3 +140,60 @@ def test_a_spread_of_few_values_is_known_as_little_as_chi_square_says() -> None:
         assert high == pytest.approx(math.sqrt(df / float(scipy_stats.chi2.ppf(0.05, df))), rel=0.03)
     assert sd_bounds(1.0, 0) == (0.0, math.inf)
     assert sd_bounds(0.0, 3) == (0.0, 0.0)
+
+
+def blocks_of(values: Sequence[float]) -> list[Block]:
+    return [Block(0.25 * value, 100, 10, 0.0, True) for value in values]
+
+
+def test_an_interval_that_is_narrow_by_luck_is_not_tight() -> None:
+    """Who looks until it is narrow meets the few blocks that happen to be alike."""
+    draw = random.Random(2)
+    few = blocks_of([1.0, 1.01, 0.99, 1.012, 0.985, 1.003])
+    many = blocks_of([1.0 + 0.02 * draw.gauss(0, 1) for _ in range(200)])
+    for blocks, lucky, ample in ((few, 1.3, 2.0), (many, 1.0, 1.25)):
+        width = window_estimate(blocks, unit="samples/s").relative_width
+        assert not is_tight(blocks, 1.001 * lucky * width, unit="samples/s"), "the spread may be larger"
+        assert is_tight(blocks, ample * width, unit="samples/s")
+    per_step = window_estimate(many, unit="s", per_step=True).relative_width
+    assert is_tight(many, 1.25 * per_step, unit="s", per_step=True)
+    assert is_tight(blocks_of([1.0] * 6), 0.0, unit="samples/s"), "nothing varies"
+
+
+def test_a_window_that_ends_as_soon_as_it_is_tight_still_covers_the_truth() -> None:
+    held, held_by_width, runs = 0, 0, 400
+    for k in range(runs):
+        draw = random.Random(k)
+        values = [math.exp(draw.gauss(-0.001, 0.045)) for _ in range(120)]
+        looks = (6, 8, 10, 13, 17, 22, 29, 38, 49, 64, 83, 108)
+        tight = next((n for n in looks if is_tight(blocks_of(values[:n]), 0.05, unit="samples/s")), 0)
+        narrow = next((n for n in looks if _width(values[:n]) <= 0.05), 0)
+        assert tight >= narrow > 0
+        found = window_estimate(blocks_of(values[:tight]), unit="samples/s", is_stopped=True)
+        assert found.relative_width <= 0.05
+        held += found.low <= 400 <= found.high
+        found = window_estimate(blocks_of(values[:narrow]), unit="samples/s")
+        held_by_width += found.low <= 400 <= found.high
+    assert held / runs >= 0.94
+    assert held_by_width / runs < 0.92, "as it was"
+
+
+def _width(values: Sequence[float]) -> float:
+    return window_estimate(blocks_of(values), unit="samples/s").relative_width
+
+
+def test_a_start_that_may_be_none_is_cut_and_the_interval_holds_either_way() -> None:
+    waves = [1.05, 1.04, 1.02, 1.0, 0.97, 0.96, 0.97, 1.0, 1.03]
+    low, high = doubted_start(blocks_of([1.11, 1.11, 1.11, *waves]), 3)
+    assert low < 0.95
+    assert high >= 1.0
+    whole = window_estimate(blocks_of([1.11, 1.11, 1.11, *waves]), unit="samples/s")
+    left = window_estimate(blocks_of(waves), unit="samples/s")
+    assert low * left.value == pytest.approx(whole.low)
+
+
+def test_a_start_beyond_doubt_is_no_part_of_the_interval() -> None:
+    steady = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0, 0.99, 1.01, 1.0, 1.02, 0.99, 0.98]
+    assert doubted_start(blocks_of([2.0, 1.6, 1.3, *steady]), 3) == (1.0, 1.0)
+    assert doubted_start(blocks_of(steady), 0) == (1.0, 1.0)
+    assert doubted_start(blocks_of(steady), len(steady) - 1) == (1.0, 1.0), "nothing to compare it with"

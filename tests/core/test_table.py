@@ -12,6 +12,7 @@ from autotune.core.measurement import Contamination, Memory, Reading
 from autotune.core.study import SpaceRequest
 from autotune.core.table import (
     Blocks,
+    Growth,
     KnobPart,
     ProtocolPart,
     TableHeader,
@@ -167,3 +168,34 @@ def test_another_grid_script_or_machine_is_another_table(name, changed):
     then, now = HEADER.identity(), replace(HEADER, **changed).identity()
     assert [key for key in then if then[key] != now[key]] == [name]
     assert replace(HEADER, commit="abc", recorded="2027-01-01").identity() == then
+
+
+LATER = replace(
+    HEADER,
+    configs=(*HEADER.configs, Config({"threads": 4})),
+    grid_sha256="h",
+    growths=(Growth(first=2, repeat=1),),
+)
+
+
+def test_a_table_that_grew_has_all_rows_under_its_last_header():
+    late = row(order=2, config=Config({"threads": 4}))
+    data = b"".join(map(encode, (HEADER, FAILED, LATER, late)))
+    table = decode(data)
+    assert table.header == LATER
+    assert table.rows == (FAILED, late)
+    assert table.size_bytes == len(data)
+    assert decode(data[:-1]).rows == (FAILED,)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(LATER, configs=LATER.configs[1:]),
+        replace(LATER, configs=LATER.configs[:1]),
+        replace(LATER, table="w/other"),
+    ],
+)
+def test_a_header_that_is_none_of_the_rows_before_it_is_damage(other):
+    with pytest.raises(StoreError, match="line 3"):
+        decode(b"".join(map(encode, (HEADER, FAILED, other))))

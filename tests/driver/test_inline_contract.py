@@ -8,7 +8,7 @@ from driver_worlds import WORLDS, open_session
 
 from autotune.clock import SimulatedClock
 from autotune.core.study import Study
-from autotune.core.trial import TrialState
+from autotune.core.trial import Assignment, TrialState
 from autotune.driver.inline import InlineDriver
 from autotune.launch.fake import FakeRunner
 from autotune.store.journal import Entry
@@ -61,3 +61,30 @@ def test_an_interrupted_trial_is_left_open_to_be_asked_again(tmp_path: Path) -> 
         (1, 2, TrialState.ASKED),
     ]
     assert kinds[-2:] == ["requeued", "stopped"]
+
+
+def test_a_signal_that_comes_while_a_trial_is_planned_is_not_forgotten(tmp_path: Path) -> None:
+    """There is no process yet that it could end; the one that was planned is not started."""
+    clock = SimulatedClock()
+    session, journal = open_session(tmp_path, clock=clock, budget_s=120)
+    driver = InlineDriver(session, FakeRunner(WORLDS["good"], clock))
+    started: list[int] = []
+
+    class Pressed:
+        def __getattr__(self, name: str) -> object:
+            return getattr(session, name)
+
+        def start(self, assignment: Assignment) -> None:
+            session.start(assignment)
+            started.append(assignment.trial)
+            if len(started) == 2:
+                session.stop("signal")
+                driver.interrupt()
+
+    driver._session = Pressed()  # type: ignore[assignment]
+    driver.run()
+    study = session.close()
+    kinds = [entry.kind for entry in journal.entries()]
+    journal.close()
+    assert [(t.number, t.state) for t in study.trials] == [(0, TrialState.TOLD), (1, TrialState.ASKED)]
+    assert kinds[-4:] == ["asked", "started", "requeued", "stopped"]

@@ -9,6 +9,7 @@ from study_fakes import BASE, BEST, measured, study, told
 
 from autotune.core.trial import Failure, FailureKind, Stage
 from autotune.driver.profiles import kept_profiles, kept_reports, profile_files, profile_lines
+from autotune.protocol.plan import PRIVATE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,4 +55,10 @@ def test_a_report_by_nsight_systems_is_found_where_it_is_whole_and_told_where_th
     assert kept_profiles(made, tmp_path) == {}
     lines = profile_lines(made, tmp_path)
     assert [line.partition(":")[0] for line in lines] == ["baseline", "winner"]
+    assert "MLflow" not in lines[0]
     assert lines[1] == "winner: nothing by Nsight Systems: nsys left no report"
+    # Of a process that was started with secrets it stays here.
+    report.with_name(report.name + PRIVATE).touch()
+    assert kept_reports(made, tmp_path) == {"baseline": report}
+    assert profile_files(made, tmp_path) == {}
+    assert "was not sent to MLflow" in profile_lines(made, tmp_path)[0]

@@ -61,6 +61,26 @@ def test_a_cluster_is_joined_where_its_address_is_given_and_then_nothing_of_it_i
     assert "_temp_dir" not in asked[0]
 
 
+@pytest.mark.parametrize("address", ["", "10.1.2.3:6379"])
+def test_others_on_a_cluster_are_not_shown_the_secrets_of_our_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    from ray._private import utils
+
+    from autotune.driver import ray_tune
+
+    shown: list[str] = []
+    monkeypatch.setattr(sys, "argv", ["autotune", "search", "--", "--password", "CANARY", "--lr", "0.1"])
+    monkeypatch.setattr(ray_tune.ray, "init", lambda **_: shown.append(utils.get_entrypoint_name()))
+    monkeypatch.setattr(ray_tune.ray, "shutdown", lambda: None)
+    before = utils.get_entrypoint_name
+    one = driver(tmp_path, address)
+    one.connect()
+    one.close()
+    assert shown == ["autotune search -- --password '<redacted>' --lr 0.1"]
+    assert utils.get_entrypoint_name is before
+
+
 def test_what_never_comes_ends_the_search_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

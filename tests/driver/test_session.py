@@ -18,7 +18,8 @@ from autotune.core.study import Study
 from autotune.core.trial import Failure, FailureKind, Stage, Trial, TrialState
 from autotune.core.wire import to_wire
 from autotune.driver.session import Session
-from autotune.launch.runner import Ended
+from autotune.errors import BackendError, DiskFull
+from autotune.launch.runner import NOT_BEGUN, Ended
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 
@@ -138,6 +139,59 @@ def test_what_was_lost_is_asked_again_and_at_most_three_times(make_session: Make
         )
     assert numbers == [(1, 1), (1, 2), (1, 3), (1, 4)]
     assert session.study.trials[1].state is TrialState.TOLD
+
+
+def test_a_trial_that_had_no_room_to_begin_is_left_open_and_ends_the_search(
+    make_session: MakeSession,
+) -> None:
+    session = make_session([Config(), Config({"workers": 1}), Config({"workers": 2})])
+    tell_next(session, measurement())
+    # What the script itself met may be its config's doing: workers fill a small /dev/shm.
+    assert tell_next(session, failure(FailureKind.DISK, log_tail="No space left on device")) == 1
+    with pytest.raises(DiskFull, match="it broke"):
+        tell_next(session, failure(FailureKind.DISK, **{NOT_BEGUN: "1"}))
+    assert session.ask() is None
+    assert kinds(session)[-1] == "requeued"
+    study = session.close()
+    assert study.stopped == "disk"
+    assert [t.state for t in study.trials] == [TrialState.TOLD, TrialState.TOLD, TrialState.ASKED]
+
+
+def test_where_no_process_can_be_started_any_more_not_every_trial_is_spent_on_it(
+    make_session: MakeSession,
+) -> None:
+    session = make_session([Config(), Config({"workers": 1}), Config({"workers": 2})])
+    tell_next(session, measurement())
+    for _ in range(FailureKind.INFRA_LOST.repeats):
+        assert tell_next(session, failure(FailureKind.INFRA_LOST, **{NOT_BEGUN: "1"})) == 1
+    with pytest.raises(BackendError, match="it broke"):
+        tell_next(session, failure(FailureKind.INFRA_LOST, **{NOT_BEGUN: "1"}))
+    study = session.close()
+    assert study.stopped == "backend"
+    assert [t.state for t in study.trials] == [TrialState.TOLD, TrialState.ASKED]
+
+
+def test_a_script_that_never_started_has_failed(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config()])
+    for _ in range(FailureKind.INFRA_LOST.repeats + 1):
+        tell_next(session, failure(FailureKind.INFRA_LOST, **{NOT_BEGUN: "1"}))
+    assert session.close().stopped == "no_baseline"
+
+
+def test_what_trials_tell_for_people_is_said_once(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config(), Config({"workers": 1})])
+    for n in range(3):
+        assignment = session.ask()
+        assert assignment is not None
+        session.start(assignment)
+        notes = (f"it writes (file {n})", *(("another thing: x",) if n else ()))
+        ended = Ended(
+            trial=assignment.trial, outcome=measurement(), seconds=1.0, facts=RUN_FACTS, notes=notes
+        )
+        session.tell(assignment.uid, ended)
+        session._clock.sleep(1.0)
+    said = [entry.data["text"] for entry in session._journal.entries() if entry.kind == "noted"]
+    assert said == ["it writes (file 0)", "another thing: x"]
 
 
 def test_an_out_of_memory_is_never_repeated(make_session: MakeSession) -> None:

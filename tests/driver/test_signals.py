@@ -129,3 +129,21 @@ def test_a_broken_loop_is_silent_and_an_insisting_person_is_heard() -> None:
         raise KeyboardInterrupt
     with pytest.raises(PressedAgain), breakable():
         raise PressedAgain
+
+
+def test_a_hang_up_that_was_to_be_ignored_from_the_start_stays_so() -> None:
+    """As under `nohup`: a search goes on when its user logs out."""
+    told: list[str] = []
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with polite_ending(told.append) as arm:
+            os.kill(os.getpid(), signal.SIGHUP)
+            # As a library may do meanwhile.
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+            arm()
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert told == ["signal"]

@@ -144,6 +144,19 @@ def test_a_store_that_is_away_costs_no_time_is_told_once_and_keeps_everything(
     assert sending.links() == {}
 
 
+def test_a_flush_is_cut_short_where_somebody_wants_to_go(journal: Journal) -> None:
+    sink = Recorder()
+    sink.gate.clear()
+    sending = syncer(journal, sink)
+    timer = threading.Timer(0.2, sending.hurry)
+    timer.start()
+    begun = time.monotonic()
+    assert sending.flush(60) == ALL
+    assert time.monotonic() - begun < 8, "the store takes ten seconds"
+    timer.join()
+    sink.gate.set()
+
+
 def test_a_store_that_comes_back_gets_everything(journal: Journal) -> None:
     sink = Recorder()
     sink.is_down = True

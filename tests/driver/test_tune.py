@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,12 +17,13 @@ from autotune.clock import SimulatedClock
 from autotune.core.change import Flag
 from autotune.core.effect import Effect
 from autotune.core.study import Budget, DeclaredSpec, SpaceRequest, Study, StudySpec
-from autotune.core.trial import Proposal, Stage
+from autotune.core.trial import Failure, FailureKind, Proposal, Stage
 from autotune.driver import tune
 from autotune.driver.tune import SearchEnd
 from autotune.errors import BackendError, DiskFull, NothingFeasible, StoreError, UsageError, notes_of
 from autotune.export.best_config import read_best
 from autotune.launch.fake import COMPUTE_BOUND, FakeRunner, World
+from autotune.launch.runner import NOT_BEGUN, Ended
 from autotune.report.listener import Listener
 from autotune.search.stages import Staged
 from autotune.store.fold import fold
@@ -175,6 +178,59 @@ def test_a_search_that_breaks_keeps_what_it_had_and_says_where(
     assert note.startswith(f"the best so far is in {made.out}: ")
     assert made.study().stopped == stopped
     assert [study.stopped for study in made.heard.ended] == [stopped]
+
+
+def test_a_ctrl_c_while_the_answer_is_written_does_not_cost_it(made: Made) -> None:
+    """The loop is over by then; as with a scheduler that sends its signal twice."""
+    write, pressed = tune.write_best, []
+
+    def press_and_write(*what: Any, **more: Any) -> None:
+        if not pressed:
+            pressed.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+        write(*what, **more)
+
+    made.monkeypatch.setattr(tune, "write_best", press_and_write)
+    end = made.search()
+    assert (end.exit_code, end.answer is not None and end.answer.is_better) == (130, True)
+    assert read_best(made.out) == read_best(made.kept)
+    assert made.study().stopped == "interrupted"
+
+
+def test_a_disk_without_room_ends_the_search_and_leaves_its_trial_open(made: Made) -> None:
+    """Not one trial after the other is refused and counted as failed."""
+    refused = Failure(kind=FailureKind.DISK, message="0.01 GiB are free", evidence={NOT_BEGUN: 1})
+    real = FakeRunner.run
+
+    def run(runner: FakeRunner, assignment: Any) -> Iterator[Any]:
+        if assignment.trial == LATE - 1:
+            yield Ended(trial=assignment.trial, outcome=refused, seconds=0.0)
+        else:
+            yield from real(runner, assignment)
+
+    made.monkeypatch.setattr(FakeRunner, "run", run)
+    with pytest.raises(DiskFull, match=r"0\.01 GiB are free") as told:
+        made.search()
+    assert "autotune resume" in told.value.hint
+    assert str(made.out) in notes_of(told.value)[0]
+    assert read_best(made.out).provenance.trials == LATE - 1
+    study = made.study()
+    assert study.stopped == "disk"
+    assert [t.number for t in study.open_trials] == [LATE - 1]
+    made.monkeypatch.setattr(FakeRunner, "run", real)
+    after = resumed(made, ahead_s=1.0)
+    assert after.trials[LATE - 1].measurement is not None
+
+
+@pytest.mark.parametrize(("budget_s", "waited_s"), [(36_000.0, 30.0), (120.0, 12.0)])
+def test_a_long_search_waits_no_longer_for_its_tracker_than_a_short_one(
+    made: Made, budget_s: float, waited_s: float
+) -> None:
+    waited: list[float] = []
+    made.monkeypatch.setattr(NoSync, "warm_up", lambda _, timeout_s: waited.append(timeout_s))
+    with pytest.raises(RuntimeError):
+        made.search(failing(1, RuntimeError("at once")), budget=Budget(seconds=budget_s))
+    assert waited == [waited_s]
 
 
 def test_a_search_that_breaks_before_the_baseline_names_no_file(made: Made) -> None:

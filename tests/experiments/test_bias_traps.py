@@ -195,6 +195,29 @@ def test_an_epoch_that_ends_now_and_then() -> None:
     assert found.throughput.low <= truth <= found.throughput.high
 
 
+# Somebody else on the device -----------------------------------------------------------------------
+
+
+def test_a_window_of_which_others_spoil_a_part_goes_on_until_it_has_as_many_blocks() -> None:
+    draw = random.Random(8)
+    alone = [Step(period_s=shaken(draw, 0.05)) for _ in range(1500)]
+    beside, at = [], 0.0
+    for step in alone:
+        beside.append(replace(step, period_s=step.period_s * (2.0 if 3.0 <= at < 5.0 else 1.0)))
+        at += beside[-1].period_s
+    truth, wanted, when = BATCH / 0.05, process.fidelity(5.0), ((3.0, 5.0),)
+    assert process.run(beside, wanted).measurement.throughput.value < 0.9 * truth, "nobody looked"
+    usual = process.run(alone, wanted).measurement
+    fewer = process.run(beside, wanted, beside=when, is_told=False).measurement
+    whole = process.run(beside, wanted, beside=when).measurement
+    for found in (fewer, whole):
+        assert found.throughput.value == pytest.approx(truth, rel=0.02)
+        assert "foreign_gpu" in found.contamination.flags
+    assert fewer.throughput.n < 0.75 * usual.throughput.n
+    assert whole.throughput.n >= 0.9 * usual.throughput.n
+    assert usual.window_s + 1.8 < whole.window_s < usual.window_s + 3.0
+
+
 # A device behind the host's back -------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ from autotune.core.effect import Effect
 from autotune.core.facts import LoaderFacts, RunFacts
 from autotune.core.measurement import Contamination, LossPoint, Reading
 from autotune.core.study import SpaceRequest
-from autotune.core.table import ProtocolPart, Table, TableHeader, TableRow, WorkloadPart
+from autotune.core.table import Growth, ProtocolPart, Table, TableHeader, TableRow, WorkloadPart, decode
 from autotune.core.trial import Failure, FailureKind
 from autotune.errors import DiskFull, UsageError
 from autotune.knobs.registry import knobs_for
@@ -47,6 +47,13 @@ FOREIGN = (
     "pynvml",
 )
 
+RECORDED = sorted(
+    path
+    for path in grid_facts.GRIDS.glob("*/*.jsonl")
+    if path.parent.name in grid_facts.NAMES and "." not in path.stem
+)
+"""Tables of workloads for a CPU, those of an earlier grid aside."""
+
 
 # Grid files ------------------------------------------------------------------------------------
 
@@ -63,10 +70,10 @@ def test_a_committed_grid_has_enough_that_best_may_use(name: str) -> None:
     configs, left_out = grid.valid_configs(asked, space)
     assert asked.workload == name
     assert configs[0] == Config()
-    assert len(set(configs)) == len(configs) >= 60, left_out
+    assert len(set(configs)) == len(configs) >= 100, left_out
     assert all(space.effect(config) is not Effect.TRAINING for config in configs)
     assert all("effective_batch" not in config for config in configs)
-    assert 5 <= sum(map(grid.compiles, configs)) <= 16
+    assert 5 <= sum(map(grid.compiles, configs)) <= len(configs) // 6
     together = [knob for knob, values in asked.parts[0].items() if len(values) > 1]
     assert len(together) >= 3, "at least three knobs are crossed in full"
     assert len(asked.seeds) >= 3
@@ -79,6 +86,38 @@ def test_a_committed_grid_is_of_a_script_that_is_there_and_of_knobs_that_exist(p
     assert any((folder / f"{asked.workload}.py").is_file() for folder in folders)
     assert asked.workload == path.parent.name
     assert set(asked.knobs) <= set(knobs_for(asked.request()))
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_what_was_recorded_is_still_in_the_committed_grid(path: Path) -> None:
+    with path.open("rb") as lines:
+        # The header alone: some tables are not to be opened.
+        header = decode(lines.readline(), source=path.name).header
+    asked = grid.read_grid(path.parent / "grid.json")
+    space, _ = build_space(asked.request(), header.facts, knobs_for(asked.request()))
+    configs, left_out = grid.valid_configs(asked, space)
+    assert set(header.configs) <= set(configs)
+    assert len(configs) >= 100, left_out
+    assert asked.fidelity() == header.protocol.fidelity
+
+
+def test_the_readme_counts_what_is_valid() -> None:
+    said = [line.split("|")[1:-1] for line in (grid_facts.GRIDS / "README.md").read_text().splitlines()]
+    told = {cells[0].strip(): cells[1:] for cells in said if len(cells) == 5 and cells[4].endswith(" s ")}
+    for name in grid_facts.NAMES:
+        asked, space, _ = space_of(name)
+        configs, _ = grid.valid_configs(asked, space)
+        runs = len(grid.slots(configs, (0,), asked.sentinel_every, ""))
+        counted = (len(configs), sum(map(grid.compiles, configs)), runs, asked.window_s)
+        assert tuple(float(cell.strip(" s")) for cell in told[name]) == counted, name
+
+
+def test_a_grid_says_how_much_memory_a_run_may_use() -> None:
+    asked, _, _ = space_of("photos_colour")
+    assert asked.request().memory_bytes == asked.memory_mib * 2**20 > 0
+    assert space_of("vision_digits")[0].request().memory_bytes is None
+    assert record.free_bytes(2**40, 64) == 64 * 2**20
+    assert record.free_bytes(2**20, 64) == int(record.MEMORY_SHARE * 2**20)
 
 
 def test_what_a_script_refuses_is_left_out_with_the_reason() -> None:
@@ -178,6 +217,112 @@ def table(*rows: TableRow) -> Table:
         ),
     )
     return Table(header=header, rows=rows)
+
+
+LATE = Growth(first=10, repeat=1)
+
+
+def test_a_table_that_grew_keeps_the_places_of_what_was_recorded() -> None:
+    before = [s for s in grid.slots(CONFIGS[:10], (0, 7), 8, "w") if s.repeat == 0]
+    plan = grid.slots(CONFIGS, (0, 7), 8, "w", (LATE,))
+    first, second = ([s for s in plan if s.repeat == repeat] for repeat in (0, 1))
+    assert first[: len(before)] == before
+    assert [s.order for s in first] == list(range(len(first)))
+    late = first[len(before) :]
+    assert late[0].sentinel
+    assert late[-1].sentinel
+    assert {s.config for s in late if not s.sentinel} == set(CONFIGS[10:])
+    mixed = [s.config for s in second if not s.sentinel]
+    assert sorted(mixed, key=Config.canonical) == sorted(CONFIGS, key=Config.canonical)
+    assert not set(mixed[10:]) <= set(CONFIGS[10:]), "what joined is mixed with the rest from then on"
+
+
+def test_a_table_that_grew_twice_keeps_both_places() -> None:
+    once = grid.slots(CONFIGS[:15], (0, 7), 8, "w", (LATE,))
+    twice = grid.slots(CONFIGS, (0, 7), 8, "w", (LATE, Growth(first=15, repeat=2)))
+    for repeat in (0, 1):
+        before = [s for s in once if s.repeat == repeat]
+        assert [s for s in twice if s.repeat == repeat][: len(before)] == before
+
+
+def header(*configs: Config, **protocol: Any) -> TableHeader:
+    made = table().header
+    return replace(made, configs=configs, protocol=replace(made.protocol, **protocol))
+
+
+def test_a_header_grows_by_what_a_grid_file_has_more() -> None:
+    old = replace(header(*CONFIGS[:3]), commit="then", recorded="2026-11-22")
+    new = replace(header(CONFIGS[0], CONFIGS[5], *CONFIGS[1:4], seeds=(0, 1, 2), repeats=3), grid_sha256="g")
+    found = grid.grown(old, new, 1)
+    assert not isinstance(found, str)
+    assert found.configs == (*CONFIGS[:3], CONFIGS[5], CONFIGS[3])
+    assert found.growths == (Growth(first=3, repeat=1),)
+    assert (found.grid_sha256, found.recorded, found.protocol.seeds) == ("g", "2026-11-22", (0, 1, 2))
+    same = grid.grown(found, replace(new, grid_sha256="h"), 2)
+    assert not isinstance(same, str)
+    assert (same.grid_sha256, same.growths) == ("h", found.growths)
+
+
+@pytest.mark.parametrize(
+    ("new", "why"),
+    [
+        (header(*CONFIGS[1:4]), "your script as it is"),
+        (header(*CONFIGS[:2], CONFIGS[5]), CONFIGS[2].text()),
+        (header(*CONFIGS[:4], sentinel_every=3), "another way"),
+        (header(*CONFIGS[:4], seeds=(1, 0)), "other seeds"),
+        (header(*CONFIGS[:4], seeds=(0,)), "other seeds"),
+        (
+            replace(header(*CONFIGS[:4]), request=SpaceRequest(name="g", memory_bytes=5)),
+            "another amount of memory",
+        ),
+    ],
+)
+def test_a_table_does_not_grow_into_what_would_not_go_with_it(new: TableHeader, why: str) -> None:
+    found = grid.grown(header(*CONFIGS[:3]), new, 1)
+    assert isinstance(found, str)
+    assert why in found
+
+
+def test_a_grown_table_is_planned_and_gone_on_with() -> None:
+    small = grid.Grid(workload="w", parts=(), seeds=(0, 1), window_s=4, sentinel_every=8)
+    old = header(*CONFIGS[:3])
+    rows = [row(slot) for slot in grid.planned(old, small) if slot.repeat == 0]
+    found = grid.grown(old, header(*CONFIGS[:5]), 1)
+    assert not isinstance(found, str)
+    grew = replace(table(*rows), header=found)
+    slot, attempt = grid.next_slot(grid.planned(found, small), grew) or pytest.fail("nothing is to do")
+    assert (slot.repeat, slot.order, slot.sentinel, attempt) == (0, len(rows), True, 1)
+    assert "--grow" in "\n".join(record.listing(replace(small, sha256="another"), grew))
+    assert "--grow" not in "\n".join(record.listing(small, grew))
+
+
+def test_a_sealed_recording_says_no_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    sitting = object.__new__(record.Recorder)
+    sitting.grid = grid.Grid(workload="w", parts=(), seeds=(0, 1), window_s=4, sentinel_every=8)
+    sitting.table, sitting._append = table(), lambda file, line: None
+    slot = next(s for s in sitting.plan if s.config and s.repeat == 0)
+    told = row(slot, kind="crash_exit", message="of itself")
+    sitting.sealed = False
+    sitting._take(None, told)
+    sitting.sealed = True
+    sitting._take(None, told)
+    plain, sealed = capsys.readouterr().out.splitlines()
+    assert slot.config.text() in plain
+    assert "of itself" in plain
+    assert sealed.split() == [f"1/{len(sitting.plan)}", "10.0", "s"]
+
+
+def test_a_sealed_table_lies_where_nobody_looks_for_tables(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert not Path(record.HELD_OUT / "w" / "cpu.jsonl").match(str(grid_facts.GRIDS / "*" / "*.jsonl"))
+    monkeypatch.setattr(record, "HELD_OUT", tmp_path / "held_out")
+    made = tmp_path / "held_out" / "shapes_vit" / f"{record.file_name(record.host_facts())}.jsonl"
+    made.parent.mkdir(parents=True)
+    lines = (replace(table().header, table="shapes_vit/sealed"), row(SLOT))
+    made.write_bytes(b"".join(map(record.tables.encode, lines)))
+    assert record.main(["shapes_vit", "--list", "--sealed"]) == 0
+    assert "shapes_vit/sealed" in capsys.readouterr().out
 
 
 def test_recording_goes_on_where_it_stopped_and_ends() -> None:
@@ -428,6 +573,7 @@ def test_a_workload_without_a_grid_is_named_with_those_that_have_one(alone: dict
     assert "Traceback" not in done.stderr
 
 
+PARTS = [{"knobs": {"fused_optimizer": [True], "gc_control": ["freeze"]}}]
 TINY = {
     "schema": "autotune.grid/v1",
     "workload": "text_chargpt",
@@ -435,7 +581,7 @@ TINY = {
     "seeds": [0, 1],
     "window_s": 0.6,
     "sentinel_every": 8,
-    "parts": [{"knobs": {"fused_optimizer": [True], "batch_size": [8]}}],
+    "parts": PARTS,
 }
 
 
@@ -464,7 +610,7 @@ def test_a_real_recording_stops_at_its_limit_and_goes_on(alone: dict[str, str], 
     assert set(found.settled()) == {slot.key for slot in plan}
     assert found.header.configs == (
         Config(),
-        Config({"fused_optimizer": True, "batch_size": 8, "accumulation": 2}),
+        Config({"fused_optimizer": True, "gc_control": "freeze"}),
     )
     for made in found.rows:
         assert made.is_ok, made.message
@@ -477,8 +623,22 @@ def test_a_real_recording_stops_at_its_limit_and_goes_on(alone: dict[str, str], 
     assert not list((tmp_path / "work" / "text_chargpt" / "trials").iterdir())
     listed = command(*words, "--list", env=alone)
     assert "repeat 1: 4 of 4 runs" in listed.stdout, listed.stdout
-    asked.write_text(json.dumps({**TINY, "window_s": 0.7}))
+    late = {"knobs": {"threads": [2], "gc_control": ["boundary"]}}
+    larger = {**TINY, "parts": [*PARTS, late]}
+    asked.write_text(json.dumps(larger))
     refused = command(*words, env=alone)
     assert refused.returncode == 2
-    assert "grid" in refused.stderr
-    assert out.read_text() == text
+    assert "--grow" in refused.stderr
+    grew = command(*words, "--grow", "--limit", "1s", env=alone)
+    assert grew.returncode == 0, grew.stderr
+    assert out.read_text().startswith(text)
+    now = record.tables.decode(out.read_bytes())
+    assert now.rows == found.rows or repr(now.rows) == repr(found.rows)
+    assert now.header.configs[: len(found.header.configs)] == found.header.configs
+    assert now.header.growths == (Growth(first=2, repeat=2),)
+    asked.write_text(json.dumps({**larger, "window_s": 0.7}))
+    for more, said in (((), "grid"), (("--grow",), "measures in another way")):
+        refused = command(*words, *more, env=alone)
+        assert refused.returncode == 2
+        assert said in refused.stderr
+    assert record.tables.decode(out.read_bytes()).header == now.header

@@ -212,6 +212,19 @@ def test_what_is_told_of_the_claims_can_be_read_off_their_sums(tmp_path: Path) -
     run.write_power(told, tmp_path)
     assert json.loads((tmp_path / "power.json").read_text())["ten"][0]["claimed"] == 2500
     assert any("50.00%" in line for line in run.summary(told))
+    totals["power/search/recorded/1.2"] |= {"told": 98, "told_held": 97}
+    totals["aa/verify/recorded/1"] = {
+        "n": 200,
+        "confirmed": 200,
+        "claimed": 2,
+        "held": 196,
+        "told": 2,
+        "told_held": 0,
+    }
+    lines = run.intervals(totals)
+    assert len(lines) == 3
+    assert "1.2x  of 98 claims 99.0%" in lines[1]
+    assert "of all 98.0%, of 2 claims 0.0%" in lines[2]
 
 
 # Coverage ------------------------------------------------------------------------------------------
@@ -241,6 +254,23 @@ def test_a_steady_process_is_measured_within_its_interval_and_called_steady() ->
     assert whole >= 37, "no start is cut where there is none"
     assert held >= 34
     assert labelled <= 4
+
+
+def test_a_start_that_may_be_none_is_told_and_the_interval_holds_either_way() -> None:
+    doubted = 0
+    for k in range(40):
+        steps, workers = coverage_traces.of("autocorrelated_more", random.Random(k))
+        ran = coverage_process.run(steps, coverage_process.fidelity(4.0), workers=workers)
+        if "doubt_low" not in ran.closed.counters:
+            continue
+        doubted += 1
+        found, step = ran.measurement.throughput, ran.measurement.step_time_s
+        low, high = (ran.closed.counters[f"doubt_{end}"] for end in ("low", "high"))
+        assert low <= 1.0 <= high
+        assert found.low <= found.value * low * (1 + 1e-9)
+        assert found.high >= found.value * high * (1 - 1e-9)
+        assert low == 0.0 or step.high >= step.value / low * (1 - 1e-9)
+    assert doubted >= 2, "such loops look as if they warmed up"
 
 
 def test_a_drift_is_called_one() -> None:

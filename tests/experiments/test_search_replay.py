@@ -12,8 +12,10 @@ from typing import Any
 import analyse
 import pytest
 import recorded_world
+import rivals
 import score
 import synthetic
+import worlds
 
 from autotune.core import table as tables
 from autotune.core.config import Config
@@ -54,6 +56,7 @@ def options(**more: Any) -> Namespace:
         "budget": 100.0,
         "workers": 1,
         "most": 0,
+        "until": math.inf,
         "out": None,
         "mixed": False,
     }
@@ -114,6 +117,17 @@ def test_what_failed_in_most_of_its_runs_is_not_feasible() -> None:
     truth = score.Truth.of(recorded_world.table(*rest, *broken))
     assert best not in truth.rates
     assert truth.quality(best) == 0.0
+
+
+def test_the_front_is_known_as_far_as_what_was_measured_dominates_it() -> None:
+    rates = {Config(): 1.0, A: 2.0, B: 3.0}
+    truth = score.Truth(rates, B, 3.0, 1.0, peaks={Config(): 5.0, A: 2.0, B: 10.0})
+    # The largest peak spares nothing; A dominates the script as it is.
+    assert truth.dominated([A, B]) == pytest.approx(1.0)
+    assert truth.dominated([Config()]) == pytest.approx(1.0 * 0.5 / (2.0 * 0.8))
+    assert truth.dominated([B]) == 0.0
+    assert score.Truth(rates, B, 3.0, 1.0).dominated([A]) is None
+    assert [score.front_regret_at([(10, 0.25), (20, 1.0)], t) for t in (5, 10, 25)] == [1.0, 0.75, 0.0]
 
 
 # When it arrived -------------------------------------------------------------------------------
@@ -199,6 +213,12 @@ def test_the_planner_without_a_part_stands_beside_it_and_is_no_rival() -> None:
     assert [row[0] for row in analyse.ratio_rows(lines, "by_model")] == ["staged without all", "tpe"]
 
 
+def test_a_rival_that_has_not_run_everywhere_is_not_the_best_of_them() -> None:
+    lines = [line(t, s, 0, at) for t in "uv" for s, at in (("staged", 100), ("tpe", 400))]
+    lines.append(line("u", "gp", 0, 10))
+    assert "tpe: 4.00" in analyse.verdict(lines)[1]
+
+
 def test_made_up_tables_settle_nothing_and_the_report_says_so() -> None:
     lines = [line(t, s, 0, 100 + 9 * n) for t in "uv" for n, s in enumerate(("staged", "tpe"))]
     text = analyse.report([*lines, line("u", "tpe", 1, 5)])
@@ -206,6 +226,66 @@ def test_made_up_tables_settle_nothing_and_the_report_says_so() -> None:
     assert "prove nothing" in text
     assert "settles nothing" in text
     assert "| tpe |" in text
+
+
+def test_the_slow_ones_may_have_fewer_seeds_than_all_others() -> None:
+    lines = [line("u", s, seed, 100) for s in ("staged", "tpe") for seed in range(2)]
+    slow = line("u", analyse.SLOW[0], 0, 50)
+    assert analyse.complete([*lines, slow]) == [*lines, slow]
+    assert analyse.complete([*lines, slow, line("u", "tpe", 2, 7)]) == [*lines, slow]
+
+
+def test_the_table_of_rivals_takes_the_sooner_rule_for_them_and_ours_for_our_own_parts() -> None:
+    lines = []
+    for table in "uvw":
+        lines += [line(table, "staged", 0, 100), line(table, "tpe", 0, 400)]
+        lines.append(line(table, "staged without all", 0, 400))
+        sooner = {"5": [150, 150], "2": None, "1": None}
+        for other in lines[-2:]:
+            other["within"] = {**other["within"], "by_reading": sooner}
+    rows = {row[0]: row for row in analyse.threshold_rows(lines)}
+    assert rows["tpe"][1:4] == [3, "1.50 [1.50, 1.50], 100%", "4.00 [4.00, 4.00], 100%"]
+    assert rows["staged without all"][2] == "4.00 [4.00, 4.00], 100%"
+    assert rows["staged"][2:5] == ["1, 100%", "1, 100%", "1, 0%"]
+
+
+def test_adverse_variants_are_told_apart_and_tables_are_described() -> None:
+    noise = {"repeats": 1, "own_runs": 11, "own_sd": 0.05, "within": {"5": 9, "2": 3, "1": 2}}
+    more = {"set": "adverse", "noise": noise, "configs": 70, "oracle_speedup": 1.5}
+    lines = [
+        line(f"u+{variant}/cpu", sampler, 0, at, **more)
+        for variant, at in (("inverted", 100), ("best-moved", 200))
+        for sampler in ("staged", "tpe")
+    ]
+    text = analyse.report(lines)
+    assert "| inverted | tpe | 1.00 [1.00, 1.00], 100% (ours 100%) |" in text
+    assert "| u+best-moved | 70 | 1 | 5.0% (11 runs) | 1.50 | 9, 3, 2 |" in text
+
+
+def test_several_workers_are_told_on_the_clock_beside_what_they_spent() -> None:
+    lines = []
+    for sampler, clock_s, spent_s in (("staged", 50, 200), ("tpe", 80, 320)):
+        at = {"5": [clock_s, spent_s], "2": None, "1": None}
+        within = {"by_model": at, "by_reading": at}
+        lines.append(line("u", sampler, 0, 100, set="parallel", workers=4, within=within))
+    assert [row[:5] for row in analyse.parallel_rows(lines)] == [
+        [4, "staged", 1, "50 s, 200 s (100%)", "1000 s, 4000 s (0%)"],
+        [4, "tpe", 1, "80 s, 320 s (100%)", "1000 s, 4000 s (0%)"],
+    ]
+    assert "## By workers" in analyse.report(lines)
+
+
+def test_what_a_file_shows_is_written_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Path] = []
+    monkeypatch.setattr(analyse, "plot", lambda lines, path: drawn.append(path))
+    path = tmp_path / "synthetic.jsonl"
+    analyse.write(path)
+    assert not list(tmp_path.iterdir())
+    lines = [line("u", s, 0, 100) for s in ("staged", "tpe")]
+    path.write_text("".join(json.dumps(x) + "\n" for x in lines))
+    analyse.write(path)
+    assert path.with_suffix(".md").read_text() == analyse.report(lines)
+    assert drawn == [path.with_suffix(".svg")]
 
 
 # What may be opened ----------------------------------------------------------------------------
@@ -335,6 +415,62 @@ def test_a_search_with_parts_left_out_is_another_line(run: Any, tmp_path: Path) 
     (found,) = [json.loads(text) for text in (tmp_path / "develop.jsonl").read_text().splitlines()]
     assert found["sampler"] == "staged without all"
     assert found["trials"] > 2
+
+
+def test_a_label_names_a_sampler_a_rival_or_the_planner_without_a_part() -> None:
+    module = loaded()
+    assert set(module.EVERYBODY) == {*module.SAMPLERS, *rivals.RIVALS}
+    assert not set(module.SAMPLERS) & set(rivals.RIVALS)
+    for label in (*module.EVERYBODY, *module.ABLATIONS, *module.ADVERSE):
+        module.meant_by(label)
+    assert module.meant_by("asha") == ("asha", DEFAULT)
+    assert {parts for _, parts in map(module.meant_by, module.ABLATIONS[1:])}.isdisjoint({DEFAULT})
+
+
+def test_a_bare_rival_has_one_word_and_makes_no_claim(run: Any, tmp_path: Path) -> None:
+    put(tmp_path, "seen")
+    run.run("develop", options(samplers=["asha"]))
+    (found,) = [json.loads(text) for text in (tmp_path / "develop.jsonl").read_text().splitlines()]
+    assert found["within"]["by_model"] == found["within"]["by_reading"]
+    assert found["answer"] == {"config": None}
+    assert found["trials"] > 2
+    assert found["noise"]["repeats"] == 3
+
+
+def test_nothing_is_begun_after_the_limit(run: Any, tmp_path: Path) -> None:
+    put(tmp_path, "seen")
+    path = run.run("develop", options(until=0.0))
+    assert path == tmp_path / "develop.jsonl"
+    assert not path.exists()
+
+
+def test_everything_on_open_tables_is_run_seed_by_seed_into_files_of_their_own(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, "seen")
+    inverted = worlds.VARIANTS["inverted"]
+    monkeypatch.setattr(worlds, "VARIANTS", {"inverted": inverted})
+    monkeypatch.setattr(run, "WORKERS", (4,))
+    paths = run.run_all(options(samplers=["expert"], seeds=2))
+    assert [path.name for path in paths] == [f"{kind}.jsonl" for kind in run.ALL]
+    found = [json.loads(text) for path in paths for text in path.read_text().splitlines()]
+    assert [(x["set"], x["table"], x["seed"]) for x in found] == [
+        (kind, table, seed)
+        for kind, table in (
+            ("develop", "seen/cpu"),
+            ("ablations", "seen/cpu"),
+            ("adverse", "seen+inverted/cpu"),
+            ("parallel", "seen/cpu"),
+        )
+        for seed in range(2)
+    ]
+    assert {analyse.workload(x) for x in found} == {"seen", "seen+inverted"}
+    assert {x["workers"] for x in found if x["set"] == "parallel"} == {4}
+
+
+@pytest.mark.parametrize(("text", "value"), [("90", 90), ("90s", 90), ("20m", 1200), ("1.5h", 5400)])
+def test_a_limit_is_said_in_seconds_minutes_or_hours(text: str, value: float) -> None:
+    assert loaded().seconds(text) == value
 
 
 # Made-up tables --------------------------------------------------------------------------------

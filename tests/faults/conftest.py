@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +12,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "faults"))
 
+from crippled import crippling
 from faultbed.common import Count, tree_hash, users_tree
-
-from autotune.launch import guard
 
 
 @pytest.fixture(scope="session")
@@ -45,21 +43,7 @@ def injected(common_ground: Path, tmp_path: Path, request: pytest.FixtureRequest
 @pytest.fixture
 def crippled_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Lets trials run under a guard of which parts are missing."""
-
-    def cripple(*changes: tuple[str, str]) -> None:
-        folder = tmp_path / "crippled"
-        folder.mkdir()
-        source = Path(guard.__file__)
-        for name in ("guard.py", "sweep.py", "enter.py"):
-            shutil.copy(source.with_name(name), folder / name)
-        text = (folder / "guard.py").read_text()
-        for part, instead in changes:
-            assert text.count(part) == 1, f"the guard has no {part!r} to take out"
-            text = text.replace(part, instead)
-        (folder / "guard.py").write_text(text)
-        monkeypatch.setattr(guard, "__file__", str(folder / "guard.py"))
-
-    return cripple
+    return crippling(tmp_path, monkeypatch)
 
 
 def clean(count: Count) -> None:

@@ -36,20 +36,35 @@ def case(shape: str, victim: str) -> dict[str, object]:
     return {"key": f"{shape}/{victim}", "shape": shape, "victim": victim, "starting": False}
 
 
-def test_without_the_life_pipe_a_trial_survives_its_runner(injected, crippled_guard) -> None:
-    crippled_guard(("fds.append(self.life_fd)", "pass"))
+NOT_TOLD = ("_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)\n    life_fd", "life_fd")
+"""The kernel tells the keeper of its launcher's death."""
+
+
+def test_without_the_life_pipe_and_the_kernels_word_a_trial_survives_its_runner(
+    injected, crippled_guard
+) -> None:
+    crippled_guard(("fds.append(self.life_fd)", "pass"), NOT_TOLD)
     count = injected(kills, case("forks", "runner"), promise_s=1.5)
     assert count.survivors >= 3
     assert not count.survived
 
 
+def test_with_the_life_pipe_alone_a_fork_of_the_runner_keeps_a_trial_alive(injected, crippled_guard) -> None:
+    crippled_guard(NOT_TOLD)
+    assert injected(kills, case("forks", "runner, pipe kept"), promise_s=1.5).survivors >= 3
+
+
+def test_without_a_look_at_the_pipe_a_deaf_trial_outlives_its_runner_by_its_grace(
+    injected, crippled_guard
+) -> None:
+    crippled_guard(("if not repeat and not alone and self._is_alone():", "if False:"), NOT_TOLD)
+    assert injected(kills, case("deaf", "runner in grace"), promise_s=1.5).survivors
+
+
 def test_without_the_kill_after_the_request_a_deaf_trial_survives(injected, crippled_guard) -> None:
     crippled_guard(
-        (
-            'self._signal_until_gone(signal.SIGKILL, float(self.spec.get("reap_s", 10.0)), repeat=True)',
-            "pass",
-        ),
-        ('sweep.end_marked(self.uid, bound_s=float(self.spec.get("reap_s", 10.0)))', "[]"),
+        ("self._signal_until_gone(signal.SIGKILL, reap_s, repeat=True)", "pass"),
+        ("sweep.end_marked(self.uid, bound_s=max(least_s, until_s - time.monotonic()))", "[]"),
         NO_GROUP,
     )
     assert injected(kills, case("deaf", "runner"), promise_s=3.0).survivors
@@ -72,3 +87,18 @@ def test_without_keeper_and_marks_a_daemon_survives_the_guard(
 def test_with_its_group_alone_an_unmarked_daemon_is_ended(injected, crippled_guard) -> None:
     crippled_guard(NO_KEEPER)
     assert not injected(kills, case("bare", "guard by KILL"), promise_s=BUSY_S).survivors
+
+
+def test_what_leaves_another_in_its_place_is_ended_without_a_group_too(injected, crippled_guard) -> None:
+    crippled_guard(NO_GROUP)
+    assert not injected(kills, case("rabbits", "runner"), promise_s=BUSY_S).survivors
+
+
+def test_without_any_kill_it_would_live_on(injected, crippled_guard) -> None:
+    crippled_guard(
+        ("self._signal_until_gone(signal.SIGTERM, grace_s, repeat=False)", "pass"),
+        ("self._signal_until_gone(signal.SIGKILL, reap_s, repeat=True)", "pass"),
+        ("sweep.end_marked(self.uid, bound_s=max(least_s, until_s - time.monotonic()))", "[]"),
+        NO_GROUP,
+    )
+    assert injected(kills, case("rabbits", "script"), promise_s=1.5).survivors

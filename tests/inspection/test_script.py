@@ -105,6 +105,76 @@ def main(**kw): ...
     }
 
 
+def test_options_of_absl_are_read(tmp_path) -> None:
+    source = """
+from absl import app, flags
+flags.DEFINE_integer("batch_size", 32, "Samples.")
+flags.DEFINE_float("lr", default=0.1, help="x")
+flags.DEFINE_bool("amp", False, "x")
+flags.DEFINE_enum("dtype", "fp32", ["fp32", "bf16"], "x")
+flags.DEFINE_list("many", [], "x")
+flags.DEFINE_integer(NAME, 1, "x")
+"""
+    found = {flag.names: (flag.kind, flag.default, flag.choices) for flag in facts_of(tmp_path, source).flags}
+    assert found == {
+        ("--batch_size",): ("int", 32, ()),
+        ("--lr",): ("float", 0.1, ()),
+        ("--amp", "--noamp"): ("pair", False, ()),
+        ("--dtype",): ("str", "fp32", ("fp32", "bf16")),
+    }
+
+
+SIGNATURE = """
+def main(data, batch_size: int = 32, amp=False, *, lr=0.1, path=None, key="x"): ...
+class Args:
+    batch_size: int = 32
+    amp: bool = False
+    name: str
+    size = 3
+def other(depth=2): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "names"),
+    [
+        ("fire.Fire(main)", [("--batch_size",), ("--amp",), ("--lr",), ("--key",)]),
+        ("typer.run(main)", [("--batch-size",), ("--amp", "--no-amp"), ("--lr",), ("--key",)]),
+        ("args = tyro.cli(Args)", [("--batch-size",), ("--amp", "--no-amp")]),
+        ("subprocess.run(main)", []),
+        ("fire.Fire()", []),
+        ("fire.Fire(imported)", []),
+    ],
+)
+def test_options_that_are_made_from_signatures_are_read(tmp_path, call, names) -> None:
+    facts = facts_of(tmp_path, f"{SIGNATURE}if __name__ == '__main__':\n    {call}\n")
+    assert [flag.names for flag in facts.flags] == names
+    for flag in facts.flags[:2]:
+        assert flag.default == {"batch_size": 32, "amp": False}[flag.dest]
+        assert flag.kind == {"batch_size": "int", "amp": "bool" if "fire" in call else "pair"}[flag.dest]
+
+
+def test_options_of_commands_of_a_typer_app_are_read(tmp_path) -> None:
+    source = """
+import typer
+from typing import Annotated
+app = typer.Typer()
+@app.command()
+def train(
+    data: str,
+    batch: int = typer.Option(64, "--batch-size", "-b", help="x"),
+    workers: Annotated[int, typer.Option("--jobs")] = 2,
+    rows: int = typer.Argument(5),
+    seed: int = 1,
+): ...
+def helper(depth=2): ...
+@other.command()
+def evaluate(width=3): ...
+app()
+"""
+    assert [flag.names for flag in facts_of(tmp_path, source).flags] == [("--batch-size", "-b"), ("--seed",)]
+
+
 def test_globals_that_a_configurator_overrides_are_options(tmp_path) -> None:
     facts = facts_of(
         tmp_path,

@@ -30,6 +30,7 @@ class TestAccumulation(KnobContract):
         (facts(run=run(backward_per_step=0.0)), "No backward pass"),
         (facts(run=run(own_accumulation=True)), "accumulates by itself"),
         (facts(run=loader(custom_batch_sampler=True)), "not under our control"),
+        (facts(run=loader(beside=1)), "several loaders"),
         (facts(run=run(loader=None)), "not under our control"),
         (facts(run=run(zero_grad_seen=False)), "No zero_grad"),
         (facts(run=run(reduction="unknown")), "reduced over the batch"),
@@ -40,6 +41,7 @@ class TestAccumulation(KnobContract):
         (facts(run=run(loop_hazards=("own_gradient",))), "uses gradients"),
         (facts(run=run(loop_hazards=("own_average",))), "moving average"),
         (facts(run=run(loop_hazards=("own_rate",))), "learning rate"),
+        (facts(run=run(loop_hazards=("carried_state",))), "next one"),
         (facts(run=run(loop_hazards=("unread_loop",))), "could not be read"),
         (facts(run=run(averages_apart=True)), "its pace would change"),
     ],
@@ -72,7 +74,11 @@ def test_several_backward_passes_are_accumulation_only_where_the_script_accumula
     ("given", "effect"),
     [
         (facts(run=model(batch_norm=True, dropout=True)), Effect.TRAINING),
+        (facts(run=model(moves=True)), Effect.TRAINING),
         (facts(run=model(dropout=True)), Effect.NUMERIC),
+        (facts(run=run(loop_draws="device")), Effect.NUMERIC),
+        (facts(run=run(loop_hazards=("own_draws",))), Effect.NUMERIC),
+        (facts(run=loader(random=True)), Effect.NUMERIC),
         (facts(), Effect.EXACT),
     ],
 )

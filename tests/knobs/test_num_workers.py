@@ -23,6 +23,7 @@ class TestNumWorkers(KnobContract):
         (facts(run=loader(kind="iterable")), "repeat all of it"),
         (facts(run=loader(cuda_tensors=True)), "workers cannot share"),
         (facts(run=loader(shared_handle="ZipFile")), "open ZipFile"),
+        (facts(run=loader(changed="inside")), "inside a pass"),
     ],
 )
 def test_the_fact_refuses_the_knob_in_words(given, words) -> None:

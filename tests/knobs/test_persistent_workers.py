@@ -18,6 +18,7 @@ class TestPersistentWorkers(KnobContract):
     ("given", "words"),
     [
         (facts(run=run(loader=None)), "No training DataLoader"),
+        (facts(run=loader(changed="between")), "keep their own"),
     ],
 )
 def test_the_fact_refuses_the_knob_in_words(given, words) -> None:
@@ -30,12 +31,16 @@ def test_without_such_a_fact_the_knob_is_not_refused() -> None:
     assert KNOB.refuse(facts()) is None
 
 
-@pytest.mark.parametrize("drawn", [loader(shuffles=True), loader(random=True), model(dropout=True)])
+DRAWN = [loader(shuffles=True), loader(random=True), model(dropout=True), run(loop_draws="host")]
+
+
+@pytest.mark.parametrize("drawn", DRAWN)
 def test_what_is_drawn_at_random_is_dealt_anew(drawn) -> None:
     """Without the seed for new workers, the generator is elsewhere when the next order is drawn."""
     assert KNOB.redeals(facts(run=drawn))
     assert KNOB.effect_for(facts(run=drawn)) is Effect.NUMERIC
     assert KNOB.effect_for(facts(run=model(dropout=True, device="cuda"))) is Effect.EXACT
+    assert KNOB.effect_for(facts(run=run(loop_draws="device"))) is Effect.EXACT
 
 
 def test_in_a_fixed_order_nothing_changes() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from crippled import crippling
 
 from autotune.core.config import Config
 from autotune.core.trial import Assignment, Fidelity, Launch, Segment
@@ -113,6 +114,12 @@ def assignment(user: Path) -> Callable[..., Assignment]:
         )
 
     return make
+
+
+@pytest.fixture
+def crippled_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Lets trials run under a guard of which parts are missing."""
+    return crippling(tmp_path, monkeypatch)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +110,23 @@ def test_where_no_copy_can_be_made_nothing_is_lent(tmp_path: Path) -> None:
     assert caches.lent(tmp_path / "cache" / "none") == {}
     (tmp_path / "cache" / "key").mkdir(parents=True)
     assert caches.lent(tmp_path / "cache" / "key") == {}
+
+
+def test_the_lock_of_a_build_that_died_is_removed_and_that_of_a_living_one_is_not(tmp_path: Path) -> None:
+    """PyTorch waits for such a file to disappear, for ever where nobody is left to remove it."""
+    first = caches.prepare(tmp_path, tmp_path / "a", "key")
+    for name in ("dead", "alive", "young"):
+        folder = Path(first.env["TORCH_EXTENSIONS_DIR"], name)
+        folder.mkdir()
+        (folder / "main.o").touch()
+    assert first.publish()
+    published = tmp_path / "cache" / "key"
+    extensions = Path(caches.lent(published)["TORCH_EXTENSIONS_DIR"])
+    locks = {name: extensions / name / "lock" for name in ("dead", "alive", "young")}
+    with locks["alive"].open("w"):
+        for name, lock in locks.items():
+            lock.touch()
+            if name != "young":
+                os.utime(lock, (1, 1))
+        caches.lent(published)
+        assert [name for name, lock in locks.items() if lock.exists()] == ["alive", "young"]

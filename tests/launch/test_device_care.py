@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -243,3 +244,60 @@ def test_a_canary_tells_why_by_its_last_line(monkeypatch: pytest.MonkeyPatch, tm
 @pytest.mark.torch
 def test_the_canary_itself_finds_no_accelerator_on_the_cpu() -> None:
     assert run_canary(launch(CUDA_VISIBLE_DEVICES="")) == "torch sees no accelerator"
+
+
+def test_a_device_is_not_waited_for_longer_than_the_trial_may_last(
+    care: Callable[..., DeviceCare], tmp_path: Path
+) -> None:
+    path = tmp_path / "autotune-GPU-0abc.lock"
+    file = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        found = care(lock_s=300.0).hold(launch(), stopped=lambda: False, within_s=0.3)
+    finally:
+        os.close(file)
+    assert isinstance(found, Failure)
+    assert found.kind is K.CONTENDED
+    begun = time.monotonic()
+    hot = care(FakeNvml(count=1, bits=0x40), cool_s=300.0).hold(launch(), stopped=lambda: False, within_s=0.3)
+    assert isinstance(hot, Held)
+    hot.hand_over()
+    assert time.monotonic() - begun < 60
+
+
+def test_a_broken_device_keeps_a_trial_waiting_and_takes_it_once_it_computes(
+    care: Callable[..., DeviceCare], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refusing at once it would take every trial from the devices that work, and always be free again."""
+    monkeypatch.setattr(device_care, "RETRY_S", 0.2)
+    answers = ["lost", "lost", "lost", ""]
+    one = care(lock_s=60.0, probe=lambda _: answers.pop(0))
+    held = hold(one)
+    held.hand_over()
+    one.release(held, launch(), told(cuda=True), {0: Failure(kind=K.CUDA_FATAL, message="")})
+    begun = time.monotonic()
+    hold(one).hand_over()
+    assert time.monotonic() - begun >= 0.2
+    assert answers == []
+    device_care._BROKEN.add("GPU-0abc")
+    still = care(lock_s=0.3, probe=lambda _: "lost")
+    begun = time.monotonic()
+    assert isinstance(still.hold(launch(), stopped=lambda: False), Failure)
+    assert time.monotonic() - begun >= 0.3
+    begun = time.monotonic()
+    gone = care(lock_s=60.0, probe=lambda _: "lost").hold(launch(), stopped=lambda: True)
+    assert isinstance(gone, Failure)
+    assert time.monotonic() - begun < 30
+
+
+def test_what_others_put_in_place_of_a_lock_holds_nobody_up_and_leads_nowhere(
+    care: Callable[..., DeviceCare], tmp_path: Path
+) -> None:
+    path = tmp_path / "autotune-GPU-0abc.lock"
+    os.mkfifo(path)
+    hold(care()).hand_over()
+    path.unlink()
+    path.symlink_to(tmp_path / "elsewhere")
+    held = hold(care())
+    assert held.locks == []
+    assert not (tmp_path / "elsewhere").exists()

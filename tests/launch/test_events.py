@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autotune.core.measurement import LossPoint
 from autotune.launch.measure import Told
+from autotune.protocol import lines
 from autotune.protocol.events import Broke, Closed, Done, Hello, StepRow, Steps
 from autotune.protocol.lines import Reader, Writer, encode
 
@@ -63,3 +66,29 @@ def test_a_fork_of_the_writer_writes_nothing(tmp_path: Path) -> None:
         told.take(event)
     assert told.hello == EVENTS[0]
     assert told.rows == []
+
+
+def test_a_large_file_is_read_in_pieces_and_nothing_is_lost_between_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "CHUNK_BYTES", 100)
+    path = tmp_path / "events.jsonl"
+    last = encode(EVENTS[1], "nonce")
+    path.write_bytes(DATA * 20 + last[:-5])
+    reader = Reader(path, "nonce")
+    assert len(list(reader.read())) == 20 * len(EVENTS)
+    with path.open("ab") as file:
+        file.write(last[-5:])
+    assert list(reader.read()) == [EVENTS[1]]
+    assert list(reader.read()) == []
+
+
+def test_where_the_file_is_none_nothing_is_read_and_nobody_waits(tmp_path: Path) -> None:
+    """A pipe that nobody writes to, a link, a folder."""
+    (tmp_path / "events").write_bytes(DATA)
+    (tmp_path / "link").symlink_to(tmp_path / "events")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe", "link", "folder", "missing"):
+        assert list(Reader(tmp_path / name, "nonce").read()) == []
+    assert len(list(Reader(tmp_path / "events", "nonce").read())) == len(EVENTS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,20 @@ def test_a_manifest_tells_changed_added_and_removed_files(tmp_path: Path) -> Non
     assert [Path(p).name for p in found] == ["added", "changed", "removed"]
 
 
+def test_a_manifest_tells_of_folders_and_permissions(tmp_path: Path) -> None:
+    for name in ("same", "removed"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "opened").touch(mode=0o600)
+    before = enclosure.manifest([str(tmp_path)])
+    (tmp_path / "removed").rmdir()
+    (tmp_path / "added").mkdir()
+    (tmp_path / "opened").chmod(0o644)
+    # What Python leaves behind is no change, nor is the time of the folder that it lies in.
+    (tmp_path / "same" / "__pycache__").mkdir()
+    found = enclosure.violations(before, enclosure.manifest([str(tmp_path)]))
+    assert [Path(p).name for p in found] == ["added", "opened", "removed"]
+
+
 def test_protected_folders_are_the_git_root_the_working_directory_and_the_home(tmp_path: Path) -> None:
     for folder in ("home/me", "repo/.git", "repo/pkg", "work"):
         (tmp_path / folder).mkdir(parents=True)
@@ -185,3 +200,95 @@ def test_protected_folders_are_the_git_root_the_working_directory_and_the_home(t
         {"HOME": str(tmp_path / "home/me")},
     )
     assert {Path(p).relative_to(tmp_path).as_posix() for p in found} == {"repo", "work", "home/me"}
+
+
+EITHER = pytest.mark.parametrize(
+    "isolation",
+    [
+        "redirect",
+        pytest.param("overlay", marks=pytest.mark.skipif(not HAS_OVERLAY, reason="nobody may mount here")),
+    ],
+)
+
+
+@EITHER
+def test_what_a_script_writes_into_its_project_is_told(
+    runner: Any, assignment: Any, files: Path, isolation: str
+) -> None:
+    """In an overlay it is kept off the user's files; a program that Python does not see may get past a redirect."""
+    before = tree(files)
+    past = "import subprocess; subprocess.run('for n in a b c d; do echo x > by_shell_$n; done', shell=True, check=True)\n"
+    (ended,) = runner(isolation=isolation).run(
+        assignment("Path('ckpt.pt').write_text('w')\n" + past + "good()")
+    )
+    assert isinstance(ended.outcome, Measurement), ended.outcome
+    if isolation == "overlay" and not ended.notes:
+        pytest.skip("the layers are in memory here")
+    (said,) = ended.notes
+    if isolation == "overlay":
+        assert said.startswith("the script writes into its project (")
+        assert "kept off your files" in said
+        assert {p: s for p, s in tree(files).items() if "train.py" not in p} == {
+            p: s for p, s in before.items() if "train.py" not in p
+        }
+    else:
+        assert said.startswith("while a trial ran, by it or by others, files of yours changed: ")
+    assert "by_shell_a, by_shell_b, by_shell_c and " in said
+
+
+@EITHER
+def test_a_script_that_writes_nothing_there_is_told_nothing_of(
+    runner: Any, assignment: Any, files: Path, isolation: str
+) -> None:
+    text = "Path(os.environ['TMPDIR'], 'x').write_text('x'); open('config.json').read(); good()"
+    (ended,) = runner(isolation=isolation).run(assignment(text))
+    assert ended.notes == ()
+
+
+def test_an_overlays_layer_tells_what_lies_in_which_folder(tmp_path: Path) -> None:
+    layer = tmp_path / "upper" / "2"
+    for name in (
+        "home/me/project/runs/a.csv",
+        "home/me/project/.git/x",
+        "home/me/else/b",
+        "home/me/projects/c",
+    ):
+        (layer / name).parent.mkdir(parents=True, exist_ok=True)
+        (layer / name).touch()
+    (tmp_path / "upper" / "2.of").write_text("/")
+    assert enclosure.kept_off(tmp_path, ["/home/me/project"]) == ["/home/me/project/runs/a.csv"]
+    (tmp_path / "upper" / "2.of").write_text("/mnt")
+    assert enclosure.kept_off(tmp_path, ["/home/me/project"]) == []
+    assert enclosure.kept_off(tmp_path, ["/mnt/home/me/else"]) == ["/mnt/home/me/else/b"]
+
+
+def test_in_place_of_a_folder_of_ours_a_link_is_removed_and_nothing_behind_it(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs" / "open"
+    theirs.mkdir(parents=True)
+    theirs.chmod(0o755)
+    (tmp_path / "ours").symlink_to(tmp_path / "theirs")
+    enclosure.remove(tmp_path / "ours")
+    assert not (tmp_path / "ours").is_symlink()
+    assert theirs.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_probe_that_nothing_ends_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As below a file server that has gone; in its place a process that never seems to end."""
+    waits: list[float] = []
+
+    class Stuck:
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        def kill(self) -> None:
+            waits.append(-1.0)
+
+        def wait(self, timeout: float | None = None) -> int:
+            assert timeout is not None, "a wait without a bound"
+            waits.append(timeout)
+            raise subprocess.TimeoutExpired("probe", timeout)
+
+    monkeypatch.setattr(enclosure.subprocess, "Popen", Stuck)
+    assert enclosure.available.__wrapped__(str(tmp_path)) == "redirect"
+    assert waits == [enclosure.PROBE_S, -1.0, enclosure.KILLED_S]
+    assert list(tmp_path.iterdir()) == []

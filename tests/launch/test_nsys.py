@@ -13,7 +13,7 @@ import pytest
 from autotune.core.measurement import Measurement
 from autotune.core.trial import Assignment, Failure, FailureKind
 from autotune.launch import process, sweep
-from autotune.protocol.plan import PROFILE_NSYS
+from autotune.protocol.plan import PRIVATE, PROFILE_NSYS
 
 if TYPE_CHECKING:
     from autotune.core.trial import Outcome
@@ -66,8 +66,11 @@ def report(tmp_path: Path) -> Path:
 def traced(runner: Any, assignment: Any, nsys: str, user: Path) -> Any:
     """Runs a good trial under a command that ends in this way."""
 
-    def run(how: str, *, text: str = "good()", probe: str = "nsys", **fidelity: Any) -> Outcome:
+    def run(
+        how: str, *, text: str = "good()", probe: str = "nsys", secret: str = "", **fidelity: Any
+    ) -> Outcome:
         env = {"PATH": str(user), "HOME": str(user.parent), "NSYS": nsys, "HOW": how}
+        env |= {"MY_API_TOKEN": secret} if secret else {}
         given: Assignment = assignment(text, uid=f"t0000-{MINE}", env=env, probe=probe, **fidelity)
         made: LocalRunner = runner()
         (ended,) = made.run(given)
@@ -82,6 +85,17 @@ def test_the_report_is_kept_beside_the_trials_other_files(traced: Any, tmp_path:
     said = report(tmp_path).read_text()
     assert "--trace=cuda,nvtx,osrt" in said
     assert "--capture-range=cudaProfilerApi" in said
+
+
+@pytest.mark.parametrize("secret", ["", "CANARY-variable"])
+def test_a_report_of_a_process_with_secrets_is_marked_to_stay_here(
+    traced: Any, tmp_path: Path, secret: str
+) -> None:
+    """It holds the environment, packed: nobody can take anything out of it."""
+    assert isinstance(traced("as it should", secret=secret), Measurement)
+    kept = report(tmp_path)
+    assert kept.exists()
+    assert kept.with_name(kept.name + PRIVATE).exists() is bool(secret)
 
 
 def test_without_a_device_no_range_is_waited_for(traced: Any, tmp_path: Path) -> None:

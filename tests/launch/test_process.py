@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from autotune.core.measurement import Measurement
 from autotune.core.trial import Assignment, Failure, FailureKind, Launch
 from autotune.launch import enclosure, guard, process, sweep
 from autotune.launch.process import LocalRunner, run_plain, temporary_folder
+from autotune.launch.runner import NOT_BEGUN
 from autotune.testing.runners import RunnerContract
 
 if TYPE_CHECKING:
@@ -278,6 +280,41 @@ def test_a_flood_of_output_is_drained_and_bounded(runner: Any, assignment: Any, 
     assert "bad bytes" in str(found.evidence["log_tail"])
 
 
+def test_of_a_measured_trial_the_end_of_its_output_is_kept(
+    runner: Any, assignment: Any, tmp_path: Path
+) -> None:
+    text = "os.write(1, b'FIRST' + b'x' * 300_000 + b'LAST'); os.write(2, b'short')\ngood()"
+    assert isinstance(only(runner(), assignment(text)).outcome, Measurement)
+    folder = tmp_path / "study" / "trials" / f"t0000-{MINE}"
+    log = (folder / "stdout.log").read_bytes()
+    assert log.startswith(b"[234473 bytes left out]\nx")
+    assert log.endswith(b"LAST")
+    assert (folder / "stderr.log").read_bytes() == b"short"
+
+
+def test_of_trials_that_failed_the_last_keep_all_of_their_output(tmp_path: Path) -> None:
+    folders = [tmp_path / "trials" / f"t{n:04d}-a1-0" for n in range(process.KEPT_FAILURES + 3)]
+    for n, folder in enumerate(folders):
+        folder.mkdir(parents=True)
+        (folder / "stderr.log").write_bytes(b"x" * 200_000)
+        (folder / "result.json").touch()
+        os.utime(folder / "result.json", (n, n))
+    running, short = tmp_path / "trials" / "t0098-a1-0", tmp_path / "trials" / "t0099-a1-0"
+    for folder in (running, short):
+        folder.mkdir()
+    (running / "stdout.log").write_bytes(b"y" * 200_000)
+    (short / "stdout.log").write_bytes(b"z")
+    (short / "result.json").touch()
+    process.trim_logs(folders[-1], failed=True)
+    sizes = [(folder / "stderr.log").stat().st_size for folder in folders]
+    assert [size > 100_000 for size in sizes] == [False] * 3 + [True] * process.KEPT_FAILURES
+    assert (running / "stdout.log").stat().st_size == 200_000
+    for _ in range(2):
+        process.trim_logs(folders[-1], failed=False)
+        kept = (folders[-1] / "stderr.log").read_bytes()
+        assert kept == b"[134464 bytes left out]\n" + b"x" * process.KEPT_LOG_BYTES
+
+
 def test_too_little_disk_space_refuses_the_trial(runner: Any, assignment: Any) -> None:
     found = failure(runner(space_floor_bytes=1 << 60), assignment("good()"))
     assert found.kind is FailureKind.DISK
@@ -288,6 +325,150 @@ def test_stop_from_another_thread_ends_the_trial(runner: Any, assignment: Any) -
     threading.Timer(0.5, launcher.stop).start()
     assert failure(launcher, assignment("time.sleep(60)")).kind is FailureKind.KILLED_USER
     assert isinstance(only(launcher, assignment("good()", uid=f"t0001-{MINE}")).outcome, Measurement)
+
+
+def test_a_stop_right_before_a_trial_begins_is_not_forgotten(runner: Any, assignment: Any) -> None:
+    launcher = runner()
+    launcher.stop()
+    assert failure(launcher, assignment("time.sleep(60)")).kind is FailureKind.KILLED_USER
+    assert isinstance(only(launcher, assignment("good()", uid=f"t0001-{MINE}")).outcome, Measurement)
+
+
+def test_a_program_with_many_files_open_has_trials_too(runner: Any, assignment: Any) -> None:
+    """From 1024 on `select` takes no descriptor, neither here nor in the guard, which inherits one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= hard < 1400:
+        pytest.skip("so many files cannot be opened here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1400), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert isinstance(only(runner(), assignment("good()")).outcome, Measurement)
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_trial_that_fills_the_disk_is_ended_before_it_is_full(
+    runner: Any, assignment: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is a fake: so much is free until the trial has written its file."""
+    uid = f"t0000-{MINE}"
+    big = temporary_folder(uid) / "big"
+
+    def disk_usage(place: object) -> SimpleNamespace:
+        return SimpleNamespace(total=100 << 30, free=(100 << 20) if big.exists() else 50 << 30)
+
+    monkeypatch.setattr(process.shutil, "disk_usage", disk_usage)
+    text = "Path(os.environ['TMPDIR'], 'big').touch()\ntime.sleep(60)"
+    found = failure(runner(space_floor_bytes=None), assignment(text))
+    assert found.kind is FailureKind.DISK
+    assert "left nearly no space" in found.message
+    assert NOT_BEGUN not in found.evidence, "it has begun, and the next one may have room"
+
+
+def test_time_that_was_waited_for_a_device_is_taken_off_the_trials(assignment: Any) -> None:
+    made = assignment("")
+    assert process._shortened(made, 0.2) is made
+    fidelity = process._shortened(made, 6.0).segments[0].fidelity
+    assert (fidelity.deadline_s, fidelity.setup_s) == (24.0, 20.0)
+    assert process._shortened(made, 100.0).segments[0].fidelity.deadline_s == 15.0
+
+
+TRAPS = """
+folder = Path(plan.trial_dir)
+os.remove(plan.events_path); os.mkfifo(plan.events_path)
+os.mkfifo(folder / 'faults.log')
+os.symlink({secret!r}, folder / 'stacks.txt')
+os.symlink({mine!r}, folder / 'result.json.part')
+target = folder / 'autotune-{uid}'; target.mkdir()
+os.symlink({mine!r}, target / 'cgroup.kill')
+(folder / 'group').unlink(missing_ok=True); (folder / 'group').write_text(str(target))
+os.rmdir(folder / 'output') if (folder / 'output').exists() else None
+os.symlink({theirs!r}, folder / 'output')
+sys.exit(3)
+"""
+
+
+def test_what_a_trial_puts_into_its_folder_leads_nowhere(
+    runner: Any, assignment: Any, tmp_path: Path
+) -> None:
+    """Links to the user's files, and pipes that nobody writes to: the folder is the trial's as well as ours."""
+    secret, mine, theirs = tmp_path / "id_rsa", tmp_path / "mine.txt", tmp_path / "theirs"
+    secret.write_text("PRIVATE KEY")
+    mine.write_text("as it was")
+    (theirs / "open").mkdir(parents=True)
+    (theirs / "open").chmod(0o755)
+    uid = f"t0000-{MINE}"
+    text = TRAPS.format(secret=str(secret), mine=str(mine), theirs=str(theirs), uid=uid)
+    found = failure(runner(), assignment(text))
+    assert found.kind is FailureKind.CRASH_EXIT
+    assert "PRIVATE" not in repr(found)
+    assert mine.read_text() == "as it was"
+    assert (theirs / "open").stat().st_mode & 0o777 == 0o755
+    assert not (tmp_path / "study" / "trials" / uid / "output").is_symlink()
+
+
+CRASHED = """
+import mmap
+file = os.open("/dev/shm/nccl-{mine}-crash", os.O_CREAT | os.O_RDWR, 0o600)
+os.ftruncate(file, 4096)
+kept = mmap.mmap(file, 4096)
+time.sleep(1.2)
+os._exit(3)
+"""
+
+
+def test_shared_memory_of_a_trial_that_crashed_by_itself_is_removed(runner: Any, assignment: Any) -> None:
+    """When it has gone nobody can tell whose it was: it is looked at while the trial runs."""
+    name = Path(f"/dev/shm/nccl-{MINE}-crash")
+    try:
+        assert failure(runner(), assignment(CRASHED.format(mine=MINE))).kind is FailureKind.CRASH_EXIT
+        assert not name.exists()
+    finally:
+        name.unlink(missing_ok=True)
+
+
+def test_a_job_that_was_suspended_is_no_hang(
+    runner: Any, assignment: Any, tmp_path: Path, crippled_guard: Any
+) -> None:
+    """Guard and script are stopped together, for longer than the trial may last."""
+    crippled_guard(("AWAY_S = 5.0", "AWAY_S = 0.7"))
+    uid = f"t0000-{MINE}"
+    ready = temporary_folder(uid) / "ready"
+    stopped: list[int] = []
+
+    def suspend() -> None:
+        wait_for(ready.exists)
+        all_of_it = sweep.marked(uid, sweep.GUARD_VARIABLE) + sweep.marked(uid)
+        stopped.extend(all_of_it)
+        sweep.send(all_of_it, signal.SIGSTOP)
+        time.sleep(5.5)
+        sweep.send(all_of_it, signal.SIGCONT)
+
+    thread = threading.Thread(target=suspend)
+    thread.start()
+    text = f"Path({str(ready)!r}).touch(); time.sleep(0.6); good()"
+    outcome = only(runner(isolation="redirect"), assignment(text, deadline_s=5.0)).outcome
+    thread.join()
+    assert len(stopped) >= 3
+    assert isinstance(outcome, Measurement), outcome
+
+
+def test_a_guard_that_breaks_leaves_nothing(runner: Any, assignment: Any, crippled_guard: Any) -> None:
+    """Its keeper ends what it owned also where no mark and no control group would find it."""
+    token, uid = f"broken-{MINE}", f"t0000-{MINE}"
+    ready = temporary_folder(uid) / "ready"
+    broken = f"if os.path.exists({str(ready)!r}): raise RuntimeError('broken')"
+    crippled_guard(
+        ("self._note_shared()\n", broken + "\n"), ("folder = sweep.make_group(self.uid)", 'folder = ""')
+    )
+    made = assignment(UNMARKED.format(ready=str(ready), token=token), uid=uid)
+    try:
+        assert failure(runner(isolation="redirect"), made).kind is FailureKind.INFRA_LOST
+        assert carrying(token) == []
+    finally:
+        sweep.send(carrying(token), signal.SIGKILL)
 
 
 def test_the_environment_is_the_launch_and_ours_and_nothing_else(
@@ -456,6 +637,7 @@ def test_a_process_that_nothing_kills_is_waited_for_once_and_not_three_times(
     one = object.__new__(guard.Guard)
     one.spec, one.uid, one.folder, one.group = {"grace_s": 5.0, "reap_s": 10.0}, "t1", str(tmp_path), "g"
     one.why, one.status, one.script, one.shared_before = "timeout_total", None, 0, set()
+    one.alone, one.shared_used = True, set()
     one.samples = guard.Samples()
     monkeypatch.setattr(guard, "time", SimpleNamespace(monotonic=lambda: spent[0]))
     monkeypatch.setattr(one, "_reap", lambda: True)
@@ -520,11 +702,16 @@ def test_no_folder_but_a_trials_group_is_ever_written_to(tmp_path: Path) -> None
     other = tmp_path / "somebody-elses"
     other.mkdir()
     (other / "cgroup.kill").touch()
-    for text in (str(other), "", "/"):
+    # By name it could be a group, but it does not lie where groups do.
+    pretended = tmp_path / f"autotune-{folder.name}"
+    pretended.mkdir()
+    (pretended / "cgroup.kill").symlink_to(other / "cgroup.kill")
+    for text in (str(other), "", "/", str(pretended)):
         (folder / "group").write_text(text)
         process.end_strays(folder)
         assert (other / "cgroup.kill").read_text() == ""
         assert not (folder / "group").exists()
+    assert pretended.exists()
 
 
 def test_a_guard_that_nothing_ends_holds_nobody_up(

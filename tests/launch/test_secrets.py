@@ -29,8 +29,10 @@ def launch(**more: Any) -> Launch:
 
 def test_output_events_and_plan_lose_their_secrets(tmp_path: Path) -> None:
     said = f"lr=0.1 {VARIABLE} {OPTION} ({SHORT})\n"
-    for name in ("stdout.log", "stderr.log", "stacks.txt", "faults.log"):
+    for name in ("stdout.log", "stderr.log", "stacks.txt", "faults.log", "guard.log"):
         (tmp_path / name).write_text(said)
+    verdict = {"why": "spawn", "spawn_error": f"no such file: /x/{VARIABLE}/python", "samples": [[1, 2.5]]}
+    (tmp_path / "result.json").write_text(json.dumps(verdict))
     steps = '{"n":"t","e":"Steps","d":[[1,2,3]]}'
     (tmp_path / "events.jsonl").write_text(f'{steps}\n{{"e":"Broke","d":"{said.strip()}"}}\n')
     (tmp_path / "plan.json").write_text(json.dumps({"argv": launch().argv, "seed": 3}))
@@ -39,6 +41,8 @@ def test_output_events_and_plan_lose_their_secrets(tmp_path: Path) -> None:
     assert [s for s in (VARIABLE, OPTION, SHORT) for text in texts if s in text] == []
     assert (tmp_path / "stdout.log").read_text() == "lr=0.1 <redacted:MY_API_TOKEN> <redacted> (<redacted>)\n"
     assert (tmp_path / "events.jsonl").read_text().startswith(steps)
+    told = json.loads((tmp_path / "result.json").read_text())
+    assert told == {**verdict, "spawn_error": "no such file: /x/<redacted:MY_API_TOKEN>/python"}
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert plan == {
         "argv": ["--password", "<redacted>", "--pin-token", "<redacted>", "--lr", "0.1"],

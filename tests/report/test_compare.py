@@ -133,3 +133,13 @@ def test_runs_of_another_planned_length_name_no_winner():
         assert "no difference is claimed" in about(compared, what).sentence
     assert "planned run of another length" in about(compared, "best").sentence
     assert not [s for s in compared.statements if s.verdict in ("a", "b")]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_on_a_terminal_both_sides_keep_to_their_half(columns):
+    compared = compare_studies((A, found(1.5)), (B, found(2.3)))
+    whole, shown = comparison_text(compared), comparison_text(compared, columns=columns)
+    assert max(map(len, whole.splitlines())) > columns
+    assert all(len(line) <= columns for line in shown.splitlines())
+    assert sorted(shown.split()) == sorted(whole.split()), "nothing is lost"
+    assert shown.splitlines()[0].split() == ["first", "second"]

@@ -11,7 +11,7 @@ from study_fakes import measured, spec
 from autotune.core.config import Config
 from autotune.core.study import Study
 from autotune.core.trial import Stage
-from autotune.report.effects import best_of_each, estimated
+from autotune.report.effects import best_of_each, estimated, parts
 
 
 def study(rate, *, noise=0.01, configs=None):
@@ -73,3 +73,33 @@ def test_the_runs_that_confirm_are_not_in_it():
     before = report_study.made(20, cycles=0, ablations=0)
     after = report_study.made(20)
     assert estimated(before) == estimated(after)
+
+
+def test_a_part_of_a_winner_counts_with_what_it_does_to_the_others_there():
+    def rate(config):
+        alone = (1.2 if "b" in config else 1.0) * (1.1 if "c" in config else 1.0)
+        return alone * (1.3 if "b" in config and "c" in config else 1.0)
+
+    winner = Config({"b": "x", "c": True, "d": 4})
+    found = {part.knobs: part for part in parts(study(rate), winner)}
+    assert found["b",].ratio == pytest.approx(1.2 * 1.3, rel=0.05), "without b the joint gain is gone too"
+    assert found["c",].ratio == pytest.approx(1.1 * 1.3, rel=0.05)
+    assert found["b",].is_clear
+    assert not found["d",].is_clear, "it does nothing"
+    assert [part.ratio for part in parts(study(rate), winner)] == sorted(
+        (part.ratio for part in found.values()), reverse=True
+    )
+
+
+def test_parts_that_no_run_had_apart_are_one():
+    both = Config({"b": "x", "c": True})
+    more = Config({**both, "d": 4})
+    told = study(lambda config: 1.5 * (1.2 if "d" in config else 1.0), configs=[both, both, more])
+    together, alone = parts(told, more)
+    assert (together.knobs, alone.knobs) == (("b", "c"), ("d",))
+    assert together.low < 1.5 < together.high
+    assert together.is_clear
+    assert alone.ratio == pytest.approx(1.2, rel=0.05)
+    assert parts(told, both) == (), "of the whole pairs speak"
+    assert parts(told, Config({"e": 1, "d": 4}))[0].knobs == ("d",), "what was never run is left out"
+    assert parts(Study(spec=spec()), both) == ()

@@ -43,6 +43,18 @@ def test_the_line_at_one_is_always_there():
     assert len(drawn(chart).by_class("one")) == 1
 
 
+def test_where_labels_stand_above_their_rows_no_line_runs_through_them():
+    rows = [ratio(2.0, 1.9, 2.1, note="2.00x [1.90, 2.10]"), ratio(1.0, note="in 2 pairs")]
+    chart = drawn(figures.ratios(rows, figures.NARROW, "x", title="t", text="d", axis=""))
+    letters = [float(t.attributes["y"]) for t in chart.by_class("halo")]
+    assert len(letters) == 4
+    upright = [p.attributes["d"] for p in (*chart.by_class("grid"), *chart.by_class("one"))]
+    assert len(upright) > 4
+    for d in upright:
+        top, bottom = (float(part.split(" ")[1]) for part in d.removeprefix("M").split("L"))
+        assert all(bottom < y - 9 or top > y + 1 for y in letters), d
+
+
 def boxes_of(chart):
     """Where each written label lies, roughly."""
     found = []

@@ -109,7 +109,7 @@ def test_a_study_becomes_one_run_with_one_below_it_per_trial(uri: str, client: A
     (parent,), children, experiment = everything(client)
     assert experiment.name == "autotune/train"
     assert experiment.tags["mlflow.note.content"].startswith(
-        "# 2.41x faster: bf16, 2 workers (safe pick 1.30x)\n"
+        "2.41x faster: bf16, 2 workers (safe pick 1.30x)\n"
     )
     assert experiment.artifact_location == f"file://{tmp_path}/mlartifacts/autotune-train"
     assert parent.info.run_name == "2.41x · bf16 w2 · train · 7 trials"
@@ -381,7 +381,7 @@ def test_a_second_search_adds_itself_and_both_stand_side_by_side(uri: str, clien
     after = {r.info.run_id: r.to_dictionary() for r in [*parents, *children]}
     assert {run: after[run] for run in before} == before, "nothing of the first is touched"
     note = experiment.tags["mlflow.note.content"]
-    assert note.startswith("# 2.41x faster")
+    assert note.startswith("2.41x faster")
     assert note.index("| [second](#/") < note.index("| [first](#/")
     assert set(sink.paths()) == {"answer", "table", "charts", "searches"}
     state = view.decode_view(experiment.tags[view.TAG + view.SEARCHES_ID])

@@ -126,6 +126,8 @@ def test_a_trial_takes_three_calls_and_a_faster_one_a_fourth(client: Client) -> 
         risen += rise
         assert len(client.calls) - len(mine) == rise
     assert 2 <= risen < 10
+    assert next(iter(client.runs["r0"].data.metrics)) == "speedup", "MLflow lists what came first on top"
+    assert client.runs["r0"].data.metrics["speedup"] == 1.0, "nothing is confirmed while it searches"
     assert client.runs["r0"].info.run_name.startswith("searching... best 3.")
     assert any(t.failure for t in study.trials), "also those that failed"
 
@@ -167,7 +169,8 @@ def test_views_that_fail_harm_nothing(client: Client) -> None:
     assert set(sink.paths()) == {"answer"}, "no link to a view that is not there"
     assert client.runs["r0"].info.status == "FINISHED"
     assert not any(key.startswith(view.TAG) for key in client.experiment.tags)
-    assert client.experiment.tags["mlflow.note.content"].startswith("# ")
+    first = f"{answer(study).best.speedup.value:.2f}x faster: "
+    assert client.experiment.tags["mlflow.note.content"].startswith(first), "no heading: it would be cut"
 
 
 @pytest.mark.mlflow

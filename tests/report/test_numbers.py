@@ -16,7 +16,14 @@ from autotune.driver.result import result_data
 from autotune.export.best_config import write_best
 from autotune.report.data import View, report_data
 from autotune.report.page import report_html
-from autotune.report.summary import contributions, significant
+from autotune.report.summary import (
+    contributions,
+    further_reasons,
+    gains_text,
+    share_text,
+    shares,
+    significant,
+)
 from autotune.report.text import final_screen
 
 ENDS = ("value", "low", "high")
@@ -87,9 +94,15 @@ def test_what_people_read_in_the_terminal_stands_on_the_first_screen(study, foun
     assert f"{best.speedup.value:.2f}x [{best.speedup.low:.2f}, {best.speedup.high:.2f}]" in screen
     for end in (best.speedup.value, best.speedup.low, best.speedup.high):
         assert f"{end:.2f}x" in hero
-    for reason in best.reasons:
+    for reason in (best.loss.reason, *further_reasons(best)):
         assert reason in screen
         assert reason in hero
+    for share in shares(study, best.config):
+        assert share.pairs
+        assert share_text(share) in hero, "what each knob brings"
+    why = gains_text(study, best)
+    assert why in screen
+    assert why in hero
 
 
 @pytest.mark.mlflow

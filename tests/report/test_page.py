@@ -67,6 +67,34 @@ def test_the_first_screen_answers_everything(tree, study, found):
     assert "each taken out" in hero, "the reasons"
 
 
+def test_the_first_screen_says_why_before_what_to_type_and_says_no_figure_twice(tree, found):
+    hero = tree.by_id("answer")
+    text = hero.text
+    assert text.index("each taken out") < text.index("autotune apply") < text.index("Peak memory")
+    told = hero.by_class("why")[0].text
+    best = found.best
+    assert f"{best.speedup.value:.2f} [" not in text, "the heading has it"
+    assert "Its peak memory" not in told, "the tile has it"
+    assert best.loss.reason not in told
+    assert text.count(best.loss.reason) == 1
+    assert "times yours at peak; there are " in text
+
+
+def test_where_the_winner_was_not_taken_apart_single_runs_say_what_brings_it():
+    study = report_study.made(40, ablations=0)
+    found = answer(study)
+    tree = pages.read(report_html(study, found))
+    hero, knobs = tree.by_id("answer").text, tree.by_id("knobs").text
+    assert "(estimated from single runs)" in hero
+    assert "num_workers about +" in hero
+    assert "about +" in tree.by_id("answer").by_class("chips")[0].text
+    assert ", estimated" in knobs
+    assert "each taken out" not in hero
+    shares = pages.data(report_html(study, found))["picks"]["best"]["shares"]
+    assert {"estimated"} <= {share["how"] for share in shares} <= {"estimated", "single runs"}
+    assert all(share["pairs"] == 0 for share in shares)
+
+
 def test_every_part_of_the_evidence_is_there(tree):
     headings = " ".join(h.text for h in tree.all("h2"))
     for word in (

@@ -64,10 +64,12 @@ def test_a_gain_is_named_with_its_config_and_count() -> None:
     assert summary.headline(study, answer, interval=True).startswith("2.41x faster [2.34, 2.48]: bf16")
     note = summary.note(study, answer).splitlines()
     assert note[0] == "## 2.41x faster [2.34, 2.48]: bf16, 2 workers (safe 1.30x)"
-    assert note[1].startswith("**Apply:** `autotune apply best.yaml -- python train.py --epochs 1` **Why:** ")
+    apply, _, why = note[1].partition(" **Why:** ")
+    assert apply == "**Apply:** `autotune apply best.yaml -- python train.py --epochs 1`"
+    assert why == "precision about +85 %, num_workers about +29 % (estimated from single runs)"
     text = "\n".join(note)
-    assert "| precision | fp32 | **bf16** | fp32 | +85 % |" in text
-    assert "| num_workers | 0 | **2** | **2** | not measured |" in text
+    assert "| precision | fp32 | **bf16** | fp32 | about +85 % |" in text
+    assert "| num_workers | 0 | **2** | **2** | about +29 % |" in text
     for part in (
         "--pick safe",
         "1 oom_host",
@@ -78,6 +80,41 @@ def test_a_gain_is_named_with_its_config_and_count() -> None:
     ):
         assert part in text
     assert "your script against itself: 1.01x [0.98, 1.03]" in text
+
+
+def test_the_why_of_a_note_is_never_the_claim_again() -> None:
+    ratio = "It trains 2.41 [2.34, 2.48] times as fast, in 4 pairs of fresh runs."
+    best = replace(made.found().best, config=Config({"threads": 1}), reasons=(ratio,))
+    answer = replace(made.found(), best=best)
+    assert "Why" not in summary.note(made.study(), answer).splitlines()[1]
+    held_back = ["your script is bound by input: it waits for data (71 % of a step)."]
+    assert summary.note(made.study(), answer, held_back=held_back).splitlines()[1].endswith(held_back[0])
+    assert ratio not in summary.note(made.study(), answer)
+
+
+def test_knobs_that_were_never_apart_have_one_share() -> None:
+    pair = Config({"num_workers": 2, "threads": 1})
+    outcomes = (
+        *made.OUTCOMES[:2],
+        (Stage.START, pair, made.measured(160.0)),
+        (Stage.START, Config({**pair, "precision": "bf16"}), made.measured(215.0)),
+    )
+    study, config = made.study(outcomes=outcomes), Config({**pair, "precision": "bf16"})
+    found = summary.shares(study, config)
+    assert [share.knobs for share in found] == [("num_workers", "threads"), ("precision",)]
+    assert {share.how for share in found} == {"estimated"}
+    together, precision = found
+    assert together.ratio == pytest.approx(160 / 101, rel=0.02)
+    assert precision.ratio == pytest.approx(215 / 160, rel=0.02)
+    assert together.low is not None
+    assert 1.0 < together.low < together.ratio
+    said = summary.share_of(found, "threads")
+    assert said is not None
+    assert said[1] == "about +58 % with num_workers"
+    assert summary.share_of(found, "malloc") is None
+    best = replace(made.found().best, config=config)
+    told = "num_workers with threads about +58 %, precision about +34 % (estimated from single runs)"
+    assert summary.gains_text(study, best) == told
 
 
 def test_a_pick_that_leaves_training_unchanged_says_so() -> None:

@@ -4,11 +4,14 @@ import math
 from dataclasses import replace
 
 import golden
+import pytest
+import report_study
 from study_fakes import BASE, BEST, SAFE, good_answer, measured, no_answer, pick, ratio, spec, study
 
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.measurement import Estimate
+from autotune.core.pick import answer as compute
 from autotune.core.study import Budget
 from autotune.report import summary
 from autotune.report.text import (
@@ -16,6 +19,7 @@ from autotune.report.text import (
     progress_line,
     stopped_screen,
     trials_table,
+    wrapped,
 )
 
 OUT = "/project/best.yaml"
@@ -30,7 +34,8 @@ def test_the_screen_of_a_gain():
 def test_the_screen_without_a_gain_claims_none():
     text = final_screen(study(better=False), no_answer(), out=OUT)
     golden.check("screen_no_gain.txt", text)
-    assert "faster than your script  " not in text
+    assert "x faster" not in text
+    assert "] faster" not in text
     assert "autotune apply" not in text
 
 
@@ -61,10 +66,10 @@ def test_the_screen_of_a_fastest_pick_and_an_equal_safe_one():
     )
     text = final_screen(study(), answer, out=OUT, unsent=2)
     assert "safe    the same" in text
-    assert (
-        "fastest 2.60x [2.55, 2.65] sooner at the same loss, training changed   effective batch 256   6 pairs"
-        in text
-    )
+    row = next(line for line in text.splitlines() if line.startswith("fastest"))
+    assert row.startswith("fastest 2.60x [2.55, 2.65] sooner at the same loss, training changed  ")
+    assert row.endswith("6 pairs")
+    assert "        effective_batch 256\n" in text
     assert "note    This machine was busy." in text
     assert "unsent  2 records not in MLflow yet" in text
     assert "autotune sync train-1121-1002" in text
@@ -97,6 +102,64 @@ def test_refusals_are_a_short_list_with_the_rest_counted():
     assert text.count("Reason") == 4
     assert "and 5 more: autotune show train-1121-1002" in text
     assert final_screen(many, good_answer(), refusals=None).count("Reason") == 9
+
+
+def test_every_pick_stands_beside_the_script_with_speed_memory_and_loss():
+    text = final_screen(study(), good_answer(), out=OUT)
+    rows = text.splitlines()
+    best, safe, own = (next(r for r in rows if r.startswith(name)) for name in ("best", "safe", "yours"))
+    assert "200 samples/s  1.0 GiB  loss holds  6 pairs" in best
+    assert "130 samples/s  1.0 GiB  loss holds  6 pairs" in safe
+    assert "100 samples/s  2.0 GiB" in own
+    places = {best.index("1.0 GiB"), safe.index("1.0 GiB"), own.index("2.0 GiB")}
+    assert len(places) == 1, "columns stand below each other"
+
+
+def test_what_changes_is_told_from_what_to_what():
+    text = final_screen(study(), good_answer(), out=OUT)
+    said = "precision fp32 -> bf16, batch_size 32 -> 64, num_workers 0 -> 4, threads 1 -> 2"
+    assert f"        {said}\n" in text
+    unread = final_screen(study(facts=None), good_answer(), out=OUT)
+    assert "        precision bf16, batch_size 64, num_workers 4, threads 2\n" in unread
+
+
+def test_what_comes_next_is_a_command_each():
+    text = final_screen(study(), good_answer(), out=OUT)
+    command = "best.yaml -- python train.py --lr 1e-3"
+    assert f"apply   autotune apply {command}\nverify  autotune verify {command}\n" in text
+    assert "        safe in place of best: --pick safe\n" in text
+    same = final_screen(study(), good_answer(safe=pick("safe", BEST, ratio(2.0))), out=OUT)
+    assert "--pick" not in same
+
+
+def test_what_the_search_cost_is_told_beside_its_budget():
+    text = final_screen(study(), good_answer(), out=OUT, seconds=480.0)
+    assert "search  8 min of 10 min, 6 trials, 1 failed and survived (oom_host 1)\n" in text
+    assert "6 trials, none failed\n" in final_screen(study(), good_answer(failures={}), out=OUT)
+
+
+def test_a_figure_of_the_winner_is_told_once():
+    told = report_study.made()
+    found = compute(told)
+    text = final_screen(told, found, out=OUT)
+    best = found.best.speedup
+    assert text.count(f"{best.value:.2f}x [{best.low:.2f}, {best.high:.2f}]") == 1
+    assert f"{best.value:.2f} [" not in text, "not in a second notation either"
+    assert "Its peak memory is" not in text
+    assert text.count(found.best.loss.reason) == 1
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_on_a_terminal_long_lines_go_on_below_their_text_and_commands_stay_whole(columns):
+    text = final_screen(study(), good_answer(), out=OUT)
+    shown = wrapped(text, columns)
+    commands = [line for line in text.splitlines() if line[8:].startswith("autotune ")]
+    assert set(commands) <= set(shown.splitlines())
+    assert all(len(line) <= columns for line in shown.splitlines() if line not in commands)
+    assert shown.split() == text.split(), "nothing is lost"
+    assert wrapped(text, 0) == text
+    names = [line.split()[0] for line in text.splitlines() if not line.startswith(" ")]
+    assert [line.split()[0] for line in shown.splitlines() if not line.startswith(" ")] == names
 
 
 def test_compile_time_is_said_with_when_it_pays_back():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import shutil
@@ -12,12 +13,13 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from autotune.clock import SimulatedClock
 from autotune.errors import DiskFull, JournalDamaged, StoreError, StudyLocked, StudyNotFound
-from autotune.store.journal import Journal, is_network_filesystem
+from autotune.store.journal import Journal, has_room, is_network_filesystem
 from autotune.store.outbox import OutboxRow
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
@@ -305,6 +307,18 @@ def test_threads_share_one_journal(tmp_path: Path) -> None:
     assert len(uids(tmp_path)) == 80
 
 
+def test_a_journal_that_another_program_holds_for_a_while_is_waited_for(tmp_path: Path) -> None:
+    with create(tmp_path) as journal:
+        other = sqlite3.connect(tmp_path / "journal.db", isolation_level=None, check_same_thread=False)
+        other.execute("BEGIN EXCLUSIVE")
+        timer = threading.Timer(0.4, other.execute, ("COMMIT",))
+        timer.start()
+        journal.append("noted", "a", {})
+        timer.join()
+        other.close()
+    assert uids(tmp_path) == ["a"]
+
+
 def test_a_full_disk_stops_the_study_and_says_so_in_the_reserve(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, environ={}, ballast_bytes=1 << 20)
     assert (tmp_path / "journal.ballast").stat().st_size == 1 << 20
@@ -321,6 +335,52 @@ def test_a_full_disk_stops_the_study_and_says_so_in_the_reserve(tmp_path: Path) 
         assert entries[-1].kind == "stopped"
         assert entries[-1].data == {"why": "disk", "elapsed_s": 7.0}
         again.append("noted", "b", {})
+
+
+class UsedUp:
+    """A connection whose writes fail as SQLite has it fail where a quota is used up, until there is room."""
+
+    def __init__(self, real: sqlite3.Connection, reserve: Path) -> None:
+        self._real, self._reserve = real, reserve
+
+    def execute(self, sql: str, *rest: Any) -> Any:
+        if sql.startswith("INSERT") and self._reserve.exists():
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorname = "SQLITE_IOERR_WRITE"
+            raise error
+        return self._real.execute(sql, *rest)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+@pytest.mark.parametrize("used_up", [True, False])
+def test_a_quota_that_is_used_up_is_a_full_disk_and_not_a_broken_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used_up: bool
+) -> None:
+    journal = Journal.create(tmp_path, environ={}, ballast_bytes=1 << 16)
+    reserve = tmp_path / "journal.ballast"
+    journal._connection = UsedUp(journal._connection, reserve)  # type: ignore[assignment]
+    write, number = os.write, errno.EDQUOT if used_up else errno.EIO
+
+    def refuse(file: int, data: bytes) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "write", refuse)
+    with pytest.raises(StoreError) as told:
+        journal.append("told", "told/1", {"elapsed_s": 7.0})
+    monkeypatch.setattr(os, "write", write)
+    assert isinstance(told.value, DiskFull) is used_up
+    assert reserve.exists() is not used_up
+    journal.close()
+    with reopen(tmp_path) as again:
+        assert [entry.data for entry in again.entries()] == ([{"why": "disk", "elapsed_s": 7.0}] * used_up)
+
+
+def test_room_is_what_takes_a_small_file(tmp_path: Path) -> None:
+    assert has_room(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert has_room(tmp_path / "missing"), "that is another error, and told as such"
 
 
 def test_write_errors_lose_no_acknowledged_event(tmp_path: Path) -> None:

@@ -69,6 +69,17 @@ def test_the_space_is_what_was_recorded() -> None:
     assert space.complete(recorded_world.CONFIGS[-1]) == "It was not recorded."
 
 
+def test_what_has_no_row_yet_is_no_candidate() -> None:
+    some = recorded_world.CONFIGS[:5]
+    rows = [recorded_world.row(c, 0, n) for n, c in enumerate(some)]
+    table = recorded_world.table(*rows)
+    assert len(table.header.configs) > len(some)
+    study = replay(table, budget_s=60, sampler="random").study
+    assert {t.config for t in study.trials} <= set(some)
+    space, _ = RecordedPlanner(table).space(study.spec, table.header.facts)
+    assert set(space.enumerate()) == set(some)
+
+
 def test_the_journal_is_one_of_a_search_and_names_the_sampler(tmp_path: Path) -> None:
     ended = replay(TABLE, budget_s=100, sampler="coordinate", folder=tmp_path)
     journal = Journal.read(tmp_path / "journal.db")
@@ -77,3 +88,11 @@ def test_the_journal_is_one_of_a_search_and_names_the_sampler(tmp_path: Path) ->
     journal.close()
     assert folded.spec.sampler == "coordinate"
     assert [t.config for t in folded.trials] == [t.config for t in ended.study.trials]
+
+
+def test_a_table_that_grows_is_replayed_as_far_as_it_holds_runs() -> None:
+    new, lost = recorded_world.CONFIGS[-2:]
+    rows = [row for row in TABLE.rows if row.config not in (new, lost)]
+    rows += [recorded_world.failed(lost, repeat, 90, "infra_lost") for repeat in range(3)]
+    study = replay(recorded_world.table(*rows), budget_s=200, sampler="brute").study
+    assert {t.config for t in study.trials} == set(recorded_world.CONFIGS[:-2])

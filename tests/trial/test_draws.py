@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autotune.trial.draws import Draws
+from autotune.trial.draws import ON_DEVICE, ON_HOST, Draws, LoopDraws
 
 
 class Torch:
@@ -18,7 +18,12 @@ class Torch:
         self.at: dict[int | None, int] = {None: 0, 0: 0, 1: 0}
         self.asked: list[int | None] = []
         self.capturing = False
-        self.cuda = SimpleNamespace(get_rng_state=self.get_rng_state)
+        self.initialized = False
+        self.cuda = SimpleNamespace(
+            get_rng_state=self.get_rng_state,
+            is_initialized=lambda: self.initialized,
+            current_device=lambda: 1,
+        )
         self.nn = SimpleNamespace(parameter=SimpleNamespace(is_lazy=lambda parameter: parameter.lazy))
 
     def get_rng_state(self, device: int | None = None) -> int:
@@ -110,3 +115,72 @@ def test_generators_that_do_not_tell_count_as_moved(when: str) -> None:
     torch.capturing = True
     draws.ended()
     assert draws.seen
+
+
+# Between the fetch of a batch and its backward pass
+
+
+def passed(draws: LoopDraws, torch: Torch, *drawn: int | None) -> str:
+    """A batch is fetched, so much is drawn, and the backward pass begins."""
+    draws.fetched()
+    for device in drawn:
+        torch.at[device] += 1
+    draws.backward()
+    return draws.where
+
+
+def test_what_the_loop_draws_for_a_batch_is_seen_but_for_the_first_which_may_make_weights() -> None:
+    torch = Torch()
+    draws = LoopDraws(torch)
+    assert passed(draws, torch, None) == ""
+    assert passed(draws, torch) == ""
+    assert passed(draws, torch, None) == ON_HOST
+
+
+def test_what_is_drawn_between_a_backward_pass_and_the_next_fetch_is_not_for_a_batch() -> None:
+    torch = Torch()
+    draws = LoopDraws(torch)
+    for _ in range(4):
+        assert passed(draws, torch) == ""
+        torch.at[None] += 1
+
+
+def test_whose_generator_moves_is_told_and_the_host_has_the_last_word() -> None:
+    torch = Torch()
+    torch.initialized = True
+    draws = LoopDraws(torch)
+    passed(draws, torch)
+    assert passed(draws, torch, 0) == "", "another device than the current one"
+    assert passed(draws, torch, 1) == ON_DEVICE
+    assert passed(draws, torch) == ON_DEVICE
+    assert passed(draws, torch, 1, None) == ON_HOST
+
+
+def test_a_pass_over_a_loader_draws_for_itself() -> None:
+    torch = Torch()
+    draws = LoopDraws(torch)
+    for _ in range(4):
+        draws.fetched()
+        torch.at[None] += 1
+        draws.withdrawn()
+        draws.backward()
+    assert draws.where == ""
+
+
+def test_a_loop_that_draws_nothing_is_looked_at_no_longer() -> None:
+    torch = Torch()
+    draws = LoopDraws(torch)
+    for _ in range(5):
+        passed(draws, torch)
+    asked = len(torch.asked)
+    assert passed(draws, torch, None) == ""
+    assert len(torch.asked) == asked
+
+
+def test_a_loop_in_which_generators_do_not_tell_counts_as_one_that_draws() -> None:
+    torch = Torch()
+    torch.initialized = True
+    draws = LoopDraws(torch)
+    passed(draws, torch)
+    torch.capturing = True
+    assert passed(draws, torch) == ON_HOST

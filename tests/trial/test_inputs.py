@@ -107,6 +107,9 @@ def test_a_size_that_many_calls_have_and_not_nearly_all_is_told_as_that() -> Non
     [
         ("input:0:1:16x20", InputFacts(said=40, dims=(1,), shape=(16, 20))),
         ("input:2:0,2,3:32x3x32x32", InputFacts(said=40, tensor=2, dims=(0, 2, 3), shape=(32, 3, 32, 32))),
+        ("input:0:1:16x20:1", InputFacts(said=40, dims=(1,), shape=(16, 20), told=1.0)),
+        ("input:0:1:16x20:19.5", InputFacts(said=40, dims=(1,), shape=(16, 20), told=19.5)),
+        ("input:0:1:16x20:some", None),
         ("train.py:12", None),
         ("input:0:2:16x20", None),
         ("input:0::", None),
@@ -153,6 +156,15 @@ def test_such_a_run_counts_by_the_dimension_that_followed() -> None:
     assert other.called([(20, 40)]) == 40
     assert other.called([(7, 40)]) == 40
     assert other.facts(2).dims == (1,)
+
+
+@pytest.mark.parametrize(("told", "size"), [(0.5, None), (2.0, None), (1.02, 40), (0.0, 40)])
+def test_a_run_whose_samples_are_told_otherwise_than_as_it_was_has_no_rate(told, size) -> None:
+    other = inputs(said=40, changes=asked(40, "input:0:1:16x20:1"))
+    other.told_now = lambda: told
+    other.called([(16, 40)])
+    assert other.observed() == size
+    assert ("does not follow its batch" in other._state.refusals.get("batch_size", "")) is (size is None)
 
 
 def test_ends_of_short_epochs_do_not_speak_against_it() -> None:

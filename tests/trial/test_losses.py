@@ -50,6 +50,12 @@ def layer(torch: Any, z: Any, **options: Any) -> Any:
     return torch.nn.Linear(6, 8, **options)(z)
 
 
+def penalty(torch: Any) -> Any:
+    """Of the size of some weights, as it is added to a loss by hand."""
+    weights = [torch.nn.Parameter(torch.ones(3, 3)), torch.nn.Parameter(torch.ones(3))]
+    return sum(w.pow(2).sum() for w in weights) + weights[0].norm() + weights[1].abs().mean()
+
+
 def over_the_others(torch: Any, functional: Any, z: Any, _weight: Any) -> Any:
     """Logits of every sample against all others, as in sthalles/SimCLR: one column less than rows."""
     similar = z @ z.T
@@ -81,6 +87,13 @@ def over_the_others(torch: Any, functional: Any, z: Any, _weight: Any) -> Any:
         ("unknown", lambda t, f, z, w: (z @ z.T).abs().mean()),
         ("unknown", lambda t, f, z, w: z[z > 0].mean()),
         ("unknown", lambda t, f, z, w: z.abs().mean() + w.abs().mean()),
+        ("mean", lambda t, f, z, w: f.mse_loss(z, t.zeros_like(z)) + 0.01 * penalty(t)),
+        ("mean", lambda t, f, z, w: (z - 1).abs().mean() + 5.0 * penalty(t)),
+        ("unknown", lambda t, f, z, w: 0.5 * f.mse_loss(z, t.zeros_like(z)) + penalty(t)),
+        ("unknown", lambda t, f, z, w: f.mse_loss(z, t.zeros_like(z), reduction="sum") + penalty(t)),
+        # Samples take part, as a constant or with a gradient of their own.
+        ("unknown", lambda t, f, z, w: f.l1_loss(z, z * 0) + (t.ones(6) * t.nn.Parameter(t.ones(6))).sum()),
+        ("unknown", lambda t, f, z, w: f.l1_loss(z, z * 0) + t.ones(8, requires_grad=True).sum()),
         ("unknown", lambda t, f, z, w: z.abs().sum(1).mean() - z.view(-1).abs().mean()),
         ("unknown", lambda t, f, z, w: (-pairs(z).square().sum(-1)).exp().sum(1).log().mean()),
         ("unknown", lambda t, f, z, w: pairs(z).abs().mean()),

@@ -27,7 +27,7 @@ from autotune.trial.memory import Memory
 from autotune.trial.recorder import Recorder
 from autotune.trial.state import COMPILE, State
 from autotune.trial.steps import Boundary
-from autotune.trial.told import Later, number
+from autotune.trial.told import Later, number, stands_still
 from autotune.trial.undo import Undo
 from autotune.trial.xla import Xla
 
@@ -264,3 +264,37 @@ def test_samples_are_told_only_where_every_step_says_them(loop: Loop) -> None:
     loop.boundary.sdk_step(None, None)
     assert not loop.boundary.tells_samples
     assert loop.state.samples_total == SAMPLES + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "told", "others"),
+    [
+        ("batch", 8, {64}, ()),
+        ("batch_size", 128, {64}, (1, "fp32", True)),
+        ("Train-Batch-Size", 8, {64}, (4,)),
+    ],
+)
+def test_the_scripts_own_batch_that_is_told_at_another_one_is_not_believed(
+    name: str, wanted: int, told: set[int], others: Any
+) -> None:
+    assert f"{name}={wanted}" in stands_still(name, 64, wanted, told, others)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "told", "others"),
+    [
+        ("batch", 64, {64}, ()),
+        ("batch", 8, {8}, ()),
+        ("batch", 8, {64, 40}, ()),
+        ("batch", 8, set[int](), ()),
+        # Eight parts of eight samples make a step of 64.
+        ("batch", 8, {64}, (8,)),
+        ("micro_batch", 8, {64}, ()),
+        ("batch_norm", True, {64}, ()),
+        ("depth", 8, {64}, ()),
+    ],
+)
+def test_nothing_else_is_held_against_what_is_told(
+    name: str, wanted: object, told: set[int], others: Any
+) -> None:
+    assert stands_still(name, 64, wanted, told, others) == ""

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import select
+import shutil
 import signal
 import stat
 import sys
@@ -13,7 +14,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,8 @@ def users_tree(folder: Path) -> Path:
     project = folder / "home" / "project"
     if not project.exists():
         (project / "runs").mkdir(parents=True)
+        # Without it, a repository that this folder happens to lie in would be the project.
+        (project / ".git").mkdir()
         (project / "train.py").write_text("print('this is never run')\n")
         (project / "ckpt").write_bytes(b"weights of last week" * 50)
         (project / "runs" / "log.csv").write_text("step,loss\n1,2.5\n")
@@ -275,6 +278,19 @@ def assignment(
     return Assignment(
         uid=uid, study_id="faults", attempt=1, launch=launch, segments=(segment,), memory_limit_bytes=memory
     )
+
+
+def training(folder: Path, uid: str, *, window_s: float = 0.2) -> Assignment:
+    """A trial of a small training by PyTorch, the script in a project of its own."""
+    project = folder / "training"
+    if not project.exists():
+        (project / ".git").mkdir(parents=True)
+        shutil.copy(TRIALS / "small.py", project / "train.py")
+    made = assignment(project, uid, setup_s=120.0, deadline_s=180.0)
+    (segment,) = made.segments
+    fidelity = replace(segment.fidelity, min_window_s=window_s, max_window_s=2 * window_s, min_steps=5)
+    launch = replace(made.launch, env={**made.launch.env, "OMP_NUM_THREADS": "1"})
+    return replace(made, launch=launch, segments=(replace(segment, fidelity=fidelity),))
 
 
 @contextlib.contextmanager

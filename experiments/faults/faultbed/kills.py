@@ -1,12 +1,14 @@
 """Process trees killed: whoever of runner, keeper, guard, script or worker dies, nothing survives."""
 
+import fcntl
+import os
 import signal
 import sys
 import time
 from pathlib import Path
 
 from autotune.core.trial import Failure
-from autotune.launch import enclosure, sweep
+from autotune.launch import enclosure, process, sweep
 from autotune.launch.process import LocalRunner
 from faultbed.common import (
     TRIALS,
@@ -28,7 +30,13 @@ TITLE = "process trees killed"
 PROMISE_S = 2.0
 """After so long nothing may be left."""
 
-SHAPES = ("forks", "session", "daemon", "deaf", "workers", "breeds", "bare", "hostile")
+DEADLINE_S = 4.0
+IN_GRACE_S = 0.8
+"""So long after its deadline a trial that does not end by itself is being given its grace."""
+
+HOLDS_S = 6.0
+
+SHAPES = ("forks", "session", "daemon", "deaf", "workers", "breeds", "bare", "rabbits", "hostile")
 VICTIMS = (
     "runner",
     "guard by TERM",
@@ -37,8 +45,13 @@ VICTIMS = (
     "runner and guard",
     "script",
     "worker",
+    "runner, pipe kept",
+    "runner in grace",
 )
-ROUNDS = 6
+RUNNING = ("script", "worker", "runner, pipe kept", "runner in grace")
+"""These are there, or mean something, once the trial runs."""
+
+ROUNDS = 4
 
 
 def cases() -> list[Case]:
@@ -48,7 +61,7 @@ def cases() -> list[Case]:
             "key": f"{shape}/{victim}/{turn}",
             "shape": shape,
             "victim": victim,
-            "starting": turn % 3 == 2 and victim not in ("script", "worker"),
+            "starting": turn % 3 == 2 and victim not in RUNNING,
         }
         for turn in range(ROUNDS)
         for shape in SHAPES
@@ -62,7 +75,7 @@ def sample() -> list[Case]:
     for n, shape in enumerate(SHAPES):
         for k in range(3):
             victim = VICTIMS[(3 * n + k) % len(VICTIMS)]
-            starting = k == 2 and victim not in ("script", "worker")
+            starting = k == 2 and victim not in RUNNING
             found.append({"key": f"{shape}/{victim}", "shape": shape, "victim": victim, "starting": starting})
     return found
 
@@ -77,29 +90,40 @@ def run(case: Case, folder: Path, *, promise_s: float = PROMISE_S) -> Count:
     # Only the overlay keeps programs out that Python does not see.
     writes = "yes" if isolation == "overlay" else "no"
     command = (sys.executable, "-S", str(TRIALS / "tree.py"), str(case["shape"]), uid, writes)
+    late = case["victim"] == "runner in grace"
 
     def trial() -> list[str]:
+        if case["victim"] == "runner, pipe kept":
+            _fork_beside()
         runner = LocalRunner(
             study_dir=folder / "study", isolation=isolation, command=lambda _: command, space_floor_bytes=1
         )
         return [
             ended.outcome.kind.label if isinstance(ended.outcome, Failure) else "measured"
-            for ended in runner.run(assignment(project, uid))
+            for ended in runner.run(assignment(project, uid, deadline_s=DEADLINE_S if late else 60.0))
         ]
 
     count = Count(injected=1)
     with trial_left_clean(uid) as temporary, Child(trial, folder / "runner.log") as runner:
         guards = _guards(runner.pid)
+        begun = time.monotonic()
         if not case["starting"] and not until((temporary / "ready").exists, 30.0):
             count.notes.append("the trial did not start")
             return count
         time.sleep(draw.random() * 0.3)
+        if late:
+            time.sleep(max(0.0, begun + DEADLINE_S + IN_GRACE_S - time.monotonic()))
         victims = _victims(str(case["victim"]), runner.pid, guards, uid)
         for pid, number in victims:
             sweep.send([pid], number)
         runner_lives = "runner" not in case["victim"]
         count.seconds, left = gone_after(uid, promise_s)
-        count.survivors = len(left)
+        # What changes its number all the time may be missed by a look; it holds a lock.
+        alive = folder / "study" / "trials" / uid / "alive"
+        gone = until(lambda: not _is_locked(alive), max(0.1, promise_s - count.seconds))
+        count.survivors = len(left) + (not gone)
+        if not gone:
+            count.notes.append("what leaves another one in its place is left")
         if runner_lives and not runner.wait(20.0):
             count.notes.append("the runner did not come back")
         elif runner_lives and (not runner.answer or "measured" in runner.answer):
@@ -110,6 +134,33 @@ def run(case: Case, folder: Path, *, promise_s: float = PROMISE_S) -> Count:
         count.notes.append("the user's files have changed")
     count.survived = int(not count.notes)
     return count
+
+
+def _fork_beside() -> None:
+    """This program forks once a trial runs, as one may that we are only a part of: what is open stays so."""
+    begin = process._Running.__post_init__  # noqa: SLF001 (the moment that is meant)
+
+    def begun(running: process._Running) -> None:
+        begin(running)
+        if os.fork() == 0:
+            time.sleep(HOLDS_S)
+            os._exit(0)
+
+    process._Running.__post_init__ = begun  # noqa: SLF001 (in this process alone, which ends here)
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
 
 
 def _guards(runner: int) -> list[int]:
@@ -135,6 +186,8 @@ def _victims(victim: str, runner: int, guards: list[int], uid: str) -> list[tupl
         "runner and guard": [(runner, signal.SIGKILL), (guard, signal.SIGKILL)],
         "script": [(below[0] if below else 0, signal.SIGKILL)],
         "worker": [(_worker(below, uid), signal.SIGKILL)],
+        "runner, pipe kept": [(runner, signal.SIGKILL)],
+        "runner in grace": [(runner, signal.SIGKILL)],
     }[victim]
     # A pid of 0 would mean our own process group.
     return [(pid, number) for pid, number in chosen if pid > 1]

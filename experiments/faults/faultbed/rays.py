@@ -2,8 +2,10 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,16 @@ VICTIMS = ("worker", "raylet", "head", "driver")
 ROUNDS = 5
 HANGS_FROM = 2
 TRIALS_IN_ALL = 5
+"""At most; how many of them are worth running is the planner's to say, but none may be missing."""
+
 GOES_ON = ("worker",)
 """After the others the search has to be resumed."""
 
 END_S = 150.0
 """A Ray without its head is noticed after a minute by Ray itself."""
+
+AWAY_S = 5.0
+"""So long a lost node stays away; its trial waits for it."""
 
 GONE_S = 30.0
 WRAPPER = """#!/bin/sh
@@ -35,7 +42,9 @@ exec {python} "$@"
 
 def cases() -> list[Case]:
     """Every part five times."""
-    return [{"key": f"{victim}/{n}", "victim": victim} for n in range(ROUNDS) for victim in VICTIMS]
+    return [
+        {"key": f"{victim}/{n}", "victim": victim} for n in range(ROUNDS) for victim in (*VICTIMS, "node")
+    ]
 
 
 def sample() -> list[Case]:
@@ -46,21 +55,10 @@ def sample() -> list[Case]:
 def run(case: Case, folder: Path, *, end_s: float = END_S) -> Count:
     """One search under a Ray of its own, one kill while a trial runs, then to its end."""
     victim = str(case["victim"])
-    hangs, python = folder / "hangs", folder / "python"
-    folder.mkdir(parents=True, exist_ok=True)
-    hangs.write_text(str(HANGS_FROM))
-    root = Path(__file__).resolve().parents[3]
-    python.write_text(
-        WRAPPER.format(
-            python=sys.executable,
-            told=TRIALS / "told.py",
-            root=root,
-            world=wire.dumps(WORLD),
-            hangs=hangs,
-        )
-    )
-    python.chmod(0o755)
-    home = begin(folder, budget_s=600.0, trials=TRIALS_IN_ALL, driver="ray", python=str(python))
+    if victim == "node":
+        return _node(folder)
+    hangs = folder / "hangs"
+    home = begin(folder, budget_s=600.0, trials=TRIALS_IN_ALL, driver="ray", python=_python(folder, hangs))
     count = Count(injected=1)
     found: dict[str, Any] = {}
     with Child(lambda: _life(home), folder / "driver.log") as driver:
@@ -105,11 +103,111 @@ def run(case: Case, folder: Path, *, end_s: float = END_S) -> Count:
     if "picks" not in found:
         count.notes.append(f"in the end it ended with {found!r}")
     numbers = sorted(int(e.data["number"]) for e in entries(home) if e.kind == "told")
-    if numbers != list(range(TRIALS_IN_ALL)):
+    if numbers != list(range(max(HANGS_FROM + 1, len(numbers)))):
         count.notes.append(f"told were {numbers}")
     count.lost, count.duplicated = losses(home)
     count.survived = int(not (count.notes or count.lost or count.duplicated or count.survivors))
     return count
+
+
+def _python(folder: Path, hangs: Path) -> str:
+    """An interpreter whose trials are made up and hang from the one on that the file names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    hangs.write_text(str(HANGS_FROM))
+    root = Path(__file__).resolve().parents[3]
+    python = folder / "python"
+    python.write_text(
+        WRAPPER.format(
+            python=sys.executable,
+            told=TRIALS / "told.py",
+            root=root,
+            world=wire.dumps(WORLD),
+            hangs=hangs,
+        )
+    )
+    python.chmod(0o755)
+    return str(python)
+
+
+def _node(folder: Path) -> Count:
+    """A cluster that is not ours: the node of a trial is lost and comes back; the trial is run again."""
+    hangs, said = folder / "hangs", folder / "cluster"
+    said.mkdir(parents=True)
+    python = _python(folder, hangs)
+    count = Count(injected=1)
+    # Sockets lie below it, and their paths are limited.
+    scratch = tempfile.mkdtemp(prefix="rf-")
+    cluster = Child(lambda: _cluster(said, scratch), folder / "cluster.log")
+    try:
+        if not until((said / "address").exists, 120.0):
+            count.notes.append("no cluster: " + (folder / "cluster.log").read_text()[-300:])
+            return count
+        home = begin(
+            folder,
+            budget_s=600.0,
+            trials=TRIALS_IN_ALL,
+            driver="ray",
+            python=python,
+            address=(said / "address").read_text(),
+        )
+        with Child(lambda: _life(home), folder / "driver.log") as driver:
+            uid = running(home, HANGS_FROM, 180.0)
+            if not uid:
+                count.notes.append("the trial did not start: " + (folder / "driver.log").read_text()[-300:])
+                return count
+            try:
+                hangs.write_text(str(10**9))
+                begun = time.monotonic()
+                (said / "lose").touch()
+                count.survivors = len(gone_after(uid, GONE_S)[1])
+                in_time = driver.wait(END_S)
+                count.seconds = time.monotonic() - begun
+            finally:
+                end_all(uid)
+            found = driver.answer or {}
+        count.facts = {"ended": found.get("error") or found.get("stopped") or f"signal {driver.signal}"}
+        if not in_time or "picks" not in found:
+            count.notes.append(f"it ended with {found!r}, in time: {in_time}")
+        if not (said / "back").exists():
+            count.notes.append("the node did not come back")
+        if not cluster.poll() and found:
+            # What is somebody else's goes on without us.
+            (said / "end").touch()
+        elif cluster.poll():
+            count.notes.append("the cluster ended with the search")
+        cluster.wait(60.0)
+    finally:
+        theirs = sweep.descendants(cluster.pid)
+        cluster.close()
+        sweep.send(theirs, signal.SIGKILL)
+        shutil.rmtree(scratch, ignore_errors=True)
+    numbers = sorted(int(e.data["number"]) for e in entries(home) if e.kind == "told")
+    if numbers != list(range(max(HANGS_FROM + 1, len(numbers)))):
+        count.notes.append(f"told were {numbers}")
+    count.lost, count.duplicated = losses(home)
+    count.survived = int(not (count.notes or count.lost or count.duplicated or count.survivors))
+    return count
+
+
+def _cluster(said: Path, scratch: str) -> None:
+    """Somebody's cluster: a head that runs nothing, and one node for trials, lost and then added again."""
+    for name in [name for name in os.environ if name.startswith(("RAY_", "TUNE_"))]:
+        del os.environ[name]
+    os.environ.update(RAY_TMPDIR=scratch, RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    node = cluster.add_node(num_cpus=1)
+    draft = said / "address.part"
+    draft.write_text(cluster.address)
+    draft.rename(said / "address")
+    if until((said / "lose").exists, 600.0):
+        cluster.remove_node(node, allow_graceful=False)
+        time.sleep(AWAY_S)
+        cluster.add_node(num_cpus=1)
+        (said / "back").touch()
+        until((said / "end").exists, 600.0)
+    cluster.shutdown()
 
 
 def _life(home: Path) -> dict[str, Any]:

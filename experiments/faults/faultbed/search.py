@@ -54,6 +54,7 @@ def begin(
     tracking_uri: str = "",
     driver: str = "inline",
     python: str = sys.executable,
+    address: str = "",
 ) -> Path:
     """The directory of a study about which nothing is known but the script and the machine."""
     script = users_tree(folder) / "train.py"
@@ -69,6 +70,7 @@ def begin(
         budget=Budget(seconds=budget_s, trials=trials),
         seed=seed,
         driver=driver,
+        ray_address=address,
         tracking_uri=tracking_uri,
     )
     host = HostFacts(

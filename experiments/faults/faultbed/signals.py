@@ -17,6 +17,11 @@ PROMISE_S = 15.0
 """From the signal to the end of the driver: five seconds of grace are among them."""
 
 SIGNALS = {"SIGINT": 130, "SIGTERM": 75, "SIGUSR1": 75, "SIGHUP": 75}
+OTHERS = {"SIGTERM again and again": "SIGTERM", "SIGHUP under nohup": "SIGHUP"}
+"""A scheduler that insists; and a logout that the user has taken care of."""
+
+AGAIN_S = 0.05
+STAYS_S = 2.0
 ROUNDS = 10
 
 
@@ -25,18 +30,19 @@ def cases() -> list[Case]:
     return [
         {"key": f"{name}/{turn}", "signal": name, "hangs_from": 1 + turn % 3}
         for turn in range(ROUNDS)
-        for name in SIGNALS
+        for name in (*SIGNALS, *OTHERS)
     ]
 
 
 def sample() -> list[Case]:
     """Every signal once."""
-    return [{"key": name, "signal": name, "hangs_from": 1} for name in SIGNALS]
+    return [{"key": name, "signal": name, "hangs_from": 1} for name in (*SIGNALS, *OTHERS)]
 
 
 def run(case: Case, folder: Path, *, patches: tuple[Any, ...] = ()) -> Count:
     """One search with real processes, one signal."""
-    name, hangs_from = str(case["signal"]), int(case["hangs_from"])
+    what, hangs_from = str(case["signal"]), int(case["hangs_from"])
+    name = OTHERS.get(what, what)
     home = begin(folder, budget_s=600.0)
     root = Path(__file__).resolve().parents[3]
     command = (sys.executable, "-S", str(TRIALS / "told.py"), str(root), wire.dumps(WORLD), str(hangs_from))
@@ -46,8 +52,13 @@ def run(case: Case, folder: Path, *, patches: tuple[Any, ...] = ()) -> Count:
             study_dir=home, isolation="redirect", command=lambda _: command, space_floor_bytes=1
         )
 
+    def life() -> dict[str, Any]:
+        if what == "SIGHUP under nohup":
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        return lived(home, runner=runner, patches=patches)
+
     count = Count(injected=1)
-    with Child(lambda: lived(home, runner=runner, patches=patches), folder / "driver.log") as driver:
+    with Child(life, folder / "driver.log") as driver:
         uid = running(home, hangs_from, 60.0)
         if not uid:
             count.notes.append("the trial did not start: " + (folder / "driver.log").read_text()[-300:])
@@ -56,6 +67,15 @@ def run(case: Case, folder: Path, *, patches: tuple[Any, ...] = ()) -> Count:
             time.sleep(dice(NAME, case["key"]).random() * 0.5)
             begun = time.monotonic()
             driver.kill(signal.Signals[name])
+            if what == "SIGHUP under nohup":
+                if driver.wait(STAYS_S):
+                    count.notes.append("it ended although it was to ignore this signal")
+                begun = time.monotonic()
+                driver.kill(signal.SIGTERM)
+            while what == "SIGTERM again and again" and entries(home)[-1].kind != "stopped":
+                driver.kill(signal.SIGTERM)
+                if driver.wait(AGAIN_S) or time.monotonic() - begun > PROMISE_S:
+                    break
             in_time = driver.wait(PROMISE_S)
             count.seconds = time.monotonic() - begun
             count.survivors = len(gone_after(uid, 2.0)[1])

@@ -1,13 +1,15 @@
 """Many trials in one driver: its memory, its descriptors and its scratch stay as they were."""
 
 import gc
+import math
 import os
 import shutil
 import statistics
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,30 +17,51 @@ from unittest import mock
 from autotune.clock import Clock, SimulatedClock
 from autotune.core import wire
 from autotune.core.config import Config
+from autotune.core.measurement import Measurement
+from autotune.core.stats import mean_interval
 from autotune.core.study import Study
 from autotune.core.trial import Assignment, Proposal, Stage
 from autotune.driver import tune
+from autotune.driver.rebuilt import space_of
+from autotune.driver.sync import Syncer
+from autotune.launch import enclosure
 from autotune.launch.fake import FakeRunner
 from autotune.launch.process import LocalRunner
 from autotune.launch.runner import Ended, Runner
 from autotune.search.costs import Costs
 from autotune.search.strategy import Strategy
-from faultbed.common import TRIALS, Case, Child, Count, assignment, end_all, users_tree
+from autotune.store.fold import fold
+from autotune.store.journal import Journal
+from faultbed.common import TRIALS, Case, Child, Count, assignment, end_all, training, users_tree
+from faultbed.fake_mlflow import FakeMlflow
 from faultbed.search import WORLD, Steady, begin, lived, told
 
 NAME = "soak"
 TITLE = "soak"
+MODULES = ("mlflow",)
+FACTS_BY_CASE = True
 MEMORY_BYTES = 1024
 """A trial may leave so much behind in the driver, by slope."""
+
+RESUME_S = 20.0
+"""A resume of the endless search has read its journal by then: two thousand trials."""
+
+LEAST_RATIO = 0.98
+"""Where even the upper bound of the speed beside a failing tracker is below it, a promise is broken."""
 
 PAGES_BYTES = 128 << 10
 
 
 def cases() -> list[Case]:
-    """Two thousand trials of a cost model in many searches, two hundred processes, and one endless search."""
+    """Two thousand trials of a cost model in many searches, two hundred processes and as many of PyTorch.
+
+    Pairs of trainings with and without a failing tracker, and one endless search.
+    """
     return [
         {"key": "searches", "what": "searches", "trials": 2000},
         {"key": "processes", "what": "processes", "trials": 200},
+        {"key": "trainings", "what": "trainings", "trials": 200},
+        {"key": "beside a failing tracker", "what": "beside a failing tracker", "trials": 20},
         {"key": "one study", "what": "one study", "trials": 2000},
     ]
 
@@ -59,7 +82,13 @@ def run(case: Case, folder: Path, *, after_each: Any = None) -> Count:
         folder: Scratch.
         after_each: Called after every measured piece; for a test that leaves something behind.
     """
-    work = {"searches": _searches, "processes": _processes, "one study": _one_study}[str(case["what"])]
+    work = {
+        "searches": _searches,
+        "processes": _processes,
+        "trainings": _trainings,
+        "beside a failing tracker": _beside_a_failing_tracker,
+        "one study": _one_study,
+    }[str(case["what"])]
     with Child(lambda: work(int(case["trials"]), folder, after_each).row(), folder / "soak.log") as child:
         if not child.wait(3600.0) or child.answer is None:
             return Count(injected=1, notes=["it did not end: " + (folder / "soak.log").read_text()[-400:]])
@@ -135,20 +164,37 @@ def _searches(trials: int, folder: Path, after_each: Any) -> Count:
 
 def _processes(trials: int, folder: Path, after_each: Any) -> Count:
     """One runner, many real processes."""
-    count, watch = Count(), _Watch()
-    project = users_tree(folder)
-    temporary = folder / "tmp"
-    temporary.mkdir()
-    tempfile.tempdir = str(temporary)
     root = Path(__file__).resolve().parents[3]
     command = (sys.executable, "-S", str(TRIALS / "told.py"), str(root), wire.dumps(WORLD), "1")
     runner = LocalRunner(
         study_dir=folder / "study", isolation="redirect", command=lambda _: command, space_floor_bytes=1
     )
+    project = users_tree(folder)
+    return _ran(runner, lambda uid: assignment(project, uid), trials, folder, after_each)
+
+
+def _trainings(trials: int, folder: Path, after_each: Any) -> Count:
+    """One runner, many real trainings by PyTorch, each as a search would run it."""
+    isolation = enclosure.available(str(folder / "study" / "trials"))
+    runner = LocalRunner(study_dir=folder / "study", isolation=isolation, space_floor_bytes=1)
+    return _ran(runner, lambda uid: training(folder, uid), trials, folder, after_each)
+
+
+def _ran(
+    runner: LocalRunner,
+    make: Callable[[str], Assignment],
+    trials: int,
+    folder: Path,
+    after_each: Any,
+) -> Count:
+    count, watch = Count(), _Watch()
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    tempfile.tempdir = str(temporary)
     sizes: list[int] = []
     for n in range(trials):
-        uid = f"t0000-a1-{n:06x}"
-        ended: list[Ended] = list(runner.run(assignment(project, uid)))
+        uid = _uid(n)
+        ended: list[Ended] = list(runner.run(make(uid)))
         if type(ended[0].outcome).__name__ != "Measurement":
             count.notes.append(f"trial {n}: {ended[0].outcome}"[:200])
         count.survivors += len(_left(uid))
@@ -161,6 +207,55 @@ def _processes(trials: int, folder: Path, after_each: Any) -> Count:
     count.facts["kept_bytes_per_trial"] = round(statistics.mean(sizes))
     count.injected = trials
     count.survived = 0 if count.notes or count.survivors else trials
+    return count
+
+
+def _uid(n: int) -> str:
+    """Of a trial; two runs of this suite must not end each other's processes, which are found by it."""
+    return f"t0000-a1-{os.getpid() % 0x1000:03x}{n:03x}"
+
+
+def _beside_a_failing_tracker(trials: int, folder: Path, _after_each: Any) -> Count:
+    """Trainings in pairs, one of each while the tracker is asked again and again: what that costs them."""
+    count = Count(injected=trials)
+    temporary = folder / "tmp"
+    temporary.mkdir(parents=True)
+    tempfile.tempdir = str(temporary)
+    server = FakeMlflow(folder / "artifacts", "error 500", after=0, delay_s=0.0)
+    home = begin(folder, tracking_uri=server.address)
+    isolation = enclosure.available(str(home / "trials"))
+    runner = LocalRunner(study_dir=home, isolation=isolation, space_floor_bytes=1)
+    server.start()
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    with Journal.open(home, ballast_bytes=0) as journal:
+        study = fold(journal.entries(), build=space_of)
+        for n in range(trials):
+            # By turns, each first as often as second.
+            failing = n % 4 in (1, 2)
+            syncer = Syncer(journal, lambda: study, tracking_uri=server.address, back_off_s=0.1)
+            if failing:
+                syncer.start()
+            (ended,) = runner.run(training(folder, _uid(n), window_s=1.5))
+            if failing:
+                syncer.flush(0.0)
+            if not isinstance(ended.outcome, Measurement):
+                count.notes.append(f"trial {n}: {ended.outcome}"[:200])
+                return count
+            rates[failing].append(ended.outcome.throughput.value)
+    server.stop()
+    pairs = zip(rates[True], rates[False], strict=True)
+    ratio, low, high = map(math.exp, mean_interval([math.log(a / b) for a, b in pairs]))
+    count.facts = {
+        "paired_ratio": round(ratio, 4),
+        "paired_low": round(low, 4),
+        "paired_high": round(high, 4),
+        "requests_failed": server.failed,
+    }
+    if not server.failed:
+        count.notes.append("the tracker was never asked")
+    if high < LEAST_RATIO:
+        count.notes.append(f"beside a failing tracker trials reach {high:.3f} of their speed at most")
+    count.survived = 0 if count.notes else trials
     return count
 
 
@@ -221,6 +316,13 @@ def _one_study(trials: int, folder: Path, _after_each: Any) -> Count:
     count.facts["journal_bytes_per_trial"] = round(
         (home / "journal.db").stat().st_size / max(1, count.injected)
     )
+    begun = time.monotonic()
+    with Journal.open(home, ballast_bytes=0) as journal:
+        again = fold(journal.entries(), build=space_of)
+    resume_s = time.monotonic() - begun
+    count.facts["resume_s"] = round(resume_s, 2)
+    if len(again.told()) != count.injected or resume_s > RESUME_S:
+        count.notes.append(f"resuming {len(again.told())} trials took {resume_s:.1f} s")
     count.survived = 0 if count.notes else count.injected
     return count
 

@@ -1,6 +1,7 @@
 """A trial that tells the steps of a made-up training. From one trial on it hangs, with a daemon beside it.
 
-Arguments: the repository, the world as JSON, the number of the first trial that hangs.
+Arguments: the repository, the world as JSON, the number of the first trial that hangs, and how many seconds
+the others last.
 """
 
 import os
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 
 ROOT, WORLD, HANGS_FROM = sys.argv[1:4]
+LASTS_S = float((*sys.argv, "0")[4])
 sys.path.insert(0, ROOT)
 
 from autotune.core import wire  # noqa: E402 (found through the line above)
@@ -31,6 +33,7 @@ if segment.trial >= int(HANGS_FROM):
             time.sleep(1)
     Path(os.environ["TMPDIR"], "ready").touch()
     time.sleep(3600)
+time.sleep(LASTS_S)
 step_ns, samples = int(world.step_s(segment.config) * 1e9), world.samples(segment.config)
 steps = max(segment.fidelity.min_steps, 60)
 rows = tuple(StepRow(t_ns=begin + i * step_ns, wait_ns=0, samples=samples) for i in range(steps + 1))

@@ -4,6 +4,7 @@ Arguments: the shape of the tree, the name that every process of it carries on i
 whether to write where a trial must not.
 """
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -62,6 +63,24 @@ def breeds():
     rest()
 
 
+def rabbits():
+    """Processes that leave another one in their place at once: in a list of them the next one is missing.
+
+    They hold a lock as long as one of them lives, and give up by themselves at last.
+    """
+    file = os.open(Path(os.environ["AUTOTUNE_PLAN"]).with_name("alive"), os.O_RDWR | os.O_CREAT)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    end_s = time.monotonic() + 15.0
+
+    def run():
+        while time.monotonic() < end_s:
+            if os.fork():
+                os._exit(0)
+
+    daemon(run)
+    os.close(file)
+
+
 def workers():
     command = [sys.executable, "-S", __file__, "rests", TOKEN, "no"]
     return [subprocess.Popen(command, start_new_session=n > 0) for n in range(2)]
@@ -82,6 +101,7 @@ SHAPES = {
     "workers": workers,
     "breeds": lambda: (fork(breeds), daemon(breeds)),
     "bare": lambda: (fork(), daemon(without_environment)),
+    "rabbits": rabbits,
     "hostile": lambda: (deaf(), fork(), workers(), daemon(), daemon(breeds)),
     "rests": rest,
 }
@@ -90,7 +110,7 @@ if WRITES == "yes":
     write_outside()
 SHAPES[SHAPE]()
 Path(os.environ["TMPDIR"], "ready").touch()
-if SHAPE in ("daemon", "bare"):
+if SHAPE in ("daemon", "bare", "rabbits"):
     fork()
 while True:
     # As a loader does: a worker that died ends the training.

@@ -1,0 +1,90 @@
+"""What a script says to autotune itself: calls of `autotune.value` and `autotune.step`, read and not run."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from autotune.core.redact import is_secret_name
+from autotune.inspection.sources import shown, sources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.core.config import Value
+
+_PACKAGE: Final = "autotune"
+_SDK: Final = "autotune.sdk"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A value that the script takes by `autotune.value`.
+
+    Args:
+        file, line: Where; the file as it lies relative to the script's folder.
+        default: What it has where nobody searches; None where that is no constant.
+    """
+
+    name: str
+    file: str
+    line: int
+    default: Value | None = None
+
+    @property
+    def place(self) -> str:
+        """``train.py:42``."""
+        return f"{self.file}:{self.line}"
+
+
+def asked_values(path: str) -> tuple[Asked, ...]:
+    """Every name that the script and its own modules ask for, where it does so first.
+
+    Args:
+        path: Of the script. One that cannot be read, or is no Python, asks for nothing.
+    """
+    script, found = Path(path), dict[str, Asked]()
+    for file, tree in sources(script):
+        for call in told_calls(tree, "value"):
+            name, default = _argument(call, 0, "name"), _argument(call, 1, "default")
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                plain = default.value if isinstance(default, ast.Constant) else None
+                plain = None if is_secret_name(name.value) else plain
+                asked = Asked(
+                    name=name.value,
+                    file=shown(file, script.parent),
+                    line=call.lineno,
+                    default=plain if isinstance(plain, (bool, int, float, str)) else None,
+                )
+                found.setdefault(asked.name, asked)
+    return tuple(found.values())
+
+
+def told_calls(tree: ast.Module, function: str) -> Iterator[ast.Call]:
+    """Calls of one of the two functions, however it was imported, by their lines."""
+    modules, names = set[str](), set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            known = [a for a in node.names if a.name in (_PACKAGE, _SDK)]
+            modules |= {a.asname or a.name for a in known}
+        elif isinstance(node, ast.ImportFrom) and node.module in (_PACKAGE, _SDK) and not node.level:
+            names |= {a.asname or a.name for a in node.names if a.name == function}
+            modules |= {a.asname or a.name for a in node.names if a.name == "sdk"}
+    dotted = {f"{module}.{function}" for module in modules} | names
+    dotted |= {f"{module}.sdk.{function}" for module in modules if module == _PACKAGE}
+    calls = (node for node in ast.walk(tree) if dotted and isinstance(node, ast.Call))
+    yield from sorted((c for c in calls if ast.unparse(c.func) in dotted), key=lambda call: call.lineno)
+
+
+def constant_samples(call: ast.Call) -> int | None:
+    """The number that `autotune.step` is told as a literal; None where it is worked out, or left out."""
+    given = _argument(call, 0, "samples")
+    plain = given.value if isinstance(given, ast.Constant) else None
+    return plain if isinstance(plain, int) and not isinstance(plain, bool) else None
+
+
+def _argument(call: ast.Call, place: int, name: str) -> ast.expr | None:
+    named = next((k.value for k in call.keywords if k.arg == name), None)
+    return call.args[place] if named is None and len(call.args) > place else named

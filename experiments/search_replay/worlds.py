@@ -1,0 +1,269 @@
+"""Recorded tables as a replay needs them: with processes that scatter, and, where wanted, made adverse.
+
+A table of several repeats is replayed as it is. One of a single repeat holds one process of each
+configuration: drawn again and again it would read the same but for the waves inside its window, and every
+search would know after one run what is true. What is missing is how much processes of one configuration
+differ, and the table tells that of one configuration, the script as it is, which ran between the others:
+
+- every run of the script as it is becomes a repeat of its own;
+- every other configuration gets as many processes as the script has: its one recorded process, as much faster
+  or slower as the runs of the script were than their mean, each of those deviations once, in an order of
+  the configuration's own. Its mean stays what was recorded, so in such a world the recorded rate is the true
+  one, and the oracle is the fastest of all by one process: as lucky as it is fast, and out of reach of
+  any model as far as it is luck;
+- losses are those of the script as it is, for everybody: one seed does not show what seeds do to a loss, and
+  a guard that reads the difference of one pair as a rule bars what a real search would pass. A loss
+  that breaks stays as it was.
+
+Adverse variants change a table so that what is usually known of speed misleads.
+"""
+
+import bisect
+import math
+import random
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+
+import score
+
+from autotune.core.loss_guard import finite_and_sane
+from autotune.core.measurement import LossPoint
+from autotune.core.table import Blocks, Table
+from autotune.errors import UsageError, did_you_mean
+
+FEWEST_OWN = 4
+"""Runs of the script as it is below which its scatter is not known."""
+
+MEMORY_ROOM = 1.02
+MOVED = 2
+
+
+@dataclass(frozen=True)
+class World:
+    """What is replayed, what is true in it, and how either came about, for the result files."""
+
+    table: Table
+    truth: score.Truth
+    notes: dict
+
+
+def world(table, variant=""):
+    """A table as it is replayed; of a single repeat with scattered processes."""
+    if variant:
+        table = adverse(table, variant)
+    truth = score.Truth.of(table)
+    own = own_rows(table)
+    logs = [log_rate(table, row) for row in own]
+    repeats = len({row.repeat for row in table.rows})
+    notes = {
+        "repeats": repeats,
+        "own_runs": len(own),
+        "own_sd": round(stdev(logs), 5) if len(logs) > 1 else None,
+        "within": {str(percent): truth.within(percent) for percent in score.WITHIN},
+    }
+    return World(scattered(table) if repeats == 1 else table, truth, notes)
+
+
+def own_rows(table):
+    """Measured runs of the script as it is, in the order of recording; disturbed ones only without others."""
+    found = [row for _, row in sorted(table.settled().items()) if row.config.is_baseline and _counts(row)]
+    return [row for row in found if not row.is_disturbed] or found
+
+
+def log_rate(table, row):
+    """ln of what one process read, without its compile."""
+    return math.log(row.throughput(table.header.workload.unit).value)
+
+
+def _counts(row):
+    return row.is_ok and len(row.blocks) > 0
+
+
+# One repeat ------------------------------------------------------------------------------------
+
+
+def scattered(table):
+    """A table of one repeat with as many processes of each configuration as the script has runs."""
+    header, own = table.header, own_rows(table)
+    if len(own) < FEWEST_OWN:
+        raise UsageError(
+            f"{header.table} has {len(own)} runs of the script as it is, which do not show their scatter",
+            hint=f"record {FEWEST_OWN} at least, or more repeats",
+        )
+    spread, count = deviations(table, own), len(own)
+    shown = _longest(own)
+    rows = [_repeat(_with_loss(row, shown), repeat, 0) for repeat, row in enumerate(own)]
+    recorded = {row.config: row for _, row in sorted(table.settled().items()) if not row.config.is_baseline}
+    for order, (config, row) in enumerate(recorded.items(), 1):
+        drawn = random.Random(f"{header.table}/{config.digest}/processes").sample(spread, count)
+        plain = _with_loss(row, shown)
+        rows += [_repeat(stretched(plain, math.exp(-x)), k, order) for k, x in enumerate(drawn)]
+    protocol = replace(header.protocol, seeds=tuple(range(count)), repeats=count)
+    return replace(table, header=replace(header, protocol=protocol), rows=tuple(rows))
+
+
+def deviations(table, own):
+    """What runs of the script differ by from their mean, in ln rate, widened to the spread they stand for."""
+    logs = [log_rate(table, row) for row in own]
+    middle, wider = fmean(logs), math.sqrt(len(logs) / (len(logs) - 1))
+    return [wider * (x - middle) for x in logs]
+
+
+def stretched(row, factor):
+    """The same process with everything that trains taking so many times as long; starting up does not."""
+    if not _counts(row):
+        return row
+    blocks = row.blocks
+    trains_s = (row.warmup_s or 0.0) + (row.window_s or 0.0)
+    return replace(
+        row,
+        warmup_s=None if row.warmup_s is None else factor * row.warmup_s,
+        window_s=None if row.window_s is None else factor * row.window_s,
+        charged_s=row.charged_s + (factor - 1.0) * trains_s,
+        blocks=replace(
+            blocks,
+            elapsed_s=tuple(factor * x for x in blocks.elapsed_s),
+            aside_s=tuple(factor * x for x in blocks.aside_s),
+            wait_s=tuple(factor * x for x in blocks.wait_s),
+            run_delay_s=tuple(None if x is None else factor * x for x in blocks.run_delay_s),
+        ),
+    )
+
+
+def _repeat(row, repeat, order):
+    return replace(row, repeat=repeat, order=order, seed=repeat, attempt=1, sentinel=False)
+
+
+def _longest(own):
+    """The longest loss that the script showed, None where it showed none."""
+    traces = [row for row in own if row.loss_samples]
+    return max(traces, key=lambda row: row.loss_samples[-1]) if traces else None
+
+
+def _with_loss(row, shown):
+    """The script's loss in place of the row's own, as far as that one went.
+
+    A point stands for the samples since the one before, so the last one, which is not on the script's
+    own points, has the value of the next: traces that end at different places are the same up to there.
+    """
+    samples = row.loss_samples
+    if shown is None or not samples or len(samples) != len(row.loss_t_s) or _breaks(row):
+        return row
+    cut = bisect.bisect_left(shown.loss_samples, samples[-1])
+    kept = (*shown.loss_samples[:cut], samples[-1])
+    values = shown.loss_values
+    return replace(
+        row,
+        loss_samples=kept,
+        loss_values=(*values[:cut], values[min(cut, len(values) - 1)]),
+        loss_t_s=tuple(_time_at(row, at) for at in kept),
+    )
+
+
+def _breaks(row):
+    trace = [
+        LossPoint(samples=n, loss=loss, t_s=t_s)
+        for n, loss, t_s in zip(row.loss_samples, row.loss_values, row.loss_t_s, strict=True)
+    ]
+    return finite_and_sane(trace).verdict == "fail"
+
+
+def _time_at(row, samples):
+    """Seconds at which a process had consumed so many samples."""
+    at, times = row.loss_samples, row.loss_t_s
+    place = bisect.bisect_left(at, samples)
+    if place == 0 or place == len(at):
+        return times[min(place, len(at) - 1)]
+    share = (samples - at[place - 1]) / (at[place] - at[place - 1])
+    return times[place - 1] + share * (times[place] - times[place - 1])
+
+
+# Adverse variants ------------------------------------------------------------------------------
+
+
+def _inverted(table):
+    """What gains costs, and what costs gains, as many times."""
+    middle = fmean(log_rate(table, row) for row in own_rows(table))
+    rows = [
+        row
+        if row.config.is_baseline or not _counts(row)
+        else stretched(row, math.exp(2.0 * (log_rate(table, row) - middle)))
+        for row in table.rows
+    ]
+    return replace(table, rows=tuple(rows))
+
+
+def _best_moved(table):
+    """The two fastest change places with two of the slower half: no neighbour points to them."""
+    rates = score.Truth.of(table).rates
+    ranked = sorted((c for c in rates if not c.is_baseline), key=lambda c: (-rates[c], c.canonical()))
+    slower = ranked[max(MOVED, len(ranked) // 2) :]
+    if len(slower) < MOVED:
+        raise UsageError(f"{table.header.table} has too few configurations for their best to be moved")
+    chosen = random.Random(f"{table.header.table}/best-moved").sample(slower, MOVED)
+    places = dict(zip(ranked, chosen, strict=False))
+    places |= {there: here for here, there in places.items()}
+    return replace(table, rows=tuple(_placed(row, places.get(row.config, row.config)) for row in table.rows))
+
+
+def _placed(row, config):
+    return row if row.config == config else replace(row, config=config, digest=config.digest, readings=())
+
+
+def _compile_fails(table):
+    """Whatever compiles crashes, after its compile."""
+    rows = [
+        _failed(row, "crash_exit", "the compiler fails, by design", (row.compile_s or 0.0))
+        if _counts(row) and row.config.get("compile_mode", "off") != "off"
+        else row
+        for row in table.rows
+    ]
+    return replace(table, rows=tuple(rows))
+
+
+def _small_memory(table):
+    """A machine that half of the configurations do not fit into; the script as it is does."""
+    peaks = sorted(row.memory.peak_bytes or 0 for row in table.rows if _counts(row))
+    own = max(row.memory.peak_bytes or 0 for row in own_rows(table))
+    limit = int(max(MEMORY_ROOM * own, peaks[len(peaks) // 2]))
+    rows = []
+    for row in table.rows:
+        peak = row.memory.peak_bytes or 0
+        if _counts(row) and peak > limit:
+            before_s = (row.compile_s or 0.0) + (row.warmup_s or 0.0)
+            rows.append(_failed(row, "oom_host", "out of memory, by design", before_s, peak_bytes=peak))
+        else:
+            rows.append(replace(row, memory=replace(row.memory, limit=limit)))
+    return replace(table, rows=tuple(rows))
+
+
+def _failed(row, kind, message, before_s, **evidence):
+    """The row as a failure that many seconds after its start-up."""
+    return replace(
+        row,
+        kind=kind,
+        message=message,
+        evidence=evidence,
+        charged_s=round((row.start_up_s or 0.0) + before_s, 3),
+        blocks=Blocks(),
+        loss_samples=(),
+        loss_values=(),
+        loss_t_s=(),
+    )
+
+
+VARIANTS = {
+    "inverted": (_inverted, "what gains costs as many times, and the other way round"),
+    "best-moved": (_best_moved, "the two fastest change places with two of the slower half"),
+    "compile-fails": (_compile_fails, "everything compiled crashes"),
+    "small-memory": (_small_memory, "half of the configurations run out of memory"),
+}
+"""Name -> (what makes it, what it is)."""
+
+
+def adverse(table, variant):
+    """A variant of a table, by name."""
+    if variant not in VARIANTS:
+        hint = did_you_mean(variant, VARIANTS) or f"one of: {', '.join(VARIANTS)}"
+        raise UsageError(f'there is no variant "{variant}"', hint=hint)
+    return VARIANTS[variant][0](table)

@@ -1,0 +1,192 @@
+"""Tables of one repeat with processes that scatter as the script's own do, and tables that mislead."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import recorded_world
+import score
+import worlds
+
+from autotune.core.config import Config
+from autotune.core.loss_guard import judge
+from autotune.core.measurement import LossPoint, Memory
+from autotune.core.pick import compare
+from autotune.core.table import Table
+from autotune.core.trial import Stage
+from autotune.errors import UsageError
+from autotune.testing.replay import replay
+
+OWN = 6
+TABLE = recorded_world.table()
+BF16 = Config({"precision": "bf16"})
+COMPILED = Config({"compile_mode": "default"})
+
+
+def single(own: int = OWN, **of_bf16: Any) -> Table:
+    """One repeat; of the script as it is as many runs, most of them between the others."""
+    rows = [recorded_world.row(c, 0, n) for n, c in enumerate(recorded_world.CONFIGS)]
+    rows = [replace(r, **of_bf16) if r.config == BF16 else r for r in rows]
+    rows += [recorded_world.row(Config(), 0, 100 + n, sentinel=True) for n in range(own - 1)]
+    return recorded_world.table(*rows)
+
+
+def logs(table: Table, config: Config) -> list[float]:
+    return [worlds.log_rate(table, row) for row in table.of(config)]
+
+
+# One repeat ------------------------------------------------------------------------------------
+
+
+def test_a_config_gets_as_many_processes_as_the_script_has_and_its_mean_stays() -> None:
+    recorded = single()
+    made = worlds.world(recorded)
+    for config in recorded_world.CONFIGS:
+        found = logs(made.table, config)
+        assert len(found) == OWN
+        assert statistics.fmean(found) == pytest.approx(statistics.fmean(logs(recorded, config)), abs=1e-9)
+    assert len({row.seed for row in made.table.of(BF16)}) == OWN
+    assert made.notes["repeats"] == 1
+    assert made.notes["own_runs"] == OWN
+
+
+def test_the_scatter_is_that_of_the_scripts_own_processes_in_an_order_of_each_configs_own() -> None:
+    recorded = single()
+    made = worlds.scattered(recorded)
+    spread = statistics.stdev(logs(recorded, Config()))
+    assert spread > 0.002
+    moved = {}
+    for config in recorded_world.CONFIGS[1:]:
+        found = logs(made, config)
+        assert statistics.pstdev(found) == pytest.approx(spread)
+        moved[config] = tuple(round(x - statistics.fmean(found), 6) for x in found)
+    assert len({tuple(sorted(x)) for x in moved.values()}) == 1
+    assert len(set(moved.values())) > 1
+    assert logs(made, Config()) == pytest.approx(logs(recorded, Config()))
+
+
+def test_a_slower_process_costs_what_it_trains_longer_and_starts_as_fast() -> None:
+    row = recorded_world.row(BF16, 0, 0)
+    slower = worlds.stretched(row, 1.5)
+    assert slower.window_s == pytest.approx(1.5 * (row.window_s or 0))
+    assert sum(slower.blocks.elapsed_s) == pytest.approx(1.5 * sum(row.blocks.elapsed_s))
+    trains_s = (row.window_s or 0) + (row.warmup_s or 0)
+    assert slower.charged_s == pytest.approx(row.charged_s + 0.5 * trains_s)
+    assert slower.start_up_s == row.start_up_s
+    broken = recorded_world.failed(BF16, 0, 0, "crash_exit")
+    assert worlds.stretched(broken, 1.5) == broken
+
+
+def test_a_table_of_several_repeats_is_replayed_as_it_is() -> None:
+    made = worlds.world(TABLE)
+    assert made.table is TABLE
+    assert made.notes["repeats"] == 3
+
+
+def test_too_few_runs_of_the_script_do_not_show_their_scatter() -> None:
+    with pytest.raises(UsageError, match="do not show their scatter"):
+        worlds.world(single(own=2))
+
+
+def test_the_oracle_of_one_repeat_is_the_fastest_process() -> None:
+    recorded = single()
+    truth = worlds.world(recorded).truth
+    fastest = max(recorded_world.CONFIGS, key=lambda c: statistics.fmean(logs(recorded, c)))
+    assert truth.oracle == fastest
+    assert truth.quality(fastest) == 1.0
+    assert truth.within(100) == len(recorded_world.CONFIGS)
+    assert truth.within(0) == 1
+
+
+def traces(table: Table, config: Config) -> dict[int, list[LossPoint]]:
+    return {
+        row.seed: [
+            LossPoint(samples=n, loss=x, t_s=t)
+            for n, x, t in zip(row.loss_samples, row.loss_values, row.loss_t_s, strict=True)
+        ]
+        for row in table.of(config)
+    }
+
+
+def test_one_seed_shows_no_difference_of_loss() -> None:
+    row = recorded_world.row(BF16, 0, recorded_world.CONFIGS.index(BF16))
+    worse = tuple(x + 0.5 for x in row.loss_values)
+    cut = slice(0, len(worse) - 3)
+    shorter = {
+        "loss_samples": row.loss_samples[cut],
+        "loss_values": worse[cut],
+        "loss_t_s": row.loss_t_s[cut],
+    }
+    made = worlds.scattered(single(**shorter))
+    own, mine = traces(made, Config()), traces(made, BF16)
+    assert mine[0][-1].samples == shorter["loss_samples"][-1]
+    assert judge(mine, own, redeals=False).reason == "The loss is the same to the last digit."
+    assert judge(mine, own, redeals=True).passed
+
+
+def test_a_loss_that_breaks_stays_as_it_was() -> None:
+    row = recorded_world.row(BF16, 0, recorded_world.CONFIGS.index(BF16))
+    rising = tuple(1.0 + n for n in range(len(row.loss_values)))
+    made = worlds.scattered(single(loss_values=rising))
+    assert all(found.loss_values == rising for found in made.of(BF16))
+
+
+def test_a_search_on_one_repeat_is_confirmed_as_any_other() -> None:
+    made = worlds.world(single())
+    study = replay(made.table, budget_s=200).study
+    assert any(t.stage is Stage.CONFIRM for t in study.trials)
+    assert any(found.wins for found in compare(study))
+
+
+# Adverse variants ------------------------------------------------------------------------------
+
+
+def test_in_an_inverted_table_what_gained_costs_as_many_times() -> None:
+    plain, turned = score.Truth.of(TABLE), score.Truth.of(worlds.adverse(TABLE, "inverted"))
+    assert turned.base == pytest.approx(plain.base, rel=0.001)
+    for config in recorded_world.CONFIGS[1:]:
+        gain, cost = plain.rates[config] / plain.base, turned.rates[config] / turned.base
+        assert gain * cost == pytest.approx(1.0, rel=0.02)
+
+
+def test_the_best_move_to_places_that_were_slow() -> None:
+    moved = worlds.adverse(TABLE, "best-moved")
+    plain, other = score.Truth.of(TABLE), score.Truth.of(moved)
+    assert other.oracle != plain.oracle
+    assert other.oracle not in sorted(plain.rates, key=lambda c: -plain.rates[c])[:2]
+    assert sorted(other.rates.values()) == pytest.approx(sorted(plain.rates.values()), rel=0.01)
+    assert Counter(row.config for row in moved.rows) == Counter(row.config for row in TABLE.rows)
+    assert all(row.digest == row.config.digest for row in moved.rows)
+
+
+def test_what_compiles_crashes_after_its_compile() -> None:
+    row = recorded_world.row(COMPILED, 0, 99, compile_s=30.0)
+    made = worlds.adverse(replace(TABLE, rows=(*TABLE.rows, row)), "compile-fails")
+    (found,) = made.of(COMPILED)
+    assert found.kind == "crash_exit"
+    assert found.charged_s == pytest.approx((row.start_up_s or 0) + 30.0)
+    assert not len(found.blocks)
+    assert [r for r in made.rows if r.config != COMPILED] == list(TABLE.rows)
+
+
+def test_a_small_machine_holds_the_script_and_not_what_needs_more() -> None:
+    def sized(config: Config) -> Memory:
+        return Memory(pss=2**30 * (1 + len(config)), limit=2**34)
+
+    rows = tuple(replace(row, memory=sized(row.config)) for row in TABLE.rows)
+    made = worlds.adverse(replace(TABLE, rows=rows), "small-memory")
+    assert all(row.is_ok for row in made.of(Config()))
+    failed = {row.config for row in made.rows if row.kind == "oom_host"}
+    assert failed
+    assert all(row.memory.limit < 2**34 for row in made.rows if row.is_ok and row.memory.limit)
+    assert not failed & set(score.Truth.of(made).rates)
+
+
+def test_a_variant_that_does_not_exist_is_answered_with_the_likeliest() -> None:
+    with pytest.raises(UsageError, match="no variant") as raised:
+        worlds.adverse(TABLE, "invert")
+    assert "inverted" in raised.value.hint

@@ -1,0 +1,120 @@
+"""What the launcher tells a trial of others on its device, and what is set aside for it on both sides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autotune.launch import guard, process
+from autotune.launch.guard import busy_ticks
+from autotune.launch.measure import DeviceSample, Outside
+from autotune.protocol.disturbed import NAME, TOGETHER_NS, Listener, Teller, spans, touched
+
+S = 1_000_000_000
+
+
+def test_between_two_looks_that_found_somebody_somebody_was_there() -> None:
+    looks = [(0, False), (1, True), (2, True), (3, False), (4, True), (5 + TOGETHER_NS, True)]
+    assert spans(looks) == ((1, 2), (4, 4), (5 + TOGETHER_NS, 5 + TOGETHER_NS))
+    assert spans([]) == ()
+
+
+def test_a_step_is_touched_by_a_moment_inside_it_and_by_a_stretch_around_it() -> None:
+    begins, ends = [0, 10, 20, 30], [10, 20, 30, 40]
+    assert touched(begins, ends, [(12, 12)]) == (False, True, False, False)
+    assert touched(begins, ends, [(5, 30)]) == (True, True, True, True)
+    assert touched(begins, ends, [(20, 20)]) == (False, False, True, False)
+    assert touched(begins, ends, []) == (False,) * 4
+
+
+def test_what_is_told_is_heard_line_by_line(tmp_path: Path) -> None:
+    teller, listener = Teller(tmp_path), Listener(str(tmp_path))
+    teller.look(1 * S, is_disturbed=False)
+    assert list(listener.spans()) == []
+    assert not (tmp_path / NAME).exists(), "there is nothing to tell"
+    teller.look(2 * S, is_disturbed=True)
+    teller.look(3 * S, is_disturbed=True)
+    assert list(listener.spans()) == [(2 * S, 2 * S), (2 * S, 3 * S)]
+    with (tmp_path / NAME).open("ab") as file:
+        file.write(b"nonsense\n7000000000 70")  # a torn line is not there yet
+    assert len(listener.spans()) == 2
+    with (tmp_path / NAME).open("ab") as file:
+        file.write(b"00000000\n")
+    assert listener.spans()[-1] == (7 * S, 7 * S)
+    teller.look(8 * S, is_disturbed=False)
+    teller.look(9 * S, is_disturbed=True)
+    assert listener.spans()[-1] == (9 * S, 9 * S)
+
+
+def test_both_sides_set_the_same_steps_aside(tmp_path: Path) -> None:
+    looks = [(n * S // 4, 8 <= n <= 13 or n == 20) for n in range(40)]
+    teller, listener = Teller(tmp_path), Listener(str(tmp_path))
+    for t_ns, is_disturbed in looks:
+        teller.look(t_ns, is_disturbed=is_disturbed)
+    begins = list(range(0, 10 * S, S // 20))
+    ends = [begin + S // 20 for begin in begins]
+    inside = touched(begins, ends, listener.spans())
+    assert inside == touched(begins, ends, spans(looks))
+    assert sum(inside) == 26 + 1, "five quarters of a second from the first look to the last, and one look"
+
+
+@pytest.mark.parametrize("folder", ["", "/nowhere/at/all"])
+def test_where_nobody_tells_anything_nothing_is_heard(folder: str) -> None:
+    assert list(Listener(folder).spans()) == []
+    Teller(Path("/nowhere/at/all")).look(1, is_disturbed=True)
+
+
+STAT = b"""cpu  400 0 40 9000 10 4 2 1 7 7
+cpu0 100 0 10 2000 0 1 0 1 0 0
+cpu1 200 0 20 1000 0 1 1 0 0 0
+cpu2 50 0 5 3000 10 1 1 0 7 7
+cpu3 50 0 5 3000 0 1 0 0 0 0
+intr 1 2 3
+ctxt 4
+"""
+
+
+def test_what_others_do_on_cpus_that_a_job_may_not_use_is_no_disturbance() -> None:
+    """A job that was given two of sixty-four was told of all that others did on the rest."""
+    assert busy_ticks(STAT, ()) == 400 + 40 + 4 + 2 + 1
+    assert busy_ticks(STAT, {1, 3}) == 222 + 56
+    with pytest.raises(ValueError, match="no such CPU"):
+        busy_ticks(STAT, {9})
+
+
+def test_cpu_time_is_that_of_the_cpus_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("resource")
+    seen: list[set[int]] = []
+    monkeypatch.setattr(guard, "busy_ticks", lambda _text, mine: seen.append(set(mine)) or 0)
+    monkeypatch.setattr(guard.os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(guard.os, "sched_getaffinity", lambda _: {2, 5}, raising=False)
+    assert guard._busy_s() in (0.0, None)
+    assert Outside(start_ns=0).cpus == 2
+    monkeypatch.setattr(guard.os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    guard._busy_s()
+    assert seen in ([{2, 5}, set()], []), "as everybody is told, where all may be used"
+
+
+def test_the_launcher_tells_while_the_trial_runs_what_it_sees(tmp_path: Path) -> None:
+    running = object.__new__(process._Running)
+    running.devices, running.meter, running._teller = [], None, Teller(tmp_path)
+    looks = [
+        DeviceSample(t_ns=1 * S),
+        DeviceSample(t_ns=2 * S, foreign=True),
+        DeviceSample(t_ns=3 * S, throttled=True),
+        DeviceSample(t_ns=4 * S, resident=True),
+    ]
+    for look in looks:
+        running._look(lambda look=look: look)
+    running._look(lambda: None)
+    assert running.devices == looks
+    assert list(Listener(str(tmp_path)).spans()) == [(2 * S, 2 * S), (2 * S, 3 * S)]
+
+
+def test_a_link_that_a_trial_has_put_in_the_place_leads_nowhere(tmp_path: Path) -> None:
+    aim = tmp_path / "of-the-user"
+    aim.write_text("as it was\n")
+    (tmp_path / NAME).symlink_to(aim)
+    Teller(tmp_path).look(1, is_disturbed=True)
+    assert aim.read_text() == "as it was\n"
