@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from autotune.trial.loader import keys_of
+
 if TYPE_CHECKING:
     from autotune.trial.state import State
     from autotune.trial.undo import Undo
@@ -55,7 +57,13 @@ class Copies:
     def fetched(self, batch: Any) -> None:
         """A loader that pins has yielded this batch."""
         self._check_copied()
-        for tensor in self._tensors(batch, 0):
+        try:
+            tensors = self._tensors(batch, 0)
+        except Exception as error:
+            # An object of the script's; its loader is counted all the same.
+            self._state.faults.note("copies", error)
+            return
+        for tensor in tensors:
             if tensor.device.type == "cpu" and tensor.is_pinned():
                 key = id(tensor)
                 self._pinned[key] = weakref.ref(tensor, functools.partial(self._forget, key))
@@ -74,7 +82,7 @@ class Copies:
         if level >= _LEVELS:
             return []
         if isinstance(item, Mapping) or (hasattr(item, "keys") and hasattr(item, "__getitem__")):
-            inner = [item[key] for key in list(item.keys())[:_WIDE]]
+            inner = [item[key] for key in keys_of(item)[:_WIDE]]
         elif isinstance(item, (list, tuple)):
             inner = list(item[:_WIDE])
         else:

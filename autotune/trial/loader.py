@@ -760,6 +760,12 @@ def _wanted_method(loader: Any) -> str:
     return name or ("forkserver" if sys.version_info >= (3, 14) else "fork")
 
 
+class _Name(str):
+    """Of an attribute, where a path leads through an object of a class of the script's own."""
+
+    __slots__ = ()
+
+
 def find_count(batch: Any, expected: int | None) -> How:
     """How to count the samples of batches of this form.
 
@@ -774,7 +780,7 @@ def find_count(batch: Any, expected: int | None) -> How:
     fallback: How | None = None
     for _ in range(_LEVELS):
         items = _without_mappings(items)
-        graphs = next((path for path, item in items if isinstance(_attribute(item, "num_graphs"), int)), None)
+        graphs = next((path for path, item in items if _is_graphs(item)), None)
         if graphs is not None:
             return ("graphs", graphs, 0)
         sized = [(path, shape) for path, item in items if (shape := _shape(item))]
@@ -836,8 +842,13 @@ def _without_mappings(items: list[_Item]) -> list[_Item]:
         path, item = pending.pop()
         inner: list[_Item] = []
         try:
-            if _shape(item) is None and len(path) < _LEVELS and _is_mapping(item):
-                inner = [((*path, key), item[key]) for key in list(item.keys())[:_WIDE]]
+            if _shape(item) is not None or len(path) >= _LEVELS or _is_graphs(item):
+                pass
+            elif _is_mapping(item):
+                inner = [((*path, key), item[key]) for key in keys_of(item)[:_WIDE]]
+            elif not path and not isinstance(item, (list, tuple)):
+                # A batch of a class of the script's own; inside of another form it may be one sample.
+                inner = [((_Name(name),), held) for name, held in list(_held(item).items())[:_WIDE]]
         except Exception:
             inner = []  # an object of the script's that only looks like one
         if inner:
@@ -845,6 +856,16 @@ def _without_mappings(items: list[_Item]) -> list[_Item]:
         else:
             found.append((path, item))
     return found
+
+
+def _is_graphs(item: Any) -> bool:
+    return isinstance(_attribute(item, "num_graphs"), int)
+
+
+def keys_of(item: Any) -> list[Any]:
+    """Of a mapping, or of what looks like one: some have `keys` as a property."""
+    keys = item.keys
+    return list(keys() if callable(keys) else keys)
 
 
 def _is_mapping(item: Any) -> bool:
@@ -875,7 +896,7 @@ def count(batch: Any, how: How) -> int:
     if kind == "one":
         return 1
     for key in path:
-        batch = batch[key]
+        batch = getattr(batch, key) if isinstance(key, _Name) else batch[key]
     if kind == "dim":
         return int(batch.shape[dimension])
     return len(batch) if kind == "len" else int(batch.num_graphs)

@@ -197,6 +197,36 @@ def test_nothing_is_replaced_before_a_pinned_batch_and_nothing_in_a_child(world)
     assert waits(tensor)
 
 
+class Graphs:
+    """As some graph libraries' batches: `keys` is a property."""
+
+    keys = ("x",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def __getitem__(self, key: str) -> Tensor:
+        return {"x": self._tensor}[key]
+
+
+class Unreadable(Graphs):
+    def __getitem__(self, key: str) -> Tensor:
+        raise RuntimeError("not now")
+
+
+def test_a_batch_that_tells_its_keys_by_a_property_is_copied_as_any_other(world) -> None:
+    tensor = Tensor()
+    world.copies.non_blocking(True)
+    world.copies.fetched(Graphs(tensor))
+    tensor.to("cuda")
+    assert not waits(tensor)
+
+
+def test_a_batch_that_cannot_be_read_costs_nothing_but_these_copies(world) -> None:
+    world.copies.fetched(Unreadable(Tensor()))
+    assert "copies" in world.state.faults.off
+
+
 def test_dropped_batches_are_forgotten(world) -> None:
     world.batch(Tensor(), Tensor())
     assert world.copies._pinned == {}

@@ -32,6 +32,33 @@ class Graphs:
     num_graphs = 5
 
 
+class GraphsOfNodes:
+    """As a graph library's batch: it looks like a mapping of what its nodes hold, with `keys` a property."""
+
+    keys = ("x", "y")
+    num_graphs = 3
+
+    def __getitem__(self, key: str) -> Shaped:
+        return {"x": Shaped(40, 8), "y": Shaped(40)}[key]
+
+
+class Fields:
+    """As a mapping without being one."""
+
+    keys = ("ids",)
+
+    def __getitem__(self, key: str) -> Shaped:
+        return {"ids": Shaped(6, 12)}[key]
+
+
+class OwnBatch:
+    """A class of a script's own that its collate function makes."""
+
+    def __init__(self, size: int) -> None:
+        self.name = "pairs"
+        self.src, self.lengths = Shaped(size, 11), Shaped(size)
+
+
 @pytest.mark.parametrize(
     ("batch", "expected", "samples"),
     [
@@ -42,6 +69,10 @@ class Graphs:
         ((tuple(Shaped(3, 9, 9) for _ in range(4)), tuple({"boxes": Shaped(7, 4)} for _ in range(4))), 4, 4),
         (["one", "two", "three"], 3, 3),
         (Graphs(), None, 5),
+        (GraphsOfNodes(), None, 3),
+        (Fields(), None, 6),
+        (OwnBatch(12), None, 12),
+        (OwnBatch(12), 12, 12),
         ([[Shaped(2, 2)], Shaped()], 2, 2),
         (3, None, 1),
     ],
@@ -53,6 +84,10 @@ def test_samples_are_counted_in_batches_of_many_forms(batch: Any, expected: int 
 def test_a_later_smaller_batch_is_counted_by_the_way_found_on_the_first() -> None:
     how = find_count({"x": Shaped(20, 8)}, 8)
     assert count({"x": Shaped(20, 5)}, how) == 5
+
+
+def test_later_batches_of_a_class_of_the_scripts_own_are_counted_by_its_attributes() -> None:
+    assert count(OwnBatch(7), find_count(OwnBatch(12), None)) == 7
 
 
 def detection_batch(*boxes: int) -> Any:
