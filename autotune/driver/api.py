@@ -82,7 +82,7 @@ class Tuned:
 
     @property
     def speedup(self) -> Estimate:
-        """Of `best` over the script as it is, with its 95 % interval."""
+        """Of `best` over the script as it is; its interval says by `confidence` how sure it is."""
         return self.answer.best.speedup
 
     @property
