@@ -363,7 +363,9 @@ def _shares(seen: Evidence) -> dict[str, float]:
 
 def _kinds(seen: Evidence) -> tuple[str, ...]:
     """Those that a run can be bound by: one process alone communicates with nobody."""
-    return KINDS if seen.collectives else tuple(kind for kind in KINDS if kind != "communication")
+    # Of what a device exchanges its counters know no time.
+    is_timed = seen.collectives and not seen.on_device
+    return KINDS if is_timed else tuple(kind for kind in KINDS if kind != "communication")
 
 
 def _device_shares(seen: Evidence, busy: float, waits: float, step_s: float) -> dict[str, float]:
@@ -381,7 +383,8 @@ def _device_shares(seen: Evidence, busy: float, waits: float, step_s: float) -> 
         shares["overhead"] = idle
     elif seen.reads is not None and seen.reads >= _READS_EVERY_STEP:
         shares["sync"] = idle
-    work = seen.work
+    # What it exchanges counts as computing, and is in no sum of work.
+    work = None if seen.collectives else seen.work
     done_s = 0.0 if work is None else work.compute_s + work.memory_s + work.transfer_s
     if work is not None and done_s > 0.0:
         shares["compute"] = busy * work.compute_s / done_s

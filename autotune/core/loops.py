@@ -45,7 +45,10 @@ _COUNTING: Final = frozenset({"range", "trange", "count", "islice"})
 _EXITS: Final = frozenset({"exit", "quit", "_exit"})
 _EVALUATES: Final = ("eval", "valid")
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_AVERAGES: Final = frozenset({"ema", "swa", "polyak", "momentum", "moving"})
+_AVERAGES: Final = frozenset({"ema", "swa", "polyak"})
+_OF_WEIGHTS: Final = frozenset(
+    {"update", "encoder", "key", "target", "teacher", "weights", "params", "parameters"}
+)
 _OVER_WEIGHTS: Final = re.compile(r"\b(parameters|named_parameters|buffers|named_buffers|state_dict)\(")
 _WHOLE_GRADIENTS: Final = frozenset({"clip_grads_with_norm_", "get_total_norm", "adaptive_clip_grad"})
 _HARMLESS: Final = frozenset({"requires_grad_", "zero_", "clip_grad_norm_", "clip_grad_value_"})
@@ -484,8 +487,10 @@ def _averages(node: ast.AST) -> bool:
     """A call of something that by its name is a moving average; torch's own is looked after at run time."""
     if not isinstance(node, ast.Call) or _last(node.func) == "update_parameters":
         return False
-    words = _WORDS.findall(ast.unparse(node.func))
-    return any(word.lower() in _AVERAGES for word in words)
+    words = {word.lower() for word in _WORDS.findall(ast.unparse(node.func))}
+    # Means of the loss move as well, and change no weight.
+    moves = "momentum" in words or {"moving", "average"} <= words
+    return bool(words & _AVERAGES) or (moves and bool(words & _OF_WEIGHTS) and "loss" not in words)
 
 
 def _sets_rate(node: ast.AST) -> bool:

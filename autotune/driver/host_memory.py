@@ -35,8 +35,8 @@ def trial_limit(spec: StudySpec, free_bytes: int) -> int:
 
 
 def slots(spec: StudySpec) -> int:
-    """How many trials may run on this machine at once."""
-    if spec.driver != "ray":
+    """How many trials may run on this machine at once; of a cluster nobody here knows who gets where."""
+    if spec.driver != "ray" or spec.ray_address:
         return 1
     return spec.concurrency or max(1, len(host_facts().devices))
 

@@ -205,7 +205,8 @@ class Session:
             trial = self._trial(ended.trial)
             # Listeners and errors show what it says, as much as the journal does.
             ended = replace(ended, outcome=_without_secrets(ended.outcome, self._study.spec.args))
-            if _never_began(ended.outcome):
+            # What only explains is not waited for: the answer stands without it.
+            if _never_began(ended.outcome) and trial.stage is not Stage.WHY:
                 self._refuse_to_go_on(trial, ended.outcome)
             # A trial that ran meanwhile may have read either version.
             changed = self._is_another_script()
@@ -256,6 +257,8 @@ class Session:
 
     def _refuse_to_go_on(self, trial: Trial, failure: Failure) -> None:
         """Every trial that follows would end alike and count as failed; a resume decides about this one."""
+        if self._study.spec.ray_address:
+            return  # one node of a cluster, while others may have room
         if failure.kind is FailureKind.DISK:
             self.stop("disk")
             self._requeue(trial, failure.message)

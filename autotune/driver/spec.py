@@ -106,7 +106,10 @@ def within_job(seconds: float, *, now_s: float | None = None) -> float:
     text = os.environ.get(JOB_END, "")
     if not text.isdecimal():
         return seconds
-    left_s = int(text) - (time.time() if now_s is None else now_s) - JOB_MARGIN_S
+    now_s = time.time() if now_s is None else now_s
+    if int(text) <= now_s:
+        return seconds  # the job was given more time, or it is another one's
+    left_s = int(text) - now_s - JOB_MARGIN_S
     cut_s = max(MIN_BUDGET_S, left_s)
     if cut_s >= seconds:
         return seconds

@@ -340,6 +340,8 @@ def _told(tree: ast.Module, name: str) -> Iterator[Advice]:
     """A number of samples that stays, whatever batch the script is given by an option or `autotune.value`."""
     if not any(_names_batch(node) for node in ast.walk(tree)):
         return
+    if any(_makes_loader(node) for node in ast.walk(tree)):
+        return  # what it hands over counts
     for call in told_calls(tree, "step"):
         samples = constant_samples(call)
         if samples is not None:
@@ -351,6 +353,10 @@ def _told(tree: ast.Module, name: str) -> Iterator[Advice]:
                 text=f"step(samples={samples}) says the same of every batch size; say how many samples each "
                 "step took, or the rates of other sizes are wrong.",
             )
+
+
+def _makes_loader(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "DataLoader"
 
 
 def _names_batch(node: ast.AST) -> bool:

@@ -297,15 +297,22 @@ def _of_definition(node: ast.FunctionDef | ast.ClassDef, library: str) -> Iterat
         names: tuple[str, ...] = ()
         default = _constant(given)
         if isinstance(given, ast.Call) and _last(given.func) == "Option":
-            names = tuple(n for n in _spellings(given) if "/" not in n)
+            names = _spellings(given)
             default = _constant(given.args[0]) if given.args else None
         if default is None:
             continue  # whether it is an option, and of what, is not known
         dashed, kind = name.replace("_", "-"), type(default).__name__
-        if not names:
+        both = next((n for n in names if "/" in n), None)
+        if both is not None:
+            on, _, off = both.partition("/")
+            names, kind = (on.strip(), off.strip()), "pair"
+        elif names and kind == "bool":
+            # With a name of its own it has no opposite.
+            kind = "opaque" if default is True else "switch"
+        elif not names:
             names = (f"--{name}",) if library == "fire" else (f"--{dashed}",)
-        if kind == "bool" and library != "fire":
-            kind, names = "pair", (*names, f"--no-{dashed}")
+            if kind == "bool" and library != "fire":
+                kind, names = "pair", (*names, f"--no-{dashed}")
         yield ScriptFlag(names=names, dest=name, kind=kind, default=default)
 
 

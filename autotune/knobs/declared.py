@@ -26,6 +26,7 @@ SDK_VALUE: Final = "autotune.sdk.value"
 """The callable by which a script asks for a value itself; the keyword is the name."""
 
 _SWITCHES: Final = ("switch", "off_switch", "pair", "bool")
+_NO: Final = frozenset({"false", "f", "0", "no", "off"})
 
 
 class DeclaredKnob(Knob):
@@ -197,12 +198,16 @@ def _own(
 
 def _switched(name: str, flag: ScriptFlag, args: Sequence[str]) -> bool:
     """Whether an option without a value stands on the command line, or its opposite does."""
-    words = [word for word in _options(args) if word in flag.names]
-    opposite = _opposite(name, flag) if flag.kind == "pair" else None
     if flag.kind != "pair":
-        return bool(words)
-    if words:
-        return words[-1] != opposite
+        return any(word in flag.names for word in _options(args))
+    opposite = _opposite(name, flag)
+    # absl takes --amp=false as well; the last one counts, with a value or without.
+    given = [
+        (word, text) for word, _, text in (w.partition("=") for w in _options(args)) if word in flag.names
+    ]
+    if given:
+        word, text = given[-1]
+        return (word != opposite) == (text.lower() not in _NO)
     return flag.default is True if not name.startswith("--no") else flag.default is False
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.launch import enter
+from autotune.protocol.lines import open_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -152,7 +153,8 @@ def kept_off(trial_dir: Path, folders: Sequence[str]) -> list[str]:
     looked = 0
     for note in sorted((trial_dir / "upper").glob(f"*{enter.NOTE}")):
         with contextlib.suppress(OSError):
-            lower = note.read_text(encoding="utf-8", errors="surrogateescape")
+            with open_plain(note) as file:
+                lower = file.read().decode("utf-8", errors="surrogateescape")
             layer = str(note)[: -len(enter.NOTE)]
             for place, names, files in os.walk(layer):
                 seen = os.path.normpath(os.path.join(lower, os.path.relpath(place, layer)))

@@ -123,7 +123,14 @@ class Listener:
             os.close(fd)
         whole = told[: told.rfind(b"\n") + 1]
         self._at += len(whole)
-        self._spans += [span for line in whole.splitlines() if (span := _span(line)) is not None]
+        for line in whole.splitlines():
+            span = _span(line)
+            if span is None:
+                continue
+            if self._spans and span[0] <= self._spans[-1][1]:
+                # Looks follow each other four times a second, and every step is held against every span.
+                span = (self._spans[-1][0], max(span[1], self._spans.pop()[1]))
+            self._spans.append(span)
         return self._spans
 
 

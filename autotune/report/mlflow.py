@@ -210,9 +210,6 @@ class MlflowSink:
         if best is None or best == self._best_so_far(study, number - 1):
             return
         point = self._metric("best_so_far_speedup", best, end_ms, number)
-        if self._best_so_far(study, number - 1) is None:
-            # MLflow lists metrics as they first came: what is confirmed, nothing as yet, has to stand first.
-            point = self._metric("speedup", 1.0, end_ms) + point
         name = self._clean(summary.run_name(study, None))
         # One call for both: MLflow keeps the name of a run among its tags.
         named = {} if study.stopped or name == self._parent_name else {"mlflow.runName": name}

@@ -863,6 +863,7 @@ def _bottleneck_section(view: View) -> Markup:
         "memory": "safe",
         "overhead": "refine",
         "sync": "bad",
+        "communication": "confirm",
     }
     rows: list[figures.Share] = []
     for name, verdict in found.items():

@@ -327,8 +327,8 @@ def shares(study: Study, config: Config) -> list[Share]:
     ]
     if any(share.pairs for share in found):
         return found
-    clear = [part for part in parts(study, config) if part.is_clear]
-    told = {knob for part in clear for knob in part.knobs}
+    weighed = parts(study, config)
+    judged = {knob for part in weighed for knob in part.knobs}
     estimated = [
         Share(
             knobs=tuple(knob for knob, _ in in_order(dict.fromkeys(part.knobs, 0))),
@@ -338,9 +338,10 @@ def shares(study: Study, config: Config) -> list[Share]:
             pairs=0,
             how="estimated",
         )
-        for part in clear
+        for part in weighed
+        if part.is_clear
     ]
-    rest = [share for share in found if share.knobs[0] not in told]
+    rest = [share for share in found if share.knobs[0] not in judged]
     return sorted([*estimated, *rest], key=lambda share: -share.ratio)
 
 

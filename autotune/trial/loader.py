@@ -599,7 +599,7 @@ class Loader:
             return
         if not record.confirmed:
             self._state.alive()
-        self._forget_evaluated(record)
+        self._forget_evaluated()
         if record.pins:
             self.on_pinned(batch)
         record.recent.append(samples)
@@ -629,13 +629,16 @@ class Loader:
         except Exception as error:
             self._state.faults.note("loader_facts", error)
 
-    def _forget_evaluated(self, record: Record) -> None:
-        """Batches on which the model was only asked, in evaluation mode with gradients on, train nothing."""
-        state = self._state
-        if record.batches and state.called_to_evaluate and not state.called_to_train:
-            record.since = record.batches = record.wait_ns = 0
-            record.recent.pop()
-            self._fetched.remove(record)
+    def _forget_evaluated(self) -> None:
+        """Batches on which the model was only asked, in evaluation mode with gradients on, train nothing.
+
+        Those of the loader that was asked last, which need not be the one that is asked now.
+        """
+        state, last = self._state, self._last
+        if last is not None and last.batches and state.called_to_evaluate and not state.called_to_train:
+            last.since = last.batches = last.wait_ns = 0
+            last.recent.pop()
+            self._fetched.remove(last)
         state.called_to_evaluate = state.called_to_train = False
 
     def _random_state(self) -> Any:
@@ -864,8 +867,10 @@ def _is_graphs(item: Any) -> bool:
 
 def keys_of(item: Any) -> list[Any]:
     """Of a mapping, or of what looks like one: some have `keys` as a property."""
-    keys = item.keys
-    return list(keys() if callable(keys) else keys)
+    keys: Any = item.keys
+    if callable(keys):
+        keys = keys()
+    return list(keys)
 
 
 def _is_mapping(item: Any) -> bool:

@@ -249,12 +249,20 @@ class Probe:
         self._put("flops", counted.flops)
         self._put("ops", float(len(counted.ops)))
         self._put("reads", float(counted.reads))
-        self._put("collectives", float(sum(op.communicates for op in counted.ops)))
+        exchanges = sum(op.communicates for op in counted.ops) if self._has_others() else 0
+        self._put("collectives", float(exchanges))
         peak = best.flops_per_s.get(counted.dtype) or max(best.flops_per_s.values(), default=0.0)
         if peak:
             self._put("peak_flops_per_s", peak)
         self._put("bytes_per_s", best.bytes_per_s[max(best.bytes_per_s)])
         self._put("start_s", best.start_s)
+
+    def _has_others(self) -> bool:
+        """Other processes train along; in a group of one nobody is waited for."""
+        group = getattr(self._torch, "distributed", None)
+        if group is None or not group.is_available() or not group.is_initialized():
+            return False
+        return int(group.get_world_size()) > 1
 
     def _drain(self) -> None:
         record, per_step = self._loader.train, self._per_step

@@ -493,7 +493,9 @@ class RootCall:
             if root.detecting:
                 self._lets_go()
                 self.draws.begins(self.module())
-                self.moves.begins(self.module())
+                if not state.capturing():
+                    # Values are read, which a graph that the script records would not survive.
+                    self.moves.begins(self.module())
                 self.carried.called(args, kwargs)
             self._looks = self.probes > 0 and not root._compile.active
             if self._looks:

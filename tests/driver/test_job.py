@@ -21,6 +21,7 @@ NOW_S = 1_800_000_000.0
         (str(int(NOW_S) + 3600), 600.0, 600.0),
         (str(int(NOW_S) + 30), 7200.0, MIN_BUDGET_S),
         (str(int(NOW_S) - 30), 10.0, 10.0),
+        (str(int(NOW_S) - 30), 7200.0, 7200.0),
     ],
 )
 def test_a_budget_is_cut_to_what_the_job_has_left(

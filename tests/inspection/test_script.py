@@ -175,6 +175,25 @@ app()
     assert [flag.names for flag in facts_of(tmp_path, source).flags] == [("--batch-size", "-b"), ("--seed",)]
 
 
+def test_switches_of_a_typer_app_have_the_names_that_they_are_given(tmp_path) -> None:
+    source = """
+import typer
+app = typer.Typer()
+@app.command()
+def train(
+    half: bool = typer.Option(True, "--amp/--fp32"),
+    fuse: bool = typer.Option(False, "--fuse"),
+    cache: bool = typer.Option(False),
+): ...
+app()
+"""
+    assert [(flag.names, flag.kind) for flag in facts_of(tmp_path, source).flags] == [
+        (("--amp", "--fp32"), "pair"),
+        (("--fuse",), "switch"),
+        (("--cache", "--no-cache"), "pair"),
+    ]
+
+
 def test_globals_that_a_configurator_overrides_are_options(tmp_path) -> None:
     facts = facts_of(
         tmp_path,

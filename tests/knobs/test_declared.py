@@ -82,6 +82,8 @@ def test_a_pair_is_said_either_way() -> None:
     one, other = spec(Flag(("--amp",)), (False, True)), spec(Flag(("--no-amp",)), (False, True))
     assert (own(one, pair), own(other, pair)) == (True, False)
     assert (own(one, pair, args=("--no-amp",)), own(other, pair, args=("--no-amp",))) == (False, True)
+    assert (own(one, pair, args=("--amp=false",)), own(other, pair, args=("--amp=false",))) == (False, True)
+    assert own(one, pair, args=("--no-amp", "--amp=true")) is True
     assert (said(one, True, pair), said(one, False, pair)) == (("--amp",), ("--no-amp",))
     assert said(other, True, pair) == ("--no-amp",)
 

@@ -126,8 +126,7 @@ def test_a_trial_takes_three_calls_and_a_faster_one_a_fourth(client: Client) -> 
         risen += rise
         assert len(client.calls) - len(mine) == rise
     assert 2 <= risen < 10
-    assert next(iter(client.runs["r0"].data.metrics)) == "speedup", "MLflow lists what came first on top"
-    assert client.runs["r0"].data.metrics["speedup"] == 1.0, "nothing is confirmed while it searches"
+    assert "speedup" not in client.runs["r0"].data.metrics, "nothing is confirmed while it searches"
     assert client.runs["r0"].info.run_name.startswith("searching... best 3.")
     assert any(t.failure for t in study.trials), "also those that failed"
 
