@@ -13,7 +13,8 @@ import pytest
 from autotune.driver.signals import PressedAgain, breakable, polite_ending
 
 WAITING = """
-import sys, threading
+import signal, sys, threading
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
 from autotune.driver.signals import PressedAgain, breakable, polite_ending
 ended = threading.Event()
 def stop(why):

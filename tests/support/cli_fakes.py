@@ -24,7 +24,7 @@ class FakeTune:
 
     def run_search(self, spec, *, listeners=(), head_start_s=0.0, owns_process=True, last_words=None):
         self.owned.append(owns_process)
-        assert 0 <= head_start_s < 600
+        assert head_start_s >= 0, "the time since this process began, a whole test run it may be"
         self.specs.append(spec)
         for listener in listeners:
             listener.study_began(study(spec=spec))
