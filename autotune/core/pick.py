@@ -12,6 +12,7 @@ from typing import Literal
 
 from autotune.core.ablation import ablated, gains, idle_knobs, reduced
 from autotune.core.break_even import break_even, over_epochs
+from autotune.core.chances import FALSE_WINS, claim_interval, finalist_share, pairs_wanted
 from autotune.core.config import Config, Value
 from autotune.core.cycles import alike_cycles, disturbed_pairs, in_own_unit, own_unit
 from autotune.core.disturbances import clocks_apart, left_out, marked_runs
@@ -20,7 +21,14 @@ from autotune.core.effect import Effect
 from autotune.core.energy import counters, energy, samples_per_joule
 from autotune.core.late_harm import barred, unshown
 from autotune.core.learning_rate import learning_rate_advice
-from autotune.core.loss_guard import LossVerdict, finite_and_sane, judge, scaler_skips, time_to_equal_loss
+from autotune.core.loss_guard import (
+    MOST_RUNS,
+    LossVerdict,
+    finite_and_sane,
+    judge,
+    scaler_skips,
+    time_to_equal_loss,
+)
 from autotune.core.measurement import Estimate, LossPoint, Measurement
 from autotune.core.memo import Memo, study_key
 from autotune.core.objective import ENERGY, Goal
@@ -115,20 +123,13 @@ class Answer:
 
 FEWEST_PAIRS = 3
 """Pairs of confirmation runs below which nothing is claimed."""
-FALSE_WINS = 0.02
-"""Chance, per study, that a gain is claimed where there is none; split over the finalists."""
-
-LOOK_PAIRS = (3, 5, 8)
-"""Pairs of a config after which a search may end its confirmation because it has won; the end of the budget,
-or of the cycles, is one look more. Other ends make no claim and need no allowance."""
-
-_LOOKS = len(LOOK_PAIRS) + 1
 _FEWEST_CONTROLS = 4
 _TIE_FRAC = 0.02
 _SCREEN_NOISE = (0.02, 0.05)
 _FASTEST_AHEAD = 1.05
 _LEAST_SPREAD = 0.005
 _TAU_SHARE = 0.5
+_SWEEPS, _SETTLED = 50, 1e-9
 _MEMORY_SLACK = 1.0
 _UNJUDGED = LossVerdict(level=0, verdict="unclear", reason="The loss was not judged.")
 _COMPARED: Memo[tuple[Comparison, ...]] = Memo()
@@ -141,6 +142,9 @@ class Comparison:
     Args:
         speedup: Ratio of amortised throughput, or of the time to equal loss for TRAINING configs;
             its interval is wide enough for the number of finalists and looks.
+        is_early: Told from 1 at the level of a look before the last: confirmation may end with it.
+        wanted_pairs: With which the gain would be claimed if it stays as it reads; None where no
+            confirmation has as many.
         logs: ln ratio by cycle.
         loss: The guard's verdict; of level 2 for TRAINING configs.
         throughput: Of the config, over its confirmation runs.
@@ -158,6 +162,8 @@ class Comparison:
     peak_bytes: int | None
     trial: int
     saving: Estimate | None = None
+    is_early: bool = False
+    wanted_pairs: int | None = None
 
     @property
     def wins(self) -> bool:
@@ -289,14 +295,21 @@ def screened(study: Study) -> dict[Config, float]:
 
 def merits(study: Study) -> dict[Config, float]:
     """What a search ranks by: `screened`, or samples per joule where energy is its objective."""
-    if study.spec.objective != ENERGY:
-        return screened(study)
+    return {config: statistics.fmean(values) for config, values in merit_runs(study).items()}
+
+
+def merit_runs(study: Study) -> dict[Config, tuple[float, ...]]:
+    """The same, run by run, in the order in which they were asked for."""
     found: dict[Config, list[float]] = {}
     told = study.told(Stage.BASELINE, Stage.START, Stage.REFINE, Stage.SENTINEL)
+    is_energy = study.spec.objective == ENERGY
     for trial in in_own_unit(study, told):
-        if trial.measurement is not None and (value := samples_per_joule(trial.measurement)) is not None:
+        if trial.measurement is None:
+            continue
+        value = samples_per_joule(trial.measurement) if is_energy else amortised(study, trial.measurement)
+        if value is not None:
             found.setdefault(trial.config, []).append(value)
-    return {config: statistics.fmean(values) for config, values in found.items()}
+    return {config: tuple(values) for config, values in found.items()}
 
 
 def merit(study: Study, measurement: Measurement) -> float:
@@ -347,8 +360,9 @@ def _compared(study: Study) -> list[Comparison]:
     spread, df = _pooled_spread(rates)
     floor = max(_LEAST_SPREAD, _TAU_SHARE * _successive(rates))
     # What an ablation left is tested only where its winner has won, which costs no further chance.
+    whole = ablated(study)
     first = [c for c in members if c not in late_members(study)]
-    confidence = 1.0 - 2.0 * FALSE_WINS / (_LOOKS * max(1, len(first)))
+    shares = {c: finalist_share(place, len(first)) for place, c in enumerate(first)}
     spent = _spent(study, cycles)
     found: list[Comparison] = []
     for config in members:
@@ -363,22 +377,22 @@ def _compared(study: Study) -> list[Comparison]:
         else:
             loss = loss_verdict(study, config)
         own_df = len(values) - 1
+        share = shares.get(config if whole is None or config in shares else whole, min(shares.values()))
+        pairs, tau, freedom = list(values.values()), max(floor, spread), max(own_df, df) if df else None
+        speedup, is_early = claim_interval(pairs, share, tau=tau, df=freedom)
         found.append(
             Comparison(
                 config=config,
                 effect=effect,
-                speedup=ratio_interval(
-                    list(values.values()),
-                    confidence=confidence,
-                    tau=max(floor, spread),
-                    df=max(own_df, df) if df else None,
-                ),
+                speedup=speedup,
+                is_early=is_early,
+                wanted_pairs=pairs_wanted(pairs, share, tau=tau, df=freedom, most=MOST_RUNS),
                 logs=values,
                 loss=_by_rule(study, config, loss),
                 throughput=_mean_rate([r[config] for r in rates.values() if config in r], _unit(study)),
                 peak_bytes=_peak(study, config),
                 trial=next(t.number for t in study.told() if t.config == config and t.measurement),
-                saving=_saving(config, effect, cycles, spent, confidence),
+                saving=_saving(config, effect, cycles, spent, share),
             )
         )
     return found
@@ -402,7 +416,7 @@ def _saving(
     effect: Effect,
     cycles: Mapping[int, Mapping[Config, Trial]],
     spent: Mapping[int, Mapping[Config, float]],
-    confidence: float,
+    share: float,
 ) -> Estimate | None:
     """Energy per sample of the script over a config's, compared as speed is; None without a counter."""
     both = {g: s for g, s in spent.items() if config in s and _BASE in s}
@@ -412,12 +426,12 @@ def _saving(
     if not logs:
         return None
     spread, df = _pooled_spread(spent)
-    return ratio_interval(
+    return claim_interval(
         list(logs.values()),
-        confidence=confidence,
+        share,
         tau=max(_LEAST_SPREAD, _TAU_SHARE * _successive(spent), spread),
         df=max(len(logs) - 1, df) if df else None,
-    )
+    )[0]
 
 
 def _saves(study: Study, compared: Comparison) -> bool:
@@ -722,23 +736,31 @@ def _cycles(study: Study) -> dict[int, dict[Config, Trial]]:
 def _pooled_spread(rates: Mapping[int, Mapping[Config, float]]) -> tuple[float, float]:
     """Standard deviation of a log ratio pooled over all members, and its degrees of freedom.
 
-    Residuals of log rate = cycle + config over complete cycles: what the order and the drift of the
-    machine do to a whole cycle drops out.
+    Residuals of log rate = cycle + config, by least squares: what the order and the drift of the machine do
+    to a whole cycle drops out. Who came late or left early counts with the cycles it was in.
     """
-    members = {c for r in rates.values() for c in r}
-    full = [r for r in rates.values() if set(r) == members and min(r.values()) > 0]
-    n, m = len(full), len(members)
-    if n < 2 or m < 3:
+    logs = {
+        (g, c): math.log(rate)
+        for g, r in rates.items()
+        if len(r) > 1 and r.get(_BASE, 0.0) > 0.0
+        for c, rate in r.items()
+        if rate > 0.0
+    }
+    cycles, members = {g for g, _ in logs}, {c for _, c in logs}
+    df = len(logs) - len(cycles) - len(members) + 1
+    if len(members) < 3 or df < 2:
         return 0.0, 0.0
-    rows = [[math.log(r[c]) for c in sorted(members, key=Config.canonical)] for r in full]
-    by_config = [statistics.fmean(column) for column in zip(*rows, strict=True)]
-    overall = statistics.fmean(by_config)
-    squares = math.fsum(
-        (value - statistics.fmean(row) - by_config[k] + overall) ** 2
-        for row in rows
-        for k, value in enumerate(row)
-    )
-    df = (n - 1) * (m - 1)
+    in_cycle = {g: [(c, y) for (h, c), y in logs.items() if h == g] for g in cycles}
+    of_config = {c: [(g, y) for (g, d), y in logs.items() if d == c] for c in members}
+    by_config = dict.fromkeys(members, 0.0)
+    by_cycle: dict[int, float] = {}
+    for _ in range(_SWEEPS):
+        before = by_config
+        by_cycle = {g: statistics.fmean(y - by_config[c] for c, y in runs) for g, runs in in_cycle.items()}
+        by_config = {c: statistics.fmean(y - by_cycle[g] for g, y in runs) for c, runs in of_config.items()}
+        if max(abs(by_config[c] - before[c]) for c in members) < _SETTLED:
+            break
+    squares = math.fsum((y - by_cycle[g] - by_config[c]) ** 2 for (g, c), y in logs.items())
     return math.sqrt(2.0 * squares / df), float(df)
 
 

@@ -29,6 +29,7 @@ _LOST_POWER_FRAC = 0.05
 _TIGHT_CONFIDENCE = 0.7
 _SURE_START = 0.999
 _FEWEST_MORE = 2
+_OWN_SPREAD = 1.5
 _FEWEST_WAVES, _MOST_WAVES = 2, 24
 
 
@@ -197,8 +198,8 @@ def ratio_interval(
             value=math.exp(mean), low=0.0, high=math.inf, n=1, unit="ratio", confidence=confidence
         )
     own = sd(log_ratios)
-    # A spread of one's own that is larger than the pooled one was seen in these pairs only.
-    freedom = n - 1 if own > tau or df is None else max(df, n - 1)
+    # A spread of one's own that is clearly larger than the pooled one was seen in these pairs only.
+    freedom = n - 1 if df is None or own > _OWN_SPREAD * tau else max(df, n - 1)
     half = t_quantile(0.5 + confidence / 2.0, freedom) * max(own, tau) / math.sqrt(n)
     return Estimate(
         value=math.exp(mean),

@@ -197,6 +197,7 @@ class Study:
         changed: What was said of a file of the user's that was edited meanwhile; empty without one.
         cut: Stage and group of the cycles of paired runs that nothing more is run in, because what they
             hold was measured on another day or machine than a resume found.
+        because: Why nothing new was tried any more, a sentence; empty as long as something may be.
     """
 
     spec: StudySpec
@@ -209,6 +210,7 @@ class Study:
     created: float = 0.0
     changed: str = ""
     cut: frozenset[tuple[Stage, int]] = frozenset()
+    because: str = ""
 
     @property
     def memory_bytes(self) -> int | None:

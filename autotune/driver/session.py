@@ -155,6 +155,7 @@ class Session:
         """The next process to run, journaled; None when there is none (now, or for good)."""
         with self._lock:
             while not self._stopping and not self._is_another_script():
+                known = self._study.because
                 trial = self._next_trial()
                 if trial is None:
                     return None
@@ -162,10 +163,12 @@ class Session:
                 uid = planned.uid if isinstance(planned, Assignment) else f"t{trial.number:04d}-refused"
                 is_planned = isinstance(planned, Assignment)
                 trial = replace(trial, changes=planned.launch.changes if is_planned else None)
+                because = self._study.because
                 self._append(
                     "asked",
                     f"{trial.number}/{trial.attempt}",
-                    {"trial": trial, "uid": uid, "elapsed_s": self.elapsed_s},
+                    {"trial": trial, "uid": uid, "elapsed_s": self.elapsed_s}
+                    | ({"because": because} if because != known else {}),
                 )
                 self._study = self._study.with_trial(trial)
                 if isinstance(planned, Assignment):
@@ -244,6 +247,8 @@ class Session:
                 self._requeue(trial, f"the search stopped: {why}")
             self._study = replace(self._study, stopped=why, elapsed_s=self.elapsed_s)
             ended = {"why": why, "elapsed_s": self.elapsed_s, "changed": self._study.changed}
+            if self._study.because:
+                ended["because"] = self._study.because
             self._append("stopped", str(self._journal.epoch), ended)
             return self._study
 
@@ -289,6 +294,10 @@ class Session:
                 return None
             return clipped(replace(again, state=TrialState.ASKED), left - KILL_S)
         proposal = self._strategy.ask(self._study, left - KILL_S)
+        is_waiting = proposal is None and bool(self._study.open_trials)
+        if not self._study.because and not is_waiting and (proposal is None or proposal.stage in _PAIRED):
+            because = self._strategy.ending(self._study, left - KILL_S)
+            self._study = replace(self._study, because=because)
         if proposal is None:
             return None
         trial = Trial(

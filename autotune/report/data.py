@@ -334,6 +334,7 @@ def environment(study: Study) -> dict[str, str]:
     found["Study"] = f"{spec.label} ({spec.study_id})"
     found["Begun"] = wall_text(study.created)
     found["Budget"] = f"{summary.duration_text(spec.budget.seconds)}, driver {spec.driver}, seed {spec.seed}"
+    found["Course"] = study.because
     found["Search space"] = summary.space_text(study) or spec.space.name
     found["Effective batch"] = spec.effective_batch
     told = {name: clean(study, text) for name, text in found.items() if text}
@@ -407,6 +408,7 @@ def report_data(view: View) -> dict[str, Any]:
             "command": shown_command(summary.user_command(study)),
             "created": study.created,
             "stopped": study.stopped,
+            "because": study.because,
             "budget_s": spec.budget.seconds,
             "elapsed_s": rounded(study.elapsed_s),
             "trials": len(study.told()),

@@ -129,6 +129,8 @@ def final_screen(
     rows.append(("memory", _memory_sentence(study, answer)))
     rows += energy_rows(study, answer, always=every_figure)
     rows.append(("search", _search_sentence(study, answer, study.elapsed_s if seconds is None else seconds)))
+    if study.because:
+        rows.append(("", study.because))
     if answer.identical is not None:
         rows.append(("control", f"your script against itself: {control_text(answer.identical)}"))
     rows += [("note", caveat) for caveat in answer.caveats]

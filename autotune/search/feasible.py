@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.core.config import Config
 from autotune.core.trial import FailureKind, Family
 from autotune.search.memory_model import MemoryModel
 
 if TYPE_CHECKING:
-    from autotune.core.config import Config, Value
+    from autotune.core.config import Value
     from autotune.core.space import SearchSpace
     from autotune.core.study import Study
     from autotune.core.trial import Trial
@@ -32,8 +33,15 @@ class Feasible:
     quarantined: frozenset[tuple[str, Value]]
 
     @classmethod
-    def of(cls, study: Study, space: SearchSpace) -> Feasible:
-        """Read the study."""
+    def of(cls, study: Study, space: SearchSpace, *, separates: bool = True) -> Feasible:
+        """Read the study.
+
+        Args:
+            study: As of now.
+            space: Of the study.
+            separates: A value is out as well that never worked, where a config that crashed with it and
+                other changes ran through without it.
+        """
         failed: dict[tuple[str, Value], set[Config]] = {}
         worked: dict[tuple[str, Value], set[Config]] = {}
         refused: set[tuple[str, Value]] = set()
@@ -45,6 +53,12 @@ class Feasible:
             for item in trial.config.items():
                 side.setdefault(item, set()).add(trial.config)
         out = {i for i, configs in failed.items() if len(configs) >= QUARANTINE and i not in worked}
+        if separates:
+            ran = {t.config for t in study.told() if t.measurement}
+            # A run that took too long may have had too little time: it is no proof by itself.
+            blamed = [t for t in study.told() if _blames(t)]
+            crashed = {t.config for t in blamed if t.failure and t.failure.kind.family is Family.CRASH}
+            out |= {i for i in failed if i not in worked and _without(i, crashed, ran)}
         return cls(
             space=space,
             asked=frozenset(t.config for t in study.trials),
@@ -73,6 +87,30 @@ class Feasible:
                 good = self.worked.get(item, 0) + 0.35
                 chance *= good / (good + 0.45 * bad)
         return chance
+
+
+def suspect(study: Study, feasible: Feasible) -> Config | None:
+    """What failed last and how it is tried again: without the value that is least proven; None without one.
+
+    A single change is its own suspect, and what ran out of memory is no riddle.
+    """
+    failed = [t for t in study.told() if t.failure is not None and _blames(t) and not t.group]
+    if not failed:
+        return None
+    config = failed[-1].config
+    unproven = [i for i in config.items() if i not in feasible.worked and i not in feasible.quarantined]
+    if len(config) < 2 or not unproven:
+        return None
+    knob, _ = max(unproven, key=lambda i: (feasible.failed.get(i, 0), str(i)))
+    wanted = feasible.space.resolved_free(config)
+    smaller = feasible.space.complete({k: v for k, v in wanted.items() if k != knob})
+    return smaller if isinstance(smaller, Config) and smaller else None
+
+
+def _without(item: tuple[str, Value], crashed: set[Config], ran: set[Config]) -> bool:
+    """One of these with several changes ran through with all of them but this one."""
+    changes = [set(c.items()) for c in crashed if len(c) > 1 and item in c.items()]
+    return any(config - {item} == set(other.items()) for config in changes for other in ran)
 
 
 def _blames(trial: Trial) -> bool:

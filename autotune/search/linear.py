@@ -111,6 +111,14 @@ class Process:
         variance = self.kernel(point, point) - sum(h * h for h in half)
         return mean, math.sqrt(max(0.0, variance))
 
+    def difference(self, one: object, other: object) -> tuple[float, float]:
+        """Mean and standard deviation of what one point has over the other, noise not included."""
+        across = [self.kernel(one, p) - self.kernel(other, p) for p in self.points]
+        mean = sum(map(float.__mul__, across, self.weights))
+        half = forward(self.lower, across)
+        apart = self.kernel(one, one) - 2.0 * self.kernel(one, other) + self.kernel(other, other)
+        return mean, math.sqrt(max(0.0, apart - sum(h * h for h in half)))
+
 
 @dataclass(frozen=True, slots=True)
 class Ridge:

@@ -60,12 +60,13 @@ class MemoryModel:
                 rows.append(model.features(trial.config))
                 values.append(math.log2(peak) - model.prior(trial.config))
                 noise.append(_PEAK_SD)
-        if limit is None or not rows:
+        if not rows:
             return model
-        above = math.log2(_OOM_EXCESS * limit)
-        rows.extend(model.features(c) for c in ran_out)
-        values.extend(above - model.prior(c) for c in ran_out)
-        noise.extend(_OOM_SD for _ in ran_out)
+        if limit is not None:
+            above = math.log2(_OOM_EXCESS * limit)
+            rows.extend(model.features(c) for c in ran_out)
+            values.extend(above - model.prior(c) for c in ran_out)
+            noise.extend(_OOM_SD for _ in ran_out)
         spread = {"": 20.0, "doublings": _SLOPE[1]}
         fit = Ridge.of(rows, values, noise, spread, _TERM_SD)
         return cls(space, limit, ran_out, fit, own)
@@ -92,6 +93,12 @@ class MemoryModel:
         spread = math.hypot(sd, _MODEL_SD)
         room = math.log2(_SAFETY * self.limit_bytes) - mean - self.prior(config)
         return statistics.NormalDist().cdf(room / spread)
+
+    def peak_bytes(self, config: Config) -> float | None:
+        """Expected peak; None where no peak was ever read."""
+        if self.fit is None:
+            return None
+        return 2.0 ** (self.fit.predict(self.features(config))[0] + self.prior(config))
 
     def _holds_more(self, config: Config, other: Config) -> bool:
         ours, theirs = self.space.resolved(config), self.space.resolved(other)

@@ -19,6 +19,15 @@ class Parts:
         lasting_cost: What a run costs counts until the time for screening is nearly spent; without this
             part no longer after a dozen runs.
         gives_up: A finalist whose loss has no fair chance of being cleared makes room for the next.
+        second_looks: On a machine where runs of one config differ, who leads by one run is run again, and
+            with time left whoever may lie before it; and improvement is measured from what the model
+            makes of the leader, without this part from the highest reading.
+        believes_pending: What runs at the moment counts as if it had ended as expected, so that several
+            processes at once do not look at the same.
+        separates: After a first failure of a config, the same without its least proven value is tried; if
+            that works, the value is left alone from there on.
+        focuses: The leader is confirmed alone from where on the time left shows its gain only so.
+        front_share: Where nothing faster is expected, a part of the time goes to less memory.
     """
 
     ties_after_pairs: bool = True
@@ -26,6 +35,11 @@ class Parts:
     free_draws: bool = True
     lasting_cost: bool = True
     gives_up: bool = True
+    second_looks: bool = True
+    believes_pending: bool = True
+    separates: bool = True
+    focuses: bool = True
+    front_share: bool = True
 
     def put(self, *names: str, present: bool) -> Parts:
         """With these parts, or without them; ``all`` is every one.

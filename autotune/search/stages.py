@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import statistics
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +22,6 @@ from autotune.core.late_harm import barred
 from autotune.core.loss_guard import MOST_RUNS
 from autotune.core.objective import ENERGY
 from autotune.core.pick import (
-    LOOK_PAIRS,
     Comparison,
     compare,
     finalists,
@@ -32,7 +32,9 @@ from autotune.core.pick import (
 from autotune.core.trial import Family, Proposal, Stage
 from autotune.search.ablating import next_ablation, under_way
 from autotune.search.costs import Costs
-from autotune.search.feasible import Feasible
+from autotune.search.feasible import Feasible, suspect
+from autotune.search.frontier import Frontier
+from autotune.search.looks import NOISY, Look, expected_gain, leading, look_again, run_sd
 from autotune.search.parts import DEFAULT, Parts
 from autotune.search.probing import kept_s, script_probe, winner_probe
 from autotune.search.strategy import Sampler, Strategy
@@ -82,6 +84,10 @@ _DOMINATED = 0.8
 _SENTINEL_FROM_S = 900.0
 _SENTINEL_EVERY = 12
 _COOLED_AFTER = 12
+_APART = "What failed, without its least proven value:"
+_FRONT = "For less memory at its speed, as"
+_FRONT_SHARE = 0.2
+_FRONT_GAIN = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +145,10 @@ class _Search:
         return all(knob in allowed for knob in wild)
 
     def best_tame(self) -> float:
-        return max((y for c, y in self.model.seen.items() if self.tame(c)), default=0.0)
+        seen = [c for c in self.model.seen if self.tame(c)]
+        if not self.parts.second_looks:
+            return max((self.model.seen[c] for c in seen), default=0.0)
+        return self.model.predict(leading(self.model, seen))[0] if seen else 0.0
 
 
 class Staged(Strategy):
@@ -189,6 +198,29 @@ class Staged(Strategy):
             return False
         return self.ask(study, remaining_s) is None
 
+    def ending(self, study: Study, remaining_s: float) -> str:
+        """See `Strategy.ending`."""
+        if study.space is None or not _measured_baselines(study):
+            return ""
+        kept = kept_s(study, Costs.of(study), _BASE)
+        search = _look(study, study.space, remaining_s - kept, self._parts)
+        if search is None:
+            return "Nothing new was tried, as no knob is left to vary."
+        return f"Nothing new was tried any more, as {self._why_over(search)}."
+
+    def _why_over(self, search: _Search) -> str:
+        if _trials_spent(search):
+            return "the number of trials left is what confirming takes"
+        if search.spare_s < search.costs.plain_s:
+            return "the time left is what confirming takes"
+        if self._pure_sampler:
+            return "the sampler had nothing more to propose"
+        if _no_progress(search):
+            return f"the last {_patience(search)} runs that looked for more found nothing faster"
+        return _too_dear(search) or (
+            "nothing that is left, fits into the time and is likely to run was expected to be faster"
+        )
+
     def _baseline(self, study: Study, remaining_s: float) -> Proposal | None:
         asked = [t for t in study.trials if t.stage is Stage.BASELINE]
         limit = study.spec.budget.trials
@@ -212,12 +244,20 @@ class Staged(Strategy):
             return _proposal(search, Stage.SENTINEL, _Pick(_BASE, "Your script once more: does it drift?"))
         if self._pure_sampler:
             return _proposal(search, Stage.REFINE, self._sampled(search))
+        apart = _separating(search)
+        if apart is not None:
+            return _proposal(search, Stage.REFINE if _refining(study) else Stage.START, apart)
         picked = None if _started(search) else _start(search)
         if picked is not None:
             return _proposal(search, Stage.START, picked)
-        if _no_progress(search):
+        if _too_dear(search):
             return None
+        if _no_progress(search):
+            return _proposal(search, Stage.REFINE, _for_front(search))
         count = sum(1 for t in study.trials if t.stage is Stage.REFINE)
+        look = _look_again(search, at_end=False)
+        if look is not None:
+            return _again(search, look)
         picked = None
         if count % _TRAINING_EVERY == _TRAINING_EVERY - 2:
             picked = _simpler(search)
@@ -231,7 +271,8 @@ class Staged(Strategy):
         picked = picked or _likeliest(search) or _simpler(search) or _bold(search)
         if picked is None and search.parts.free_draws and count < _PATIENCE:
             picked = _drawn(search)
-        return _proposal(search, Stage.REFINE, picked)
+        last = _proposal(search, Stage.REFINE, picked) or _doubting(search)
+        return last or _proposal(search, Stage.REFINE, _for_front(search))
 
     def _sampled(self, search: _Search) -> _Pick | None:
         if self._sampler is None:
@@ -252,15 +293,19 @@ def _look(study: Study, space: SearchSpace, remaining_s: float, parts: Parts) ->
     if model is None or not space.free():
         return None
     costs = Costs.of(study)
+    leaders = _leaders(study, model, parts=parts)
+    pending = [t.config for t in study.open_trials if t.config not in model.seen]
+    if pending and parts.believes_pending:
+        model = model.believing(pending)
     return _Search(
         study=study,
         space=space,
         remaining_s=remaining_s,
         costs=costs,
-        feasible=Feasible.of(study, space),
+        feasible=Feasible.of(study, space, separates=parts.separates),
         model=model,
         # Who is confirmed beside the first only to be told apart from it gets what is left over.
-        reserve_s=costs.reserve(_leaders(study, model, parts=parts)),
+        reserve_s=costs.reserve(leaders),
         trials=len(study.trials),
         shown_steps=trace_steps(study),
         parts=parts,
@@ -337,8 +382,11 @@ def _started(search: _Search) -> bool:
     """Start trials have had their share of the time that screening has in all."""
     spent = sum(t.seconds for t in search.study.told(Stage.START))
     whole = spent + max(0.0, search.spare_s)
-    refined = any(t.stage is Stage.REFINE for t in search.study.trials)
-    return refined or spent > _START_SHARE * whole + search.costs.plain_s
+    return _refining(search.study) or spent > _START_SHARE * whole + search.costs.plain_s
+
+
+def _refining(study: Study) -> bool:
+    return any(t.stage is Stage.REFINE for t in study.trials)
 
 
 def _start_list(search: _Search) -> Iterable[tuple[Config, str]]:
@@ -434,6 +482,87 @@ def _likeliest(search: _Search) -> _Pick | None:
         f"Predicted {math.exp(mean):.2f} [{low:.2f}, {high:.2f}] times the baseline, runs with "
         f"p = {search.feasible.works(config):.2f}, {search.costs.screening(config):.0f} s.",
     )
+
+
+def _look_again(search: _Search, *, at_end: bool) -> Look | None:
+    if not search.parts.second_looks:
+        return None
+    seen = [c for c in search.model.seen if c and search.tame(c) and may_win(search.study, c)]
+    seen = [c for c in seen if search.affordable(c)]
+    if not seen or search.model.predict(leading(search.model, seen))[0] <= 0.0:
+        return None
+    return look_again(search.study, search.model, seen, at_end=at_end)
+
+
+def _again(search: _Search, look: Look) -> Proposal:
+    """Not cut off as too slow: how slow it can be is the question."""
+    reason = (
+        f"Once more, as runs of one config differ by {look.run_sd:.0%} here: "
+        f"to know it better may bring {look.gain:.1%}."
+    )
+    fidelity = search.costs.fidelity(
+        Stage.REFINE, look.config, remaining_s=search.remaining_s, reserve_s=search.reserve_s
+    )
+    return Proposal(stage=Stage.REFINE, config=look.config, fidelity=fidelity, reason=reason, seed=look.runs)
+
+
+def _doubting(search: _Search) -> Proposal | None:
+    """Nothing more is expected by somebody who takes each run at its word: what others would still try."""
+    sd = run_sd(search.study)
+    if not search.parts.second_looks or sd < NOISY:
+        return None
+    look, picked = _look_again(search, at_end=True), None
+    seen = [c for c in search.model.seen if search.tame(c)]
+    if seen:
+        doubts, leader = search.model.doubting(sd), leading(search.model, seen)
+        at = search.model.point(leader)
+        gains = [
+            (expected_gain(*doubts.difference(search.model.point(c), at)) * search.feasible.works(c), c)
+            for c in _pool(search)
+            if search.tame(c) and search.hopeful(c) and _may_try(search, c)
+        ]
+        gain, config = max(gains, key=lambda g: (g[0], g[1].canonical()), default=(0.0, _BASE))
+        if gain >= max(_LEAST_GAIN, look.gain if look else 0.0):
+            picked = _Pick(
+                config, f"Runs of one config differ by {sd:.0%} here, so this may still bring {gain:.1%}."
+            )
+    if picked is None and look is not None:
+        return _again(search, look)
+    return _proposal(search, Stage.REFINE, picked)
+
+
+def _separating(search: _Search) -> _Pick | None:
+    """Is it this value that fails, or what it was tried with?"""
+    last = next((t for t in reversed(search.study.told()) if t.failure is not None), None)
+    if last is None or last.reason.startswith(_APART) or not search.parts.separates:
+        return None  # what fails once more does so for another reason, and one question is enough
+    config = suspect(search.study, search.feasible)
+    if config is None or not search.tame(config) or not _may_try(search, config):
+        return None
+    return _Pick(config, f"{_APART} is that to blame?")
+
+
+def _for_front(search: _Search) -> _Pick | None:
+    """Most memory spared for its speed, where nothing faster is expected; for a part of the time."""
+    if not search.parts.front_share or search.study.spec.objective == ENERGY:
+        return None
+    told = search.study.told(Stage.START, Stage.REFINE)
+    whole = sum(t.seconds for t in told) + max(0.0, search.spare_s)
+    spent = sum(t.seconds for t in told if t.reason.startswith(_FRONT))
+    seen = [c for c in search.model.seen if search.tame(c)]
+    front = Frontier(search.study, search.model, search.feasible.memory, seen)
+    worth: list[tuple[float, Config]] = []
+    for config in _pool(search):
+        cost_s = search.costs.screening(config)
+        if not search.tame(config) or not _may_try(search, config) or spent + cost_s > _FRONT_SHARE * whole:
+            continue
+        gain = front.gain(config) * search.feasible.works(config)
+        if gain >= _FRONT_GAIN:
+            worth.append((gain / max(0.1, cost_s), config))
+    if not worth:
+        return None
+    _, config = max(worth, key=lambda w: (w[0], w[1].canonical()))
+    return _Pick(config, f"{_FRONT} nothing faster is expected.")
 
 
 def _simpler(search: _Search) -> _Pick | None:
@@ -580,14 +709,52 @@ def _climbed(search: _Search, config: Config) -> Config:
     return config
 
 
+def _patience(search: _Search) -> int:
+    """Refining runs without a find after which it is enough."""
+    return max(_PATIENCE, 2 * len(search.space.free()))
+
+
+def _too_dear(search: _Search) -> str:
+    """Why another run is not worth its time by the length that the user gave of the real run; else empty.
+
+    What the script's own options say is the length of one run, and nobody knows how many will follow.
+    """
+    steps, times = search.study.spec.run_steps, _step_times(search.study)
+    if not steps or not times or search.study.spec.objective == ENERGY:
+        return ""
+    best = search.best_tame()
+    planned_s = steps * statistics.fmean(times) / math.exp(max(0.0, best))
+    pool = (c for c in _pool(search) if search.tame(c))
+    options = [
+        (planned_s * -math.expm1(-gain) - search.costs.screening(config), gain, config)
+        for _, gain, config in _scored(search, pool, best)
+    ]
+    if not options:
+        return ""
+    worth_s, gain, config = max(options, key=lambda o: (o[0], o[2].canonical()))
+    if worth_s > 0.0:
+        return ""
+    saved_s, cost_s = planned_s * -math.expm1(-gain), search.costs.screening(config)
+    return (
+        f"another run takes {cost_s:.0f} s and what it may find would save {saved_s:.0f} s "
+        f"of the {steps} steps planned"
+    )
+
+
+def _step_times(study: Study) -> list[float]:
+    return [t.measurement.step_time_s.value for t in study.baseline if t.measurement]
+
+
 def _no_progress(search: _Search) -> bool:
     """The last refine trials brought nothing new."""
-    patience = max(_PATIENCE, 2 * len(search.space.free()))
+    patience = _patience(search)
     told = search.study.told(Stage.START, Stage.REFINE)
     refined = [t for t in told if t.stage is Stage.REFINE]
     if len(refined) < patience:
         return False
-    recent = {t.config for t in refined[-patience:]}
+    # To look again at what is known is no find.
+    last = {t.number for t in refined[-patience:]}
+    recent = {t.config for t in refined[-patience:]} - {t.config for t in told if t.number not in last}
     before = max((y for c, y in search.model.seen.items() if c not in recent), default=0.0)
     return max((search.model.seen.get(c, -math.inf) for c in recent), default=before) <= before + _HELPS
 
@@ -616,6 +783,8 @@ def _confirm(study: Study, remaining_s: float, parts: Parts) -> Proposal | None:
         before = _before(study, group)
         past = _compared(before)
         active = _active(past, _members(before, past, study, costs, remaining_s, parts), group - 1)
+        running_s = sum(t.seconds for t in study.told(Stage.CONFIRM) if t.group == group)
+        active = _focused(past, active, before, remaining_s + running_s, group - 1, parts)
         following = _rest_of_cycle(group, asked, active, costs, remaining_s)
         if following is not None:
             return _cycle_proposal(costs, group, following, active, remaining_s, _given_up(past, parts))
@@ -626,6 +795,7 @@ def _confirm(study: Study, remaining_s: float, parts: Parts) -> Proposal | None:
         if apart is not None:
             return apart
     active = _active(now, _members(study, now, study, costs, remaining_s, parts), group)
+    active = _focused(now, active, study, remaining_s, group, parts)
     if active and group < _MOST_CYCLES:
         following = _first_of_cycle(group + 1, active, costs, remaining_s)
         if following is not None:
@@ -843,6 +1013,41 @@ def _active(past: Sequence[Comparison], members: Sequence[Config], cycles: int) 
     return tuple(open_ones)
 
 
+def _focused(
+    past: Sequence[Comparison],
+    active: tuple[Config, ...],
+    before: Study,
+    left_s: float,
+    cycles: int,
+    parts: Parts,
+) -> tuple[Config, ...]:
+    """The first alone where the time left shows its gain only so; else all of them.
+
+    Who gets more pairs because of what it reads so far is likely to be told from 1 with them, so that the
+    chance of a false win does not grow by it (Chen, DeMets and Lan 2004).
+
+    Args:
+        past: Of the cycles before.
+        active: Who would take part, best first.
+        before: The study without the cycle under way.
+        left_s: At the begin of the cycle.
+        cycles: There were so far.
+        parts: Of the planner.
+    """
+    if not parts.focuses or cycles < _CYCLES or len(active) < 2:
+        return active
+    compared, costs = {c.config: c for c in past}, Costs.of(before)
+
+    def reaches(config: Config, members: Sequence[Config]) -> bool:
+        found = compared.get(config)
+        if found is None or found.wanted_pairs is None:
+            return False
+        return found.speedup.n + left_s // max(0.1, costs.cycle(members)) >= found.wanted_pairs
+
+    first = active[0]
+    return active if reaches(first, active) or not reaches(first, [first]) else (first,)
+
+
 def _logs(compared: dict[Config, Comparison], config: Config) -> dict[int, float]:
     return dict(compared[config].logs) if config in compared else {}
 
@@ -859,7 +1064,7 @@ def _settled(compared: Comparison, cycles: int) -> bool:
     if speedup.low > 1.0 and judged:
         # The interval allows for so many looks, at its own pairs: it may have come late, or lost some.
         clear = width <= _CLEAR_WIDTH * speedup.value or width <= _CLEAR_SHARE * (speedup.value - 1.0)
-        return clear and speedup.n in LOOK_PAIRS
+        return clear and compared.is_early
     return speedup.high < _NO_GAIN and cycles >= _PLANNED_CYCLES - 1
 
 

@@ -20,7 +20,8 @@ class Strategy(ABC):
     Contract: pure and seeded. It holds no state that the study does not hold, reads no clock and
     draws randomness only from (study seed, number of trials so far), so a strategy asked again
     after a restart answers as before. Never proposes a config that the space does not contain,
-    nor one that is measured or pending, except to confirm.
+    nor one that is measured or pending, except to confirm it, or to look again where runs of one
+    config differ.
     """
 
     @abstractmethod
@@ -35,6 +36,17 @@ class Strategy(ABC):
     @abstractmethod
     def is_finished(self, study: Study, remaining_s: float) -> bool:
         """Whether `ask` answers None for good, once open trials have ended."""
+
+    def ending(self, study: Study, remaining_s: float) -> str:
+        """Why nothing new is tried any more, a sentence for people; empty where nothing new ever is.
+
+        Asked when `ask` has passed on to confirming, or has nothing left.
+
+        Args:
+            study: As `ask` was given it.
+            remaining_s: The same.
+        """
+        return ""
 
 
 class Sampler(Protocol):

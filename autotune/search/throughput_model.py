@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 from autotune.core.config import Config
 from autotune.core.memo import Memo, study_key
 from autotune.core.objective import ENERGY
-from autotune.core.pick import amortised, merits
+from autotune.core.pick import amortised, merit_runs
 from autotune.search.linear import Process, covariance
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from autotune.core.config import Value
     from autotune.core.measurement import Measurement
     from autotune.core.space import SearchSpace
@@ -36,7 +38,7 @@ _JOINT = 0.06
 _CONSTANT = 0.1
 _LENGTH = 1.3
 _NOISE = 0.02
-"""Between runs, in ln rate; what a machine shows of it was tried and found later (docs/decisions/0052)."""
+"""Of a single run, in ln rate; what a machine shows of it was tried and found later (docs/decisions/0052)."""
 _PAIRS = (0.05, 0.15, 0.4)
 """Tried beside 0, where gains add up: standard deviations of what two changes bring beyond their sum."""
 _MORE_LIKELY = 1.0
@@ -52,13 +54,15 @@ class ThroughputModel:
 
     Args:
         base: Baseline's amortised rate.
-        seen: ln ratio to it by measured config.
+        seen: ln ratio to it by measured config, the mean of its runs.
+        runs: How many these were.
     """
 
     study: Study
     space: SearchSpace
     base: float
     seen: dict[Config, float]
+    runs: dict[Config, int]
     process: Process
     loader_roof: dict[Config, float]
     compute_roof: dict[Config, float]
@@ -79,16 +83,19 @@ class ThroughputModel:
 
     @classmethod
     def _fit(cls, study: Study, space: SearchSpace, *, pairs: bool) -> ThroughputModel | None:
-        rates = merits(study)
+        told = merit_runs(study)
+        rates = {c: statistics.fmean(values) for c, values in told.items()}
         base = rates.get(Config(), 0.0)
         if base <= 0.0:
             return None
         seen = {c: math.log(r / base) for c, r in rates.items() if r > 0}
+        runs = {c: len(told[c]) for c in seen}
         points = [_point(space, c) for c in seen]
-        process = _fitted(_Kernel.of(space), points, list(seen.values()), pairs=pairs)
+        noise = [_NOISE / math.sqrt(runs[c]) for c in seen]
+        process = _fitted(_Kernel.of(space), points, list(seen.values()), noise, pairs=pairs)
         # What the loop waits for bounds how fast it can get, not how little energy it takes.
         loader, compute = ({}, {}) if study.spec.objective == ENERGY else _roofs(study, base)
-        return cls(study, space, base, seen, process, loader, compute)
+        return cls(study, space, base, seen, runs, process, loader, compute)
 
     @property
     def pair_sd(self) -> float:
@@ -103,6 +110,26 @@ class ThroughputModel:
         if mean + sd > roof:
             mean, sd = min(mean, roof), min(sd, max(_SLACK, (roof - mean) / 2 if mean < roof else _SLACK))
         return mean, sd
+
+    def believing(self, pending: Collection[Config]) -> ThroughputModel:
+        """As if what runs at the moment had ended as expected: little is left to be learned there."""
+        points = [*(self.point(c) for c in self.seen), *(self.point(c) for c in pending)]
+        values = [*self.seen.values(), *(self.predict(c)[0] for c in pending)]
+        noise = [*(_NOISE / math.sqrt(self.runs[c]) for c in self.seen), *(_NOISE for _ in pending)]
+        return replace(self, process=Process.of(points, values, noise, self.process.kernel))
+
+    def doubting(self, run_sd: float) -> Process:
+        """What was seen, by somebody who takes every single run for so uncertain (ln rate).
+
+        Points of it are made by `point`.
+        """
+        noise = [run_sd / math.sqrt(self.runs[c]) for c in self.seen]
+        points = [self.point(c) for c in self.seen]
+        return Process.of(points, list(self.seen.values()), noise, self.process.kernel)
+
+    def point(self, config: Config) -> Point:
+        """Where the process has a config."""
+        return _point(self.space, config)
 
     def roof(self, config: Config) -> float:
         """What ln(rate / baseline's rate) cannot exceed by the waits seen so far; infinite if open."""
@@ -178,12 +205,13 @@ def _point(space: SearchSpace, config: Config) -> Point:
     return tuple(config.get(d.knob, d.own) for d in space.dimensions.values())
 
 
-def _fitted(kernel: _Kernel, points: list[Point], values: list[float], *, pairs: bool) -> Process:
+def _fitted(
+    kernel: _Kernel, points: list[Point], values: list[float], noise: list[float], *, pairs: bool
+) -> Process:
     """With the size of pair terms under which what was seen is likeliest; larger ones have to be clearly so.
 
     Nothing but configs with two changes or more tells of pairs, so as long as gains add up the size stays 0.
     """
-    noise = [_NOISE] * len(points)
     plain = covariance(points, kernel)
     best = Process.from_covariance(plain, points, values, noise, kernel)
     if not pairs:

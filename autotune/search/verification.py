@@ -123,7 +123,7 @@ class Verification(Strategy):
             return False
         speedup = found.speedup
         judged = found.loss.verdict != "unclear" or found.effect is Effect.EXACT
-        if speedup.high < 1.0 or (speedup.low > max(1.0, self._at_least) and judged):
+        if found.is_early and (speedup.high < 1.0 or (speedup.low > max(1.0, self._at_least) and judged)):
             return True
         return speedup.high - speedup.low < _NARROW * speedup.value
 

@@ -64,6 +64,7 @@ class _State:
         self.elapsed_s = 0.0
         self.stopped = ""
         self.changed = ""
+        self.because = ""
         self.cut: set[tuple[Stage, int]] = set()
         self.created = 0.0
 
@@ -81,6 +82,7 @@ class _State:
             created=self.created,
             changed=self.changed,
             cut=frozenset(self.cut),
+            because=self.because,
         )
         study = replace(study, spec=settled(study))
         if build is None or facts is None or facts.run is None:
@@ -102,6 +104,8 @@ def _opened(state: _State, data: Mapping[str, Any]) -> None:
         state.created = float(data["wall_s"])
     state.spec = from_wire(StudySpec, data["spec"])
     state.stopped = state.changed = ""
+    if not any(trial.stage is Stage.CONFIRM for trial in state.trials.values()):
+        state.because = ""  # with more time something new may be tried after all
 
 
 def _inspected(state: _State, data: Mapping[str, Any]) -> None:
@@ -111,6 +115,7 @@ def _inspected(state: _State, data: Mapping[str, Any]) -> None:
 
 def _asked(state: _State, data: Mapping[str, Any]) -> None:
     state.elapsed_s = max(state.elapsed_s, float(data.get("elapsed_s", 0.0)))
+    state.because = str(data.get("because", state.because))
     trial = from_wire(Trial, data["trial"])
     known = state.trials.get(trial.number)
     if known is None or (known.state is not TrialState.TOLD and trial.attempt >= known.attempt):
@@ -154,6 +159,7 @@ def _requeued(state: _State, data: Mapping[str, Any]) -> None:
 
 def _stopped(state: _State, data: Mapping[str, Any]) -> None:
     state.stopped, state.changed = str(data["why"]), str(data.get("changed", ""))
+    state.because = str(data.get("because", state.because))
     state.elapsed_s = max(state.elapsed_s, float(data["elapsed_s"]))
 
 

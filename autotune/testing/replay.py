@@ -138,6 +138,9 @@ class _Timed(Strategy):
     def is_finished(self, study: Study, remaining_s: float) -> bool:
         return self.inner.is_finished(study, remaining_s)
 
+    def ending(self, study: Study, remaining_s: float) -> str:
+        return self.inner.ending(study, remaining_s)
+
 
 class _Each(Listener):
     def __init__(self, call: Callable[[Study, Trial], None]) -> None:

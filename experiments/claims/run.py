@@ -42,6 +42,7 @@ on a machine on which others worked."""
 DECIDING = (
     "ablation",
     "break_even",
+    "chances",
     "cycles",
     "late_harm",
     "loss_guard",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from search_world import GIB, dimension, loss_trace, measurement, spec, tell
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.measurement import LossPoint, Measurement
-from autotune.core.pick import answer, answer_or_none, compare, control, finalists
+from autotune.core.pick import _pooled_spread, answer, answer_or_none, compare, control, finalists
 from autotune.core.space import SearchSpace
 from autotune.core.study import Study
 from autotune.core.trial import Failure, FailureKind, Fidelity, Outcome, Proposal, Stage
@@ -350,3 +351,27 @@ def test_a_pick_with_another_effective_batch_has_advice_on_the_learning_rate() -
     assert found.fastest is not None
     assert found.fastest.advice.startswith("Learning rate: the effective batch is 2 times your script's")
     assert (found.best.config, found.best.advice, found.safe.advice) == (EXACT, "", "")
+
+
+def test_who_came_late_or_left_early_costs_the_others_no_knowledge_of_the_spread() -> None:
+    draw = random.Random(5)
+    a, b, late = Config({"a": 1}), Config({"b": 1}), Config({"c": 1})
+
+    def rates(spread: float) -> dict[int, dict[Config, float]]:
+        machine = [draw.gauss(0.0, 0.2) for _ in range(6)]
+        return {
+            g: {c: 100.0 * math.exp(machine[g] + draw.gauss(0.0, spread)) for c in (Config(), a, b)}
+            for g in range(6)
+        }
+
+    whole = rates(0.03)
+    spread, df = _pooled_spread(whole)
+    assert df == (6 - 1) * (3 - 1)
+    assert 0.015 < spread / math.sqrt(2.0) < 0.05
+    once = {**whole, 5: {**whole[5], late: 140.0}}
+    assert _pooled_spread(once) == pytest.approx((spread, df))
+    gone = {g: {c: rate for c, rate in r.items() if c != b or g < 3} for g, r in once.items()}
+    left, fewer = _pooled_spread(gone)
+    assert fewer == len([1 for r in gone.values() for _ in r]) - 6 - 4 + 1
+    assert 0.01 < left / math.sqrt(2.0) < 0.06
+    assert _pooled_spread({g: {c: r[c] for c in (Config(), a)} for g, r in whole.items()}) == (0.0, 0.0)

@@ -39,6 +39,12 @@ def test_the_users_own_bound_holds_on_a_cpu_and_is_the_devices_elsewhere(host: S
     assert host_memory.trial_limit(bounded, 40 * GIB) == 40 * GIB
 
 
+def test_of_a_cluster_nobody_here_knows_who_runs_where(host: SimpleNamespace) -> None:
+    joined = replace(spec(), driver="ray", ray_address="ray://head:10001", concurrency=4)
+    assert host_memory.slots(joined) == 1
+    assert host_memory.trial_limit(joined, 40 * GIB) == 40 * GIB
+
+
 def test_what_others_hold_is_not_free(host: SimpleNamespace) -> None:
     host.memory_bytes = 2**60
     assert 0 < host_memory.free_memory() < 0.9 * 2**60

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from autotune.clock import SimulatedClock
 from autotune.core.config import Config
 from autotune.core.measurement import Contamination, Measurement
 from autotune.core.study import Study
-from autotune.core.trial import Failure, FailureKind, Stage, Trial, TrialState
+from autotune.core.trial import Failure, FailureKind, Proposal, Stage, Trial, TrialState
 from autotune.core.wire import to_wire
 from autotune.driver.session import Session
 from autotune.errors import BackendError, DiskFull
@@ -171,6 +171,42 @@ def test_where_no_process_can_be_started_any_more_not_every_trial_is_spent_on_it
     assert [t.state for t in study.trials] == [TrialState.TOLD, TrialState.ASKED]
 
 
+def test_on_a_cluster_one_node_without_room_does_not_end_the_search(tmp_path: Path) -> None:
+    with Journal.create(tmp_path / "journal.db") as journal:
+        session = Session(
+            journal=journal,
+            study=Study(spec=replace(spec(), driver="ray", ray_address="ray://head:10001"), facts=facts()),
+            strategy=Listed([Config(), Config({"workers": 1}), Config({"workers": 2})]),
+            planner=PlainPlanner(),  # type: ignore[arg-type]
+            clock=SimulatedClock(),
+        )
+        tell_next(session, measurement())
+        tell_next(session, failure(FailureKind.DISK, **{NOT_BEGUN: "1"}))
+        assert session.ask() is not None
+        assert session.study.trials[1].state is TrialState.TOLD
+
+
+def test_a_run_that_only_explains_and_finds_no_room_leaves_the_answer_as_it_is(tmp_path: Path) -> None:
+    @dataclass
+    class Explained(Listed):
+        def ask(self, study: Study, remaining_s: float) -> Proposal | None:
+            asked = super().ask(study, remaining_s)
+            return asked if asked is None or not study.trials else replace(asked, stage=Stage.WHY)
+
+    with Journal.create(tmp_path / "journal.db") as journal:
+        session = Session(
+            journal=journal,
+            study=Study(spec=spec(), facts=facts()),
+            strategy=Explained([Config(), Config(), Config()]),
+            planner=PlainPlanner(),  # type: ignore[arg-type]
+            clock=SimulatedClock(),
+        )
+        tell_next(session, measurement())
+        tell_next(session, failure(FailureKind.DISK, **{NOT_BEGUN: "1"}))
+        assert session.study.trials[1].state is TrialState.TOLD
+        assert session.close().stopped == "finished"
+
+
 def test_a_script_that_never_started_has_failed(make_session: MakeSession) -> None:
     session = make_session([Config(), Config()])
     for _ in range(FailureKind.INFRA_LOST.repeats + 1):
@@ -227,6 +263,37 @@ def test_a_knob_without_any_way_is_told_without_a_process(make_session: MakeSess
     tell_next(session, measurement())
     assert tell_next(session, measurement()) == 2
     assert session.study.trials[1].failure is not None
+
+
+def test_why_nothing_new_is_tried_is_written_down_once_and_read_back(tmp_path: Path) -> None:
+    @dataclass
+    class Confirms(Listed):
+        def ask(self, study: Study, remaining_s: float) -> Proposal | None:
+            asked = super().ask(study, remaining_s)
+            late = len(study.trials) > 1
+            return asked if asked is None or not late else replace(asked, stage=Stage.CONFIRM, group=1)
+
+        def ending(self, study: Study, remaining_s: float) -> str:
+            return f"Enough after {len(study.trials)}."
+
+    configs = [Config(), Config({"workers": 1}), Config(), Config({"workers": 1})]
+    with Journal.create(tmp_path / "journal.db") as journal:
+        began = {"spec": spec(), "wall_s": 1.0, "host": "h", "pid": 1, "version": "1"}
+        journal.append("opened", "opened/1", began)
+        session = Session(
+            journal=journal,
+            study=Study(spec=spec(), facts=facts()),
+            strategy=Confirms(configs),
+            planner=PlainPlanner(),  # type: ignore[arg-type]
+            clock=SimulatedClock(),
+        )
+        for _ in configs:
+            assert session.study.because == ("" if len(session.study.trials) < 3 else "Enough after 2.")
+            tell_next(session, measurement())
+        session.close()
+        said = [e.kind for e in journal.entries() if "because" in e.data]
+        assert said == ["asked", "stopped"]
+        assert fold(journal.entries()).because == "Enough after 2."
 
 
 def test_a_late_answer_changes_nothing(make_session: MakeSession) -> None:

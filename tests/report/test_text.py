@@ -51,6 +51,14 @@ def test_a_budget_too_short_for_a_search_is_named_with_one_that_is_not():
     )
 
 
+def test_why_nothing_new_was_tried_stands_below_what_the_search_has_cost():
+    why = "Nothing new was tried any more, as the time left is what confirming takes."
+    lines = final_screen(study(because=why), good_answer(), out=OUT).splitlines()
+    (at,) = [i for i, line in enumerate(lines) if line.startswith("search ")]
+    assert lines[at + 1].strip() == why
+    assert "Nothing new" not in final_screen(study(), good_answer(), out=OUT)
+
+
 def test_a_control_of_two_pairs_gives_no_interval():
     wide = Estimate(value=1.03, low=0.01, high=143.87, n=2, unit="ratio")
     text = final_screen(study(), good_answer(identical=wide), out=OUT)

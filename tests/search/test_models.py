@@ -12,7 +12,7 @@ from autotune.core.measurement import Measurement
 from autotune.core.space import SearchSpace
 from autotune.core.study import Study
 from autotune.core.trial import Failure, FailureKind, Fidelity, Proposal, Stage
-from autotune.search.feasible import Feasible
+from autotune.search.feasible import Feasible, suspect
 from autotune.search.linear import Process, Ridge
 from autotune.search.memory_model import MemoryModel
 from autotune.search.throughput_model import ThroughputModel
@@ -94,6 +94,45 @@ def test_a_value_is_left_out_after_two_failures_with_different_configs_and_no_su
         ({**bad, "threads": 1}, measurement(90.0)),
     )
     assert Feasible.of(mixed, SPACE).allows(Config({**bad, "fused_optimizer": True}))
+
+
+def test_a_value_is_left_out_after_one_crash_where_all_else_of_that_config_ran_through() -> None:
+    bad = {"precision": "bf16", "threads": 4}
+    crashed = study(({}, measurement(100.0)), (bad, CRASH))
+    feasible = Feasible.of(crashed, SPACE)
+    assert feasible.allows(Config({"precision": "bf16"}))
+    # Neither has worked so far; which of them is taken out first is settled by name.
+    assert suspect(crashed, feasible) == Config({"precision": "bf16"})
+    apart = study(({}, measurement(100.0)), (bad, CRASH), ({"precision": "bf16"}, measurement(120.0)))
+    feasible = Feasible.of(apart, SPACE)
+    assert not feasible.allows(Config({"threads": 4}))
+    assert feasible.allows(Config({"precision": "bf16", "fused_optimizer": True}))
+    assert suspect(apart, feasible) is None
+    assert Feasible.of(apart, SPACE, separates=False).allows(Config({"threads": 4}))
+
+
+def test_what_took_too_long_or_is_a_single_change_is_not_left_out_after_once() -> None:
+    late = Failure(kind=FailureKind.TIMEOUT_TOTAL, message="too slow")
+    bad = {"precision": "bf16", "threads": 4}
+    seen = study(({}, measurement(100.0)), (bad, late), ({"precision": "bf16"}, measurement(120.0)))
+    assert Feasible.of(seen, SPACE).allows(Config({"threads": 4}))
+    single = study(({}, measurement(100.0)), ({"threads": 4}, CRASH))
+    feasible = Feasible.of(single, SPACE)
+    assert feasible.allows(Config({"threads": 4, "precision": "bf16"}))
+    assert suspect(single, feasible) is None
+
+
+def test_what_runs_at_the_moment_is_expected_to_end_as_predicted() -> None:
+    seen = study(({}, measurement(100.0)), ({"threads": 4}, measurement(120.0)))
+    model = ThroughputModel.of(seen, SPACE)
+    assert model is not None
+    pending = Config({"precision": "bf16"})
+    believed = model.believing([pending])
+    assert believed.predict(pending)[0] == pytest.approx(model.predict(pending)[0], abs=1e-6)
+    assert believed.predict(pending)[1] < 0.1 * model.predict(pending)[1]
+    assert believed.seen == model.seen
+    beside = Config({"precision": "bf16", "threads": 4})
+    assert believed.expected_improvement(beside, 0.2) < model.expected_improvement(beside, 0.2)
 
 
 def test_a_value_that_does_not_take_effect_is_left_out_at_once() -> None:

@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,15 +24,18 @@ from search_world import (
     usual_space,
 )
 
+from autotune.core.chances import LOOK_PAIRS
 from autotune.core.config import Config, Value
 from autotune.core.effect import Effect
-from autotune.core.pick import LOOK_PAIRS, answer, compare, screened
+from autotune.core.pick import answer, compare, screened
 from autotune.core.space import SearchSpace
 from autotune.core.study import Study
 from autotune.core.trial import Failure, FailureKind, Fidelity, Outcome, Proposal, Stage, TrialState
 from autotune.core.wire import dumps, loads
+from autotune.search.costs import Costs
+from autotune.search.parts import DEFAULT, Parts
 from autotune.search.sampler import OptunaSampler
-from autotune.search.stages import Staged, shortlist
+from autotune.search.stages import Staged, _focused, shortlist
 from autotune.search.strategy import Sampler
 
 SPACE = usual_space()
@@ -146,7 +150,7 @@ def test_three_minutes_are_enough_for_an_answer() -> None:
     sampler=st.sampled_from(["", "tpe", "random"]),
     broken=st.sampled_from([("precision", "bf16"), ("num_workers", 4), ("compile", "default"), ("none", 0)]),
 )
-def test_every_proposal_is_new_lies_in_the_space_fits_the_time_and_depends_on_the_study_alone(
+def test_every_proposal_is_new_or_a_second_look_lies_in_the_space_fits_the_time_and_hangs_on_the_study_alone(
     seed: int, seconds: float, sampler: str, broken: tuple[str, Value]
 ) -> None:
     world = replace(family("OOM-prone", seed), broken=frozenset({broken}))
@@ -160,7 +164,7 @@ def test_every_proposal_is_new_lies_in_the_space_fits_the_time_and_depends_on_th
         assert proposal.fidelity.deadline_s <= remaining_s
         assert proposal.reason
         if proposal.stage in SCREENS:
-            assert proposal.config not in seen
+            assert proposal.config not in seen or proposal.reason.startswith("Once more")
             assert SPACE.contains(proposal.config)
             seen.add(proposal.config)
         assert study.spec.seed == seed
@@ -217,6 +221,31 @@ def test_a_value_that_failed_in_two_configs_is_left_alone() -> None:
     world = replace(family("compute-bound", 1), broken=frozenset({("precision", "bf16")}))
     study = simulate(Staged(), world, spec(seconds=900))
     assert sum(t.failure is not None for t in study.trials) <= 3
+
+
+def test_after_a_first_crash_the_next_run_asks_once_which_value_is_to_blame() -> None:
+    crash = Failure(kind=FailureKind.CRASH_EXIT, message="crash")
+    study = Study(spec=spec(seconds=900), space=SPACE, facts=family("compute-bound", 0).facts())
+    both = Config({"precision": "bf16", "threads": 4})
+    for config in (Config(), Config(), both):
+        asked = Staged().ask(study, 800.0)
+        assert asked is not None
+        stage = Stage.START if config else Stage.BASELINE
+        seed = len(study.trials) if stage is Stage.BASELINE else 0
+        asked = replace(asked, config=config, stage=stage, seed=seed)
+        study = tell(study, asked, measurement(100.0) if config.is_baseline else crash, 7.0)
+    asked = Staged().ask(study, 700.0)
+    assert asked is not None
+    assert asked.config == Config({"precision": "bf16"})
+    assert asked.reason == "What failed, without its least proven value: is that to blame?"
+    works = tell(study, asked, measurement(130.0), 7.0)
+    following = Staged().ask(works, 690.0)
+    assert following is not None
+    assert "threads" not in following.config or following.config["threads"] != 4
+    # Both crash: there is no third question of the kind.
+    again = Staged().ask(tell(study, asked, crash, 7.0), 690.0)
+    assert again is not None
+    assert not again.reason.startswith("What failed")
 
 
 def test_a_finalist_that_crashes_in_confirmation_is_replaced() -> None:
@@ -326,6 +355,40 @@ def test_compiling_is_left_out_where_the_budget_cannot_pay_for_it() -> None:
     assert any("compile" in t.config for t in long.trials)
 
 
+def _screened_only(study: Study) -> tuple[Study, float]:
+    """The study before it confirmed anything, and the time that was left then."""
+    trials = tuple(t for t in study.trials if t.stage in (Stage.BASELINE, *SCREENS))
+    left_s = study.spec.budget.seconds - trials[-1].finished_s
+    return replace(study, trials=trials), left_s
+
+
+def test_a_search_looks_no_further_where_that_is_worth_less_than_it_takes() -> None:
+    """Fifty steps of a third of a second, and runs that take nine seconds."""
+    world = family("compute-bound", 0)
+    short, long = (simulate(Staged(), world, spec(seconds=600, run_steps=n)) for n in (50, 10**7))
+    assert [t for t in short.trials if t.stage is Stage.START]
+    assert not [t for t in short.trials if t.stage is Stage.REFINE]
+    assert [t for t in long.trials if t.stage is Stage.REFINE]
+    assert "of the 50 steps planned" in Staged().ending(*_screened_only(short))
+    assert "planned" not in Staged().ending(*_screened_only(long))
+
+
+def test_a_search_says_why_it_tries_nothing_new() -> None:
+    def why(**budget: float) -> str:
+        study = simulate(Staged(), family("compute-bound", 0), spec(**budget))  # type: ignore[arg-type]
+        return Staged().ending(*_screened_only(study))
+
+    assert why(seconds=180) == "Nothing new was tried any more, as the time left is what confirming takes."
+    assert "the number of trials left is what confirming takes" in why(seconds=3600, trials=14)
+    assert "found nothing faster" in why(seconds=36000) or "was expected to be faster" in why(seconds=36000)
+    nothing = Study(spec=spec(), space=SearchSpace(dimensions={}))
+    assert Staged().ending(nothing, 60.0) == ""
+    asked = Staged().ask(Study(spec=spec()), 180.0)
+    assert asked is not None
+    measured = replace(tell(nothing, asked, measurement(100.0), 7.0), space=SearchSpace(dimensions={}))
+    assert Staged().ending(measured, 60.0) == "Nothing new was tried, as no knob is left to vary."
+
+
 def test_an_empty_space_ends_after_the_baseline() -> None:
     study = simulate(Staged(), World(space=SearchSpace(dimensions={}), speed={}), spec(seconds=600))
     assert [t.stage for t in study.trials] == [Stage.BASELINE, Stage.BASELINE]
@@ -374,6 +437,24 @@ def test_a_search_ends_with_a_gain_only_after_as_many_pairs_as_its_interval_allo
         (found,) = compare(replace(study, trials=kept))
         widths[found.speedup.n] = (found.speedup.high - found.speedup.low) / (found.speedup.value - 1.0)
     assert widths[3] > 0.25 > widths[4] > widths[5]
+
+
+def test_the_leader_is_confirmed_alone_where_the_time_left_shows_its_gain_only_so() -> None:
+    study = _three_screened({"a": 1.05, "b": 1.04})
+    a, b = Config({"a": 1}), Config({"b": 1})
+    alone_s, both_s = (Costs.of(study).cycle(members) for members in ([a], [a, b]))
+    left_s = 4.0 * alone_s + 1.0
+    assert left_s // both_s == 2
+
+    def active(wanted: int | None, *, cycles: int = 3, parts: Parts = DEFAULT) -> tuple[Config, ...]:
+        found = SimpleNamespace(config=a, speedup=SimpleNamespace(n=3), wanted_pairs=wanted)
+        return _focused([found], (a, b), study, left_s, cycles, parts)  # type: ignore[list-item]
+
+    assert active(7) == active(6) == (a,)
+    assert active(5) == (a, b), "the time suffices for both"
+    assert active(8) == active(None) == (a, b), "nor would it for one"
+    assert active(7, cycles=2) == (a, b), "three pairs are the least to go by"
+    assert active(7, parts=replace(DEFAULT, focuses=False)) == (a, b)
 
 
 def test_what_changes_the_training_is_no_bar_to_what_leaves_it_as_it_is() -> None:

@@ -1,0 +1,99 @@
+"""How the chance of a false win is shared out over finalists and looks at the data. Pure.
+
+What is claimed of a study is false with a chance of at most `FALSE_WINS`, whoever is claimed and
+whenever confirmation ended: the chances of all tests that may claim add up to it. The leader, by
+screening, gets half of it, and the last look most of that, as a search mostly ends there; a look before
+may end confirmation only where the gain is clear at that look's own, stricter level.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import TYPE_CHECKING, Final
+
+from autotune.core.stats import ratio_interval, t_quantile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.core.measurement import Estimate
+
+FALSE_WINS: Final = 0.02
+"""Chance, per study, that a gain is claimed where there is none; shared out over finalists and looks."""
+
+LOOK_PAIRS: Final = (3, 5, 8)
+"""Pairs of a config after which a search may end its confirmation because it has won; the end of the budget,
+or of the cycles, is one look more. Other ends make no claim and need no allowance."""
+
+_LOOK_SHARES: Final[dict[int, float]] = dict(zip(LOOK_PAIRS, (0.1, 0.15, 0.2), strict=True))
+_LAST_SHARE: Final = 1.0 - sum(_LOOK_SHARES.values())
+_LEADER_SHARE: Final = 0.5
+
+
+def finalist_share(place: int, finalists: int) -> float:
+    """Of the chance of a study, what one finalist may use.
+
+    Args:
+        place: 0 for the one that screening held for the fastest.
+        finalists: How many were confirmed in all.
+    """
+    if finalists < 2:
+        return 1.0
+    return _LEADER_SHARE if place == 0 else (1.0 - _LEADER_SHARE) / (finalists - 1)
+
+
+def claim_interval(
+    log_ratios: Sequence[float], share: float, *, tau: float, df: float | None
+) -> tuple[Estimate, bool]:
+    """The interval that a claim rests on, and whether a look before the last may end confirmation with it.
+
+    Where the pairs are as many as at a look, and its own level is enough to tell the ratio from 1, that is
+    the level of the interval: confirmation may have ended because of it.
+
+    Args:
+        log_ratios: ln(candidate / baseline), one per pair.
+        share: From `finalist_share`.
+        tau: As `ratio_interval` takes it.
+        df: The same.
+    """
+    look = _LOOK_SHARES.get(len(log_ratios))
+    if look is not None:
+        early = ratio_interval(log_ratios, confidence=_confidence(share * look), tau=tau, df=df)
+        if early.low > 1.0 or early.high < 1.0:
+            return early, True
+    return ratio_interval(log_ratios, confidence=_confidence(share * _LAST_SHARE), tau=tau, df=df), False
+
+
+def pairs_wanted(
+    log_ratios: Sequence[float], share: float, *, tau: float, df: float | None, most: int
+) -> int | None:
+    """Pairs with which a gain as it reads now would be claimed at the last look; None with `most` neither.
+
+    Args:
+        log_ratios: ln(candidate / baseline), one per pair; at least two.
+        share: From `finalist_share`.
+        tau: As `ratio_interval` takes it.
+        df: The same.
+        most: So many at the most.
+    """
+    n = len(log_ratios)
+    if n < 2 or statistics.fmean(log_ratios) <= 0.0:
+        return None
+    now = ratio_interval(log_ratios, confidence=_confidence(share * _LAST_SHARE), tau=tau, df=df)
+    quantile = 0.5 + now.confidence / 2.0
+    # The same spread, of as many more pairs.
+    spread = math.log(now.high / now.value) * math.sqrt(n) / t_quantile(quantile, _freedom(n, df))
+    for pairs in range(n, most + 1):
+        half = t_quantile(quantile, _freedom(pairs, df)) * spread / math.sqrt(pairs)
+        if half < math.log(now.value):
+            return pairs
+    return None
+
+
+def _freedom(pairs: int, df: float | None) -> float:
+    return max(pairs - 1, df or 0.0)
+
+
+def _confidence(share: float) -> float:
+    return 1.0 - 2.0 * FALSE_WINS * share

@@ -1,0 +1,109 @@
+"""Which config deserves another run before it is believed? Pure.
+
+The largest of many noisy readings is the luckiest as much as the best. Who leads by one run is run
+again, and at the end, with time left, whoever may lie before the leader; how often, what runs of one
+and the same config differ by on this machine decides. On a quiet one nothing is run twice.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autotune.core.pick import merit_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from autotune.core.config import Config
+    from autotune.core.study import Study
+    from autotune.search.throughput_model import ThroughputModel
+
+NOISY = 0.03
+"""From where on one run of a config is not taken for what the config does, in ln rate."""
+
+_BELIEVED_SD = 0.02
+_BELIEVED_RUNS = 2
+_LEADER_LOOKS = 2
+_MOST_LOOKS = 3
+_WORTH = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A config to be run once more.
+
+    Args:
+        config: Which.
+        runs: It had so far.
+        run_sd: What single runs of one config differ by, in ln rate.
+        gain: What the recommendation is expected to gain by knowing it well, in ln rate.
+    """
+
+    config: Config
+    runs: int
+    run_sd: float
+    gain: float
+
+
+def run_sd(study: Study) -> float:
+    """Standard deviation of single screening runs of one config, in ln rate.
+
+    Pooled over configs that ran more than once, the script itself among them, with two runs' worth of
+    belief in two per cent.
+    """
+    squares, free = _BELIEVED_RUNS * _BELIEVED_SD**2, float(_BELIEVED_RUNS)
+    for values in merit_runs(study).values():
+        logs = [math.log(v) for v in values if v > 0.0]
+        if len(logs) > 1:
+            squares += (len(logs) - 1) * statistics.variance(logs)
+            free += len(logs) - 1
+    return math.sqrt(squares / free)
+
+
+def leading(model: ThroughputModel, among: Collection[Config]) -> Config:
+    """Whom the model holds for the fastest of them."""
+    return max(among, key=lambda c: (model.predict(c)[0], c.canonical()))
+
+
+def look_again(
+    study: Study, model: ThroughputModel, among: Collection[Config], *, at_end: bool
+) -> Look | None:
+    """Who is to be run once more, None where that is worth no run.
+
+    Args:
+        study: As of now.
+        model: Of it.
+        among: Measured configs that may be recommended.
+        at_end: Nothing new is left to be tried: those behind the leader are looked at as well.
+    """
+    if not among:
+        return None
+    sd = run_sd(study)
+    if sd < NOISY:
+        return None
+    leader = leading(model, among)
+    asked = {c: sum(1 for t in study.trials if t.config == c and not t.group) for c in among}
+    limit = _MOST_LOOKS if at_end else _LEADER_LOOKS
+    doubts = model.doubting(sd)
+    best: Look | None = None
+    for config in among:
+        # Of the two, who ran less often tells more.
+        again = config if at_end and asked[config] < asked[leader] else leader
+        if config == leader or asked[again] >= limit:
+            continue
+        gain = expected_gain(*doubts.difference(model.point(config), model.point(leader)))
+        if gain >= _WORTH and (best is None or gain > best.gain):
+            best = Look(again, asked[again], sd, gain)
+    return best
+
+
+def expected_gain(mean: float, sd: float) -> float:
+    """What is expected of a normal above zero, nothing below it counting."""
+    if sd <= 0.0:
+        return max(0.0, mean)
+    normal = statistics.NormalDist()
+    z = mean / sd
+    return sd * (z * normal.cdf(z) + normal.pdf(z))

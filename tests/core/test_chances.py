@@ -1,0 +1,71 @@
+"""The chance of a false win, shared out over finalists and looks."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from autotune.core.chances import FALSE_WINS, LOOK_PAIRS, claim_interval, finalist_share, pairs_wanted
+from autotune.core.stats import ratio_interval
+
+
+@pytest.mark.parametrize("finalists", [1, 2, 3, 7])
+def test_the_shares_of_all_finalists_add_up_to_the_whole_and_the_leaders_is_the_largest(
+    finalists: int,
+) -> None:
+    shares = [finalist_share(place, finalists) for place in range(finalists)]
+    assert sum(shares) == pytest.approx(1.0)
+    assert shares[0] == max(shares)
+
+
+def test_the_chances_of_all_looks_add_up_to_the_whole() -> None:
+    levels = []
+    for pairs in (*LOOK_PAIRS, 12):
+        clear = [0.5 + 0.001 * (-1) ** k for k in range(pairs)]
+        found, is_early = claim_interval(clear, 1.0, tau=0.005, df=None)
+        assert is_early is (pairs in LOOK_PAIRS)
+        levels.append((1.0 - found.confidence) / 2.0)
+    assert sum(levels) == pytest.approx(FALSE_WINS)
+    assert levels == sorted(levels)
+
+
+def test_what_a_look_cannot_tell_from_one_is_told_at_the_level_of_the_last() -> None:
+    pairs = [0.04, 0.08, 0.02]
+    found, is_early = claim_interval(pairs, 1.0, tau=0.005, df=None)
+    assert not is_early
+    last, _ = claim_interval([*pairs, 0.05], 1.0, tau=0.005, df=None)
+    assert found.confidence == last.confidence
+
+
+def test_a_study_in_which_nothing_differs_claims_a_gain_in_two_of_a_hundred_at_the_most() -> None:
+    """Three finalists, each looked at whenever it may be."""
+    draw, wins, studies = random.Random(3), 0, 2000
+    for _ in range(studies):
+        claimed = False
+        for place in range(3):
+            pairs, share = [draw.gauss(0.0, 0.04) for _ in range(10)], finalist_share(place, 3)
+            looks = [n for n in LOOK_PAIRS if claim_interval(pairs[:n], share, tau=0.0, df=None)[1]]
+            end = looks[0] if looks else 10
+            found, is_early = claim_interval(pairs[:end], share, tau=0.0, df=None)
+            claimed = claimed or (found.low > 1.0 and (end == 10 or is_early))
+        wins += claimed
+    assert wins / studies < 0.025
+
+
+def test_as_many_pairs_as_are_wanted_show_the_gain_and_one_less_does_not() -> None:
+    apart = [0.05, 0.03, 0.06, 0.01]
+    wanted = pairs_wanted(apart, 0.5, tau=0.03, df=9.0, most=12)
+    assert wanted is not None
+    assert wanted > 4
+    mean = sum(apart) / 4
+    level = 1.0 - 2.0 * FALSE_WINS * 0.5 * 0.55
+    for pairs, shows in ((wanted, True), (wanted - 1, False)):
+        found = ratio_interval([mean] * pairs, confidence=level, tau=0.03, df=max(9.0, pairs - 1.0))
+        assert (found.low > 1.0) is shows
+
+
+def test_no_number_of_pairs_shows_what_reads_slower_or_hardly_differs() -> None:
+    assert pairs_wanted([-0.01, -0.02, 0.0], 1.0, tau=0.01, df=None, most=12) is None
+    assert pairs_wanted([0.05, -0.05, 0.01], 1.0, tau=0.05, df=None, most=12) is None
+    assert pairs_wanted([0.5], 1.0, tau=0.05, df=None, most=12) is None
