@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 from autotune.core.change import Env, Flag, Keyword
 from autotune.core.config import Config, Value
+from autotune.core.earlier import AUTO, Transfer
 from autotune.core.effect import Effect
 from autotune.core.facts import Facts, HostFacts, RunFacts, training_memory_bytes
 from autotune.core.objective import DEFAULT_OBJECTIVES, Constraint, Objective
@@ -117,6 +118,8 @@ class StudySpec:
         price_per_hour: Of the machine, in whatever currency; None where no cost is wanted.
         profile: Keep a profile of some steps of both as well.
         objective: What is searched for: ``throughput``, ``energy``, ``cost``; see `autotune.core.objective`.
+        transfer: What earlier studies may tell: ``auto``, ``same-script``, ``off``; see
+            `autotune.core.earlier`.
     """
 
     study_id: str
@@ -152,6 +155,7 @@ class StudySpec:
     price_per_hour: float | None = None
     profile: bool = False
     objective: str = "throughput"
+    transfer: str = AUTO
 
     @property
     def inspected(self) -> str:
@@ -197,6 +201,7 @@ class Study:
         changed: What was said of a file of the user's that was edited meanwhile; empty without one.
         cut: Stage and group of the cycles of paired runs that nothing more is run in, because what they
             hold was measured on another day or machine than a resume found.
+        transfer: What earlier studies told at the start; None where none was asked.
     """
 
     spec: StudySpec
@@ -209,6 +214,7 @@ class Study:
     created: float = 0.0
     changed: str = ""
     cut: frozenset[tuple[Stage, int]] = frozenset()
+    transfer: Transfer | None = None
 
     @property
     def memory_bytes(self) -> int | None:

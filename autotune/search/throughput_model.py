@@ -17,6 +17,7 @@ from autotune.core.config import Config
 from autotune.core.memo import Memo, study_key
 from autotune.core.objective import ENERGY
 from autotune.core.pick import amortised, merits
+from autotune.core.transfer import beliefs
 from autotune.search.linear import Process, covariance
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ _MORE_LIKELY = 1.0
 _SLACK = 0.03
 
 Point = tuple["Value | None", ...]
-_MODELS: Memo[ThroughputModel | None] = Memo()
+_MODELS: Memo[ThroughputModel | None] = Memo(size=6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +65,35 @@ class ThroughputModel:
     compute_roof: dict[Config, float]
 
     @classmethod
-    def of(cls, study: Study, space: SearchSpace, *, pairs: bool = False) -> ThroughputModel | None:
+    def of(
+        cls, study: Study, space: SearchSpace, *, pairs: bool = False, informed: bool = False
+    ) -> ThroughputModel | None:
         """Fit; None as long as the baseline was not measured.
 
         Args:
             study: As of now.
             space: Of the study.
             pairs: Let pairs of changes differ from the sum of their gains where what was seen asks for it.
+            informed: Believe what earlier studies tell, as far as it has not been measured here; to choose
+                what to run next, and never to say what is fastest.
         """
         # Confirmation teaches it nothing, so that what it knew before still holds.
         known = tuple(t for t in study.trials if not t.group)
-        key = study_key(study, space, pairs, trials=known)
-        return _MODELS.get(key, lambda: cls._fit(study, space, pairs=pairs))
+        key = study_key(study, space, pairs, informed, trials=known)
+        return _MODELS.get(key, lambda: cls._fit(study, space, pairs=pairs, informed=informed))
 
     @classmethod
-    def _fit(cls, study: Study, space: SearchSpace, *, pairs: bool) -> ThroughputModel | None:
+    def _fit(cls, study: Study, space: SearchSpace, *, pairs: bool, informed: bool) -> ThroughputModel | None:
         rates = merits(study)
         base = rates.get(Config(), 0.0)
         if base <= 0.0:
             return None
         seen = {c: math.log(r / base) for c, r in rates.items() if r > 0}
-        points = [_point(space, c) for c in seen]
-        process = _fitted(_Kernel.of(space), points, list(seen.values()), pairs=pairs)
+        told = [f for f in beliefs(study).first if f.config not in seen] if informed else []
+        points = [_point(space, c) for c in (*seen, *(f.config for f in told))]
+        values = [*seen.values(), *(f.log for f in told)]
+        noise = [*(_NOISE for _ in seen), *(f.sd for f in told)]
+        process = _fitted(_Kernel.of(space), points, values, noise, pairs=pairs)
         # What the loop waits for bounds how fast it can get, not how little energy it takes.
         loader, compute = ({}, {}) if study.spec.objective == ENERGY else _roofs(study, base)
         return cls(study, space, base, seen, process, loader, compute)
@@ -178,12 +186,13 @@ def _point(space: SearchSpace, config: Config) -> Point:
     return tuple(config.get(d.knob, d.own) for d in space.dimensions.values())
 
 
-def _fitted(kernel: _Kernel, points: list[Point], values: list[float], *, pairs: bool) -> Process:
+def _fitted(
+    kernel: _Kernel, points: list[Point], values: list[float], noise: list[float], *, pairs: bool
+) -> Process:
     """With the size of pair terms under which what was seen is likeliest; larger ones have to be clearly so.
 
     Nothing but configs with two changes or more tells of pairs, so as long as gains add up the size stays 0.
     """
-    noise = [_NOISE] * len(points)
     plain = covariance(points, kernel)
     best = Process.from_covariance(plain, points, values, noise, kernel)
     if not pairs:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from autotune.core.auto import settled
+from autotune.core.earlier import Transfer
 from autotune.core.facts import Facts, RunFacts
 from autotune.core.measurement import Measurement
 from autotune.core.space import SearchSpace
@@ -66,6 +67,7 @@ class _State:
         self.changed = ""
         self.cut: set[tuple[Stage, int]] = set()
         self.created = 0.0
+        self.transfer: Transfer | None = None
 
     def study(self, build: Build | None) -> Study:
         if self.spec is None:
@@ -81,6 +83,7 @@ class _State:
             created=self.created,
             changed=self.changed,
             cut=frozenset(self.cut),
+            transfer=self.transfer,
         )
         study = replace(study, spec=settled(study))
         if build is None or facts is None or facts.run is None:
@@ -161,6 +164,10 @@ def _cut(state: _State, data: Mapping[str, Any]) -> None:
     state.cut.add((Stage(data["stage"]), int(data["group"])))
 
 
+def _transferred(state: _State, data: Mapping[str, Any]) -> None:
+    state.transfer = from_wire(Transfer, data["transfer"])
+
+
 _HANDLERS: Mapping[str, Callable[[_State, Mapping[str, Any]], None]] = {
     "opened": _opened,
     "inspected": _inspected,
@@ -170,4 +177,5 @@ _HANDLERS: Mapping[str, Callable[[_State, Mapping[str, Any]], None]] = {
     "requeued": _requeued,
     "stopped": _stopped,
     "cut": _cut,
+    "transferred": _transferred,
 }
