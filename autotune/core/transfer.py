@@ -15,22 +15,22 @@ import hashlib
 import json
 import math
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.config import Config
+from autotune.core.config import Config, Value
 from autotune.core.cycles import in_own_unit
-from autotune.core.earlier import Fingerprint
+from autotune.core.earlier import Earlier, Fingerprint
 from autotune.core.memo import Memo, study_key
 from autotune.core.pick import merit
 from autotune.core.trial import Family, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from autotune.core.config import Value
-    from autotune.core.earlier import Earlier, Transfer
+    from autotune.core.earlier import Transfer
     from autotune.core.facts import RunFacts
     from autotune.core.space import SearchSpace
     from autotune.core.study import Study
