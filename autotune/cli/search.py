@@ -112,11 +112,11 @@ def search(
     transfer: Annotated[
         str,
         typer.Option(
-            metavar="auto|same-script|off",
+            metavar="same-script|all|off",
             envvar="AUTOTUNE_TRANSFER",
             help="Earlier studies that say where to begin; every figure is measured anew.",
         ),
-    ] = "auto",
+    ] = "same-script",
     trials: Annotated[
         int | None, typer.Option(metavar="N", envvar="AUTOTUNE_TRIALS", help="At most this many trials.")
     ] = None,

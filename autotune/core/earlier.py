@@ -11,12 +11,12 @@ from typing import Final
 
 from autotune.core.config import Config, Value
 
-AUTO: Final = "auto"
 SAME_SCRIPT: Final = "same-script"
+ALL: Final = "all"
 OFF: Final = "off"
 
-SETTINGS: Final = (AUTO, SAME_SCRIPT, OFF)
-"""What may be taken over: from every earlier study that is akin, from those of the same script, nothing."""
+SETTINGS: Final = (SAME_SCRIPT, ALL, OFF)
+"""What may be taken over: from studies of the same script, from all that are akin, nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

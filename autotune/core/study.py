@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from autotune.core.change import Env, Flag, Keyword
 from autotune.core.config import Config, Value
-from autotune.core.earlier import AUTO, Transfer
+from autotune.core.earlier import SAME_SCRIPT, Transfer
 from autotune.core.effect import Effect
 from autotune.core.facts import Facts, HostFacts, RunFacts, training_memory_bytes
 from autotune.core.objective import DEFAULT_OBJECTIVES, Constraint, Objective
@@ -118,7 +118,7 @@ class StudySpec:
         price_per_hour: Of the machine, in whatever currency; None where no cost is wanted.
         profile: Keep a profile of some steps of both as well.
         objective: What is searched for: ``throughput``, ``energy``, ``cost``; see `autotune.core.objective`.
-        transfer: What earlier studies may tell: ``auto``, ``same-script``, ``off``; see
+        transfer: Which earlier studies may tell something: ``same-script``, ``all``, ``off``; see
             `autotune.core.earlier`.
     """
 
@@ -155,7 +155,7 @@ class StudySpec:
     price_per_hour: float | None = None
     profile: bool = False
     objective: str = "throughput"
-    transfer: str = AUTO
+    transfer: str = SAME_SCRIPT
 
     @property
     def inspected(self) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.core.earlier import AUTO, SETTINGS
+from autotune.core.earlier import SAME_SCRIPT, SETTINGS
 from autotune.core.objective import ENERGY, SEARCHED, WANTED
 from autotune.errors import InvalidBudget, UsageError, did_you_mean
 from autotune.search.samplers import SAMPLERS
@@ -68,7 +68,7 @@ class SearchOptions:
     why: bool = True
     profile: bool = False
     objective: str = "throughput"
-    transfer: str = AUTO
+    transfer: str = SAME_SCRIPT
 
 
 def version() -> str:

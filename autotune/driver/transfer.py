@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.earlier import OFF, SAME_SCRIPT, Transfer
+from autotune.core.earlier import ALL, OFF, Transfer
 from autotune.core.study import VERIFY
 from autotune.core.transfer import fingerprint, is_own
 from autotune.driver.rebuilt import space_of
@@ -120,7 +120,7 @@ def _read(path: Path, present: Study, mine: Fingerprint) -> Earlier | str | None
         return f"{label}: it has not ended."
     theirs = fingerprint(study)
     is_ours = is_own(mine, theirs)
-    if not is_ours and (present.spec.transfer == SAME_SCRIPT or theirs.versions != mine.versions):
+    if not is_ours and (present.spec.transfer != ALL or theirs.versions != mine.versions):
         return None
     if theirs.device != mine.device:
         return f"{label}: another machine."

@@ -14,7 +14,7 @@ import recorded_world
 from inline_search import inline
 
 from autotune.cli.main import run
-from autotune.core.earlier import OFF, SAME_SCRIPT, Transfer
+from autotune.core.earlier import ALL, OFF, SAME_SCRIPT, Transfer
 from autotune.core.facts import DeviceFacts
 from autotune.core.study import VERIFY, Study
 from autotune.core.table import Table
@@ -160,7 +160,7 @@ def test_nothing_is_read_where_it_is_not_wanted(ended: Path, present: Study, cha
 
 
 def test_other_scripts_tell_where_all_may(ended: Path, present: Study) -> None:
-    other = replace(present, spec=replace(present.spec, script="/replay/other.py"))
+    other = replace(present, spec=replace(present.spec, script="/replay/other.py", transfer=ALL))
     found = gather(other, folders=[ended])
     assert found is not None
     (told,) = found.earlier
