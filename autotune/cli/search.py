@@ -109,6 +109,14 @@ def search(
             help="Who proposes configurations.",
         ),
     ] = "staged",
+    transfer: Annotated[
+        str,
+        typer.Option(
+            metavar="same-script|all|off",
+            envvar="AUTOTUNE_TRANSFER",
+            help="Earlier studies that say where to begin; every figure is measured anew.",
+        ),
+    ] = "same-script",
     trials: Annotated[
         int | None, typer.Option(metavar="N", envvar="AUTOTUNE_TRIALS", help="At most this many trials.")
     ] = None,
@@ -210,6 +218,7 @@ def search(
             profile=profile,
             keep_loggers=keep_loggers,
             sampler=sampler,
+            transfer=transfer,
             concurrency=concurrency,
             label=label,
             output_args=tuple(output_args or ()),

@@ -25,6 +25,7 @@ class DeviceFacts:
 
     Args:
         capability: CUDA compute capability as (major, minor).
+        power_limit_w: What it may draw, in watts; 0 where it is not told.
     """
 
     name: str
@@ -32,6 +33,7 @@ class DeviceFacts:
     memory_bytes: int
     capability: tuple[int, int] = (0, 0)
     driver: str = ""
+    power_limit_w: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

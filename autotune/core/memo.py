@@ -51,4 +51,5 @@ def study_key(study: Study, *more: object, trials: tuple[Trial, ...] | None = No
         more: What else they hang on.
         trials: Those that matter; all of them where left out.
     """
-    return (study.spec, study.space, study.facts, *more, *(study.trials if trials is None else trials))
+    known = study.trials if trials is None else trials
+    return (study.spec, study.space, study.facts, study.transfer, *more, *known)

@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 from autotune.core.change import Env, Flag, Keyword
 from autotune.core.config import Config, Value
+from autotune.core.earlier import SAME_SCRIPT, Transfer
 from autotune.core.effect import Effect
 from autotune.core.facts import Facts, HostFacts, RunFacts, training_memory_bytes
 from autotune.core.objective import DEFAULT_OBJECTIVES, Constraint, Objective
@@ -117,6 +118,8 @@ class StudySpec:
         price_per_hour: Of the machine, in whatever currency; None where no cost is wanted.
         profile: Keep a profile of some steps of both as well.
         objective: What is searched for: ``throughput``, ``energy``, ``cost``; see `autotune.core.objective`.
+        transfer: Which earlier studies may tell something: ``same-script``, ``all``, ``off``; see
+            `autotune.core.earlier`.
     """
 
     study_id: str
@@ -152,6 +155,7 @@ class StudySpec:
     price_per_hour: float | None = None
     profile: bool = False
     objective: str = "throughput"
+    transfer: str = SAME_SCRIPT
 
     @property
     def inspected(self) -> str:
@@ -198,6 +202,7 @@ class Study:
         cut: Stage and group of the cycles of paired runs that nothing more is run in, because what they
             hold was measured on another day or machine than a resume found.
         because: Why nothing new was tried any more, a sentence; empty as long as something may be.
+        transfer: What earlier studies told at the start; None where none was asked.
     """
 
     spec: StudySpec
@@ -211,6 +216,7 @@ class Study:
     changed: str = ""
     cut: frozenset[tuple[Stage, int]] = frozenset()
     because: str = ""
+    transfer: Transfer | None = None
 
     @property
     def memory_bytes(self) -> int | None:

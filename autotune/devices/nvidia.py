@@ -63,7 +63,7 @@ class NvidiaDevice(Device):
 
     @property
     def facts(self) -> DeviceFacts:
-        """Name, UUID, memory and compute capability, read once."""
+        """Name, UUID, memory, compute capability and power limit, read once."""
         if self._facts is None:
             self._facts = self._read_facts()
         return self._facts
@@ -71,6 +71,7 @@ class NvidiaDevice(Device):
     def _read_facts(self) -> DeviceFacts:
         memory = self._ask("nvmlDeviceGetMemoryInfo")
         capability = self._ask("nvmlDeviceGetCudaComputeCapability")
+        milliwatts = self._ask_whole("nvmlDeviceGetEnforcedPowerLimit")
         major, minor = capability or self._ask_whole("nvmlDeviceGetCudaComputeCapability") or (0, 0)
         return DeviceFacts(
             name=_text(self._ask("nvmlDeviceGetName") or self._ask_whole("nvmlDeviceGetName")),
@@ -78,6 +79,7 @@ class NvidiaDevice(Device):
             memory_bytes=0 if memory is None else int(memory.total),
             capability=(int(major), int(minor)),
             driver=_text(_quiet(self._nvml, "nvmlSystemGetDriverVersion")),
+            power_limit_w=0.0 if milliwatts is None else milliwatts / 1000,
         )
 
     def sample(self) -> DeviceSample:

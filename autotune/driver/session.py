@@ -8,6 +8,7 @@ import platform
 import shlex
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeGuard
 
 from autotune.core.auto import settled
@@ -15,6 +16,7 @@ from autotune.core.change import Env
 from autotune.core.cycles import alike
 from autotune.core.redact import redact, redact_args, secret_values
 from autotune.core.study import SCRIPT_CHANGED, VERIFY
+from autotune.core.transfer import beliefs
 from autotune.core.trial import (
     Assignment,
     Failure,
@@ -114,6 +116,7 @@ class Session:
         self._running: dict[str, Assignment] = {}
         self._waiting: list[Trial] = list(study.open_trials)
         self._said: set[str] = set()
+        self._told = set(beliefs(study).told)
         self._stopping = ""
 
     # -- reading ------------------------------------------------------------------------------
@@ -357,6 +360,17 @@ class Session:
         self._tell_listeners(lambda listener: listener.trial_ended(self.study, told))
         if news:
             self._tell_listeners(lambda listener: listener.note(self.study, news))
+        self._say_of_earlier()
+
+    def _say_of_earlier(self) -> None:
+        """What came from earlier studies, and what of it no longer counts, as soon as it is so.
+
+        It follows from the journal, so nothing is written.
+        """
+        for text in beliefs(self._study).told:
+            if text not in self._told:
+                self._told.add(text)
+                self._tell_listeners(partial(_note, study=self.study, text=text))
 
     def _rebuild_space(self) -> str:
         """Build the space from what is known now; what is new about its choice, for people."""
@@ -463,6 +477,10 @@ class Session:
                 call(listener)
             except Exception:
                 log.exception("a listener failed; the search goes on")
+
+
+def _note(listener: Listener, *, study: Study, text: str) -> None:
+    listener.note(study, text)
 
 
 def _never_began(outcome: Outcome) -> TypeGuard[Failure]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.core.earlier import SAME_SCRIPT, SETTINGS
 from autotune.core.objective import ENERGY, SEARCHED, WANTED
 from autotune.errors import InvalidBudget, UsageError, did_you_mean
 from autotune.search.samplers import SAMPLERS
@@ -67,6 +68,7 @@ class SearchOptions:
     why: bool = True
     profile: bool = False
     objective: str = "throughput"
+    transfer: str = SAME_SCRIPT
 
 
 def version() -> str:
@@ -302,6 +304,7 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
         why=options.why,
         profile=options.profile,
         objective=objective(options),
+        transfer=one_of("--transfer", options.transfer, SETTINGS),
     )
     verify(command)
     return spec

@@ -35,6 +35,7 @@ from autotune.driver.session import ENDING_S, RAY_ENDING_S, Session
 from autotune.driver.signals import breakable, polite_ending
 from autotune.driver.spec import within_job
 from autotune.driver.sync import Syncer
+from autotune.driver.transfer import gather
 from autotune.driver.unfinished import cut_cycles, is_asked_again, unfinished, waits
 from autotune.driver.wall import HardWall
 from autotune.driver.watch import ScriptWatch, changed_module, modules_of
@@ -280,6 +281,10 @@ class _Search:
     def begin(self, facts: Facts) -> SearchEnd:
         self._append_opened()
         self._append("inspected", "inspected/1", {"facts": facts})
+        # As data, and once: a resume believes what this life does, whatever has been searched meanwhile.
+        told = gather(fold(self._journal.entries()))
+        if told is not None:
+            self._append("transferred", "transferred/1", {"transfer": told})
         return self._run()
 
     def go_on(self) -> SearchEnd:

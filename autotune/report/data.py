@@ -21,6 +21,7 @@ from autotune.core.cycles import alike_cycles
 from autotune.core.loss_guard import finite_and_sane
 from autotune.core.pick import amortised, compare
 from autotune.core.redact import redact
+from autotune.core.transfer import beliefs
 from autotune.core.trial import Family, Stage
 from autotune.report import summary, why
 from autotune.report.again import memory_text, search_command
@@ -336,6 +337,7 @@ def environment(study: Study) -> dict[str, str]:
     found["Budget"] = f"{summary.duration_text(spec.budget.seconds)}, driver {spec.driver}, seed {spec.seed}"
     found["Course"] = study.because
     found["Search space"] = summary.space_text(study) or spec.space.name
+    found["Earlier studies"] = "; ".join(beliefs(study).told)
     found["Effective batch"] = spec.effective_batch
     told = {name: clean(study, text) for name, text in found.items() if text}
     return {"Command": shown_command(summary.user_command(study)), **told}

@@ -20,6 +20,7 @@ from autotune.core.effect import Effect
 from autotune.core.measurement import Estimate
 from autotune.core.pick import knob_gains, screened, without_idle
 from autotune.core.redact import redact_args
+from autotune.core.transfer import beliefs
 from autotune.core.trial import Family, Stage, Trial
 from autotune.report.effects import parts
 
@@ -740,6 +741,7 @@ def _method(study: Study, answer: Answer) -> list[str]:
     lines.append(f"- Effective batch: {study.spec.effective_batch}.")
     if space := space_text(study):
         lines.append(f"- Search space: {_plain(space)}.")
+    lines += [f"- Earlier studies: {_plain(text)}." for text in beliefs(study).told]
     return lines
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.effect import Effect
+from autotune.core.transfer import beliefs
 from autotune.report.summary import (
     LOSS_WORDS,
     apply_command,
@@ -136,6 +137,7 @@ def final_screen(
     rows += [("note", caveat) for caveat in answer.caveats]
     if space := space_text(study):
         rows.append(("space", space))
+    rows += [("earlier", text) for text in beliefs(study).told]
     rows += _refusal_rows(study, refusals)
     rows += [("advice" if i == 0 else "", line) for i, line in enumerate(advice)]
     if out and answer.is_better:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from autotune.core.config import Config
 from autotune.core.effect import Effect
+from autotune.core.transfer import beliefs
 from autotune.core.trial import Fidelity, Stage
 from autotune.knobs.declared import SDK_VALUE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from autotune.core.measurement import Measurement
     from autotune.core.study import Study
@@ -43,6 +44,8 @@ class Costs:
     plain_s: float
     startup_s: float
     compile_s: dict[object, float]
+    believed_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    """What first compiles took in earlier studies of the script, by mode."""
 
     @classmethod
     def of(cls, study: Study) -> Costs:
@@ -63,6 +66,7 @@ class Costs:
             plain_s=statistics.fmean(plain[-8:]) if plain else 0.0,
             startup_s=max(starts, default=0.0),
             compile_s={mode: max(values) for mode, values in compiled.items()},
+            believed_s=beliefs(study).compile_s,
         )
 
     def cold_compile(self, config: Config) -> float:
@@ -73,6 +77,8 @@ class Costs:
         seen = self.compile_s.get(mode)
         if seen is not None:
             return seen
+        if str(mode) in self.believed_s:
+            return self.believed_s[str(mode)]
         guess = _COMPILE_S.get(str(mode), _COMPILE_GUESS_S)
         default = self.compile_s.get("default")
         return guess if default is None else default * guess / _COMPILE_S["default"]

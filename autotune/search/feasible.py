@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.core.config import Config
+from autotune.core.transfer import beliefs
 from autotune.core.trial import FailureKind, Family
 from autotune.search.memory_model import MemoryModel
 
@@ -31,6 +32,8 @@ class Feasible:
     failed: dict[tuple[str, Value], int]
     worked: dict[tuple[str, Value], int]
     quarantined: frozenset[tuple[str, Value]]
+    doubted: frozenset[tuple[str, Value]] = frozenset()
+    """Values that failed for certain in earlier studies of the script, and were not seen working since."""
 
     @classmethod
     def of(cls, study: Study, space: SearchSpace, *, separates: bool = True) -> Feasible:
@@ -67,6 +70,7 @@ class Feasible:
             worked={i: len(c) for i, c in worked.items()},
             # What did not act by one way may have acted by the next.
             quarantined=frozenset(out | (refused - worked.keys())),
+            doubted=frozenset(beliefs(study).doubted - worked.keys()),
         )
 
     def allows(self, config: Config) -> bool:
@@ -82,11 +86,16 @@ class Feasible:
         """Probability that the config runs through, memory included."""
         chance = self.memory.fits(config)
         for item in config.items():
-            bad = self.failed.get(item, 0)
+            # Failed elsewhere: it comes later, and is not left out.
+            bad = self.failed.get(item, 0) + (QUARANTINE if item in self.doubted else 0)
             if bad:
                 good = self.worked.get(item, 0) + 0.35
                 chance *= good / (good + 0.45 * bad)
         return chance
+
+    def is_doubted(self, config: Config) -> bool:
+        """It holds a value that failed for certain in an earlier study."""
+        return any(item in self.doubted for item in config.items())
 
 
 def suspect(study: Study, feasible: Feasible) -> Config | None:

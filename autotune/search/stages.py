@@ -29,6 +29,7 @@ from autotune.core.pick import (
     trace_steps,
     without_idle,
 )
+from autotune.core.transfer import beliefs
 from autotune.core.trial import Family, Proposal, Stage
 from autotune.search.ablating import next_ablation, under_way
 from autotune.search.costs import Costs
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from autotune.core.config import Value
     from autotune.core.space import Dimension, SearchSpace
     from autotune.core.study import Study
+    from autotune.core.transfer import Beliefs
 
 _BASE = Config()
 _BASELINES = 2
@@ -106,6 +108,8 @@ class _Search:
     costs: Costs
     feasible: Feasible
     model: ThroughputModel
+    own: ThroughputModel
+    """The same without what earlier studies tell; without any it is that very one."""
     reserve_s: float
     trials: int
     shown_steps: int
@@ -206,7 +210,7 @@ class Staged(Strategy):
         search = _look(study, study.space, remaining_s - kept, self._parts)
         if search is None:
             return "Nothing new was tried, as no knob is left to vary."
-        return f"Nothing new was tried any more, as {self._why_over(search)}."
+        return f"Nothing new was tried any more, as {self._why_over(_on_its_own(search))}."
 
     def _why_over(self, search: _Search) -> str:
         if _trials_spent(search):
@@ -215,8 +219,8 @@ class Staged(Strategy):
             return "the time left is what confirming takes"
         if self._pure_sampler:
             return "the sampler had nothing more to propose"
-        if _no_progress(search):
-            return f"the last {_patience(search)} runs that looked for more found nothing faster"
+        if _no_progress(search, _whole_patience(search)):
+            return f"the last {_whole_patience(search)} runs that looked for more found nothing faster"
         return _too_dear(search) or (
             "nothing that is left, fits into the time and is likely to run was expected to be faster"
         )
@@ -250,9 +254,10 @@ class Staged(Strategy):
         picked = None if _started(search) else _start(search)
         if picked is not None:
             return _proposal(search, Stage.START, picked)
+        search = _on_its_own(search)
         if _too_dear(search):
             return None
-        if _no_progress(search):
+        if _no_progress(search, _whole_patience(search)):
             return _proposal(search, Stage.REFINE, _for_front(search))
         count = sum(1 for t in study.trials if t.stage is Stage.REFINE)
         look = _look_again(search, at_end=False)
@@ -269,6 +274,9 @@ class Staged(Strategy):
             picked = self._sampled(search)
         # Where nothing is left that keeps the training, what changes it gets its turn at once.
         picked = picked or _likeliest(search) or _simpler(search) or _bold(search)
+        if picked is None and search.model is not search.own:
+            # What others have seen orders a search; it ends none.
+            picked = _likeliest(replace(search, model=search.own))
         if picked is None and search.parts.free_draws and count < _PATIENCE:
             picked = _drawn(search)
         last = _proposal(search, Stage.REFINE, picked) or _doubting(search)
@@ -289,14 +297,17 @@ class Staged(Strategy):
 
 
 def _look(study: Study, space: SearchSpace, remaining_s: float, parts: Parts) -> _Search | None:
-    model = ThroughputModel.of(study, space, pairs=parts.pair_terms)
-    if model is None or not space.free():
+    own = ThroughputModel.of(study, space, pairs=parts.pair_terms)
+    if own is None or not space.free():
         return None
-    costs = Costs.of(study)
-    leaders = _leaders(study, model, parts=parts)
-    pending = [t.config for t in study.open_trials if t.config not in model.seen]
+    costs, model = Costs.of(study), own
+    leaders = _leaders(study, own, parts=parts)
+    if beliefs(study).first:
+        model = ThroughputModel.of(study, space, pairs=parts.pair_terms, informed=True) or own
+    pending = [t.config for t in study.open_trials if t.config not in own.seen]
     if pending and parts.believes_pending:
-        model = model.believing(pending)
+        believed = own.believing(pending)
+        own, model = believed, believed if model is own else model.believing(pending)
     return _Search(
         study=study,
         space=space,
@@ -304,6 +315,7 @@ def _look(study: Study, space: SearchSpace, remaining_s: float, parts: Parts) ->
         costs=costs,
         feasible=Feasible.of(study, space, separates=parts.separates),
         model=model,
+        own=own,
         # Who is confirmed beside the first only to be told apart from it gets what is left over.
         reserve_s=costs.reserve(leaders),
         trials=len(study.trials),
@@ -349,7 +361,7 @@ def _trials_spent(search: _Search) -> bool:
 def _screening_trials(search: _Search, limit: int) -> int:
     """Trials that a limit leaves when confirmation has what it needs."""
     # As many finalists as three cycles leave room for; one and the script are the least.
-    leaders = _leaders(search.study, search.model, parts=search.parts)
+    leaders = _leaders(search.study, search.own, parts=search.parts)
     members = min(len(leaders), _most_members(limit))
     return max(_BASELINES + 1, limit - _CYCLES * (1 + max(1, members)))
 
@@ -367,15 +379,39 @@ def _sentinel_due(search: _Search) -> bool:
 
 
 def _start(search: _Search) -> _Pick | None:
+    told = beliefs(search.study)
+    for start in told.starts:
+        if search.tame(start.config) and search.hopeful(start.config) and _may_try(search, start.config):
+            return _Pick(start.config, start.reason)
     asked = [t for t in search.study.trials if t.stage is Stage.START]
-    if len(asked) % _JUMP_EVERY == _JUMP_EVERY - 1:
+    is_due = len(asked) % _JUMP_EVERY == _JUMP_EVERY - 1
+    # Where it is told already what helps, all of that together is the first to be tried.
+    if is_due or (told.first and not asked):
         jump = _jump(search)
         if jump is not None:
             return jump
-    for config, reason in _start_list(search):
+    for config, reason in _in_order(search, told):
+        if config in told.trusted:
+            continue
         if search.tame(config) and search.hopeful(config) and _may_try(search, config):
             return _Pick(config, reason)
     return _jump(search)
+
+
+def _in_order(search: _Search, told: Beliefs) -> list[tuple[Config, str]]:
+    """The list as it is; where earlier studies tell something, by what is to be expected.
+
+    What failed in an earlier study of the script comes last, and is not left out.
+    """
+    listed = list(_start_list(search))
+    if not told.first and not told.doubted:
+        return listed
+
+    def late(entry: tuple[Config, str]) -> tuple[bool, float]:
+        expected = search.model.predict(entry[0])[0] if told.first else 0.0
+        return search.feasible.is_doubted(entry[0]), -expected
+
+    return sorted(listed, key=late)
 
 
 def _started(search: _Search) -> bool:
@@ -445,7 +481,8 @@ def _jump(search: _Search) -> _Pick | None:
     if len(config) < 2 or not search.tame(config) or not _may_try(search, config):
         return None
     ratio = math.exp(search.model.predict(config)[0])
-    return _Pick(config, f"What helped by itself, together: {ratio:.2f} times the baseline expected.")
+    what = "What is likely to help" if beliefs(search.study).first else "What helped by itself"
+    return _Pick(config, f"{what}, together: {ratio:.2f} times the baseline expected.")
 
 
 def _varied(search: _Search, config: Config, dimension: Dimension) -> list[Config]:
@@ -461,7 +498,8 @@ def _varied(search: _Search, config: Config, dimension: Dimension) -> list[Confi
 
 def _seen_value(search: _Search, config: Config, dimension: Dimension) -> bool:
     item = config.get(dimension.knob)
-    return item is None or any(c.get(dimension.knob) == item for c in search.model.seen)
+    told = (f.config for f in beliefs(search.study).first)
+    return item is None or any(c.get(dimension.knob) == item for c in (*search.model.seen, *told))
 
 
 # Refine: expected improvement by the models, the sampler in between.
@@ -745,9 +783,21 @@ def _step_times(study: Study) -> list[float]:
     return [t.measurement.step_time_s.value for t in study.baseline if t.measurement]
 
 
-def _no_progress(search: _Search) -> bool:
-    """The last refine trials brought nothing new."""
+def _whole_patience(search: _Search) -> int:
+    """Where others were believed first, as many again as that took are the search's own."""
     patience = _patience(search)
+    return patience + patience // 2 if beliefs(search.study).first else patience
+
+
+def _on_its_own(search: _Search) -> _Search:
+    """Without what earlier studies tell, where that has led nowhere for half of the patience."""
+    if search.model is search.own or not _no_progress(search, _patience(search) // 2):
+        return search
+    return replace(search, model=search.own)
+
+
+def _no_progress(search: _Search, patience: int) -> bool:
+    """The last so many refine trials brought nothing new."""
     told = search.study.told(Stage.START, Stage.REFINE)
     refined = [t for t in told if t.stage is Stage.REFINE]
     if len(refined) < patience:

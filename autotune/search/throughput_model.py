@@ -17,6 +17,7 @@ from autotune.core.config import Config
 from autotune.core.memo import Memo, study_key
 from autotune.core.objective import ENERGY
 from autotune.core.pick import amortised, merit_runs
+from autotune.core.transfer import beliefs
 from autotune.search.linear import Process, covariance
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ _MORE_LIKELY = 1.0
 _SLACK = 0.03
 
 Point = tuple["Value | None", ...]
-_MODELS: Memo[ThroughputModel | None] = Memo()
+_MODELS: Memo[ThroughputModel | None] = Memo(size=6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class ThroughputModel:
         base: Baseline's amortised rate.
         seen: ln ratio to it by measured config, the mean of its runs.
         runs: How many these were.
+        earlier: What earlier studies tell, where this model heeds it: point, ln ratio, its doubt.
     """
 
     study: Study
@@ -66,36 +68,44 @@ class ThroughputModel:
     process: Process
     loader_roof: dict[Config, float]
     compute_roof: dict[Config, float]
+    earlier: tuple[tuple[Point, float, float], ...] = ()
 
     @classmethod
-    def of(cls, study: Study, space: SearchSpace, *, pairs: bool = False) -> ThroughputModel | None:
+    def of(
+        cls, study: Study, space: SearchSpace, *, pairs: bool = False, informed: bool = False
+    ) -> ThroughputModel | None:
         """Fit; None as long as the baseline was not measured.
 
         Args:
             study: As of now.
             space: Of the study.
             pairs: Let pairs of changes differ from the sum of their gains where what was seen asks for it.
+            informed: Believe what earlier studies tell, as far as it has not been measured here; to choose
+                what to run next, and never to say what is fastest.
         """
         # Confirmation teaches it nothing, so that what it knew before still holds.
         known = tuple(t for t in study.trials if not t.group)
-        key = study_key(study, space, pairs, trials=known)
-        return _MODELS.get(key, lambda: cls._fit(study, space, pairs=pairs))
+        key = study_key(study, space, pairs, informed, trials=known)
+        return _MODELS.get(key, lambda: cls._fit(study, space, pairs=pairs, informed=informed))
 
     @classmethod
-    def _fit(cls, study: Study, space: SearchSpace, *, pairs: bool) -> ThroughputModel | None:
-        told = merit_runs(study)
-        rates = {c: statistics.fmean(values) for c, values in told.items()}
+    def _fit(cls, study: Study, space: SearchSpace, *, pairs: bool, informed: bool) -> ThroughputModel | None:
+        ran = merit_runs(study)
+        rates = {c: statistics.fmean(values) for c, values in ran.items()}
         base = rates.get(Config(), 0.0)
         if base <= 0.0:
             return None
         seen = {c: math.log(r / base) for c, r in rates.items() if r > 0}
-        runs = {c: len(told[c]) for c in seen}
-        points = [_point(space, c) for c in seen]
-        noise = [_NOISE / math.sqrt(runs[c]) for c in seen]
-        process = _fitted(_Kernel.of(space), points, list(seen.values()), noise, pairs=pairs)
+        runs = {c: len(ran[c]) for c in seen}
+        told = [f for f in beliefs(study).first if f.config not in seen] if informed else []
+        earlier = tuple((_point(space, f.config), f.log, f.sd) for f in told)
+        points = [*(_point(space, c) for c in seen), *(point for point, _, _ in earlier)]
+        values = [*seen.values(), *(log for _, log, _ in earlier)]
+        noise = [*(_NOISE / math.sqrt(runs[c]) for c in seen), *(sd for _, _, sd in earlier)]
+        process = _fitted(_Kernel.of(space), points, values, noise, pairs=pairs)
         # What the loop waits for bounds how fast it can get, not how little energy it takes.
         loader, compute = ({}, {}) if study.spec.objective == ENERGY else _roofs(study, base)
-        return cls(study, space, base, seen, runs, process, loader, compute)
+        return cls(study, space, base, seen, runs, process, loader, compute, earlier)
 
     @property
     def pair_sd(self) -> float:
@@ -113,9 +123,12 @@ class ThroughputModel:
 
     def believing(self, pending: Collection[Config]) -> ThroughputModel:
         """As if what runs at the moment had ended as expected: little is left to be learned there."""
-        points = [*(self.point(c) for c in self.seen), *(self.point(c) for c in pending)]
-        values = [*self.seen.values(), *(self.predict(c)[0] for c in pending)]
-        noise = [*(_NOISE / math.sqrt(self.runs[c]) for c in self.seen), *(_NOISE for _ in pending)]
+        told = [
+            *((self.point(c), y, _NOISE / math.sqrt(self.runs[c])) for c, y in self.seen.items()),
+            *self.earlier,
+            *((self.point(c), self.predict(c)[0], _NOISE) for c in pending),
+        ]
+        points, values, noise = [p for p, _, _ in told], [y for _, y, _ in told], [sd for _, _, sd in told]
         return replace(self, process=Process.of(points, values, noise, self.process.kernel))
 
     def doubting(self, run_sd: float) -> Process:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from autotune.core.auto import settled
+from autotune.core.earlier import Transfer
 from autotune.core.facts import Facts, RunFacts
 from autotune.core.measurement import Measurement
 from autotune.core.space import SearchSpace
@@ -67,6 +68,7 @@ class _State:
         self.because = ""
         self.cut: set[tuple[Stage, int]] = set()
         self.created = 0.0
+        self.transfer: Transfer | None = None
 
     def study(self, build: Build | None) -> Study:
         if self.spec is None:
@@ -83,6 +85,7 @@ class _State:
             changed=self.changed,
             cut=frozenset(self.cut),
             because=self.because,
+            transfer=self.transfer,
         )
         study = replace(study, spec=settled(study))
         if build is None or facts is None or facts.run is None:
@@ -167,6 +170,10 @@ def _cut(state: _State, data: Mapping[str, Any]) -> None:
     state.cut.add((Stage(data["stage"]), int(data["group"])))
 
 
+def _transferred(state: _State, data: Mapping[str, Any]) -> None:
+    state.transfer = from_wire(Transfer, data["transfer"])
+
+
 _HANDLERS: Mapping[str, Callable[[_State, Mapping[str, Any]], None]] = {
     "opened": _opened,
     "inspected": _inspected,
@@ -176,4 +183,5 @@ _HANDLERS: Mapping[str, Callable[[_State, Mapping[str, Any]], None]] = {
     "requeued": _requeued,
     "stopped": _stopped,
     "cut": _cut,
+    "transferred": _transferred,
 }

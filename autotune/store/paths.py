@@ -127,6 +127,14 @@ def studies(root: Path | None = None) -> list[Found]:
     return sorted((r for r in rows if r is not None), key=lambda r: r.study_id, reverse=True)
 
 
+def newest_study_dirs(root: Path | None = None) -> list[Path]:
+    """Directories of studies below the home, newest first by their names; nothing in them is read."""
+    base = (root or home()) / "studies"
+    if not base.is_dir():
+        return []
+    return sorted((p for p in base.iterdir() if _ULID.fullmatch(p.name)), key=lambda p: p.name, reverse=True)
+
+
 def find_study(name: str | None, *, searches: bool = False) -> Path:
     """The directory of the study of that id, label or unambiguous beginning of either.
 

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING
 
 from autotune.clock import SimulatedClock
 from autotune.core.config import Config
+from autotune.core.earlier import Transfer
 from autotune.core.space import SearchSpace
 from autotune.core.study import Budget, Study, StudySpec
+from autotune.core.transfer import fingerprint
 from autotune.core.trial import FailureKind, Family
 from autotune.core.wire import to_wire
 from autotune.driver.inline import InlineDriver
@@ -33,9 +35,10 @@ from autotune.search.strategy import Strategy
 from autotune.store.journal import Journal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from autotune.apply.choose import Dead
+    from autotune.core.earlier import Earlier
     from autotune.core.facts import Facts
     from autotune.core.table import Table
     from autotune.core.trial import Assignment, Proposal, Trial
@@ -162,6 +165,7 @@ def replay(
     runner: Callable[..., ReplayRunner] = ReplayRunner,
     folder: Path | None = None,
     each: Callable[[Study, Trial], None] | None = None,
+    earlier: Sequence[Earlier] = (),
 ) -> Replayed:
     """Search a recorded table.
 
@@ -177,6 +181,7 @@ def replay(
         folder: For the journal, which is written as in any search; a temporary one where None, in memory
             where the system has a place for that: nothing here waits for a disk.
         each: Called after every trial that was told, with the study as of then.
+        earlier: What earlier studies tell this one at its start, newest first.
 
     Raises:
         NotRecorded: A strategy asked for what the space does not hold.
@@ -195,16 +200,22 @@ def replay(
                 runner=runner,
                 folder=Path(made),
                 each=each,
+                earlier=earlier,
             )
     clock = SimulatedClock()
     timed = _Timed(strategy or strategy_for(sampler))
     study = _study(table, budget_s=budget_s, sampler=sampler, seed=seed)
+    if earlier:
+        told = Transfer(present=fingerprint(study), earlier=tuple(earlier))
+        study = replace(study, transfer=told)
     played = runner(table, seed=seed, clock=clock, limit_bytes=limit_bytes)
     journal = Journal.create(folder / "journal.db", clock=clock, environ={}, ballast_bytes=0)
     try:
         opened = {"spec": study.spec, "wall_s": clock.wall_s(), "host": "", "pid": 0, "version": ""}
         journal.append("opened", f"opened/{journal.epoch}", to_wire(opened))
         journal.append("inspected", "inspected/1", to_wire({"facts": study.facts}))
+        if study.transfer is not None:
+            journal.append("transferred", "transferred/1", to_wire({"transfer": study.transfer}))
         session = Session(
             journal=journal,
             study=study,

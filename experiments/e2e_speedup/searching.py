@@ -40,6 +40,8 @@ def run_autotune(words, *, cwd, stdout=None, home=None):
     It is asked to end where this program is ended, and waited for.
     """
     kept = {k: v for k, v in os.environ.items() if not k.startswith("AUTOTUNE_") or k == "AUTOTUNE_HOME"}
+    # A repeat is a search of its own: it must not begin where the last one ended.
+    kept["AUTOTUNE_TRANSFER"] = "off"
     if home is not None:
         kept["AUTOTUNE_HOME"] = str(home)
     process = subprocess.Popen(

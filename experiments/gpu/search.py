@@ -53,7 +53,7 @@ def searched(options, name):
     done = subprocess.run(
         words,
         cwd=folder,
-        env={**os.environ, "AUTOTUNE_HOME": str(folder / "home")},
+        env={**os.environ, "AUTOTUNE_HOME": str(folder / "home"), "AUTOTUNE_TRANSFER": "off"},
         capture_output=True,
         text=True,
     )

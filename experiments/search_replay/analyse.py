@@ -35,6 +35,7 @@ KINDS = {
     "ablations": "recorded tables that may be looked at",
     "adverse": "adverse variants of recorded tables",
     "parallel": "recorded tables that may be looked at",
+    "transfer": "recorded tables that may be looked at",
 }
 
 

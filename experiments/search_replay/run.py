@@ -5,6 +5,7 @@
     python run.py ablations                       # the planner without its parts, on the same tables
     python run.py adverse                         # the strongest on variants of them that mislead
     python run.py parallel                        # four and eight processes at once, on the same tables
+    python run.py transfer                        # the planner after earlier searches, on the same tables
     python run.py synthetic                       # made-up tables, in synthetic.py
     python run.py hold NAME=FILE ...              # list tables as held out: hashed, not opened
     python run.py freeze                          # write down code, rivals and tables, before the run
@@ -26,6 +27,7 @@ import math
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import analyse
@@ -36,8 +38,10 @@ from rivals import RIVALS
 
 from autotune.core.config import Config
 from autotune.core.table import decode
+from autotune.core.transfer import beliefs
 from autotune.errors import AutotuneError, UsageError, did_you_mean
 from autotune.launch.replay import ReplayRunner
+from autotune.search.lessons import lessons
 from autotune.search.parts import DEFAULT, NAMES
 from autotune.search.samplers import PLANNER, SAMPLERS, strategy_for
 from autotune.testing.replay import replay
@@ -68,6 +72,18 @@ ADVERSE = (
     PLANNER, "random", "tpe", "coordinate", "tpe-bare", "tpe-masked", "asha", "coordinate-prior", "expert",
 )  # fmt: skip
 PARALLEL, WORKERS = (PLANNER, "tpe"), (4, 8)
+AFTER = {
+    "itself": "one of the same table, with other draws",
+    "a change": "the same, and the script has changed since",
+    "others": "one of each other table",
+    "a lie": "one of the same table with its gains turned round, under the same fingerprint",
+    "a changed lie": "the same, and the script has changed since",
+    "lies": "one of each other table with its gains turned round",
+}
+"""Which searches came earlier -> what they were; ``staged after itself``."""
+TRANSFER = (PLANNER, *(f"{PLANNER} after {name}" for name in AFTER))
+EARLIER_SEEDS = 1000
+"""Between the seed of a search and that of the earlier ones: no draw is shared."""
 
 
 def sha256(path):
@@ -172,6 +188,11 @@ def held_out(options):
 
 def meant_by(label):
     """(sampler, parts of the planner) behind a label: ``staged without PART+PART`` leaves parts out."""
+    name, is_after, when = label.partition(" after ")
+    if is_after:
+        if name != PLANNER or when not in AFTER:
+            raise UsageError(f'there is no "{label}"', hint=did_you_mean(label, TRANSFER))
+        return name, DEFAULT
     for word, present in ((" without ", False), (" with ", True)):
         name, is_there, parts = label.partition(word)
         if is_there:
@@ -183,7 +204,7 @@ def meant_by(label):
     return label, DEFAULT
 
 
-def one(world, key):
+def one(world, key, earlier=()):
     """A search as a line; everything in it is a pure function of the key, but for `planning_s`."""
     sampler, parts = meant_by(key["sampler"])
     rival, truth = RIVALS.get(sampler), world.truth
@@ -197,6 +218,7 @@ def one(world, key):
         workers=key["workers"],
         runner=ReplayRunner if rival is None else rival.runner,
         each=course,
+        earlier=earlier,
     )
     found = course.close(ended.study)
     arrived = {
@@ -218,8 +240,44 @@ def one(world, key):
         "end_s": round(ended.study.elapsed_s, 1),
         "trial_s": round(ended.trial_s, 1),
         "planning_s": round(ended.planning_s, 2),
+        **({"told": list(beliefs(ended.study).told)} if earlier else {}),
         "answer": score.judged(truth, found),
     }
+
+
+class Before:
+    """What earlier searches tell, each of them replayed once.
+
+    Args:
+        loads: Table -> function that makes a world of it, or of a variant.
+    """
+
+    def __init__(self, loads):
+        self.loads, self.known = loads, {}
+
+    def told(self, key):
+        """For a search by its key; nothing where it comes after none."""
+        when = key["sampler"].partition(" after ")[2]
+        if not when:
+            return ()
+        variant = "inverted" if "lie" in when else ""
+        own = when in ("others", "lies")
+        names = [name for name in self.loads if (name != key["table"]) is own]
+        found = [self._one(name, variant, key["seed"], key["budget_s"]) for name in names]
+        found = [told for told in found if told is not None]
+        if "change" in when:
+            return tuple(replace(t, fingerprint=replace(t.fingerprint, script="another")) for t in found)
+        return tuple(found)
+
+    def _one(self, name, variant, seed, budget_s):
+        key = (name, variant, seed, budget_s)
+        if key not in self.known:
+            table = self.loads[name](variant=variant).table
+            study = replay(table, budget_s=budget_s, seed=EARLIER_SEEDS + seed).study
+            told = lessons(study)
+            label = f"{name}+{variant}" if variant else name
+            self.known[key] = None if told is None else replace(told, study_id=label, label=label)
+        return self.known[key]
 
 
 def tables_of(kind, options):
@@ -248,6 +306,13 @@ def tables_of(kind, options):
             yield f"{name}/{file.stem}", sha256(file), load
 
 
+def every_table(kind, options, tables):
+    """Those that earlier searches are of: where one is told what others have seen, all that may be opened."""
+    if kind != "transfer":
+        return tables
+    return list(tables_of(kind, argparse.Namespace(**{**vars(options), "tables": []})))
+
+
 def results_of(kind, options):
     """Where the lines of a set go; every frozen version has a file of its own, none is mixed with another."""
     if kind == "held-out":
@@ -272,7 +337,7 @@ def run(kind, options):
     done = {tuple(line[n] for n in names) for line in known}
     made = 0
     tables = list(tables_of(kind, options))
-    opened = {}
+    opened, before = {}, Before({name: load for name, _, load in every_table(kind, options, tables)})
     # Seeds outermost: whatever is there when it is stopped is balanced over tables and samplers.
     for seed, (table_name, table_sha, load), sampler, workers in itertools.product(
         range(options.seeds), tables, options.samplers, workers_of(kind, options)
@@ -285,7 +350,8 @@ def run(kind, options):
         if table_name not in opened:
             opened[table_name] = load()
         begun_s = time.monotonic()
-        line = one(opened[table_name], dict(zip(names, values, strict=True)))
+        key = dict(zip(names, values, strict=True))
+        line = one(opened[table_name], key, before.told(key))
         with path.open("a") as lines:
             lines.write(json.dumps(line, allow_nan=False) + "\n")
         made += 1
@@ -314,7 +380,8 @@ def run_all(options):
 
 def samplers_of(kind):
     """Who takes part where nobody is named."""
-    return {"ablations": ABLATIONS, "adverse": ADVERSE, "parallel": PARALLEL}.get(kind, EVERYBODY)
+    named = {"ablations": ABLATIONS, "adverse": ADVERSE, "parallel": PARALLEL, "transfer": TRANSFER}
+    return named.get(kind, EVERYBODY)
 
 
 def workers_of(kind, options):
@@ -330,7 +397,7 @@ def seconds(text):
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("all", *ALL, "synthetic", "held-out", "hold", "freeze"))
+    parser.add_argument("what", choices=("all", *ALL, "transfer", "synthetic", "held-out", "hold", "freeze"))
     parser.add_argument("names", nargs="*", help="hold: NAME=FILE")
     parser.add_argument("--tables", nargs="*", default=[])
     parser.add_argument("--samplers", type=lambda text: text.split(","), default=[])

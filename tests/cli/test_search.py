@@ -48,7 +48,7 @@ def test_options_reach_the_spec(cli, script, tune):
         "--max-memory", "2GiB", "--effective-batch", "16..64",
         "--trials", "9", "--seed", "3", "--run-steps", "500",
         "--tracking-uri", "http://x", "--experiment", "e",
-        "--sampler", "tpe", "--concurrency", "2", "--keep-loggers",
+        "--sampler", "tpe", "--transfer", "all", "--concurrency", "2", "--keep-loggers",
         "--label", "mine", "--out", "sub.yaml", "--output-arg", "--out-dir",
     )  # fmt: skip
     (spec,) = tune.specs
@@ -57,6 +57,7 @@ def test_options_reach_the_spec(cli, script, tune):
     assert (spec.max_memory_bytes, spec.effective_batch, spec.budget.trials) == (2 * 1024**3, "16..64", 9)
     assert (spec.seed, spec.run_steps, spec.tracking_uri, spec.experiment) == (3, 500, "http://x", "e")
     assert (spec.sampler, spec.concurrency, spec.keep_loggers, spec.label) == ("tpe", 2, True, "mine")
+    assert spec.transfer == "all"
     assert spec.out.endswith("/sub.yaml")
     assert spec.output_args == ("--out-dir",)
     assert spec.version

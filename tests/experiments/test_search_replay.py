@@ -288,6 +288,22 @@ def test_what_a_file_shows_is_written_beside_it(tmp_path: Path, monkeypatch: pyt
     assert drawn == [path.with_suffix(".svg")]
 
 
+def test_a_search_after_another_is_told_by_that_one_alone(run: Any, tmp_path: Path) -> None:
+    put(tmp_path, "u")
+    wanted = options(samplers=["staged", "staged after itself"], tables=["u"], budget=300.0)
+    lines = [json.loads(line) for line in run.run("transfer", wanted).read_text().splitlines()]
+    assert [x["sampler"] for x in lines] == wanted.samplers
+    assert "told" not in lines[0]
+    assert lines[1]["told"][0].startswith("start points from 1 earlier study of this script (u/cpu)")
+
+
+@pytest.mark.parametrize("label", ["staged after nothing", "tpe after itself"])
+def test_what_comes_after_what_is_known_by_name(run: Any, label: str) -> None:
+    assert run.meant_by("staged after lies") == ("staged", DEFAULT)
+    with pytest.raises(UsageError):
+        run.meant_by(label)
+
+
 # What may be opened ----------------------------------------------------------------------------
 
 

@@ -113,7 +113,7 @@ def test_to_look_again_is_no_progress() -> None:
     study = studied(NOISY, *runs, *[(A, 170.0)] * 8)
     search = _look(study, SPACE, 600.0, DEFAULT)
     assert search is not None
-    assert _no_progress(search)
+    assert _no_progress(search, 8)
 
 
 def knobs(count: int) -> SearchSpace:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autotune.core.config import Config, Value
+from autotune.core.earlier import Earlier, Transfer
 from autotune.core.effect import Effect
 from autotune.core.facts import Facts, HostFacts, LoaderFacts, RunFacts, ScriptFacts
 from autotune.core.measurement import Estimate, LossPoint, Measurement, Memory
 from autotune.core.space import Dimension, SearchSpace
 from autotune.core.study import Budget, SpaceRequest, Study, StudySpec
+from autotune.core.transfer import fingerprint
 from autotune.core.trial import Failure, FailureKind, Fidelity, Outcome, Proposal, Trial, TrialState
 from autotune.search.strategy import Strategy
 
@@ -254,9 +256,16 @@ def simulate(
     *,
     salt: int = 0,
     each: Callable[[Study, Proposal, float], None] | None = None,
+    earlier: Sequence[Earlier] = (),
 ) -> Study:
-    """Run a whole search on a virtual clock; every trial has half a second of overhead."""
+    """Run a whole search on a virtual clock; every trial has half a second of overhead.
+
+    Args:
+        earlier: What earlier studies tell it at its start.
+    """
     study = Study(spec=study_spec, facts=replace(world.facts(), run=None))
+    if earlier:
+        study = replace(study, transfer=Transfer(present=fingerprint(study), earlier=tuple(earlier)))
     compiled: set[Config] = set()
     while True:
         remaining_s = study_spec.budget.seconds - study.elapsed_s

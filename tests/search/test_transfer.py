@@ -1,0 +1,295 @@
+"""A search that was told of earlier ones: sooner where they are true, little later where they mislead."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import replace
+
+import pytest
+from search_world import World, dimension, measurement, simulate, spec, tell
+
+from autotune.core.config import Config
+from autotune.core.earlier import Earlier, Gain, Read, Setting, Transfer
+from autotune.core.effect import Effect
+from autotune.core.pick import answer
+from autotune.core.space import SearchSpace
+from autotune.core.study import Study
+from autotune.core.transfer import beliefs, fingerprint
+from autotune.core.trial import Failure, FailureKind, Fidelity, Proposal, Stage, Trial
+from autotune.core.wire import dumps, loads
+from autotune.search.costs import Costs
+from autotune.search.feasible import Feasible
+from autotune.search.lessons import NOISIEST, lessons, unfit
+from autotune.search.stages import Staged
+from autotune.search.throughput_model import ThroughputModel
+
+SPACE = SearchSpace(
+    dimensions={
+        d.knob: d
+        for d in (
+            dimension("precision", ("fp32", "bf16"), "fp32", effect=Effect.NUMERIC),
+            dimension("channels_last", (False, True), False, effect=Effect.NUMERIC),
+            dimension("threads", (1, 2, 4), 2, ordinal=True),
+            dimension("fused_optimizer", (False, True), False),
+        )
+    }
+)
+WORLD = World(
+    space=SPACE,
+    speed={
+        ("precision", "bf16"): 1.4,
+        ("channels_last", True): 1.1,
+        ("threads", 4): 1.15,
+        ("threads", 1): 0.7,
+        ("fused_optimizer", True): 0.97,
+    },
+)
+OPPOSITE = replace(WORLD, speed={item: 1.0 / factor for item, factor in WORLD.speed.items()})
+BEST = Config({"precision": "bf16", "channels_last": True, "threads": 4})
+FIDELITY = Fidelity(min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30)
+
+
+def searched(world: World, *earlier: Earlier, salt: int = 0, each=None) -> Study:
+    return simulate(Staged(), world, spec(seconds=400.0), salt=salt, earlier=earlier, each=each)
+
+
+@functools.cache
+def first(*, opposite: bool = False) -> Study:
+    return searched(OPPOSITE if opposite else WORLD, salt=7)
+
+
+@functools.cache
+def lesson(*, opposite: bool = False) -> Earlier:
+    found = lessons(first(opposite=opposite))
+    assert found is not None
+    return found
+
+
+def course(study: Study) -> list[tuple[Stage, Config, str]]:
+    return [(t.stage, t.config, t.reason) for t in study.trials]
+
+
+def turn_of(study: Study, config: Config) -> int:
+    return next(t.number for t in study.trials if t.config == config)
+
+
+# What a study tells --------------------------------------------------------------------------------
+
+
+def test_a_study_tells_what_was_confirmed_read_and_gained() -> None:
+    told = lesson()
+    assert told.starts[0].config == answer(first()).best.config == BEST
+    assert math.exp(told.starts[0].log) == pytest.approx(WORLD.rate(BEST) / WORLD.rate(Config()), rel=0.05)
+    gains = {(g.knob, g.value): math.exp(g.log) for g in told.gains}
+    assert gains["precision", "bf16"] == pytest.approx(1.37, rel=0.05)
+    assert gains["threads", 4] == pytest.approx(1.14, rel=0.08)
+    assert told.owns == {"precision": "fp32", "channels_last": False, "threads": 2, "fused_optimizer": False}
+    assert len(told.seen) <= 32
+    assert 0.01 < told.noise < 0.04
+
+
+def test_what_was_told_to_a_study_is_not_told_on() -> None:
+    """Else three searches would make a certainty of one reading."""
+    rumour = Read(config=Config({"threads": 1}), log=0.02)
+    liar = replace(lesson(), starts=(), seen=(rumour,), gains=())
+    second = searched(WORLD, liar, salt=8)
+    told = lessons(second)
+    assert told is not None
+    read = {r.config for r in told.seen}
+    assert read <= {t.config for t in second.trials if t.measurement is not None}
+
+
+def test_a_study_that_measured_nothing_but_the_script_tells_nothing() -> None:
+    only = replace(first(), trials=tuple(t for t in first().trials if t.config.is_baseline))
+    assert lessons(only) is None
+    assert "nothing but the script" in unfit(seen(only))
+
+
+def seen(study: Study) -> Study:
+    """With facts of a process that told its Python."""
+    assert study.facts is not None
+    assert study.facts.run is not None
+    run = replace(study.facts.run, versions={"python": "3.11"})
+    return replace(study, facts=replace(study.facts, run=run))
+
+
+def marked(trial: Trial, flag: str) -> Trial:
+    measured = trial.measurement
+    if measured is None:
+        return trial
+    flags = replace(measured.contamination, flags=(flag,))
+    return replace(trial, outcome=replace(measured, contamination=flags))
+
+
+@pytest.mark.parametrize("flag", ["cpu_contended", "foreign_gpu", "throttled"])
+def test_a_study_of_a_disturbed_machine_tells_nothing(flag: str) -> None:
+    study = seen(first())
+    assert not unfit(study)
+    trials = tuple(marked(t, flag) if t.number % 3 else t for t in study.trials)
+    assert "disturbed, or held down" in unfit(replace(study, trials=trials))
+
+
+def test_a_study_whose_script_scattered_tells_nothing() -> None:
+    study = seen(first())
+    loud = Study(spec=study.spec, facts=study.facts, space=SPACE)
+    for k, rate in enumerate((100.0, 140.0, 90.0, 130.0, 150.0)):
+        config = Config() if k < 4 else Config({"threads": 4})
+        stage = Stage.SENTINEL if config.is_baseline else Stage.REFINE
+        asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x")
+        loud = tell(loud, asked, measurement(rate), 5.0)
+    assert "runs of the script as it is differed" in unfit(loud)
+    assert NOISIEST < 0.2
+
+
+def test_a_study_of_a_version_that_kept_less_tells_nothing() -> None:
+    assert "too little" in unfit(first())
+
+
+# What a search makes of it -------------------------------------------------------------------------
+
+
+def test_what_was_confirmed_before_is_tried_right_after_the_script() -> None:
+    plain, again = searched(WORLD, salt=1), searched(WORLD, lesson(), salt=1)
+    assert [t.stage for t in again.trials[:3]] == [Stage.BASELINE, Stage.BASELINE, Stage.START]
+    assert again.trials[2].config == BEST
+    assert turn_of(plain, BEST) > 4
+    assert "earlier study of this script" in again.trials[2].reason
+    # It is confirmed by runs of its own, like any other.
+    found = answer(again)
+    assert found.best.config == BEST
+    pairs = [t for t in again.told(Stage.CONFIRM) if t.config == BEST]
+    assert found.best.speedup.n <= len(pairs)
+    assert beliefs(again).told == (
+        "start points from 1 earlier study of this script (test), all of them measured anew",
+    )
+
+
+def test_a_resumed_search_goes_on_as_the_undisturbed_one_would() -> None:
+    """Whatever was told is in the study; asked again from what a journal keeps, it asks for the same."""
+    for told in (lesson(), lesson(opposite=True)):
+        turns = 0
+
+        def check(study: Study, proposal: Proposal, remaining_s: float) -> None:
+            nonlocal turns
+            turns += 1
+            if turns % 4 == 3:
+                again = replace(loads(Study, dumps(replace(study, space=None))), space=study.space)
+                assert again.transfer == study.transfer
+                assert Staged().ask(again, remaining_s) == proposal
+
+        searched(WORLD, told, salt=2, each=check)
+        assert turns > 10
+
+
+def test_what_single_values_did_elsewhere_is_tried_together_first() -> None:
+    """Of a script that has changed since, nothing of which was confirmed."""
+    before = replace(lesson().fingerprint, script="before")
+    told = replace(lesson(), starts=(), fingerprint=before)
+    study = searched(WORLD, told, salt=6)
+    assert study.trials[2].stage is Stage.START
+    assert study.trials[2].reason.startswith("What is likely to help, together")
+    assert study.trials[2].config == BEST
+
+
+def test_a_study_of_another_device_changes_nothing() -> None:
+    told = lesson()
+    elsewhere = replace(told, fingerprint=replace(told.fingerprint, device="another"))
+    assert course(searched(WORLD, elsewhere, salt=1)) == course(searched(WORLD, salt=1))
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_study_that_misleads_is_dropped_and_costs_a_few_runs(changed: bool) -> None:
+    liar = lesson(opposite=True)
+    if changed:
+        liar = replace(liar, fingerprint=replace(liar.fingerprint, script="before"))
+    plain, misled = searched(WORLD, salt=1), searched(WORLD, liar, salt=1)
+    assert any("no longer counts" in text for text in beliefs(misled).told)
+    assert not beliefs(misled).first
+    assert answer(misled).best.config == answer(plain).best.config == BEST
+    assert turn_of(misled, BEST) <= turn_of(plain, BEST) + 6
+
+
+def test_what_others_have_seen_ends_no_search() -> None:
+    """Told that nothing gains, by a script that has changed since: too little to be contradicted at once."""
+    told = lesson()
+    gains = tuple(Gain(knob=g.knob, value=g.value, log=-0.3, sd=0.01) for g in told.gains)
+    before = replace(told.fingerprint, script="before")
+    dull = replace(told, starts=(), seen=(), gains=gains, fingerprint=before)
+    found = answer(searched(WORLD, dull, salt=3))
+    assert found.best.config == BEST
+
+
+def test_what_is_recommended_rests_on_present_runs_alone() -> None:
+    """However much another study makes of a config, who is confirmed is for the readings here."""
+    study = searched(WORLD, lesson(), salt=4)
+    bare = replace(study, transfer=None)
+    assert answer(bare) == answer(study)
+    model, informed = (ThroughputModel.of(study, SPACE, informed=i) for i in (False, True))
+    plain = ThroughputModel.of(bare, SPACE)
+    assert model is not None
+    assert informed is not None
+    assert plain is not None
+    assert all(model.predict(c) == plain.predict(c) for c in SPACE.enumerate())
+    assert informed.seen == model.seen
+
+
+def test_the_model_takes_first_beliefs_for_what_was_not_measured() -> None:
+    told = lesson()
+    study = Study(spec=spec(), space=SPACE, facts=WORLD.facts())
+    for config, rate in ((Config(), 100.0), (Config({"precision": "bf16"}), 150.0)):
+        stage = Stage.REFINE if config else Stage.BASELINE
+        asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x")
+        study = tell(study, asked, measurement(rate), 5.0)
+    assert not beliefs(study).first
+    bare = replace(study, trials=(), facts=replace(WORLD.facts(), run=None))
+    study = replace(study, transfer=Transfer(present=fingerprint(bare), earlier=(told,)))
+    informed, own = (ThroughputModel.of(study, SPACE, informed=i) for i in (True, False))
+    assert informed is not None
+    assert own is not None
+    four = Config({"threads": 4})
+    assert own.predict(four)[0] == pytest.approx(0.0, abs=0.06)
+    assert informed.predict(four)[0] == pytest.approx(math.log(1.14), abs=0.06)
+    assert informed.predict(four)[1] < own.predict(four)[1]
+    # What was measured here is believed as it was.
+    assert informed.predict(Config({"precision": "bf16"}))[0] == pytest.approx(math.log(1.5), abs=0.03)
+
+
+def told_of(told: Earlier, space: SearchSpace = SPACE) -> Study:
+    """The script measured once, and this told."""
+    bare = Study(spec=spec(), facts=replace(WORLD.facts(), run=None))
+    transfer = Transfer(present=fingerprint(bare), earlier=(told,))
+    study = Study(spec=spec(), space=space, facts=WORLD.facts(), transfer=transfer)
+    asked = Proposal(stage=Stage.BASELINE, config=Config(), fidelity=FIDELITY, reason="x")
+    return tell(study, asked, measurement(100.0), 5.0)
+
+
+def test_a_value_that_failed_before_comes_later_and_is_not_forbidden() -> None:
+    bf16 = Config({"precision": "bf16"})
+    failed = (Setting(knob="precision", value="bf16"),)
+    doubting = replace(lesson(), starts=(), seen=(), gains=(), doubted=failed)
+    feasible = Feasible.of(told_of(doubting), SPACE)
+    assert feasible.allows(bf16)
+    assert feasible.works(bf16) < 0.4 < feasible.works(Config({"threads": 4}))
+    plain, later = searched(WORLD, salt=5), searched(WORLD, doubting, salt=5)
+    assert turn_of(later, bf16) > turn_of(plain, bf16)
+    assert answer(later).best.config == BEST
+    # It has worked here by now.
+    assert not Feasible.of(later, SPACE).doubted
+
+
+def test_what_failed_for_certain_is_told() -> None:
+    study = first()
+    crash = Failure(kind=FailureKind.CRASH_EXIT, message="crash")
+    asked = Proposal(stage=Stage.REFINE, config=Config({"other": 1}), fidelity=FIDELITY, reason="x")
+    told = lessons(tell(study, asked, crash, 3.0))
+    assert told is not None
+    assert told.doubted == (Setting(knob="other", value=1),)
+
+
+def test_a_first_compile_is_expected_to_take_what_it_took_before() -> None:
+    space = SearchSpace(dimensions={"compile": dimension("compile", ("off", "default"), "off")})
+    config = Config({"compile": "default"})
+    told = replace(lesson(), compile_s={"default": 123.0}, owns={})
+    assert Costs.of(told_of(told, space)).cold_compile(config) == 123.0
+    assert Costs.of(replace(told_of(told, space), transfer=None)).cold_compile(config) < 100.0
