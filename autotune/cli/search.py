@@ -109,6 +109,15 @@ def search(
             help="Who proposes configurations.",
         ),
     ] = "staged",
+    start: Annotated[
+        str,
+        typer.Option(
+            metavar="cold|fork",
+            envvar="AUTOTUNE_START",
+            help="How screening trials start: each anew, or forked from a process that has imported PyTorch "
+            "where that is safe.",
+        ),
+    ] = "cold",
     trials: Annotated[
         int | None, typer.Option(metavar="N", envvar="AUTOTUNE_TRIALS", help="At most this many trials.")
     ] = None,
@@ -210,6 +219,7 @@ def search(
             profile=profile,
             keep_loggers=keep_loggers,
             sampler=sampler,
+            start=start,
             concurrency=concurrency,
             label=label,
             output_args=tuple(output_args or ()),

@@ -144,6 +144,7 @@ def tune(
     address: str = "",
     concurrency: int = 0,
     sampler: str = "staged",
+    start: str = "cold",
     tracking_uri: str = "",
     experiment: str = "",
     out: str | os.PathLike[str] = "best.yaml",
@@ -184,6 +185,8 @@ def tune(
         concurrency: Trials at once under Ray; 0 lets the driver decide.
         sampler: Who proposes configurations: ``staged``, ``tpe``, ``gp``, ``nsga2``, ``random``, ``brute``,
             ``coordinate``; see docs/search.md.
+        start: ``cold``, or ``fork`` for screening trials that are forked from a process which has imported
+            PyTorch, where that is safe; see docs/search.md.
         tracking_uri: MLflow store; a local one where empty.
         experiment: MLflow experiment.
         out: Where best.yaml goes.
@@ -219,6 +222,7 @@ def tune(
         address=address,
         concurrency=concurrency,
         sampler=sampler,
+        start=start,
         tracking_uri=tracking_uri,
         experiment=experiment,
         out=os.fspath(out),

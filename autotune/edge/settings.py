@@ -38,6 +38,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "address": _TEXT,
     "concurrency": _NUMBER,
     "sampler": _TEXT,
+    "start": _TEXT,
     "trials": _NUMBER,
     "seed": _NUMBER,
     "tracking-uri": _TEXT,
@@ -61,7 +62,7 @@ _EXPECTED: Final = {
 }
 KEYS: Final = tuple(_KINDS)
 
-_OTHERS: Final = ("HOME", "DEBUG", "PLAN", "TRIAL", "GUARD")
+_OTHERS: Final = ("HOME", "DEBUG", "PLAN", "TRIAL", "GUARD", "FORKS")
 """Variables of ours that are no options."""
 
 

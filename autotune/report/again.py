@@ -11,6 +11,7 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from autotune.core.trial import Start
 from autotune.edge.preset import AUTO_SPACE, load_space
 from autotune.errors import UsageError
 from autotune.report import summary
@@ -43,6 +44,8 @@ def search_command(study: Study) -> str:
         words += ["--concurrency", str(spec.concurrency)]
     if spec.sampler != "staged":
         words += ["--sampler", spec.sampler]
+    if spec.start is not Start.COLD:
+        words += ["--start", spec.start.value]
     if spec.seed:
         words += ["--seed", str(spec.seed)]
     if spec.price_per_hour is not None:

@@ -7,6 +7,7 @@ import pytest
 from study_fakes import spec, study
 
 from autotune.core.study import Budget
+from autotune.core.trial import Start
 from autotune.edge.preset import load_space
 from autotune.report.again import memory_text, search_command, space_words
 
@@ -69,6 +70,7 @@ def test_what_the_user_limited_stays_limited():
         ray_address="ray://head:10001",
         concurrency=2,
         sampler="tpe",
+        start=Start.FORK,
         price_per_hour=2.5,
         keep_loggers=True,
         profile=True,
@@ -81,6 +83,7 @@ def test_what_the_user_limited_stays_limited():
         ("--address", "ray://head:10001"),
         ("--concurrency", "2"),
         ("--sampler", "tpe"),
+        ("--start", "fork"),
         ("--price-per-hour", "2.5"),
         ("--trials", "30"),
     ):
