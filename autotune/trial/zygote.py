@@ -412,8 +412,8 @@ def _draw_anew() -> None:
     modules: Any = sys.modules
     if "numpy.random" in modules:
         modules["numpy.random"].seed()
-    if "torch" in modules:
-        modules["torch"].default_generator.seed()
+    if "torch.random" in modules:
+        modules["torch.random"].default_generator.seed()
     if "tempfile" in modules:
         # The folder is the trial's own.
         modules["tempfile"].tempdir = modules["tempfile"]._name_sequence = None
