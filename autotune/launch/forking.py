@@ -312,6 +312,11 @@ class Forks:
         self._deaths = 0
         self._made = 0
 
+    @property
+    def loads(self) -> bool:
+        """Servers import something before they fork."""
+        return bool(self._loaded or self._loaded_to_compile)
+
     def server(
         self, launch: Launch, our_part: str, *, within_s: float, stopped: Callable[[], bool]
     ) -> ForkServer | str:

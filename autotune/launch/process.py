@@ -225,6 +225,10 @@ class LocalRunner(Runner):
         launch, fidelity = assignment.launch, assignment.segments[0].fidelity
         if assignment.start is not Start.FORK or self._command is not None or fidelity.under_nsys:
             return None
+        if self._forks.loads and launch.protect and self._isolation_of(launch) != "overlay":
+            # What is imported before writes are redirected may have kept the functions as they were.
+            self._notes = (said_of_cold_starts("no overlay can be mounted here, which a fork needs"),)
+            return None
         found = self._forks.server(
             launch,
             library.make(self._study_dir / "lib", compiler=(launch.python, *launch.options)),

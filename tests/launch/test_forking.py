@@ -143,6 +143,8 @@ def forks(tmp_path: Path) -> Iterator[Callable[..., LocalRunner]]:
     def make(**more: Any) -> LocalRunner:
         values = {"study_dir": tmp_path / "study", "loaded": (), "space_floor_bytes": 1, "grace_s": 0.5}
         made.append(LocalRunner(**{**values, **more}))
+        if more.get("loaded") and made[-1].isolation != "overlay":
+            pytest.skip("no overlay can be made here")
         return made[-1]
 
     yield make
@@ -236,6 +238,16 @@ def test_a_module_is_forked_alike(forks: Any, assignment: Any, tmp_path: Path, u
     cold, *others = compared(tmp_path / "study", forks(), make)
     for one in others:
         assert one["seen"] == cold["seen"]
+
+
+def test_where_writes_are_redirected_nothing_is_imported_before_that(
+    forks: Any, assignment: Any, tmp_path: Path
+) -> None:
+    runner = forks(isolation="redirect")
+    runner._forks = Forks(tmp_path / "study", ("colorsys",))
+    ended = only(runner, forked(assignment("import sys; sys.exit(3)", uid=f"t0140-f{MINE}")))
+    assert ended.start is Start.COLD
+    assert "no overlay" in ended.notes[0]
 
 
 def test_a_forked_trial_is_measured(forks: Any, assignment: Any) -> None:
