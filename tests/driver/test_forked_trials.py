@@ -14,6 +14,7 @@ from autotune.clock import SimulatedClock
 from autotune.core.config import Config
 from autotune.core.study import Study
 from autotune.core.trial import Assignment, Failure, FailureKind, Start, Trial, TrialState
+from autotune.core.wire import to_wire
 from autotune.driver.inline import InlineDriver
 from autotune.driver.session import Session
 from autotune.launch.fake import FakeRunner
@@ -43,9 +44,11 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
     def session(configs: Sequence[Config], *, run: object = RUN) -> Session:
         journals.append(Journal.create(tmp_path / "journal.db"))
+        asked = replace(spec(), start=Start.FORK)
+        journals[-1].append("opened", "opened/1", {"spec": to_wire(asked), "wall_s": 0.0})
         return Session(
             journal=journals[-1],
-            study=Study(spec=replace(spec(), start=Start.FORK), facts=replace(facts(), run=run)),  # type: ignore[arg-type]
+            study=Study(spec=asked, facts=replace(facts(), run=run)),  # type: ignore[arg-type]
             strategy=Listed(configs),
             planner=Planner(),  # type: ignore[arg-type]
             clock=SimulatedClock(),

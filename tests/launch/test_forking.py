@@ -53,7 +53,8 @@ def files():
     found = []
     for number in os.listdir("/proc/self/fd"):
         try:
-            found.append([int(number), os.readlink(f"/proc/self/fd/{number}").split(":")[0]])
+            target = os.readlink(f"/proc/self/fd/{number}").split(":")[0]
+            found.append([int(number), target.replace(str(os.getpid()), "PID")])
         except OSError:
             pass
     return sorted(found)
