@@ -137,9 +137,7 @@ class LocalRunner(Runner):
         self._stop_wanted = False
         self._notes: tuple[str, ...] = ()
         self._start = Start.COLD
-        self._forks = Forks(
-            self._study_dir, loaded, LOADED_TO_COMPILE if tuple(loaded) == LOADED else loaded
-        )
+        self._forks = Forks(self._study_dir, loaded, LOADED_TO_COMPILE if tuple(loaded) == LOADED else loaded)
 
     @property
     def isolation(self) -> str:

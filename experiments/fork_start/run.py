@@ -6,8 +6,8 @@
 
 A round is three processes of the same configuration, in an order drawn by lot: two that are started anew and
 one that is forked from a server. What the two differ by is the noise that the third has to be seen against.
-Every process is a row of `results/rows-<host>.jsonl`, written when it has ended; a run that is stopped goes on
-where it was. The machine has to be idle.
+Every process is a row of `results/rows-<host>.jsonl`, written when it has ended; a run that is stopped goes
+on where it was. The machine has to be idle.
 """
 
 import argparse
@@ -128,7 +128,9 @@ def run(asked, path):
                         row = told(name, arm, number, place, ended, asked)
                         with path.open("a") as file:
                             file.write(json.dumps(row) + "\n")
-                        print(f"{name} {number} {arm}: {row.get('startup_s', row.get('message'))}", flush=True)
+                        print(
+                            f"{name} {number} {arm}: {row.get('startup_s', row.get('message'))}", flush=True
+                        )
         finally:
             runner.close()
 
@@ -158,9 +160,8 @@ def summed(rows):
             ]
             if logs:
                 r = ratio_interval(logs)
-                lines.append(
-                    f"{name} {arm} over cold: throughput {r.value:.4f} [{r.low:.4f}, {r.high:.4f}], {r.n} pairs"
-                )
+                span = f"{r.value:.4f} [{r.low:.4f}, {r.high:.4f}]"
+                lines.append(f"{name} {arm} over cold: throughput {span}, {r.n} pairs")
     failed = [r for r in rows if r["kind"] != "ok"]
     anew = [r for r in rows if r["arm"] == "fork" and r["start"] != "fork"]
     lines.append(f"{len(failed)} failed; {len(anew)} that were to be forked were started anew")
@@ -175,9 +176,7 @@ def quantiles(values):
 
 
 def main():
-    made = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--workloads", nargs="*", choices=sorted(SCRIPTS), default=sorted(SCRIPTS))
     made.add_argument("--rounds", type=int, default=30)
     made.add_argument("--window-s", type=float, default=20.0, help="measured in each process")

@@ -52,8 +52,12 @@ def test_a_search_forks_what_it_screens_and_outlives_its_fork_server(place: Any)
     assert killed
     assert search.returncode in (0, 1), err
     assert all(map(sweep.is_zombie, killed))
-    stages = {e.data["trial"]["number"]: e.data["trial"]["stage"] for e in place.journal() if e.kind == "asked"}
+    stages = {
+        e.data["trial"]["number"]: e.data["trial"]["stage"] for e in place.journal() if e.kind == "asked"
+    }
     starts = {(stages[row["number"]], row["start"]) for row in told(place)}
     assert {start for stage, start in starts if stage not in ("START", "REFINE")} == {"COLD"}
     assert ("START", "FORK") in starts
-    assert any(row["outcome"]["_"] == "Measurement" and stages[row["number"]] == "CONFIRM" for row in told(place))
+    assert any(
+        row["outcome"]["_"] == "Measurement" and stages[row["number"]] == "CONFIRM" for row in told(place)
+    )

@@ -153,7 +153,7 @@ def forks(tmp_path: Path) -> Iterator[Callable[..., LocalRunner]]:
         servers = servers_of(runner)
         runner.close()
         for server in servers:
-            wait_for(lambda server=server: not os.path.exists(f"/proc/{server}"))
+            wait_for(lambda server=server: not Path(f"/proc/{server}").exists())
 
 
 def servers_of(runner: LocalRunner) -> list[int]:
@@ -222,7 +222,9 @@ def test_a_forked_trial_sees_what_one_sees_that_is_started_anew(
         for what, value in cold["seen"].items():
             assert one["seen"][what] == value, what
         assert set(cold["drawn"]["modules"]) <= set(one["drawn"]["modules"])
-        more = {name.partition(".")[0] for name in set(one["drawn"]["modules"]) - set(cold["drawn"]["modules"])}
+        more = {
+            name.partition(".")[0] for name in set(one["drawn"]["modules"]) - set(cold["drawn"]["modules"])
+        }
         assert more <= sys.stdlib_module_names
     assert len({each["drawn"]["key"] for each in (cold, *others)}) == 3
 
@@ -268,7 +270,9 @@ def test_nothing_is_forked_that_was_not_asked_for(forks: Any, assignment: Any) -
     assert servers_of(runner) == []
 
 
-def test_another_environment_or_folder_has_another_server(forks: Any, assignment: Any, tmp_path: Path) -> None:
+def test_another_environment_or_folder_has_another_server(
+    forks: Any, assignment: Any, tmp_path: Path
+) -> None:
     runner = forks()
     pids = []
     for n, more in enumerate(({}, {}, {"env": {"PATH": "/bin"}}, {"options": ("-B",)})):
@@ -277,7 +281,7 @@ def test_another_environment_or_folder_has_another_server(forks: Any, assignment
         pids += servers_of(runner)
     assert pids[0] == pids[1]
     assert len(set(pids)) == 3
-    assert [pid for pid in pids[:3] if os.path.exists(f"/proc/{pid}")] == []
+    assert [pid for pid in pids[:3] if Path(f"/proc/{pid}").exists()] == []
 
 
 ENDS = [
@@ -358,7 +362,7 @@ class Beside:
             self._done.set()
             self._release.wait(120)
 
-    def __enter__(self) -> Beside:
+    def __enter__(self) -> Beside:  # noqa: PYI034 (typing.Self came with Python 3.11)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -438,7 +442,10 @@ os.kill(os.getpid(), 9)
 
 
 REFUSED = {
-    "threads": ("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()", "keeps threads"),
+    "threads": (
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+        "keeps threads",
+    ),
     "files": ("kept = open(__file__)", "holds files open"),
     "processes": ("import subprocess\nkept = subprocess.Popen(['sleep', '60'])", "has started a process"),
     "variables": ("import os\nos.environ['TMPDIR'] = '/elsewhere'", "sets TMPDIR"),
@@ -492,7 +499,9 @@ with open(os.path.join(os.path.dirname(os.environ["AUTOTUNE_PLAN"]), "seen.json"
 """
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(tmp_path), "NAMED": "1"}
     uid = f"t0110-f{MINE}"
-    assert only(forks(loaded=("heavy_library",)), forked(assignment(text, uid=uid, env=env))).start is Start.FORK
+    assert (
+        only(forks(loaded=("heavy_library",)), forked(assignment(text, uid=uid, env=env))).start is Start.FORK
+    )
     seen = observed(tmp_path / "study", uid)
     assert (seen["OF_THE_LIBRARY"], seen["NAMED"]) == ("1", None)
     assert seen["TMPDIR"].endswith("UID")

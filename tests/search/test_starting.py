@@ -29,9 +29,7 @@ def trial(number=2, stage=Stage.REFINE, config=WORKERS, **more) -> Trial:
 
 def told(number, stage, config, start, *, seconds, startup_s=0.0) -> Trial:
     outcome = replace(measurement(), startup_s=startup_s)
-    return trial(
-        number, stage, config, state=TrialState.TOLD, outcome=outcome, seconds=seconds, start=start
-    )
+    return trial(number, stage, config, state=TrialState.TOLD, outcome=outcome, seconds=seconds, start=start)
 
 
 def test_what_chooses_may_be_forked_and_what_is_claimed_may_not():
@@ -87,7 +85,9 @@ def test_what_a_trial_costs_is_learned_for_each_way_to_start_it():
     assert costs.plain_s == 12.0
     assert costs.screening(WORKERS) == 5.0
     # A run that is claimed pays for the start that the forked one did not have.
-    plain = Costs.of(replace(study(), trials=(*trials[:2], replace(trials[2], start=Start.COLD, seconds=12.0))))
+    plain = Costs.of(
+        replace(study(), trials=(*trials[:2], replace(trials[2], start=Start.COLD, seconds=12.0)))
+    )
     assert costs.confirming(WORKERS) == pytest.approx(plain.confirming(WORKERS))
 
 

@@ -1,4 +1,4 @@
-"""What a script did before it imported PyTorch: a process that has imported it already would have it after."""
+"""What a script did before it imported PyTorch; a fork of what has imported it already does it after."""
 
 from __future__ import annotations
 

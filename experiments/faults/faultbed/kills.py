@@ -205,9 +205,7 @@ def _guards(runner: int, uid: str) -> list[int]:
     return found[:2]
 
 
-def _victims(
-    victim: str, runner: int, guards: list[int], uid: str, server: int = 0
-) -> list[tuple[int, int]]:
+def _victims(victim: str, runner: int, guards: list[int], uid: str, server: int = 0) -> list[tuple[int, int]]:
     keeper, guard = (*guards, 0, 0)[:2]
     below = sweep.descendants(guard) if guard else []
     chosen = {
