@@ -229,7 +229,8 @@ def _worker(below: list[int], uid: str) -> int:
     """A child of the script."""
     mine = set(carrying(uid))
     parent = below[0] if below else 0
-    return next((p for p in below[1:] if p in mine and int(sweep.stat_fields(p)[1]) == parent), 0)
+    # One that has gone meanwhile has no parent to tell.
+    return next((p for p in below[1:] if p in mine and sweep.stat_fields(p)[1:2] == [b"%d" % parent]), 0)
 
 
 def _command(pid: int) -> bytes:
