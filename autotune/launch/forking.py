@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
     from autotune.core.trial import Launch
 
-LOADED = ("torch",)
-LOADED_TO_COMPILE = (*LOADED, "torch._dynamo", "torch._inductor.compile_fx")
+LOADED = ("torch", "torch._dynamo")
+"""PyTorch, and what it imports itself as soon as an optimizer is made (torch 2.13, `torch._compile`)."""
+
+LOADED_TO_COMPILE = (*LOADED, "torch._inductor.compile_fx")
 """The same for a trial that compiles."""
 
 LOAD_S = 120.0

@@ -559,6 +559,7 @@ import hashlib, json, os, sys, threading
 before = sorted(name for name in sys.modules if name.partition(".")[0] not in sys.stdlib_module_names)
 import torch
 import numpy
+optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 torch.manual_seed(3)
 x = torch.randn(64, 64)
 y = (x @ x).sum()
@@ -581,7 +582,7 @@ with open(os.path.join(os.path.dirname(os.environ["AUTOTUNE_PLAN"]), "seen.json"
 def test_a_trial_forked_from_torch_computes_as_one_that_imports_it(
     forks: Any, assignment: Any, tmp_path: Path
 ) -> None:
-    runner, found, seconds = forks(loaded=("torch",)), [], []
+    runner, found, seconds = forks(loaded=forking.LOADED), [], []
     for n, start in enumerate((Start.COLD, Start.FORK, Start.FORK)):
         uid = f"t012{n}-f{MINE}"
         ended = only(runner, replace(assignment(TORCH, uid=uid, setup_s=100, deadline_s=110), start=start))
