@@ -117,6 +117,15 @@ def search(
             help="Earlier studies that say where to begin; every figure is measured anew.",
         ),
     ] = "same-script",
+    start: Annotated[
+        str,
+        typer.Option(
+            metavar="cold|fork",
+            envvar="AUTOTUNE_START",
+            help="How screening trials start: each anew, or forked from a process that has imported PyTorch "
+            "where that is safe.",
+        ),
+    ] = "cold",
     trials: Annotated[
         int | None, typer.Option(metavar="N", envvar="AUTOTUNE_TRIALS", help="At most this many trials.")
     ] = None,
@@ -219,6 +228,7 @@ def search(
             keep_loggers=keep_loggers,
             sampler=sampler,
             transfer=transfer,
+            start=start,
             concurrency=concurrency,
             label=label,
             output_args=tuple(output_args or ()),

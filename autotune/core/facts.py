@@ -390,6 +390,10 @@ class RunFacts:
         devices: Accelerators that the process used, as it saw them; empty on the CPU.
         triton: The compiler of kernels for NVIDIA devices is installed there; None where nobody looked.
         values: Every knob that could be read, with the script's own value: the resolved baseline.
+        environ_set: Variables that the script, or what it imported before, had changed when it imported
+            PyTorch; None where that is not known.
+        loaded_first: Packages with libraries of their own that were loaded before PyTorch, where one of them
+            has brought an OpenMP of its own.
         modules: Files of the user's own that the script has imported -> SHA-256 of their content; those of
             `autotune.trial.modules`, without the script itself.
     """
@@ -426,6 +430,8 @@ class RunFacts:
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
     modules: Mapping[str, str] = field(default_factory=dict[str, str])
     owner_settings: Mapping[str, Value] = field(default_factory=dict[str, Value])
+    environ_set: tuple[str, ...] | None = None
+    loaded_first: tuple[str, ...] = ()
 
     @property
     def was_seen(self) -> bool:

@@ -124,6 +124,13 @@ class Stage(Enum):
     WHY = "why"
 
 
+class Start(Enum):
+    """How the process of a trial comes to be: started anew, or forked from one with its libraries loaded."""
+
+    COLD = "cold"
+    FORK = "fork"
+
+
 class TrialState(Enum):
     """Where a trial stands: ASKED -> RUNNING -> TOLD; RUNNING -> ASKED when re-queued."""
 
@@ -244,6 +251,7 @@ class Assignment:
         segments: What to measure, one config after the other. FRESH trials have exactly one.
         memory_limit_bytes: The guard ends the trial above this; 0 for none.
         devices: Names of accelerators it may use.
+        start: `FORK` where it may be forked; whoever runs it decides whether that can be.
     """
 
     uid: str
@@ -253,6 +261,7 @@ class Assignment:
     segments: tuple[Segment, ...]
     memory_limit_bytes: int = 0
     devices: tuple[str, ...] = ()
+    start: Start = Start.COLD
 
     @property
     def trial(self) -> int:
@@ -271,6 +280,7 @@ class Trial:
             versions that did not keep it.
         seconds: Wall time of its process, start to end; 0 while open.
         finished_s: Seconds since the study began at which it was told.
+        start: How its process came to be.
     """
 
     number: int
@@ -287,6 +297,7 @@ class Trial:
     outcome: Outcome | None = None
     seconds: float = 0.0
     finished_s: float = 0.0
+    start: Start = Start.COLD
 
     @property
     def measurement(self) -> Measurement | None:

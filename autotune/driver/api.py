@@ -145,6 +145,7 @@ def tune(
     concurrency: int = 0,
     sampler: str = "staged",
     transfer: str = "same-script",
+    start: str = "cold",
     tracking_uri: str = "",
     experiment: str = "",
     out: str | os.PathLike[str] = "best.yaml",
@@ -186,6 +187,8 @@ def tune(
         sampler: Who proposes configurations: ``staged``, ``tpe``, ``gp``, ``nsga2``, ``random``, ``brute``,
             ``coordinate``; see docs/search.md.
         transfer: Earlier studies that say where to begin: ``same-script``, ``all``, ``off``.
+        start: ``cold``, or ``fork`` for screening trials that are forked from a process which has imported
+            PyTorch, where that is safe; see docs/search.md.
         tracking_uri: MLflow store; a local one where empty.
         experiment: MLflow experiment.
         out: Where best.yaml goes.
@@ -222,6 +225,7 @@ def tune(
         concurrency=concurrency,
         sampler=sampler,
         transfer=transfer,
+        start=start,
         tracking_uri=tracking_uri,
         experiment=experiment,
         out=os.fspath(out),

@@ -32,7 +32,8 @@ class InlineDriver:
         """Nothing to reach."""
 
     def close(self) -> None:
-        """Nothing to let go."""
+        """Let the runner go."""
+        self._runner.close()
 
     def run(self, arm: Callable[[], None] = _keep) -> None:
         """Return when nothing is left to do.

@@ -12,6 +12,7 @@ from autotune.apply.command import build_launch, with_flags
 from autotune.apply.space import build_space
 from autotune.core.trial import Assignment, Failure, FailureKind, Segment
 from autotune.knobs.batch_size import said_batch
+from autotune.search.starting import start_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -146,6 +147,7 @@ class Planner:
             memory_limit_bytes=(
                 self._baseline_limit_bytes if trial.config.is_baseline else self._memory_limit_bytes
             ),
+            start=start_of(study, trial, changes),
         )
 
 

@@ -161,6 +161,8 @@ class Launcher(tune.Trainable):
 
     def setup(self, config: dict[str, Any]) -> None:
         """Called once per actor."""
+        self._runner: LocalRunner | None = None
+        self._made_for: tuple[Path, str] | None = None
         self._take(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -179,13 +181,27 @@ class Launcher(tune.Trainable):
         """The first result says that it begins, the last that it is done, those between are outcomes."""
         if self._outcomes is None:
             self._study_dir.mkdir(parents=True, exist_ok=True)
-            runner = LocalRunner(study_dir=self._study_dir, isolation=self._isolation)
-            self._outcomes = runner.run(self._assignment)
+            self._outcomes = self._our_runner().run(self._assignment)
             return {"begins": True, "ended": ""}
         ended = next(self._outcomes, None)
         if ended is None:
             return {"begins": False, "ended": "", "done": True}
         return {"begins": False, "ended": wire.dumps(ended)}
+
+    def _our_runner(self) -> LocalRunner:
+        """One for all that this actor runs: it keeps what trials may be forked from."""
+        wanted = (self._study_dir, self._isolation)
+        if self._runner is None or self._made_for != wanted:
+            self.cleanup()
+            self._runner = LocalRunner(study_dir=self._study_dir, isolation=self._isolation)
+            self._made_for = wanted
+        return self._runner
+
+    def cleanup(self) -> None:
+        """The actor is about to end."""
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Nothing to keep: a trial is never continued."""

@@ -24,14 +24,16 @@ from autotune.core.trial import (
     Family,
     Measurement,
     Stage,
+    Start,
     Trial,
     TrialState,
 )
 from autotune.core.wire import to_wire
 from autotune.driver.planner import clipped, dead_ways
 from autotune.errors import BackendError, DiskFull
-from autotune.launch.runner import NOT_BEGUN, Ended
+from autotune.launch.runner import NOT_BEGUN, Ended, said_of_cold_starts
 from autotune.search.costs import Costs
+from autotune.search.starting import mismatch, refusal, wants_forks
 from autotune.store.outbox import rows_for
 
 if TYPE_CHECKING:
@@ -118,6 +120,9 @@ class Session:
         self._said: set[str] = set()
         self._told = set(beliefs(study).told)
         self._stopping = ""
+        self._forked: set[int] = set()
+        """Trials that failed when they were forked, and are asked again."""
+        self._cold_because = ""
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -162,7 +167,7 @@ class Session:
                 trial = self._next_trial()
                 if trial is None:
                     return None
-                planned = self._planner.assign(self._study, trial)
+                planned = self._as_may_start(trial, self._planner.assign(self._study, trial))
                 uid = planned.uid if isinstance(planned, Assignment) else f"t{trial.number:04d}-refused"
                 is_planned = isinstance(planned, Assignment)
                 trial = replace(trial, changes=planned.launch.changes if is_planned else None)
@@ -218,8 +223,11 @@ class Session:
             changed = self._is_another_script()
             reason = changed or self._repeat_reason(trial, ended)
             if reason:
+                if ended.start is Start.FORK and _is_its_own(ended.outcome):
+                    self._forked.add(trial.number)
                 self._requeue(trial, reason)
                 return
+            self._doubt_forks(trial, ended)
             knob = self._dead_flag(trial, ended)
             self._close(trial, ended, command=command)
             self._say_once(ended.notes)
@@ -262,6 +270,19 @@ class Session:
         self._tell_listeners(lambda listener: listener.note(self.study, text))
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _as_may_start(self, trial: Trial, planned: Assignment | Failure) -> Assignment | Failure:
+        """The same, started anew where forks are in doubt; who wanted them is told why there are none."""
+        if not wants_forks(self._study, trial) or isinstance(planned, Failure):
+            return planned
+        if reason := self._cold_because or refusal(self._study):
+            self._say_once([said_of_cold_starts(reason)])
+        return replace(planned, start=Start.COLD) if self._cold_because else planned
+
+    def _doubt_forks(self, trial: Trial, ended: Ended) -> None:
+        """What failed when it was forked and works when it is started anew, failed for being forked."""
+        if trial.number in self._forked and isinstance(ended.outcome, Measurement) and not self._cold_because:
+            self._cold_because = f"trial {trial.number} failed when it was forked, and not when it was not"
 
     def _refuse_to_go_on(self, trial: Trial, failure: Failure) -> None:
         """Every trial that follows would end alike and count as failed; a resume decides about this one."""
@@ -337,6 +358,7 @@ class Session:
             outcome=ended.outcome,
             seconds=ended.seconds,
             finished_s=self.elapsed_s,
+            start=ended.start,
         )
         wants_facts = self._study.facts is not None and self._study.facts.run is None
         facts = ended.facts if wants_facts and isinstance(ended.outcome, Measurement) else None
@@ -347,6 +369,7 @@ class Session:
             "seconds": ended.seconds,
             "elapsed_s": self.elapsed_s,
             "facts": facts,
+            "start": ended.start,
         }
         self._append("told", f"{trial.number}/{trial.attempt}", data, command=command)
         before = dead_ways(self._study)
@@ -398,11 +421,17 @@ class Session:
     def _repeat_reason(self, trial: Trial, ended: Ended) -> str:
         if trial.stage is Stage.WHY:
             return ""  # it explains, and nothing waits for it
+        if ended.start is Start.FORK and (found := mismatch(self._study, ended.facts)):
+            self._cold_because = self._cold_because or f"trial {trial.number} was forked, and {found}"
+            if not self._stopping:
+                return f"started anew: forked, {found}"
         if isinstance(ended.outcome, Measurement):
             return self._disturbed(trial, ended.outcome, ended.seconds)
         failure = ended.outcome
         if self._stopping:
             return f"the search stopped: {self._stopping}" if failure.kind is FailureKind.KILLED_USER else ""
+        if ended.start is Start.FORK and failure.kind.family not in (Family.OOM, Family.CANCELLED):
+            return f"started anew, as it failed when it was forked: {failure.message}"
         if trial.attempt > failure.kind.repeats:
             return ""
         if failure.kind.family is Family.CRASH:
@@ -481,6 +510,11 @@ class Session:
 
 def _note(listener: Listener, *, study: Study, text: str) -> None:
     listener.note(study, text)
+
+
+def _is_its_own(outcome: Outcome) -> bool:
+    """A failure of the process itself, and not of what it ran under."""
+    return isinstance(outcome, Failure) and outcome.kind.family is not Family.LOST
 
 
 def _never_began(outcome: Outcome) -> TypeGuard[Failure]:

@@ -39,6 +39,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "concurrency": _NUMBER,
     "sampler": _TEXT,
     "transfer": _TEXT,
+    "start": _TEXT,
     "trials": _NUMBER,
     "seed": _NUMBER,
     "tracking-uri": _TEXT,
@@ -62,7 +63,7 @@ _EXPECTED: Final = {
 }
 KEYS: Final = tuple(_KINDS)
 
-_OTHERS: Final = ("HOME", "DEBUG", "PLAN", "TRIAL", "GUARD")
+_OTHERS: Final = ("HOME", "DEBUG", "PLAN", "TRIAL", "GUARD", "FORKS")
 """Variables of ours that are no options."""
 
 

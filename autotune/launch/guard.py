@@ -32,8 +32,9 @@ else:
     import sweep  # pyright: ignore[reportMissingImports]
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-    from typing import NoReturn
+    from collections.abc import Callable, Collection
+
+    Become = Callable[[dict[str, Any]], None]
 
 SAMPLE_S = 0.25
 DUMP_S = 1.0
@@ -51,6 +52,9 @@ TAIL_BYTES = 4 * 1024 * 1024
 STAT_BYTES = 128 * 1024
 CHUNK_BYTES = 64 * 1024
 MAX_SAMPLES = 4000
+LENDERS = 3
+"""Processes outside a forked trial that share its first pages: fork server, keeper, guard."""
+
 AWAY_S = 5.0
 """Whoever looks several times a second and was away for longer was stopped, with all that it watches: a job
 that its scheduler suspended, a container that was paused. That time is nobody's hang."""
@@ -148,9 +152,15 @@ class Drain:
 
 
 class Samples:
-    """Memory and CPU of the trial's tree, and of the rest of the machine, four times a second."""
+    """Memory and CPU of the trial's tree, and of the rest of the machine, four times a second.
 
-    def __init__(self) -> None:
+    Args:
+        lent_bytes: What a forked trial shares with the process that it was forked from, its keeper and its
+            guard, and would have for itself otherwise.
+    """
+
+    def __init__(self, lent_bytes: int = 0) -> None:
+        self._lent_bytes = lent_bytes
         self.peak_bytes = 0
         self.rows: list[list[float | int | None]] = []
         self._pss_cost_s = 0.0
@@ -179,7 +189,8 @@ class Samples:
                 self._pss = {pid: _pss(pid) for pid in pids}
                 self._pss_at, self._pss_cost_s = now, time.monotonic() - now
             shares = [self._pss.get(pid, 0) or rss[pid] for pid in pids]
-            total = min(total, sum(shares))
+            lent = self._lent_bytes * LENDERS / (len(pids) + LENDERS)
+            total = min(total, int(sum(shares) + lent))
         self.peak_bytes = max(self.peak_bytes, total)
         for pid in pids:
             self._own_s[pid] = max(self._own_s.get(pid, 0.0), sweep.cpu_s(pid))
@@ -288,8 +299,14 @@ def _write_atomically(path: str, record: dict[str, Any]) -> None:
     os.rename(path + ".part", path)
 
 
-def _become_script(spec: dict[str, Any], guard_pid: int, out: int, err: int, group: str) -> NoReturn:
-    """In the forked child: everything between fork and exec."""
+class IsScript(BaseException):
+    """Raised in the process of a trial that was not started anew: from here on it is the script."""
+
+
+def _become_script(
+    spec: dict[str, Any], guard_pid: int, out: int, err: int, group: str, become: Become | None
+) -> None:
+    """In the forked child: everything between fork and exec; returns only where there is no exec."""
     os.setsid()
     if group:
         with contextlib.suppress(OSError), open(f"{group}/cgroup.procs", "w") as file:
@@ -318,14 +335,25 @@ def _become_script(spec: dict[str, Any], guard_pid: int, out: int, err: int, gro
         signal.SIGXFSZ,
     ):
         signal.signal(number, signal.SIG_DFL)
+    if become is not None:
+        become(spec)
+        return
     os.execve(spec["argv"][0], spec["argv"], spec["env"])
 
 
 class Guard:
-    """One trial from start to result; see the module."""
+    """One trial from start to result; see the module.
 
-    def __init__(self, spec: dict[str, Any], life_fd: int) -> None:
+    Args:
+        spec: The orders.
+        life_fd: Read end of the life pipe.
+        become: Where the script is no program to be executed: makes the process that was forked for it what
+            a new one would be. `IsScript` is raised there then.
+    """
+
+    def __init__(self, spec: dict[str, Any], life_fd: int, become: Become | None = None) -> None:
         self.spec = spec
+        self.become = become
         self.life_fd = life_fd
         self.uid = str(spec["uid"])
         self.folder = str(spec["trial_dir"])
@@ -371,7 +399,7 @@ class Guard:
     def run(self) -> None:
         """Start, watch, end, report."""
         self._spawn()
-        self.samples = Samples()
+        self.samples = Samples(int(self.spec.get("lent_bytes") or 0))
         if not self.spawn_error:
             self._watch()
         survivors = self._end()
@@ -385,11 +413,15 @@ class Guard:
         self.script = os.fork()
         if self.script == 0:
             try:
-                _become_script(self.spec, guard_pid, self.out.write_fd, self.err.write_fd, self.group)
+                _become_script(
+                    self.spec, guard_pid, self.out.write_fd, self.err.write_fd, self.group, self.become
+                )
             except BaseException as error:
-                os.write(error_write, f"{type(error).__name__}: {error}".encode()[:4000])
-            finally:
-                os._exit(127)
+                try:
+                    os.write(error_write, f"{type(error).__name__}: {error}".encode()[:4000])
+                finally:
+                    os._exit(127)
+            raise IsScript
         os.close(error_write)
         os.close(self.out.write_fd)
         os.close(self.err.write_fd)
@@ -688,8 +720,16 @@ def _lowest(fd: int) -> int:
     return low
 
 
-def main(life_fd: int) -> int:
-    """Read the orders from standard input and carry them out."""
+def main(life_fd: int, become: Become | None = None) -> int:
+    """Read the orders from standard input and carry them out.
+
+    Args:
+        life_fd: Read end of the life pipe.
+        become: See `Guard`.
+
+    Raises:
+        IsScript: In the process of the script, with `become`.
+    """
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # A fork of the launcher's program that has inherited the life pipe keeps it open when that dies.
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -704,7 +744,7 @@ def main(life_fd: int) -> int:
     for lock in spec.get("locks", ()):
         # Held by us and by nothing that the script leaves behind.
         os.set_inheritable(lock, False)
-    Guard(spec, life_fd).run()
+    Guard(spec, life_fd, become).run()
     return 0
 
 

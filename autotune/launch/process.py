@@ -22,13 +22,14 @@ from autotune.apply.command import with_output
 from autotune.clock import SystemClock
 from autotune.core import wire
 from autotune.core.redact import redact, redact_data, secret_values
-from autotune.core.trial import Failure, FailureKind
+from autotune.core.trial import Failure, FailureKind, Start
 from autotune.devices.energy import EnergySample, Meter
 from autotune.devices.nsys import find_nsys, nsys_command
 from autotune.launch import caches, classify, enclosure, guard, library, measure, sweep
 from autotune.launch.device_care import DeviceCare, Held
 from autotune.launch.devices_sampler import device_sampler
-from autotune.launch.runner import NOT_BEGUN, Ended, Runner
+from autotune.launch.forking import LOADED, LOADED_TO_COMPILE, Forked, Forks, ForkServer
+from autotune.launch.runner import NOT_BEGUN, Ended, Runner, said_of_cold_starts
 from autotune.protocol.disturbed import Teller
 from autotune.protocol.lines import Reader, open_plain
 from autotune.protocol.plan import PLAN_VARIABLE, PRIVATE, PROFILE_NSYS, TRIAL_VARIABLE, Plan
@@ -104,6 +105,7 @@ class LocalRunner(Runner):
         witness: Shown everything that was heard and seen of a process once it has ended; for recorders
             that keep more than its outcome.
         device_care: Looks after the accelerators; None for one of our own.
+        loaded: What a fork server imports before it forks trials that may be forked.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class LocalRunner(Runner):
         grace_s: float = GRACE_S,
         witness: Callable[[Assignment, measure.Told, measure.Outside], None] | None = None,
         device_care: DeviceCare | None = None,
+        loaded: Sequence[str] = LOADED,
     ) -> None:
         self._study_dir = Path(study_dir).absolute()
         self._isolation = isolation
@@ -133,6 +136,8 @@ class LocalRunner(Runner):
         self._running: _Running | None = None
         self._stop_wanted = False
         self._notes: tuple[str, ...] = ()
+        self._start = Start.COLD
+        self._forks = Forks(self._study_dir, loaded, LOADED_TO_COMPILE if tuple(loaded) == LOADED else loaded)
 
     @property
     def isolation(self) -> str:
@@ -152,6 +157,7 @@ class LocalRunner(Runner):
         """Run it; see `Runner.run`. Segments are told once the process has ended."""
         begun_s = self._clock.now_s()
         self._notes = ()
+        self._start = Start.COLD
         try:
             outcomes, told = self._run(assignment)
         except OSError as error:
@@ -167,7 +173,14 @@ class LocalRunner(Runner):
             self._stop_wanted = False
         seconds = self._clock.now_s() - begun_s
         for number, outcome in outcomes.items():
-            yield Ended(trial=number, outcome=outcome, seconds=seconds, facts=told.facts, notes=self._notes)
+            yield Ended(
+                trial=number,
+                outcome=outcome,
+                seconds=seconds,
+                facts=told.facts,
+                notes=self._notes,
+                start=self._start,
+            )
 
     def stop(self) -> None:
         """End the running process soon, or else the next one, as ``killed_user``."""
@@ -175,6 +188,10 @@ class LocalRunner(Runner):
         running = self._running
         if running is not None:
             running.order("killed_user")
+
+    def close(self) -> None:
+        """End the fork servers, where there are any."""
+        self._forks.close()
 
     def _run(self, assignment: Assignment) -> tuple[dict[int, Outcome], measure.Told]:
         short = self._short_of_space()
@@ -193,13 +210,37 @@ class LocalRunner(Runner):
         if isinstance(held, Failure):
             return {assignment.trial: held}, measure.Told()
         try:
-            outcomes, told = self._run_held(_shortened(assignment, time.monotonic() - begun_s), held)
+            server = self._server(assignment)
+            shortened = _shortened(assignment, time.monotonic() - begun_s)
+            outcomes, told = self._run_held(shortened, held, server)
         finally:
             held.hand_over()
         self._device_care.release(held, launch, told, outcomes)
         return outcomes, told
 
-    def _run_held(self, assignment: Assignment, held: Held) -> tuple[dict[int, Outcome], measure.Told]:
+    def _server(self, assignment: Assignment) -> ForkServer | None:
+        """What this trial is forked from; None where it is started anew."""
+        launch, fidelity = assignment.launch, assignment.segments[0].fidelity
+        if assignment.start is not Start.FORK or self._command is not None or fidelity.under_nsys:
+            return None
+        if self._forks.loads and launch.protect and self._isolation_of(launch) != "overlay":
+            # What is imported before writes are redirected may have kept the functions as they were.
+            self._notes = (said_of_cold_starts("no overlay can be mounted here, which a fork needs"),)
+            return None
+        found = self._forks.server(
+            launch,
+            library.make(self._study_dir / "lib", compiler=(launch.python, *launch.options)),
+            within_s=LOCK_SHARE * _deadline_s(assignment),
+            stopped=lambda: self._stop_wanted,
+        )
+        if isinstance(found, ForkServer):
+            return found
+        self._notes = (said_of_cold_starts(found),)
+        return None
+
+    def _run_held(
+        self, assignment: Assignment, held: Held, server: ForkServer | None
+    ) -> tuple[dict[int, Outcome], measure.Told]:
         launch = assignment.launch
         folder = ""
         if self._command is None:
@@ -219,12 +260,20 @@ class LocalRunner(Runner):
                 tuple(held.locks),
                 linger_s=_linger_s(prepared),
                 disks=self._disks(prepared),
+                server=server,
             )
         except BaseException:
+            if server is not None:
+                # Nobody knows how far it came, and it counts as forked.
+                self._start = Start.FORK
+                end_strays(self._study_dir / "trials" / assignment.uid)
             # Without a guard nobody else removes what lies outside the study.
             enclosure.remove(temporary_folder(assignment.uid))
             raise
         held.hand_over()
+        self._start = running.start
+        if running.refused:
+            self._notes = (said_of_cold_starts(running.refused),)
         self._running = running
         try:
             running.meter = Meter(held.devices)
@@ -238,7 +287,8 @@ class LocalRunner(Runner):
         wrote = enclosure.violations(
             before, enclosure.manifest(prepared.watched, skip=[str(self._study_dir)])
         )
-        self._notes = _said_of_writes(wrote, enclosure.kept_off(prepared.folder, prepared.places), launch.cwd)
+        kept = enclosure.kept_off(prepared.folder, prepared.places)
+        self._notes += _said_of_writes(wrote, kept, launch.cwd)
         outside = _outside(running, result, wrote)
         if self._witness is not None:
             self._witness(assignment, running.told, outside)
@@ -500,6 +550,10 @@ class _Running:
     energies: list[EnergySample] = field(default_factory=list[EnergySample])
     linger_s: float = LINGER_S
     disks: dict[str, int] = field(default_factory=dict[str, int])
+    server: ForkServer | None = None
+    start: Start = Start.COLD
+    refused: str = ""
+    """Why the server did not fork this one."""
 
     def __post_init__(self) -> None:
         launch = self.prepared.assignment.launch
@@ -529,7 +583,7 @@ class _Running:
             }
         try:
             with (folder / "guard.log").open("wb") as guard_log:
-                self._guard = subprocess.Popen(
+                self._guard = self._forked(read_fd, guard_log.fileno(), orders) or subprocess.Popen(
                     [sys.executable, "-S", "-E", guard.__file__, str(read_fd)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
@@ -543,11 +597,28 @@ class _Running:
                         sweep.GUARD_VARIABLE: self.prepared.assignment.uid,
                     },
                 )
+        except BaseException:
+            # A guard that was forked all the same learns from it that it has no launcher.
+            os.close(self._life_fd)
+            raise
         finally:
             os.close(read_fd)
         assert self._guard.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._guard.stdin as stdin:
             stdin.write(json.dumps(orders).encode())
+
+    def _forked(self, life_fd: int, log_fd: int, orders: dict[str, Any]) -> Forked | None:
+        """The keeper, forked; None where there is no server or it refuses. Orders are made to fit."""
+        if self.server is None:
+            return None
+        found = self.server.fork(self.prepared.assignment.uid, life_fd, log_fd, self.locks)
+        if isinstance(found, str):
+            self.refused = found
+            return None
+        self.start = Start.FORK
+        # It has the locks under other numbers, and hands none of them on.
+        orders.update(locks=[], lent_bytes=self.server.lent_bytes)
+        return found
 
     @property
     def pid(self) -> int:
@@ -689,7 +760,7 @@ class _Running:
 class _EndOf:
     """Waits for a process to end, woken by its end where the kernel can do so."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | Forked) -> None:
         self._process = process
         try:
             self._fd = os.pidfd_open(process.pid)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 # At run time too: an `Ended` crosses a process border, and the wire reads its hints.
 from autotune.core.facts import RunFacts  # noqa: TC001 - read at run time, see above
-from autotune.core.trial import Outcome  # noqa: TC001 - the same
+from autotune.core.trial import Outcome, Start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +29,7 @@ class Ended:
         seconds: Wall time of the process so far, start included.
         facts: What the run showed, where it got so far.
         notes: What a person should know of it once, a sentence each.
+        start: How its process came to be.
     """
 
     trial: int
@@ -36,6 +37,12 @@ class Ended:
     seconds: float
     facts: RunFacts | None = None
     notes: tuple[str, ...] = ()
+    start: Start = Start.COLD
+
+
+def said_of_cold_starts(reason: str) -> str:
+    """The note for a person who wanted trials to be forked, where none is."""
+    return f"trials are started anew: {reason}"
 
 
 class Runner(ABC):
@@ -54,3 +61,6 @@ class Runner(ABC):
     @abstractmethod
     def stop(self) -> None:
         """End the running process, if there is one; one that is about to be started may be ended instead."""
+
+    def close(self) -> None:  # noqa: B027 (most runners keep nothing)
+        """Let go of what is kept from one run to the next; nothing is run afterwards."""

@@ -12,6 +12,8 @@ from autotune.core.trial import Segment
 
 PLAN_VARIABLE = "AUTOTUNE_PLAN"
 TRIAL_VARIABLE = "AUTOTUNE_TRIAL"
+FORKS_VARIABLE = "AUTOTUNE_FORKS"
+"""In place of a plan: the connection over which forks are asked for, see `autotune.protocol.forking`."""
 PROFILE_TRACE, PROFILE_TOP = "profile.json.gz", "profile.txt"
 """Files in the trial's directory: a trace that Perfetto opens, and the operators that took most time."""
 PROFILE_NSYS = "profile.nsys-rep"

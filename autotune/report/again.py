@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.earlier import SAME_SCRIPT
+from autotune.core.trial import Start
 from autotune.edge.preset import AUTO_SPACE, load_space
 from autotune.errors import UsageError
 from autotune.report import summary
@@ -46,6 +47,8 @@ def search_command(study: Study) -> str:
         words += ["--sampler", spec.sampler]
     if spec.transfer != SAME_SCRIPT:
         words += ["--transfer", spec.transfer]
+    if spec.start is not Start.COLD:
+        words += ["--start", spec.start.value]
     if spec.seed:
         words += ["--seed", str(spec.seed)]
     if spec.price_per_hour is not None:

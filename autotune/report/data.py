@@ -22,7 +22,7 @@ from autotune.core.loss_guard import finite_and_sane
 from autotune.core.pick import amortised, compare
 from autotune.core.redact import redact
 from autotune.core.transfer import beliefs
-from autotune.core.trial import Family, Stage
+from autotune.core.trial import Family, Stage, Start
 from autotune.report import summary, why
 from autotune.report.again import memory_text, search_command
 from autotune.report.effects import estimated
@@ -579,6 +579,8 @@ def _trial_data(study: Study, trial: Trial) -> dict[str, Any]:
     }
     if trial.group:
         row["cycle"] = trial.group
+    if trial.start is not Start.COLD:
+        row["start"] = trial.start.value
     if trial.measurement is not None:
         ratio = summary.speedup_of(study, trial)
         row["throughput"] = rounded(trial.measurement.throughput.value)

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, TextIO
 
 from autotune.core.redact import redact_data
+from autotune.core.trial import Start
 from autotune.core.wire import to_wire
 from autotune.report.listener import Listener
 from autotune.report.summary import speedup_of
@@ -79,6 +80,7 @@ def _asked(trial: Trial) -> dict[str, Any]:
 
 def _told(study: Study, trial: Trial) -> dict[str, Any]:
     told: dict[str, Any] = {"seconds": round(trial.seconds, 3)}
+    told |= {"start": trial.start.value} if trial.start is not Start.COLD else {}
     if trial.failure is not None:
         return {**told, "failure": trial.failure.kind.label, "message": trial.failure.message}
     if trial.measurement is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.transfer import beliefs
-from autotune.core.trial import Fidelity, Stage
+from autotune.core.trial import Fidelity, Stage, Start
 from autotune.knobs.declared import SDK_VALUE
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from autotune.core.measurement import Measurement
     from autotune.core.study import Study
+    from autotune.core.trial import Trial
 
 _WINDOWS = ((240.0, 1.5, 4.0), (1200.0, 2.0, 6.0), (3600.0, 3.0, 10.0))
 _LONG_WINDOW = (4.0, 20.0)
@@ -38,7 +39,10 @@ _PAIRED = (Stage.CONFIRM, Stage.ABLATE)
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Built by `Costs.of` for one study at one moment; seconds of wall time throughout."""
+    """Built by `Costs.of` for one study at one moment; seconds of wall time throughout.
+
+    What a process takes is learned for each way to start it: `plain_s` is of one that is started anew.
+    """
 
     study: Study
     plain_s: float
@@ -46,24 +50,30 @@ class Costs:
     compile_s: dict[object, float]
     believed_s: Mapping[str, float] = field(default_factory=dict[str, float])
     """What first compiles took in earlier studies of the script, by mode."""
+    screen_s: float = 0.0
+    """As `plain_s`, of screening trials as they are started now."""
 
     @classmethod
     def of(cls, study: Study) -> Costs:
         """Learn from what every process so far has taken."""
-        plain: list[float] = []
+        plain: dict[Start, list[float]] = {start: [] for start in Start}
         compiled: dict[object, list[float]] = {}
         told = _told_by_itself(study)
         for trial in study.told():
             m = trial.measurement
             if m is None or trial.seconds <= 0:
                 continue
-            plain.append(trial.seconds - m.compile_s)
+            plain[trial.start].append(trial.seconds - m.compile_s)
             if m.compile_s > 1.0 and m.cold_compile:
                 compiled.setdefault(_mode(trial.config, told), []).append(m.compile_s)
         starts = [t.measurement.startup_s for t in study.told() if t.measurement]
+        plain_s = _recent(plain[Start.COLD] or plain[Start.FORK])
+        screened = [t for t in study.told(Stage.START, Stage.REFINE) if t.measurement]
+        forks = bool(screened) and screened[-1].start is Start.FORK
         return cls(
             study=study,
-            plain_s=statistics.fmean(plain[-8:]) if plain else 0.0,
+            plain_s=plain_s,
+            screen_s=_recent(plain[Start.FORK]) if forks else plain_s,
             startup_s=max(starts, default=0.0),
             compile_s={mode: max(values) for mode, values in compiled.items()},
             believed_s=beliefs(study).compile_s,
@@ -85,7 +95,7 @@ class Costs:
 
     def screening(self, config: Config) -> float:
         """Expected seconds of a screening trial."""
-        return self.plain_s + self.cold_compile(config)
+        return self.screen_s + self.cold_compile(config)
 
     def confirming(self, config: Config) -> float:
         """Expected seconds of a confirmation run, its compile cache warm."""
@@ -93,13 +103,21 @@ class Costs:
         if own:
             return statistics.fmean(own)
         seen = [
-            t.seconds - t.measurement.compile_s
+            t.seconds - t.measurement.compile_s + self._saved(t)
             for t in self.study.of(config)
             if t.measurement and t.seconds > 0
         ]
         longer_s = 0.5 * (self._window(Stage.CONFIRM)[1] - self._window(Stage.REFINE)[1])
         warm_s = max((t.measurement.compile_s for t in self.study.of(config) if t.measurement), default=0.0)
         return (statistics.fmean(seen) if seen else self.plain_s) + longer_s + _WARM_COMPILE * warm_s
+
+    def _saved(self, trial: Trial) -> float:
+        """What a forked trial did not pay for its start; what is claimed is started anew."""
+        if trial.start is Start.COLD or trial.measurement is None:
+            return 0.0
+        told = self.study.told()
+        cold = [t.measurement.startup_s for t in told if t.measurement and t.start is Start.COLD]
+        return max(0.0, statistics.fmean(cold) - trial.measurement.startup_s) if cold else 0.0
 
     def next_run(self, config: Config) -> float:
         """Expected seconds of the next run in a cycle, with the cold compile of a config never run."""
@@ -178,6 +196,10 @@ class Costs:
         if space is not None and space.effect(config) is Effect.TRAINING:
             return int(_TRAINING_SAMPLES * wanted)
         return wanted
+
+
+def _recent(seconds: Sequence[float]) -> float:
+    return statistics.fmean(seconds[-8:]) if seconds else 0.0
 
 
 def cold_compile_s(measurement: Measurement) -> float:

@@ -12,7 +12,7 @@ from autotune.core.facts import Facts, RunFacts
 from autotune.core.measurement import Measurement
 from autotune.core.space import SearchSpace
 from autotune.core.study import Study, StudySpec
-from autotune.core.trial import Failure, Outcome, Stage, Trial, TrialState
+from autotune.core.trial import Failure, Outcome, Stage, Start, Trial, TrialState
 from autotune.core.wire import from_wire
 from autotune.errors import JournalDamaged
 
@@ -149,6 +149,7 @@ def _told(state: _State, data: Mapping[str, Any]) -> None:
         outcome=outcome,
         seconds=float(data["seconds"]),
         finished_s=elapsed_s,
+        start=Start[str(data.get("start", Start.COLD.name))],
     )
     if state.run is None and trial.stage is Stage.BASELINE and isinstance(outcome, Measurement):
         state.run = None if data.get("facts") is None else from_wire(RunFacts, data["facts"])

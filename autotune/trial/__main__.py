@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from autotune.core import wire
 from autotune.protocol.events import Hello
-from autotune.protocol.plan import PLAN_VARIABLE, Plan
+from autotune.protocol.plan import FORKS_VARIABLE, PLAN_VARIABLE, Plan
 from autotune.trial.channel import Channel
 from autotune.trial.install import Session
 from autotune.trial.kinds import kind_of
@@ -33,6 +33,9 @@ _MESSAGE_CHARS = 500
 
 def main() -> None:
     """Run the plan that the environment names."""
+    forks = os.environ.pop(FORKS_VARIABLE, "")
+    if forks:
+        importlib.import_module("autotune.trial.zygote").serve(int(forks))
     path = os.environ.get(PLAN_VARIABLE)
     if not path:
         sys.stderr.write(f"autotune: {PLAN_VARIABLE} names no plan; this module is started by the launcher\n")

@@ -500,6 +500,8 @@ class Session:
             values=values,
             versions=versions,
             modules=self._imported(),
+            environ_set=self.process.changed(),
+            loaded_first=self.process.loaded_first(),
         )
 
     def _hazards(self, root: Root, optimizer: Optimizer) -> tuple[str, ...]:

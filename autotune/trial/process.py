@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.machinery
 import os
+import sys
 from typing import Any
 
 _NAMED = {"libjemalloc": "jemalloc", "libtcmalloc": "tcmalloc", "libc.": "glibc", "libc-": "glibc"}
@@ -17,16 +19,34 @@ class Process:
     """Implements `ProcessSeam`."""
 
     def __init__(self) -> None:
+        self._at_start = dict(os.environ)
         self._at_import: dict[str, str] = {}
+        self._first: tuple[str, ...] = ()
         self._openmp = ""
 
     def torch_imported(self) -> None:
-        """Remember the variables that torch's libraries have read just now."""
+        """Remember the variables that its libraries have read just now, and what was there before them."""
         self._at_import = dict(os.environ)
+        try:
+            self._first = _with_an_openmp_before_torch()
+        except Exception:
+            # Other people's modules were looked at.
+            self._first = ()
 
     def variable(self, name: str) -> str:
         """An environment variable when torch had been imported; empty where it was not set."""
         return self._at_import.get(name, "")
+
+    def changed(self) -> tuple[str, ...] | None:
+        """Variables that were changed between the start and the import of torch; None before it."""
+        before, then = self._at_start, self._at_import
+        if not then:
+            return None
+        return tuple(sorted(name for name in {*before, *then} if before.get(name) != then.get(name)))
+
+    def loaded_first(self) -> tuple[str, ...]:
+        """Packages that were loaded before torch, where not only torch has brought an OpenMP along."""
+        return self._first
 
     def malloc(self) -> str:
         """Whose `malloc` the process uses: ``glibc``, ``jemalloc``, ``tcmalloc``; empty where unknown."""
@@ -74,6 +94,21 @@ class Process:
             return int(ctypes.CDLL(None).kmp_get_blocktime())
         except (AttributeError, OSError):
             return None
+
+
+def _with_an_openmp_before_torch() -> tuple[str, ...]:
+    suffixes = tuple(importlib.machinery.EXTENSION_SUFFIXES)
+    # numpy comes along with torch in any case, and brings none.
+    known = {"numpy", *getattr(sys, "stdlib_module_names", ())}
+    found: set[str] = set()
+    for name, module in list(sys.modules.items()):
+        if name == "torch":
+            break
+        if name.partition(".")[0] not in known and str(getattr(module, "__file__", "")).endswith(suffixes):
+            found.add(name.partition(".")[0])
+    if not found or len({path for path in _mapped_files() if _word(path, _OPENMP)}) < 2:
+        return ()
+    return tuple(sorted(found))
 
 
 def _word(path: str, words: dict[str, str]) -> str:

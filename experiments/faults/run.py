@@ -31,6 +31,7 @@ from faultbed import (  # noqa: E402 (found through the line above)
     documents,
     drivers,
     floods,
+    forks,
     hangs,
     kills,
     rays,
@@ -45,7 +46,7 @@ from faultbed.common import Child, Count, added, tree_hash, users_tree  # noqa: 
 SUITES: dict[str, ModuleType] = {
     module.NAME: module
     for module in (
-        *(documents, secrets, cuts, drivers, writes, signals, kills, hangs, floods),
+        *(documents, secrets, cuts, drivers, writes, signals, kills, forks, hangs, floods),
         *(devices, trackers, rays, soak),
     )
 }

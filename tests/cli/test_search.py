@@ -11,6 +11,8 @@ from cli_fakes import ended
 from environments import environment
 from study_fakes import good_answer, no_answer
 
+from autotune.core.trial import Start
+
 REST = ("--budget", "10m", "--driver", "inline")
 
 
@@ -48,7 +50,7 @@ def test_options_reach_the_spec(cli, script, tune):
         "--max-memory", "2GiB", "--effective-batch", "16..64",
         "--trials", "9", "--seed", "3", "--run-steps", "500",
         "--tracking-uri", "http://x", "--experiment", "e",
-        "--sampler", "tpe", "--transfer", "all", "--concurrency", "2", "--keep-loggers",
+        "--sampler", "tpe", "--transfer", "all", "--concurrency", "2", "--keep-loggers", "--start", "fork",
         "--label", "mine", "--out", "sub.yaml", "--output-arg", "--out-dir",
     )  # fmt: skip
     (spec,) = tune.specs
@@ -58,6 +60,7 @@ def test_options_reach_the_spec(cli, script, tune):
     assert (spec.seed, spec.run_steps, spec.tracking_uri, spec.experiment) == (3, 500, "http://x", "e")
     assert (spec.sampler, spec.concurrency, spec.keep_loggers, spec.label) == ("tpe", 2, True, "mine")
     assert spec.transfer == "all"
+    assert spec.start is Start.FORK
     assert spec.out.endswith("/sub.yaml")
     assert spec.output_args == ("--out-dir",)
     assert spec.version
@@ -80,6 +83,7 @@ def test_options_reach_the_spec(cli, script, tune):
         (["--script", "train.py", "--budget", "5s"], "too short", "10m"),
         (["--script", "train.py", "--driver", "rya"], "--driver", 'Did you mean "ray"?'),
         (["--script", "train.py", "--sampler", "grid"], "--sampler", "staged"),
+        (["--script", "train.py", "--start", "warm"], "--start", "cold, fork"),
         (["--script", "train.py", "--effective-batch", "64..16"], "holds no batch", "64..1024"),
         (["--script", "train.py", "--effective-batch", "kep"], "not known", '"keep"'),
         (["--script", "train.py", "--max-memory", "6"], "has no unit", "GiB"),

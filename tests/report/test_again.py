@@ -7,6 +7,7 @@ import pytest
 from study_fakes import spec, study
 
 from autotune.core.study import Budget
+from autotune.core.trial import Start
 from autotune.edge.preset import load_space
 from autotune.report.again import memory_text, search_command, space_words
 
@@ -70,6 +71,7 @@ def test_what_the_user_limited_stays_limited():
         concurrency=2,
         sampler="tpe",
         transfer="off",
+        start=Start.FORK,
         price_per_hour=2.5,
         keep_loggers=True,
         profile=True,
@@ -83,6 +85,7 @@ def test_what_the_user_limited_stays_limited():
         ("--concurrency", "2"),
         ("--sampler", "tpe"),
         ("--transfer", "off"),
+        ("--start", "fork"),
         ("--price-per-hour", "2.5"),
         ("--trials", "30"),
     ):

@@ -2,12 +2,14 @@
 
 import fcntl
 import os
+import shutil
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
-from autotune.core.trial import Failure
+from autotune.core.trial import Failure, Start
 from autotune.launch import enclosure, process, sweep
 from autotune.launch.process import LocalRunner
 from faultbed.common import (
@@ -91,21 +93,35 @@ def run(case: Case, folder: Path, *, promise_s: float = PROMISE_S) -> Count:
     writes = "yes" if isolation == "overlay" else "no"
     command = (sys.executable, "-S", str(TRIALS / "tree.py"), str(case["shape"]), uid, writes)
     late = case["victim"] == "runner in grace"
+    forked = bool(case.get("forked"))
+    made = assignment(project, uid, deadline_s=DEADLINE_S if late else 60.0)
+    if forked:
+        # Forked is what runs under our part of the process, so the tree is a script of the user's here.
+        script = _script_of(folder)
+        launch = replace(made.launch, script=script, argv=(str(case["shape"]), uid, writes))
+        made = replace(made, launch=launch, start=Start.FORK)
 
     def trial() -> list[str]:
         if case["victim"] == "runner, pipe kept":
             _fork_beside()
         runner = LocalRunner(
-            study_dir=folder / "study", isolation=isolation, command=lambda _: command, space_floor_bytes=1
+            study_dir=folder / "study",
+            isolation=isolation,
+            command=None if forked else lambda _: command,
+            space_floor_bytes=1,
+            loaded=(),
         )
+        ends = list(runner.run(made))
+        runner.close()
+        wanted = Start.FORK if forked else Start.COLD
         return [
-            ended.outcome.kind.label if isinstance(ended.outcome, Failure) else "measured"
-            for ended in runner.run(assignment(project, uid, deadline_s=DEADLINE_S if late else 60.0))
-        ]
+            ended.outcome.kind.label if isinstance(ended.outcome, Failure) else "measured" for ended in ends
+        ] + [f"started {ended.start.value}" for ended in ends if ended.start is not wanted]
 
     count = Count(injected=1)
     with trial_left_clean(uid) as temporary, Child(trial, folder / "runner.log") as runner:
-        guards = _guards(runner.pid)
+        guards = _guards(runner.pid, uid)
+        server = int(sweep.stat_fields(guards[0])[1]) if forked and guards else 0
         begun = time.monotonic()
         if not case["starting"] and not until((temporary / "ready").exists, 30.0):
             count.notes.append("the trial did not start")
@@ -113,7 +129,7 @@ def run(case: Case, folder: Path, *, promise_s: float = PROMISE_S) -> Count:
         time.sleep(draw.random() * 0.3)
         if late:
             time.sleep(max(0.0, begun + DEADLINE_S + IN_GRACE_S - time.monotonic()))
-        victims = _victims(str(case["victim"]), runner.pid, guards, uid)
+        victims = _victims(str(case["victim"]), runner.pid, guards, uid, server)
         for pid, number in victims:
             sweep.send([pid], number)
         runner_lives = "runner" not in case["victim"]
@@ -126,8 +142,12 @@ def run(case: Case, folder: Path, *, promise_s: float = PROMISE_S) -> Count:
             count.notes.append("what leaves another one in its place is left")
         if runner_lives and not runner.wait(20.0):
             count.notes.append("the runner did not come back")
-        elif runner_lives and (not runner.answer or "measured" in runner.answer):
+        elif runner_lives and (not runner.answer or "measured" in runner.answer or len(runner.answer) > 1):
             count.notes.append(f"the runner said {runner.answer!r}")
+        if server and not until(lambda: sweep.is_zombie(server), promise_s):
+            count.survivors += 1
+            count.notes.append("the fork server is left")
+            sweep.send([server], signal.SIGKILL)
         if left:
             count.notes.append(f"{len(left)} left after {promise_s:.0f} s: {_names(left)}")
     if tree_hash(project.parent) != before:
@@ -163,19 +183,29 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _guards(runner: int) -> list[int]:
+def _script_of(folder: Path) -> str:
+    """The trial as a script in a project of its own."""
+    place = folder / "script"
+    if not place.exists():
+        (place / ".git").mkdir(parents=True)
+        shutil.copy(TRIALS / "tree.py", place / "train.py")
+    return str(place / "train.py")
+
+
+def _guards(runner: int, uid: str) -> list[int]:
     """Keeper and guard, in this order, as soon as both are there."""
     found: list[int] = []
 
     def both() -> bool:
-        found[:] = [p for p in sweep.descendants(runner) if b"guard.py" in _command(p)]
+        marked = set(sweep.marked(uid, sweep.GUARD_VARIABLE))
+        found[:] = [p for p in sweep.descendants(runner) if p in marked]
         return len(found) >= 2
 
     until(both, 20.0)
     return found[:2]
 
 
-def _victims(victim: str, runner: int, guards: list[int], uid: str) -> list[tuple[int, int]]:
+def _victims(victim: str, runner: int, guards: list[int], uid: str, server: int = 0) -> list[tuple[int, int]]:
     keeper, guard = (*guards, 0, 0)[:2]
     below = sweep.descendants(guard) if guard else []
     chosen = {
@@ -188,6 +218,8 @@ def _victims(victim: str, runner: int, guards: list[int], uid: str) -> list[tupl
         "worker": [(_worker(below, uid), signal.SIGKILL)],
         "runner, pipe kept": [(runner, signal.SIGKILL)],
         "runner in grace": [(runner, signal.SIGKILL)],
+        "server": [(server, signal.SIGKILL)],
+        "server and guard": [(server, signal.SIGKILL), (guard, signal.SIGKILL)],
     }[victim]
     # A pid of 0 would mean our own process group.
     return [(pid, number) for pid, number in chosen if pid > 1]
@@ -197,7 +229,8 @@ def _worker(below: list[int], uid: str) -> int:
     """A child of the script."""
     mine = set(carrying(uid))
     parent = below[0] if below else 0
-    return next((p for p in below[1:] if p in mine and int(sweep.stat_fields(p)[1]) == parent), 0)
+    # One that has gone meanwhile has no parent to tell.
+    return next((p for p in below[1:] if p in mine and sweep.stat_fields(p)[1:2] == [b"%d" % parent]), 0)
 
 
 def _command(pid: int) -> bytes:

@@ -1,0 +1,161 @@
+"""What the state machine makes of trials that were forked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from driver_worlds import WORLDS
+from session_fakes import RUN_FACTS, Listed, PlainPlanner, facts, measurement, spec
+
+from autotune.clock import SimulatedClock
+from autotune.core.config import Config
+from autotune.core.study import Study
+from autotune.core.trial import Assignment, Failure, FailureKind, Start, Trial, TrialState
+from autotune.core.wire import to_wire
+from autotune.driver.inline import InlineDriver
+from autotune.driver.session import Session
+from autotune.launch.fake import FakeRunner
+from autotune.launch.runner import Ended
+from autotune.search.starting import start_of
+from autotune.store.fold import fold
+from autotune.store.journal import Journal
+
+RUN = replace(RUN_FACTS, versions={"python": "3.11", "torch": "2.13"}, environ_set=())
+
+
+class Planner(PlainPlanner):
+    """Plans as the real one does how a trial starts."""
+
+    def assign(self, study: Study, trial: Trial) -> Assignment | Failure:
+        planned = super().assign(study, trial)
+        assert isinstance(planned, Assignment)
+        return replace(planned, start=start_of(study, trial, ()))
+
+
+Make = Callable[..., Session]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    journals: list[Journal] = []
+
+    def session(configs: Sequence[Config], *, run: object = RUN) -> Session:
+        journals.append(Journal.create(tmp_path / "journal.db"))
+        asked = replace(spec(), start=Start.FORK)
+        journals[-1].append("opened", "opened/1", {"spec": to_wire(asked), "wall_s": 0.0})
+        return Session(
+            journal=journals[-1],
+            study=Study(spec=asked, facts=replace(facts(), run=run)),  # type: ignore[arg-type]
+            strategy=Listed(configs),
+            planner=Planner(),  # type: ignore[arg-type]
+            clock=SimulatedClock(),
+        )
+
+    yield session
+    for journal in journals:
+        journal.close()
+
+
+def tell(session: Session, outcome: object, *, start: Start | None = None) -> tuple[int, int, Start]:
+    """Let the next trial end so; its number, its attempt and how it was to be started."""
+    planned = session.ask()
+    assert planned is not None
+    session.start(planned)
+    started = planned.start if start is None else start
+    ended = Ended(trial=planned.trial, outcome=outcome, seconds=1.0, start=started)  # type: ignore[arg-type]
+    session.tell(planned.uid, ended)
+    session._clock.sleep(1.0)
+    return planned.trial, planned.attempt, planned.start
+
+
+def said(session: Session) -> list[str]:
+    return [entry.data["text"] for entry in session._journal.entries() if entry.kind == "noted"]
+
+
+def failure(kind: FailureKind) -> Failure:
+    return Failure(kind=kind, message="it broke")
+
+
+CONFIGS = (Config(), Config({"workers": 1}), Config({"workers": 2}), Config({"workers": 3}))
+
+
+def test_how_a_trial_was_started_is_journaled(make: Make) -> None:
+    session = make(CONFIGS[:3])
+    starts = [tell(session, measurement()), tell(session, measurement())]
+    starts.append(tell(session, measurement(), start=Start.COLD))
+    assert [start for _, _, start in starts] == [Start.COLD, Start.FORK, Start.FORK]
+    kept = [Start.COLD, Start.FORK, Start.COLD]
+    assert [t.start for t in session.study.trials] == kept
+    assert [t.start for t in fold(session._journal.entries()).trials] == kept
+
+
+OTHERS = [k for k in FailureKind if k.family.value not in ("oom", "cancelled")]
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_what_fails_when_it_is_forked_is_started_anew_before_it_counts(make: Make, kind: FailureKind) -> None:
+    session = make(CONFIGS[:2])
+    tell(session, measurement())
+    assert tell(session, failure(kind)) == (1, 1, Start.FORK)
+    assert session.study.trials[1].state is not TrialState.TOLD
+    assert tell(session, measurement()) == (1, 2, Start.COLD)
+    assert session.study.trials[1].measurement is not None
+
+
+def test_running_out_of_memory_is_believed(make: Make) -> None:
+    session = make(CONFIGS[:3])
+    tell(session, measurement())
+    assert tell(session, failure(FailureKind.OOM_HOST)) == (1, 1, Start.FORK)
+    assert tell(session, measurement()) == (2, 1, Start.FORK)
+
+
+def test_a_failure_that_only_forks_have_ends_them(make: Make) -> None:
+    session = make(CONFIGS)
+    tell(session, measurement())
+    tell(session, failure(FailureKind.CRASH_SIGNAL))
+    tell(session, measurement())
+    assert [tell(session, measurement())[2] for _ in range(2)] == [Start.COLD, Start.COLD]
+    assert said(session) == [
+        "trials are started anew: trial 1 failed when it was forked, and not when it was not"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "again"),
+    [
+        # The config's own doing, or that of whoever killed it.
+        (FailureKind.NO_METRIC, failure(FailureKind.NO_METRIC)),
+        (FailureKind.INFRA_LOST, measurement()),
+    ],
+)
+def test_a_failure_that_is_not_of_being_forked_does_not_end_forks(
+    make: Make, kind: FailureKind, again: object
+) -> None:
+    session = make(CONFIGS[:3])
+    tell(session, measurement())
+    tell(session, failure(kind))
+    assert tell(session, again) == (1, 2, Start.COLD)
+    assert tell(session, measurement()) == (2, 1, Start.FORK)
+    assert said(session) == []
+
+
+def test_who_wanted_forks_is_told_once_why_there_are_none(make: Make) -> None:
+    session = make(CONFIGS[:3], run=replace(RUN, environ_set=("OMP_NUM_THREADS",)))
+    assert {tell(session, measurement())[2] for _ in range(3)} == {Start.COLD}
+    (text,) = said(session)
+    assert text.startswith("trials are started anew: the script sets OMP_NUM_THREADS before")
+
+
+def test_the_plain_loop_lets_its_runner_go(make: Make) -> None:
+    closed: list[bool] = []
+
+    class Closing(FakeRunner):
+        def close(self) -> None:
+            closed.append(True)
+
+    driver = InlineDriver(make(CONFIGS[:1]), Closing(WORLDS["good"], SimulatedClock()))
+    driver.close()
+    assert closed == [True]
