@@ -117,6 +117,7 @@ class StudySpec:
         price_per_hour: Of the machine, in whatever currency; None where no cost is wanted.
         profile: Keep a profile of some steps of both as well.
         objective: What is searched for: ``throughput``, ``energy``, ``cost``; see `autotune.core.objective`.
+        live: One process may measure several configs by switching between steps (`autotune.core.live`).
     """
 
     study_id: str
@@ -152,6 +153,7 @@ class StudySpec:
     price_per_hour: float | None = None
     profile: bool = False
     objective: str = "throughput"
+    live: bool = False
 
     @property
     def inspected(self) -> str:
@@ -235,6 +237,11 @@ class Study:
     def baseline(self) -> Sequence[Trial]:
         """Told baseline trials of the first stage."""
         return self.told(Stage.BASELINE)
+
+    @property
+    def visits(self) -> Sequence[Trial]:
+        """Told trials whose process went on and measured other configs."""
+        return [t for t in self.told() if t.visited is not None]
 
     @property
     def open_trials(self) -> Sequence[Trial]:

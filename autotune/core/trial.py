@@ -12,6 +12,7 @@ from enum import Enum
 
 from autotune.core.change import Change
 from autotune.core.config import Config
+from autotune.core.live import Source, Visit, Visited
 from autotune.core.measurement import Measurement
 
 
@@ -105,13 +106,6 @@ class Failure:
 Outcome = Measurement | Failure
 
 
-class Source(Enum):
-    """Whether a trial had a process of its own."""
-
-    FRESH = "fresh"
-    SEGMENT = "segment"
-
-
 class Stage(Enum):
     """Which part of the search asked; a sentinel is the script as it is, between screening runs."""
 
@@ -172,7 +166,10 @@ class Fidelity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What a strategy wants measured next. It cannot be built without a reason."""
+    """What a strategy wants measured next. It cannot be built without a reason.
+
+    With a `visit` its process goes on and measures other configs, see `autotune.core.live`.
+    """
 
     stage: Stage
     config: Config
@@ -180,6 +177,7 @@ class Proposal:
     reason: str
     seed: int = 0
     group: int = 0
+    visit: Visit | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +242,7 @@ class Assignment:
         segments: What to measure, one config after the other. FRESH trials have exactly one.
         memory_limit_bytes: The guard ends the trial above this; 0 for none.
         devices: Names of accelerators it may use.
+        visit: What its process goes on with once all segments are measured.
     """
 
     uid: str
@@ -253,6 +252,7 @@ class Assignment:
     segments: tuple[Segment, ...]
     memory_limit_bytes: int = 0
     devices: tuple[str, ...] = ()
+    visit: Visit | None = None
 
     @property
     def trial(self) -> int:
@@ -271,6 +271,8 @@ class Trial:
             versions that did not keep it.
         seconds: Wall time of its process, start to end; 0 while open.
         finished_s: Seconds since the study began at which it was told.
+        visit: What its process was to go on with; None for a trial of one config.
+        visited: What came of that; no figure of it is one of this trial.
     """
 
     number: int
@@ -287,6 +289,8 @@ class Trial:
     outcome: Outcome | None = None
     seconds: float = 0.0
     finished_s: float = 0.0
+    visit: Visit | None = None
+    visited: Visited | None = None
 
     @property
     def measurement(self) -> Measurement | None:
@@ -297,3 +301,8 @@ class Trial:
     def failure(self) -> Failure | None:
         """The outcome where it is a failure."""
         return self.outcome if isinstance(self.outcome, Failure) else None
+
+    @property
+    def own_s(self) -> float:
+        """Wall time of its process without the visit that followed."""
+        return self.seconds if self.visited is None else max(0.0, self.seconds - self.visited.seconds)

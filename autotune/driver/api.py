@@ -144,6 +144,7 @@ def tune(
     address: str = "",
     concurrency: int = 0,
     sampler: str = "staged",
+    live: bool = False,
     tracking_uri: str = "",
     experiment: str = "",
     out: str | os.PathLike[str] = "best.yaml",
@@ -184,6 +185,7 @@ def tune(
         concurrency: Trials at once under Ray; 0 lets the driver decide.
         sampler: Who proposes configurations: ``staged``, ``tpe``, ``gp``, ``nsga2``, ``random``, ``brute``,
             ``coordinate``; see docs/search.md.
+        live: One process may measure several configurations by switching between steps; see docs/search.md.
         tracking_uri: MLflow store; a local one where empty.
         experiment: MLflow experiment.
         out: Where best.yaml goes.
@@ -219,6 +221,7 @@ def tune(
         address=address,
         concurrency=concurrency,
         sampler=sampler,
+        live="on" if live else "off",
         tracking_uri=tracking_uri,
         experiment=experiment,
         out=os.fspath(out),

@@ -10,6 +10,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeGuard
 
+from autotune.core.agreement import agreements, distrusted
 from autotune.core.auto import settled
 from autotune.core.change import Env
 from autotune.core.cycles import alike
@@ -299,6 +300,7 @@ class Session:
             reason=proposal.reason,
             seed=proposal.seed,
             group=proposal.group,
+            visit=proposal.visit,
         )
         return clipped(trial, left - KILL_S)
 
@@ -325,6 +327,7 @@ class Session:
             outcome=ended.outcome,
             seconds=ended.seconds,
             finished_s=self.elapsed_s,
+            visited=ended.visited,
         )
         wants_facts = self._study.facts is not None and self._study.facts.run is None
         facts = ended.facts if wants_facts and isinstance(ended.outcome, Measurement) else None
@@ -335,9 +338,10 @@ class Session:
             "seconds": ended.seconds,
             "elapsed_s": self.elapsed_s,
             "facts": facts,
+            **({} if ended.visited is None else {"visited": ended.visited}),
         }
         self._append("told", f"{trial.number}/{trial.attempt}", data, command=command)
-        before = dead_ways(self._study)
+        before, trusted = dead_ways(self._study), distrusted(self._study)
         self._study = replace(self._study.with_trial(told), elapsed_s=self.elapsed_s)
         if facts is not None and self._study.facts is not None:
             self._study = replace(self._study, facts=replace(self._study.facts, run=facts))
@@ -348,6 +352,14 @@ class Session:
         self._tell_listeners(lambda listener: listener.trial_ended(self.study, told))
         if news:
             self._tell_listeners(lambda listener: listener.note(self.study, news))
+        if self._study.spec.live:
+            self._say_lost(trusted)
+
+    def _say_lost(self, before: frozenset[str]) -> None:
+        """Knobs whose segments turned out to say something else than fresh processes."""
+        for agreement in agreements(self._study):
+            if not agreement.is_live and agreement.knob not in before:
+                self.note(agreement.text)
 
     def _rebuild_space(self) -> str:
         """Build the space from what is known now; what is new about its choice, for people."""

@@ -37,6 +37,8 @@ JOB_MARGIN_S = 60.0
 
 DRIVERS = ("ray", "inline")
 
+SWITCH = ("on", "off")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
@@ -67,6 +69,7 @@ class SearchOptions:
     why: bool = True
     profile: bool = False
     objective: str = "throughput"
+    live: str = "off"
 
 
 def version() -> str:
@@ -302,6 +305,7 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
         why=options.why,
         profile=options.profile,
         objective=objective(options),
+        live=one_of("--live", options.live, SWITCH) == "on",
     )
     verify(command)
     return spec

@@ -38,6 +38,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "address": _TEXT,
     "concurrency": _NUMBER,
     "sampler": _TEXT,
+    "live": _TEXT,
     "trials": _NUMBER,
     "seed": _NUMBER,
     "tracking-uri": _TEXT,

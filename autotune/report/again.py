@@ -43,6 +43,8 @@ def search_command(study: Study) -> str:
         words += ["--concurrency", str(spec.concurrency)]
     if spec.sampler != "staged":
         words += ["--sampler", spec.sampler]
+    if spec.live:
+        words += ["--live", "on"]
     if spec.seed:
         words += ["--seed", str(spec.seed)]
     if spec.price_per_hour is not None:

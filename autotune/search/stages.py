@@ -43,11 +43,13 @@ from autotune.search.throughput_model import (
     loader_part,
     wait_frac,
 )
+from autotune.search.visits import visit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from autotune.core.config import Value
+    from autotune.core.live import Visit
     from autotune.core.space import Dimension, SearchSpace
     from autotune.core.study import Study
 
@@ -139,7 +141,7 @@ class _Search:
         return all(knob in allowed for knob in wild)
 
     def best_tame(self) -> float:
-        return max((y for c, y in self.model.seen.items() if self.tame(c)), default=0.0)
+        return max((y for c, y in self.model.known.items() if self.tame(c)), default=0.0)
 
 
 class Staged(Strategy):
@@ -202,7 +204,27 @@ class Staged(Strategy):
             return None
         fidelity = costs.fidelity(Stage.BASELINE, _BASE, remaining_s=remaining_s, reserve_s=0.0)
         reason = "Your script as it is" + (", once more with another seed." if asked else ".")
-        return Proposal(stage=Stage.BASELINE, config=_BASE, fidelity=fidelity, reason=reason, seed=len(asked))
+        going_on = self._visit(study, remaining_s) if asked else None
+        if going_on is not None:
+            reason += f" Its process then tries {len(going_on.configs)} changes that it can be switched to."
+        return Proposal(
+            stage=Stage.BASELINE,
+            config=_BASE,
+            fidelity=fidelity,
+            reason=reason,
+            seed=len(asked),
+            visit=going_on,
+        )
+
+    def _visit(self, study: Study, remaining_s: float) -> Visit | None:
+        """What the second process of the script goes on with: single changes that it can be switched to."""
+        if not study.spec.live or self._pure_sampler or study.space is None:
+            return None
+        search = _look(study, study.space, remaining_s, self._parts)
+        if search is None:
+            return None
+        wanted = (c for c, _ in _start_list(search) if search.tame(c) and _may_try(search, c))
+        return visit(study, dict.fromkeys(wanted), search.costs, search.spare_s - search.costs.plain_s)
 
     def _screen(self, study: Study, space: SearchSpace, remaining_s: float) -> Proposal | None:
         search = _look(study, space, remaining_s, self._parts)
@@ -323,14 +345,32 @@ def _sentinel_due(search: _Search) -> bool:
 
 def _start(search: _Search) -> _Pick | None:
     asked = [t for t in search.study.trials if t.stage is Stage.START]
-    if len(asked) % _JUMP_EVERY == _JUMP_EVERY - 1:
+    is_told_live = bool(search.model.live) and not asked
+    if is_told_live or len(asked) % _JUMP_EVERY == _JUMP_EVERY - 1:
         jump = _jump(search)
         if jump is not None:
             return jump
+    fresh = _afresh(search)
+    if fresh is not None:
+        return fresh
     for config, reason in _start_list(search):
-        if search.tame(config) and search.hopeful(config) and _may_try(search, config):
+        known_live = config in search.model.live
+        if not known_live and search.tame(config) and search.hopeful(config) and _may_try(search, config):
             return _Pick(config, reason)
     return _jump(search)
+
+
+def _afresh(search: _Search) -> _Pick | None:
+    """What segments of a running process show to be the fastest so far: only a process of its own counts."""
+    model = search.model
+    best = max((y for c, y in model.seen.items() if search.tame(c)), default=0.0)
+    hopeful = {c: y for c, y in model.live.items() if y > best + _HELPS}
+    ranked = sorted(hopeful, key=lambda c: (-hopeful[c], c.canonical()))
+    config = next((c for c in ranked if search.tame(c) and _may_try(search, c)), None)
+    if config is None:
+        return None
+    ratio = math.exp(hopeful[config])
+    return _Pick(config, f"{ratio:.2f} times the baseline in a running process; now in one of its own.")
 
 
 def _started(search: _Search) -> bool:
@@ -413,7 +453,7 @@ def _varied(search: _Search, config: Config, dimension: Dimension) -> list[Confi
 
 def _seen_value(search: _Search, config: Config, dimension: Dimension) -> bool:
     item = config.get(dimension.knob)
-    return item is None or any(c.get(dimension.knob) == item for c in search.model.seen)
+    return item is None or any(c.get(dimension.knob) == item for c in search.model.known)
 
 
 # Refine: expected improvement by the models, the sampler in between.

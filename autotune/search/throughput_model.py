@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from autotune.core.agreement import trusted
 from autotune.core.config import Config
 from autotune.core.memo import Memo, study_key
 from autotune.core.objective import ENERGY
@@ -37,6 +38,8 @@ _CONSTANT = 0.1
 _LENGTH = 1.3
 _NOISE = 0.02
 """Between runs, in ln rate; what a machine shows of it was tried and found later (docs/decisions/0052)."""
+_LIVE_NOISE = 0.03
+"""Beside it, of a segment in a running process: it may be biased by as much before its knob is distrusted."""
 _PAIRS = (0.05, 0.15, 0.4)
 """Tried beside 0, where gains add up: standard deviations of what two changes bring beyond their sum."""
 _MORE_LIKELY = 1.0
@@ -52,7 +55,8 @@ class ThroughputModel:
 
     Args:
         base: Baseline's amortised rate.
-        seen: ln ratio to it by measured config.
+        seen: ln ratio to it by config that a process of its own has measured.
+        live: The same of those that segments of a visit alone have measured.
     """
 
     study: Study
@@ -62,6 +66,7 @@ class ThroughputModel:
     process: Process
     loader_roof: dict[Config, float]
     compute_roof: dict[Config, float]
+    live: dict[Config, float] = field(default_factory=dict[Config, float])
 
     @classmethod
     def of(cls, study: Study, space: SearchSpace, *, pairs: bool = False) -> ThroughputModel | None:
@@ -84,11 +89,24 @@ class ThroughputModel:
         if base <= 0.0:
             return None
         seen = {c: math.log(r / base) for c, r in rates.items() if r > 0}
-        points = [_point(space, c) for c in seen]
-        process = _fitted(_Kernel.of(space), points, list(seen.values()), pairs=pairs)
+        segments = {
+            c: (seen[k.anchor] + k.log_ratio, math.hypot(_NOISE, _LIVE_NOISE, k.sd))
+            for c, k in trusted(replace(study, trials=tuple(t for t in study.trials if not t.group))).items()
+            if c not in seen and k.anchor in seen and space.contains(c)
+        }
+        live = {c: y for c, (y, _) in segments.items()}
+        points = [_point(space, c) for c in (*seen, *live)]
+        values, noise = [*seen.values(), *live.values()], [_NOISE] * len(seen)
+        noise += [sd for _, sd in segments.values()]
+        process = _fitted(_Kernel.of(space), points, values, noise, pairs=pairs)
         # What the loop waits for bounds how fast it can get, not how little energy it takes.
         loader, compute = ({}, {}) if study.spec.objective == ENERGY else _roofs(study, base)
-        return cls(study, space, base, seen, process, loader, compute)
+        return cls(study, space, base, seen, process, loader, compute, live)
+
+    @property
+    def known(self) -> dict[Config, float]:
+        """ln ratio to the baseline's rate by config, however it was measured."""
+        return {**self.live, **self.seen}
 
     @property
     def pair_sd(self) -> float:
@@ -178,12 +196,13 @@ def _point(space: SearchSpace, config: Config) -> Point:
     return tuple(config.get(d.knob, d.own) for d in space.dimensions.values())
 
 
-def _fitted(kernel: _Kernel, points: list[Point], values: list[float], *, pairs: bool) -> Process:
+def _fitted(
+    kernel: _Kernel, points: list[Point], values: list[float], noise: list[float], *, pairs: bool
+) -> Process:
     """With the size of pair terms under which what was seen is likeliest; larger ones have to be clearly so.
 
     Nothing but configs with two changes or more tells of pairs, so as long as gains add up the size stays 0.
     """
-    noise = [_NOISE] * len(points)
     plain = covariance(points, kernel)
     best = Process.from_covariance(plain, points, values, noise, kernel)
     if not pairs:

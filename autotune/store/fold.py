@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from autotune.core.auto import settled
 from autotune.core.facts import Facts, RunFacts
+from autotune.core.live import Visited
 from autotune.core.measurement import Measurement
 from autotune.core.space import SearchSpace
 from autotune.core.study import Study, StudySpec
@@ -141,6 +142,7 @@ def _told(state: _State, data: Mapping[str, Any]) -> None:
         outcome=outcome,
         seconds=float(data["seconds"]),
         finished_s=elapsed_s,
+        visited=None if data.get("visited") is None else from_wire(Visited, data["visited"]),
     )
     if state.run is None and trial.stage is Stage.BASELINE and isinstance(outcome, Measurement):
         state.run = None if data.get("facts") is None else from_wire(RunFacts, data["facts"])

@@ -159,6 +159,7 @@ def replay(
     runner: Callable[..., ReplayRunner] = ReplayRunner,
     folder: Path | None = None,
     each: Callable[[Study, Trial], None] | None = None,
+    live: bool = False,
 ) -> Replayed:
     """Search a recorded table.
 
@@ -174,6 +175,7 @@ def replay(
         folder: For the journal, which is written as in any search; a temporary one where None, in memory
             where the system has a place for that: nothing here waits for a disk.
         each: Called after every trial that was told, with the study as of then.
+        live: One process may measure several configs, as under ``autotune search --live on``.
 
     Raises:
         NotRecorded: A strategy asked for what the space does not hold.
@@ -192,10 +194,11 @@ def replay(
                 runner=runner,
                 folder=Path(made),
                 each=each,
+                live=live,
             )
     clock = SimulatedClock()
     timed = _Timed(strategy or strategy_for(sampler))
-    study = _study(table, budget_s=budget_s, sampler=sampler, seed=seed)
+    study = _study(table, budget_s=budget_s, sampler=sampler, seed=seed, live=live)
     played = runner(table, seed=seed, clock=clock, limit_bytes=limit_bytes)
     journal = Journal.create(folder / "journal.db", clock=clock, environ={}, ballast_bytes=0)
     try:
@@ -225,7 +228,7 @@ def _memory() -> str | None:
     return SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
 
 
-def _study(table: Table, *, budget_s: float, sampler: str, seed: int) -> Study:
+def _study(table: Table, *, budget_s: float, sampler: str, seed: int, live: bool) -> Study:
     header = table.header
     name = header.workload.name
     spec = StudySpec(
@@ -240,6 +243,7 @@ def _study(table: Table, *, budget_s: float, sampler: str, seed: int) -> Study:
         effective_batch="keep",
         seed=seed,
         sampler=sampler,
+        live=live,
         driver="inline",
     )
     return Study(spec=spec, facts=replace(header.facts, run=None))

@@ -69,6 +69,7 @@ def test_what_the_user_limited_stays_limited():
         ray_address="ray://head:10001",
         concurrency=2,
         sampler="tpe",
+        live=True,
         price_per_hour=2.5,
         keep_loggers=True,
         profile=True,
@@ -81,6 +82,7 @@ def test_what_the_user_limited_stays_limited():
         ("--address", "ray://head:10001"),
         ("--concurrency", "2"),
         ("--sampler", "tpe"),
+        ("--live", "on"),
         ("--price-per-hour", "2.5"),
         ("--trials", "30"),
     ):
