@@ -89,11 +89,7 @@ class ThroughputModel:
         if base <= 0.0:
             return None
         seen = {c: math.log(r / base) for c, r in rates.items() if r > 0}
-        segments = {
-            c: (seen[k.anchor] + k.log_ratio, math.hypot(_NOISE, _LIVE_NOISE, k.sd))
-            for c, k in trusted(replace(study, trials=tuple(t for t in study.trials if not t.group))).items()
-            if c not in seen and k.anchor in seen and space.contains(c)
-        }
+        segments = _segments(study, space, seen)
         live = {c: y for c, (y, _) in segments.items()}
         points = [_point(space, c) for c in (*seen, *live)]
         values, noise = [*seen.values(), *live.values()], [_NOISE] * len(seen)
@@ -136,6 +132,19 @@ class ThroughputModel:
         z = (mean - incumbent) / sd
         normal = statistics.NormalDist()
         return sd * (z * normal.cdf(z) + normal.pdf(z))
+
+
+def _segments(
+    study: Study, space: SearchSpace, seen: dict[Config, float]
+) -> dict[Config, tuple[float, float]]:
+    """ln ratio and its standard deviation, of configs that no process of its own has measured or failed with."""
+    screening = replace(study, trials=tuple(t for t in study.trials if not t.group))
+    failed = {t.config for t in screening.told() if t.failure is not None and t.failure.kind.teaches}
+    return {
+        c: (seen[k.anchor] + k.log_ratio, math.hypot(_NOISE, _LIVE_NOISE, k.sd))
+        for c, k in trusted(screening).items()
+        if c not in seen and c not in failed and k.anchor in seen and space.contains(c)
+    }
 
 
 def loader_part(config: Config) -> Config:

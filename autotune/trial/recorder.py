@@ -178,7 +178,7 @@ class Recorder:
             self._first_step_ns = row[0]
             self._event_ns = row[0]
         self._emit(self._channel, row)
-        if self._part and self._past_deadline(row[0]):
+        if self._part and not self._begin_ns and self._past_deadline(row[0]):
             self.done("measured")
         if loss is not None and not self._part:
             self._losses.append((self._state.samples_total, loss, row[0]))
@@ -530,6 +530,8 @@ class Recorder:
         end = self._device_end(now, meanwhile=False)
         if self._can_tell():
             self._decide("limit", end)
+        elif self._part:
+            self.done("measured")
         else:
             self._tell_no_window()
             self.done("deadline")

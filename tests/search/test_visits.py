@@ -21,7 +21,7 @@ from autotune.core.objective import ENERGY
 from autotune.core.pick import answer, compare
 from autotune.core.study import SpaceRequest, Study
 from autotune.core.table import Table
-from autotune.core.trial import Fidelity, Proposal, Stage, Trial
+from autotune.core.trial import Failure, FailureKind, Fidelity, Proposal, Stage, Trial
 from autotune.launch.fake import COMPUTE_BOUND
 from autotune.report.data import View, report_data
 from autotune.search.costs import Costs
@@ -187,6 +187,15 @@ def test_a_process_of_its_own_takes_the_place_of_a_segment() -> None:
     both = model(told((config, 128.0), visited=Visited(observations=(seen(config, 1.3),), seconds=9.0)))
     assert both.live == {}
     assert both.seen[config] == pytest.approx(math.log(1.28))
+
+
+def test_what_fails_in_a_process_of_its_own_is_nothing_to_be_faster_than() -> None:
+    config = Config({"threads": 4})
+    study = told(visited=Visited(observations=(seen(config, 1.3),), seconds=9.0))
+    proposal = Proposal(stage=Stage.START, config=config, fidelity=FIDELITY, reason="x")
+    failed = tell(study, proposal, Failure(kind=FailureKind.CRASH_EXIT, message="crash"), 3.0)
+    assert model(study).live
+    assert model(failed).live == {}
 
 
 def test_a_knob_that_disagrees_teaches_nothing_more() -> None:
