@@ -68,6 +68,8 @@ ADVERSE = (
     PLANNER, "random", "tpe", "coordinate", "tpe-bare", "tpe-masked", "asha", "coordinate-prior", "expert",
 )  # fmt: skip
 PARALLEL, WORKERS = (PLANNER, "tpe"), (4, 8)
+LIVE = f"{PLANNER} live"
+"""The planner where one process measures several configurations (``autotune search --live on``)."""
 
 
 def sha256(path):
@@ -172,6 +174,8 @@ def held_out(options):
 
 def meant_by(label):
     """(sampler, parts of the planner) behind a label: ``staged without PART+PART`` leaves parts out."""
+    if label == LIVE:
+        return PLANNER, DEFAULT
     for word, present in ((" without ", False), (" with ", True)):
         name, is_there, parts = label.partition(word)
         if is_there:
@@ -197,6 +201,7 @@ def one(world, key):
         workers=key["workers"],
         runner=ReplayRunner if rival is None else rival.runner,
         each=course,
+        live=key["sampler"] == LIVE,
     )
     found = course.close(ended.study)
     arrived = {
