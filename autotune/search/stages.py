@@ -140,6 +140,11 @@ class _Search:
         wild = [k for k in config if k in dimensions and dimensions[k].effect is Effect.TRAINING]
         return all(knob in allowed for knob in wild)
 
+    def told_live(self) -> set[Config]:
+        """What a running process has measured beside its own config, or is about to."""
+        planned = (c for t in self.study.open_trials if t.visit is not None for c in t.visit.configs)
+        return {*self.model.live, *planned}
+
     def best_tame(self) -> float:
         return max((y for c, y in self.model.known.items() if self.tame(c)), default=0.0)
 
@@ -353,9 +358,9 @@ def _start(search: _Search) -> _Pick | None:
     fresh = _afresh(search)
     if fresh is not None:
         return fresh
+    live = search.told_live()
     for config, reason in _start_list(search):
-        known_live = config in search.model.live
-        if not known_live and search.tame(config) and search.hopeful(config) and _may_try(search, config):
+        if config not in live and search.tame(config) and search.hopeful(config) and _may_try(search, config):
             return _Pick(config, reason)
     return _jump(search)
 

@@ -21,10 +21,11 @@ from autotune.core.objective import ENERGY
 from autotune.core.pick import answer, compare
 from autotune.core.study import SpaceRequest, Study
 from autotune.core.table import Table
-from autotune.core.trial import Failure, FailureKind, Fidelity, Proposal, Stage, Trial
+from autotune.core.trial import Failure, FailureKind, Fidelity, Proposal, Stage, Trial, TrialState
 from autotune.launch.fake import COMPUTE_BOUND
 from autotune.report.data import View, report_data
 from autotune.search.costs import Costs
+from autotune.search.samplers import strategy_for
 from autotune.search.throughput_model import ThroughputModel
 from autotune.search.visits import is_live, visit
 from autotune.store.fold import fold
@@ -243,3 +244,14 @@ def test_a_visit_is_planned_within_its_share_and_only_where_it_saves_something()
     assert visit(first, [], costs, 1000.0) is None
     for other in ({"live": False}, {"objective": ENERGY}):
         assert visit(replace(first, spec=replace(first.spec, **other)), wanted, costs, 1000.0) is None
+
+
+def test_what_a_process_is_about_to_be_switched_to_waits_for_it() -> None:
+    """Several processes at once: the others take what it does not."""
+    study = searched()
+    first, second = study.trials[:2]
+    open_one = replace(second, state=TrialState.RUNNING, outcome=None, visited=None)
+    asked = strategy_for("staged").ask(replace(study, trials=(first, open_one), stopped=""), 250.0)
+    assert asked is not None
+    assert asked.stage is Stage.START
+    assert asked.config == Config({"channels_last": True})
