@@ -126,6 +126,14 @@ def search(
             "where that is safe.",
         ),
     ] = "cold",
+    live: Annotated[
+        str,
+        typer.Option(
+            metavar="on|off",
+            envvar="AUTOTUNE_LIVE",
+            help="Let one process measure several configurations by switching between steps.",
+        ),
+    ] = "off",
     trials: Annotated[
         int | None, typer.Option(metavar="N", envvar="AUTOTUNE_TRIALS", help="At most this many trials.")
     ] = None,
@@ -229,6 +237,7 @@ def search(
             sampler=sampler,
             transfer=transfer,
             start=start,
+            live=live,
             concurrency=concurrency,
             label=label,
             output_args=tuple(output_args or ()),
@@ -245,8 +254,8 @@ def search(
         from autotune.report.live import Progress
 
         # Lines for a program on the same terminal would be drawn over.
-        live = False if jsonl and sys.stdout.isatty() else None
-        progress = Progress(sys.stderr, quiet=quiet, live=live)
+        drawn = False if jsonl and sys.stdout.isatty() else None
+        progress = Progress(sys.stderr, quiet=quiet, live=drawn)
         listeners = [progress, Lines(sys.stdout)] if jsonl else [progress]
         for note in () if quiet else notes:
             print(note, file=sys.stderr)

@@ -121,6 +121,7 @@ class StudySpec:
         objective: What is searched for: ``throughput``, ``energy``, ``cost``; see `autotune.core.objective`.
         transfer: Which earlier studies may tell something: ``same-script``, ``all``, ``off``; see
             `autotune.core.earlier`.
+        live: One process may measure several configs by switching between steps (`autotune.core.live`).
     """
 
     study_id: str
@@ -158,6 +159,7 @@ class StudySpec:
     objective: str = "throughput"
     transfer: str = SAME_SCRIPT
     start: Start = Start.COLD
+    live: bool = False
 
     @property
     def inspected(self) -> str:
@@ -245,6 +247,11 @@ class Study:
     def baseline(self) -> Sequence[Trial]:
         """Told baseline trials of the first stage."""
         return self.told(Stage.BASELINE)
+
+    @property
+    def visits(self) -> Sequence[Trial]:
+        """Told trials whose process went on and measured other configs."""
+        return [t for t in self.told() if t.visited is not None]
 
     @property
     def open_trials(self) -> Sequence[Trial]:

@@ -12,6 +12,7 @@ from enum import Enum
 
 from autotune.core.change import Change
 from autotune.core.config import Config
+from autotune.core.live import Source, Visit, Visited
 from autotune.core.measurement import Measurement
 
 
@@ -105,13 +106,6 @@ class Failure:
 Outcome = Measurement | Failure
 
 
-class Source(Enum):
-    """Whether a trial had a process of its own."""
-
-    FRESH = "fresh"
-    SEGMENT = "segment"
-
-
 class Stage(Enum):
     """Which part of the search asked; a sentinel is the script as it is, between screening runs."""
 
@@ -179,7 +173,10 @@ class Fidelity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What a strategy wants measured next. It cannot be built without a reason."""
+    """What a strategy wants measured next. It cannot be built without a reason.
+
+    With a `visit` its process goes on and measures other configs, see `autotune.core.live`.
+    """
 
     stage: Stage
     config: Config
@@ -187,6 +184,7 @@ class Proposal:
     reason: str
     seed: int = 0
     group: int = 0
+    visit: Visit | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +250,7 @@ class Assignment:
         memory_limit_bytes: The guard ends the trial above this; 0 for none.
         devices: Names of accelerators it may use.
         start: `FORK` where it may be forked; whoever runs it decides whether that can be.
+        visit: What its process goes on with once all segments are measured.
     """
 
     uid: str
@@ -262,6 +261,7 @@ class Assignment:
     memory_limit_bytes: int = 0
     devices: tuple[str, ...] = ()
     start: Start = Start.COLD
+    visit: Visit | None = None
 
     @property
     def trial(self) -> int:
@@ -281,6 +281,8 @@ class Trial:
         seconds: Wall time of its process, start to end; 0 while open.
         finished_s: Seconds since the study began at which it was told.
         start: How its process came to be.
+        visit: What its process was to go on with; None for a trial of one config.
+        visited: What came of that; no figure of it is one of this trial.
     """
 
     number: int
@@ -298,6 +300,8 @@ class Trial:
     seconds: float = 0.0
     finished_s: float = 0.0
     start: Start = Start.COLD
+    visit: Visit | None = None
+    visited: Visited | None = None
 
     @property
     def measurement(self) -> Measurement | None:
@@ -308,3 +312,8 @@ class Trial:
     def failure(self) -> Failure | None:
         """The outcome where it is a failure."""
         return self.outcome if isinstance(self.outcome, Failure) else None
+
+    @property
+    def own_s(self) -> float:
+        """Wall time of its process without the visit that followed."""
+        return self.seconds if self.visited is None else max(0.0, self.seconds - self.visited.seconds)

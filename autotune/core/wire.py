@@ -28,6 +28,7 @@ _MODULES = (
     "effect",
     "facts",
     "measurement",
+    "live",
     "objective",
     "space",
     "study",

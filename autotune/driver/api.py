@@ -146,6 +146,7 @@ def tune(
     sampler: str = "staged",
     transfer: str = "same-script",
     start: str = "cold",
+    live: bool = False,
     tracking_uri: str = "",
     experiment: str = "",
     out: str | os.PathLike[str] = "best.yaml",
@@ -189,6 +190,7 @@ def tune(
         transfer: Earlier studies that say where to begin: ``same-script``, ``all``, ``off``.
         start: ``cold``, or ``fork`` for screening trials that are forked from a process which has imported
             PyTorch, where that is safe; see docs/search.md.
+        live: One process may measure several configurations by switching between steps; see docs/search.md.
         tracking_uri: MLflow store; a local one where empty.
         experiment: MLflow experiment.
         out: Where best.yaml goes.
@@ -226,6 +228,7 @@ def tune(
         sampler=sampler,
         transfer=transfer,
         start=start,
+        live="on" if live else "off",
         tracking_uri=tracking_uri,
         experiment=experiment,
         out=os.fspath(out),

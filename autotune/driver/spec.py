@@ -40,6 +40,8 @@ JOB_MARGIN_S = 60.0
 DRIVERS = ("ray", "inline")
 STARTS = tuple(start.value for start in Start)
 
+SWITCH = ("on", "off")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
@@ -72,6 +74,7 @@ class SearchOptions:
     profile: bool = False
     objective: str = "throughput"
     transfer: str = SAME_SCRIPT
+    live: str = "off"
 
 
 def version() -> str:
@@ -309,6 +312,7 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
         profile=options.profile,
         objective=objective(options),
         transfer=one_of("--transfer", options.transfer, SETTINGS),
+        live=one_of("--live", options.live, SWITCH) == "on",
     )
     verify(command)
     return spec

@@ -40,6 +40,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "sampler": _TEXT,
     "transfer": _TEXT,
     "start": _TEXT,
+    "live": _TEXT,
     "trials": _NUMBER,
     "seed": _NUMBER,
     "tracking-uri": _TEXT,

@@ -10,7 +10,7 @@ from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import devices_of, family, torch_version, trains_on_cuda
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from autotune.core.config import Config, Value
     from autotune.core.facts import Facts, ScriptFlag
@@ -36,6 +36,7 @@ class AttentionBackend(Knob):
     effect: ClassVar[Effect] = Effect.NUMERIC
     helps: ClassVar[Sequence[str]] = ("compute", "memory")
     spellings: ClassVar[Sequence[Spelling]] = (family("attention-backend", "sdpa-backend"), Patch())
+    live: ClassVar[Collection[str]] = ("patch",)
 
     def own(self, facts: Facts) -> Value | None:
         read = facts.value(self.name)
@@ -88,6 +89,9 @@ class AttentionBackend(Knob):
 
     def patch(self, value: Value, patches: Patches) -> None:
         patches.attention.force(str(value))
+
+    def switch(self, value: Value, patches: Patches) -> Callable[[], None]:
+        return patches.attention.switch(str(value))
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.attention.observed()

@@ -10,7 +10,7 @@ from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch, no_loader, trains_on_cuda
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from autotune.core.config import Config, Value
     from autotune.core.facts import Facts
@@ -31,6 +31,7 @@ class NonBlocking(Knob):
     effect: ClassVar[Effect] = Effect.EXACT
     helps: ClassVar[Sequence[str]] = ("input", "launch")
     spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
+    live: ClassVar[Collection[str]] = ("patch",)
 
     def domain(self, facts: Facts) -> Sequence[Value]:
         return (True,) if self.own(facts) is True else (False, True)
@@ -58,6 +59,9 @@ class NonBlocking(Knob):
 
     def patch(self, value: Value, patches: Patches) -> None:
         patches.copies.non_blocking(value is True)
+
+    def switch(self, value: Value, patches: Patches) -> Callable[[], None]:
+        return patches.copies.switch(value is True)
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.copies.observed()

@@ -20,7 +20,7 @@ from autotune.knobs.frameworks import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from autotune.core.config import Value
     from autotune.core.facts import Facts, ScriptFlag
@@ -59,6 +59,7 @@ class Precision(Knob):
         _AUTOCAST_OPTIONS,
         Patch(),
     )
+    live: ClassVar[Collection[str]] = ("patch",)
 
     def own(self, facts: Facts) -> Value | None:
         read, run = facts.value(self.name), facts.run
@@ -144,6 +145,13 @@ class Precision(Knob):
     def patch(self, value: Value, patches: Patches) -> None:
         if value != "fp32":
             patches.precision.set(str(value))
+
+    def is_live(self, value: Value, spelling: Spelling) -> bool:
+        # fp16 comes with a gradient scaler, which has a state of its own.
+        return value == "bf16" and super().is_live(value, spelling)
+
+    def switch(self, value: Value, patches: Patches) -> Callable[[], None]:
+        return patches.precision.switch(str(value))
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.precision.observed()

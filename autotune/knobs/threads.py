@@ -11,7 +11,7 @@ from autotune.knobs.common import as_count, joined, trains_on_cuda
 from autotune.knobs.num_workers import workers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from autotune.core.config import Value
     from autotune.core.facts import Facts
@@ -33,6 +33,7 @@ class Threads(Knob):
     unit: ClassVar[str] = "threads"
     helps: ClassVar[Sequence[str]] = ("compute", "input")
     spellings: ClassVar[Sequence[Spelling]] = (Env("OMP_NUM_THREADS"), Patch())
+    live: ClassVar[Collection[str]] = ("env", "patch")
 
     def own(self, facts: Facts) -> Value | None:
         read = None if facts.run is None else facts.run.threads
@@ -66,6 +67,12 @@ class Threads(Knob):
     def patch(self, value: Value, patches: Patches) -> None:
         torch = patches.torch
         patches.call(torch.set_num_threads, value, undo=torch.get_num_threads())
+
+    def switch(self, value: Value, patches: Patches) -> Callable[[], None]:
+        torch = patches.torch
+        own = torch.get_num_threads()
+        torch.set_num_threads(value)
+        return lambda: torch.set_num_threads(own)
 
     def seen(self, patches: Patches) -> Value | None:
         return int(patches.torch.get_num_threads())

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.facts import COUNTED
+from autotune.core.live import Part
 from autotune.core.measurement import Contamination, Estimate, Measurement, Memory
 from autotune.core.stats import form_blocks, window_estimate
 from autotune.core.table import ASIDE, Blocks
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from autotune.core.change import Change
+    from autotune.core.config import Config
     from autotune.core.facts import RunFacts
     from autotune.core.trial import Outcome
     from autotune.protocol.events import Event
@@ -116,6 +118,8 @@ class Told:
     compiles: list[Compiling] = field(default_factory=list[Compiling])
     facts: RunFacts | None = None
     closed: dict[int, Closed] = field(default_factory=dict[int, Closed])
+    parts: dict[int, Closed] = field(default_factory=dict[int, Closed])
+    """Of a visit, by `Closed.part`."""
     done: Done | None = None
     broke: Broke | None = None
     beating: bool = False
@@ -126,6 +130,8 @@ class Told:
         if isinstance(event, Steps):
             self.rows.extend(event.rows)
             self.beating = not event.rows
+        elif isinstance(event, Closed) and event.part:
+            self.parts[event.part] = event
         elif isinstance(event, Closed):
             self.closed[event.trial] = event
         elif isinstance(event, Compiling):
@@ -200,6 +206,17 @@ class Outside:
     flags: tuple[str, ...] = ()
     energies: Sequence[EnergySample] = ()
 
+    def until(self, t_ns: int) -> Outside:
+        """What had been seen by then; memory is the largest that had been looked at."""
+        samples = tuple(s for s in self.samples if s.t_ns <= t_ns)
+        seen_bytes = max((s.bytes for s in samples), default=self.peak_bytes)
+        return replace(
+            self,
+            samples=samples,
+            devices=tuple(d for d in self.devices if d.t_ns <= t_ns),
+            peak_bytes=min(seen_bytes, self.peak_bytes),
+        )
+
 
 def read_samples(rows: Iterable[Sequence[Any]]) -> tuple[Sample, ...]:
     """Samples from the guard's result."""
@@ -236,6 +253,29 @@ def measure(closed: Closed, told: Told, outside: Outside, changes: Sequence[Chan
     if lost is not None:
         return replace(lost, readings=measurement)
     return _diverged(closed, measurement) or measurement
+
+
+def visit_part(closed: Closed, config: Config | None, told: Told, outside: Outside, since_ns: int) -> Part:
+    """One part of a visit that was measured to its end, by the rules of any window.
+
+    Args:
+        closed: What the process told of it.
+        config: What it had; None for the process's own.
+        told: Everything the process told.
+        outside: What was seen of it.
+        since_ns: When the part before was told.
+    """
+    outcome = measure(closed, told, outside)
+    seconds = max(0.0, (closed.sent_ns - since_ns) / 1e9)
+    if isinstance(outcome, Failure):
+        return Part(config=config, rate=None, seconds=seconds, failure=outcome.kind.label)
+    return Part(
+        config=config,
+        rate=outcome.throughput,
+        seconds=seconds,
+        data_wait_frac=outcome.data_wait_frac,
+        steps=outcome.steps,
+    )
 
 
 def raw_window(closed: Closed, told: Told, outside: Outside) -> tuple[Blocks, float]:

@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Any
 from autotune.apply.command import with_output
 from autotune.clock import SystemClock
 from autotune.core import wire
+from autotune.core.live import Part, Visited, visited
+from autotune.core.measurement import Measurement
 from autotune.core.redact import redact, redact_data, secret_values
-from autotune.core.trial import Failure, FailureKind, Start
+from autotune.core.trial import Failure, FailureKind, Family, Start
 from autotune.devices.energy import EnergySample, Meter
 from autotune.devices.nsys import find_nsys, nsys_command
 from autotune.launch import caches, classify, enclosure, guard, library, measure, sweep
@@ -66,6 +68,8 @@ _NOTE_BYTES = 40
 _TAIL_BYTES = 64 * 1024
 _STACKS_BYTES = 8 * 1024
 _SAID_CHARS = 200
+_NO_TRIAL = -1
+"""Stands for the part of a visit that ended its process."""
 _SCRATCH = ("upper", "work", "lower", "root", "empty", "memory", "shadow", "cache", "output")
 _TOLD = (
     *("plan.json", "result.json", "stdout.log", "stderr.log", "guard.log"),
@@ -138,6 +142,8 @@ class LocalRunner(Runner):
         self._notes: tuple[str, ...] = ()
         self._start = Start.COLD
         self._forks = Forks(self._study_dir, loaded, LOADED_TO_COMPILE if tuple(loaded) == LOADED else loaded)
+        self._visited: Visited | None = None
+        self._lost_visit: dict[int, Outcome] = {}
 
     @property
     def isolation(self) -> str:
@@ -156,7 +162,7 @@ class LocalRunner(Runner):
     def run(self, assignment: Assignment) -> Iterator[Ended]:
         """Run it; see `Runner.run`. Segments are told once the process has ended."""
         begun_s = self._clock.now_s()
-        self._notes = ()
+        self._notes, self._visited, self._lost_visit = (), None, {}
         self._start = Start.COLD
         try:
             outcomes, told = self._run(assignment)
@@ -180,6 +186,7 @@ class LocalRunner(Runner):
                 facts=told.facts,
                 notes=self._notes,
                 start=self._start,
+                visited=self._visited if number == assignment.trial else None,
             )
 
     def stop(self) -> None:
@@ -215,7 +222,7 @@ class LocalRunner(Runner):
             outcomes, told = self._run_held(shortened, held, server)
         finally:
             held.hand_over()
-        self._device_care.release(held, launch, told, outcomes)
+        self._device_care.release(held, launch, told, {**outcomes, **self._lost_visit})
         return outcomes, told
 
     def _server(self, assignment: Assignment) -> ForkServer | None:
@@ -293,11 +300,16 @@ class LocalRunner(Runner):
         if self._witness is not None:
             self._witness(assignment, running.told, outside)
         outcomes = _reported(_outcomes(running, result, outside, wrote), result, prepared)
-        if all(not isinstance(outcome, Failure) for outcome in outcomes.values()):
+        own = outcomes.get(assignment.trial)
+        if isinstance(own, Measurement):
+            self._visited, failure = _visited(running, result, outside, own)
+            self._lost_visit = {} if failure is None else {_NO_TRIAL: failure}
+        ended = [*outcomes.values(), *self._lost_visit.values()]
+        if all(not isinstance(outcome, Failure) for outcome in ended):
             prepared.caches.publish()
         for scratch in (*(prepared.folder / name for name in _SCRATCH), prepared.temporary):
             enclosure.remove(scratch)
-        trim_logs(prepared.folder, failed=any(isinstance(o, Failure) for o in outcomes.values()))
+        trim_logs(prepared.folder, failed=any(isinstance(o, Failure) for o in ended))
         return outcomes, running.told
 
     def _sampler(self, running: _Running, held: Held) -> Callable[[], measure.DeviceSample | None] | None:
@@ -337,7 +349,8 @@ class LocalRunner(Runner):
 
 
 def _deadline_s(assignment: Assignment) -> float:
-    return sum(segment.fidelity.deadline_s for segment in assignment.segments)
+    visit_s = 0.0 if assignment.visit is None else assignment.visit.deadline_s
+    return sum(segment.fidelity.deadline_s for segment in assignment.segments) + visit_s
 
 
 def _shortened(assignment: Assignment, waited_s: float) -> Assignment:
@@ -351,7 +364,9 @@ def _shortened(assignment: Assignment, waited_s: float) -> Assignment:
         setup_s = min(segment.fidelity.setup_s, deadline_s)
         return replace(segment, fidelity=replace(segment.fidelity, deadline_s=deadline_s, setup_s=setup_s))
 
-    return replace(assignment, segments=tuple(map(cut, assignment.segments)))
+    visit = assignment.visit
+    visit = None if visit is None else replace(visit, limit_s=share * visit.limit_s)
+    return replace(assignment, segments=tuple(map(cut, assignment.segments)), visit=visit)
 
 
 def _uuids(told: measure.Told) -> tuple[str, ...]:
@@ -505,6 +520,7 @@ def _prepare(study_dir: Path, assignment: Assignment, isolation: str, our_part: 
         shadow_dir=str(folder / "shadow") if redirect else "",
         protected=(*protected, "/") if redirect else (),
         sites=tuple(dict.fromkeys(c.site for c in launch.changes if c.site)),
+        visit=assignment.visit,
     )
     plan_path = folder / "plan.json"
     _write_private(plan_path, wire.dumps(plan))
@@ -829,8 +845,55 @@ def _outcomes(
                 readings=failure.readings,
             )
             break
-        outcomes[segment.trial] = measure.measure(closed, told, outside, assignment.launch.changes)
+        # What a visit does to memory and device afterwards is none of the segment's.
+        seen = outside if assignment.visit is None else outside.until(closed.sent_ns or closed.end_ns)
+        outcomes[segment.trial] = measure.measure(closed, told, seen, assignment.launch.changes)
     return outcomes
+
+
+def _visited(
+    running: _Running, result: dict[str, Any] | None, outside: measure.Outside, own: Measurement
+) -> tuple[Visited | None, Failure | None]:
+    """What came of the visit, None without one; and the failure that ended it.
+
+    A failure charges the part that was open. A script that came to its own end, and what ends a process for
+    reasons that are none of its config's, charge nothing.
+    """
+    told, assignment = running.told, running.prepared.assignment
+    visit, closed = assignment.visit, told.closed.get(assignment.trial)
+    if visit is None or closed is None:
+        return None, None
+    begun_ns = since_ns = closed.sent_ns or closed.end_ns
+    parts: list[Part] = []
+    failure: Failure | None = None
+    for number, config in enumerate(visit.parts(), start=1):
+        ended = told.parts.get(number)
+        if ended is None:
+            failure = _visit_failure(running, result)
+            now_ns = since_ns if failure is None else time.perf_counter_ns()
+            if failure is not None and config is not None:
+                seconds = (now_ns - since_ns) / 1e9
+                parts.append(Part(config=config, rate=None, seconds=seconds, failure=failure.kind.label))
+            since_ns = max(now_ns, told.rows[-1].t_ns if told.rows else now_ns)
+            break
+        parts.append(measure.visit_part(ended, config, told, outside, since_ns))
+        since_ns = ended.sent_ns
+    return visited(own.throughput, parts, max(0.0, (since_ns - begun_ns) / 1e9)), failure
+
+
+def _visit_failure(running: _Running, result: dict[str, Any] | None) -> Failure | None:
+    """What ended a process in the middle of its visit; None where nothing but the end of its script did."""
+    if running.told.done is not None:
+        return None
+    failure = classify.classify(
+        result,
+        running.told,
+        log_tail(running.prepared.folder),
+        running.fidelity,
+        progress_limit_s=running.progress_limit_s,
+    )
+    is_its_own = failure.kind.family not in (Family.LOST, Family.CANCELLED)
+    return failure if is_its_own else None
 
 
 def trim_logs(folder: Path, *, failed: bool) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.clock import Clock, SimulatedClock
+from autotune.core.live import Part, Visited, visited
 from autotune.core.measurement import Contamination, LossPoint, Measurement
 from autotune.core.stats import Block, window_estimate
 from autotune.core.stats import is_tight as is_narrow
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from autotune.core.config import Config
+    from autotune.core.live import Visit
     from autotune.core.measurement import Estimate
     from autotune.core.table import Blocks, Table, TableRow
     from autotune.core.trial import Assignment, Fidelity, Outcome
@@ -35,6 +37,9 @@ _LOOK_EVERY = 1.1
 _RUN_SHARE = 0.25
 _MOST_BLOCKS = 20_000
 _STARTS = ("epoch_starts",)
+_SEGMENT_WIDTH = 0.05
+_SWITCH_S, _SWITCH_STEPS = 0.5, 4
+"""Of a visit: what a switch and the warm-up after it take, the longer one."""
 
 
 class NotRecorded(AutotuneError):
@@ -90,6 +95,10 @@ class ReplayRunner(Runner):
       config was recorded, the table's median ratio of warm to cold makes one.
     - *Failures* are as recorded and cost what they cost; one that ran into its time limit costs the
       asker's limit. A run that would be longer than its deadline ends there.
+    - *A visit* costs its windows and switches. Each part is a window drawn from some recorded process of its
+      config, of the same repeat where there is one; its own config's parts from a process of that. Tables hold
+      fresh processes alone, so a replayed segment has the spread between processes that a real one has not,
+      and no bias. A recorded failure, and too little memory, end the visit.
     - A configuration outside of the table is `NotRecorded`: nothing is made up.
 
     Args:
@@ -145,11 +154,16 @@ class ReplayRunner(Runner):
         for segment in assignment.segments:
             outcome, seconds = self._outcome(segment.config, segment.fidelity, assignment)
             begun_s += seconds
+            seen = None
+            if assignment.visit is not None and isinstance(outcome, Measurement):
+                seen = self._visited(assignment, segment.config, outcome, assignment.visit)
+                begun_s += seen.seconds
             yield Ended(
                 trial=segment.trial,
                 outcome=outcome,
                 seconds=begun_s,
                 facts=self._table.header.facts.run,
+                visited=seen,
             )
             if isinstance(outcome, Failure):
                 return
@@ -218,13 +232,67 @@ class ReplayRunner(Runner):
         )
         return measured, seconds
 
+    def _visited(self, assignment: Assignment, own: Config, measured: Measurement, visit: Visit) -> Visited:
+        """What a process goes on with; draws nothing that any other request would have drawn."""
+        seed = assignment.launch.seed
+        noise = random.Random(f"{self._table.header.table}/{self._seed}/{seed}/{assignment.trial}/visit")
+        limits = [b for b in (assignment.memory_limit_bytes, self._limit_bytes) if b]
+        parts: list[Part] = []
+        spent_s = 0.0
+        for config in visit.parts():
+            row = self._any_row(own if config is None else config, seed, noise)
+            part = self._part(row, visit, noise, min(limits, default=0))
+            if spent_s + part.seconds > visit.limit_s:
+                spent_s = visit.limit_s
+                break
+            spent_s += part.seconds
+            parts.append(replace(part, config=config))
+            if part.failure:
+                break
+        return visited(measured.throughput, parts, spent_s)
+
+    def _any_row(self, config: Config, wanted: int, noise: random.Random) -> TableRow:
+        rows = self._rows.get(config, ())
+        if not rows:
+            raise _not_recorded(self._table, config)
+        seed = self._seeds[wanted % len(self._seeds)]
+        return noise.choice([row for row in rows if row.seed == seed] or list(rows))
+
+    def _part(self, row: TableRow, visit: Visit, noise: random.Random, limit_bytes: int) -> Part:
+        if not row.is_ok:
+            return Part(config=row.config, rate=None, seconds=_SWITCH_S, failure=row.kind)
+        if limit_bytes and (row.memory.peak_bytes or 0) > limit_bytes:
+            on_device = row.memory.device is not None or row.memory.allocator is not None
+            kind = FailureKind.OOM_CUDA if on_device else FailureKind.OOM_HOST
+            return Part(config=row.config, rate=None, seconds=_SWITCH_S, failure=kind.label)
+        fidelity = replace(
+            self._table.header.protocol.fidelity,
+            min_window_s=visit.window_s,
+            max_window_s=2.0 * visit.window_s,
+            min_steps=1,
+            target_width=_SEGMENT_WIDTH,
+            loss_samples=0,
+            dominated_below=0.0,
+        )
+        unit = self._table.header.workload.unit
+        window = _window(row, fidelity, noise, unit=unit, before_samples=0)
+        step_s = window.window_s / max(1, window.steps)
+        produced = 1.0 if row.produced_frac is None else row.produced_frac
+        own_s = math.fsum(b.seconds for b in window.blocks)
+        wait_s = math.fsum(b.wait_s for b in window.blocks)
+        rate = window_estimate(window.blocks, unit=unit, is_stopped=window.ended == "tight")
+        return Part(
+            config=row.config,
+            rate=_scaled(rate, produced),
+            seconds=window.window_s + max(_SWITCH_S, _SWITCH_STEPS * step_s),
+            data_wait_frac=min(1.0, wait_s / own_s) if own_s else 0.0,
+            steps=window.steps,
+        )
+
     def _draw(self, config: Config, wanted: int) -> tuple[_Drawn, random.Random]:
         rows = self._rows.get(config, ())
         if not rows:
-            raise NotRecorded(
-                f"{self._table.header.table} holds no run of {config.text() or 'the script as it is'}",
-                hint="give the search the space of the table: autotune.testing.replay does",
-            )
+            raise _not_recorded(self._table, config)
         count = self._asked.get((config, wanted), 0)
         self._asked[config, wanted] = count + 1
         key = f"{self._table.header.table}/{self._seed}/{config.digest}/{wanted}"
@@ -261,6 +329,13 @@ class ReplayRunner(Runner):
             for samples, loss, t_s in zip(row.loss_samples, row.loss_values, row.loss_t_s, strict=True)
             if samples <= max(seen, row.loss_samples[0])
         )
+
+
+def _not_recorded(table: Table, config: Config) -> NotRecorded:
+    return NotRecorded(
+        f"{table.header.table} holds no run of {config.text() or 'the script as it is'}",
+        hint="give the search the space of the table: autotune.testing.replay does",
+    )
 
 
 # Reading the table ----------------------------------------------------------------------------

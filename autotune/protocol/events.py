@@ -81,6 +81,9 @@ class Seen:
 class Closed:
     """One segment is measured: the window and everything that belongs to it.
 
+    A part of a visit is told in the same words; its loss trace is empty, and readings are those of what
+    was switched for it.
+
     Args:
         begin_ns: Begin of the steady window (the end of the last warm-up step).
         end_ns: End of the window.
@@ -97,6 +100,8 @@ class Closed:
         evaluation_counts: By which rule the window was judged; see `autotune.protocol.marks.trained_s`.
         clock: By which the window's periods are known: ``device`` where it agreed with the host's over
             the window, ``host`` where it did not, empty where no accelerator trains.
+        part: Of the visit (`autotune.core.live.Visit.parts`), from 1; 0 for the process's own config.
+        sent_ns: When this was said; 0 where it was not noted.
     """
 
     trial: int
@@ -116,6 +121,8 @@ class Closed:
     clock: str = ""
     evaluation_counts: bool | None = None
     counters: Mapping[str, float] = field(default_factory=dict[str, float])
+    part: int = 0
+    sent_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

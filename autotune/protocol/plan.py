@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autotune.core.change import Change
+from autotune.core.live import Visit
 from autotune.core.trial import Segment
 
 PLAN_VARIABLE = "AUTOTUNE_PLAN"
@@ -45,6 +46,7 @@ class Plan:
         status_path: `apply` only: a JSON file that receives the readings once settled.
         module: Dotted name where the script is to run as ``python -m NAME``; empty for a plain script.
         batch: What the script's own option says its batch size is in this run; 0 where that is not known.
+        visit: What the process goes on with once its segment is measured; None for nothing.
     """
 
     nonce: str
@@ -62,3 +64,4 @@ class Plan:
     status_path: str = ""
     module: str = ""
     batch: int = 0
+    visit: Visit | None = None

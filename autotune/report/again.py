@@ -49,6 +49,8 @@ def search_command(study: Study) -> str:
         words += ["--transfer", spec.transfer]
     if spec.start is not Start.COLD:
         words += ["--start", spec.start.value]
+    if spec.live:
+        words += ["--live", "on"]
     if spec.seed:
         words += ["--seed", str(spec.seed)]
     if spec.price_per_hour is not None:

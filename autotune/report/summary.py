@@ -421,7 +421,7 @@ def headline(study: Study, answer: Answer | None, *, interval: bool = False) -> 
 
 def budget_hint(study: Study) -> str:
     """A sentence where the budget was too short for a search of this script, else empty."""
-    runs = [t.seconds for t in study.baseline if t.measurement]
+    runs = [t.own_s for t in study.baseline if t.measurement]
     limit = study.spec.budget.trials
     if limit is not None and limit < _FEWEST_TRIALS:
         said = "is" if limit == 1 else "are"

@@ -63,7 +63,7 @@ class Costs:
             m = trial.measurement
             if m is None or trial.seconds <= 0:
                 continue
-            plain[trial.start].append(trial.seconds - m.compile_s)
+            plain[trial.start].append(trial.own_s - m.compile_s)
             if m.compile_s > 1.0 and m.cold_compile:
                 compiled.setdefault(_mode(trial.config, told), []).append(m.compile_s)
         starts = [t.measurement.startup_s for t in study.told() if t.measurement]
@@ -103,7 +103,7 @@ class Costs:
         if own:
             return statistics.fmean(own)
         seen = [
-            t.seconds - t.measurement.compile_s + self._saved(t)
+            t.own_s - t.measurement.compile_s + self._saved(t)
             for t in self.study.of(config)
             if t.measurement and t.seconds > 0
         ]
@@ -177,6 +177,11 @@ class Costs:
             deadline_s=deadline,
             loss_samples=self._loss_samples(config) if stage is Stage.CONFIRM else 0,
         )
+
+    @property
+    def min_window_s(self) -> float:
+        """The shortest window of a screening trial."""
+        return self._window(Stage.REFINE)[0]
 
     def _window(self, stage: Stage) -> tuple[float, float]:
         budget = self.study.spec.budget.seconds

@@ -46,11 +46,13 @@ from autotune.search.throughput_model import (
     loader_part,
     wait_frac,
 )
+from autotune.search.visits import visit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from autotune.core.config import Value
+    from autotune.core.live import Visit
     from autotune.core.space import Dimension, SearchSpace
     from autotune.core.study import Study
     from autotune.core.transfer import Beliefs
@@ -148,10 +150,16 @@ class _Search:
         wild = [k for k in config if k in dimensions and dimensions[k].effect is Effect.TRAINING]
         return all(knob in allowed for knob in wild)
 
+    def told_live(self) -> set[Config]:
+        """What a running process has measured beside its own config, or is about to."""
+        planned = (c for t in self.study.open_trials if t.visit is not None for c in t.visit.configs)
+        return {*self.model.live, *planned}
+
     def best_tame(self) -> float:
-        seen = [c for c in self.model.seen if self.tame(c)]
+        known = self.model.known
+        seen = [c for c in known if self.tame(c)]
         if not self.parts.second_looks:
-            return max((self.model.seen[c] for c in seen), default=0.0)
+            return max((known[c] for c in seen), default=0.0)
         return self.model.predict(leading(self.model, seen))[0] if seen else 0.0
 
 
@@ -238,7 +246,27 @@ class Staged(Strategy):
             return None
         fidelity = costs.fidelity(Stage.BASELINE, _BASE, remaining_s=remaining_s, reserve_s=0.0)
         reason = "Your script as it is" + (", once more with another seed." if asked else ".")
-        return Proposal(stage=Stage.BASELINE, config=_BASE, fidelity=fidelity, reason=reason, seed=len(asked))
+        going_on = self._visit(study, remaining_s) if asked else None
+        if going_on is not None:
+            reason += f" Its process then tries {len(going_on.configs)} changes that it can be switched to."
+        return Proposal(
+            stage=Stage.BASELINE,
+            config=_BASE,
+            fidelity=fidelity,
+            reason=reason,
+            seed=len(asked),
+            visit=going_on,
+        )
+
+    def _visit(self, study: Study, remaining_s: float) -> Visit | None:
+        """What the second process of the script goes on with: single changes that it can be switched to."""
+        if not study.spec.live or self._pure_sampler or study.space is None:
+            return None
+        search = _look(study, study.space, remaining_s, self._parts)
+        if search is None:
+            return None
+        wanted = (c for c, _ in _start_list(search) if search.tame(c) and _may_try(search, c))
+        return visit(study, dict.fromkeys(wanted), search.costs, search.spare_s - search.costs.plain_s)
 
     def _screen(self, study: Study, space: SearchSpace, remaining_s: float) -> Proposal | None:
         search = _look(study, space, remaining_s, self._parts)
@@ -384,14 +412,19 @@ def _start(search: _Search) -> _Pick | None:
         if search.tame(start.config) and search.hopeful(start.config) and _may_try(search, start.config):
             return _Pick(start.config, start.reason)
     asked = [t for t in search.study.trials if t.stage is Stage.START]
+    is_told_live = bool(search.model.live) and not asked
     is_due = len(asked) % _JUMP_EVERY == _JUMP_EVERY - 1
     # Where it is told already what helps, all of that together is the first to be tried.
-    if is_due or (told.first and not asked):
+    if is_due or is_told_live or (told.first and not asked):
         jump = _jump(search)
         if jump is not None:
             return jump
+    fresh = _afresh(search)
+    if fresh is not None:
+        return fresh
+    live = search.told_live()
     for config, reason in _in_order(search, told):
-        if config in told.trusted:
+        if config in told.trusted or config in live:
             continue
         if search.tame(config) and search.hopeful(config) and _may_try(search, config):
             return _Pick(config, reason)
@@ -412,6 +445,19 @@ def _in_order(search: _Search, told: Beliefs) -> list[tuple[Config, str]]:
         return search.feasible.is_doubted(entry[0]), -expected
 
     return sorted(listed, key=late)
+
+
+def _afresh(search: _Search) -> _Pick | None:
+    """What segments of a running process show to be the fastest so far: only a process of its own counts."""
+    model = search.model
+    best = max((y for c, y in model.seen.items() if search.tame(c)), default=0.0)
+    hopeful = {c: y for c, y in model.live.items() if y > best + _HELPS}
+    ranked = sorted(hopeful, key=lambda c: (-hopeful[c], c.canonical()))
+    config = next((c for c in ranked if search.tame(c) and _may_try(search, c)), None)
+    if config is None:
+        return None
+    ratio = math.exp(hopeful[config])
+    return _Pick(config, f"{ratio:.2f} times the baseline in a running process; now in one of its own.")
 
 
 def _started(search: _Search) -> bool:
@@ -499,7 +545,7 @@ def _varied(search: _Search, config: Config, dimension: Dimension) -> list[Confi
 def _seen_value(search: _Search, config: Config, dimension: Dimension) -> bool:
     item = config.get(dimension.knob)
     told = (f.config for f in beliefs(search.study).first)
-    return item is None or any(c.get(dimension.knob) == item for c in (*search.model.seen, *told))
+    return item is None or any(c.get(dimension.knob) == item for c in (*search.model.known, *told))
 
 
 # Refine: expected improvement by the models, the sampler in between.

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from autotune.core.agreement import trusted
 from autotune.core.config import Config
 from autotune.core.memo import Memo, study_key
 from autotune.core.objective import ENERGY
@@ -40,6 +41,8 @@ _CONSTANT = 0.1
 _LENGTH = 1.3
 _NOISE = 0.02
 """Of a single run, in ln rate; what a machine shows of it was tried and found later (docs/decisions/0052)."""
+_LIVE_NOISE = 0.03
+"""Beside it, of a segment in a running process: it may be biased by as much before its knob is distrusted."""
 _PAIRS = (0.05, 0.15, 0.4)
 """Tried beside 0, where gains add up: standard deviations of what two changes bring beyond their sum."""
 _MORE_LIKELY = 1.0
@@ -55,9 +58,10 @@ class ThroughputModel:
 
     Args:
         base: Baseline's amortised rate.
-        seen: ln ratio to it by measured config, the mean of its runs.
+        seen: ln ratio to it by config that a process of its own has measured, the mean of its runs.
         runs: How many these were.
-        earlier: What earlier studies tell, where this model heeds it: point, ln ratio, its doubt.
+        earlier: What it heeds beside these, of segments and of earlier studies: point, ln ratio, its doubt.
+        live: ln ratio of those that segments of a visit alone have measured.
     """
 
     study: Study
@@ -69,6 +73,7 @@ class ThroughputModel:
     loader_roof: dict[Config, float]
     compute_roof: dict[Config, float]
     earlier: tuple[tuple[Point, float, float], ...] = ()
+    live: dict[Config, float] = field(default_factory=dict[Config, float])
 
     @classmethod
     def of(
@@ -97,15 +102,25 @@ class ThroughputModel:
             return None
         seen = {c: math.log(r / base) for c, r in rates.items() if r > 0}
         runs = {c: len(ran[c]) for c in seen}
+        segments = _segments(study, space, seen)
+        live = {c: y for c, (y, _) in segments.items()}
         told = [f for f in beliefs(study).first if f.config not in seen] if informed else []
-        earlier = tuple((_point(space, f.config), f.log, f.sd) for f in told)
-        points = [*(_point(space, c) for c in seen), *(point for point, _, _ in earlier)]
-        values = [*seen.values(), *(log for _, log, _ in earlier)]
-        noise = [*(_NOISE / math.sqrt(runs[c]) for c in seen), *(sd for _, _, sd in earlier)]
+        beside = (
+            *((_point(space, c), y, sd) for c, (y, sd) in segments.items()),
+            *((_point(space, f.config), f.log, f.sd) for f in told if f.config not in live),
+        )
+        points = [*(_point(space, c) for c in seen), *(point for point, _, _ in beside)]
+        values = [*seen.values(), *(log for _, log, _ in beside)]
+        noise = [*(_NOISE / math.sqrt(runs[c]) for c in seen), *(sd for _, _, sd in beside)]
         process = _fitted(_Kernel.of(space), points, values, noise, pairs=pairs)
         # What the loop waits for bounds how fast it can get, not how little energy it takes.
         loader, compute = ({}, {}) if study.spec.objective == ENERGY else _roofs(study, base)
-        return cls(study, space, base, seen, runs, process, loader, compute, earlier)
+        return cls(study, space, base, seen, runs, process, loader, compute, beside, live)
+
+    @property
+    def known(self) -> dict[Config, float]:
+        """ln ratio to the baseline's rate by config, however it was measured."""
+        return {**self.live, **self.seen}
 
     @property
     def pair_sd(self) -> float:
@@ -158,6 +173,19 @@ class ThroughputModel:
         z = (mean - incumbent) / sd
         normal = statistics.NormalDist()
         return sd * (z * normal.cdf(z) + normal.pdf(z))
+
+
+def _segments(
+    study: Study, space: SearchSpace, seen: dict[Config, float]
+) -> dict[Config, tuple[float, float]]:
+    """ln ratio and its standard deviation, of configs that no process of its own has measured or failed with."""
+    screening = replace(study, trials=tuple(t for t in study.trials if not t.group))
+    failed = {t.config for t in screening.told() if t.failure is not None and t.failure.kind.teaches}
+    return {
+        c: (seen[k.anchor] + k.log_ratio, math.hypot(_NOISE, _LIVE_NOISE, k.sd))
+        for c, k in trusted(screening).items()
+        if c not in seen and c not in failed and k.anchor in seen and space.contains(c)
+    }
 
 
 def loader_part(config: Config) -> Config:

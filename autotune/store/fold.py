@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from autotune.core.auto import settled
 from autotune.core.earlier import Transfer
 from autotune.core.facts import Facts, RunFacts
+from autotune.core.live import Visited
 from autotune.core.measurement import Measurement
 from autotune.core.space import SearchSpace
 from autotune.core.study import Study, StudySpec
@@ -150,6 +151,7 @@ def _told(state: _State, data: Mapping[str, Any]) -> None:
         seconds=float(data["seconds"]),
         finished_s=elapsed_s,
         start=Start[str(data.get("start", Start.COLD.name))],
+        visited=None if data.get("visited") is None else from_wire(Visited, data["visited"]),
     )
     if state.run is None and trial.stage is Stage.BASELINE and isinstance(outcome, Measurement):
         state.run = None if data.get("facts") is None else from_wire(RunFacts, data["facts"])

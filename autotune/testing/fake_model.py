@@ -47,5 +47,10 @@ class _Said:
     def halve(self) -> None:
         self.set(True)
 
+    def switch(self, kernel: str | None = None, /) -> Callable[[], None]:
+        own = self.value
+        self.value = True if kernel is None else kernel
+        return lambda: setattr(self, "value", own)
+
     def observed(self) -> Any:
         return self.value

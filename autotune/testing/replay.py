@@ -166,6 +166,7 @@ def replay(
     folder: Path | None = None,
     each: Callable[[Study, Trial], None] | None = None,
     earlier: Sequence[Earlier] = (),
+    live: bool = False,
 ) -> Replayed:
     """Search a recorded table.
 
@@ -182,6 +183,7 @@ def replay(
             where the system has a place for that: nothing here waits for a disk.
         each: Called after every trial that was told, with the study as of then.
         earlier: What earlier studies tell this one at its start, newest first.
+        live: One process may measure several configs, as under ``autotune search --live on``.
 
     Raises:
         NotRecorded: A strategy asked for what the space does not hold.
@@ -201,10 +203,11 @@ def replay(
                 folder=Path(made),
                 each=each,
                 earlier=earlier,
+                live=live,
             )
     clock = SimulatedClock()
     timed = _Timed(strategy or strategy_for(sampler))
-    study = _study(table, budget_s=budget_s, sampler=sampler, seed=seed)
+    study = _study(table, budget_s=budget_s, sampler=sampler, seed=seed, live=live)
     if earlier:
         told = Transfer(present=fingerprint(study), earlier=tuple(earlier))
         study = replace(study, transfer=told)
@@ -239,7 +242,7 @@ def _memory() -> str | None:
     return SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
 
 
-def _study(table: Table, *, budget_s: float, sampler: str, seed: int) -> Study:
+def _study(table: Table, *, budget_s: float, sampler: str, seed: int, live: bool) -> Study:
     header = table.header
     name = header.workload.name
     spec = StudySpec(
@@ -254,6 +257,7 @@ def _study(table: Table, *, budget_s: float, sampler: str, seed: int) -> Study:
         effective_batch="keep",
         seed=seed,
         sampler=sampler,
+        live=live,
         driver="inline",
     )
     return Study(spec=spec, facts=replace(header.facts, run=None))

@@ -7,6 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autotune.trial.state import State
     from autotune.trial.undo import Undo
 
@@ -46,6 +48,18 @@ class Collector:
             self._undo.then(self.release)
         self._mode = mode
 
+    def switch(self, mode: str) -> Callable[[], None]:
+        """`set` between two steps of a running process; the answer takes it back."""
+        own = self._mode
+        self.release()
+        self.set(mode)
+
+        def back() -> None:
+            self.release()
+            self.set(own)
+
+        return back
+
     def observed(self) -> str | None:
         """One of these as the interpreter has it, ``own`` for anything else."""
         threshold, frozen = gc.get_threshold(), gc.get_freeze_count() > _FEW
@@ -60,6 +74,7 @@ class Collector:
         if self._mode == "auto":
             return
         self._mode = "auto"
+        self._thawed_s = 0.0
         if self._step in self._state.at_step:
             self._state.at_step.remove(self._step)
         gc.unfreeze()

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from autotune.trial.loader import keys_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autotune.trial.state import State
     from autotune.trial.undo import Undo
 
@@ -47,6 +49,18 @@ class Copies:
     def non_blocking(self, on: bool) -> None:
         """Copy without waiting where the script does not say whether to wait."""
         self._on = on
+
+    def switch(self, on: bool) -> Callable[[], None]:
+        """`non_blocking` between two steps of a running process; the answer takes it back."""
+        own = self._on
+        self._on = on
+        self._recent.clear()
+
+        def back() -> None:
+            self._on = own
+            self._recent.clear()
+
+        return back
 
     def observed(self) -> bool | None:
         """Whether all of the last copies were made without waiting; None before there was one."""

@@ -274,6 +274,11 @@ class Session:
         self.patches = self.readings.patches = Patches(
             torch, undo, loader, root, compiling, optimizer, self.process, self.collector, copies, model
         )
+        if self.channel is not None and self.plan.visit is not None and self.plan.segments:
+            from autotune.trial.visit import Visiting
+
+            own = self.plan.segments[0].config
+            self.recorder.visit = Visiting(self.plan.visit, own, self.knobs, self.patches, state)
         for change in self.plan.changes:
             spelling = change.spelling
             if isinstance(spelling, Patch) or (

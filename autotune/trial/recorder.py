@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.core import stats
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from autotune.trial.memory import DeviceClock, Memory
     from autotune.trial.probe import Probe
     from autotune.trial.state import State
+    from autotune.trial.visit import Visiting
 
 SETTLE_STEPS = 3
 REJECT_STEPS = 6
@@ -58,7 +60,7 @@ WindowRow = tuple[int, int, int, int, int]
 
 
 class Recorder:
-    """Records one segment of one process.
+    """Records one segment of one process, and what it visits after that.
 
     Args:
         state: Shared counters.
@@ -102,6 +104,9 @@ class Recorder:
         self.loader: Loader | None = None
         self.probe: Probe | Capture | None = None
         """Goes on after the window, where that was asked for."""
+        self.visit: Visiting | None = None
+        """Goes on once the segment is told, where that was asked for."""
+        self._evaluates = False
         self._clock: DeviceClock | None = None
         self._clock_used = ""
         self._began_ns = time.perf_counter_ns()
@@ -131,6 +136,11 @@ class Recorder:
         self._compile_until_ns = 0
         self._compiled: list[tuple[int, int]] = []
         """Ends of steps in the window that compiled, and the compiling of the process up to them (ns)."""
+
+    @property
+    def _part(self) -> int:
+        """Of a visit, from 1; 0 while the segment itself is measured."""
+        return 0 if self.visit is None else self.visit.part
 
     @property
     def measures(self) -> bool:
@@ -168,7 +178,9 @@ class Recorder:
             self._first_step_ns = row[0]
             self._event_ns = row[0]
         self._emit(self._channel, row)
-        if loss is not None:
+        if self._part and not self._begin_ns and self._past_deadline(row[0]):
+            self.done("measured")
+        if loss is not None and not self._part:
             self._losses.append((self._state.samples_total, loss, row[0]))
         if self._decided is not None:
             self._wait_for_loss(row[0])
@@ -518,6 +530,8 @@ class Recorder:
         end = self._device_end(now, meanwhile=False)
         if self._can_tell():
             self._decide("limit", end)
+        elif self._part:
+            self.done("measured")
         else:
             self._tell_no_window()
             self.done("deadline")
@@ -567,13 +581,28 @@ class Recorder:
 
     def _past_deadline(self, now: int) -> bool:
         assert self._segment is not None
+        if self.visit is not None and self._part:
+            return self.visit.is_late(now)
         return (now - self._began_ns) / 1e9 > self._segment.fidelity.deadline_s * _DEADLINE_FRAC
 
     # Ends
 
     def _close(self, why: str) -> None:
         self._send_closed()
-        self.done(why)
+        if self.visit is None or not self.visit.forward(time.perf_counter_ns()):
+            self.done(why)
+        self._begin_part(self.visit)
+
+    def _begin_part(self, visit: Visiting) -> None:
+        """Measure again from the warm-up on, what was switched by now."""
+        assert self._segment is not None
+        fidelity = visit.fidelity(self._segment.fidelity, evaluation_counts=self._evaluates)
+        self._segment = replace(self._segment, fidelity=fidelity)
+        self._decided = None
+        self._clock_used = ""
+        self._restarts = self._growths = self._shape_events = 0
+        self._losses = []
+        self.restart()
 
     def _send_closed(self) -> None:
         assert self._channel is not None
@@ -581,15 +610,17 @@ class Recorder:
         assert self._decided is not None
         ended, end_ns, ready_end = self._decided
         self._drain()
-        trace = self._trace()
-        readings = self._readings()
-        if any(r.wanted is not None and r.status != "applied" for r in readings):
+        visit = self.visit if self._part else None
+        trace = self._trace() if visit is None else ()
+        readings = self._readings() if visit is None else visit.readings()
+        if visit is None and any(r.wanted is not None and r.status != "applied" for r in readings):
             self.reject(readings)
         firsts, blocks = self._blocks()
         cut, steady = self._steady(blocks)
         begin_ns = firsts[cut] if cut < len(firsts) else self._begin_ns
-        facts = self._facts()
-        self._channel.send(Seen(facts=facts))
+        self._evaluates = self._evaluation_counts(self._timed()[0])
+        if visit is None:
+            self._channel.send(Seen(facts=self._facts()))
         self._channel.send(
             Closed(
                 trial=self._segment.trial,
@@ -606,9 +637,11 @@ class Recorder:
                 ready_begin=None if cut else self._ready_begin,
                 ready_end=ready_end,
                 clock=self._clock_used,
-                evaluation_counts=self._evaluation_counts(self._timed()[0]),
+                evaluation_counts=self._evaluates,
                 skipped_scaler_steps=self.skipped_steps(),
                 graph_breaks=self.graph_breaks(),
+                part=self._part,
+                sent_ns=time.perf_counter_ns(),
                 counters={
                     "samples_total": float(self._state.samples_total),
                     "micro_steps": float(self._state.micro_steps),
@@ -688,6 +721,8 @@ class Recorder:
         """The script came to its end before the window did: close what is there, or only say so."""
         if self._channel is None:
             return
+        if self._part:
+            self.done(why, code)
         if code == 0 and not self._state.steps and (reason := self.unseen()):
             self.broke(kind="no_metric", message=reason)
         if code == 0 and self._decided is None and len(self._rows) >= _FEWEST_STEPS:

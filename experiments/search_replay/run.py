@@ -84,6 +84,8 @@ AFTER = {
 TRANSFER = (PLANNER, *(f"{PLANNER} after {name}" for name in AFTER))
 EARLIER_SEEDS = 1000
 """Between the seed of a search and that of the earlier ones: no draw is shared."""
+LIVE = f"{PLANNER} live"
+"""The planner where one process measures several configurations (``autotune search --live on``)."""
 
 
 def sha256(path):
@@ -193,6 +195,8 @@ def meant_by(label):
         if name != PLANNER or when not in AFTER:
             raise UsageError(f'there is no "{label}"', hint=did_you_mean(label, TRANSFER))
         return name, DEFAULT
+    if label == LIVE:
+        return PLANNER, DEFAULT
     for word, present in ((" without ", False), (" with ", True)):
         name, is_there, parts = label.partition(word)
         if is_there:
@@ -219,6 +223,7 @@ def one(world, key, earlier=()):
         runner=ReplayRunner if rival is None else rival.runner,
         each=course,
         earlier=earlier,
+        live=key["sampler"] == LIVE,
     )
     found = course.close(ended.study)
     arrived = {

@@ -51,7 +51,7 @@ def test_options_reach_the_spec(cli, script, tune):
         "--trials", "9", "--seed", "3", "--run-steps", "500",
         "--tracking-uri", "http://x", "--experiment", "e",
         "--sampler", "tpe", "--transfer", "all", "--concurrency", "2", "--keep-loggers", "--start", "fork",
-        "--label", "mine", "--out", "sub.yaml", "--output-arg", "--out-dir",
+        "--label", "mine", "--out", "sub.yaml", "--output-arg", "--out-dir", "--live", "on",
     )  # fmt: skip
     (spec,) = tune.specs
     assert spec.space.knobs["num_workers"] == (0, 2)
@@ -63,6 +63,7 @@ def test_options_reach_the_spec(cli, script, tune):
     assert spec.start is Start.FORK
     assert spec.out.endswith("/sub.yaml")
     assert spec.output_args == ("--out-dir",)
+    assert spec.live is True
     assert spec.version
 
 
@@ -84,6 +85,7 @@ def test_options_reach_the_spec(cli, script, tune):
         (["--script", "train.py", "--driver", "rya"], "--driver", 'Did you mean "ray"?'),
         (["--script", "train.py", "--sampler", "grid"], "--sampler", "staged"),
         (["--script", "train.py", "--start", "warm"], "--start", "cold, fork"),
+        (["--script", "train.py", "--live", "onn"], "--live", 'Did you mean "on"?'),
         (["--script", "train.py", "--effective-batch", "64..16"], "holds no batch", "64..1024"),
         (["--script", "train.py", "--effective-batch", "kep"], "not known", '"keep"'),
         (["--script", "train.py", "--max-memory", "6"], "has no unit", "GiB"),

@@ -420,7 +420,8 @@ def test_a_label_says_which_parts_of_the_planner_are_left_out() -> None:
     less = module.meant_by("staged without pair_terms+free_draws")
     assert less == ("staged", DEFAULT.put("pair_terms", "free_draws", present=False))
     assert module.meant_by("staged with all") == ("staged", DEFAULT.put("all", present=True))
-    for label in ("stage", "tpe without all", "staged without luck"):
+    assert module.meant_by("staged live") == ("staged", DEFAULT)
+    for label in ("stage", "tpe without all", "staged without luck", "tpe live"):
         with pytest.raises(UsageError):
             module.meant_by(label)
 

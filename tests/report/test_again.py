@@ -72,6 +72,7 @@ def test_what_the_user_limited_stays_limited():
         sampler="tpe",
         transfer="off",
         start=Start.FORK,
+        live=True,
         price_per_hour=2.5,
         keep_loggers=True,
         profile=True,
@@ -86,6 +87,7 @@ def test_what_the_user_limited_stays_limited():
         ("--sampler", "tpe"),
         ("--transfer", "off"),
         ("--start", "fork"),
+        ("--live", "on"),
         ("--price-per-hour", "2.5"),
         ("--trials", "30"),
     ):
