@@ -38,7 +38,8 @@ def build_launch(
 
     An option the user gave is replaced where it stands, in whichever of its spellings; others
     are added at the end (before a bare ``--``) as one word, ``--flag=value``, so that no value
-    can be taken for an option. Nothing passes through a shell.
+    can be taken for an option; one of a single letter as two, ``-b 64``. Nothing passes through a
+    shell.
 
     Args:
         script: Path of the script, made absolute against `cwd`.
@@ -110,7 +111,7 @@ class _Found:
 
 def _placed(words: list[str], names: tuple[str, ...], value: str) -> list[str]:
     """Replace the first occurrence, drop further ones; append where there is none."""
-    written = f"{names[0]}={value}" if value else names[0]
+    written = _written(names[0], value)
     result: list[str] = []
     placed = False
     at = 0
@@ -121,10 +122,17 @@ def _placed(words: list[str], names: tuple[str, ...], value: str) -> list[str]:
             at += 1
             continue
         if not placed:
-            result.append(written)
+            result += written
             placed = True
         at += found.length
-    return result if placed else [*result, written]
+    return result if placed else [*result, *written]
+
+
+def _written(name: str, value: str) -> list[str]:
+    """An option as every parser reads it: to click, ``-b=64`` says the value ``=64``."""
+    if not value:
+        return [name]
+    return [name, value] if _is_short(name) and _is_value(value) else [f"{name}={value}"]
 
 
 def _occurrence(words: Sequence[str], at: int, names: tuple[str, ...], *, takes_value: bool) -> _Found | None:

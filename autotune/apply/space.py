@@ -52,6 +52,32 @@ def build_space(
     return space, builder.refusals
 
 
+def not_here(
+    request: SpaceRequest, facts: Facts, knobs: Mapping[str, Knob], space: SearchSpace
+) -> tuple[str, ...]:
+    """Values that were asked for and cannot be had by this script on this machine: ``precision=fp16``.
+
+    Of knobs that are searched; others are refused as a whole. What is relative to the script's own value is
+    not judged before that is known.
+
+    Args:
+        request: What was asked for.
+        facts: As for `build_space`.
+        knobs: As for `build_space`.
+        space: What `build_space` made of it.
+    """
+    found: list[str] = []
+    for dimension in space.dimensions.values():
+        knob = None if dimension.derived else knobs.get(dimension.knob)
+        for value in request.knobs.get(dimension.knob, ()) if knob is not None else ():
+            if value == "asis" or (facts.run is None and isinstance(value, str) and value[:1] == "x"):
+                continue
+            plain = None if knob is None else knob.resolve(value, facts)
+            if plain is None or not _among(plain, dimension.values):
+                found.append(f"{dimension.knob}={str(value).lower() if isinstance(value, bool) else value}")
+    return tuple(found)
+
+
 @dataclass(slots=True, kw_only=True)
 class _Builder:
     request: SpaceRequest

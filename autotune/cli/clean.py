@@ -43,8 +43,8 @@ def clean(
     """Remove what searches have left on this machine, after showing it and asking.
 
     Without a study or an age: trials' folders and compile caches of every study that is not running,
-    and what dead searches left in the temporary folder. Journals, answers and everything in MLflow
-    stay, so `show` works as before.
+    and what dead searches left in the temporary folder. Journals, answers, profiles that --profile kept
+    and everything in MLflow stay, so `show` works as before.
     """
     from autotune.cli.ended import guarded
     from autotune.driver.clean import find

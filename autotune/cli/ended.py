@@ -196,6 +196,7 @@ def say_plan(plan: DryRun, *, as_json: bool, notes: Sequence[str] = ()) -> int:
                 "space": {"name": plan.request.name, "reason": plan.request.reason},
                 "knobs": knobs,
                 "refused": dict(plan.refusals),
+                "not_here": list(plan.not_here),
                 "configurations_at_most": space.size_bound(),
                 "exit": EXIT_YES,
             }
@@ -221,5 +222,7 @@ def _plan_text(plan: DryRun, knobs: dict[str, Any]) -> str:
     if refusals:
         lines += ["", "would be left alone:"]
         lines += [f"  {name:<{width}}  {reason}" for name, reason in refusals.items()]
+    if plan.not_here:
+        lines += ["", f"not for this script on this machine: {', '.join(plan.not_here)}"]
     lines += ["", f"at most {size} configurations; the first run of your script may narrow or widen this"]
     return "\n".join(lines) + "\n"

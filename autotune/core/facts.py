@@ -136,12 +136,16 @@ class ScriptFacts:
     import_runs: bool = False
 
     def flag(self, *names: str) -> ScriptFlag | None:
-        """The script's option that has one of these spellings, by order of `names`."""
+        """The script's option that has one of these spellings, by order of `names`.
+
+        One that can be given by a letter alone is known by the name of its value.
+        """
         for name in names:
             for option in self.flags:
                 if name in option.names:
                     return option
-        return None
+        short = {f"--{o.dest}": o for o in self.flags if not any(n.startswith("--") for n in o.names)}
+        return next((short[name] for name in names if name in short), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +175,7 @@ class LoaderFacts:
         beside: Other loaders whose batches train as well, in the same steps or in turns with it.
         changed: The script itself changes what the data set holds, ``between`` two passes or ``inside`` one;
             empty where that was not seen.
+        takes_one: Batches are of one sample, which a collate function of the script's own hands over as is.
     """
 
     site: str
@@ -196,6 +201,7 @@ class LoaderFacts:
     own_code: bool = False
     beside: int = 0
     changed: str = ""
+    takes_one: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +268,8 @@ class ModelFacts:
             codebook, a counter.
         device: ``cpu`` or ``cuda``.
         blocks: Its repeated blocks, None where it has none.
+        products: Products of matrices or convolutions were seen in its first training calls; True also where
+            nobody could look into them.
     """
 
     name: str
@@ -277,6 +285,7 @@ class ModelFacts:
     moves: bool = False
     device: str = "cpu"
     blocks: BlockFacts | None = None
+    products: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,6 +384,8 @@ class RunFacts:
         owners: Frameworks that were constructed: ``accelerate``, ``lightning``, ``transformers``.
         owner_settings: What they were constructed with, as in ``transformers.optim``.
         threads: `torch.get_num_threads()` after the first steps.
+        sets_threads: The script, or a library of it, called `torch.set_num_threads`, and not for what the
+            environment says.
         openmp: Whose OpenMP torch runs on: ``gnu``, ``intel``, ``llvm``; empty where unknown.
         scheduler_per_step: The learning rate moves once per optimizer step, whoever moves it.
         input_shapes_vary: More than one input shape was seen (the last batch aside).
@@ -389,11 +400,15 @@ class RunFacts:
             not once after every step.
         devices: Accelerators that the process used, as it saw them; empty on the CPU.
         triton: The compiler of kernels for NVIDIA devices is installed there; None where nobody looked.
+        deterministic: The script has asked for the same results from run to run, of all operators or of
+            cuDNN's.
         values: Every knob that could be read, with the script's own value: the resolved baseline.
         environ_set: Variables that the script, or what it imported before, had changed when it imported
             PyTorch; None where that is not known.
         loaded_first: Packages with libraries of their own that were loaded before PyTorch, where one of them
             has brought an OpenMP of its own.
+        gathers: The script acts by its model, or in environments, to gather what it trains on: rollouts.
+        loader_in_thread: A DataLoader was asked in another thread than the one that trains.
         modules: Files of the user's own that the script has imported -> SHA-256 of their content; those of
             `autotune.trial.modules`, without the script itself.
     """
@@ -414,6 +429,7 @@ class RunFacts:
     own_compile: bool = False
     owners: tuple[str, ...] = ()
     threads: int = 0
+    sets_threads: bool = False
     openmp: str = ""
     scheduler_per_step: bool = False
     input_shapes_vary: bool = False
@@ -426,12 +442,15 @@ class RunFacts:
     loop_draws: str = ""
     devices: tuple[DeviceFacts, ...] = ()
     triton: bool | None = None
+    gathers: bool = False
+    loader_in_thread: bool = False
     values: Mapping[str, Value] = field(default_factory=dict[str, Value])
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
     modules: Mapping[str, str] = field(default_factory=dict[str, str])
     owner_settings: Mapping[str, Value] = field(default_factory=dict[str, Value])
     environ_set: tuple[str, ...] | None = None
     loaded_first: tuple[str, ...] = ()
+    deterministic: bool = False
 
     @property
     def was_seen(self) -> bool:

@@ -9,11 +9,12 @@ import logging
 import os
 import shlex
 import sys
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from autotune.driver.result import result_data
 from autotune.driver.spec import SearchOptions, build_spec
@@ -128,10 +129,10 @@ def tune(
     command: str | Sequence[str] = (),
     python: str | os.PathLike[str] = "",
     space: str | os.PathLike[str] = "auto",
-    sets: Mapping[str, Sequence[Value]] | None = None,
+    sets: Mapping[str, Value | Sequence[Value]] | None = None,
     fixes: Mapping[str, Value] | None = None,
-    knobs: Sequence[str] = (),
-    allow: Sequence[str] = (),
+    knobs: str | Sequence[str] = (),
+    allow: str | Sequence[str] = (),
     max_memory: str | int = "",
     effective_batch: str = "explore",
     run_steps: int | None = None,
@@ -151,28 +152,29 @@ def tune(
     experiment: str = "",
     out: str | os.PathLike[str] = "best.yaml",
     label: str = "",
-    output_args: Sequence[str] = (),
+    output_args: str | Sequence[str] = (),
     keep_loggers: bool = False,
     progress: bool | TextIO | Listener | Sequence[Listener] = False,
 ) -> Tuned:
     """Search the fastest configuration of a training script; returns when the budget is spent at the latest.
 
     The script runs in processes of its own, exactly as under ``autotune search``; nothing of it is
-    imported here. May be called from any thread and inside a running event loop, where it blocks. In
-    the main thread a first Ctrl-C ends the search with the best so far, a second one raises
-    KeyboardInterrupt; other signals are left to the program. Settings of pyproject.toml and
-    ``AUTOTUNE_*`` variables of options do not count here: what is not said has its default.
+    imported here. May be called from any thread and inside a running event loop, where it blocks; with
+    ``driver="ray"`` from the main thread alone. In the main thread a first Ctrl-C ends the search with the
+    best so far, a second one raises KeyboardInterrupt; other signals are left to the program. Settings of
+    pyproject.toml and ``AUTOTUNE_*`` variables of options do not count here: what is not said has its
+    default.
 
     Args:
         script: The training script, unmodified.
         budget: Wall time for everything: ``"30m"``, or seconds.
-        args: The script's own arguments.
+        args: The script's own arguments: one by one, or a text as it is typed.
         command: Instead of `script` and `args`: a whole command, ``"python -m package.train --lr 1e-3"``.
         python: Interpreter of the script's environment; see `autotune search --help`.
         space: Search space: a preset, ``auto``, or a file.
-        sets: Values to search, by knob: ``{"num_workers": [0, 2, 4]}``.
+        sets: Values to search, by knob: ``{"num_workers": [0, 2, 4]}``, or one alone.
         fixes: Values to pin, by knob: ``{"precision": "bf16"}``.
-        knobs: Search these alone.
+        knobs: Search these alone; several names or one.
         allow: Knobs that change the training, or may do harm later than a search sees, and are wanted.
         max_memory: Upper bound on peak memory: ``"6GiB"``, ``"80%"``, or bytes.
         effective_batch: ``explore``, ``keep`` or ``LO..HI``.
@@ -182,7 +184,8 @@ def tune(
         profile: Keep a profiler trace of the script and of the winner in the study's folder.
         trials: At most this many.
         seed: Of the search.
-        driver: ``inline`` runs trials one after the other from this process, ``ray`` by Ray Tune.
+        driver: ``inline`` runs trials one after the other from this process, ``ray`` by Ray Tune, where this
+            program is not connected to a Ray already.
         address: An existing Ray cluster.
         concurrency: Trials at once under Ray; 0 lets the driver decide.
         sampler: Who proposes configurations: ``staged``, ``tpe``, ``gp``, ``nsga2``, ``random``, ``brute``,
@@ -210,10 +213,10 @@ def tune(
     options = SearchOptions(
         budget=budget if isinstance(budget, str) else f"{budget:f}s",
         space=os.fspath(space),
-        sets=tuple(f"{knob}={','.join(map(_text, values))}" for knob, values in (sets or {}).items()),
-        fixes=tuple(f"{knob}={_text(value)}" for knob, value in (fixes or {}).items()),
-        knobs=tuple(knobs),
-        allow=tuple(allow),
+        sets=_narrowed("sets", sets or {}),
+        fixes=_narrowed("fixes", fixes or {}),
+        knobs=_names(knobs),
+        allow=_names(allow),
         max_memory=max_memory if isinstance(max_memory, str) else f"{max_memory}B",
         effective_batch=effective_batch,
         run_steps=run_steps,
@@ -233,19 +236,20 @@ def tune(
         experiment=experiment,
         out=os.fspath(out),
         label=label,
-        output_args=tuple(output_args),
+        output_args=_names(output_args),
         keep_loggers=keep_loggers,
     )
     run = _command(os.fspath(script), args, command, os.fspath(python))
     spec = build_spec(run, options)
+    _check_ray(driver)
     with ExitStack() as closers:
         listeners = _listeners(progress, run.notes, closers)
         return Tuned(run_search(spec, listeners=listeners, owns_process=False))
 
 
-def _command(script: str, args: Iterable[object], command: str | Sequence[str], python: str) -> Command:
-    words = shlex.split(command) if isinstance(command, str) else list(command)
-    given = [str(arg) for arg in args]
+def _command(script: str, args: str | Iterable[object], command: str | Sequence[str], python: str) -> Command:
+    words = _words(command) if isinstance(command, str) else list(command)
+    given = _words(args) if isinstance(args, str) else [str(arg) for arg in args]
     if script and words:
         raise UsageError("both a script and a command are given", hint="leave one of them out")
     if words and given:
@@ -257,7 +261,63 @@ def _command(script: str, args: Iterable[object], command: str | Sequence[str], 
     return read_command(words or given, script=script, python=python)
 
 
-def _text(value: Value) -> str:
+def _words(text: str) -> list[str]:
+    """As a shell takes a line apart."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        hint = "hand them over word by word, as a list"
+        raise UsageError(f"a command or its arguments cannot be read: {error}", hint=hint) from error
+
+
+def _names(given: str | Sequence[str]) -> tuple[str, ...]:
+    """Several, or one that has no list around it."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _narrowed(what: str, given: object) -> tuple[str, ...]:
+    """Values by knob, in the notation of the command line: ``num_workers=0,2``."""
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{what} names no values by knob", hint=f'{what}={{"num_workers": 4}}')
+    pairs = cast("Mapping[object, object]", given)
+    return tuple(f"{knob}={','.join(_texts(knob, value))}" for knob, value in pairs.items())
+
+
+def _texts(knob: object, value: object) -> list[str]:
+    """One value or several; text is one, not its letters."""
+    plain = isinstance(value, (bool, int, float, str))
+    if not plain and not isinstance(value, Iterable):
+        hint = "a value is text, a number, true or false; several stand in a list"
+        raise UsageError(f"{knob} cannot be {value!r}", hint=hint)
+    texts = [_text(each) for each in ([value] if plain else cast("Iterable[object]", value))]
+    if parted := next((text for text in texts if "," in text), ""):
+        raise UsageError(
+            f'{knob}: the value "{parted}" holds a comma, which parts values here',
+            hint="write it into a space file, and name that: space=...",
+        )
+    return texts
+
+
+def _check_ray(driver: str) -> None:
+    """Whether Ray Tune can drive a search in this program.
+
+    Raises:
+        UsageError: Its loop could not be broken here, or ending our Ray would end that of the program.
+    """
+    if driver != "ray":
+        return
+    alone = "leave driver out: trials then run one after the other, from this process"
+    if threading.current_thread() is not threading.main_thread():
+        raise UsageError('driver="ray" works in the main thread alone', hint=alone)
+    ray: Any = sys.modules.get("ray")
+    if getattr(ray, "is_initialized", bool)():
+        raise UsageError(
+            "this program is connected to a Ray already, and a search needs one of its own",
+            hint=f"{alone}; or call ray.shutdown() before",
+        )
+
+
+def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from autotune.errors import AutotuneError, StudyLocked, UsageError
 from autotune.launch import enclosure, sweep
+from autotune.protocol.plan import PROFILE_NSYS, PROFILE_TRACE
 from autotune.store.journal import is_locked, locked
 from autotune.store.paths import JOURNAL_FILE, find_study, home, is_study_id, studies
 
@@ -47,12 +48,14 @@ class Leftover:
         kind: ``trials``, ``caches``, ``study`` (the whole of it) or ``temporary``.
         size_bytes: What it takes on the disk.
         study: Label of its study, the id where it has none; empty for a temporary folder.
+        spared: Names in it that stay.
     """
 
     kind: str
     path: Path
     size_bytes: int
     study: str = ""
+    spared: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +77,9 @@ def find(names: Sequence[str] = (), *, older_than_s: float | None = None) -> Fou
     Args:
         names: Studies that are to go whole, by label, id or the beginning of one.
         older_than_s: Studies to which nobody has written for so long are to go whole. With neither,
-            every study keeps its journal and its best.yaml, and loses its trials' folders and caches;
-            and what dead searches left in the temporary folder goes as well.
+            every study keeps its journal, its best.yaml and the profiles that it was asked for, and loses
+            the other folders of its trials and its caches; and what dead searches left in the temporary
+            folder goes as well.
 
     Raises:
         StudyNotFound: No study, or more than one, is called so.
@@ -95,7 +99,10 @@ def find(names: Sequence[str] = (), *, older_than_s: float | None = None) -> Fou
         elif path in wanted or (older_than_s is not None and _idle_s(path) > older_than_s):
             leftovers.append(Leftover(kind=STUDY, path=path, size_bytes=_size(path), study=label))
         elif not wanted and older_than_s is None:
-            leftovers += _parts(path, label)
+            parts = list(_parts(path, label))
+            leftovers += parts
+            if any(part.spared for part in parts):
+                kept[label] = "its profiles stay until the study goes"
     if not wanted and older_than_s is None:
         leftovers += _temporary(running)
     return Found(leftovers=tuple(leftovers), kept=kept)
@@ -114,22 +121,25 @@ def remove(found: Found) -> dict[str, str]:
                 _remove(leftover.path)
             else:
                 with locked(leftover.path if leftover.kind == STUDY else leftover.path.parent):
-                    _remove(leftover.path)
+                    _remove(leftover.path, leftover.spared)
         except StudyLocked:
             left[str(leftover.path)] = "a search has begun to write to it"
         except (AutotuneError, OSError) as error:
             left[str(leftover.path)] = str(error)
         else:
-            if leftover.path.exists():
+            rest = set(_names(leftover.path)) - set(leftover.spared)
+            if leftover.path.exists() and (rest or not leftover.spared):
                 left[str(leftover.path)] = "parts of it could not be removed"
     return left
 
 
-def _remove(path: Path) -> None:
+def _remove(path: Path, spared: Sequence[str] = ()) -> None:
     if path.is_symlink() or not path.is_dir():
         message = "it is a link, or no folder any more"
         raise OSError(message)
-    enclosure.remove(path)
+    parts = [path / name for name in _names(path) if name not in spared] if spared else [path]
+    for part in parts:
+        enclosure.remove(part)
 
 
 def _own(path: Path) -> Path:
@@ -154,8 +164,26 @@ def _study_folders() -> Iterator[Path]:
 def _parts(path: Path, label: str) -> Iterator[Leftover]:
     for name, kind in _PARTS.items():
         part = path / name
-        if part.is_dir() and not part.is_symlink() and any(part.iterdir()):
-            yield Leftover(kind=kind, path=part, size_bytes=_size(part), study=label)
+        if not part.is_dir() or part.is_symlink():
+            continue
+        spared = _profiles(part) if kind == TRIALS else ()
+        if set(_names(part)) - set(spared):
+            size_bytes = _size(part) - sum(_size(part / each) for each in spared)
+            yield Leftover(kind=kind, path=part, size_bytes=size_bytes, study=label, spared=spared)
+
+
+def _profiles(trials: Path) -> tuple[str, ...]:
+    """Folders of trials with a profile, which was made because somebody wants to look at it."""
+    files = (PROFILE_TRACE, PROFILE_NSYS)
+    return tuple(name for name in _names(trials) if any((trials / name / file).is_file() for file in files))
+
+
+def _names(folder: Path) -> list[str]:
+    """What lies in a folder; nothing where it cannot be read, or has gone."""
+    try:
+        return sorted(entry.name for entry in folder.iterdir())
+    except OSError:
+        return []
 
 
 def _idle_s(path: Path) -> float:
@@ -247,18 +275,23 @@ def _lives(pid: int) -> bool:
 def _untouched_s(path: Path) -> float:
     """Seconds since anything in the upper two levels of a folder was written."""
     newest = _modified(path)
-    for child in (*path.iterdir(), *path.glob("*/*")):
-        newest = max(newest, _modified(child))
+    try:
+        for child in (*path.iterdir(), *path.glob("*/*")):
+            newest = max(newest, _modified(child))
+    except OSError:
+        # Somebody works on it at this moment, or it may not be looked into: not ours to judge.
+        return 0.0
     return time.time() - newest
 
 
 def _named_by_a_process(path: Path) -> bool:
-    """A process of Ray's names the folder of its session on its command line."""
+    """Ray names the folder of its session on command lines, and that of its token in a variable."""
     name = os.fsencode(path.name)
     for pid in sweep.all_pids():
-        try:
-            if name in Path(f"/proc/{pid}/cmdline").read_bytes():
-                return True
-        except OSError:
-            continue
+        for told in ("cmdline", "environ"):
+            try:
+                if name in Path(f"/proc/{pid}/{told}").read_bytes():
+                    return True
+            except OSError:
+                continue
     return False

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeGuard
 
+from autotune.apply.space import not_here
 from autotune.core.agreement import agreements, distrusted
 from autotune.core.auto import settled
 from autotune.core.change import Env
@@ -32,6 +33,7 @@ from autotune.core.trial import (
 from autotune.core.wire import to_wire
 from autotune.driver.planner import clipped, dead_ways
 from autotune.errors import BackendError, DiskFull
+from autotune.knobs.registry import knobs_for
 from autotune.launch.runner import NOT_BEGUN, Ended, said_of_cold_starts
 from autotune.search.costs import Costs
 from autotune.search.starting import mismatch, refusal, wants_forks
@@ -415,8 +417,12 @@ class Session:
         spec = settled(self._study)
         is_news = spec.space is not self._study.spec.space
         space, refusals = self._planner.space(spec, facts, dead_ways(self._study))
+        is_first = self._study.space is None or is_news
         self._study = replace(self._study, spec=spec, space=space, refusals=refusals)
-        return f"space {spec.space.name}: {spec.space.reason}" if is_news else ""
+        told = [f"space {spec.space.name}: {spec.space.reason}"] if is_news else []
+        if is_first and (left := not_here(spec.space, facts, knobs_for(spec.space), space)):
+            told.append(f"not for this script on this machine: {', '.join(left)}")
+        return "; ".join(told)
 
     def _judge_baseline(self, trial: Trial) -> None:
         if trial.stage is not Stage.BASELINE or trial.failure is None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from autotune.apply.choose import choose
 from autotune.apply.environment import user_environment
-from autotune.apply.space import build_space
+from autotune.apply.space import build_space, not_here
 from autotune.clock import SystemClock
 from autotune.core.auto import likely
 from autotune.core.facts import Facts
@@ -125,6 +125,7 @@ class DryRun:
         refusals: Knob -> sentence.
         ways: Knob -> how its values would reach the script.
         request: Of the space; the likely one where the first run will decide.
+        not_here: Values that the space asks for and that cannot be had here, as far as that is known.
     """
 
     spec: StudySpec
@@ -133,6 +134,7 @@ class DryRun:
     refusals: Mapping[str, str]
     ways: Mapping[str, str]
     request: SpaceRequest
+    not_here: tuple[str, ...] = ()
 
 
 LastWords = Callable[[SearchEnd | AutotuneError], None]
@@ -154,7 +156,10 @@ def plan_search(spec: StudySpec) -> DryRun:
         other = next((v for v in dimension.values if v != dimension.own), None)
         if other is not None and (config := space.complete({knob: other})) and not isinstance(config, str):
             ways[knob] = ", ".join(sorted({c.spelling.text for c in choose(config, facts, knobs)[0]}))
-    return DryRun(spec=spec, facts=facts, space=space, refusals=refusals, ways=ways, request=request)
+    lost = not_here(request, facts, knobs, space)
+    return DryRun(
+        spec=spec, facts=facts, space=space, refusals=refusals, ways=ways, request=request, not_here=lost
+    )
 
 
 def run_search(

@@ -27,6 +27,7 @@ from autotune.edge.space_file import (
     Written,
     declared_in,
     is_locked,
+    known_values,
     name_problems,
     read,
     undeclared,
@@ -37,6 +38,7 @@ from autotune.edge.yaml import scalar
 from autotune.errors import InvalidSpace, UsageError, did_you_mean
 from autotune.knobs.declared import same_way
 from autotune.knobs.registry import builtin
+from autotune.knobs.vocabulary import meaningless
 
 __all__ = [
     "ALIASES",
@@ -139,7 +141,9 @@ def load_space(
         raise UsageError(f"{both[0]} is both set and fixed", hint="Leave one of --set and --fix out.")
     if name_or_path != AUTO_SPACE:
         return _request(_sound(locate(name_or_path, cwd=cwd)), options)
-    candidates = [replace(_request(_sound(locate(name, cwd=cwd)), options), name=name) for name in CANDIDATES]
+    spaces = {name: _sound(locate(name, cwd=cwd)) for name in CANDIDATES}
+    _check_known_to_all(spaces, options)
+    candidates = [replace(_request(space, options), name=name) for name, space in spaces.items()]
     _check_agreement(candidates)
     return SpaceRequest(name=AUTO_SPACE, candidates=tuple(candidates))
 
@@ -168,7 +172,11 @@ def problems(name_or_path: str, *, cwd: str) -> list[UsageError]:
     try:
         space = _inherited(locate(name_or_path, cwd=cwd), chain=())
         if not space.problems:
-            _request(space, _Options(sets={}, fixes={}, only=(), allow=()))
+            request = _request(space, _Options(sets={}, fixes={}, only=(), allow=()))
+            if not request.knobs and not request.withheld:
+                text = f"{space.source}: it names no knob, so there is nothing to search"
+                hint = "Name some under knobs, or begin from a preset: extends: default"
+                return [InvalidSpace(text, hint=hint)]
     except UsageError as error:
         return [error]
     return space.problems
@@ -338,9 +346,18 @@ def _check_options(space: _Space, options: _Options) -> None:
     for name in options.allow:
         _check_allowed(space, name)
     for name, values in {**options.sets, **{n: (v,) for n, v in options.fixes.items()}}.items():
-        if name in space.declared and (lost := undeclared(space.declared[name], values)):
+        _check_values(space, name, values)
+
+
+def _check_values(space: _Space, name: str, values: Sequence[Value]) -> None:
+    if name in space.declared:
+        if lost := undeclared(space.declared[name], values):
             held = ", ".join(str(v) for v in space.declared[name].values)
             raise UsageError(f"{name} is declared without the value {lost[0]}", hint=f"Declared are: {held}.")
+        return
+    knob = builtin()[name]
+    if (unknown := meaningless(knob, values)) is not None:
+        raise UsageError(f"{name} knows no value {unknown}", hint=known_values(knob, unknown))
 
 
 def _check_allowed(space: _Space, name: str) -> None:
@@ -372,6 +389,18 @@ def _check_rivals(request: SpaceRequest, space: _Space) -> None:
         for other in mine[:place]:
             if same_way(spec.spelling, other.spelling):
                 raise InvalidSpace(f"{where}: {spec.name} and {other.name} both set {spec.spelling.text}")
+
+
+def _check_known_to_all(spaces: Mapping[str, _Space], options: _Options) -> None:
+    """What is asked for by name must not depend on which candidate the first run takes."""
+    for name in (*options.sets, *options.fixes, *options.only, *options.allow):
+        having = [candidate for candidate, space in spaces.items() if name in space.known()]
+        if 0 < len(having) < len(spaces):
+            where = " and ".join(having)
+            raise UsageError(
+                f"{name} is declared for {where} alone, and the first run may take another space",
+                hint=f"Name the space: --space {having[0]}",
+            )
 
 
 def _check_agreement(candidates: Sequence[SpaceRequest]) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -20,6 +20,10 @@ from autotune.edge.yaml import MAX_BYTES, Items, Lines, load
 from autotune.errors import InvalidSpace, UnknownKnob, UsageError, did_you_mean
 from autotune.knobs.declared import SDK_VALUE, declared_knob
 from autotune.knobs.registry import builtin, needs_permission
+from autotune.knobs.vocabulary import meaningless, words
+
+if TYPE_CHECKING:
+    from autotune.knobs.base import Knob
 
 SCHEMA: Final = "autotune.space/v1"
 AUTO: Final = "auto"
@@ -31,6 +35,13 @@ _WAYS: Final = ("flag", "env", "keyword")
 _SDK: Final = (SDK_VALUE, "autotune.value")
 _EFFECTS: Final = ("EXACT", "NUMERIC", "TRAINING")
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_OURS: Final = frozenset(
+    {
+        *("TMPDIR", "PYTHONPATH", "CUDA_VISIBLE_DEVICES"),
+        *("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR"),
+    }
+)
+"""Variables that each trial gets from us: caches and folders of its own, the devices that it has."""
 _SPELLED: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "flag": (re.compile(r"--?[A-Za-z0-9][A-Za-z0-9_.-]*"), 'an option of the script: "--fused-loss"'),
     "env": (re.compile(r"[A-Za-z_][A-Za-z0-9_]*"), "a variable of the environment: NCCL_ALGO"),
@@ -62,6 +73,7 @@ def _amount(value: object) -> object:
 
 
 PlainValue = Annotated[Value, BeforeValidator(_plain)]
+PlainValues = Annotated[list[PlainValue], Field(min_length=1)]
 
 
 class _Part(BaseModel):
@@ -137,11 +149,11 @@ class SpaceFile(_Part):
     )
     description: str = Field(default="", description="When to use it, in one line.")
     extends: str = Field(default="", description="A preset's name, or a path relative to this file.")
-    knobs: dict[str, list[PlainValue] | Literal["auto"] | Range | None] = Field(
+    knobs: dict[str, PlainValues | Literal["auto"] | Range | None] = Field(
         default_factory=dict,
         description="By expected gain: values, auto, a range, or null to drop an inherited knob.",
     )
-    allowed_only: dict[str, list[PlainValue] | Literal["auto"] | Range | None] = Field(
+    allowed_only: dict[str, PlainValues | Literal["auto"] | Range | None] = Field(
         default_factory=dict,
         description="Knobs that change the training; --allow lets them in.",
     )
@@ -221,8 +233,9 @@ def name_problems(written: Written, inherited: Mapping[str, DeclaredSpec]) -> li
                 found += _permission_problems(knob, where, declared)
     starts = data.get("start")
     for index, start in enumerate(starts if isinstance(starts, Items) else ()):
-        for knob in start if isinstance(start, Lines) else ():
-            found += _unknown(knob, written.place("start", index, knob), names)
+        for knob, value in start.items() if isinstance(start, Lines) else ():
+            where = written.place("start", index, knob)
+            found += _unknown(knob, where, names) or _value_problems([value], knob, where, declared)
     return sorted(found, key=_by_line)
 
 
@@ -331,7 +344,9 @@ def _shape_problem(fault: Any, path: Sequence[str | int], where: str) -> Invalid
     shown = ".".join(str(part) for part in path) or "the file"
     section = path[0] if path else ""
     message, hint = str(fault["msg"]).removeprefix("Value error, "), ""
-    if section in ("knobs", "allowed_only"):
+    if section in ("knobs", "allowed_only") and kind == "too_short":
+        message, hint = "it has no values", "auto leaves them to the knob, ~ drops an inherited one."
+    elif section in ("knobs", "allowed_only"):
         message = "an entry is a list of values, auto, {low, high, step} or null"
     elif kind == "missing":
         message = f"{location[-1]} is missing"
@@ -398,12 +413,44 @@ def _entry_problems(
         return [InvalidSpace(f"{where}: {knob} has to have 1 to {_MAX_VALUES} values from low to high")]
     if isinstance(entry, Items) and len(entry) > _MAX_VALUES:
         return [InvalidSpace(f"{where}: {knob} has more than {_MAX_VALUES} values")]
-    if knob in declared and isinstance(entry, Items):
-        lost = undeclared(declared[knob], [v for v in entry if isinstance(v, (bool, int, float, str))])
-        if lost:
-            text = f"{where}: {knob} is declared without the value {lost[0]}"
-            return [InvalidSpace(text, hint=_holds(declared[knob]))]
-    return []
+    values = entry if isinstance(entry, Items) else _numbers(entry) if isinstance(entry, Lines) else ()
+    own = builtin().get(knob)
+    if own is not None and own.derived and values:
+        text = f"{where}: {knob} follows from other knobs and takes no values of its own"
+        return [InvalidSpace(text, hint=f"Write {knob}: auto, and give values to what it follows from.")]
+    return _value_problems(values, knob, where, declared)
+
+
+def _value_problems(
+    values: Sequence[object], knob: str, where: str, declared: Mapping[str, DeclaredSpec]
+) -> list[UsageError]:
+    """The first value that can mean nothing to a knob, whatever the script and the machine."""
+    plain = [v for v in values if isinstance(v, (bool, int, float, str))]
+    if knob in declared:
+        lost = undeclared(declared[knob], plain)
+        text = f"{where}: {knob} is declared without the value {lost[0]}" if lost else ""
+        return [InvalidSpace(text, hint=_holds(declared[knob]))] if text else []
+    own = builtin().get(knob)
+    unknown = None if own is None else meaningless(own, plain)
+    if own is None or unknown is None:
+        return []
+    return [InvalidSpace(f"{where}: {knob} knows no value {unknown}", hint=known_values(own, unknown))]
+
+
+def known_values(knob: Knob, value: Value) -> str:
+    """What was meant by a value that a knob does not know, else what it knows."""
+    known = words(knob)
+    if not known:
+        return f"Its values are numbers ({knob.unit}), asis, or auto in place of the list."
+    return did_you_mean(str(value), known) or f"Known are: {', '.join(known)}."
+
+
+def _numbers(entry: Lines) -> Sequence[int]:
+    """Every number of a range; none where its shape is wrong."""
+    low, high, step = entry.get("low"), entry.get("high"), entry.get("step", 1)
+    if not isinstance(low, int) or not isinstance(high, int) or not isinstance(step, int) or step < 1:
+        return ()
+    return range(low, high + 1, step)
 
 
 def _length(entry: Lines) -> int:
@@ -484,6 +531,8 @@ def _spelling_faults(way: str, spelled: object, name: object) -> Iterator[tuple[
         yield way, f'{way} "{text}" is not {example.partition(":")[0]}', f"For example {example}"
     elif way == "env" and text.startswith("AUTOTUNE_"):
         yield way, f"{text} is one of our own variables", "Declare one that the script or a library reads."
+    elif way == "env" and text in _OURS:
+        yield way, f"{text} is set for each trial by autotune", "Set it before autotune, for all of them."
     elif way == "keyword" and text.startswith("autotune.") and text not in [f"{c}:{name}" for c in _SDK]:
         yield way, f"{text} is part of autotune", f"What the script asks for is {_SDK[0]}:{name}"
 

@@ -31,6 +31,10 @@ _PIXELS: Final = frozenset(
 )
 _SETTINGS: Final = ("amp", "scaler", "use_", "cuda", "rank", "is_main", "fp16", "bf16", "clip")
 """Parts of names that a branch of every step is taken by."""
+_ACTING: Final = frozenset(
+    {"gym", "gymnasium", "pettingzoo", "skrl", "stable_baselines3", "tianshou", "torchrl"}
+)
+"""Packages whose importers learn from what they do."""
 _TENSOR_CORES: Final = (7, 0)
 _MULTIPLE: Final = 8
 _SIZED: Final = ("Linear", "Embedding", "LSTM", "GRU", "TransformerEncoderLayer", "MultiheadAttention")
@@ -41,7 +45,7 @@ class Advice:
     """One hint.
 
     Args:
-        kind: ``read``, ``log``, ``checkpoint``, ``preprocess``, ``shape``, ``copy``, ``told``.
+        kind: ``read``, ``log``, ``checkpoint``, ``preprocess``, ``shape``, ``copy``, ``told``, ``rollout``.
         file, line: Where; the file as it lies relative to the script's folder.
         text: A whole sentence.
         part: Which part of a step it is about: ``host``, ``input``, ``compute``, ``transfer``; ``search``
@@ -77,6 +81,7 @@ def advise(path: str, host: HostFacts | None = None) -> tuple[Advice, ...]:
         name = shown(file, script.parent)
         found += _in_loops(tree, name)
         found += _told(tree, name)
+        found += () if any(hint.kind == "rollout" for hint in found) else _acting(tree, name)
         found += _in_datasets(tree, name)
         if has_cores:
             found += _shapes(tree, name)
@@ -353,6 +358,26 @@ def _told(tree: ast.Module, name: str) -> Iterator[Advice]:
                 text=f"step(samples={samples}) says the same of every batch size; say how many samples each "
                 "step took, or the rates of other sizes are wrong.",
             )
+
+
+def _acting(tree: ast.Module, name: str) -> Iterator[Advice]:
+    """What a search counts where a script learns from what it does itself; once a script."""
+    for node in ast.walk(tree):
+        packages: list[str] = []
+        if isinstance(node, ast.Import):
+            packages = [alias.name.partition(".")[0] for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            packages = [node.module.partition(".")[0]]
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and _ACTING & set(packages):
+            yield Advice(
+                kind="rollout",
+                file=name,
+                line=node.lineno,
+                part="search",
+                text="What is gathered by acting is a part of training, and its time counts. A step is one "
+                "of the optimizer, a sample a row of a batch each time it is trained on. The batch stays.",
+            )
+            return
 
 
 def _makes_loader(node: ast.AST) -> bool:

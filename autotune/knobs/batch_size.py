@@ -105,6 +105,8 @@ class BatchSize(Knob):
             return None
         if loader.custom_batch_sampler:
             return "The loader uses a batch sampler of the script's own, which decides the batches itself."
+        if loader.takes_one:
+            return "The loader hands over the one sample of a batch, and would lose others of a larger one."
         if is_row(spelling):
             given = setting(facts, "transformers.per_device_train_batch_size")
             if given != self.own(facts):

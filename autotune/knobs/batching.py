@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 MICRO: Final = "batch_size"
 FACTOR: Final = "accumulation"
 EFFECTIVE: Final = "effective_batch"
+_GATHERS: Final = (
+    "The script gathers what it trains on by acting, so many steps for so much of it: another batch is "
+    "another amount of training, not the same one sooner."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,9 @@ def unseen(facts: Facts) -> str | None:
     Without a loader they are what the script's own option says, where the model's input shows it.
     """
     run = facts.run
+    # A data set that is iterated over may give as many samples as it is asked for, however few were gathered.
+    if run is not None and run.gathers and (run.loader is None or run.loader.kind == "iterable"):
+        return _GATHERS
     reason = no_loader(facts)
     if run is None or reason is None or shown(facts) is not None:
         return None

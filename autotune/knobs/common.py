@@ -50,6 +50,11 @@ def loader_of(facts: Facts) -> LoaderFacts | None:
 def no_loader(facts: Facts) -> str | None:
     """The refusal that every knob of the DataLoader shares."""
     if facts.run is not None and facts.run.loader is None:
+        if facts.run.loader_in_thread:
+            return (
+                "The script reads its DataLoader in a thread of its own, so which batches are trained on is "
+                "not known."
+            )
         return "No training DataLoader was seen: the script gets its batches another way."
     return None
 
@@ -90,6 +95,8 @@ def _scaled(factor_text: str, own: Value | None, least: int) -> int | None:
     if isinstance(own, bool) or not isinstance(own, int) or not 0 < factor < float("inf"):
         return None
     scaled = own * factor
+    if scaled == float("inf"):
+        return None
     return int(scaled) if scaled == int(scaled) and scaled >= least else None
 
 

@@ -41,6 +41,8 @@ class CudnnBenchmark(Knob):
             return None
         if facts.run.input_shapes_vary:
             return "The input shapes vary, and each new one would be tuned afresh."
+        if facts.run.deterministic:
+            return "The script asks for deterministic kernels, and which one wins may differ from run to run."
         model = facts.run.model
         if model is not None and not (model.convolves or model.has_4d or model.has_5d):
             return "The model has no convolutions whose kernels could be chosen."

@@ -58,6 +58,8 @@ class EffectiveBatch(Knob):
             return "The effective batch is kept, as asked."
         if facts.run is None:
             return None
+        if facts.run.gathers and (reason := unseen(facts)) is not None:
+            return reason
         if facts.run.samples_source not in COUNTED:
             return (
                 "How many samples a step takes is not confirmed, so another effective batch cannot be judged."

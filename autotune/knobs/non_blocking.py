@@ -33,6 +33,11 @@ class NonBlocking(Knob):
     spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
     live: ClassVar[Collection[str]] = ("patch",)
 
+    def own(self, facts: Facts) -> Value | None:
+        # Copies of batches that are not pinned are not looked at: nobody can go on meanwhile.
+        read = facts.value(self.name)
+        return read if read is not None or facts.run is None else False
+
     def domain(self, facts: Facts) -> Sequence[Value]:
         return (True,) if self.own(facts) is True else (False, True)
 

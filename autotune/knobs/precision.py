@@ -202,6 +202,11 @@ def _numbers(facts: Facts) -> str | None:
         return "No trained module was seen that autocast could be put around."
     if set(run.model.dtypes) != {"float32"}:
         return f"The parameters are not all float32 but {' and '.join(sorted(run.model.dtypes))}."
+    if not run.model.products:
+        return (
+            "The modules that were seen to train make no product of matrices, which alone autocast turns to "
+            "half precision: what the script computes besides lies outside of them."
+        )
     return None
 
 

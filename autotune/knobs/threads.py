@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from autotune.core.change import Env, Patch, Spelling
+from autotune.core.change import Env, Flag, Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import as_count, joined, trains_on_cuda
+from autotune.knobs.common import as_count, family, joined, trains_on_cuda
 from autotune.knobs.num_workers import workers_of
 
 if TYPE_CHECKING:
@@ -17,11 +17,16 @@ if TYPE_CHECKING:
     from autotune.core.facts import Facts
 
 
+_OPTIONS: Final = family(
+    "num-threads", "threads", "nthreads", "n-threads", "torch-threads", "cpu-threads", "omp-num-threads"
+)
+
+
 class Threads(Knob):
     """Threads of one operation on the CPU: too many wait for each other, and for loader workers.
 
     By ``OMP_NUM_THREADS``, which has to stand before the process starts, or else by
-    `torch.set_num_threads`.
+    `torch.set_num_threads`. Where the script calls that itself, an option of its own says for how many.
 
     Effect: EXACT (another order of summation). Unit: threads. Source: PyTorch performance tuning
     guide, "CPU specific optimizations".
@@ -32,7 +37,7 @@ class Threads(Knob):
     ordinal: ClassVar[bool] = True
     unit: ClassVar[str] = "threads"
     helps: ClassVar[Sequence[str]] = ("compute", "input")
-    spellings: ClassVar[Sequence[Spelling]] = (Env("OMP_NUM_THREADS"), Patch())
+    spellings: ClassVar[Sequence[Spelling]] = (_OPTIONS, Env("OMP_NUM_THREADS"), Patch())
     live: ClassVar[Collection[str]] = ("env", "patch")
 
     def own(self, facts: Facts) -> Value | None:
@@ -62,7 +67,17 @@ class Threads(Knob):
     def refuse(self, facts: Facts) -> str | None:
         if trains_on_cuda(facts):
             return "Training runs on an NVIDIA device, where the threads of CPU operations hardly matter."
+        if _sets_them(facts) and facts.script.flag(*_OPTIONS.names) is None:
+            return "The script sets the number of threads itself (torch.set_num_threads), without an option."
         return None
+
+    def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:
+        if isinstance(spelling, Flag):
+            # Many options of that name say how many processes read data.
+            return None if _sets_them(facts) else "Its option was not seen to set the threads of PyTorch."
+        if _sets_them(facts):
+            return "The script sets the number of threads itself, by torch.set_num_threads, after that."
+        return super().refuse_spelling(spelling, facts)
 
     def patch(self, value: Value, patches: Patches) -> None:
         torch = patches.torch
@@ -76,3 +91,8 @@ class Threads(Knob):
 
     def seen(self, patches: Patches) -> Value | None:
         return int(patches.torch.get_num_threads())
+
+
+def _sets_them(facts: Facts) -> bool:
+    """The script was seen to set them, whatever the environment says."""
+    return facts.run is not None and facts.run.sets_threads

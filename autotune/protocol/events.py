@@ -38,7 +38,8 @@ class StepRow:
         device_ms: Period on the device by CUDA events, -1 where there is none.
         queue_ns: Run-queue delay of the main thread since it was last asked for, some milliseconds before.
         mark: Bits: 1 evaluation inside, 2 compile event inside, 4 new input shape,
-            8 garbage collection, 16 loader (re)started, 32 allocator grew or retried.
+            8 garbage collection, 16 loader (re)started, 32 allocator grew or retried, 64 what it trains on
+            was gathered before it (a rollout).
         aside_ns: Evaluation inside the step, from its first sign to the next sign of training;
             -1 where its end was not seen.
     """

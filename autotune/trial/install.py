@@ -100,6 +100,11 @@ def _is_there(name: str) -> bool:
         return name in sys.modules
 
 
+def _is_deterministic(torch: Any) -> bool:
+    """The script wants the same from run to run: of every operator, or of cuDNN's alone."""
+    return bool(torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic)
+
+
 def _modules(plan: Plan) -> Modules | None:
     """None where nothing is measured, and where there is no working directory."""
     if not plan.measure:
@@ -245,6 +250,8 @@ class Session:
         self.memory.attach(torch)
         state.capturing = lambda: self.memory.capturing
         self.process.torch_imported()
+        self.process.watch_threads(torch, state, undo)
+        root.purposes.watch(self.hooks, undo)
         copies = Copies(state, undo, torch)
         losses.samples = loader.last_samples
         loader.on_pinned = copies.fetched
@@ -496,6 +503,10 @@ class Session:
             explicit_backward_gradient=optimizer.explicit_gradient,
             devices=self._devices(),
             triton=_is_there("triton"),
+            deterministic=_is_deterministic(torch),
+            sets_threads=self.process.sets_threads,
+            gathers=root.purposes.gathers,
+            loader_in_thread=loader.in_thread,
             attention=attention,
             zeroes_gradients=model.gradients.zeroes,
             gradients_pause=model.gradients.pause,

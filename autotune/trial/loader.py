@@ -16,6 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from autotune.core.facts import LoaderFacts
@@ -23,7 +24,7 @@ from autotune.trial.sending import Sent, try_sending
 from autotune.trial.state import EVALUATION, LOADER, caller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from autotune.core.config import Value
     from autotune.trial.inputs import Inputs
@@ -55,6 +56,7 @@ _LOOKED_AT = 64
 BETWEEN: Final = "between"
 INSIDE: Final = "inside"
 _LEVELS = 5
+_MOST_ODD = 8
 _WIDE = 16
 How = tuple[str, tuple[Any, ...], int]
 _Item = tuple[tuple[Any, ...], Any]
@@ -97,6 +99,12 @@ class Record:
         """Number of the last backward pass over a batch of it."""
         self.ratio = 1.0
         """What is counted in a batch, per sample of the loader."""
+        self.full = 0
+        """Samples of a whole batch, as the loader says; 0 where it does not."""
+        self.odd = 0
+        """Batches of another size that were looked at again, for the place where samples are counted."""
+        self.takes_one = False
+        """Batches are of one sample, which a collate function of the script's own hands over as it is."""
         self.shared_handle = ""
         self.recent: deque[int] = deque(maxlen=_RECENT)
         self.pins = False
@@ -168,6 +176,8 @@ class Loader:
         self.input_batch: int | None = None
         self.inputs: Inputs | None = None
         """Tells the size of a batch where no loader does."""
+        self.in_thread = False
+        """A loader was asked in another thread than the one that trains."""
         self.tries_sending = False
         """Find out whether the dataset could be sent to workers that are not forked."""
         self.on_pinned: Callable[[Any], None] = _nothing
@@ -474,7 +484,7 @@ class Loader:
         def fetches(record: Record, now: int, trains: bool) -> None:
             if not trains:
                 # An evaluation, by a model of its own perhaps; neither its time nor its samples train.
-                state.evaluates(now)
+                state.evaluates(now, by_loader=True)
             elif record.confirmed or record.expected:
                 state.asks_elsewhere = False
                 state.trains(now)
@@ -524,6 +534,7 @@ class Loader:
         def advance(this: Any) -> Any:
             record: Record | None = getattr(this, "_autotune_record", None)
             if record is None or not state.here() or "loader" in state.faults.off:
+                self.in_thread = self.in_thread or (record is not None and state.active and not state.here())
                 return original_next(this)
             # The first fetch of an iterator draws the order of the epoch, in whatever process it loads.
             inside = not this._num_workers
@@ -567,8 +578,9 @@ class Loader:
                         record.random = True
                 self._count(record, batch, trains)
                 kept = record.kept
-                known = kept is not None and kept.length is not None and kept.kind == "map"
-                record.left = kept.length - this._num_yielded if kept is not None and known else None
+                known = kept is not None and kept.length and kept.kind == "map"
+                # Some keep one iterator for all their epochs, by a sampler that begins anew.
+                record.left = -this._num_yielded % kept.length if kept is not None and known else None
                 record.ahead += 1
             except Exception as error:
                 state.faults.note("loader", error)
@@ -589,9 +601,13 @@ class Loader:
                 expected = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
             record.how = how = find_count(batch, expected)
             record.ratio = _ratio(count(batch, how), loader, self._torch)
+            record.full = expected if type(expected) is int else 0
+            record.takes_one = expected == 1 and _collates_itself(loader) and not is_batch_of_one(batch)
         samples = count(batch, how)
         if record.ratio != 1.0:
             samples = max(1, round(samples / record.ratio))
+        elif samples != record.full and record.odd < _MOST_ODD:
+            samples = _counted_again(record, batch, samples)
         record.fetches += 1
         if not trains or (self._state.mark & EVALUATION and self._state.evaluating):
             self._evaluated.add(record.chain)
@@ -677,6 +693,7 @@ class Loader:
             own_code=sent.own_code,
             beside=self._beside(record),
             changed=record.changed,
+            takes_one=record.takes_one,
         )
 
     def _beside(self, record: Record) -> int:
@@ -717,7 +734,7 @@ class Loader:
             kind="iterable" if iterable else "map",
             custom_batch_sampler=custom,
             drop_last=bool(getattr(sampler, "drop_last", getattr(loader, "drop_last", False))),
-            shards=iterable and "get_worker_info" in source,
+            shards=iterable and _shares_out(dataset, source),
             length=length,
             dataset_length=_length(dataset, None),
             cuda_tensors=_holds_cuda(dataset, torch),
@@ -779,6 +796,9 @@ def find_count(batch: Any, expected: int | None) -> How:
     Returns:
         (kind, path, dimension), for `count`.
     """
+    told = _told(batch)
+    if told is not None and (expected is None or count(batch, told) == expected):
+        return told
     items: list[_Item] = [((), batch)]
     fallback: How | None = None
     for _ in range(_LEVELS):
@@ -802,7 +822,95 @@ def find_count(batch: Any, expected: int | None) -> How:
         items = [((*path, index), inner) for path, item in lists for index, inner in enumerate(item[:_WIDE])]
     if fallback is None and isinstance(batch, (list, tuple)):
         fallback = ("len", (), 0)
-    return fallback or ("one", (), 0)
+    return told or fallback or ("one", (), 0)
+
+
+def _told(batch: Any) -> How | None:
+    """How a batch of a class of its own tells its size: by an attribute or its length; None without one.
+
+    What else it holds may come first: the names of its fields, or what was sampled around each of its nodes.
+    """
+    if _shape(batch) is not None or isinstance(batch, (list, tuple, str, bytes, Mapping)):
+        return None
+    size = _attribute(batch, "batch_size")
+    if type(size) is int and size > 0:
+        return ("size", (), 0)
+    # A mapping is as long as it has fields.
+    return ("len", (), 0) if not _is_mapping(batch) and _length(batch, 0) > 0 else None
+
+
+def _counted_again(record: Record, batch: Any, samples: int) -> int:
+    """Samples of a batch of another size than the loader's, which may have been counted in the wrong place.
+
+    Where the first batch had as many boxes as images, one was taken for the other. No batch is larger than
+    the loader says, and only the last of a pass is smaller.
+    """
+    if not record.full or (samples < record.full and record.left in (None, 1)):
+        return samples
+    record.odd += 1
+    how = find_count(batch, record.full)
+    if count(batch, how) != record.full:
+        return samples
+    record.how = how
+    return record.full
+
+
+def is_batch_of_one(item: Any, depth: int = _LEVELS) -> bool:
+    """Whether this looks like a batch with one sample in it, and not like that sample itself."""
+    shape = _shape(item)
+    if shape is not None:
+        return shape[:1] == (1,)
+    if item is None or not depth:
+        return item is None
+    if _is_graphs(item):
+        return int(item.num_graphs) == 1
+    if isinstance(item, (list, tuple)):
+        if len(item) == 1 and _shape(item[0]) is None:
+            return True
+        return bool(item) and all(is_batch_of_one(part, depth - 1) for part in item)
+    told = _told(item)
+    if told is not None:
+        return count(item, told) == 1
+    if _is_mapping(item):
+        keys = keys_of(item)
+        return bool(keys) and all(is_batch_of_one(item[key], depth - 1) for key in keys)
+    shapes = [shape for value in _held(item).values() if (shape := _shape(value)) is not None]
+    return bool(shapes) and all(shape[:1] == (1,) for shape in shapes)
+
+
+def _helpers(kind: type) -> Iterator[Any]:
+    """Functions of a module that the methods of a class in it name."""
+    for cls in kind.__mro__[:4]:
+        if cls.__module__.startswith("torch.utils.data"):
+            break
+        for method in vars(cls).values():
+            code, known = _attribute(method, "__code__"), _attribute(method, "__globals__")
+            if isinstance(code, CodeType) and isinstance(known, dict):
+                named = (known.get(name) for name in code.co_names)
+                yield from (function for function in named if isinstance(function, FunctionType))
+
+
+def _collates_itself(loader: Any) -> bool:
+    """A collate function that is not torch's makes the loader's batches."""
+    function = _attribute(loader, "collate_fn")
+    return not str(_attribute(function, "__module__")).startswith("torch.")
+
+
+def _shares_out(dataset: Any, source: str) -> bool:
+    """Whether an iterable dataset shares itself out among workers: itself, by a helper, by a stage of it."""
+    if "get_worker_info" in source:
+        return True
+    held = list(_held(dataset).values())
+    held += [stage for group in held if isinstance(group, (list, tuple)) for stage in group[:_WIDE]]
+    functions = [func if callable(func := _attribute(stage, "func")) else stage for stage in held]
+    codes = [_attribute(function, "__code__") for function in (*functions, *_helpers(type(dataset)))]
+    return any(isinstance(code, CodeType) and _shares_by(code) for code in codes)
+
+
+def _shares_by(code: CodeType) -> bool:
+    """A function that asks which of how many workers it runs in; some ask only to draw otherwise in each."""
+    asks = any("worker_info" in name for name in code.co_names)
+    return "by_worker" in code.co_name or (asks and "num_workers" in (*code.co_names, *code.co_varnames))
 
 
 def _expected_among(
@@ -904,7 +1012,9 @@ def count(batch: Any, how: How) -> int:
         batch = getattr(batch, key) if isinstance(key, _Name) else batch[key]
     if kind == "dim":
         return int(batch.shape[dimension])
-    return len(batch) if kind == "len" else int(batch.num_graphs)
+    if kind == "len":
+        return len(batch)
+    return int(batch.batch_size if kind == "size" else batch.num_graphs)
 
 
 def shared_handle(dataset: Any) -> str:

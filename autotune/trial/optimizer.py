@@ -94,6 +94,8 @@ class Optimizer:
         self._part_begun = False
         self.explicit_gradient = False
         self.own_scaler = False
+        self.steps_in_backward = False
+        """An optimizer stepped inside of a backward pass, out of sight: in another thread."""
         self.skipped_steps = 0
         self.scheduler_per_step = False
         self._rates: weakref.WeakKeyDictionary[Any, tuple[tuple[Any, ...], int]] = weakref.WeakKeyDictionary()
@@ -182,6 +184,9 @@ class Optimizer:
                 if is_compiling():
                     return inner(this, *args, **kwargs)
                 if self._nested or not state.here() or "optimizer" in state.faults.off:
+                    if state.in_backward and state.active and not self._nested:
+                        # By a hook on a gradient: where a device trains, its own thread calls those.
+                        self.steps_in_backward = True
                     return inner(this, *args, **kwargs)
                 return self._step(inner, this, args, kwargs)
 
@@ -481,6 +486,9 @@ class Optimizer:
         except Exception as error:
             state.faults.note("backward", error)
         if self._nested:
+            return
+        if self.steps_in_backward and not state.micro_steps:
+            self._boundary.passed(None)
             return
         # An optimizer whose step is part of code that the script compiles is never seen stepping.
         hidden = self._root.own_compile and not state.micro_steps

@@ -7,12 +7,19 @@ import functools
 import importlib.machinery
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from autotune.trial.state import caller, is_ours
+
+if TYPE_CHECKING:
+    from autotune.trial.state import State
+    from autotune.trial.undo import Undo
 
 _NAMED = {"libjemalloc": "jemalloc", "libtcmalloc": "tcmalloc", "libc.": "glibc", "libc-": "glibc"}
 _OPENMP = {"libgomp": "gnu", "libiomp5": "intel", "libomp": "llvm"}
 _HUGE_FLAG = "hg"
 _PROBE_BYTES = 64 << 20
+_THREADS = "OMP_NUM_THREADS"
 
 
 class Process:
@@ -23,6 +30,8 @@ class Process:
         self._at_import: dict[str, str] = {}
         self._first: tuple[str, ...] = ()
         self._openmp = ""
+        self.sets_threads = False
+        """The script called `torch.set_num_threads`, where it asks no variable for their number."""
 
     def torch_imported(self) -> None:
         """Remember the variables that its libraries have read just now, and what was there before them."""
@@ -32,6 +41,21 @@ class Process:
         except Exception:
             # Other people's modules were looked at.
             self._first = ()
+
+    def watch_threads(self, torch: Any, state: State, undo: Undo) -> None:
+        """Note from now on whether the script sets the threads of operations itself."""
+        original = torch.set_num_threads
+
+        @functools.wraps(original)
+        def set_num_threads(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            frame = caller(1)
+            if state.here() and frame is not None and not is_ours(frame.f_code.co_filename):
+                asks = _THREADS in frame.f_code.co_consts
+                self.sets_threads = self.sets_threads or not asks
+            return result
+
+        undo.assign(torch, "set_num_threads", set_num_threads)
 
     def variable(self, name: str) -> str:
         """An environment variable when torch had been imported; empty where it was not set."""

@@ -24,7 +24,7 @@ from autotune.protocol.events import Broke, Closed, Done, Seen
 from autotune.protocol.losses import broken_at
 from autotune.protocol.marks import compiling_counts, evaluation_counts, trained_s
 from autotune.trial.losses import read_loss
-from autotune.trial.state import ALLOCATOR, COMPILE, NEW_SHAPE
+from autotune.trial.state import ALLOCATOR, COMPILE, NEW_SHAPE, ROLLOUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,6 +55,8 @@ _LEVELS = 8
 _MAX_GROWTHS = 3
 _CLOCKS_AGREE_FRAC = 0.02
 _BEYOND_DOUBT = 2.0
+_LONGEST_ROUND = 1.5
+"""Windows for which the end of a round is waited for."""
 WindowRow = tuple[int, int, int, int, int]
 """End of a step (ns), wait (ns), samples, mark, evaluation (ns)."""
 
@@ -119,6 +121,8 @@ class Recorder:
         self._event_ns = 0
         self._levels: deque[int] = deque(maxlen=_LEVELS)
         self._restarts = 0
+        self._rounds = 0
+        """Steps before which something was gathered to train on."""
         self._shape_events = 0
         self._periods: deque[int] = deque(maxlen=15)
         self._last_ns = 0
@@ -180,6 +184,7 @@ class Recorder:
         self._emit(self._channel, row)
         if self._part and not self._begin_ns and self._past_deadline(row[0]):
             self.done("measured")
+        self._rounds += bool(row[5] & ROLLOUT)
         if loss is not None and not self._part:
             self._losses.append((self._state.samples_total, loss, row[0]))
         if self._decided is not None:
@@ -329,6 +334,8 @@ class Recorder:
             self._levels.append(ready)
         if not self._may_open(row[0]):
             return
+        if self._inside_round(row, self._event_ns):
+            return
         if self._growths < _MAX_GROWTHS and self._memory.grew():
             # The device's allocator still asks for memory; its peak is yet to come.
             self._growths += 1
@@ -359,6 +366,19 @@ class Recorder:
         half = _LEVELS // 2
         late = sum(levels[half:]) / half
         return late <= 1.0 or late >= sum(levels[:half]) / half - 0.5
+
+    def _inside_round(self, row: Row, since_ns: int) -> bool:
+        """More steps may follow on what was gathered last, before something is gathered anew.
+
+        A window from one such moment to another holds as much of gathering as of steps on it, as the training
+        does. Between two others it would hold a rollout too many or too few. Rounds that last far longer
+        than a window are not waited for.
+        """
+        assert self._segment is not None
+        if not self._rounds or row[5] & ROLLOUT:
+            return False
+        longest_ns = _LONGEST_ROUND * self._segment.fidelity.max_window_s * 1e9
+        return row[0] - since_ns < longest_ns and not self._past_deadline(row[0])
 
     def _open(self, now: int) -> None:
         assert self._segment is not None
@@ -394,7 +414,7 @@ class Recorder:
         self._rows.append((row[0], row[1], row[2], mark, row[6]))
         if mark & COMPILE:
             self._compiled.append((row[0], self._state.compile_ns))
-        if row[0] < self._next_check_ns:
+        if row[0] < self._next_check_ns or self._inside_round(row, self._begin_ns):
             return
         fidelity = self._segment.fidelity
         # What is set aside takes nothing off the window.

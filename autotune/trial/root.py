@@ -26,6 +26,7 @@ from autotune.trial.formats import SHORT, in_graph, is_product, main_format, of_
 from autotune.trial.inputs import Inputs
 from autotune.trial.kept import Carried, Moves
 from autotune.trial.outputs import to_float32, unshared
+from autotune.trial.purposes import Purposes
 from autotune.trial.state import NEW_SHAPE, caller, is_user_file
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Root:
         self.layout = Layout(self)
         self.blocks = compiling.blocks
         self.inputs = Inputs(state)
+        self.purposes = Purposes(state)
         self.parts: list[RootPart] = [self.layout]
         self._turning: list[RootPart] = []
         self.casts_back = False
@@ -170,6 +172,13 @@ class Root:
             return None
         return self._products() or self.autocast_seen or self.raw_dtype
 
+    def has_products(self) -> bool:
+        """Whether any product was made in the training calls that were looked into; True where none was."""
+        calls = self.calls
+        if self._format is not None or not calls or not all(call.looked for call in calls):
+            return True
+        return bool(self._products())
+
     def _products(self) -> str | None:
         found = sum((call.formats for call in self.calls), Counter(self._compile.graphs.formats))
         self._format = main_format(found) or self._format
@@ -267,6 +276,7 @@ class Root:
 
     def batch_ended(self) -> None:
         """A backward pass has ended while roots are looked for: the next calls are over another batch."""
+        self.purposes.trained(caller(0))
         for call in self.calls:
             call.carried.backward()
 
@@ -404,6 +414,7 @@ class Root:
             moves=any(call.moves.seen for call in self.calls),
             device=str(parameters[0].device.type) if parameters else "cpu",
             blocks=self.blocks.facts(first),
+            products=self.has_products(),
         )
         return self._facts
 
@@ -426,6 +437,8 @@ class RootCall:
         self.formats: Counter[str] = Counter()
         """Elements that products made in the last such call, by format."""
         self._looks = False
+        self.looked = False
+        """A training call was looked into."""
         self.draws = Draws(root._torch)
         self.moves, self.carried = Moves(root._torch), Carried(root._torch)
         self._grad_enabled = root._torch.is_grad_enabled
@@ -526,7 +539,11 @@ class RootCall:
     def _without_gradients(self) -> None:
         """An evaluation, or a part of training: a policy that collects what it learns from next."""
         module, state = self.module(), self._state
-        if state.evaluating or (module is not None and not module.training):
+        # What a loader hands over without gradients is evaluated, whatever the name of who asks for it.
+        of_loader = state.asked_loader or state.asks_elsewhere
+        if not of_loader and self._root.purposes.gathering(caller(0)):
+            state.collects(time.perf_counter_ns())
+        elif state.evaluating or (module is not None and not module.training):
             state.evaluates(time.perf_counter_ns())
         else:
             state.alive()
@@ -591,6 +608,7 @@ class RootCall:
         self._looks = False
         try:
             self.formats += in_graph(out)
+            self.looked = True
         except Exception as error:
             self._state.faults.note("formats", error)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from autotune.trial.faults import Faults
     from autotune.trial.memory import DeviceClock
 
-EVALUATION, COMPILE, NEW_SHAPE, COLLECTION, LOADER, ALLOCATOR = 1, 2, 4, 8, 16, 32
+EVALUATION, COMPILE, NEW_SHAPE, COLLECTION, LOADER, ALLOCATOR, ROLLOUT = 1, 2, 4, 8, 16, 32, 64
 
 _ident = threading.get_ident
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -50,6 +50,8 @@ class State:
         self._aside_ns = 0
         self.asks_elsewhere = False
         """The last batch came from a loader that has not trained."""
+        self.asked_loader = False
+        """The evaluation that goes on asked a loader without gradients."""
         self.called_to_evaluate = self.called_to_train = False
         """How trained modules were called with gradients on since the last fetch."""
         self.wait_ns = 0
@@ -96,8 +98,9 @@ class State:
         except Exception as error:
             self.faults.note("beat", error)
 
-    def evaluates(self, since_ns: int) -> None:
+    def evaluates(self, since_ns: int, *, by_loader: bool = False) -> None:
         """A sign of evaluation; it began no later than then."""
+        self.asked_loader = self.asked_loader or by_loader
         self.mark |= EVALUATION
         if not self._evaluates_ns:
             begun_ns, self._maybe_ns = self._maybe_ns, 0
@@ -119,12 +122,19 @@ class State:
 
     def trains(self, now_ns: int) -> None:
         """A sign of training: an evaluation that went on is over."""
+        self.asked_loader = False
         if self._evaluates_ns:
             self._aside_ns += max(0, now_ns - self._evaluates_ns)
             self._evaluates_ns = 0
             if self.device_clock is not None:
                 self.device_clock.aside_ends()
         self._was_none()
+
+    def collects(self, now_ns: int) -> None:
+        """A sign that what is trained on next is gathered: no evaluation, and one that went on is over."""
+        self.trains(now_ns)
+        self._mark |= ROLLOUT
+        self.alive()
 
     def _was_none(self) -> None:
         """What may have been an evaluation was none."""
@@ -136,6 +146,7 @@ class State:
     def take_aside_ns(self) -> int:
         """Evaluation since the last boundary in nanoseconds, -1 where its end was not seen."""
         aside_ns = -1 if self._evaluates_ns else self._aside_ns
+        self.asked_loader = False
         self._evaluates_ns = self._aside_ns = 0
         self._was_none()
         return aside_ns

@@ -78,7 +78,8 @@ def command(check, options):
     """Words of one check."""
     words = [sys.executable, str(HERE / check.script), *check.words]
     if check.name.startswith("grid"):
-        return words
+        table = options.out / f"{check.name.replace(' ', '-')}.jsonl"
+        return [*words, "--out", str(table)] if options.placed else words
     words += ["--device", options.device, "--out", str(options.out)]
     return [*words, "--tiny"] if options.tiny else words
 

@@ -87,8 +87,10 @@ def parsed(made, words=None):
         raise SystemExit(
             "torch sees no CUDA device here; --device cpu --tiny shows that the check itself works"
         )
-    if options.out is None:
+    options.placed = options.out is not None
+    if not options.placed:
         options.out = HERE / "results" / slug(device_name(options.machine))
+    options.out = options.out.absolute()
     return options
 
 

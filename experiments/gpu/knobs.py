@@ -62,10 +62,21 @@ def variable(knob, value, name, text):
 
 BF16 = patch("precision", "bf16")
 CASES = (
-    Case("bf16", "attention", (BF16,), kernels=r"bf16|bfloat16|nvjet_t"),
-    Case("bf16 conv", "conv", (BF16,), kernels=r"bf16|bfloat16|nvjet_t", other=True),
-    Case("fp16", "attention", (patch("precision", "fp16"),), kernels=r"fp16|f16|half|nvjet_h|h16816"),
-    Case("tf32=high", "attention", (patch("tf32", "high"),), kernels=r"tf32|s1688|nvjet_s", other=True),
+    Case("bf16", "attention", (BF16,), kernels=r"bf16|bfloat16|nvjet_(?:sm\d+_)?t"),
+    Case("bf16 conv", "conv", (BF16,), kernels=r"bf16|bfloat16|nvjet_(?:sm\d+_)?t", other=True),
+    Case(
+        "fp16",
+        "attention",
+        (patch("precision", "fp16"),),
+        kernels=r"fp16|f16|half|nvjet_(?:sm\d+_)?h|h16816",
+    ),
+    Case(
+        "tf32=high",
+        "attention",
+        (patch("tf32", "high"),),
+        kernels=r"tf32|s1688|nvjet_(?:sm\d+_)?s(?!m\d)",
+        other=True,
+    ),
     Case("channels_last", "conv", (patch("channels_last", True),), kernels=r"nhwc", never=r"nchwToNhwc"),
     Case(
         "channels_last bf16",
@@ -117,18 +128,22 @@ CASES = (
     ),
     Case("attention cudnn", "attention", (patch("attention_backend", "cudnn"), BF16), kernels=r"cudnn"),
     Case("activation_checkpointing", "attention", (patch("activation_checkpointing", "full"),), other=False),
-    Case("pure_bf16", "attention", (patch("pure_bf16", True),), kernels=r"bf16|bfloat16|nvjet_t"),
+    Case("pure_bf16", "attention", (patch("pure_bf16", True),), kernels=r"bf16|bfloat16|nvjet_(?:sm\d+_)?t"),
     Case(
         "fp8",
         "attention",
         (patch("fp8", "tensorwise"), patch("compile_mode", "default"), BF16),
-        kernels=r"e4m3|fp8|f8|nvjet_q",
+        kernels=r"e4m3|fp8|f8|nvjet_(?:sm\d+_)?q",
         needs="torchao",
     ),
+    # Each PyTorch reads one of the names.
     Case(
         "allocator",
         "attention",
-        (variable("allocator", "expandable_segments", "PYTORCH_ALLOC_CONF", "expandable_segments:True"),),
+        tuple(
+            variable("allocator", "expandable_segments", name, "expandable_segments:True")
+            for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+        ),
     ),
 )
 

@@ -18,6 +18,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -280,6 +281,9 @@ def commit():
 class Recorder:
     """One sitting over one table."""
 
+    made = 0
+    out_of_time = False
+
     def __init__(self, grid, path, work, remeasured=REMEASURED, *, grows=False, sealed=False):
         self.grid, self.path, self.remeasured = grid, path, remeasured
         self.grows, self.sealed = grows, sealed
@@ -461,8 +465,23 @@ class Recorder:
     def record(self, file, limit_s, repeats=None):
         """Run until all is done, the limit is near or somebody stops it; exit code.
 
-        With a number of repeats only these first ones; the rest is left for later.
+        What runs at the limit is ended and comes again next time, but for the first run of a sitting, so that
+        each goes on by one. With a number of repeats only these first ones; the rest is left for later.
         """
+        alarm = threading.Timer(min(limit_s, threading.TIMEOUT_MAX), self._ran_out)
+        alarm.daemon = True
+        alarm.start()
+        try:
+            return self._recorded(file, limit_s, repeats)
+        finally:
+            alarm.cancel()
+
+    def _ran_out(self):
+        self.out_of_time = True
+        if self.made:
+            self.runner.stop()
+
+    def _recorded(self, file, limit_s, repeats):
         began_s = self.clock.now_s()
         self.open(file)
         while self.table is not None and not self.stopped:
@@ -473,7 +492,7 @@ class Recorder:
                 return 0
             slot, attempt = found
             left_s = limit_s - (self.clock.now_s() - began_s)
-            if expected_s(slot, self.table.rows) > left_s:
+            if self.out_of_time or expected_s(slot, self.table.rows) > left_s:
                 print("the limit is near; run it again to go on", flush=True)
                 return 0
             row, _ = self._run(slot, attempt)
@@ -516,7 +535,7 @@ class Recorder:
             # No run after this one would be about its configuration either.
             raise DiskFull(outcome.message, hint="free some space and run it again to go on")
         if self.stopped or (isinstance(outcome, Failure) and outcome.kind is FailureKind.KILLED_USER):
-            self.stopped = True
+            self.stopped = self.stopped or not self.out_of_time
             return None, None
         row = row_of(
             slot,
@@ -532,6 +551,7 @@ class Recorder:
         return row, ended.facts
 
     def _take(self, file, row):
+        self.made += 1
         self._append(file, row)
         self.table = replace(self.table, rows=(*self.table.rows, row))
         self._learn(row)
@@ -637,7 +657,10 @@ def parsed(words):
     )
     parser.add_argument("workload", help="a folder here that holds a grid.json")
     parser.add_argument(
-        "--limit", default="", metavar="20m", help="end cleanly before this much time is over"
+        "--limit",
+        default="",
+        metavar="20m",
+        help="end cleanly when this much time is over, but not within the first run",
     )
     parser.add_argument("--repeats", type=int, metavar="N", help="only the first N repeats this time")
     parser.add_argument("--list", action="store_true", help="show how far it is, run nothing")

@@ -238,6 +238,8 @@ class Runs:
         counts = bool(outcome.extra.get("evaluation_counts"))
         throughput = (outcome.throughput.value, outcome.throughput.unit)
         clock = judge.compared(seen, rows, throughput, counts_evaluation=counts)
+        # Where both clocks stamped the same steps, this is how far apart their stamps of the two ends are.
+        clock["own_seconds"] = round((closed.end_ns - closed.begin_ns) / 1e9, 3)
         return {**result, "clock": clock, "flags": list(outcome.contamination.flags)}
 
     def _knob(self, knob):
@@ -367,6 +369,8 @@ def facts_told(facts):
         "effective_batch": run.effective_batch,
         "reduction": run.reduction,
         "owners": list(run.owners),
+        "gathers": run.gathers,
+        "sets_threads": run.sets_threads,
         "hazards": sorted({*facts.script.hazards, *run.loop_hazards}),
         "flags": len(facts.script.flags),
     }

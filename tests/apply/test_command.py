@@ -40,6 +40,27 @@ def test_an_option_is_given_once(args, expected) -> None:
     assert with_flags(args, [BATCH]) == expected
 
 
+@pytest.mark.parametrize(
+    ("args", "value", "expected"),
+    [
+        ((), "8", ("-k", "8")),
+        (("-k4", "x"), "8", ("-k", "8", "x")),
+        (("--bucket=4", "-v"), "-0.5", ("-k", "-0.5", "-v")),
+        (("-k", "4"), "-rf", ("-k=-rf",)),
+    ],
+)
+def test_an_option_of_one_letter_is_said_in_two_words(args, value, expected) -> None:
+    change = Change(knob="k", value=value, spelling=Flag(("-k", "--bucket")), delivered=value)
+    assert with_flags(args, [change]) == expected
+
+
+def test_click_reads_an_option_of_one_letter() -> None:
+    click = pytest.importorskip("click")
+    main = click.command()(click.option("-k", "count", type=int)(lambda count: count))
+    change = Change(knob="k", value=8, spelling=Flag(("-k",)), delivered="8")
+    assert main(list(with_flags((), [change])), standalone_mode=False) == 8
+
+
 def test_a_switch_keeps_the_word_after_it() -> None:
     assert with_flags(("--amp", "data"), [AMP]) == ("--amp", "data")
     assert with_flags(("data",), [AMP]) == ("data", "--amp")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.apply.space import build_space
+from autotune.apply.space import build_space, not_here
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.facts import ModelFacts
@@ -249,3 +249,24 @@ def test_cuda_graphs_stay_in_a_space_only_where_zeroed_gradients_can_go() -> Non
     assert not {"reduce-overhead", "max-autotune"} & set(alone.dimensions["compile_mode"].values)
     _, refusals = space_of({"compile_mode": ("reduce-overhead",)}, zeroes)
     assert "set_to_none=True" in refusals["compile_mode"]
+
+
+def test_values_that_cannot_be_had_here_are_named() -> None:
+    asked = {
+        "precision": ("asis", "bf16", "fp16"),
+        "compile_mode": ("off", "default", "reduce-overhead"),
+        "pin_memory": (True,),
+        "threads": (),
+    }
+    request = SpaceRequest(name="t", knobs=asked)
+    space, refusals = build_space(request, facts(), builtin())
+    assert "pin_memory" in refusals
+    lost = not_here(request, facts(), builtin(), space)
+    assert lost == ("precision=fp16", "compile_mode=reduce-overhead")
+
+
+def test_a_share_is_not_judged_before_the_scripts_own_value_is_known() -> None:
+    request = SpaceRequest(name="t", knobs={"num_workers": ("x2", 2, 4), "precision": ("bf16", "fp16")})
+    static = facts(run=None)
+    space, _ = build_space(request, static, builtin())
+    assert not_here(request, static, builtin(), space) == ("precision=fp16",)

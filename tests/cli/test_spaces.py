@@ -141,3 +141,9 @@ def test_a_dry_run_shows_which_space_and_what_is_not_read_back(cli, mine, monkey
     assert "space auto: cpu is likely, because there is no NVIDIA device; the first run decides" in out
     data = json.loads(cli("search", "--script", "train.py", *REST, "--dry-run", "--json")[1])
     assert data["space"]["name"] == "cpu"
+
+
+def test_a_dry_run_names_values_that_cannot_be_had_here(cli, script, tune):
+    search = ("search", "--script", "train.py", *REST, "--dry-run")
+    assert "\nnot for this script on this machine: precision=fp16\n" in cli(*search)[1]
+    assert json.loads(cli(*search, "--json")[1])["not_here"] == ["precision=fp16"]

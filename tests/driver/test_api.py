@@ -7,6 +7,7 @@ import io
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -133,6 +134,10 @@ def test_a_listener_of_ones_own_is_told(fake: FakeTune) -> None:
         ({"script": "train.py", "command": "x", "budget": "10m"}, UsageError, "both a script and a command"),
         ({"command": "python train.py", "args": ["x"], "budget": "10m"}, UsageError, "both a command and"),
         ({"script": "train.py", "budget": "10m", "driver": "dask"}, UsageError, "--driver"),
+        ({"script": "train.py", "budget": "10m", "args": "--name 'x"}, UsageError, "cannot be read"),
+        ({"script": "train.py", "budget": "10m", "sets": ["precision"]}, UsageError, "sets names no values"),
+        ({"script": "train.py", "budget": "10m", "sets": {"threads": None}}, UsageError, "cannot be None"),
+        ({"script": "train.py", "budget": "10m", "fixes": {"x": "a,b"}}, UsageError, "holds a comma"),
     ],
 )
 def test_errors_are_those_of_the_tree(
@@ -174,6 +179,51 @@ def test_it_works_in_a_thread_and_inside_a_running_event_loop(fake: FakeTune) ->
     found.append(asyncio.run(cell()))
     assert [each.reason for each in found] == ["faster", "faster"]
     assert fake.owned == [False, False]
+
+
+def test_one_text_is_one_and_not_its_letters(fake: FakeTune) -> None:
+    autotune.tune("train.py", budget="10m", args="--epochs 2 --name 'a b'", output_args="--out-dir")
+    autotune.tune("train.py", budget="10m", sets={"num_workers": 4, "precision": "bf16"}, knobs="threads")
+    autotune.tune("train.py", budget="10m", space="dataloader", allow="in_order")
+    first, second, third = fake.specs
+    assert first.args == ("--epochs", "2", "--name", "a b")
+    assert first.output_args == ("--out-dir",)
+    assert {knob: set(c.knobs[knob]) for c in second.space.candidates for knob in c.knobs} == {
+        "threads": set(),
+        "num_workers": {4},
+        "precision": {"bf16"},
+    }
+    assert third.space.allowed == ("in_order",)
+
+
+def test_a_ray_of_the_program_is_neither_taken_nor_ended(
+    fake: FakeTune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = SimpleNamespace(is_initialized=lambda: True)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(UsageError, match="connected to a Ray already"):
+        autotune.tune("train.py", budget="10m", driver="ray")
+    assert autotune.tune("train.py", budget="10m").reason == "faster"
+    ray.is_initialized = lambda: False
+    assert autotune.tune("train.py", budget="10m", driver="ray").reason == "faster"
+    assert [spec.driver for spec in fake.specs] == ["inline", "ray"]
+
+
+def test_ray_drives_from_the_main_thread_alone(fake: FakeTune) -> None:
+    """Its loop is broken by an interrupt, which reaches the main thread and no other."""
+    told: list[UsageError] = []
+
+    def search() -> None:
+        try:
+            autotune.tune("train.py", budget="10m", driver="ray")
+        except UsageError as error:
+            told.append(error)
+
+    thread = threading.Thread(target=search)
+    thread.start()
+    thread.join()
+    assert [error.message for error in told] == ['driver="ray" works in the main thread alone']
+    assert fake.specs == []
 
 
 def test_the_root_offers_its_names_and_nothing_else() -> None:

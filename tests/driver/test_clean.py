@@ -68,6 +68,22 @@ def test_a_study_keeps_its_journal_and_its_answer(temporary: Path) -> None:
     assert clean.find() == clean.Found(leftovers=())
 
 
+def test_profiles_that_were_asked_for_stay_until_their_study_goes(temporary: Path) -> None:
+    folder = made("one")
+    for name, file in (("t0007-a1-bbbbbb", "profile.json.gz"), ("t0008-a1-cccccc", "profile.nsys-rep")):
+        (folder / "trials" / name).mkdir()
+        (folder / "trials" / name / file).write_bytes(b"y" * 50_000)
+    found = clean.find()
+    assert kinds(found) == [("one", "trials"), ("one", "caches"), ("one", "caches")]
+    assert found.leftovers[0].size_bytes < 50_000
+    assert found.kept == {"one": "its profiles stay until the study goes"}
+    assert clean.remove(found) == {}
+    assert {p.name for p in (folder / "trials").iterdir()} == {"t0007-a1-bbbbbb", "t0008-a1-cccccc"}
+    assert clean.find() == clean.Found(leftovers=())
+    assert clean.remove(clean.find(["one"])) == {}
+    assert not folder.exists()
+
+
 def test_a_study_that_is_named_goes_whole_and_no_other(temporary: Path) -> None:
     one, two = made("one"), made("two")
     found = clean.find(["one"])
@@ -192,6 +208,42 @@ def test_what_the_dead_left_in_the_temporary_folder_goes_and_what_lives_stays(te
     assert {item.path.name for item in found.leftovers} == dead
     assert clean.remove(found) == {}
     assert living.is_dir()
+
+
+def test_the_token_of_a_ray_that_runs_for_days_stays(temporary: Path) -> None:
+    """Nobody writes to it again, and its processes know it by a variable alone."""
+    for name in ("at-ray-used", "at-ray-left"):
+        (temporary / name).mkdir()
+        (temporary / name / "token").write_text("x")
+        age(temporary / name, 3)
+    code = "import sys; print('up', flush=True); sys.stdin.read()"
+    env = {**os.environ, "RAY_AUTH_TOKEN_PATH": str(temporary / "at-ray-used" / "token")}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
+    ) as alive:
+        assert alive.stdout is not None
+        alive.stdout.readline()
+        found = clean.find()
+        alive.communicate(b"")
+    assert [item.path.name for item in found.leftovers] == ["at-ray-left"]
+
+
+def test_a_folder_that_goes_or_cannot_be_looked_into_meanwhile_is_passed_over(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made("one")
+    (temporary / "at-tune-x").mkdir()
+    age(temporary / "at-tune-x", 2)
+    plain = Path.iterdir
+
+    def gone(path: Path) -> Iterator[Path]:
+        if path.name in ("at-tune-x", "lib"):
+            raise FileNotFoundError(path)
+        return plain(path)
+
+    monkeypatch.setattr(Path, "iterdir", gone)
+    found = clean.find()
+    assert [item.path for item in found.leftovers] == [folder / "trials", folder / "cache"]
 
 
 def test_what_cannot_be_removed_is_named(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:

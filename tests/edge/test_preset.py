@@ -95,6 +95,16 @@ def test_auto_takes_the_users_own_file_of_a_candidates_name(here) -> None:
     assert {c.name: c.knobs for c in request.candidates}["cpu"] == {"threads": (1,)}
 
 
+@pytest.mark.parametrize("option", [{"sets": ["mine=1"]}, {"only": ["mine"]}, {"fixes": ["mine=2"]}])
+def test_what_one_candidate_alone_declares_takes_that_space_by_name(here, option) -> None:
+    line = "extends: quick\ndeclare: [{name: mine, effect: EXACT, values: [1, 2], flag: --mine}]"
+    write(here, HEAD + line, "search_spaces/cpu.yaml")
+    with pytest.raises(UsageError, match="mine is declared for cpu alone") as caught:
+        load_space("auto", cwd=str(here), **option)
+    assert caught.value.hint == "Name the space: --space cpu"
+    assert load_space("cpu", cwd=str(here), **option).declared
+
+
 def test_candidates_that_declare_one_name_differently_are_refused(here) -> None:
     for name, flag in (("cpu", "--a"), ("memory", "--b")):
         line = "declare: [{name: mine, effect: EXACT, values: [1, 2], flag: FLAG}]"
@@ -329,6 +339,8 @@ def test_set_values_are_read_like_those_of_a_file(here) -> None:
         ({"sets": ["num_workers=2"], "fixes": ["num_workers=4"]}, "both set and fixed"),
         ({"fixes": ["num_workers=2,4"]}, "several values"),
         ({"fixes": ["workers=2"]}, 'there is no knob "workers"'),
+        ({"sets": ["precision=bf16,fp61"]}, "precision knows no value fp61"),
+        ({"fixes": ["num_workers=many"]}, "num_workers knows no value many"),
         ({"only": ["precison"]}, '--knob: there is no knob "precison"'),
     ],
 )

@@ -6,6 +6,7 @@ import pytest
 
 from autotune.edge.preset import load_space, problems
 from autotune.errors import InvalidSpace, UnknownKnob
+from autotune.launch.caches import VARIABLES
 
 HEAD = "schema: autotune.space/v1\n"
 DECLARE = HEAD + "declare:\n  - {name: mine, effect: EXACT, values: [1, 2], flag: --mine}\n"
@@ -167,3 +168,69 @@ def test_more_values_than_can_be_tried_are_told_at_once(found, entry, says) -> N
     told = found(f"{HEAD}declare:\n- name: mine\n  effect: EXACT\n  flag: --mine\n  {entry}\n")
     assert time.process_time() - began < 2
     assert [problem.message for problem in told if says in problem.message]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message", "hint"),
+    [
+        ("precision: []", "knobs.precision: it has no values", "auto"),
+        ("precision: [bf16, bnf16]", "precision knows no value bnf16", 'Did you mean "bf16"?'),
+        ("precision: {low: 0, high: 2}", "precision knows no value 0", "fp32, bf16"),
+        ("compile_mode: [off, auto]", "compile_mode knows no value auto", "default"),
+        ("num_workers: [2, -3]", "num_workers knows no value -3", "numbers (processes)"),
+        ("num_workers: {low: -1, high: 2}", "num_workers knows no value -1", "numbers (processes)"),
+        ("pin_memory: [maybe]", "pin_memory knows no value maybe", "true"),
+        ("batch_size: [x0]", "batch_size knows no value x0", "numbers (samples)"),
+        ("batch_size: [x1e308]", "batch_size knows no value x1e308", "numbers (samples)"),
+        ("memory_budget: [0.5, 1.5]", "memory_budget knows no value 1.5", "numbers (share)"),
+        ("accumulation: [2]", "accumulation follows from other knobs", "accumulation: auto"),
+    ],
+)
+def test_a_value_that_can_mean_nothing_is_told_with_its_line(found, entry, message, hint) -> None:
+    (problem,) = found(HEAD + "knobs:\n  " + entry)
+    assert problem.message.startswith(f"mine.yaml:3: {message}")
+    assert hint in problem.hint
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "num_workers: [asis, 0, x2, cores_per_gpu, cores_per_gpu_max16]",
+        "threads: [physical, physical-1, physical_minus_workers, half, 1]",
+        "batch_size: [x0.5, x1.5, 48]",
+        "effective_batch: [x8, 4096]",
+        "precision: [no, 32-true, bfloat16, fp16]",
+        "fused_optimizer: [asis, fused]",
+        "pin_memory: [0, 1, off, true]",
+        "tf32: [medium, on]",
+        "wait_policy: [unset, passive, ACTIVE]",
+        "malloc: [glibc, jemalloc, tcmalloc, glibc_hugepages]",
+        "memory_budget: [1, 0.25]",
+        "attention_backend: [auto, flash, efficient, cudnn, math]",
+        "activation_checkpointing: [true, selective]",
+        "compile_shapes: [dynamic, false]",
+        "accumulation: auto",
+    ],
+)
+def test_values_that_another_machine_or_script_may_have_are_sound(found, entry) -> None:
+    assert found(HEAD + "knobs:\n  " + entry) == []
+
+
+def test_values_of_starts_have_to_mean_something_too(found) -> None:
+    told = found(DECLARE + "knobs: {precision: auto}\nstart:\n  - {precision: bf61}\n  - {mine: 9}")
+    assert [(p.message, p.hint) for p in told] == [
+        ("mine.yaml:6: precision knows no value bf61", 'Did you mean "bf16"?'),
+        ("mine.yaml:7: mine is declared without the value 9", "Declared are: 1, 2."),
+    ]
+
+
+def test_a_file_that_names_no_knob_is_none(found) -> None:
+    (problem,) = found(HEAD + "description: Later.")
+    assert problem.message == "mine.yaml: it names no knob, so there is nothing to search"
+    assert found(HEAD + "allowed_only: {in_order: [true, false]}") == []
+
+
+@pytest.mark.parametrize("name", [*VARIABLES, "TMPDIR", "PYTHONPATH", "CUDA_VISIBLE_DEVICES"])
+def test_what_every_trial_gets_from_us_cannot_be_declared(found, name) -> None:
+    (problem,) = found(DECLARE.replace("flag: --mine", f"env: {name}"))
+    assert problem.message == f"mine.yaml:3: declare.0: {name} is set for each trial by autotune"

@@ -12,6 +12,9 @@ from typing import Any
 
 import grid
 import pytest
+from alone import environment
+
+from autotune.knobs.allocator import Allocator
 
 GPU = Path(__file__).resolve().parents[2] / "experiments" / "gpu"
 GRIDS = GPU.parent / "grids"
@@ -65,6 +68,47 @@ def test_a_case_is_judged_by_kernels_launches_and_copies(checks: Any) -> None:
         == "yes"
     )
     assert checks.knobs.judged(checks.knobs.Case("x", "conv", ()), told, base)[0] == "unclear"
+
+
+@pytest.mark.parametrize(
+    ("case", "kernel", "seen"),
+    [
+        ("bf16", "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NNT", "yes"),
+        ("bf16", "nvjet_sm90_tst_mma_128x256_v_bz_NNT", "yes"),
+        ("fp16", "nvjet_sm90_hsh_mma_128x256_v_bz_NNT", "yes"),
+        ("tf32=high", "nvjet_sm90_sss_mma_128x256_v_bz_NNT", "yes"),
+        ("tf32=high", "nvjet_sm90_tst_mma_128x256_v_bz_NNT", "unclear"),
+        ("tf32=high", "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64", "unclear"),
+    ],
+)
+def test_products_are_known_by_the_names_of_several_libraries(
+    checks: Any, case: str, kernel: str, seen: str
+) -> None:
+    asked = next(c for c in checks.knobs.CASES if c.name == case)
+    told = {"kernels": {kernel: 3}, "calls": {}, "copies": {}}
+    assert checks.knobs.judged(asked, told, {"kernels": {"sgemm": 3}})[0] == seen
+
+
+def test_the_allocator_is_asked_by_the_name_that_any_pytorch_reads(checks: Any) -> None:
+    case = next(c for c in checks.knobs.CASES if c.name == "allocator")
+    assert {change.spelling for change in case.changes} == set(Allocator.spellings)
+
+
+def test_tables_go_where_the_other_results_are_asked_for(checks: Any, tmp_path: Path) -> None:
+    check = next(c for c in checks.all.plan() if c.name == "grid gpt2")
+    options = SimpleNamespace(out=tmp_path, placed=True, device="cuda", tiny=False)
+    assert checks.all.command(check, options)[-2:] == ["--out", str(tmp_path / "grid-gpt2.jsonl")]
+    options.placed = False
+    assert "--out" not in checks.all.command(check, options)
+
+
+def test_a_folder_is_that_of_the_caller(checks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks run in a folder of their own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(checks.common, "machine", lambda: {"devices": [], "cpu": "x"})
+    options = checks.common.parsed(checks.common.parser(""), ["--device", "cpu", "--out", "here"])
+    assert (options.out, options.placed) == (tmp_path / "here", True)
 
 
 def test_every_case_names_knobs_and_values_that_exist(checks: Any) -> None:
@@ -213,9 +257,24 @@ def test_every_check_is_there_and_every_one_is_described(checks: Any) -> None:
         assert Path(check.script).name in text, check.name
 
 
+def test_a_check_begins_with_nothing_but_the_standard_library(tmp_path: Path) -> None:
+    names = sorted(path.stem for path in GPU.glob("*.py"))
+    code = "import importlib, sys\nsys.path.insert(0, sys.argv[1])\n"
+    code += "for name in sys.argv[2:]: importlib.import_module(name)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(GPU), *names],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def run(script: str, out: Path, *words: str, timeout: float = 600) -> tuple[int, dict[str, Any], str]:
     done = subprocess.run(
         [sys.executable, str(GPU / script), "--device", "cpu", "--tiny", "--out", str(out), *words],
+        env=environment(out),
         capture_output=True,
         text=True,
         timeout=timeout,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import platform
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +17,10 @@ import grid
 import grid_facts
 import pytest
 import record
+from alone import environment
 
 from autotune.apply.space import build_space
+from autotune.clock import SystemClock
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.facts import LoaderFacts, RunFacts
@@ -33,20 +35,6 @@ from autotune.launch.runner import Ended
 from autotune.protocol.events import Broke, Closed, Compiling, Seen, StepRow, Steps
 
 S = 1_000_000_000
-FOREIGN = (
-    "ray",
-    "optuna",
-    "mlflow",
-    "pydantic",
-    "yaml",
-    "numpy",
-    "psutil",
-    "rich",
-    "typer",
-    "scipy",
-    "pynvml",
-)
-
 RECORDED = sorted(
     path
     for path in grid_facts.GRIDS.glob("*/*.jsonl")
@@ -534,23 +522,36 @@ def test_a_full_disk_ends_the_sitting_and_says_nothing_of_a_configuration() -> N
     assert "run it again" in ending.value.hint
 
 
-# The command ----------------------------------------------------------------------------------
+@pytest.mark.parametrize(("made", "ends"), [(1, True), (0, False)])
+def test_a_run_that_outlasts_the_limit_is_ended_but_not_the_first_of_a_sitting(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, made: int, ends: bool
+) -> None:
+    ended = threading.Event()
+    failure = Failure(kind=FailureKind.KILLED_USER, message="ended by request")
 
-ALONE = f"""
-from importlib.machinery import PathFinder
-plain = PathFinder.find_spec
-def find_spec(name, path=None, target=None):
-    return None if name.split(".")[0] in {FOREIGN!r} else plain(name, path, target)
-PathFinder.find_spec = staticmethod(find_spec)
-"""
+    def outlasts(_study: Any, _trial: Any) -> Failure:
+        assert ended.wait(30) if ends else not ended.wait(0.5)
+        return failure
+
+    sitting = object.__new__(record.Recorder)
+    sitting.grid = grid.Grid(workload="w", parts=(), seeds=(0, 1), window_s=4, sentinel_every=8)
+    sitting.table, sitting.study, sitting.stopped, sitting.made = table(), None, False, made
+    sitting.remeasured, sitting.clock, sitting.open = 2, SystemClock(), lambda file: None
+    sitting.planner = SimpleNamespace(assign=outlasts)
+    sitting.runner = SimpleNamespace(stop=ended.set)
+    monkeypatch.setattr(record, "expected_s", lambda slot, rows: 0.0)
+    assert sitting.record(None, 0.2) == 0
+    assert ended.is_set() is ends
+    assert "the limit is near; run it again to go on" in capsys.readouterr().out
+    assert not sitting.stopped
+
+
+# The command ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def alone(tmp_path: Path) -> dict[str, str]:
-    """An environment in which nothing can be imported but PyTorch and the standard library."""
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(ALONE)
-    return {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    return environment(tmp_path)
 
 
 def command(*words: str, env: dict[str, str], timeout_s: float = 60) -> subprocess.CompletedProcess[str]:

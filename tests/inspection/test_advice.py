@@ -168,3 +168,17 @@ def test_what_reading_a_value_costs_beside_an_accelerator_has_no_bound(tmp_path:
     assert beside.gain_frac_at_most is None
     assert "at most" not in advice_text(beside)
     assert alone.gain_frac_at_most == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize(
+    "line", ["import gymnasium as gym", "from stable_baselines3 import PPO", "import tianshou.env"]
+)
+def test_who_learns_from_what_they_do_is_told_once_what_counts(tmp_path: Path, line: str) -> None:
+    found = [hint for hint in hints(tmp_path, f"{line}\nimport torchrl\n" + LOOP) if hint.kind == "rollout"]
+    assert [(hint.place, hint.part) for hint in found] == [("train.py:1", "search")]
+    assert "its time counts" in found[0].text
+
+
+@pytest.mark.parametrize("line", ["from .gym import tour", "import gymnastics", "gym = None"])
+def test_who_merely_sounds_like_it_is_told_nothing(tmp_path: Path, line: str) -> None:
+    assert "rollout" not in {hint.kind for hint in hints(tmp_path, f"{line}\n" + LOOP)}

@@ -44,6 +44,9 @@ class TestBatchSize(KnobContract):
         (by_option(samples_source=TOLD, inputs=InputFacts(said=12)), "what another batch size does cannot"),
         (by_option(samples_source="input", inputs=InputFacts(said=512, rare_frac=0.5)), "only 50 % of the"),
         (by_option("keep"), "not under our control"),
+        (by_option(gathers=True), "gathers what it trains on by acting"),
+        (facts(run=replace(loader(kind="iterable"), gathers=True)), "gathers what it trains on by acting"),
+        (facts(run=run(loader=None, loader_in_thread=True)), "in a thread of its own"),
     ],
 )
 def test_the_fact_refuses_the_knob_in_words(given, words) -> None:
@@ -54,6 +57,15 @@ def test_the_fact_refuses_the_knob_in_words(given, words) -> None:
 
 def test_without_such_a_fact_the_knob_is_not_refused() -> None:
     assert KNOB.refuse(facts()) is None
+    # A loader that hands over what was gathered gives as many samples of it in any batch.
+    assert KNOB.refuse(facts(run=run(gathers=True))) is None
+
+
+def test_a_sample_that_is_taken_out_of_its_batch_has_no_larger_one() -> None:
+    given = facts(run=loader(batch_size=1, takes_one=True))
+    reason = KNOB.refuse_spelling(Keyword(DATALOADER, "batch_size"), given)
+    assert reason is not None
+    assert "would lose others" in reason
 
 
 def test_a_custom_batch_sampler_leaves_only_the_scripts_option() -> None:

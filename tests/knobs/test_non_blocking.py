@@ -4,8 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from autotune.apply.space import build_space
 from autotune.core.config import Config
+from autotune.core.study import SpaceRequest
 from autotune.knobs.non_blocking import NonBlocking
+from autotune.knobs.registry import builtin
 from autotune.testing.knobs import GPU_HOST, GPU_RUN, LOADER, KnobContract, facts
 
 KNOB = NonBlocking()
@@ -49,6 +52,19 @@ def test_it_goes_with_pinned_batches_alone() -> None:
     assert "does not pin" in (KNOB.idle(on_gpu(), ("non_blocking",)) or "")
     assert KNOB.idle(on_gpu(), ("non_blocking", "pin_memory")) is None
     assert KNOB.idle(on_gpu(pinned=True), ("non_blocking",)) is None
+
+
+def test_waiting_is_the_scripts_own_way_where_none_of_its_batches_was_pinned() -> None:
+    """Or else pinned batches would be tried twice, once with a change that changes nothing."""
+    assert KNOB.own(on_gpu()) is False
+    assert KNOB.own(facts(host=GPU_HOST, run=None)) is None
+    request = SpaceRequest(name="t", knobs={"pin_memory": (), "non_blocking": ()})
+    space, _ = build_space(request, on_gpu(), builtin())
+    assert set(space.enumerate()) == {
+        Config(),
+        Config({"pin_memory": True}),
+        Config({"pin_memory": True, "non_blocking": True}),
+    }
 
 
 def test_what_the_script_does_itself_is_not_taken_back() -> None:

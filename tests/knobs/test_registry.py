@@ -1,5 +1,6 @@
 """The built-in knobs by name, and those of other packages."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,13 @@ def test_every_file_of_a_knob_is_registered_under_its_own_name() -> None:
     knobs = {file.stem for file in files if "(Knob):\n" in file.read_text(encoding="utf-8")}
     assert knobs - {"declared"} <= set(builtin())
     assert all(type(knob).__module__.endswith(f".{name}") for name, knob in builtin().items())
+
+
+@pytest.mark.parametrize("name", builtin())
+def test_every_knob_goes_through_the_contract_in_a_file_of_its_own(name: str) -> None:
+    text = Path(__file__).with_name(f"test_{name}.py").read_text(encoding="utf-8")
+    assert re.search(r"^class Test\w+\(KnobContract\):$", text, re.MULTILINE)
+    assert f"autotune.knobs.{name} import " in text
 
 
 def test_two_knobs_of_one_name_are_an_error() -> None:

@@ -49,6 +49,7 @@ class FakeTune:
             refusals={"tf32": "There is no GPU."},
             ways={"num_workers": "keyword"},
             request=spec.space,
+            not_here=("precision=fp16",),
         )
 
 

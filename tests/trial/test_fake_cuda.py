@@ -159,8 +159,18 @@ def test_a_script_that_sets_tf32_by_the_newer_interface_is_read_by_it(run: Calla
     ran = run(NEWER)
     assert ran.faults == ""
     assert ran.facts.values["tf32"] == "high"
+    assert not ran.facts.deterministic
     ieee = run(NEWER.replace('"tf32"', '"ieee"'))
     assert ieee.facts.values["tf32"] == "highest"
+
+
+@pytest.mark.parametrize(
+    "asked", ["torch.use_deterministic_algorithms(True)", "torch.backends.cudnn.deterministic = True"]
+)
+def test_a_script_that_wants_the_same_from_run_to_run_is_seen(run: Callable[..., Any], asked: str) -> None:
+    ran = run(NEWER.replace('torch.backends.cuda.matmul.fp32_precision = "tf32"', asked))
+    assert ran.faults == ""
+    assert ran.facts.deterministic
 
 
 SCALED = (

@@ -14,7 +14,7 @@ from trial_kit import LONG, PRELUDE, SHORT
 
 from autotune.core.change import Change, Patch
 from autotune.trial.imports import AfterImport
-from autotune.trial.loader import count, find_count, shared_handle
+from autotune.trial.loader import count, find_count, is_batch_of_one, shared_handle
 from autotune.trial.readings import same
 from autotune.trial.undo import Undo
 
@@ -51,6 +51,27 @@ class Fields:
         return {"ids": Shaped(6, 12)}[key]
 
 
+class Sampled:
+    """As what a library samples around some nodes of a graph: their fields, and how many were asked for."""
+
+    keys = ("x", "edges")
+    batch_size = 4
+
+    def __getitem__(self, key: str) -> Shaped:
+        return {"x": Shaped(37, 8), "edges": Shaped(2, 90)}[key]
+
+
+class Told:
+    """A class of a library that tells its length, and keeps the names of its fields before them."""
+
+    def __init__(self, size: int) -> None:
+        self.names = ["signal", "length", "label"]
+        self.signal = (Shaped(size, 900), Shaped(size))
+
+    def __len__(self) -> int:
+        return int(self.signal[1].shape[0])
+
+
 class OwnBatch:
     """A class of a script's own that its collate function makes."""
 
@@ -73,6 +94,11 @@ class OwnBatch:
         (Fields(), None, 6),
         (OwnBatch(12), None, 12),
         (OwnBatch(12), 12, 12),
+        (Sampled(), None, 4),
+        (Sampled(), 4, 4),
+        (Sampled(), 16, 4),
+        (Told(5), None, 5),
+        (Told(5), 5, 5),
         ([[Shaped(2, 2)], Shaped()], 2, 2),
         (3, None, 1),
     ],
@@ -88,6 +114,30 @@ def test_a_later_smaller_batch_is_counted_by_the_way_found_on_the_first() -> Non
 
 def test_later_batches_of_a_class_of_the_scripts_own_are_counted_by_its_attributes() -> None:
     assert count(OwnBatch(7), find_count(OwnBatch(12), None)) == 7
+
+
+@pytest.mark.parametrize(
+    ("batch", "is_one"),
+    [
+        (Shaped(1, 28, 28), True),
+        ([Shaped(1, 28, 28), Shaped(1)], True),
+        ({"ids": Shaped(1, 12), "mask": Shaped(1, 12), "texts": ["one"], "none": None}, True),
+        ([{"image": Shaped(3, 9, 9), "height": 9}], True),
+        (Told(1), True),
+        (OwnBatch(1), True),
+        (Shaped(3, 9, 9), False),
+        ([Shaped(1, 28, 28), 7], False),
+        ([Shaped(1, 28, 28), Shaped()], False),
+        ({"image": Shaped(3, 9, 9), "height": 9}, False),
+        ((Shaped(32, 4), Shaped(32)), False),
+        (Told(2), False),
+        (Graphs(), False),
+        ([], False),
+        ("text", False),
+    ],
+)
+def test_a_batch_of_one_is_told_from_a_sample(batch: Any, is_one: bool) -> None:
+    assert is_batch_of_one(batch) is is_one
 
 
 def detection_batch(*boxes: int) -> Any:
