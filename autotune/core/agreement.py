@@ -176,7 +176,7 @@ def _observed(study: Study) -> Iterator[tuple[Trial, Observation]]:
 
 
 def _fresh(study: Study) -> dict[Config, Sequence[float]]:
-    """ln rates of fresh processes by config, in the unit of the script's own runs."""
+    """Ln rates of fresh processes by config, in the unit of the script's own runs."""
     told = [t for t in study.told() if t.measurement is not None and t.measurement.throughput.value > 0]
     units = {t.measurement.throughput.unit for t in told if t.config.is_baseline and t.measurement}
     found: dict[Config, list[float]] = {}
