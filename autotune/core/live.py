@@ -95,7 +95,8 @@ class Observation:
 
     Args:
         config: As in `Visit.configs`.
-        ratio: Throughput over that of the process's own config beside it; None where it failed.
+        ratio: Throughput over that of the process's own config beside it; None where it failed, or where one
+            of both is not known at all.
         seconds: As in `Part`.
         data_wait_frac: As in `Measurement`.
         steps: Inside the window.
@@ -167,7 +168,7 @@ def _observation(part: Part, index: int, anchors: Sequence[tuple[int, Estimate]]
         seconds=part.seconds,
         data_wait_frac=part.data_wait_frac,
         steps=part.steps,
-        failure=part.failure or ("" if ratio is not None else "no_metric"),
+        failure=part.failure,
     )
 
 

@@ -96,9 +96,9 @@ class ReplayRunner(Runner):
     - *Failures* are as recorded and cost what they cost; one that ran into its time limit costs the
       asker's limit. A run that would be longer than its deadline ends there.
     - *A visit* costs its windows and switches. Each part is a window drawn from some recorded process of its
-      config, of the same repeat where there is one; its own config's parts from a process of that. Tables hold
-      fresh processes alone, so a replayed segment has the spread between processes that a real one has not,
-      and no bias. A recorded failure, and too little memory, end the visit.
+      config, of the same repeat where there is one; its own config's parts from a process of that. Tables
+      hold fresh processes alone, so a replayed segment has the spread between processes that a real one has
+      not, and no bias. A recorded failure, and too little memory, end the visit.
     - A configuration outside of the table is `NotRecorded`: nothing is made up.
 
     Args:

@@ -178,7 +178,11 @@ class ThroughputModel:
 def _segments(
     study: Study, space: SearchSpace, seen: dict[Config, float]
 ) -> dict[Config, tuple[float, float]]:
-    """Ln ratio and its standard deviation, of configs that no process of its own has measured or failed with."""
+    """What segments say of configs that no process of its own has measured or failed with.
+
+    Returns:
+        ln ratio to the baseline's rate and its standard deviation, by config.
+    """
     screening = replace(study, trials=tuple(t for t in study.trials if not t.group))
     failed = {t.config for t in screening.told() if t.failure is not None and t.failure.kind.teaches}
     return {

@@ -83,7 +83,7 @@ class Attention:
         switches = self._now()
         self._put(self._before if kernel == "auto" else frozenset({kernel}))
         # Calls are not watched any more: what the switches leave is what is called.
-        self._wanted, self._allowed, self._kernels = kernel, {self._now()}, set()
+        self._wanted, self._allowed, self._kernels = kernel, {self._now()}, set[str]()
 
         def back() -> None:
             self._put(switches)

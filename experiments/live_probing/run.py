@@ -154,7 +154,7 @@ class Workload:
 def _segment(observation):
     line = {"config": dict(observation.config), "seconds": round(observation.seconds, 3)}
     if observation.ratio is None:
-        return {**line, "failure": observation.failure}
+        return {**line, "failure": observation.failure or "unclear"}
     ratio = observation.ratio
     return {**line, "ratio": round(ratio.value, 6), "low": round(ratio.low, 6), "high": round(ratio.high, 6)}
 
@@ -254,7 +254,8 @@ def table(told):
     for name, found in told.items():
         rows.append(
             f"{name}: {found['rounds']} rounds; order of all {found['rank_agreement']}; a segment "
-            f"{found['visit_s_per_segment']} s, a process {found['process_s']} s; {found['failed_segments']} failed"
+            f"{found['visit_s_per_segment']} s, a process {found['process_s']} s; "
+            f"{found['failed_segments']} failed"
         )
         for knob, said in found["knobs"].items():
             ends = "" if said["low"] is None else f" [{said['low']:+.1%}, {said['high']:+.1%}]"

@@ -20,7 +20,9 @@ FIDELITY = Fidelity(min_window_s=1, max_window_s=2, min_steps=5, target_width=0.
 def observation(ratio: float, width: float = 0.005, **changes: Value) -> Observation:
     return Observation(
         config=Config(changes),
-        ratio=Estimate(value=ratio, low=ratio * math.exp(-width), high=ratio * math.exp(width), n=6, unit="ratio"),
+        ratio=Estimate(
+            value=ratio, low=ratio * math.exp(-width), high=ratio * math.exp(width), n=6, unit="ratio"
+        ),
         seconds=2.0,
     )
 

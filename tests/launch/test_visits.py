@@ -104,7 +104,9 @@ def test_a_setting_that_was_refused_fails_its_segment(runner: Any, assignment: A
 
 @pytest.mark.parametrize("why", ["script_end", "measured"])
 def test_an_end_of_its_own_fails_nothing(runner: Any, assignment: Any, why: str) -> None:
-    text = STEPS + f"told(rows(40), part=1)\nrows(50, 5)\nwriter.write(Done(why='{why}', steps=3)); os._exit(0)"
+    text = (
+        STEPS + f"told(rows(40), part=1)\nrows(50, 5)\nwriter.write(Done(why='{why}', steps=3)); os._exit(0)"
+    )
     found = ended(runner, assignment(text))
     assert isinstance(found.outcome, Measurement), found.outcome
     assert found.visited is not None
@@ -115,7 +117,11 @@ def test_an_end_of_its_own_fails_nothing(runner: Any, assignment: Any, why: str)
 
 def test_what_a_visit_takes_is_no_memory_of_the_trial(runner: Any, assignment: Any, tmp_path: Path) -> None:
     real = STEPS.replace("sent_ns=at", "sent_ns=now()").replace("at = now()", "at = now() - 4 * 10**9")
-    text = "time.sleep(0.4)\n" + real + "time.sleep(0.3)\nheld = bytearray(os.urandom(1)) * (300 << 20)\ntime.sleep(0.6)\n"
+    text = (
+        "time.sleep(0.4)\n"
+        + real
+        + "time.sleep(0.3)\nheld = bytearray(os.urandom(1)) * (300 << 20)\ntime.sleep(0.6)\n"
+    )
     found = ended(runner, assignment(text + MEASURED))
     assert isinstance(found.outcome, Measurement), found.outcome
     assert found.outcome.memory.pss is not None

@@ -139,7 +139,9 @@ def test_the_report_says_what_segments_have_shown_and_that_it_is_no_claim() -> N
     assert "not confirmed" in data["how"]
     assert [s["config"] for s in data["segments"]] == [dict(c) for c in (FOUR, TWO, HALF)]
     assert {s["source"] for s in data["segments"]} == {"segment"}
-    assert {k["knob"] for k in data["knobs"]} == {a.knob for a in agreements(study)} == {"threads", "precision"}
+    assert (
+        {k["knob"] for k in data["knobs"]} == {a.knob for a in agreements(study)} == {"threads", "precision"}
+    )
     assert "live" not in report_data(View.of(searched(live=False), answer(searched(live=False))))
 
 
@@ -217,7 +219,9 @@ def test_only_what_a_step_can_switch_is_live() -> None:
         assert not is_live(study, config)
     assert is_live(study, Config({"channels_last": True, "threads": 4}), Config({"channels_last": True}))
     assert not is_live(study, Config(), FOUR), "there is no switch to the script's own value"
-    assert not is_live(study, Config({"compile_mode": "default", "threads": 4}), Config({"compile_mode": "default"}))
+    assert not is_live(
+        study, Config({"compile_mode": "default", "threads": 4}), Config({"compile_mode": "default"})
+    )
 
 
 def test_compiled_code_is_not_switched() -> None:
@@ -240,7 +244,9 @@ def test_a_visit_is_planned_within_its_share_and_only_where_it_saves_something()
     some = visit(first, wanted, costs, 60.0)
     assert some is not None
     assert some.configs == planned.configs[: len(some.configs)] != planned.configs
-    assert visit(first, wanted, replace(costs, plain_s=2.0), 1000.0) is None, "a process costs next to nothing"
+    assert visit(first, wanted, replace(costs, plain_s=2.0), 1000.0) is None, (
+        "a process costs next to nothing"
+    )
     assert visit(first, [], costs, 1000.0) is None
     for other in ({"live": False}, {"objective": ENERGY}):
         assert visit(replace(first, spec=replace(first.spec, **other)), wanted, costs, 1000.0) is None

@@ -161,7 +161,9 @@ def test_the_kernel_of_attention_is_another_one_meanwhile(run: Callable[..., Ran
     ran = run(ATTENDS, fidelity=SHORT, visit=visit)
     assert ran.faults == ""
     _own, segment, anchor = closed(ran)
-    assert [(r.knob, r.found, r.status) for r in segment.readings] == [("attention_backend", "math", "applied")]
+    assert [(r.knob, r.found, r.status) for r in segment.readings] == [
+        ("attention_backend", "math", "applied")
+    ]
     assert anchor.readings == ()
     assert [json.loads(line)["kernel"] for line in ran.out.splitlines()] == ["other", "math", "other"]
 
