@@ -46,6 +46,7 @@ def test_what_a_device_is() -> None:
         ("NVIDIA H200", "GPU-1abc", (9, 0), "580.95"),
     ]
     assert facts[0].memory_bytes == TOTAL
+    assert [f.power_limit_w for f in facts] == [700.0, 700.001]
 
 
 def test_what_a_device_does() -> None:
@@ -74,6 +75,7 @@ def test_a_driver_or_binding_that_knows_nothing_yields_nothing_and_no_error(how)
     device = NvidiaDevices(FakeNvml(**{how: asked})).devices()[0]
     assert device.sample() == NoDevice().sample()
     assert (device.facts.name, device.facts.memory_bytes, device.facts.capability) == ("", 0, (0, 0))
+    assert device.facts.power_limit_w == 0.0
 
 
 def test_one_query_that_is_refused_costs_no_other() -> None:
@@ -166,6 +168,7 @@ def test_of_a_divided_device_a_process_sees_a_part(visible, uuids) -> None:
 def test_a_part_has_its_own_memory_and_the_heat_of_the_whole() -> None:
     (part,) = NvidiaDevices(FakeNvml(parts={1: 2}, bits=0x8), visible="MIG-11").devices()
     assert (part.facts.memory_bytes, part.facts.capability) == (TOTAL // 8, (9, 0))
+    assert part.facts.power_limit_w == 700.001, "only a whole device has one"
     sample = part.sample()
     assert (sample.sm_clock_mhz, sample.temperature_c, sample.power_w) == (1981, 42, 123.457)
     assert sample.is_throttled

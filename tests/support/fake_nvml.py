@@ -104,6 +104,9 @@ class FakeNvml:
     def nvmlDeviceGetPowerUsage(self, handle):
         return 123456 + self._whole(handle)
 
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle):
+        return 700_000 + self._whole(handle)
+
     def nvmlDeviceGetTotalEccErrors(self, handle, errorType, counterType):
         return self.ecc + self._whole(handle)
 
