@@ -91,6 +91,9 @@ class Readings:
                 status="not_reached",
                 reason=f"The run never came to where {change.knob} takes effect.",
             )
+        spelling = change.spelling
+        if not reason and isinstance(spelling, Env) and not says(os.environ, spelling.name, change.delivered):
+            reason = f"The script sets {spelling.name} itself: asked for {change.value}, found {found}."
         reason = reason or f"Asked for {change.value}, found {found}."
         return Reading(knob=change.knob, wanted=change.value, found=found, status="refused", reason=reason)
 
