@@ -218,7 +218,7 @@ class Staged(Strategy):
         search = _look(study, study.space, remaining_s - kept, self._parts)
         if search is None:
             return "Nothing new was tried, as no knob is left to vary."
-        return f"Nothing new was tried any more, as {self._why_over(_on_its_own(search))}."
+        return f"Nothing new was tried any more, as {self._why_over(search)}."
 
     def _why_over(self, search: _Search) -> str:
         if _trials_spent(search):
@@ -229,7 +229,7 @@ class Staged(Strategy):
             return "the sampler had nothing more to propose"
         if _no_progress(search, _whole_patience(search)):
             return f"the last {_whole_patience(search)} runs that looked for more found nothing faster"
-        return _too_dear(search) or (
+        return _too_dear(replace(search, model=search.own)) or (
             "nothing that is left, fits into the time and is likely to run was expected to be faster"
         )
 
@@ -282,16 +282,17 @@ class Staged(Strategy):
         picked = None if _started(search) else _start(search)
         if picked is not None:
             return _proposal(search, Stage.START, picked)
-        search = _on_its_own(search)
-        if _too_dear(search):
+        # What others have seen orders a search; it ends none.
+        own = replace(search, model=search.own)
+        if _too_dear(own):
             return None
-        if _no_progress(search, _whole_patience(search)):
-            return _proposal(search, Stage.REFINE, _for_front(search))
+        if _no_progress(own, _whole_patience(own)):
+            return _proposal(own, Stage.REFINE, _for_front(own))
         count = sum(1 for t in study.trials if t.stage is Stage.REFINE)
-        look = _look_again(search, at_end=False)
+        look = _look_again(own, at_end=False)
         if look is not None:
-            return _again(search, look)
-        picked = None
+            return _again(own, look)
+        search, picked = _on_its_own(search), None
         if count % _TRAINING_EVERY == _TRAINING_EVERY - 2:
             picked = _simpler(search)
         elif count % _TRAINING_EVERY == _TRAINING_EVERY - 1:
@@ -303,12 +304,11 @@ class Staged(Strategy):
         # Where nothing is left that keeps the training, what changes it gets its turn at once.
         picked = picked or _likeliest(search) or _simpler(search) or _bold(search)
         if picked is None and search.model is not search.own:
-            # What others have seen orders a search; it ends none.
-            picked = _likeliest(replace(search, model=search.own))
+            picked = _likeliest(own)
         if picked is None and search.parts.free_draws and count < _PATIENCE:
             picked = _drawn(search)
-        last = _proposal(search, Stage.REFINE, picked) or _doubting(search)
-        return last or _proposal(search, Stage.REFINE, _for_front(search))
+        last = _proposal(search, Stage.REFINE, picked) or _doubting(own)
+        return last or _proposal(own, Stage.REFINE, _for_front(own))
 
     def _sampled(self, search: _Search) -> _Pick | None:
         if self._sampler is None:
