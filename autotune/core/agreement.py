@@ -30,6 +30,9 @@ ENOUGH: Final = 3
 PROCESS_SD: Final = 0.02
 """Between processes, in ln rate: what the planner's model takes it to be (docs/decisions/0052)."""
 
+UNCLEAR: Final = 0.1
+"""Standard deviation of ln ratio above which a segment says nothing, as if there were none."""
+
 _NORMAL: Final = 1.96
 
 
@@ -126,7 +129,7 @@ class Known:
 
 
 def agreements(study: Study) -> tuple[Agreement, ...]:
-    """Of every knob that a segment has changed, by name."""
+    """Of every knob of which a segment has told something, by name."""
     if not study.visits:
         return ()
     rates = _fresh(study)
@@ -150,7 +153,7 @@ def distrusted(study: Study) -> frozenset[str]:
 
 
 def trusted(study: Study) -> dict[Config, Known]:
-    """Configs that segments have measured, the last reading of each; without those of a knob that is lost."""
+    """What segments tell of configs, by their last reading; without those of a distrusted knob."""
     if not study.visits:
         return {}
     out = distrusted(study)
@@ -172,7 +175,7 @@ def changed(anchor: Config, config: Config) -> tuple[str, ...]:
 def _observed(study: Study) -> Iterator[tuple[Trial, Observation]]:
     for trial in study.visits:
         if trial.visited is not None:
-            yield from ((trial, o) for o in trial.visited.observations if o.ratio is not None)
+            yield from ((trial, o) for o in trial.visited.observations if o.log_sd <= UNCLEAR)
 
 
 def _fresh(study: Study) -> dict[Config, Sequence[float]]:

@@ -80,8 +80,8 @@ def test_the_opposite_order_is_minus_one() -> None:
 
 def test_three_configs_beyond_the_bound_end_the_trust_in_a_knob_alone() -> None:
     configs = [Config({"threads": n}) for n in (1, 2, 3)]
-    live = [observation(1.05, width=0.2, threads=1), observation(0.94, width=0.2, threads=2)]
-    live += [observation(1.06, width=0.2, threads=3), observation(1.1, gc_control="freeze")]
+    live = [observation(1.05, width=0.15, threads=1), observation(0.94, width=0.15, threads=2)]
+    live += [observation(1.06, width=0.15, threads=3), observation(1.1, gc_control="freeze")]
     two = study(*live, fresh=dict.fromkeys(configs[:2], 100.0))
     assert distrusted(two) == frozenset()
     three = study(*live, fresh=dict.fromkeys(configs, 100.0))
@@ -94,8 +94,14 @@ def test_a_bias_beyond_doubt_needs_no_three() -> None:
     one = Config({"threads": 1})
     assert distrusted(study(observation(1.2, threads=1), fresh={one: 100.0})) == {"threads"}
     # 2 % between processes and a wide window leave room for this one.
-    assert distrusted(study(observation(1.2, width=0.5, threads=1), fresh={one: 100.0})) == frozenset()
+    assert distrusted(study(observation(1.1, width=0.15, threads=1), fresh={one: 100.0})) == frozenset()
     assert distrusted(study(observation(1.0 + BOUND, threads=1), fresh={one: 100.0})) == frozenset()
+
+
+def test_a_segment_that_is_known_too_badly_says_nothing() -> None:
+    found = study(observation(0.5, width=1.9, threads=1), fresh={Config({"threads": 1}): 100.0})
+    assert agreements(found) == ()
+    assert trusted(found) == {}
 
 
 def test_what_failed_says_nothing() -> None:
