@@ -12,7 +12,7 @@ import math
 import statistics
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.stats import ratio_interval, t_quantile
+from autotune.core.stats import OWN_SPREAD, ratio_interval, sd, t_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,16 +77,14 @@ def pairs_wanted(
         df: The same.
         most: So many at the most.
     """
-    n = len(log_ratios)
-    if n < 2 or statistics.fmean(log_ratios) <= 0.0:
+    n, mean = len(log_ratios), statistics.fmean(log_ratios)
+    if n < 2 or mean <= 0.0:
         return None
-    now = ratio_interval(log_ratios, confidence=_confidence(share * _LAST_SHARE), tau=tau, df=df)
-    quantile = 0.5 + now.confidence / 2.0
-    # The same spread, of as many more pairs.
-    spread = math.log(now.high / now.value) * math.sqrt(n) / t_quantile(quantile, _freedom(n, df))
+    own, quantile = sd(log_ratios), 1.0 - FALSE_WINS * share * _LAST_SHARE
+    pooled = None if df is None or own > OWN_SPREAD * tau else df
     for pairs in range(n, most + 1):
-        half = t_quantile(quantile, _freedom(pairs, df)) * spread / math.sqrt(pairs)
-        if half < math.log(now.value):
+        half = t_quantile(quantile, _freedom(pairs, pooled)) * max(own, tau) / math.sqrt(pairs)
+        if half < mean:
             return pairs
     return None
 

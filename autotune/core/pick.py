@@ -36,7 +36,7 @@ from autotune.core.pareto import front
 from autotune.core.run_length import planned_steps
 from autotune.core.stats import mean_interval, ratio_interval, sd
 from autotune.core.study import SCRIPT_CHANGED, Study
-from autotune.core.trial import Stage, Trial
+from autotune.core.trial import Family, Stage, Trial
 from autotune.errors import AutotuneError
 
 
@@ -257,6 +257,8 @@ def finalists(
         return ()
     space = study.space
     failed = {t.config for t in study.told(Stage.CONFIRM) if t.failure and t.failure.kind.teaches}
+    # What diverged once is not recommended, whatever it reads with other seeds.
+    failed |= {t.config for t in study.told() if t.failure and t.failure.kind.family is Family.DIVERGED}
     lost = out | failed | _not_faster(study)
     fast = {
         config: rate
@@ -301,14 +303,18 @@ def merits(study: Study) -> dict[Config, float]:
 def merit_runs(study: Study) -> dict[Config, tuple[float, ...]]:
     """The same, run by run, in the order in which they were asked for."""
     found: dict[Config, list[float]] = {}
-    told = study.told(Stage.BASELINE, Stage.START, Stage.REFINE, Stage.SENTINEL)
+    told = in_own_unit(study, study.told(Stage.BASELINE, Stage.START, Stage.REFINE, Stage.SENTINEL))
     is_energy = study.spec.objective == ENERGY
-    for trial in in_own_unit(study, told):
-        if trial.measurement is None:
-            continue
-        value = samples_per_joule(trial.measurement) if is_energy else amortised(study, trial.measurement)
+    runs = [(t.config, t.measurement) for t in told if t.measurement is not None]
+    # All runs of a config pay its longest compile, as what ran once does: a full cache is no gain.
+    compiles: dict[Config, float] = {}
+    for config, m in runs:
+        compiles[config] = max(compiles.get(config, 0.0), m.compile_s)
+    for config, m in runs:
+        alike = m if m.compile_s == compiles[config] else replace(m, compile_s=compiles[config])
+        value = samples_per_joule(m) if is_energy else amortised(study, alike)
         if value is not None:
-            found.setdefault(trial.config, []).append(value)
+            found.setdefault(config, []).append(value)
     return {config: tuple(values) for config, values in found.items()}
 
 
@@ -380,19 +386,20 @@ def _compared(study: Study) -> list[Comparison]:
         share = shares.get(config if whole is None or config in shares else whole, min(shares.values()))
         pairs, tau, freedom = list(values.values()), max(floor, spread), max(own_df, df) if df else None
         speedup, is_early = claim_interval(pairs, share, tau=tau, df=freedom)
+        saved = _saving(config, effect, cycles, spent, share)
         found.append(
             Comparison(
                 config=config,
                 effect=effect,
                 speedup=speedup,
-                is_early=is_early,
+                is_early=is_early and (saved is None or saved[1]),
                 wanted_pairs=pairs_wanted(pairs, share, tau=tau, df=freedom, most=MOST_RUNS),
                 logs=values,
                 loss=_by_rule(study, config, loss),
                 throughput=_mean_rate([r[config] for r in rates.values() if config in r], _unit(study)),
                 peak_bytes=_peak(study, config),
                 trial=next(t.number for t in study.told() if t.config == config and t.measurement),
-                saving=_saving(config, effect, cycles, spent, share),
+                saving=None if saved is None else saved[0],
             )
         )
     return found
@@ -417,7 +424,7 @@ def _saving(
     cycles: Mapping[int, Mapping[Config, Trial]],
     spent: Mapping[int, Mapping[Config, float]],
     share: float,
-) -> Estimate | None:
+) -> tuple[Estimate, bool] | None:
     """Energy per sample of the script over a config's, compared as speed is; None without a counter."""
     both = {g: s for g, s in spent.items() if config in s and _BASE in s}
     logs: Mapping[int, float] | None = {g: math.log(s[config] / s[_BASE]) for g, s in both.items()}
@@ -431,7 +438,7 @@ def _saving(
         share,
         tau=max(_LEAST_SPREAD, _TAU_SHARE * _successive(spent), spread),
         df=max(len(logs) - 1, df) if df else None,
-    )[0]
+    )
 
 
 def _saves(study: Study, compared: Comparison) -> bool:

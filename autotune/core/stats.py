@@ -16,6 +16,9 @@ from dataclasses import dataclass
 
 from autotune.core.measurement import Estimate
 
+OWN_SPREAD = 1.5
+"""So many times the pooled spread, one's own counts with its own degrees of freedom."""
+
 _MAX_RHO = 0.9
 _FEWEST_FOR_RHO = 4
 _FEWEST_FOR_STEADY = 6
@@ -29,7 +32,6 @@ _LOST_POWER_FRAC = 0.05
 _TIGHT_CONFIDENCE = 0.7
 _SURE_START = 0.999
 _FEWEST_MORE = 2
-_OWN_SPREAD = 1.5
 _FEWEST_WAVES, _MOST_WAVES = 2, 24
 
 
@@ -199,7 +201,7 @@ def ratio_interval(
         )
     own = sd(log_ratios)
     # A spread of one's own that is clearly larger than the pooled one was seen in these pairs only.
-    freedom = n - 1 if df is None or own > _OWN_SPREAD * tau else max(df, n - 1)
+    freedom = n - 1 if df is None or own > OWN_SPREAD * tau else max(df, n - 1)
     half = t_quantile(0.5 + confidence / 2.0, freedom) * max(own, tau) / math.sqrt(n)
     return Estimate(
         value=math.exp(mean),

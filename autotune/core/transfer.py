@@ -249,6 +249,7 @@ def _believed(study: Study, transfer: Transfer, space: SearchSpace) -> Beliefs:
     found = [_Kin.of(earlier, now, space, declared) for earlier in transfer.earlier]
     akin = [kin for kin in found if kin is not None]
     own = [kin for kin in akin if kin.kinship is not Kinship.ALIKE]
+    has_starts = bool(_starts(own, space))
     # Other scripts have nothing to add to what the script itself has shown.
     chosen = sorted(own, key=lambda kin: kin.kinship is not Kinship.SAME) or akin
     runs = list(_runs(study))
@@ -257,6 +258,8 @@ def _believed(study: Study, transfer: Transfer, space: SearchSpace) -> Beliefs:
     own = [kin for kin in left if kin.kinship is not Kinship.ALIKE]
     compiles: dict[str, float] = {}
     for kin in own:
+        if kin.kinship is not Kinship.SAME:
+            continue  # other arguments, another model: it compiles for another time
         for mode, seconds in kin.earlier.compile_s.items():
             compiles[mode] = max(seconds, compiles.get(mode, 0.0))
     gone = [kin.earlier for kin in chosen if kin.earlier.study_id in against]
@@ -267,7 +270,7 @@ def _believed(study: Study, transfer: Transfer, space: SearchSpace) -> Beliefs:
         trusted=frozenset(config for kin in left if _agrees(kin, runs) for config in kin.readings),
         compile_s=compiles,
         doubted=frozenset((s.knob, s.value) for kin in own for s in kin.earlier.doubted),
-        told=(*_said(chosen), *dropped),
+        told=(*_said(chosen, has_starts=has_starts), *dropped),
     )
 
 
@@ -301,7 +304,7 @@ def _together(kin: Sequence[_Kin]) -> tuple[Foretold, ...]:
     return tuple(merged[:_MOST_FIRST])
 
 
-def _said(chosen: Sequence[_Kin]) -> Iterator[str]:
+def _said(chosen: Sequence[_Kin], *, has_starts: bool) -> Iterator[str]:
     """What was taken over at the start, whether it still counts or not."""
     if not chosen:
         return
@@ -309,10 +312,12 @@ def _said(chosen: Sequence[_Kin]) -> Iterator[str]:
     studies = "1 earlier study" if len(chosen) == 1 else f"{len(chosen)} earlier studies"
     if chosen[0].kinship is Kinship.ALIKE:
         yield f"first beliefs from {studies} of other scripts on this machine ({labels})"
-    elif any(kin.earlier.starts for kin in chosen):
-        yield f"start points from {studies} of this script ({labels}), all of them measured anew"
+    elif has_starts or not any(kin.earlier.starts for kin in chosen):
+        what = "start points" if has_starts else "first beliefs"
+        rest = "none taken over unmeasured" if has_starts else "where nothing was confirmed"
+        yield f"{what} from {studies} of this script ({labels}), {rest}"
     else:
-        yield f"first beliefs from {studies} of this script ({labels}), where nothing was confirmed"
+        yield f"first beliefs from {studies} of this script ({labels}), whose winners cannot be tried here"
 
 
 # What contradicts --------------------------------------------------------------------------------
@@ -320,7 +325,8 @@ def _said(chosen: Sequence[_Kin]) -> Iterator[str]:
 
 def _runs(study: Study) -> Iterator[tuple[Config, float | None]]:
     """Screening runs in their order: ln rate over what the script had read by then, None for a failure."""
-    told = study.told(*_SCREENED)
+    # By when they were told: with several at once the last one asked may be the first to end.
+    told = sorted(study.told(*_SCREENED), key=lambda trial: (trial.finished_s, trial.number))
     rated = {trial.number for trial in in_own_unit(study, told)}
     own: list[float] = []
     for trial in told:
@@ -385,10 +391,18 @@ def _agrees(kin: _Kin, runs: Sequence[tuple[Config, float | None]]) -> bool:
 
 def _in(space: SearchSpace, config: Config) -> Config | None:
     """The config as the present space has it, None where it is not in there."""
-    if any(knob not in space.dimensions for knob in config):
+    for knob, value in config.items():
+        known = space.dimensions.get(knob)
+        if known is None or not (known.derived or value == known.own or value in known.values):
+            return None
+    wanted = {k: v for k, v in config.items() if not space.dimensions[k].derived}
+    found = space.complete(wanted)
+    if not isinstance(found, Config) or not found or not space.contains(found):
         return None
-    found = space.complete({k: v for k, v in config.items() if not space.dimensions[k].derived})
-    return found if isinstance(found, Config) and found and space.contains(found) else None
+    # What is pinned here, or follows from a rule, makes another config of it.
+    added = {k for k in found if k in space.dimensions and not space.dimensions[k].derived} - wanted.keys()
+    alike = all(found.get(k, space.dimensions[k].own) == v for k, v in wanted.items())
+    return found if alike and not added else None
 
 
 def _same_owns(earlier: Earlier, space: SearchSpace) -> bool:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from autotune.core.earlier import Earlier, Fingerprint
     from autotune.core.study import Study
+    from autotune.store.journal import Entry
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ MOST_OWN, MOST_OTHERS = 3, 5
 """Studies of the same script, and of others, that are taken over."""
 MOST_S, MOST_SHARE = 3.0, 0.02
 """Reading ends after this long, or this share of the budget where that is less; a study begun is read."""
-MOST_BYTES: Final = 64 * 1024 * 1024
+MOST_BYTES: Final = 8 * 1024 * 1024
 """A larger journal is not read."""
 
 
@@ -110,16 +111,22 @@ def _read(path: Path, present: Study, mine: Fingerprint) -> Earlier | str | None
         return f"{path.name}: it has not ended."
     journal = Journal.read(file)
     try:
-        study = fold(journal.entries())
+        entries: list[Entry] = []
+        for entry in journal.entries():
+            entries.append(entry)
+            # Whose it is stands at its begin: what is of no use is not read to its end.
+            if entry.kind == "inspected" and not _may_tell(fold(entries), present, mine):
+                return None
+        study = fold(entries)
     finally:
         journal.close()
-    label = study.spec.label or path.name
+    theirs = fingerprint(study)
+    is_ours = is_own(mine, theirs)
+    label = (study.spec.label if is_ours else "") or path.name
     if study.spec.purpose == VERIFY:
         return None
     if not study.stopped:
         return f"{label}: it has not ended."
-    theirs = fingerprint(study)
-    is_ours = is_own(mine, theirs)
     if not is_ours and (present.spec.transfer != ALL or theirs.versions != mine.versions):
         return None
     if theirs.device != mine.device:
@@ -136,6 +143,13 @@ def _read(path: Path, present: Study, mine: Fingerprint) -> Earlier | str | None
     return told if is_ours or told is None else _of_another_script(told, study)
 
 
+def _may_tell(begun: Study, present: Study, mine: Fingerprint) -> bool:
+    """It is a search of the same script, or of another one where these are asked for."""
+    if begun.spec.purpose == VERIFY:
+        return False
+    return present.spec.transfer == ALL or is_own(mine, fingerprint(begun))
+
+
 def _of_another_script(told: Earlier, study: Study) -> Earlier:
     """What each built-in value did: knobs that its user declared stay where they mean something."""
     requests = (study.spec.space, *study.spec.space.candidates)
@@ -148,4 +162,7 @@ def _of_another_script(told: Earlier, study: Study) -> Earlier:
         owns={knob: value for knob, value in told.owns.items() if knob not in declared},
         compile_s={},
         doubted=(),
+        # A report is made to be sent on: which other scripts there are is nobody's business.
+        label=told.study_id,
+        fingerprint=replace(told.fingerprint, script="", path="", args="", modules="", data=""),
     )

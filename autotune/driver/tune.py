@@ -287,9 +287,14 @@ class _Search:
         self._append_opened()
         self._append("inspected", "inspected/1", {"facts": facts})
         # As data, and once: a resume believes what this life does, whatever has been searched meanwhile.
-        told = gather(fold(self._journal.entries()))
-        if told is not None:
-            self._append("transferred", "transferred/1", {"transfer": told})
+        try:
+            told = gather(fold(self._journal.entries()))
+            if told is not None:
+                self._append("transferred", "transferred/1", {"transfer": told})
+        except BaseException:
+            # Ctrl-C, say: the lock would be held as long as somebody keeps the traceback.
+            self._journal.close()
+            raise
         return self._run()
 
     def go_on(self) -> SearchEnd:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.core.redact import redact
+from autotune.core.transfer import beliefs
 from autotune.report import summary
 from autotune.report.data import estimate_data, picks
 
@@ -165,6 +166,7 @@ def _around(study: Study) -> list[tuple[str, str]]:
         ("memory bound", summary.bytes_text(spec.max_memory_bytes) if spec.max_memory_bytes else ""),
         ("planned steps", str(spec.run_steps or "")),
         ("autotune", spec.version),
+        ("earlier studies", "; ".join(beliefs(study).told) or "none"),
     ]
     names = ("device", "driver", "CPU", "CPUs", "memory", "PyTorch", "Python")
     if facts is None:

@@ -1,6 +1,6 @@
 """What a study has to tell later ones, once it has ended; pure.
 
-Numbers and values of knobs alone: nothing in here names a file, an argument or a word of the script.
+Numbers, values of knobs and the study's own label: nothing in here names a file or an argument.
 """
 
 from __future__ import annotations

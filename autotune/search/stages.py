@@ -88,6 +88,7 @@ _DOMINATED = 0.8
 _SENTINEL_FROM_S = 900.0
 _SENTINEL_EVERY = 12
 _COOLED_AFTER = 12
+_AGAIN = "Once more, as"
 _APART = "What failed, without its least proven value:"
 _FRONT = "For less memory at its speed, as"
 _FRONT_SHARE = 0.2
@@ -217,7 +218,8 @@ class Staged(Strategy):
         kept = kept_s(study, Costs.of(study), _BASE)
         search = _look(study, study.space, remaining_s - kept, self._parts)
         if search is None:
-            return "Nothing new was tried, as no knob is left to vary."
+            why = "nothing was counted to compare by" if study.space.free() else "no knob is left to vary"
+            return f"Nothing new was tried, as {why}."
         return f"Nothing new was tried any more, as {self._why_over(search)}."
 
     def _why_over(self, search: _Search) -> str:
@@ -284,14 +286,14 @@ class Staged(Strategy):
             return _proposal(search, Stage.START, picked)
         # What others have seen orders a search; it ends none.
         own = replace(search, model=search.own)
+        look = _look_again(own, at_end=False)
+        if look is not None:
+            return _again(own, look)
         if _too_dear(own):
             return None
         if _no_progress(own, _whole_patience(own)):
             return _proposal(own, Stage.REFINE, _for_front(own))
         count = sum(1 for t in study.trials if t.stage is Stage.REFINE)
-        look = _look_again(own, at_end=False)
-        if look is not None:
-            return _again(own, look)
         search, picked = _on_its_own(search), None
         if count % _TRAINING_EVERY == _TRAINING_EVERY - 2:
             picked = _simpler(search)
@@ -581,7 +583,7 @@ def _look_again(search: _Search, *, at_end: bool) -> Look | None:
 def _again(search: _Search, look: Look) -> Proposal:
     """Not cut off as too slow: how slow it can be is the question."""
     reason = (
-        f"Once more, as runs of one config differ by {look.run_sd:.0%} here: "
+        f"{_AGAIN} runs of one config differ by {look.run_sd:.0%} here: "
         f"to know it better may bring {look.gain:.1%}."
     )
     fidelity = search.costs.fidelity(
@@ -808,10 +810,13 @@ def _too_dear(search: _Search) -> str:
         return ""
     best = search.best_tame()
     planned_s = steps * statistics.fmean(times) / math.exp(max(0.0, best))
-    pool = (c for c in _pool(search) if search.tame(c))
+    pool = _pool(search)
+    wild = [c for c in pool if not search.tame(c) and search.permitted(c) and not search.refused(c)]
+    bar = max((y for c, y in search.model.seen.items() if not search.refused(c)), default=0.0)
+    scored = [*_scored(search, filter(search.tame, pool), best), *_scored(search, wild, bar)]
     options = [
         (planned_s * -math.expm1(-gain) - search.costs.screening(config), gain, config)
-        for _, gain, config in _scored(search, pool, best)
+        for _, gain, config in scored
     ]
     if not options:
         return ""
@@ -844,11 +849,12 @@ def _on_its_own(search: _Search) -> _Search:
 
 def _no_progress(search: _Search, patience: int) -> bool:
     """The last so many refine trials brought nothing new."""
-    told = search.study.told(Stage.START, Stage.REFINE)
+    # What is run again, or for less memory, looks for nothing faster.
+    others = (_AGAIN, _FRONT)
+    told = [t for t in search.study.told(Stage.START, Stage.REFINE) if not t.reason.startswith(others)]
     refined = [t for t in told if t.stage is Stage.REFINE]
     if len(refined) < patience:
         return False
-    # To look again at what is known is no find.
     last = {t.number for t in refined[-patience:]}
     recent = {t.config for t in refined[-patience:]} - {t.config for t in told if t.number not in last}
     before = max((y for c, y in search.model.seen.items() if c not in recent), default=0.0)
@@ -880,7 +886,9 @@ def _confirm(study: Study, remaining_s: float, parts: Parts) -> Proposal | None:
         past = _compared(before)
         active = _active(past, _members(before, past, study, costs, remaining_s, parts), group - 1)
         running_s = sum(t.seconds for t in study.told(Stage.CONFIRM) if t.group == group)
-        active = _focused(past, active, before, remaining_s + running_s, group - 1, parts)
+        focused = _focused(past, active, before, remaining_s + running_s, group - 1, parts)
+        # Seconds between runs may tip the reckoning; who has run in this cycle stays in it.
+        active = active if any(c in active and c not in focused for c in asked) else focused
         following = _rest_of_cycle(group, asked, active, costs, remaining_s)
         if following is not None:
             return _cycle_proposal(costs, group, following, active, remaining_s, _given_up(past, parts))
@@ -1119,8 +1127,8 @@ def _focused(
 ) -> tuple[Config, ...]:
     """The first alone where the time left shows its gain only so; else all of them.
 
-    Who gets more pairs because of what it reads so far is likely to be told from 1 with them, so that the
-    chance of a false win does not grow by it (Chen, DeMets and Lan 2004).
+    To give more pairs to what reads well changes the level of its last look by about a hundredth of it
+    (docs/decisions/0057).
 
     Args:
         past: Of the cycles before.
@@ -1133,12 +1141,16 @@ def _focused(
     if not parts.focuses or cycles < _CYCLES or len(active) < 2:
         return active
     compared, costs = {c.config: c for c in past}, Costs.of(before)
+    limit = before.spec.budget.trials
 
     def reaches(config: Config, members: Sequence[Config]) -> bool:
         found = compared.get(config)
         if found is None or found.wanted_pairs is None:
             return False
-        return found.speedup.n + left_s // max(0.1, costs.cycle(members)) >= found.wanted_pairs
+        more = min(left_s // max(0.1, costs.cycle(members)), _MOST_CYCLES - cycles)
+        if limit is not None:
+            more = min(more, (limit - len(before.trials)) // (1 + len(members)))
+        return found.speedup.n + more >= found.wanted_pairs
 
     first = active[0]
     return active if reaches(first, active) or not reaches(first, [first]) else (first,)

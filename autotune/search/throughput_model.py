@@ -151,9 +151,12 @@ class ThroughputModel:
 
         Points of it are made by `point`.
         """
-        noise = [run_sd / math.sqrt(self.runs[c]) for c in self.seen]
-        points = [self.point(c) for c in self.seen]
-        return Process.of(points, list(self.seen.values()), noise, self.process.kernel)
+        told = [
+            *((self.point(c), y, run_sd / math.sqrt(self.runs[c])) for c, y in self.seen.items()),
+            *((point, y, max(sd, run_sd)) for point, y, sd in self.earlier),
+        ]
+        points, values, noise = [p for p, _, _ in told], [y for _, y, _ in told], [sd for _, _, sd in told]
+        return Process.of(points, values, noise, self.process.kernel)
 
     def point(self, config: Config) -> Point:
         """Where the process has a config."""

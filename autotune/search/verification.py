@@ -125,6 +125,8 @@ class Verification(Strategy):
         judged = found.loss.verdict != "unclear" or found.effect is Effect.EXACT
         if found.is_early and (speedup.high < 1.0 or (speedup.low > max(1.0, self._at_least) and judged)):
             return True
+        if speedup.low > max(1.0, self._at_least) or speedup.high < 1.0:
+            return False  # told from 1 only at the last look's level: this is none
         return speedup.high - speedup.low < _NARROW * speedup.value
 
     def _proposal(

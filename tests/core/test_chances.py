@@ -7,7 +7,7 @@ import random
 import pytest
 
 from autotune.core.chances import FALSE_WINS, LOOK_PAIRS, claim_interval, finalist_share, pairs_wanted
-from autotune.core.stats import ratio_interval
+from autotune.core.stats import OWN_SPREAD, ratio_interval, sd
 
 
 @pytest.mark.parametrize("finalists", [1, 2, 3, 7])
@@ -63,6 +63,13 @@ def test_as_many_pairs_as_are_wanted_show_the_gain_and_one_less_does_not() -> No
     for pairs, shows in ((wanted, True), (wanted - 1, False)):
         found = ratio_interval([mean] * pairs, confidence=level, tau=0.03, df=max(9.0, pairs - 1.0))
         assert (found.low > 1.0) is shows
+
+
+def test_a_spread_of_its_own_is_reckoned_with_its_own_freedom() -> None:
+    """As `ratio_interval` has it: clearly more scattered than the others, it knows its spread by itself."""
+    apart = [0.02, 0.06, 0.10]
+    assert sd(apart) > OWN_SPREAD * 0.02
+    assert pairs_wanted(apart, 0.5, tau=0.02, df=10.0, most=12) == 7
 
 
 def test_no_number_of_pairs_shows_what_reads_slower_or_hardly_differs() -> None:

@@ -12,7 +12,15 @@ from search_world import GIB, dimension, loss_trace, measurement, spec, tell
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.measurement import LossPoint, Measurement
-from autotune.core.pick import _pooled_spread, answer, answer_or_none, compare, control, finalists
+from autotune.core.pick import (
+    _pooled_spread,
+    answer,
+    answer_or_none,
+    compare,
+    control,
+    finalists,
+    merit_runs,
+)
 from autotune.core.space import SearchSpace
 from autotune.core.study import Study
 from autotune.core.trial import Failure, FailureKind, Fidelity, Outcome, Proposal, Stage
@@ -375,3 +383,23 @@ def test_who_came_late_or_left_early_costs_the_others_no_knowledge_of_the_spread
     assert fewer == len([1 for r in gone.values() for _ in r]) - 6 - 4 + 1
     assert 0.01 < left / math.sqrt(2.0) < 0.06
     assert _pooled_spread({g: {c: r[c] for c in (Config(), a)} for g, r in whole.items()}) == (0.0, 0.0)
+
+
+def test_what_diverged_once_is_no_finalist_whatever_it_reads_with_other_seeds() -> None:
+    built = Builder().baseline().screen({NUMERIC: 150.0, EXACT: 120.0})
+    assert finalists(built.study)[0] == NUMERIC
+    nan = Failure(kind=FailureKind.DIVERGED, message="the loss is not a number")
+    built.add(Stage.REFINE, NUMERIC, nan, seed=1)
+    assert NUMERIC not in finalists(built.study)
+    assert EXACT in finalists(built.study)
+
+
+def test_a_full_compile_cache_makes_no_config_faster_and_no_machine_noisy() -> None:
+    """Screening charges every run of a config its longest compile, as what ran once is charged."""
+    study = replace(Builder(run_steps=1000).baseline().study, trials=())
+    for number, compile_s in enumerate((40.0, 8.0)):
+        m = replace(run(100.0, seed=number), compile_s=compile_s)
+        proposal = Proposal(stage=Stage.BASELINE, config=BASE, fidelity=FIDELITY, reason="test", seed=number)
+        study = tell(study, proposal, m, 7.0)
+    first, second = merit_runs(study)[BASE]
+    assert first == second

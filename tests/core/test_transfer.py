@@ -154,7 +154,7 @@ def test_a_study_of_the_same_script_gives_starts_readings_costs_and_doubts() -> 
     assert found.compile_s == {"default": 90.0}
     assert found.doubted == {("fused", True)}
     assert found.told == (
-        "start points from 1 earlier study of this script (first), all of them measured anew",
+        "start points from 1 earlier study of this script (first), none taken over unmeasured",
     )
 
 
@@ -288,3 +288,18 @@ def test_it_is_data_that_survives_the_journal() -> None:
 def test_the_worlds_of_other_tests_have_a_device() -> None:
     study = Study(spec=spec(), facts=World(space=SPACE, speed={}).facts())
     assert fingerprint(study).device
+
+
+def test_with_other_arguments_a_compile_takes_another_time() -> None:
+    changed = lesson(present(), fingerprint=replace(fingerprint(present()), args="another"))
+    found = beliefs(told(present(), changed))
+    assert found.starts
+    assert not found.compile_s
+
+
+def test_a_winner_that_is_another_config_here_is_no_start_and_none_is_told_of() -> None:
+    """What is pinned here would be tried under the name and the figure of something else."""
+    pinned = replace(present(), space=replace(SPACE, fixed={"precision": "bf16"}))
+    found = beliefs(told(pinned, lesson(present(), starts=(Read(config=FOUR, log=math.log(1.2)),))))
+    assert not found.starts
+    assert found.told[0].endswith("whose winners cannot be tried here")

@@ -298,7 +298,7 @@ def test_a_second_search_says_where_it_begins_and_can_be_told_not_to(
         told = capsys.readouterr()
         return told.out + told.err
 
-    line = "start points from 1 earlier study of this script (first), all of them measured anew"
+    line = "start points from 1 earlier study of this script (first), none taken over unmeasured"
     assert "earlier" not in search("first")
     assert search("second").count(line) >= 2, "as it goes, and on the last screen"
     run(["show", "second"])
