@@ -265,6 +265,6 @@ def _public(text: str) -> str:
 
 def _here() -> str:
     try:
-        return os.getcwd()  # noqa: PTH109 (Path.cwd is the same call)
+        return str(Path.cwd())
     except OSError:
         return ""

@@ -129,7 +129,7 @@ def _bytes(tensor: Any) -> int:
     try:
         # What is expanded is read from a smaller place.
         return min(size, int(tensor.untyped_storage().nbytes()))
-    except (RuntimeError, NotImplementedError):
+    except RuntimeError:
         return size
 
 
@@ -179,7 +179,7 @@ def _product(torch: Any, device: str, name: str, wait: Callable[[], None]) -> fl
             a = torch.randn(size, size, device=device).to(dtype)
             b = torch.randn(size, size, device=device).to(dtype)
             spent = _best(lambda a=a, b=b: torch.mm(a, b), wait)
-        except (RuntimeError, NotImplementedError):
+        except RuntimeError:
             return best
         per_flop = spent / flops
         best = max(best, 1.0 / per_flop)

@@ -21,7 +21,7 @@ _LOOKS = 2
 _MOST_NUMBERS = 64
 _MOST_TENSORS = 32
 _DEPTH = 5
-_UNREADABLE = (RuntimeError, ValueError, TypeError, AttributeError, IndexError, NotImplementedError)
+_UNREADABLE = (RuntimeError, ValueError, TypeError, AttributeError, IndexError)
 
 Place = tuple[int, str]
 """Number of a module among those of the root, and the name of what it holds."""

@@ -8,6 +8,7 @@ The others take the place of a sampler in the search's own frame. README.md says
 
 import itertools
 import random
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -37,9 +38,9 @@ LEAST_GAIN = 1.03
 class Bare(Strategy):
     """The script as it is, then whatever `propose` says, one process at a time."""
 
+    @abstractmethod
     def propose(self, study, space):
         """The next config, or None at the end."""
-        raise NotImplementedError
 
     def ask(self, study, remaining_s):
         if study.stopped or remaining_s <= 0 or study.open_trials:

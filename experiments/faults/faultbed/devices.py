@@ -35,7 +35,7 @@ LIMIT_S = 300.0
 class FakeDevice(Device):
     """One that is always idle."""
 
-    facts = DeviceFacts(name="fake", uuid="GPU-faults", memory_bytes=1 << 34)  # type: ignore[assignment]
+    facts = DeviceFacts(name="fake", uuid="GPU-faults", memory_bytes=1 << 34)
 
     def sample(self) -> DeviceSample:
         return DeviceSample()
@@ -125,7 +125,7 @@ def _quarantine(case: Case) -> Count:
     """After what may have broken it a device is tried out twice, and not used again before it computes."""
     count = Count(injected=int(case["damages"]))
     launch = Launch(command=(), script="t.py", argv=(), python=sys.executable, cwd="/", env={})
-    told = Told(facts=RunFacts(devices=(FakeDevice.facts,)))  # type: ignore[arg-type]
+    told = Told(facts=RunFacts(devices=(FakeDevice.facts,)))
     kinds = (FailureKind.CUDA_FATAL, FailureKind.CRASH_SIGNAL, FailureKind.TIMEOUT_PROGRESS)
     with tempfile.TemporaryDirectory() as locks:
         for n in range(count.injected):
