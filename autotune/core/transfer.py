@@ -49,6 +49,9 @@ WEAK_FEWEST: Final = 3
 TRUSTED: Final = 2
 """So many configs have to read as foretold before a study's other readings spare a run."""
 
+SPOILED: Final = frozenset({"cpu_contended", "foreign_gpu", "throttled"})
+"""Marks of runs that others on the machine, or its limits, have slowed down."""
+
 _WAITS: Final = 0.1
 _MOST_STARTS: Final = 3
 _MOST_FIRST: Final = 48
@@ -334,7 +337,8 @@ def _runs(study: Study) -> Iterator[tuple[Config, float | None]]:
             rate = merit(study, trial.measurement) if trial.number in rated else 0.0
             if rate > 0.0 and trial.config.is_baseline:
                 own.append(rate)
-            elif rate > 0.0 and own:
+            elif rate > 0.0 and own and not SPOILED & set(trial.measurement.contamination.flags):
+                # What a neighbour has slowed down says nothing of what was foretold.
                 yield trial.config, math.log(rate / statistics.fmean(own))
         elif trial.failure is not None and _blames(trial.failure.kind):
             yield trial.config, None

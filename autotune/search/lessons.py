@@ -15,7 +15,7 @@ from autotune.core.effect import Effect
 from autotune.core.objective import ENERGY
 from autotune.core.pick import answer_or_none, compare, may_win, merit
 from autotune.core.stats import sd
-from autotune.core.transfer import fingerprint
+from autotune.core.transfer import SPOILED, fingerprint
 from autotune.core.trial import Stage
 from autotune.search.costs import Costs
 from autotune.search.feasible import QUARANTINE, Feasible
@@ -33,7 +33,6 @@ DISTURBED_SHARE: Final = 0.5
 NOISIEST: Final = 0.12
 """Nor does one in which runs of the script as it is differ by more than this, in ln rate."""
 
-_SPOILED: Final = frozenset({"cpu_contended", "foreign_gpu", "throttled"})
 _LEAST_NOISE: Final = 0.02
 _MOST_STARTS: Final = 3
 _MOST_SEEN: Final = 32
@@ -51,7 +50,7 @@ def unfit(study: Study) -> str:
     if all(t.config.is_baseline for t in measured):
         return "it measured nothing but the script."
     spoiled = sum(
-        bool(_SPOILED & set(t.measurement.contamination.flags)) for t in measured if t.measurement is not None
+        bool(SPOILED & set(t.measurement.contamination.flags)) for t in measured if t.measurement is not None
     )
     if spoiled >= DISTURBED_SHARE * len(measured):
         return f"the machine was disturbed, or held down, in {spoiled} of {len(measured)} runs."

@@ -13,7 +13,7 @@ from autotune.core.config import Config
 from autotune.core.earlier import Earlier, Fingerprint, Gain, Read, Setting, Transfer
 from autotune.core.effect import Effect
 from autotune.core.facts import DeviceFacts, Facts, HostFacts, ModelFacts, RunFacts, ScriptFacts
-from autotune.core.measurement import Measurement
+from autotune.core.measurement import Contamination, Measurement
 from autotune.core.space import SearchSpace
 from autotune.core.study import DeclaredSpec, SpaceRequest, Study
 from autotune.core.transfer import NOTHING, Kinship, beliefs, fingerprint, kinship
@@ -303,3 +303,13 @@ def test_a_winner_that_is_another_config_here_is_no_start_and_none_is_told_of() 
     found = beliefs(told(pinned, lesson(present(), starts=(Read(config=FOUR, log=math.log(1.2)),))))
     assert not found.starts
     assert found.told[0].endswith("whose winners cannot be tried here")
+
+
+def test_what_a_neighbour_has_slowed_down_contradicts_nothing() -> None:
+    slow = told(present((BF16, 60.0)), lesson(present()))
+    assert not beliefs(slow).first
+    trial = slow.trials[-1]
+    assert isinstance(trial.outcome, Measurement)
+    marked = replace(trial.outcome, contamination=Contamination(flags=("cpu_contended",)))
+    beside = replace(slow, trials=(*slow.trials[:-1], replace(trial, outcome=marked)))
+    assert beliefs(beside).first
