@@ -17,6 +17,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ from ray.tune.search import Searcher
 from autotune.core import wire
 from autotune.core.redact import redact, redact_args
 from autotune.core.trial import Assignment, Stage
+from autotune.driver.bell import Bell, ring
 from autotune.driver.own_ray import FOLDER, MARK, OwnRay, end_marked_rays, mark_of
 from autotune.errors import RayUnavailable
 from autotune.launch.process import LocalRunner
@@ -55,6 +57,31 @@ LEAVING_S = 1.0
 
 OBJECT_STORE_BYTES = 100 * 1024 * 1024
 """Only assignments and outcomes travel, some kilobytes each; Ray's floor is 75 MB."""
+
+
+AT_REST = {
+    "RAY_worker_niceness": "0",
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_raylet_report_resources_period_milliseconds": "500",
+    "RAY_raylet_check_gc_period_milliseconds": "2000",
+    "RAY_memory_monitor_refresh_ms": "1000",
+    "RAY_metrics_report_interval_ms": "60000",
+    "RAY_task_events_report_interval_ms": "0",
+    "RAY_event_stats": "0",
+}
+"""Settings of a Ray of ours, where the user has not set them.
+
+Its workers, and so trials, would be nicer than everything else on the machine, which then comes before them
+whenever it wants: what others do costs a training far more than when it runs by itself, most of all one with
+as many threads as there are CPUs. And what Ray does ten times a second while nothing happens is done beside a
+training that is timed."""
+
+REST_S = 1.0
+"""While trials run, Tune asks ten times a second whether something has happened. So long it rests in
+between, unless the bell rings."""
+
+AWAKE_S = 0.5
+"""So long nothing rests after the bell, which a result follows, and after a result, as others may follow."""
 
 
 def _keep() -> None:
@@ -104,6 +131,16 @@ class SessionSearcher(Searcher):
         self._open: dict[str, Assignment] = {}
         self._begun: set[str] = set()
         self.breaking = _Breaking()
+        self.bell: Bell | None = None
+        self._woken_s = 0.0
+
+    def rest(self) -> None:
+        """Wait for the bell where all that was asked for has begun, and nothing came lately."""
+        now_s = time.monotonic()
+        if self.bell is None or not self._open or self.waiting() or now_s - self._woken_s < AWAKE_S:
+            return
+        if self.bell.wait(REST_S):
+            self._woken_s = time.monotonic()
 
     # Tune itself compares with FINISHED, a word, which its own annotation leaves out.
     def suggest(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -131,6 +168,8 @@ class SessionSearcher(Searcher):
                 self._session.start(assignment)
             elif text := result.get("ended"):
                 self._session.tell(assignment.uid, wire.loads(Ended, text))
+        # Another slot's result may be there as well: its ring was taken for this one's.
+        self._woken_s = time.monotonic()
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -140,6 +179,7 @@ class SessionSearcher(Searcher):
         if assignment is not None:
             with self.breaking:
                 self._session.lost(assignment.uid, "the Ray worker that ran it was lost")
+        self._woken_s = time.monotonic()
 
     def waiting(self) -> bool:
         """Something was asked and has not started."""
@@ -154,6 +194,21 @@ class SessionSearcher(Searcher):
 
     def restore(self, checkpoint_path: str) -> None:
         """Nothing: a search is resumed from the journal."""
+
+
+class _Resting(tune.Callback):
+    """Tune's loop rests where the searcher sees nothing to do."""
+
+    def __init__(self, searcher: SessionSearcher) -> None:
+        self._searcher = searcher
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Empty, as the searcher's."""
+        return {}
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Between two rounds."""
+        self._searcher.rest()
 
 
 class Launcher(tune.Trainable):
@@ -176,6 +231,7 @@ class Launcher(tune.Trainable):
         self._outcomes: Iterator[Ended] | None = None
         self._study_dir = Path(config["study_dir"])
         self._isolation = str(config["isolation"])
+        self._bell = str(config["bell"])
 
     def step(self) -> dict[str, Any]:
         """The first result says that it begins, the last that it is done, those between are outcomes."""
@@ -183,7 +239,10 @@ class Launcher(tune.Trainable):
             self._study_dir.mkdir(parents=True, exist_ok=True)
             self._outcomes = self._our_runner().run(self._assignment)
             return {"begins": True, "ended": ""}
-        ended = next(self._outcomes, None)
+        try:
+            ended = next(self._outcomes, None)
+        finally:
+            ring(self._bell)
         if ended is None:
             return {"begins": False, "ended": "", "done": True}
         return {"begins": False, "ended": wire.dumps(ended)}
@@ -252,6 +311,7 @@ class RayDriver:
         self._hint = ""
         self._needs = "1 CPU"
         self._own: OwnRay | None = None
+        self._bell: Bell | None = None
         self._raised = False
         self._over = threading.Event()
 
@@ -282,6 +342,8 @@ class RayDriver:
         self._temp = tempfile.mkdtemp(prefix=FOLDER)
         mark = mark_of(self._study_dir)
         os.environ[MARK] = mark
+        ours = [name for name in AT_REST if name not in os.environ]
+        os.environ.update({name: AT_REST[name] for name in ours})
         try:
             ray.init(
                 # In so many words: without an address Ray joins one that it finds, perhaps somebody else's.
@@ -297,8 +359,11 @@ class RayDriver:
             raise
         finally:
             # What is started later in this process is none of Ray's.
-            os.environ.pop(MARK, None)
+            for name in (MARK, *ours):
+                os.environ.pop(name, None)
         self._own = OwnRay(os.getpid(), self._temp)
+        with contextlib.suppress(OSError):
+            self._bell = Bell(Path(self._temp))
 
     def run(self, arm: Callable[[], None] = _keep) -> None:
         """Return when nothing is left to do.
@@ -310,6 +375,7 @@ class RayDriver:
             RayUnavailable: Nothing could be scheduled, with what is missing.
         """
         searcher = SessionSearcher(self._session, arm)
+        searcher.bell = self._bell
         threading.Thread(target=self._watch, args=(searcher,), daemon=True).start()
         gpus = 1 if ray.cluster_resources().get("GPU", 0) >= 1 else 0
         self._needs = "1 CPU and 1 GPU" if gpus else "1 CPU"
@@ -320,6 +386,7 @@ class RayDriver:
                 "study_dir": str(self._study_dir),
                 "isolation": self._isolation,
                 "pinned_device": self._pinned_device(),
+                "bell": "" if self._bell is None else self._bell.path,
             },
             tune_config=tune.TuneConfig(
                 search_alg=searcher,
@@ -332,6 +399,7 @@ class RayDriver:
                 storage_path=self._snapshots(),
                 failure_config=tune.FailureConfig(max_failures=0),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
+                callbacks=[_Resting(searcher)],
                 verbose=0,
             ),
         )
@@ -422,6 +490,9 @@ class RayDriver:
         self._session.stop("backend")
         self._raised = True
         _thread.interrupt_main()
+        if self._bell is not None:
+            # That leaves only a mark, at which nobody looks who waits.
+            ring(self._bell.path)
 
     def close(self) -> None:
         """Disconnect; ends the Ray that we started, and only that one."""
@@ -438,6 +509,8 @@ class RayDriver:
             goodbye.join(GOODBYE_S)
         if own is not None:
             own.end(LEAVING_S)
+        if self._bell is not None:
+            self._bell.close()
         for folder in filter(None, (self._temp, self._scratch)):
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.1
+POLL_S = 0.25
 GRACE_S = 5.0
 REAP_S = 10.0
 LINGER_S = 5.0

@@ -36,7 +36,7 @@ class StepRow:
         wait_ns: Time spent waiting for batches since the previous step's end.
         samples: Samples consumed since the previous step's end.
         device_ms: Period on the device by CUDA events, -1 where there is none.
-        queue_ns: Run-queue delay of the main thread since it was last asked for, some milliseconds before.
+        queue_ns: Run-queue delay of the main thread since it was last asked for, some 25 ms before.
         mark: Bits: 1 evaluation inside, 2 compile event inside, 4 new input shape,
             8 garbage collection, 16 loader (re)started, 32 allocator grew or retried, 64 what it trains on
             was gathered before it (a rollout).

@@ -195,7 +195,7 @@ class Compile:
         self.recordings.note(told)
         now = time.perf_counter_ns()
         state.compile_begun_ns = now
-        state.mark |= COMPILE
+        state.note(COMPILE)
         if self._channel is not None:
             self._channel.send(Compiling(t_ns=now, began=True))
 
@@ -207,7 +207,7 @@ class Compile:
         state.compile_ns += now - state.compile_begun_ns
         state.compile_begun_ns = 0
         state.compile_events += 1
-        state.mark |= COMPILE
+        state.note(COMPILE)
         if self._channel is not None:
             self._channel.send(Compiling(t_ns=now, began=False))
 

@@ -7,9 +7,12 @@ What all of them leave behind is a generator that has moved. One that the script
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from autotune.trial.blocks import host_streams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _LOOKS = 2
 _LOOP_LOOKS = 4
@@ -79,6 +82,8 @@ class LoopDraws:
         self._indices: list[int] = []
         self.where = ""
         """Whose generators moved in a pass, `ON_HOST` or `ON_DEVICE`; the first where they do not tell."""
+        self.on_told: Callable[[], None] | None = None
+        """Called once nothing more is to be found out: neither fetches nor passes need to be told of."""
 
     def fetched(self) -> None:
         """A batch was handed over while gradients were on; the last one before a pass is what counts."""
@@ -99,6 +104,8 @@ class LoopDraws:
         before, self._before = self._before, None
         self._is_first = False
         if before is None:
+            if self.on_told is not None and (self.where == ON_HOST or self._left <= 0):
+                self.on_told()
             return
         self._left -= 1
         after = _streams(self._torch, self._indices)

@@ -258,6 +258,11 @@ class Session:
         draws = self._draws = LoopDraws(torch)
         loader.on_fetched, optimizer.on_backward = draws.fetched, draws.backward
 
+        def told() -> None:
+            loader.on_fetched = optimizer.on_backward = None
+
+        draws.on_told = told
+
         def started() -> None:
             losses.forget()
             draws.withdrawn()

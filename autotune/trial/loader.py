@@ -53,6 +53,7 @@ _HANDLES = (
 )
 _LOOKED_AT = 64
 """Fetches around which the data set is looked at, beside the first of every pass."""
+_WHOLE = object()
 BETWEEN: Final = "between"
 INSIDE: Final = "inside"
 _LEVELS = 5
@@ -132,6 +133,13 @@ class Record:
         """What its data set held after the last fetch that was looked at."""
         self.settings_at = 0
         """How many fetches there were then."""
+        self.usual: int | None = None
+        """Samples of a whole batch, 0 for any number, where fetches have no more to tell than that there was
+        one; else None."""
+        self.place: Any = _WHOLE
+        self.dimension = 0
+        """Where a batch of it shows how many samples it has: in the tensor at this place of it, `_WHOLE` for
+        a batch that is one itself."""
         self.changed = ""
         """`BETWEEN` or `INSIDE`: when somebody else than a fetch changed what the data set holds."""
 
@@ -309,7 +317,8 @@ class Loader:
         self._passes += 1
         last.used_at = self._passes
         if (
-            self._fetched == [last]
+            len(self._fetched) == 1
+            and self._fetched[0] is last
             and last is self.train
             and last.confirmed
             and last.chain not in self._evaluated
@@ -473,6 +482,7 @@ class Loader:
         state = self._state
         original_init, original_next, original_reset = base.__init__, base.__next__, base._reset
         clock, cpu = time.perf_counter_ns, time.thread_time_ns
+        off = state.faults.off
 
         def starts(record: Record | None) -> None:
             """A loader starts (again): what that costs belongs to what it is for."""
@@ -533,9 +543,27 @@ class Loader:
         @functools.wraps(original_next)
         def advance(this: Any) -> Any:
             record: Record | None = getattr(this, "_autotune_record", None)
-            if record is None or not state.here() or "loader" in state.faults.off:
+            if record is None or not state.here() or "loader" in off:
                 self.in_thread = self.in_thread or (record is not None and state.active and not state.here())
                 return original_next(this)
+            if record.usual is not None and self._is_usual(record, this):
+                state.asks_elsewhere = False
+                begin = clock()
+                try:
+                    batch = original_next(this)
+                finally:
+                    spent = clock() - begin
+                    record.wait_ns += spent
+                try:
+                    record.fetch_ns += spent
+                    if not self._counted(record, batch):
+                        self._count(record, batch, trains=True)
+                        record.usual = self._usual(record)
+                    record.left = self._left(record, this)
+                    record.ahead += 1
+                except Exception as error:
+                    state.faults.note("loader", error)
+                return batch
             # The first fetch of an iterator draws the order of the epoch, in whatever process it loads.
             inside = not this._num_workers
             probe = inside and record.probes < _PROBES and this._num_yielded > 0
@@ -577,11 +605,9 @@ class Loader:
                     if probe and before != self._random_state():
                         record.random = True
                 self._count(record, batch, trains)
-                kept = record.kept
-                known = kept is not None and kept.length and kept.kind == "map"
-                # Some keep one iterator for all their epochs, by a sampler that begins anew.
-                record.left = -this._num_yielded % kept.length if kept is not None and known else None
+                record.left = self._left(record, this)
                 record.ahead += 1
+                record.usual = self._usual(record)
             except Exception as error:
                 state.faults.note("loader", error)
             if looks:
@@ -591,6 +617,66 @@ class Loader:
         self._undo.assign(base, "__init__", init)
         self._undo.assign(base, "_reset", reset)
         self._undo.assign(base, "__next__", advance)
+
+    def _usual(self, record: Record) -> int | None:
+        """Samples of a whole batch of it, 0 for any number, where nothing else is to be found out at a fetch.
+
+        None where there is.
+        """
+        how = record.how
+        if (
+            how is None
+            or how[0] != "dim"
+            or len(how[1]) > 1
+            or any(isinstance(key, _Name) for key in how[1])
+            or record.fetches < max(_TIMED, _LOOKED_AT)
+            or not (record.confirmed and record.ratio == 1.0)
+            or record.pins
+            or self.on_fetched is not None
+            or not self._state.began_ns
+        ):
+            return None
+        record.place, record.dimension = how[1][0] if how[1] else _WHOLE, how[2]
+        return record.full
+
+    def _is_usual(self, record: Record, iterator: Any) -> bool:
+        """A fetch like most others; at the ends of epochs, and one of so many, they are looked at closely."""
+        state, left = self._state, record.left
+        return (
+            bool(record.fetches % _TIMED_EACH)
+            and (left is None or left > 1)
+            and iterator._num_yielded
+            and not state.evaluating
+            and state.device_clock is None
+            and self._grad_enabled()
+        )
+
+    def _counted(self, record: Record, batch: Any) -> bool:
+        """`_count` for a whole batch of a loader that trains; False, and nothing done, for any other."""
+        samples = (batch if record.place is _WHOLE else batch[record.place]).shape[record.dimension]
+        state, last = self._state, self._last
+        if (record.usual and samples != record.usual) or (
+            last is not None and state.called_to_evaluate and not state.called_to_train
+        ):
+            return False
+        state.called_to_evaluate = state.called_to_train = False
+        record.fetches += 1
+        record.recent.append(samples)
+        record.since += samples
+        record.weight += samples
+        if not record.batches:
+            self._fetched.append(record)
+        record.batches += 1
+        self._last = record
+        return True
+
+    def _left(self, record: Record, iterator: Any) -> int | None:
+        """Batches that are left in this pass; None where that is not known."""
+        kept = record.kept
+        if kept is None or not kept.length or kept.kind != "map":
+            return None
+        # Some keep one iterator for all their epochs, by a sampler that begins anew.
+        return -iterator._num_yielded % kept.length
 
     def _count(self, record: Record, batch: Any, trains: bool) -> None:
         how = record.how

@@ -84,6 +84,8 @@ class Optimizer:
         """Told of every optimizer when it is about to step for the first time."""
         self.on_backward: Callable[[], None] | None = None
         """Told that a backward pass begins."""
+        self._watched = False
+        """What backward passes have to tell is known, but for their losses and how many they are."""
         self.closure = False
         self.kernel_given = False
         self.zero_grad_seen = False
@@ -188,7 +190,17 @@ class Optimizer:
                         # By a hook on a gradient: where a device trains, its own thread calls those.
                         self.steps_in_backward = True
                     return inner(this, *args, **kwargs)
-                return self._step(inner, this, args, kwargs)
+                if args or kwargs or not self._is_usual(this):
+                    return self._step(inner, this, args, kwargs)
+                # Most steps by far: nothing is to be found out or carried out, and every microsecond counts.
+                self._nested = True
+                state.micro_steps += 1
+                try:
+                    result = self._take(inner, this, args, kwargs, None)
+                finally:
+                    self._nested = False
+                self._boundary.passed(this)
+                return result
 
             step.__dict__["_autotune_plain"] = inner
             return step
@@ -212,6 +224,18 @@ class Optimizer:
 
         self._undo.assign(base, "profile_hook_step", staticmethod(profile_hook_step))
         self._undo.assign(base, "__init__", init)
+
+    def _is_usual(self, optimizer: Any) -> bool:
+        """Steps of this optimizer follow each other as they are, and all is known that they tell."""
+        known = self.scheduler_per_step or self._state.micro_steps > _RATE_STEPS
+        last = self._last
+        return (
+            known
+            and self.accumulation.factor == 1
+            and self._scaler is None
+            and last is not None
+            and last() is optimizer
+        )
 
     def _step(self, inner: Any, optimizer: Any, args: Any, kwargs: Any) -> Any:
         state, accumulation = self._state, self.accumulation
@@ -348,6 +372,8 @@ class Optimizer:
                 return original(this, gradient, *args, **kwargs)
             if self._in_backward or not state.here() or "backward" in state.faults.off:
                 return original(this, gradient, *args, **kwargs)
+            if gradient is None and not args and not kwargs and self._is_plain(this):
+                return self._plain_backward(original, this)
             self._in_backward = True
             try:
                 try:
@@ -363,9 +389,9 @@ class Optimizer:
 
         @functools.wraps(direct)
         def autograd_backward(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
+            if is_compiling() or self._in_backward:
                 return direct(*args, **kwargs)
-            if self._in_backward or not state.here() or "backward" in state.faults.off:
+            if not state.here() or "backward" in state.faults.off:
                 return direct(*args, **kwargs)
             self._in_backward = state.in_backward = True
             try:
@@ -380,6 +406,59 @@ class Optimizer:
 
         self._undo.assign(torch.Tensor, "backward", backward)
         self._undo.assign(torch.autograd, "backward", autograd_backward)
+
+    def _is_plain(self, loss: Any) -> bool:
+        """A backward pass of which nothing is to be found out, and which goes as the script has it."""
+        return (
+            self._watched
+            and self.accumulation.factor == 1
+            and self._scaled is None
+            and not self._root.detecting
+            and self._root.dtype_name != "fp16"
+        )
+
+    def _plain_backward(self, original: Callable[..., Any], loss: Any) -> Any:
+        """`_before_backward`, the pass and `_after_backward`, of a plain one."""
+        state = self._state
+        try:
+            if self.on_backward is not None:
+                self.on_backward()
+            self._part_begun = False
+            state.backwards += 1
+            self._keep_loss(loss, 1.0)
+        except Exception as error:
+            state.faults.note("backward", error)
+        self._in_backward = state.in_backward = True
+        try:
+            result = original(loss)
+        finally:
+            self._in_backward = state.in_backward = False
+        try:
+            self._loader.backward_seen()
+            if self._root.inputs.said:
+                self._root.inputs.backward()
+        except Exception as error:
+            state.faults.note("backward", error)
+        self.backwards_seen += 1
+        return result
+
+    def _keep_loss(self, value: Any, factor: float) -> None:
+        """What `backward` is called on, as it is now: scripts divide or multiply it in place for their logs.
+
+        On a device that would have to be waited for it is kept as it is.
+        """
+        state = self._state
+        if not state.keeps_losses or len(state.losses) >= _MAX_LOSSES:
+            return
+        if value.is_cpu and not value.dim():
+            try:
+                state.losses.append((float(value.item()), factor))
+            except Exception:  # an object of the script's that only looks like one number
+                state.losses.append((value.detach(), factor))
+        elif not state.capturing():
+            value = value.detach()
+            # What a CUDA graph returns is overwritten by its next replay.
+            state.losses.append((value.clone() if value.is_cuda else value, factor))
 
     def _before_backward(self, loss: Any, gradient: Any) -> Any:
         state = self._state
@@ -396,10 +475,7 @@ class Optimizer:
             self._note_loop()
         factor = self._factor(gradient)
         if gradient is None:
-            if state.keeps_losses and len(state.losses) < _MAX_LOSSES and not state.capturing():
-                value = value.detach()
-                # What a CUDA graph returns is overwritten by its next replay.
-                state.losses.append((value.clone() if value.is_cuda else value, factor))
+            self._keep_loss(value, factor)
             if factor != 1.0 or self._own_scaler_wanted():
                 return self._seed_gradient(loss, factor)
             return None
@@ -485,6 +561,10 @@ class Optimizer:
                 self._loader.input_batch = state.input_samples
         except Exception as error:
             state.faults.note("backward", error)
+        # None of this ever comes to be otherwise again.
+        self._watched = bool(self.constructed and state.micro_steps) and (
+            self._loader.built_any or self._loader.input_batch is not None
+        )
         if self._nested:
             return
         if self.steps_in_backward and not state.micro_steps:

@@ -112,6 +112,8 @@ class Probe:
         # Batches that are given out again are not counted.
         self._per_step = self._batches_per_step()
         self._state.replays = True
+        # Nor are losses, which we would read out of tensors ourselves.
+        self._undo.assign(self._state, "keeps_losses", value=False)
         self._replay.begin()
         self._undo.then(self._replay.end)
         # On a device phases are told apart by waiting for it, which a rate must not contain.

@@ -110,6 +110,8 @@ class Recorder:
         """Goes on once the segment is told, where that was asked for."""
         self._evaluates = False
         self._clock: DeviceClock | None = None
+        self.on_host = True
+        """Steps are timed by the host alone, as far as is known."""
         self._clock_used = ""
         self._began_ns = time.perf_counter_ns()
         self._settled = False
@@ -174,6 +176,13 @@ class Recorder:
 
     def step(self, row: Row, loss: Any, batches: int) -> None:
         """One step has ended."""
+        if self._begin_ns and row[0] < self._next_check_ns and self._is_usual(row):
+            assert self._channel is not None
+            self._channel.step(row)
+            if loss is not None and not self._part:
+                self._losses.append((self._state.samples_total, loss, row[0]))
+            self._rows.append((row[0], row[1], row[2], row[5], row[6]))
+            return
         if self._channel is None or self._segment is None:
             if not self._accepted:
                 self._settle_steps()
@@ -194,9 +203,15 @@ class Recorder:
         else:
             self._warm_up(row, batches)
 
+    def _is_usual(self, row: Row) -> bool:
+        """A step inside of an open window, before it is looked at again, on the host's clock."""
+        usual = self._decided is None and self._accepted and self.on_host
+        return usual and not row[5] & (COMPILE | ROLLOUT)
+
     def _emit(self, channel: Channel, row: Row) -> None:
         if self._clock is None:
             self._clock = self._state.device_clock = self._memory.clock()
+            self.on_host = self._clock is None
         if self._clock is None:
             channel.step(row)
             return

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _MAX_ROOTS = 16
 _MOST_AWAITED = 16
 _PROBES = 2
+_LOOKED_AT_EACH = 16
 
 
 class RootPart(Protocol):
@@ -437,11 +438,20 @@ class RootCall:
         self.formats: Counter[str] = Counter()
         """Elements that products made in the last such call, by format."""
         self._looks = False
+        self._usual: tuple[Any, ...] | None = None
+        """Shapes of the arguments of the last training call, where such calls tell nothing new and go as they
+        are; None where they do not."""
+        self._left = 0
+        """Calls until one is looked at closely again."""
+        self._samples = 0
+        self._on = "cpu"
+        """Samples in such a call, and the device that it is on."""
         self.looked = False
         """A training call was looked into."""
         self.draws = Draws(root._torch)
         self.moves, self.carried = Moves(root._torch), Carried(root._torch)
         self._grad_enabled = root._torch.is_grad_enabled
+        self._size = root._torch.Size
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Nothing: a module that writes or copies what it holds by itself takes none of this along."""
@@ -467,10 +477,19 @@ class RootCall:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         state, root = self._state, self._root
-        if root.is_compiling() and not root.changes:
+        compiling = root.is_compiling()
+        if compiling and not root.changes:
             return self._inner(*args, **kwargs)
         if state.depth or "root" in state.faults.off:
             return self._inner(*args, **kwargs)
+        if self._usual is not None and not kwargs and not compiling and self._is_usual(args):
+            state.called_to_train = True
+            state.input_samples += self._samples
+            state.depth = 1
+            try:
+                return self._inner(*args) if root._dtype is None else self._in_half(args)
+            finally:
+                state.depth = 0
         # What is computed again in a backward pass may run in the device's own thread.
         if not state.here() and not (state.active and state.in_backward):
             return self._inner(*args, **kwargs)
@@ -504,6 +523,71 @@ class RootCall:
             state.faults.note("root", error)
             return out
 
+    def _is_usual(self, args: Any) -> bool:
+        """A training call like the last one; one of so many is looked at closely all the same."""
+        state, shapes, root, module = self._state, self._usual, self._root, self.module()
+        self._left = (self._left or _LOOKED_AT_EACH) - 1
+        if (
+            not self._left
+            or module is None
+            or not module.training
+            or shapes is None
+            or len(args) != len(shapes)
+            or (self.probes and not root._compile.active)
+            or root.detecting
+            or state.evaluating
+            or state.in_backward
+            or not state.here()
+            or not self._grad_enabled()
+        ):
+            return False
+        try:
+            for value, shape in zip(args, shapes, strict=True):
+                if value.shape != shape:
+                    return False
+            return root._dtype is None or args[0].device.type == self._on
+        except Exception:
+            return False  # of another kind than before; what that means is found out the long way
+
+    def _in_half(self, args: Any) -> Any:
+        """The call under our autocast, and what it returns in float32."""
+        root = self._root
+        root.in_ours = True
+        try:
+            with root._torch.autocast(self._on, dtype=root._dtype):
+                out = self._inner(*args)
+        finally:
+            root.in_ours = False
+        try:
+            return to_float32(out, root._torch)
+        except Exception as error:
+            self._state.faults.note("root", error)
+            return out
+
+    def _usual_shapes(self, args: Any, kwargs: Any) -> tuple[Any, ...] | None:
+        """For calls to come; None where there is more to do or to be found out than for a call like this."""
+        root, state = self._root, self._state
+        if (
+            kwargs
+            or root._turning
+            or root.casts_back
+            or root._compile.replays
+            or root.detecting
+            or root.inputs.said  # whose calls are counted
+            or (self.probes and not root._compile.active)
+            or self._looks
+            or not state.began_ns
+            or not root._compile.called
+            or (root._dtype is not None and root._compile.active and root.autocast_seen is None)
+        ):
+            return None
+        shapes: tuple[Any, ...] = tuple(getattr(value, "shape", None) for value in args)
+        if not all(type(shape) is self._size for shape in shapes) or shapes not in root.shapes:
+            return None
+        self._samples = root.inputs.called(shapes) if root.is_first(self) else 0
+        self._on = self._device()
+        return shapes or None
+
     def _before(self, training: bool, args: Any, kwargs: Any) -> tuple[Any, Any, Any, list[Any]]:
         state, root = self._state, self._root
         hooks: list[Any] = []
@@ -514,6 +598,7 @@ class RootCall:
         else:
             if not self._only_evaluates():
                 self._see_inputs(args, kwargs)
+                self._usual = self._usual_shapes(args, kwargs)
             root._compile.called = True
             if root.detecting:
                 self._lets_go()

@@ -44,7 +44,10 @@ class State:
         """Told of a knob and why, where a seam stops carrying it out in the middle of a run."""
         self.beat: Callable[[], None] = _silent
         """Tells the launcher that the process is alive where no step ends."""
-        self._mark = 0
+        self.mark = 0
+        """Bits of what happened since the last boundary."""
+        self.evaluating = False
+        """An evaluation goes on, or may have begun, since the last sign of training."""
         self._evaluates_ns = 0
         self._maybe_ns = 0
         self._aside_ns = 0
@@ -80,15 +83,10 @@ class State:
     def _in_child(self) -> None:
         self.active = False
 
-    @property
-    def mark(self) -> int:
-        """Bits of what happened since the last boundary."""
-        return self._mark
-
-    @mark.setter
-    def mark(self, bits: int) -> None:
-        self._mark = bits
-        if bits & EVALUATION and self.here():
+    def note(self, bits: int) -> None:
+        """Something has happened; while an evaluation goes on it is a sign of life as well."""
+        self.mark |= bits
+        if self.mark & EVALUATION and self.here():
             self.alive()
 
     def alive(self) -> None:
@@ -101,10 +99,11 @@ class State:
     def evaluates(self, since_ns: int, *, by_loader: bool = False) -> None:
         """A sign of evaluation; it began no later than then."""
         self.asked_loader = self.asked_loader or by_loader
-        self.mark |= EVALUATION
+        self.note(EVALUATION)
         if not self._evaluates_ns:
             begun_ns, self._maybe_ns = self._maybe_ns, 0
             self._evaluates_ns = begun_ns or since_ns
+            self.evaluating = True
             if self.device_clock is not None and not begun_ns:
                 self.device_clock.aside_begins()
 
@@ -112,13 +111,9 @@ class State:
         """A loader that has not trained yet is asked: if an evaluation follows, this is where it begins."""
         if not self.evaluating:
             self._maybe_ns = since_ns
+            self.evaluating = bool(since_ns)
             if self.device_clock is not None:
                 self.device_clock.aside_begins()
-
-    @property
-    def evaluating(self) -> bool:
-        """An evaluation goes on, or may have begun, since the last sign of training."""
-        return bool(self._evaluates_ns or self._maybe_ns)
 
     def trains(self, now_ns: int) -> None:
         """A sign of training: an evaluation that went on is over."""
@@ -129,11 +124,12 @@ class State:
             if self.device_clock is not None:
                 self.device_clock.aside_ends()
         self._was_none()
+        self.evaluating = False
 
     def collects(self, now_ns: int) -> None:
         """A sign that what is trained on next is gathered: no evaluation, and one that went on is over."""
         self.trains(now_ns)
-        self._mark |= ROLLOUT
+        self.mark |= ROLLOUT
         self.alive()
 
     def _was_none(self) -> None:
@@ -149,6 +145,7 @@ class State:
         self.asked_loader = False
         self._evaluates_ns = self._aside_ns = 0
         self._was_none()
+        self.evaluating = False
         return aside_ns
 
     def here(self) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from autotune.protocol.losses import BAD_LOSSES
 from autotune.trial.kinds import kind_of
 from autotune.trial.losses import read_loss
-from autotune.trial.state import COLLECTION
+from autotune.trial.state import COLLECTION, EVALUATION
 from autotune.trial.told import Later, is_computed_later, number
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _MOST_TOLD_SIZES = 4
 _LATE_STEPS = 2
 """A told loss that a device computes is read so many steps later: host and device need not wait for each
 other at every step, and the host's clock is never further ahead than that."""
-_QUEUE_NS = 5_000_000
+_QUEUE_NS = 25_000_000
 """How often the scheduler is asked; it takes a system call."""
 
 
@@ -131,7 +131,16 @@ class Boundary:
 
     def passed(self, optimizer: Any) -> None:
         """A step took effect (None: counted by backward passes)."""
-        if self._by_sdk or self._state.capturing():
+        if self._by_sdk:
+            return
+        ours = self.optimizer
+        if ours is not None and not ours.closure and self._is_usual(optimizer):
+            try:
+                self._close_usual(ours)
+            except Exception as error:
+                self._failed(error)
+            return
+        if self._state.capturing():
             return
         try:
             before = self.anchor_optimizer()
@@ -142,11 +151,73 @@ class Boundary:
                 # Steps that were held end all at once: no window may have begun among them.
                 self._recorder.restart()
         except Exception as error:
-            self._state.faults.note("boundary", error)
-            if self._recorder.measures:
-                # Steps that cannot be counted yield nothing, however long the script runs on.
-                kind, message = _broken(error)
-                self._recorder.broke(kind=kind, error=type(error).__name__, message=message)
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        """A step could not be counted: where steps are measured, the run ends."""
+        self._state.faults.note("boundary", error)
+        if self._recorder.measures:
+            # Steps that cannot be counted yield nothing, however long the script runs on.
+            kind, message = _broken(error)
+            self._recorder.broke(kind=kind, error=type(error).__name__, message=message)
+
+    def _is_usual(self, optimizer: Any) -> bool:
+        """A step of the anchor, on the CPU, between two others, of which nothing is unknown."""
+        state, anchor = self._state, self._anchor
+        return (
+            bool(state.backwards)
+            and state.steps > 1
+            and not (self._held or self._others or state.evaluating or state.faults.off)
+            and not state.mark & EVALUATION
+            and optimizer is not None
+            and anchor is not None
+            and anchor() is optimizer
+            and self._recorder.on_host
+            and self._losses_are_numbers()
+            # What is measured has a loss on the CPU, and then nothing is recorded into a graph.
+            and (state.keeps_losses or not state.capturing())
+        )
+
+    def _losses_are_numbers(self) -> bool:
+        state = self._state
+        for value, _ in state.losses:
+            if type(value) is not float:
+                return False
+        return bool(state.losses) or not state.keeps_losses
+
+    def _close_usual(self, optimizer: Optimizer) -> None:
+        """`_take` and `_close_step` of a usual step."""
+        state, loader = self._state, self.loader
+        now = time.perf_counter_ns()
+        samples = None if loader is None else loader.take_samples()
+        batches, backwards, inputs, losses = state.batches, state.backwards, state.input_samples, state.losses
+        row = (
+            *(now, state.wait_ns, inputs if samples is None else samples, -1.0),
+            *(self._queued_ns(now), state.mark, 0),
+        )
+        state.losses = []
+        state.wait_ns = state.input_samples = state.backwards = state.batches = state.mark = 0
+        state.steps += 1
+        state.samples_total += row[2]
+        if samples is not None and not state.replays:
+            self._unfed = 0 if batches else self._unfed + 1
+            self.reuses = self.reuses or self._unfed > _UNFED_STEPS
+        optimizer.accumulation.note(backwards)
+        self.backward_total += backwards
+        self.batch_total += batches
+        if loader is not None and inputs and not loader.built_any:
+            loader.input_batch = inputs // backwards
+        loss = None
+        if losses:
+            loss = 0.0
+            for value, factor in losses:
+                loss += value * factor
+            if self._bad or not math.isfinite(loss):
+                self._judge(loss)
+        if state.at_step:
+            for told in tuple(state.at_step):
+                told()
+        self._recorder.step(row, loss, batches)
 
     def may_have_passed(self) -> None:
         """A backward pass ended, of which it is not known yet whether it stands for a step."""
@@ -346,7 +417,7 @@ class Boundary:
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
         if phase == "stop" and info.get("generation") == 2 and self._state.active:
-            self._state.mark |= COLLECTION
+            self._state.note(COLLECTION)
 
     def _read_queue_ns(self) -> int:
         if self._schedstat < 0:

@@ -46,5 +46,5 @@ class Xla:
         if state.steps and state.steps != self._at:
             self._marked += 1
         self._at = state.steps
-        state.mark |= COMPILE
+        state.note(COMPILE)
         state.xla_events += 1

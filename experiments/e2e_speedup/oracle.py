@@ -47,6 +47,7 @@ CYCLES = 6
 LEAST_CONFIGS = 60
 LEAST_SHARE = 0.95
 MOST_HALF_WIDTH = 0.05
+MOST_FOREIGN_CORES = 0.15
 COMPILE_LIMIT_S = 900.0
 FINAL_ORDERS = list(itertools.permutations(("oracle", "search", "again")))
 
@@ -113,11 +114,19 @@ def run_s(figures, samples):
     return figures["start_s"] + figures.get("once_s", 0.0) + samples / figures["samples_per_s"]
 
 
+def disturbed(runs):
+    """Cycles in one of whose runs others used so much of the machine that no ratio of it says anything.
+
+    By what was seen of others alone, whichever run it was and whatever came out.
+    """
+    return sorted({run["cycle"] for run in runs if (run.get("foreign_cores") or 0.0) > MOST_FOREIGN_CORES})
+
+
 def ratios(runs, above, below, figure):
-    """How many times as fast `above` is as `below`, cycle by cycle; whole cycles only."""
-    cycles = {}
+    """How many times as fast `above` is as `below`, cycle by cycle; whole, undisturbed cycles only."""
+    cycles, spoilt = {}, set(disturbed(runs))
     for run in runs:
-        if "failed" not in run:
+        if "failed" not in run and run["cycle"] not in spoilt:
             cycles.setdefault(run["cycle"], {})[run["arm"]] = figure(run)
     return [arms[below] / arms[above] for _, arms in sorted(cycles.items()) if {above, below} <= set(arms)]
 
@@ -408,6 +417,7 @@ class Experiment:
     def judge(self):
         """Adds ratios, intervals and verdict to the state."""
         state, runs = self.state, self.state["pairs"]
+        state["disturbed"] = disturbed(runs)
         state["ratios"] = ratios(runs, "search", "oracle", self.cost)
         state["ratio"] = interval(state["ratios"])
         state["identical_ratios"] = ratios(runs, "again", "oracle", self.cost)

@@ -143,6 +143,16 @@ def test_ratios_are_taken_within_whole_cycles() -> None:
     assert found == [pytest.approx(2.0)]
 
 
+@pytest.mark.parametrize("arm", ["oracle", "search"])
+def test_a_cycle_is_set_aside_by_what_others_used_whichever_run_it_was(arm: str) -> None:
+    runs = [run(cycle, name, 10) for cycle in range(3) for name in ("oracle", "search")]
+    for each in runs:
+        each["foreign_cores"] = 0.3 if each["arm"] == arm and each["cycle"] == 1 else 0.02
+    runs.append({"cycle": 2, "arm": "again", "samples_per_s": 10, "foreign_cores": None})
+    assert oracle.disturbed(runs) == [1]
+    assert len(oracle.ratios(runs, "search", "oracle", lambda r: oracle.run_s(r, None))) == 2
+
+
 def test_the_whole_run_is_what_counts_and_the_way_to_its_first_step_with_it() -> None:
     assert oracle.run_s(run(0, "a", 10, start_s=3.0), 100) == pytest.approx(13.0)
     assert oracle.run_s(run(0, "a", 10, start_s=3.0), None) == pytest.approx(0.1)
