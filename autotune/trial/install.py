@@ -64,6 +64,13 @@ _DETECT_STEPS = 12
 _TOLD_CHARS = 64
 _MOST_AWAITED = 4
 """Times that detection begins again because a parameter got its first gradient."""
+_WHERE_BUILT = frozenset(
+    {
+        *("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "in_order"),
+        *("mp_context", "fused_optimizer", "threads", "tf32", "cudnn_benchmark"),
+    }
+)
+"""Knobs that are carried out once, or where a loader or an optimizer is built, and at no step."""
 _VERSIONED = (
     "torch",
     "numpy",
@@ -435,8 +442,20 @@ class Session:
         if root is not None and final and self.channel is None and not root.stays:
             # A training that is not measured has no more use for us in its model.
             root.release()
+        if final and self.channel is None:
+            self._guarded("release", self._let_go)
         if final and self.plan.status_path:
             self._guarded("status", lambda: self._write_status(readings))
+
+    def _let_go(self) -> None:
+        """Under `apply`, once every knob was read as applied: nothing of ours stays that is not needed."""
+        loader, optimizer = self._loader, self._optimizer
+        if loader is None or optimizer is None or self.state.at_step:
+            return
+        if self.recorder.patched <= _WHERE_BUILT and (self._root is None or not self._root.stays):
+            loader.let_go()
+            optimizer.let_go()
+            self.boundary.release()
 
     def _write_status(self, readings: tuple[Reading, ...]) -> None:
         path = Path(self.plan.status_path)

@@ -194,6 +194,8 @@ class Loader:
         """Told that a pass over a loader begins, whatever it is for."""
         self.on_fetched: Callable[[], None] | None = None
         """Told of every batch that was handed over while gradients are on."""
+        self._backs: list[Callable[[], None]] = []
+        """Take back what stands in the way of every batch."""
         self._grad_enabled: Any = None
         self._torch: Any = None
         self._trained: set[str] = set()
@@ -614,9 +616,13 @@ class Loader:
                 self._look_at_data(record, this, before=False)
             return batch
 
-        self._undo.assign(base, "__init__", init)
-        self._undo.assign(base, "_reset", reset)
-        self._undo.assign(base, "__next__", advance)
+        for name, ours in (("__init__", init), ("_reset", reset), ("__next__", advance)):
+            self._backs.append(self._undo.replace(base, name, ours))
+
+    def let_go(self) -> None:
+        """Iterators are as if we were not there; loaders built from now on get their changes as before."""
+        while self._backs:
+            self._backs.pop()()
 
     def _usual(self, record: Record) -> int | None:
         """Samples of a whole batch of it, 0 for any number, where nothing else is to be found out at a fetch.

@@ -69,6 +69,10 @@ class Optimizer:
         self._torch: Any = None
         self._nested = False
         self._in_backward = False
+        self._gone = False
+        """Nothing is watched any more."""
+        self._backs: list[Callable[[], None]] = []
+        """Take back what stands in the way of every step."""
         self._fuse = False
         self._fused: bool | None = None
         self._facts: OptimizerFacts | None = None
@@ -163,6 +167,20 @@ class Optimizer:
             if cls is not None:
                 self._wrap_kernel(cls)
 
+    def _replace(self, owner: Any, attribute: str, value: object) -> None:
+        self._backs.append(self._undo.replace(owner, attribute, value))
+
+    def let_go(self) -> None:
+        """Steps, backward passes and what goes with them are as if we were not there.
+
+        Optimizers that are built from now on get their kernel as before. What kept a method of ours, as
+        schedulers keep an optimizer's `step`, comes by here and is passed on.
+        """
+        self._gone = True
+        self.release()
+        while self._backs:
+            self._backs.pop()()
+
     def release(self) -> None:
         """Give optimizer classes that were hooked through us torch's own wrapper."""
         for cls, ours, plain in self._hooked:
@@ -183,7 +201,7 @@ class Optimizer:
 
             @functools.wraps(inner)
             def step(this: Any, *args: Any, **kwargs: Any) -> Any:
-                if is_compiling():
+                if is_compiling() or self._gone:
                     return inner(this, *args, **kwargs)
                 if self._nested or not state.here() or "optimizer" in state.faults.off:
                     if state.in_backward and state.active and not self._nested:
@@ -222,7 +240,7 @@ class Optimizer:
             if plain is not None and not any(cls is type(this) for cls, _, _ in self._hooked):
                 self._hooked.append((type(this), step, plain))
 
-        self._undo.assign(base, "profile_hook_step", staticmethod(profile_hook_step))
+        self._replace(base, "profile_hook_step", staticmethod(profile_hook_step))
         self._undo.assign(base, "__init__", init)
 
     def _is_usual(self, optimizer: Any) -> bool:
@@ -368,7 +386,7 @@ class Optimizer:
 
         @functools.wraps(original)
         def backward(this: Any, gradient: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
+            if is_compiling() or self._gone:
                 return original(this, gradient, *args, **kwargs)
             if self._in_backward or not state.here() or "backward" in state.faults.off:
                 return original(this, gradient, *args, **kwargs)
@@ -389,7 +407,7 @@ class Optimizer:
 
         @functools.wraps(direct)
         def autograd_backward(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or self._in_backward:
+            if is_compiling() or self._in_backward or self._gone:
                 return direct(*args, **kwargs)
             if not state.here() or "backward" in state.faults.off:
                 return direct(*args, **kwargs)
@@ -404,8 +422,8 @@ class Optimizer:
             self._after_backward()
             return result
 
-        self._undo.assign(torch.Tensor, "backward", backward)
-        self._undo.assign(torch.autograd, "backward", autograd_backward)
+        self._replace(torch.Tensor, "backward", backward)
+        self._replace(torch.autograd, "backward", autograd_backward)
 
     def _is_plain(self, loss: Any) -> bool:
         """A backward pass of which nothing is to be found out, and which goes as the script has it."""
@@ -603,7 +621,7 @@ class Optimizer:
                     self.accumulation.thrown_away()
             return original(this, *args, **kwargs)
 
-        self._undo.assign(cls, "zero_grad", zero_grad)
+        self._replace(cls, "zero_grad", zero_grad)
 
     def _wrap_clip(self, torch: Any) -> None:
         places = [torch.nn.utils, sys.modules["torch.nn.utils.clip_grad"]]
@@ -612,7 +630,7 @@ class Optimizer:
             wrapped = self._clip(original, torch)
             for place in places:
                 if hasattr(place, name):
-                    self._undo.assign(place, name, wrapped)
+                    self._replace(place, name, wrapped)
 
     def _clip(self, original: Callable[..., Any], torch: Any) -> Callable[..., Any]:
         is_compiling = torch.compiler.is_compiling
@@ -680,7 +698,7 @@ class Optimizer:
                     cls, (module.LRScheduler, getattr(module, "ReduceLROnPlateau", module.LRScheduler))
                 )
             ):
-                self._undo.assign(cls, "step", self._scheduler_step(cls.__dict__["step"]))
+                self._replace(cls, "step", self._scheduler_step(cls.__dict__["step"]))
 
     def _scheduler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         state = self._state
@@ -721,7 +739,7 @@ class Optimizer:
                     return None
             return original(this, *args, **kwargs)
 
-        self._undo.assign(cls, "update_parameters", update_parameters)
+        self._replace(cls, "update_parameters", update_parameters)
 
     # The script's own scaler
 
@@ -760,8 +778,8 @@ class Optimizer:
             self._boundary.passed(optimizer)
             return result
 
-        self._undo.assign(cls, "scale", scale)
-        self._undo.assign(cls, "step", step)
+        self._replace(cls, "scale", scale)
+        self._replace(cls, "step", step)
 
     # Kernel construction
 

@@ -42,6 +42,22 @@ class Undo:
         """Do this when changes are taken back."""
         self._stack.append(action)
 
+    def replace(self, owner: Any, attribute: str, value: object) -> Callable[[], None]:
+        """`assign`, which may be taken back on its own.
+
+        Returns:
+            Takes it back, unless somebody has put something else there meanwhile, which may call ours.
+        """
+        self.assign(owner, attribute, value)
+        restore = self._stack.pop()
+
+        def back() -> None:
+            if vars(owner).get(attribute, _ABSENT) is value:
+                restore()
+
+        self._stack.append(back)
+        return back
+
     def undo_all(self) -> None:
         """Take everything back."""
         while self._stack:

@@ -204,6 +204,7 @@ def test_a_copy_of_published_compile_caches_is_used_but_never_forced(cli, script
     found = [published, None]
     monkeypatch.setattr(opened, "compiled_for", lambda *told: asked.append(told) or found[len(asked) - 1])
     monkeypatch.setenv("TRITON_CACHE_DIR", "/mine")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     cli("apply", "best.yaml", "--", "python", "train.py")
     assert asked == [(spec().study_id, 3, facts().host, sha256)]
     used = ran[0].env["TORCHINDUCTOR_CACHE_DIR"]
