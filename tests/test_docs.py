@@ -54,7 +54,9 @@ def parsed(words, *, whole=True):
             break
         group, (name, *rest) = verb, rest
     try:
-        verb.make_context(name, list(rest))
+        # Below the command that it belongs to: a verb keeps the names of its help option from the first time.
+        above = _command().make_context("autotune", ["list"], resilient_parsing=True)
+        verb.make_context(name, list(rest), parent=above)
     except Exception as error:
         kind = type(error).__name__  # of one of two copies of click
         if kind not in ("Exit", "NoArgsIsHelpError") and (whole or kind != "MissingParameter"):

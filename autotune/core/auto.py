@@ -29,6 +29,9 @@ _COPIES: Final = 4
 _STILL_WAITS: Final = 2.0
 _LOADER_WAITS: Final = 0.5
 _STARVED_ON_CPU: Final = 0.8
+_COLLECTS: Final = 0.02
+"""Less of the time than this spent on looking for garbage is not worth a run."""
+_COLLECTOR: Final = "gc_control"
 
 
 def settled(study: Study) -> StudySpec:
@@ -40,7 +43,9 @@ def settled(study: Study) -> StudySpec:
     measured = next((t.measurement for t in study.baseline if t.measurement), None)
     if not spec.space.candidates or facts is None or facts.run is None or measured is None:
         return spec
-    space = _taken(spec.space, *_choice(facts, measured, spec.max_memory_bytes))
+    space = _with_collector(
+        _taken(spec.space, *_choice(facts, measured, spec.max_memory_bytes)), facts.run.collecting_frac
+    )
     bounds = [b for b in (spec.max_memory_bytes, space.bound_bytes(facts.host, facts.run)) if b is not None]
     return replace(spec, space=space, max_memory_bytes=min(bounds, default=None))
 
@@ -65,6 +70,16 @@ def _taken(request: SpaceRequest, name: str, reason: str) -> SpaceRequest:
     """The candidate of that name, the first one where there is none."""
     found = next((c for c in request.candidates if c.name == name), request.candidates[0])
     return replace(found, reason=reason)
+
+
+def _with_collector(space: SpaceRequest, frac: float | None) -> SpaceRequest:
+    """When Python looks for garbage takes part where that was seen to take time, and early."""
+    if frac is None or frac < _COLLECTS or _COLLECTOR in {*space.knobs, *space.fixed}:
+        return space
+    first, *rest = space.knobs.items() or [(_COLLECTOR, ())]
+    knobs = dict([first, (_COLLECTOR, ("auto", "freeze")), *rest])
+    why = f"{_COLLECTOR} takes part, as Python looks for garbage {100 * frac:.0f} % of the time"
+    return replace(space, knobs=knobs, reason=f"{space.reason}; {why}")
 
 
 def _choice(facts: Facts, measured: Measurement, bound_bytes: int | None) -> tuple[str, str]:

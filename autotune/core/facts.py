@@ -398,6 +398,8 @@ class RunFacts:
             or in the model: ``host`` or ``device``, whose generators moved; empty where none did.
         averages_apart: A moving average of the weights (`torch.optim.swa_utils`) was seen updated, but
             not once after every step.
+        collecting_frac: Share of the time from the third step on in which Python looked for garbage; None
+            where that is not known.
         devices: Accelerators that the process used, as it saw them; empty on the CPU.
         triton: The compiler of kernels for NVIDIA devices is installed there; None where nobody looked.
         deterministic: The script has asked for the same results from run to run, of all operators or of
@@ -440,6 +442,7 @@ class RunFacts:
     loop_hazards: tuple[str, ...] = ()
     averages_apart: bool = False
     loop_draws: str = ""
+    collecting_frac: float | None = None
     devices: tuple[DeviceFacts, ...] = ()
     triton: bool | None = None
     gathers: bool = False

@@ -537,6 +537,7 @@ class Session:
             loop_hazards=() if self.plan.changes else self._hazards(root, optimizer),
             loop_draws=self._draws.where if self._draws is not None else "",
             averages_apart=optimizer.averages_apart,
+            collecting_frac=self.boundary.collecting_frac(),
             values=values,
             versions=versions,
             modules=self._imported(),

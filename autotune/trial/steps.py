@@ -33,6 +33,10 @@ _MOST_TOLD_SIZES = 4
 _LATE_STEPS = 2
 """A told loss that a device computes is read so many steps later: host and device need not wait for each
 other at every step, and the host's clock is never further ahead than that."""
+_COUNTED_FROM = 3
+"""The step after which the time spent on garbage is counted: what precedes it is imports and set-up."""
+_COUNTED_NS = 1_000_000_000
+"""The least time in which that share is known."""
 _QUEUE_NS = 25_000_000
 """How often the scheduler is asked; it takes a system call."""
 
@@ -104,6 +108,8 @@ class Boundary:
         self.backward_total = 0
         self.batch_total = 0
         self._first_backwards = 0
+        self._collects_ns = self._collected_ns = self._counted_ns = 0
+        """When a search for garbage began, how long all of them took, and since when these are counted."""
         gc.callbacks.append(self._collected)
 
     def anchor_optimizer(self) -> Any:
@@ -166,7 +172,7 @@ class Boundary:
         state, anchor = self._state, self._anchor
         return (
             bool(state.backwards)
-            and state.steps > 1
+            and state.steps >= _COUNTED_FROM
             and not (self._held or self._others or state.evaluating or state.faults.off)
             and not state.mark & EVALUATION
             and optimizer is not None
@@ -356,6 +362,8 @@ class Boundary:
     def _close_step(self, period: _Period, given: int | None = None) -> None:
         state, optimizer = self._state, self.optimizer
         state.steps += 1
+        if state.steps == _COUNTED_FROM:
+            self._counted_ns, self._collected_ns = time.perf_counter_ns(), 0
         samples = period.fetched if given is None else given
         if samples is None:
             samples = period.input_samples
@@ -416,8 +424,22 @@ class Boundary:
             self._recorder.diverged(loss)
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
-        if phase == "stop" and info.get("generation") == 2 and self._state.active:
+        if not self._state.active:
+            return
+        if phase == "start":
+            self._collects_ns = time.perf_counter_ns()
+            return
+        if self._collects_ns:
+            self._collected_ns += time.perf_counter_ns() - self._collects_ns
+        if info.get("generation") == 2:
             self._state.note(COLLECTION)
+
+    def collecting_frac(self) -> float | None:
+        """Share of the time in which Python looked for garbage, of all threads; None before it is known."""
+        whole_ns = time.perf_counter_ns() - self._counted_ns
+        if not self._counted_ns or whole_ns < _COUNTED_NS:
+            return None
+        return min(1.0, self._collected_ns / whole_ns)
 
     def _read_queue_ns(self) -> int:
         if self._schedstat < 0:

@@ -132,6 +132,35 @@ def test_before_there_is_a_baseline_nothing_is_settled() -> None:
         assert settled(open_study).space is AUTO
 
 
+@pytest.mark.parametrize(("frac", "takes_part"), [(None, False), (0.0, False), (0.019, False), (0.06, True)])
+def test_when_garbage_is_looked_for_takes_part_where_that_takes_time(
+    frac: float | None, takes_part: bool
+) -> None:
+    knobs = {"precision": ("fp32", "bf16"), "threads": ()}
+    candidates = tuple(replace(c, knobs=knobs) for c in AUTO.candidates)
+    one = study(replace(CPU, collecting_frac=frac), measured())
+    one = replace(one, spec=replace(one.spec, space=replace(AUTO, candidates=candidates)))
+    space = settled(one).space
+    if not takes_part:
+        assert dict(space.knobs) == knobs
+        assert "garbage" not in space.reason
+        return
+    assert list(space.knobs) == ["precision", "gc_control", "threads"]
+    assert space.knobs["gc_control"] == ("auto", "freeze")
+    assert space.reason.endswith("gc_control takes part, as Python looks for garbage 6 % of the time")
+
+
+@pytest.mark.parametrize(
+    "given", [{"knobs": {"gc_control": ("auto", "boundary")}}, {"fixed": {"gc_control": "auto"}}]
+)
+def test_what_a_space_says_of_it_stands(given: dict[str, object]) -> None:
+    candidates = tuple(replace(c, **given) for c in AUTO.candidates)  # type: ignore[arg-type]
+    one = study(replace(CPU, collecting_frac=0.5), measured())
+    one = replace(one, spec=replace(one.spec, space=replace(AUTO, candidates=candidates)))
+    space = settled(one).space
+    assert {"knobs": space.knobs, "fixed": space.fixed}[next(iter(given))] == next(iter(given.values()))
+
+
 def test_a_named_space_stays() -> None:
     named = study(CPU_RUN, measured())
     named = replace(named, spec=replace(named.spec, space=SpaceRequest(name="quick")))

@@ -6,6 +6,7 @@ import gc
 from collections import Counter
 
 import pytest
+from trial_kit import PRELUDE
 
 from autotune.trial import collector
 from autotune.trial.collector import Collector
@@ -144,3 +145,29 @@ def test_a_switch_goes_back_to_what_the_process_had(world) -> None:
     back()
     world.steps(1)
     assert world.collector.observed() == "freeze"
+
+
+GARBAGE = """
+class Node: pass
+kept = [Node() for _ in range(300_000)]
+for node in kept: node.this = [node]
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+for step in range(400):
+    waste = []
+    for _ in range({made}):
+        node = Node()
+        node.this = node
+        waste.append(node)
+    model(torch.ones(8, 4)).sum().backward()
+    optimizer.step()
+    time.sleep(0.003)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("made", "low", "high"), [(0, 0.0, 0.02), (3000, 0.03, 1.0)])
+def test_how_much_of_the_time_garbage_is_looked_for_is_known(run, made, low, high) -> None:
+    ran = run(PRELUDE + "import time\n" + GARBAGE.format(made=made))
+    assert not ran.faults
+    assert low <= ran.facts.collecting_frac <= high

@@ -186,7 +186,7 @@ def test_a_probe_of_a_real_script_tells_input_phases_and_operations_apart(run: C
     # first layer's input.
     forward = 2 * 8 * (64 * 64 + 64 * 2)
     assert found["flops"] == pytest.approx(3 * forward - 2 * 8 * 64 * 64)
-    assert found["reads"] >= 1
+    assert found["reads"] == 1, "its own, not that by which we know the loss"
     assert found["peak_flops_per_s"] > 1e8
     for phase in ("forward", "loss", "backward", "optimizer", "host"):
         assert found[f"phase_{phase}_s"] > 0
