@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from autotune.core.facts import training_memory_bytes
 
 if TYPE_CHECKING:
-    from autotune.core.facts import Facts
+    from autotune.core.facts import Facts, RunFacts
     from autotune.core.measurement import Measurement
     from autotune.core.study import SpaceRequest, Study, StudySpec
 
@@ -43,9 +43,7 @@ def settled(study: Study) -> StudySpec:
     measured = next((t.measurement for t in study.baseline if t.measurement), None)
     if not spec.space.candidates or facts is None or facts.run is None or measured is None:
         return spec
-    space = _with_collector(
-        _taken(spec.space, *_choice(facts, measured, spec.max_memory_bytes)), facts.run.collecting_frac
-    )
+    space = _with_collector(_taken(spec.space, *_choice(facts, measured, spec.max_memory_bytes)), facts.run)
     bounds = [b for b in (spec.max_memory_bytes, space.bound_bytes(facts.host, facts.run)) if b is not None]
     return replace(spec, space=space, max_memory_bytes=min(bounds, default=None))
 
@@ -72,14 +70,20 @@ def _taken(request: SpaceRequest, name: str, reason: str) -> SpaceRequest:
     return replace(found, reason=reason)
 
 
-def _with_collector(space: SpaceRequest, frac: float | None) -> SpaceRequest:
-    """When Python looks for garbage takes part where that was seen to take time, and early."""
-    if frac is None or frac < _COLLECTS or _COLLECTOR in {*space.knobs, *space.fixed}:
+def _with_collector(space: SpaceRequest, run: RunFacts) -> SpaceRequest:
+    """When Python looks for garbage takes part where that was seen to take time, and early.
+
+    Not where the user has left knobs out, nor where the script says itself when that is.
+    """
+    frac = run.collecting_frac
+    if frac is None or frac < _COLLECTS or run.values.get(_COLLECTOR) not in (None, "auto"):
+        return space
+    if space.narrowed or _COLLECTOR in {*space.knobs, *space.fixed}:
         return space
     first, *rest = space.knobs.items() or [(_COLLECTOR, ())]
     knobs = dict([first, (_COLLECTOR, ("auto", "freeze")), *rest])
     why = f"{_COLLECTOR} takes part, as Python looks for garbage {100 * frac:.0f} % of the time"
-    return replace(space, knobs=knobs, reason=f"{space.reason}; {why}")
+    return replace(space, knobs=knobs, added=(_COLLECTOR,), reason=f"{space.reason}; {why}")
 
 
 def _choice(facts: Facts, measured: Measurement, bound_bytes: int | None) -> tuple[str, str]:

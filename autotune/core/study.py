@@ -61,6 +61,8 @@ class SpaceRequest:
         memory_frac: The same as a share of the device's memory, of the machine's without a device.
         candidates: Spaces among which the first run of the script decides; then this request
             itself varies nothing.
+        narrowed: The user has left knobs out by name: nothing that was seen adds one.
+        added: Knobs that what was seen has added.
         reason: Why this one was taken among candidates; empty where the user named it.
     """
 
@@ -75,6 +77,8 @@ class SpaceRequest:
     memory_bytes: int | None = None
     memory_frac: float | None = None
     candidates: tuple[SpaceRequest, ...] = ()
+    narrowed: bool = False
+    added: tuple[str, ...] = ()
     reason: str = ""
 
     def bound_bytes(self, host: HostFacts, run: RunFacts | None = None) -> int | None:

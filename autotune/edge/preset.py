@@ -87,6 +87,8 @@ class _Space:
     declared: dict[str, DeclaredSpec] = field(default_factory=dict[str, DeclaredSpec])
     places: dict[str, str] = field(default_factory=dict[str, str])
     memory: tuple[int | None, float | None] = (None, None)
+    leaves_out: bool = False
+    """A knob of what it extends is left out by name."""
     problems: list[UsageError] = field(default_factory=list[UsageError])
 
     def known(self) -> list[str]:
@@ -289,6 +291,7 @@ def _lay_over(space: _Space, written: Written, file: SpaceFile, path: Path) -> N
         for knob, entry in entries.items():
             if entry is None:
                 knobs.pop(knob, None)
+                space.leaves_out = True
             else:
                 knobs[knob] = values_of(entry)
     if file.start is not None:
@@ -325,6 +328,7 @@ def _request(space: _Space, options: _Options) -> SpaceRequest:
         withheld=locked,
         memory_bytes=memory_bytes,
         memory_frac=memory_frac,
+        narrowed=bool(options.only) or space.leaves_out,
     )
     _check_rivals(request, space)
     return request

@@ -79,6 +79,8 @@ def space_words(space: SpaceRequest, cwd: str) -> list[str] | None:
         cwd: Where the search was begun.
     """
     is_auto = bool(space.reason or space.candidates)
+    # What was seen adds it again.
+    space = replace(space, knobs={k: v for k, v in space.knobs.items() if k not in space.added}, added=())
     for name in (AUTO_SPACE,) if is_auto else (space.name, space.source):
         whole = _loaded(name, cwd, space)
         if whole is None:

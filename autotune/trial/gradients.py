@@ -65,6 +65,8 @@ class Gradients:
         return back
 
     def _settle(self) -> None:
+        if not self._watching:
+            return  # what stands there by now is whose it is
         self._watching = False
         self._zeroed.clear()
         self._put()

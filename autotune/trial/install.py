@@ -71,6 +71,8 @@ _WHERE_BUILT = frozenset(
     }
 )
 """Knobs that are carried out once, or where a loader or an optimizer is built, and at no step."""
+_AT_STEPS = frozenset({"gc_control"})
+"""Knobs that have to be told that a step has ended, and of nothing else."""
 _VERSIONED = (
     "torch",
     "numpy",
@@ -449,12 +451,16 @@ class Session:
 
     def _let_go(self) -> None:
         """Under `apply`, once every knob was read as applied: nothing of ours stays that is not needed."""
-        loader, optimizer = self._loader, self._optimizer
-        if loader is None or optimizer is None or self.state.at_step:
+        loader, optimizer, root = self._loader, self._optimizer, self._root
+        if loader is None or optimizer is None or root is None:
             return
-        if self.recorder.patched <= _WHERE_BUILT and (self._root is None or not self._root.stays):
-            loader.let_go()
-            optimizer.let_go()
+        # What the script compiles may have been traced through us, and would be traced anew.
+        if root.stays or root.compiles or not self.recorder.patched <= {*_WHERE_BUILT, *_AT_STEPS}:
+            return
+        steps = not self.state.at_step
+        loader.let_go()
+        optimizer.let_go(steps=steps)
+        if steps:
             self.boundary.release()
 
     def _write_status(self, readings: tuple[Reading, ...]) -> None:

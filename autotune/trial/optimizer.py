@@ -69,10 +69,11 @@ class Optimizer:
         self._torch: Any = None
         self._nested = False
         self._in_backward = False
-        self._gone = False
-        """Nothing is watched any more."""
+        self._gone = self._steps_gone = False
+        """Nothing is watched any more; steps are not."""
         self._backs: list[Callable[[], None]] = []
-        """Take back what stands in the way of every step."""
+        self._step_back: Callable[[], None] | None = None
+        """Take back what stands in the way of every step, and of `step` itself."""
         self._fuse = False
         self._fused: bool | None = None
         self._facts: OptimizerFacts | None = None
@@ -170,16 +171,19 @@ class Optimizer:
     def _replace(self, owner: Any, attribute: str, value: object) -> None:
         self._backs.append(self._undo.replace(owner, attribute, value))
 
-    def let_go(self) -> None:
-        """Steps, backward passes and what goes with them are as if we were not there.
+    def let_go(self, *, steps: bool) -> None:
+        """Backward passes and what goes with them are as if we were not there, and steps if wanted.
 
         Optimizers that are built from now on get their kernel as before. What kept a method of ours, as
         schedulers keep an optimizer's `step`, comes by here and is passed on.
         """
-        self._gone = True
-        self.release()
+        self._gone, self._steps_gone = True, steps
+        self._scaled = None
         while self._backs:
             self._backs.pop()()
+        if steps and self._step_back is not None:
+            self.release()
+            self._step_back()
 
     def release(self) -> None:
         """Give optimizer classes that were hooked through us torch's own wrapper."""
@@ -201,7 +205,7 @@ class Optimizer:
 
             @functools.wraps(inner)
             def step(this: Any, *args: Any, **kwargs: Any) -> Any:
-                if is_compiling() or self._gone:
+                if is_compiling() or self._steps_gone:
                     return inner(this, *args, **kwargs)
                 if self._nested or not state.here() or "optimizer" in state.faults.off:
                     if state.in_backward and state.active and not self._nested:
@@ -220,7 +224,8 @@ class Optimizer:
                 self._boundary.passed(this)
                 return result
 
-            step.__dict__["_autotune_plain"] = inner
+            # Whoever wraps it by `functools.wraps` copies the mark as well, so it says whose it is.
+            step.__dict__["_autotune_plain"] = (step, inner)
             return step
 
         @functools.wraps(original_init)
@@ -236,11 +241,11 @@ class Optimizer:
                 except Exception as error:
                     state.faults.note("root", error)
             step = type(this).__dict__.get("step")
-            plain = getattr(step, "_autotune_plain", None)
-            if plain is not None and not any(cls is type(this) for cls, _, _ in self._hooked):
+            ours, plain = getattr(step, "_autotune_plain", (None, None))
+            if ours is step is not None and not any(cls is type(this) for cls, _, _ in self._hooked):
                 self._hooked.append((type(this), step, plain))
 
-        self._replace(base, "profile_hook_step", staticmethod(profile_hook_step))
+        self._step_back = self._undo.replace(base, "profile_hook_step", staticmethod(profile_hook_step))
         self._undo.assign(base, "__init__", init)
 
     def _is_usual(self, optimizer: Any) -> bool:

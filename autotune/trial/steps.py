@@ -431,6 +431,7 @@ class Boundary:
             return
         if self._collects_ns:
             self._collected_ns += time.perf_counter_ns() - self._collects_ns
+            self._collects_ns = 0
         if info.get("generation") == 2:
             self._state.note(COLLECTION)
 

@@ -161,6 +161,16 @@ def test_what_a_space_says_of_it_stands(given: dict[str, object]) -> None:
     assert {"knobs": space.knobs, "fixed": space.fixed}[next(iter(given))] == next(iter(given.values()))
 
 
+@pytest.mark.parametrize("why", ["the user left knobs out", "the script says when"])
+def test_it_takes_no_part_against_what_somebody_has_said(why: str) -> None:
+    narrowed = why.startswith("the user")
+    candidates = tuple(replace(c, knobs={"threads": ()}, narrowed=narrowed) for c in AUTO.candidates)
+    values = {"gc_control": "auto" if narrowed else "own"}
+    one = study(replace(CPU, collecting_frac=0.5, values=values), measured())
+    one = replace(one, spec=replace(one.spec, space=replace(AUTO, candidates=candidates)))
+    assert dict(settled(one).space.knobs) == {"threads": ()}
+
+
 def test_a_named_space_stays() -> None:
     named = study(CPU_RUN, measured())
     named = replace(named, spec=replace(named.spec, space=SpaceRequest(name="quick")))

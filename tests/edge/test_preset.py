@@ -213,6 +213,14 @@ def test_declared_knobs_take_part_first_and_travel_as_data(here) -> None:
     assert loads(SpaceRequest, dumps(request)) == request
 
 
+def test_a_space_knows_that_the_user_has_left_knobs_out(here) -> None:
+    assert not load_space("cpu", cwd=str(here)).narrowed
+    assert load_space("cpu", cwd=str(here), only=["threads"]).narrowed
+    assert all(c.narrowed for c in load_space("auto", cwd=str(here), only=["threads"]).candidates)
+    (here / "less.yaml").write_text("schema: autotune.space/v1\nextends: cpu\nknobs: {malloc: ~}\n")
+    assert load_space("./less.yaml", cwd=str(here)).narrowed
+
+
 def test_a_declared_knob_is_placed_narrowed_and_dropped_like_any_other(here) -> None:
     write(here, HEAD + "extends: quick\n" + OWN, "base.yaml")
     request = load_space(

@@ -47,6 +47,9 @@ def test_its_options_ask_for_the_same_space(name, options, tmp_path):
     if name == "auto":
         taken = replace(space.candidates[0], reason="the first run showed it")
         assert space_words(taken, str(tmp_path)) == said
+        # What the first run's figures have added is added again by them.
+        more = replace(taken, knobs={**taken.knobs, "gc_control": ("auto", "freeze")}, added=("gc_control",))
+        assert space_words(more, str(tmp_path)) == said
 
 
 def test_a_space_that_cannot_be_named_from_here_leaves_the_command_out(tmp_path):

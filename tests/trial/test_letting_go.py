@@ -77,6 +77,46 @@ def test_what_is_carried_out_once_leaves_nothing_in_a_step(
     assert told["weights"] == pytest.approx(bare["weights"], rel=1e-4)
 
 
+def test_what_is_told_of_steps_alone_leaves_the_rest_alone(run: Callable[..., Ran]) -> None:
+    frozen = Change(knob="gc_control", value="freeze", spelling=Patch())
+    ran = run(
+        PRELUDE + "import gc\n" + SCRIPT.replace("told(", "told(frozen=gc.get_freeze_count(), "),
+        changes=(frozen,),
+        measure=False,
+    )
+    assert ran.code == 0, ran.err
+    assert not ran.faults
+    assert ran.told["after"] == ["step"]
+    assert ran.told["frozen"] > 2_000
+
+
+COPIED = """
+import functools
+model = nn.Linear(4, 2)
+torch.optim.SGD(model.parameters(), lr=0.1)
+
+class Mine(torch.optim.SGD):
+    @functools.wraps(torch.optim.SGD.step)
+    def step(self, closure=None):
+        taken.append(1)
+        return super().step(closure)
+
+taken = []
+optimizer = Mine(model.parameters(), lr=0.1)
+for _ in range(40):
+    optimizer.zero_grad()
+    model(torch.ones(8, 4)).sum().backward()
+    optimizer.step()
+told(taken=len(taken), weights=weights(model))
+"""
+
+
+def test_an_optimizer_of_the_users_own_keeps_its_step(run: Callable[..., Ran]) -> None:
+    ran = run(PRELUDE + COPIED, changes=(THREADS,), measure=False)
+    assert ran.code == 0, ran.err
+    assert ran.told["taken"] == 40
+
+
 @pytest.mark.parametrize("change", [ACCUMULATED, BF16])
 def test_what_is_carried_out_at_every_step_stays(run: Callable[..., Ran], change: Change) -> None:
     ran = run(PRELUDE + SCRIPT, changes=(change,), measure=False)
