@@ -42,6 +42,7 @@ class Copies:
         self._torch = torch
         self._on = False
         self._installed = False
+        self._backs: list[Callable[[], None]] = []
         self._pinned: dict[int, weakref.ref[Any]] = {}
         self._copied: list[tuple[weakref.ref[Any], int]] = []
         self._recent: deque[bool] = deque(maxlen=_RECENT)
@@ -86,6 +87,11 @@ class Copies:
             self._wrap("to")
             self._wrap("cuda")
 
+    def let_go(self) -> None:
+        """Copies are as if we were not there."""
+        while self._backs:
+            self._backs.pop()()
+
     def _forget(self, key: int, dead: weakref.ref[Any]) -> None:
         if self._pinned.get(key) is dead:
             del self._pinned[key]
@@ -117,7 +123,7 @@ class Copies:
                 state.faults.note("copies", error)
             return original(tensor, *args, **kwargs)
 
-        self._undo.assign(self._torch.Tensor, name, copy)
+        self._backs.append(self._undo.replace(self._torch.Tensor, name, copy))
 
     def _without_waiting(self, name: str, tensor: Any, args: tuple[Any, ...], kwargs: Any) -> dict[str, Any]:
         """The keyword arguments of a copy of a pinned batch, ours with them where it may be so."""

@@ -157,6 +157,7 @@ class Session:
         self._defaults: dict[str, Any] = {}
         """What the script has itself of what it took by `autotune.value`."""
         self._model: ModelSeams | None = None
+        self._copies: Copies | None = None
         self._roots_at = (0, 0)
         self._reopened_at = 0
         self._awaited = 0
@@ -261,7 +262,7 @@ class Session:
         self.process.torch_imported()
         self.process.watch_threads(torch, state, undo)
         root.purposes.watch(self.hooks, undo)
-        copies = Copies(state, undo, torch)
+        copies = self._copies = Copies(state, undo, torch)
         losses.samples = loader.last_samples
         loader.on_pinned = copies.fetched
         draws = self._draws = LoopDraws(torch)
@@ -460,6 +461,8 @@ class Session:
         steps = not self.state.at_step
         loader.let_go()
         optimizer.let_go(steps=steps)
+        if self._copies is not None:
+            self._copies.let_go()
         if steps:
             self.boundary.release()
 

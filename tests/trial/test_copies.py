@@ -245,3 +245,13 @@ def test_a_switch_in_a_running_process_holds_for_the_copies_after_it_and_is_take
             back()
             assert world.copies.observed() is None
     assert seen == [(True, False), (False, True), (True, False)]
+
+
+def test_once_let_go_of_copies_are_the_scripts_own_again(world) -> None:
+    one = Tensor()
+    world.batch(one)
+    assert vars(Tensor)["to"] is not OWN["to"]
+    world.copies.let_go()
+    assert {name: vars(Tensor)[name] for name in OWN} == OWN
+    one.to("cuda")
+    assert waits(one)
