@@ -194,6 +194,8 @@ class Loader:
         """Told that a pass over a loader begins, whatever it is for."""
         self.on_fetched: Callable[[], None] | None = None
         """Told of every batch that was handed over while gradients are on."""
+        self._gone = False
+        """No batch is watched any more."""
         self._backs: list[Callable[[], None]] = []
         """Take back what stands in the way of every batch."""
         self._grad_enabled: Any = None
@@ -545,7 +547,7 @@ class Loader:
         @functools.wraps(original_next)
         def advance(this: Any) -> Any:
             record: Record | None = getattr(this, "_autotune_record", None)
-            if record is None or not state.here() or "loader" in off:
+            if self._gone or record is None or not state.here() or "loader" in off:
                 self.in_thread = self.in_thread or (record is not None and state.active and not state.here())
                 return original_next(this)
             if record.usual is not None and self._is_usual(record, this):
@@ -621,6 +623,10 @@ class Loader:
 
     def let_go(self) -> None:
         """Iterators are as if we were not there; loaders built from now on get their changes as before."""
+        self._gone = True
+        for record in self._fetched:
+            record.batches = 0
+        self._fetched.clear()
         while self._backs:
             self._backs.pop()()
 
