@@ -132,7 +132,7 @@ def rows(ran: Ran) -> list[tuple[Any, ...]]:
 
 def known(ran: Ran) -> Any:
     """What the run told of the script, without times."""
-    facts = ran.facts
+    facts = replace(ran.facts, collecting_frac=None)
     if facts.loader is None:
         return facts
     return replace(facts, loader=replace(facts.loader, fetch_s=None, fetch_cpu_frac=None))
