@@ -1,0 +1,130 @@
+"""Tune's loop rests while trials run, and is woken by what ends; a Ray of ours does little beside them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.driver import ray_auth
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(autouse=True)
+def prepared() -> None:
+    """As a search does it: Ray reads how it authenticates when it is imported first."""
+    ray_auth.prepare("")
+
+
+class Counted:
+    """A bell that tells how often it was waited at."""
+
+    def __init__(self, *, rings: bool = False) -> None:
+        self.waits = 0
+        self.rings = rings
+
+    def wait(self, _seconds: float) -> bool:
+        self.waits += 1
+        return self.rings
+
+
+@pytest.fixture
+def searcher() -> Any:
+    from autotune.driver.ray_tune import SessionSearcher
+
+    class Session:
+        def start(self, assignment: Any) -> None:
+            pass
+
+    one = SessionSearcher(Session(), lambda: None)  # type: ignore[arg-type]
+    one.bell = Counted()  # type: ignore[assignment]
+    return one
+
+
+def later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """So much later than now, by the clock that never goes back."""
+    now_s = time.monotonic() + seconds
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+
+
+def test_it_rests_only_where_all_that_was_asked_for_has_begun(
+    searcher: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later(monkeypatch, 100.0)
+    searcher.rest()
+    assert searcher.bell.waits == 0, "nothing runs: something may be asked for at any moment"
+    searcher._open = {"one": object(), "two": object()}
+    searcher.on_trial_result("one", {"begins": True})
+    later(monkeypatch, 200.0)
+    searcher.rest()
+    assert searcher.bell.waits == 0, "the second has yet to begin"
+    searcher.on_trial_result("two", {"begins": True})
+    searcher.rest()
+    assert searcher.bell.waits == 0, "a result of the other may have come with it"
+    later(monkeypatch, 300.0)
+    for _ in range(3):
+        searcher.rest()
+    assert searcher.bell.waits == 3
+
+
+def test_it_stays_awake_for_a_while_after_the_bell(searcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    searcher.bell.rings = True
+    searcher._open = {"one": object()}
+    searcher.on_trial_result("one", {"begins": True})
+    later(monkeypatch, 100.0)
+    for _ in range(3):
+        searcher.rest()
+    assert searcher.bell.waits == 1
+    later(monkeypatch, 200.0)
+    searcher.rest()
+    assert searcher.bell.waits == 2
+
+
+def test_a_searcher_without_a_bell_never_rests(searcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    searcher.bell = None
+    searcher._open = {"one": object()}
+    searcher.on_trial_result("one", {"begins": True})
+    later(monkeypatch, 100.0)
+    searcher.rest()
+    assert searcher.__getstate__() == {}
+
+
+def test_a_ray_of_ours_is_quiet_unless_the_user_says_how_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from autotune.driver import ray_tune
+
+    seen: list[dict[str, str]] = []
+    monkeypatch.setattr(ray_tune.ray, "init", lambda **_: seen.append(dict(os.environ)))
+    monkeypatch.setattr(ray_tune.ray, "shutdown", lambda: None)
+    for name in ray_tune.AT_REST:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RAY_event_stats", "1")
+    one = ray_tune.RayDriver(None, study_dir=tmp_path, isolation="redirect")  # type: ignore[arg-type]
+    one.connect()
+    one.close()
+    assert {name: seen[0][name] for name in ray_tune.AT_REST} == {**ray_tune.AT_REST, "RAY_event_stats": "1"}
+    left = {name for name in ray_tune.AT_REST if name in os.environ}
+    assert left == {"RAY_event_stats"}, "nothing of it reaches what is started later"
+
+
+def test_what_a_ray_of_ours_runs_is_no_nicer_than_we_are(tmp_path: Path) -> None:
+    import ray
+
+    from autotune.driver.ray_tune import RayDriver
+
+    one = RayDriver(None, study_dir=tmp_path, isolation="redirect")  # type: ignore[arg-type]
+    one.connect()
+    try:
+
+        @ray.remote
+        def niceness() -> int:
+            return os.getpriority(os.PRIO_PROCESS, 0)
+
+        assert ray.get(niceness.remote()) == os.getpriority(os.PRIO_PROCESS, 0)
+    finally:
+        one.close()
