@@ -154,7 +154,7 @@ def test_when_garbage_is_looked_for_takes_part_where_that_takes_time(
     "given", [{"knobs": {"gc_control": ("auto", "boundary")}}, {"fixed": {"gc_control": "auto"}}]
 )
 def test_what_a_space_says_of_it_stands(given: dict[str, object]) -> None:
-    candidates = tuple(replace(c, **given) for c in AUTO.candidates)  # type: ignore[arg-type]
+    candidates = tuple(replace(c, **given) for c in AUTO.candidates)
     one = study(replace(CPU, collecting_frac=0.5), measured())
     one = replace(one, spec=replace(one.spec, space=replace(AUTO, candidates=candidates)))
     space = settled(one).space

@@ -40,8 +40,8 @@ def searcher() -> Any:
         def start(self, assignment: Any) -> None:
             pass
 
-    one = SessionSearcher(Session(), lambda: None)  # type: ignore[arg-type]
-    one.bell = Counted()  # type: ignore[assignment]
+    one = SessionSearcher(Session(), lambda: None)
+    one.bell = Counted()
     return one
 
 
@@ -104,7 +104,7 @@ def test_a_ray_of_ours_is_quiet_unless_the_user_says_how_it_is(
     for name in ray_tune.AT_REST:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RAY_event_stats", "1")
-    one = ray_tune.RayDriver(None, study_dir=tmp_path, isolation="redirect")  # type: ignore[arg-type]
+    one = ray_tune.RayDriver(None, study_dir=tmp_path, isolation="redirect")
     one.connect()
     one.close()
     assert {name: seen[0][name] for name in ray_tune.AT_REST} == {**ray_tune.AT_REST, "RAY_event_stats": "1"}
@@ -117,7 +117,7 @@ def test_what_a_ray_of_ours_runs_is_no_nicer_than_we_are(tmp_path: Path) -> None
 
     from autotune.driver.ray_tune import RayDriver
 
-    one = RayDriver(None, study_dir=tmp_path, isolation="redirect")  # type: ignore[arg-type]
+    one = RayDriver(None, study_dir=tmp_path, isolation="redirect")
     one.connect()
     try:
 
