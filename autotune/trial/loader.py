@@ -673,6 +673,11 @@ class Loader:
             return False
         state.called_to_evaluate = state.called_to_train = False
         record.fetches += 1
+        self._add(record, samples)
+        return True
+
+    def _add(self, record: Record, samples: int) -> None:
+        """A batch of so many samples waits for the backward pass over it."""
         record.recent.append(samples)
         record.since += samples
         record.weight += samples
@@ -680,7 +685,6 @@ class Loader:
             self._fetched.append(record)
         record.batches += 1
         self._last = record
-        return True
 
     def _left(self, record: Record, iterator: Any) -> int | None:
         """Batches that are left in this pass; None where that is not known."""
@@ -716,13 +720,7 @@ class Loader:
         self._forget_evaluated()
         if record.pins:
             self.on_pinned(batch)
-        record.recent.append(samples)
-        record.since += samples
-        record.weight += samples
-        if not record.batches:
-            self._fetched.append(record)
-        record.batches += 1
-        self._last = record
+        self._add(record, samples)
         if not self._state.began_ns:
             self._state.began_ns = time.perf_counter_ns()
         if self.on_fetched is not None:

@@ -19,7 +19,7 @@ WORKLOADS = HERE.parent / "workloads"
 sys.path.insert(0, str(HERE))
 
 import proofs  # noqa: E402 - a neighbour of this file
-import recording  # noqa: E402 - the same
+import recording  # noqa: E402 - a neighbour of this file
 
 from autotune.edge.duration import duration_s  # noqa: E402
 
