@@ -2,8 +2,8 @@
 
     python stamps.py --step-ms 1.2        # microseconds a step, three times 2 s
 
-The loop is that of `run.py`. Stamps cost some 0.2 us each and are in the figures; so is what a hook loses because
-the training has thrown its code out of the caches.
+The loop is that of `run.py`. What stamps cost is in the figures; so is what a hook loses because the training
+has thrown its code out of the caches.
 """
 
 import argparse
