@@ -232,6 +232,7 @@ class Launcher(tune.Trainable):
         self._study_dir = Path(config["study_dir"])
         self._isolation = str(config["isolation"])
         self._bell = str(config["bell"])
+        self._is_ours = bool(config["is_ours"])
 
     def step(self) -> dict[str, Any]:
         """The first result says that it begins, the last that it is done, those between are outcomes."""
@@ -245,6 +246,8 @@ class Launcher(tune.Trainable):
             ring(self._bell)
         if ended is None:
             return {"begins": False, "ended": "", "done": True}
+        if not self._is_ours and (note := said_of_niceness(os.getpriority(os.PRIO_PROCESS, 0))):
+            ended = replace(ended, notes=(*ended.notes, note))
         return {"begins": False, "ended": wire.dumps(ended)}
 
     def _our_runner(self) -> LocalRunner:
@@ -267,6 +270,20 @@ class Launcher(tune.Trainable):
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Nothing to load."""
+
+
+def said_of_niceness(niceness: int) -> str:
+    """What a person should know of trials that are nicer than the rest of the machine; "" where they are not.
+
+    On somebody else's cluster their niceness is not ours to set: what is nice stays so.
+    """
+    if niceness <= 0:
+        return ""
+    return (
+        f"this Ray runs trials at a niceness of {niceness}, so everything else on its nodes comes before "
+        "them and slows down threads that wait for each other; RAY_worker_niceness=0 where nodes are started "
+        "ends that"
+    )
 
 
 def on_our_devices(assignment: Assignment, pinned: str) -> Assignment:
@@ -387,6 +404,7 @@ class RayDriver:
                 "isolation": self._isolation,
                 "pinned_device": self._pinned_device(),
                 "bell": "" if self._bell is None else self._bell.path,
+                "is_ours": self._own is not None,
             },
             tune_config=tune.TuneConfig(
                 search_alg=searcher,

@@ -42,6 +42,9 @@ from autotune.knobs.registry import knobs_for
 HERE = Path(__file__).resolve().parent
 GRIDS = HERE.parent / "grids"
 WORKLOADS = HERE.parent / "workloads"
+sys.path.insert(0, str(GRIDS))
+from record import device_name, file_name  # noqa: E402 - after its folder is known
+
 FINALISTS = 5
 CYCLES = 6
 LEAST_CONFIGS = 60
@@ -468,7 +471,9 @@ def as_answer(config):
 
 
 def check_table(table, path):
-    """Refuse a grid that is not whole, too small, changed since it was committed, or of another environment.
+    """Refuse a grid that is not whole, too small, changed since it was committed, or of other surroundings.
+
+    What is fastest on one machine need not be so on the next: grid, search and stopwatch belong on one.
 
     Raises:
         SystemExit: What is wrong with it.
@@ -486,14 +491,23 @@ def check_table(table, path):
         )
     if not searching.is_committed(path):
         raise SystemExit(f"{path.name} is not committed as it is: the grid comes before the search")
+    here = device_name(host_facts())
+    if table.header.device != here:
+        raise SystemExit(
+            f"{path.name} was recorded on {table.header.device}, this is {here}: "
+            f"record it here first (record.py {table.header.workload.name})"
+        )
     for name, value in table.header.environment.items():
         if os.environ.get(name) != value:
             raise SystemExit(f"the grid was recorded with {name}={value}, here it is {os.environ.get(name)}")
 
 
 def one_table(folder):
-    """The only table of a workload."""
+    """The only table of a workload; of several, that of this machine."""
     found = sorted(path for path in folder.glob("*.jsonl") if path.suffixes == [".jsonl"])
+    own = folder / f"{file_name(host_facts())}.jsonl"
+    if own in found:
+        return own
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
         raise SystemExit(f"which table of {folder.name}? There are: {names}; say --table")

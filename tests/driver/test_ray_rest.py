@@ -128,3 +128,32 @@ def test_what_a_ray_of_ours_runs_is_no_nicer_than_we_are(tmp_path: Path) -> None
         assert ray.get(niceness.remote()) == os.getpriority(os.PRIO_PROCESS, 0)
     finally:
         one.close()
+
+
+class Ran:
+    """A runner of one assignment, which ends at once."""
+
+    def run(self, assignment: Any) -> Any:
+        from autotune.core.trial import Failure, FailureKind
+        from autotune.launch.runner import Ended
+
+        failed = Failure(kind=FailureKind.CRASH_EXIT, message="as an example")
+        return iter([Ended(trial=assignment, outcome=failed, seconds=1.0, notes=("of the runner",))])
+
+
+@pytest.mark.parametrize(
+    ("is_ours", "niceness", "told"), [(False, 15, True), (False, 0, False), (True, 15, False)]
+)
+def test_how_nice_trials_are_on_the_ray_of_others_is_told(
+    monkeypatch: pytest.MonkeyPatch, *, is_ours: bool, niceness: int, told: bool
+) -> None:
+    from autotune.core import wire
+    from autotune.driver import ray_tune
+    from autotune.launch.runner import Ended
+
+    monkeypatch.setattr(os, "getpriority", lambda *_: niceness)
+    one = ray_tune.Launcher.__new__(ray_tune.Launcher)
+    one._outcomes, one._bell, one._is_ours = Ran().run(0), "", is_ours
+    notes = wire.loads(Ended, one.step()["ended"]).notes
+    assert notes[0] == "of the runner"
+    assert [f"niceness of {niceness}" in note for note in notes[1:]] == ([True] if told else [])

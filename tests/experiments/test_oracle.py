@@ -244,22 +244,29 @@ def test_one_table_is_taken_and_several_are_asked_about(tmp_path: Any) -> None:
     (tmp_path / "nvidia-h200.jsonl").touch()
     with pytest.raises(SystemExit, match="--table"):
         oracle.one_table(tmp_path)
+    own = tmp_path / f"{oracle.file_name(oracle.host_facts())}.jsonl"
+    own.touch()
+    assert oracle.one_table(tmp_path) == own
 
 
 # Trusting a grid and a stopwatch --------------------------------------------------------------
 
 
 def test_an_oracle_needs_a_whole_and_committed_grid(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = table(*(row(config, 10, n) for n, config in enumerate(CONFIGS)))
+    here = oracle.device_name(oracle.host_facts())
+    full = table(*(row(config, 10, n) for n, config in enumerate(CONFIGS)), device=here)
     monkeypatch.setattr(oracle.searching, "is_committed", lambda _path: True)
     with pytest.raises(SystemExit, match="at least 60"):
         oracle.check_table(full, tmp_path / "t.jsonl")
     monkeypatch.setattr(oracle, "LEAST_CONFIGS", len(CONFIGS))
     oracle.check_table(full, tmp_path / "t.jsonl")
     with pytest.raises(SystemExit, match="1 not recorded"):
-        oracle.check_table(table(*full.rows[1:]), tmp_path / "t.jsonl")
+        oracle.check_table(table(*full.rows[1:], device=here), tmp_path / "t.jsonl")
+    with pytest.raises(SystemExit, match="recorded on another, this is"):
+        oracle.check_table(table(*full.rows, device="another"), tmp_path / "t.jsonl")
+    elsewhere = table(*full.rows, device=here, environment={"OMP_NUM_THREADS": "7"})
     with pytest.raises(SystemExit, match="OMP_NUM_THREADS=7"):
-        oracle.check_table(table(*full.rows, environment={"OMP_NUM_THREADS": "7"}), tmp_path / "t.jsonl")
+        oracle.check_table(elsewhere, tmp_path / "t.jsonl")
     monkeypatch.setattr(oracle.searching, "is_committed", lambda _path: False)
     with pytest.raises(SystemExit, match="not committed"):
         oracle.check_table(full, tmp_path / "t.jsonl")
