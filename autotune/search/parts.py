@@ -28,6 +28,7 @@ class Parts:
             that works, the value is left alone from there on.
         focuses: The leader is confirmed alone from where on the time left shows its gain only so.
         front_share: Where nothing faster is expected, a part of the time goes to less memory.
+        from_leader: What one change brings is tried beside the best so far, without this part by itself.
     """
 
     ties_after_pairs: bool = True
@@ -40,6 +41,7 @@ class Parts:
     separates: bool = True
     focuses: bool = True
     front_share: bool = True
+    from_leader: bool = True
 
     def put(self, *names: str, present: bool) -> Parts:
         """With these parts, or without them; ``all`` is every one.

@@ -64,6 +64,7 @@ _DRAWS = 64
 _DRAWN = 32
 _WAITS = 0.1
 _HELPS = 0.01
+_BELIEVED_SD = 0.02
 _IDLE = 0.02
 _NOTHING = 0.005
 _LEAST_HOPE = 0.02
@@ -425,12 +426,41 @@ def _start(search: _Search) -> _Pick | None:
     if fresh is not None:
         return fresh
     live = search.told_live()
-    for config, reason in _in_order(search, told):
+    for config, reason in _beside_leader(search, _in_order(search, told)):
         if config in told.trusted or config in live:
             continue
         if search.tame(config) and search.hopeful(config) and _may_try(search, config):
             return _Pick(config, reason)
     return _jump(search)
+
+
+def _beside_leader(search: _Search, listed: Iterable[tuple[Config, str]]) -> Iterable[tuple[Config, str]]:
+    """Each change of the list beside the best so far: what it brings there need not be what it brings alone.
+
+    Beside what compiles a run costs a compile of its own, so that is left out of the best.
+    """
+    space, model = search.space, search.model
+    seen = [c for c in model.seen if search.tame(c)]
+    plain = [c for c in seen if not search.costs.cold_compile(c)]
+    doubts = model.doubting(max(_BELIEVED_SD, run_sd(search.study)))
+    leader, ahead = _BASE, max(_HELPS, run_sd(search.study) / 2)
+    if search.parts.from_leader and plain:
+        leader = max(plain, key=lambda c: (doubts.predict(model.point(c))[0], c.canonical()))
+    if leader.is_baseline or doubts.predict(model.point(leader))[0] <= ahead:
+        yield from listed
+        return
+    around = space.resolved_free(leader)
+    tried = {item for t in search.study.trials for item in t.config.items()}
+    for config, reason in listed:
+        changes = space.resolved_free(config)
+        if tried.issuperset(changes.items()):
+            continue
+        beside = space.complete({**around, **changes})
+        if isinstance(beside, Config) and search.tame(beside) and _may_try(search, beside):
+            what = ", ".join(f"{k}={v}" for k, v in changes.items())
+            yield beside, f"What {what} brings beside the best so far."
+        else:
+            yield config, reason
 
 
 def _in_order(search: _Search, told: Beliefs) -> list[tuple[Config, str]]:
