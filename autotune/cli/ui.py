@@ -50,12 +50,20 @@ def ui(
     uri, paths = study_paths(find_study(study, searches=True), tracking_uri=tracking_uri)
     if not paths:
         message = "MLflow holds nothing of this study"
-        raise BackendError(message, hint="send it: autotune sync")
+        raise BackendError(message, hint=f"send it: {_sending(study, tracking_uri)}")
     opened = _opened(paths, page)
     if uri.startswith(("http://", "https://")):
         _show(uri.rstrip("/"), paths, opened if open_it else "")
         return 0
     return _serve(uri, port or _free_port(), paths, opened if open_it else "")
+
+
+def _sending(study: str | None, tracking_uri: str) -> str:
+    """The command that fills the store: what it lacks was perhaps sent before, and lost there."""
+    import shlex
+
+    there = ["--tracking-uri", tracking_uri] if tracking_uri else []
+    return shlex.join(["autotune", "sync", *([study] if study else []), "--again", *there])
 
 
 def _opened(paths: dict[str, str], page: str) -> str:

@@ -15,11 +15,16 @@ def found(monkeypatch: pytest.MonkeyPatch, uri: str, paths: dict[str, str]) -> N
     monkeypatch.setattr("autotune.driver.sync.study_paths", lambda path, **more: (uri, paths))
 
 
-def test_a_study_that_mlflow_never_received_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_that_mlflow_does_not_hold_is_said_with_the_command_that_sends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found(monkeypatch, "sqlite:////nowhere.db", {})
     with pytest.raises(BackendError) as told:
         ui.ui(None, open_it=False)
-    assert "autotune sync" in told.value.hint
+    assert told.value.hint == "send it: autotune sync --again"
+    with pytest.raises(BackendError) as told:
+        ui.ui("train-1", open_it=False, tracking_uri="http://colleague:5000")
+    assert told.value.hint == "send it: autotune sync train-1 --again --tracking-uri http://colleague:5000"
 
 
 def test_a_server_of_the_users_is_only_linked(
