@@ -202,6 +202,37 @@ def test_a_file_of_a_later_search_is_not_named_as_that_of_an_earlier_one(cli, sc
     assert "autotune apply early.yaml" in written
 
 
+@pytest.mark.parametrize("words", [["--md"], []], ids=["note", "screen"])
+def test_show_names_the_file_of_the_study_it_shows(cli, script, words):
+    out = str(script.parent / "best.yaml")
+    folder = journaled(script, label="early", out=out)
+    journaled(script, label="later", study_id=LATER, rows=trials(3.0), out=out)
+    assert cli("report", "early", "--json", "--yaml", str(folder / "best.yaml"))[0] == 0
+    assert cli("report", "later", "--json", "--yaml", "best.yaml")[0] == 0
+    assert "autotune apply best.yaml" in cli("show", "later", *words)[1]
+    said = cli("show", "early", *words)[1]
+    assert "autotune apply best.yaml" not in said
+    kept = folder / "best.yaml"
+    assert f"autotune apply {kept}" in said or f"autotune apply {kept.relative_to(script.parent)}" in said
+
+
+def test_commands_that_are_shown_elsewhere_say_where_they_are_typed(cli, script, monkeypatch, tmp_path):
+    journaled(script, out=str(script.parent / "best.yaml"))
+    assert cli("report", "--json", "--yaml", "best.yaml")[0] == 0
+    here = f"\nin      {script.parent}\n"
+    assert here not in cli("show")[1]
+    assert here not in cli("report", "--max-memory", "2560MiB")[2]
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    shown = cli("show")[1]
+    assert shown.index(here) < shown.index("apply   autotune apply best.yaml -- python train.py")
+    told = cli("report", "--max-memory", "2560MiB", "--yaml", "lean.yaml")[2]
+    assert told.index(here) < told.index(f"apply   autotune apply {other}/lean.yaml -- python train.py")
+    for kind in ("--md", "--json"):
+        assert str(script.parent) not in cli("report", kind)[1], "what is sent on names no folder"
+
+
 def test_a_report_is_of_a_search_and_not_of_what_verify_measured(cli, script):
     journaled(script, label="found")
     journaled(script, label="checked", study_id=LATER, purpose="verify")
