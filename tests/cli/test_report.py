@@ -1,6 +1,7 @@
 """report and compare: made from the journal alone."""
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +10,11 @@ import pytest
 from journaled import FAST, LATER, LEAN, SEEN, journaled, trials
 from study_fakes import facts, failed
 
+from autotune.cli.opened import open_study
 from autotune.core.config import Config
 from autotune.core.trial import Stage
+from autotune.driver.rebuilt import space_of
+from autotune.edge.preset import load_space
 
 
 def test_the_report_is_one_file_named_after_the_study(cli, script):
@@ -70,6 +74,32 @@ def test_wishes_that_nothing_confirmed_meets_are_answered_with_what_single_runs_
     assert err.startswith("none    Nothing within these wishes is confirmed")
     assert "maybe   1.19x, 1.2 GiB in 1 single run, not confirmed: num_workers 0 -> 1\n" in err
     assert "apply" not in err
+
+
+@pytest.mark.parametrize("name", ["quick", "auto"])
+def test_what_would_confirm_an_estimate_is_a_search_that_runs_as_pasted(cli, script, tune, name):
+    space = load_space(name, cwd=str(script.parent), sets=("num_workers=1,2,4,8",))
+    folder = journaled(script, space=space)
+    err = cli("report", "--max-memory", "1300MiB")[2]
+    (line,) = [line for line in err.splitlines() if "To confirm the first" in line]
+    words = shlex.split(line.partition(" pinned: ")[2])
+    assert words[:4] == ["autotune", "search", "--budget", "600s"]
+    code, _out, err = cli(*words[1:], "--dry-run")
+    assert code == 0, err
+    (asked,) = tune.specs
+    assert asked.script == str(script)
+    assert asked.max_memory_bytes == 1300 << 20
+    for request in asked.space.candidates or [asked.space]:
+        assert dict(request.fixed) == dict(SEEN)
+        found, _refusals = space_of(replace(asked, space=request), open_study(folder).study.facts)
+        assert dict(found.fixed) == dict(SEEN)
+
+
+def test_without_a_name_for_its_space_only_the_option_is_told(cli, script):
+    journaled(script)
+    err = cli("report", "--max-memory", "1300MiB")[2]
+    assert "search again with its knobs pinned (--fix)." in err
+    assert "autotune search" not in err
 
 
 def test_the_least_memory_is_an_objective_and_its_picks_can_be_applied(cli, script):

@@ -51,8 +51,11 @@ def journaled(script, *, label="train-1", study_id=FIRST, rows=None, **changes):
         label=label,
         study_id=study_id,
         budget=Budget(seconds=600.0),
-        space=SpaceRequest(name="quick", knobs={"num_workers": (0, 1, 2, 4, 8)}),
-        **{"out": "", **changes},
+        **{
+            "out": "",
+            "space": SpaceRequest(name="quick", knobs={"num_workers": (0, 1, 2, 4, 8)}),
+            **changes,
+        },
     )
     loader = LoaderFacts(
         site="train.py:3",
