@@ -23,6 +23,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.advice import advice_of, advice_text
 from autotune.core.trial import Trial, TrialState
 from autotune.core.wire import to_wire
 from autotune.errors import TrackerUnavailable
@@ -433,6 +434,9 @@ class MlflowSink:
             tags["autotune.stopped"] = study.stopped
         if answer is not None:
             tags |= why.why_tags(study, answer)
+        # The note may be cut before it comes to it.
+        if hints := advice_of(study):
+            tags["autotune.advice"] = "\n".join(map(advice_text, hints))
         if answer is not None and answer.is_better:
             tags["autotune.apply"] = summary.apply_command(study)
         for number, names in picks.items():

@@ -1,5 +1,6 @@
 """report and compare: made from the journal alone."""
 
+import hashlib
 import json
 import shlex
 from dataclasses import replace
@@ -11,10 +12,12 @@ from journaled import FAST, LATER, LEAN, SEEN, journaled, trials
 from study_fakes import facts, failed
 
 from autotune.cli.opened import open_study
+from autotune.core.advice import advice_data, advice_of, advice_text
 from autotune.core.config import Config
 from autotune.core.trial import Stage
 from autotune.driver.rebuilt import space_of
 from autotune.edge.preset import load_space
+from autotune.inspection.advice import advise
 
 
 def test_the_report_is_one_file_named_after_the_study(cli, script):
@@ -272,3 +275,56 @@ def test_a_report_is_of_a_search_and_not_of_what_verify_measured(cli, script):
         assert code == 2
         assert "`autotune verify` measured" in err
         assert "autotune show checked" in err
+
+
+# -- advice on the script's own code --------------------------------------------------------------
+
+SLOW = (
+    "import torch\nfor x in loader:\n    loss = model(x)\n    loss.backward()\n    optimizer.step()\n"
+    "    total += loss.item()\n"
+)
+
+
+@pytest.fixture
+def advised(script):
+    script.write_text(SLOW)
+    hints = advise(str(script))
+    sha256 = hashlib.sha256(script.read_bytes()).hexdigest()
+    folder = journaled(script, advice=hints, sha256=sha256)
+    return script, folder, hints
+
+
+def test_advice_is_the_same_on_the_screen_the_page_in_markdown_and_for_programs(cli, advised):
+    _script, folder, _hints = advised
+    (hint,) = advice_of(open_study(folder).study)
+    assert hint.place == "train.py:6"
+    assert f"advice  {advice_text(hint)}\n" in cli("show")[1]
+    for words in (["report", "--md"], ["show", "--md"]):
+        assert f"### In your own code\n\n- {advice_text(hint)}\n" in cli(*words)[1]
+    told = json.loads(cli("report", "--json")[1])["advice"]
+    assert told == json.loads(cli("show", "--json")[1])["advice"] == [advice_data(hint)]
+    page = cli("report", "--out", "-")[1]
+    assert pages.data(page)["advice"] == told
+    section = pages.read(page).by_id("advice").text
+    assert hint.place in section
+    assert hint.text in section
+
+
+def test_advice_is_of_the_script_that_was_searched_whatever_became_of_it(cli, advised):
+    script, _folder, (hint,) = advised
+    said = "train.py is no longer as it was searched; these lines are those of then"
+    assert said not in cli("show")[1]
+    script.write_text("# edited\n" * 20 + SLOW)
+    out = cli("show")[1]
+    assert f"advice  {hint.place}: " in out
+    assert said in out
+    script.unlink()
+    out = cli("show")[1]
+    assert f"advice  {hint.place}: " in out
+    assert said in out
+
+
+def test_a_script_without_advice_has_no_part_for_it(cli, script):
+    journaled(script)
+    assert "In your own code" not in cli("report", "--md")[1]
+    assert 'id="advice"' not in cli("report", "--out", "-")[1]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import report_study
 
+from autotune.core.facts import Advice
 from autotune.core.pick import answer
 from autotune.core.study import Study
 from autotune.report import mlflow_record as record
@@ -221,6 +222,26 @@ def test_a_study_of_five_hundred_trials_stays_readable(client: Client) -> None:
     assert "BEST" in top[:2]
     assert "SAFE" in top
     assert len(client.experiment.tags[view.TAG + view.view_id(study)]) < 3000
+
+
+def test_advice_on_the_code_has_a_tag_and_its_part_of_the_note(client: Client) -> None:
+    study = report_study.made(8)
+    hint = Advice(
+        kind="log",
+        file="train.py",
+        line=9,
+        part="search",
+        text="print() of 'MY_KEY=canary-01' in every step.",
+    )
+    assert study.facts is not None
+    study = replace(study, facts=replace(study.facts, advice=(hint,)))
+    sink = sink_of(client)
+    sink._clean = lambda text: text.replace("canary-01", "<redacted>")
+    sink.send("study_ended", {"wall_s": 3.0, "why": "finished"}, study, answer(study))
+    tags = client.runs["r0"].data.tags
+    told = "train.py:9: print() of 'MY_KEY=<redacted>' in every step."
+    assert tags["autotune.advice"] == told
+    assert f"### In your own code\n\n- {told}\n" in tags["mlflow.note.content"]
 
 
 def test_views_that_fail_harm_nothing(client: Client) -> None:

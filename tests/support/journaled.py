@@ -44,7 +44,7 @@ def trials(gain=2.0):
     return rows
 
 
-def journaled(script, *, label="train-1", study_id=FIRST, rows=None, **changes):
+def journaled(script, *, label="train-1", study_id=FIRST, rows=None, advice=(), sha256="", **changes):
     given = spec(
         script=str(script),
         cwd=str(script.parent),
@@ -71,7 +71,9 @@ def journaled(script, *, label="train-1", study_id=FIRST, rows=None, **changes):
     )
     known = facts()
     run = replace(known.run, loader=loader, model=ModelFacts(name="Net", parameters=10))
-    known = replace(known, run=run, host=replace(known.host, cpus=8, physical_cores=8))
+    known = replace(known, run=run, host=replace(known.host, cpus=8, physical_cores=8), advice=tuple(advice))
+    if sha256:
+        known = replace(known, script=replace(known.script, sha256=sha256))
     folder = study_dir(study_id)
     folder.mkdir(parents=True)
     journal = Journal.create(folder / "journal.db", ballast_bytes=0)
