@@ -101,7 +101,7 @@ def rounded(value: float) -> float | None:
 
 
 def clean(study: Study, text: str) -> str:
-    """A text without secrets, and without the folders of the person who searched."""
+    """A text that is no command, without secrets, and without the folders of the person who searched."""
     shown = redact(text, free=True)
     for path, short in ((study.spec.cwd, "."), (str(Path("~").expanduser()), "~")):
         if len(whole := path.rstrip("/")) > 1:
