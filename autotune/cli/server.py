@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections import deque
 from typing import TYPE_CHECKING
