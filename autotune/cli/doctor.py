@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.errors import BackendError, StoreError
+from autotune.errors import BackendError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from urllib.request import Request
 
     from autotune.core.facts import HostFacts
 
@@ -59,7 +60,14 @@ def doctor(
     check_mlflow: Annotated[
         bool, typer.Option("--check-mlflow", help="Try to reach the MLflow store as well.")
     ] = False,
-    tracking_uri: Annotated[str, typer.Option(metavar="URI", help="The MLflow store to try.")] = "",
+    tracking_uri: Annotated[
+        str,
+        typer.Option(
+            metavar="URI",
+            envvar="AUTOTUNE_TRACKING_URI",
+            help="The MLflow store to try, not the one that a search here would take.",
+        ),
+    ] = "",
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> int:
     """Check what a search needs here. Shows no secrets; your home is shown as ~."""
@@ -99,7 +107,7 @@ def examined(tracking_uri: str, *, check_mlflow: bool) -> Iterator[Finding]:
     yield _energy()
     yield _ray_auth()
     if check_mlflow:
-        yield mlflow_store(tracking_uri)
+        yield _searches_store(tracking_uri)
 
 
 def packages() -> Iterator[Finding]:
@@ -207,6 +215,18 @@ def _ray_auth() -> Finding:
     return Finding(name="ray auth", state="ok", text=f"mode {mode or 'not set'}, {given}")
 
 
+def _searches_store(tracking_uri: str) -> Finding:
+    """The store that was named, else the one that a search in this folder takes."""
+    from autotune.edge.settings import project_settings
+
+    here = _here()
+    try:
+        settings = project_settings(Path(here)).values if here and not tracking_uri else {}
+    except UsageError as error:
+        return Finding(name="settings", state="block", text=error.message, hint=error.hint)
+    return mlflow_store(tracking_uri or str(settings.get("tracking-uri", "")))
+
+
 def mlflow_store(tracking_uri: str) -> Finding:
     """Whether the store can be reached; MLflow itself is not imported."""
     from autotune.core.redact import redact
@@ -226,20 +246,50 @@ def mlflow_store(tracking_uri: str) -> Finding:
 
 
 def _server(uri: str, shown: str) -> Finding:
+    import http.client
     import urllib.error
     import urllib.request
 
+    name = "mlflow store"
     try:
-        with urllib.request.urlopen(uri.rstrip("/") + "/health", timeout=REACH_S) as answer:  # noqa: S310 (http only)
-            return Finding(name="mlflow store", state="ok", text=f"{shown} answers ({answer.status})")
+        request = _health(uri)
+    except ValueError:
+        # Neither it nor what is wrong with it is shown: either may be a part of the password.
+        hint = "in user and password write %40 for @, %2F for /, %3A for :, %23 for # and %3F for ?"
+        return Finding(name=name, state="warn", text="what is given is no address of a server", hint=hint)
+    try:
+        with urllib.request.urlopen(request, timeout=REACH_S) as answer:  # noqa: S310 (http only)
+            return Finding(name=name, state="ok", text=f"{shown} answers ({answer.status})")
     except urllib.error.HTTPError as error:
-        return Finding(name="mlflow store", state="ok", text=f"{shown} answers ({error.code})")
-    except (OSError, ValueError) as error:
+        return Finding(name=name, state="ok", text=f"{shown} answers ({error.code})")
+    except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         hint = "a search does not need it: records wait, and `autotune sync` sends them"
-        return Finding(
-            name="mlflow store", state="warn", text=f"{shown} does not answer: {reason}", hint=hint
-        )
+        return Finding(name=name, state="warn", text=f"{shown} does not answer: {reason}", hint=hint)
+
+
+def _health(uri: str) -> Request:
+    """What to ask a server; the user in its address goes into a header, as MLflow sends it.
+
+    Raises:
+        ValueError: It is no address.
+    """
+    import base64
+    import urllib.parse
+    import urllib.request
+
+    parts = urllib.parse.urlsplit(uri)
+    userinfo, _, host = parts.netloc.rpartition("@")
+    bare = parts._replace(netloc=host)
+    if not bare.hostname or bare.port == 0 or "@" in f"{parts.path}{parts.query}{parts.fragment}":
+        raise ValueError
+    request = urllib.request.Request(bare.geturl().rstrip("/") + "/health")  # noqa: S310 (http only)
+    if userinfo:
+        user, _, password = (urllib.parse.unquote(part) for part in userinfo.partition(":"))
+        told = base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
+        # Not to where it may redirect to.
+        request.add_unredirected_header("Authorization", f"Basic {told}")
+    return request
 
 
 def _public(text: str) -> str:

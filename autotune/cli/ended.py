@@ -11,6 +11,7 @@ from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli import BEGAN_S
+from autotune.cli.opened import elsewhere
 from autotune.core.redact import redact, redact_args, redact_data
 from autotune.driver.profiles import profile_lines
 from autotune.driver.result import RESULT_SCHEMA, advice_lines, result_data
@@ -116,6 +117,7 @@ def searched(end: SearchEnd, *, as_json: bool, exit_zero: bool, as_lines: bool =
             end.study,
             end.answer,
             out=shown_path(spec.out) if spec.out else "",
+            folder=elsewhere(end.study),
             links=end.links,
             unsent=end.unsent,
             advice=advice_lines(end.study),

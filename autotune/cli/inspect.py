@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.core.change import Spelling
-    from autotune.core.facts import Facts
-    from autotune.inspection.advice import Advice
+    from autotune.core.facts import Advice, Facts
     from autotune.inspection.told import Asked
     from autotune.knobs.base import Knob
 
@@ -39,7 +38,8 @@ def inspect(
 ) -> int:
     """Say what would be tuned in a script, how each value would reach it, and what would not and why."""
     from autotune.cli.ended import guarded, print_json
-    from autotune.inspection.advice import advice_data, advice_text, advise
+    from autotune.core.advice import advice_data, advice_text
+    from autotune.inspection.advice import advise
     from autotune.inspection.command import read_command
     from autotune.inspection.host import host_facts
     from autotune.inspection.told import asked_values

@@ -49,6 +49,7 @@ from autotune.errors import (
 )
 
 INTERNAL_ERROR = AutotuneError.exit_code
+COMPLETION = {"--install-completion", "--show-completion"}
 
 
 class Interrupted(AutotuneError):
@@ -126,9 +127,7 @@ def _command() -> Any:
 
 def _run(argv: list[str]) -> int:
     try:
-        code: Any = _command()(
-            args=argv, prog_name="autotune", standalone_mode=False, default_map=defaults_for(argv)
-        )
+        code = _called(argv)
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 (1 would mean "nothing found")
         if _is_gone(error):
@@ -137,6 +136,26 @@ def _run(argv: list[str]) -> int:
             return 0
         return _told(error, argv)
     return code if isinstance(code, int) else 0
+
+
+def _called(argv: list[str]) -> Any:
+    """What a verb gives back; what teaches or serves a shell ends the process instead."""
+    try:
+        return _command()(
+            args=argv, prog_name="autotune", standalone_mode=False, default_map=defaults_for(argv)
+        )
+    except SystemExit as error:
+        if os.environ.get("_AUTOTUNE_COMPLETE"):
+            # No verb was run. To fish 1 says that there is nothing to complete, and files may be named.
+            return error.code
+        if not error.code and COMPLETION & set(_typed(argv)):
+            return 0
+        raise
+
+
+def _typed(argv: list[str]) -> list[str]:
+    """Without the words of the script."""
+    return argv[: argv.index("--")] if "--" in argv else argv
 
 
 def main() -> None:
@@ -193,7 +212,7 @@ def _told(error: BaseException, argv: list[str]) -> int:
         print(ours.message, file=sys.stderr)
     elif ours.message:
         say_error(ours)
-    typed = argv[: argv.index("--")] if "--" in argv else argv
+    typed = _typed(argv)
     if {"--json", "--jsonl"} & set(typed):
         print_error(ours, line="--jsonl" in typed)
     return ours.exit_code

@@ -67,6 +67,47 @@ def open_search(name: str | None) -> Opened:
     return opened
 
 
+def own_file(opened: Opened) -> str:
+    """The best.yaml with the picks of this study, where the user put it or as it was kept; else empty.
+
+    A later search may have taken the place of the first.
+    """
+    from pathlib import Path
+
+    from autotune.errors import UsageError
+    from autotune.export.best_config import read_best
+
+    for path in (opened.study.spec.out, str(opened.path / "best.yaml")):
+        if path and Path(path).is_file():
+            try:
+                if read_best(path).study.id == opened.study.spec.study_id:
+                    return path
+            except UsageError:
+                continue
+    return ""
+
+
+def named_file(opened: Opened) -> str:
+    """The same for a command; where there is none, the place where one would be this study's."""
+    from pathlib import Path
+
+    out = opened.study.spec.out
+    return own_file(opened) or (str(opened.path / "best.yaml") if out and Path(out).exists() else out)
+
+
+def filed(study: Study, file: str) -> Study:
+    """A copy whose picks lie in that file."""
+    return replace(study, spec=replace(study.spec, out=file))
+
+
+def elsewhere(study: Study) -> str:
+    """The folder that commands of this study are typed in, where that is another than the current one."""
+    from pathlib import Path
+
+    cwd = study.spec.cwd
+    return "" if not cwd or Path(cwd).resolve() == Path.cwd().resolve() else cwd
+
+
 def compiled_for(study_id: str, trial: int, host: HostFacts, script_sha256: str) -> Path | None:
     """The compile caches that a study has published for a trial's config; None where they do not fit here.
 

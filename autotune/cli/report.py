@@ -12,7 +12,6 @@ from autotune.cli.complete import study_labels
 
 if TYPE_CHECKING:
     from autotune.cli.opened import Opened
-    from autotune.core.study import Study
     from autotune.report.wishes import Repicked, Wishes
 
 _CHOICES = "choose throughput, memory, energy or cost"
@@ -61,13 +60,17 @@ def report(
             raise UsageError("one of --html, --md, --json at a time")
         if open_it and (md or json or out == "-"):
             raise UsageError("--open shows an HTML file", hint="leave out --md, --json and --out -")
-        from autotune.cli.opened import open_search
+        from pathlib import Path
+
+        from autotune.cli.opened import elsewhere, open_search
 
         opened = open_search(study)
         wishes = _wishes(opened, objective, max_memory)
         repicked = _repicked(opened, wishes)
         if yaml:
             _write_yaml(opened, repicked, yaml)
+            # Commands are typed where the search was; a file named from here is another one there.
+            yaml = str(Path(yaml).absolute()) if elsewhere(opened.study) else yaml
         kind = "json" if json else "md" if md else "html"
         text = _text(kind, opened, repicked, yaml)
         if out == "-" or (not out and kind != "html"):
@@ -131,12 +134,14 @@ def _write_yaml(opened: Opened, repicked: Repicked | None, path: str) -> None:
 def _text(kind: str, opened: Opened, repicked: Repicked | None, yaml: str) -> str:
     from pathlib import Path
 
+    from autotune.cli.opened import filed, named_file
     from autotune.report.data import PICKED, write_command
     from autotune.report.page import report_html
     from autotune.report.summary import note
     from autotune.report.why import why_lines
 
-    opened = replace(opened, study=_filed(opened.study, _file(opened, yaml)))
+    file = str(Path(yaml).absolute()) if yaml else named_file(opened)
+    opened = replace(opened, study=filed(opened.study, file))
     if kind == "html":
         return report_html(opened.study, opened.answer, repicked=repicked, yaml=yaml)
     if kind == "json":
@@ -145,42 +150,13 @@ def _text(kind: str, opened: Opened, repicked: Repicked | None, yaml: str) -> st
         held_back = why_lines(opened.study, opened.answer) if opened.answer is not None else ()
         return note(opened.study, opened.answer, held_back=held_back)
     # Their file, beside the script where it is still to be written; best.yaml has other picks.
-    file = Path(yaml).absolute() if yaml else Path(opened.study.spec.cwd, PICKED)
+    file = file if yaml else str(Path(opened.study.spec.cwd, PICKED))
     held_back = why_lines(repicked.study, repicked.answer)
-    text = note(_filed(repicked.study, str(file)), repicked.answer, held_back=held_back)
+    text = note(filed(repicked.study, file), repicked.answer, held_back=held_back)
     if not yaml and "autotune apply" in text:
         first, _, rest = text.partition("\n")
         text = f"{first}\n**Write these picks to a file:** `{write_command(repicked)}`\n\n{rest}"
     return text + _wishes_markdown(repicked)
-
-
-def _filed(study: Study, file: str) -> Study:
-    """A copy whose picks lie in that file."""
-    return replace(study, spec=replace(study.spec, out=file))
-
-
-def _file(opened: Opened, yaml: str) -> str:
-    """The file that holds the picks of this study: a later search may have taken the place of the first.
-
-    Args:
-        opened: The study.
-        yaml: Where they were just written; empty where they were not.
-    """
-    from pathlib import Path
-
-    from autotune.errors import UsageError
-    from autotune.export.best_config import read_best
-
-    spec, kept = opened.study.spec, opened.path / "best.yaml"
-    if yaml:
-        return str(Path(yaml).absolute())
-    if not spec.out or not Path(spec.out).exists():
-        return str(kept) if kept.is_file() else spec.out
-    try:
-        is_own = read_best(spec.out).study.id == spec.study_id
-    except UsageError:
-        is_own = False
-    return spec.out if is_own else str(kept)
 
 
 def _json(opened: Opened, repicked: Repicked | None, yaml: str) -> str:
@@ -208,6 +184,7 @@ def _wishes_markdown(repicked: Repicked | None) -> str:
 
 def _picked_text(repicked: Repicked, yaml: str) -> str:
     """What was picked under other wishes, for whoever typed them: the answer is not in the file alone."""
+    from autotune.cli.opened import elsewhere
     from autotune.core.redact import redact
     from autotune.report.data import View, commands, headline
     from autotune.report.summary import bytes_text, changes_text, costs_text, plural
@@ -221,7 +198,10 @@ def _picked_text(repicked: Repicked, yaml: str) -> str:
         seen = f"{e.ratio:.2f}x, {bytes_text(e.peak_bytes)} in {plural(e.runs, 'single run')}, not confirmed"
         rows.append(("maybe", f"{seen}: {changes_text(study, e.config)}"))
     given = commands(study, answer, repicked, yaml)
-    rows += [(name.split()[0], given[name]) for name in ("write the file", "apply") if name in given]
+    typed = [(name.split()[0], given[name]) for name in ("write the file", "apply") if name in given]
+    if typed and (folder := elsewhere(study)):
+        rows.append(("in", folder))
+    rows += typed
     return redact("".join(f"{name:<8}{text}\n" for name, text in rows), free=True)
 
 

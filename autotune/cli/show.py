@@ -30,7 +30,7 @@ def show(
 ) -> int:
     """Show a study from its journal: picks, why, front, failures."""
     from autotune.cli.ended import guarded, print_json
-    from autotune.cli.opened import open_study
+    from autotune.cli.opened import filed, named_file, open_study
     from autotune.core.study import VERIFY
     from autotune.report.summary import note
     from autotune.report.why import why_lines
@@ -44,7 +44,8 @@ def show(
             print_json(show_json(opened))
         elif md:
             held = why_lines(opened.study, opened.answer) if opened.answer is not None else ()
-            sys.stdout.write(note(opened.study, opened.answer, held_back=held))
+            study_here = filed(opened.study, named_file(opened))
+            sys.stdout.write(note(study_here, opened.answer, held_back=held))
         else:
             sys.stdout.write(show_text(opened, all_trials=trials))
     return 0
@@ -52,7 +53,8 @@ def show(
 
 def show_text(opened: Opened, *, all_trials: bool) -> str:
     """The study for people."""
-    from autotune.cli.ended import terminal_columns
+    from autotune.cli.ended import shown_path, terminal_columns
+    from autotune.cli.opened import elsewhere, own_file
     from autotune.core.redact import redact_args
     from autotune.driver.result import advice_lines
     from autotune.report.text import final_screen, stopped_screen, trials_table, wrapped
@@ -62,13 +64,15 @@ def show_text(opened: Opened, *, all_trials: bool) -> str:
     command = shlex.join(redact_args([spec.script, *spec.args]))
     head = f"study {spec.label} ({spec.study_id})   {command}"
     parts = [f"{head}   {study.stopped or 'open'}\n"]
+    file = own_file(opened)
     if answer is None:
         parts.append(stopped_screen(study, reason="the script was not measured as it is"))
     else:
         screen = final_screen(
             study,
             answer,
-            out=_file(opened),
+            out=shown_path(file) if file else "",
+            folder=elsewhere(study),
             refusals=None,
             advice=advice_lines(study),
             every_figure=True,
@@ -138,21 +142,3 @@ def show_json(opened: Opened) -> dict[str, Any]:
         "trials": [to_wire(trial) for trial in study.trials],
         "exit": 0,
     }
-
-
-def _file(opened: Opened) -> str:
-    """The study's best.yaml, where the user put it or as it was kept; empty where neither is there."""
-    from pathlib import Path
-
-    from autotune.cli.ended import shown_path
-    from autotune.errors import UsageError
-    from autotune.export.best_config import read_best
-
-    for path in (opened.study.spec.out, str(opened.path / "best.yaml")):
-        if path and Path(path).is_file():
-            try:
-                if read_best(path).study.id == opened.study.spec.study_id:
-                    return shown_path(path)
-            except UsageError:
-                continue
-    return ""

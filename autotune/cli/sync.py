@@ -19,6 +19,12 @@ def sync(
     ] = None,
     *,
     wait: Annotated[str, typer.Option(metavar="60s", help="Give up after this long.")] = "60s",
+    tracking_uri: Annotated[
+        str, typer.Option(metavar="URI", help="Of the MLflow to send to, not the search's own.")
+    ] = "",
+    again: Annotated[
+        bool, typer.Option("--again", help="Send everything: into a store that lost it, or another one.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> int:
     """Send to MLflow what it has not received of a study."""
@@ -31,7 +37,7 @@ def sync(
         deadline_s, path = duration_s(wait), find_study(study, searches=True)
         from autotune.driver.sync import sync_study
 
-        unsent = sync_study(path, deadline_s)
+        unsent = sync_study(path, deadline_s, tracking_uri=tracking_uri, again=again)
         if unsent:
             raise TrackerUnavailable(
                 f"{unsent} records of {path.name} could not be sent to MLflow",
@@ -39,6 +45,9 @@ def sync(
             )
     if json:
         print_json({"schema": "autotune.sync/v1", "study": path.name, "unsent": 0, "exit": 0})
-    else:
+    elif again:
         print(f"MLflow has everything of {path.name}")
+    else:
+        # What a store has lost since, nobody has asked it.
+        print(f"MLflow was sent everything of {path.name}; once more: autotune sync {path.name} --again")
     return 0

@@ -11,16 +11,6 @@ from autotune.errors import BackendError, UsageError
 
 Page = Literal["answer", "table", "charts", "searches"]
 
-QUIET = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "DO_NOT_TRACK": "true",
-    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-}
-"""No telemetry, and none of the background workers that only serve jobs of the GenAI pages."""
-
-START_S = 180.0
-"""MLflow's server took 75 s to answer on a machine with a load of 18."""
-
 
 def ui(
     study: Annotated[
@@ -30,7 +20,7 @@ def ui(
         ),
     ] = None,
     *,
-    port: Annotated[int, typer.Option(help="Of the server; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the server; 0 takes a free one.")] = 0,
     open_it: Annotated[bool, typer.Option("--open/--no-open", help="Open it in a browser.")] = True,
     page: Annotated[
         Page,
@@ -50,12 +40,20 @@ def ui(
     uri, paths = study_paths(find_study(study, searches=True), tracking_uri=tracking_uri)
     if not paths:
         message = "MLflow holds nothing of this study"
-        raise BackendError(message, hint="send it: autotune sync")
+        raise BackendError(message, hint=f"send it: {_sending(study, tracking_uri)}")
     opened = _opened(paths, page)
     if uri.startswith(("http://", "https://")):
         _show(uri.rstrip("/"), paths, opened if open_it else "")
         return 0
-    return _serve(uri, port or _free_port(), paths, opened if open_it else "")
+    return _serve(uri, port, paths, opened if open_it else "")
+
+
+def _sending(study: str | None, tracking_uri: str) -> str:
+    """The command that fills the store: what it lacks was perhaps sent before, and lost there."""
+    import shlex
+
+    there = ["--tracking-uri", tracking_uri] if tracking_uri else []
+    return shlex.join(["autotune", "sync", *([study] if study else []), "--again", *there])
 
 
 def _opened(paths: dict[str, str], page: str) -> str:
@@ -68,51 +66,20 @@ def _opened(paths: dict[str, str], page: str) -> str:
 
 
 def _serve(uri: str, port: int, paths: dict[str, str], opened: str) -> int:
-    import os
-    import signal
-    import subprocess
     import sys
 
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    environment = {**QUIET, **os.environ}
-    server = subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    # Ended by anybody, this process takes the server with it.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    print("starting MLflow's server; that takes some ten seconds ...", file=sys.stderr)
+    from autotune.cli.server import serving
+
     try:
-        _wait(server, port)
-        _show(f"http://127.0.0.1:{port}", paths, opened)
-        print("Ctrl-C ends it", file=sys.stderr)
-        return server.wait()
+        with serving(uri, port) as server:
+            print("starting MLflow's server; that takes some ten seconds ...", file=sys.stderr)
+            server.wait_until_it_answers()
+            _show(server.address, paths, opened)
+            print("Ctrl-C ends it", file=sys.stderr, flush=True)
+            server.wait_until_it_ends()
     except KeyboardInterrupt:
-        return 0
-    finally:
-        _end(server)
-
-
-def _wait(server: object, port: int) -> None:
-    import subprocess
-    import time
-    import urllib.error
-    import urllib.request
-
-    assert isinstance(server, subprocess.Popen)
-    until = time.monotonic() + START_S
-    while time.monotonic() < until:
-        if server.poll() is not None:
-            message = f"MLflow's server ended with code {server.returncode}"
-            raise BackendError(message, hint=f"is port {port} in use? choose another: --port")
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.3)
-    raise BackendError(
-        f"MLflow's server did not answer within {START_S:.0f} s", hint="try again: autotune ui"
-    )
+        pass
+    return 0
 
 
 def _show(base: str, paths: dict[str, str], opened: str) -> None:
@@ -124,26 +91,3 @@ def _show(base: str, paths: dict[str, str], opened: str) -> None:
         import webbrowser
 
         webbrowser.open(base + opened)
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _end(server: object) -> None:
-    import os
-    import signal
-    import subprocess
-
-    assert isinstance(server, subprocess.Popen)
-    if server.poll() is None:
-        os.killpg(server.pid, signal.SIGTERM)
-        try:
-            server.wait(10)
-        except subprocess.TimeoutExpired:
-            os.killpg(server.pid, signal.SIGKILL)
-            server.wait(10)

@@ -467,12 +467,39 @@ class RunFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What a person could change in the script's own code that no knob does.
+
+    Args:
+        kind: ``read``, ``log``, ``checkpoint``, ``preprocess``, ``shape``, ``copy``, ``told``, ``rollout``.
+        file, line: Where; the file as it lies relative to the script's folder.
+        text: A whole sentence.
+        part: Which part of a step it is about: ``host``, ``input``, ``compute``, ``transfer``; ``search``
+            where it is about what a search would find.
+        gain_frac_at_most: Share of a step that it may buy at most; None where that was not measured.
+    """
+
+    kind: str
+    file: str
+    line: int
+    text: str
+    part: str
+    gain_frac_at_most: float | None = None
+
+    @property
+    def place(self) -> str:
+        """``train.py:42``."""
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """All of it. `run` is None until the baseline has ended.
 
     Args:
         declared: What the command line, the environment or the option's default give for knobs that
             the user declared; absent where it could not be read.
+        advice: On the script as it was inspected, in the order of files and lines.
     """
 
     host: HostFacts
@@ -480,6 +507,7 @@ class Facts:
     run: RunFacts | None = None
     effective_batch_rule: str = "explore"
     declared: Mapping[str, Value] = field(default_factory=dict[str, Value])
+    advice: tuple[Advice, ...] = ()
 
     def value(self, knob: str) -> Value | None:
         """What the script itself has for this knob, None where it could not be read."""

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from autotune.core.pick import Answer
     from autotune.core.study import Study
     from autotune.driver.tune import SearchEnd
-    from autotune.inspection.advice import Advice
 
 RESULT_SCHEMA = "autotune.result/v1"
 
@@ -74,31 +73,30 @@ def _best_fields(end: SearchEnd) -> dict[str, Any]:
 
 def explained(study: Study, answer: Answer | None) -> dict[str, Any]:
     """Bottleneck, energy, cost and all advice, as plain data; without an answer advice alone."""
-    from autotune.inspection.advice import advice_data
+    from autotune.core.advice import advice_data, advice_of
     from autotune.report.why import why_data
 
     told = why_data(study, answer) if answer is not None else {}
-    return {**told, "advice": [advice_data(hint) for hint in hints_of(study)]}
-
-
-def hints_of(study: Study) -> tuple[Advice, ...]:
-    """What could be changed in the script's own code, with what it may buy at most; what buys most first."""
-    from autotune.core.bottleneck import bottleneck
-    from autotune.core.config import Config
-    from autotune.inspection.advice import advise, weighed
-
-    host = study.facts.host if study.facts is not None else None
-    run = study.facts.run if study.facts is not None else None
-    hints, verdict = advise(study.spec.inspected, host), bottleneck(study, Config())
-    return weighed(hints, verdict, on_device=run is not None and bool(run.devices))
+    return {**told, "advice": [advice_data(hint) for hint in advice_of(study)]}
 
 
 def advice_lines(study: Study, *, most: int = 3) -> list[str]:
-    """The first of them for a screen, and how many there are besides."""
-    from autotune.inspection.advice import advice_text
+    """The first hints for a screen, and how many there are besides."""
+    from autotune.core.advice import advice_of, advice_text
 
-    hints = hints_of(study)
+    hints = advice_of(study)
     lines = [advice_text(hint) for hint in hints[:most]]
     if len(hints) > most:
-        lines[-1] += f"; {len(hints) - most} more: autotune inspect {study.spec.title}"
+        lines[-1] += f"; {len(hints) - most} more: autotune report {study.spec.label}"
+    if lines and _is_edited(study):
+        lines.append(f"{study.spec.title} is no longer as it was searched; these lines are those of then")
     return lines
+
+
+def _is_edited(study: Study) -> bool:
+    """The script, or a module that it imports, is not what it was when the study began."""
+    from autotune.driver.watch import ScriptWatch, modules_of
+
+    watch = ScriptWatch(study.spec.inspected, study.facts.script.sha256 if study.facts is not None else "")
+    watch.follow(lambda: modules_of(study))
+    return bool(watch())

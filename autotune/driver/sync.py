@@ -257,7 +257,12 @@ def mlflow_sink(tracking_uri: str = "", experiment: str = "", *, home: Path | No
 
 
 def sync_study(
-    path: Path, deadline_s: float = 60.0, *, tracking_uri: str = "", sink: SinkFactory | None = None
+    path: Path,
+    deadline_s: float = 60.0,
+    *,
+    tracking_uri: str = "",
+    again: bool = False,
+    sink: SinkFactory | None = None,
 ) -> int:
     """Send what a study has not yet sent.
 
@@ -265,6 +270,7 @@ def sync_study(
         path: The study's directory.
         deadline_s: At most so long.
         tracking_uri: Instead of the one the study was started with.
+        again: Send what was sent before as well.
         sink: Makes the sink; for tests.
 
     Returns:
@@ -278,11 +284,9 @@ def sync_study(
     with Journal.open(path, ballast_bytes=0) as journal:
         study = fold(journal.entries(), build=space_of)
         _refuse_verification(study)
-        uri = restore(tracking_uri or study.spec.tracking_uri)
-        if is_incomplete(uri):
-            message = f"the tracking address {uri} had a secret in it, which is not kept"
-            raise StoreError(message, hint="Give the address again: --tracking-uri.")
-        uri = absolute_uri(uri, study.spec.cwd)
+        uri = _address(study, tracking_uri)
+        if again:
+            journal.resend(MLFLOW)
         if not journal.unsent(MLFLOW):
             return 0
         made = sink or (lambda: mlflow_sink(uri, study.spec.experiment, home=path))
@@ -303,14 +307,24 @@ def study_paths(path: Path, *, tracking_uri: str = "") -> tuple[str, dict[str, s
 
     Raises:
         TrackerUnavailable: The store cannot be reached.
-        StoreError: The journal cannot be read.
+        StoreError: The journal cannot be read, or its tracking address held a secret that this
+            environment does not have.
     """
     with Journal.read(path / "journal.db") as journal:
         study = fold(journal.entries())
     _refuse_verification(study)
-    uri = absolute_uri(restore(tracking_uri or study.spec.tracking_uri), study.spec.cwd)
-    made = mlflow_sink(uri, study.spec.experiment)
+    made = mlflow_sink(_address(study, tracking_uri), study.spec.experiment)
     return made.tracking_uri, made.find(study)
+
+
+def _address(study: Study, tracking_uri: str) -> str:
+    """Of the store that was named, else of the study's own."""
+    uri = restore(tracking_uri or study.spec.tracking_uri)
+    if is_incomplete(uri):
+        message = f"the tracking address {uri} had a secret in it, which is not kept"
+        raise StoreError(message, hint="Give the address again: --tracking-uri.")
+    # A relative one that was typed is meant from here, the study's own from where it began.
+    return absolute_uri(uri, str(Path.cwd()) if tracking_uri else study.spec.cwd)
 
 
 def _refuse_verification(study: Study) -> None:

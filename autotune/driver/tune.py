@@ -49,6 +49,7 @@ from autotune.errors import (
     add_note,
 )
 from autotune.export.best_config import write_best
+from autotune.inspection.advice import advise
 from autotune.inspection.host import host_facts
 from autotune.inspection.interpreter import interpreter
 from autotune.inspection.script import script_facts
@@ -597,6 +598,7 @@ def _static_facts(spec: StudySpec) -> Facts:
         script=script,
         effective_batch_rule=spec.effective_batch,
         declared=own_values(specs, script=script, args=spec.args, environ=os.environ),
+        advice=advise(spec.inspected, host),
     )
 
 

@@ -1,24 +1,23 @@
 """What a person could change in the script's own code that no knob does: read, with file and line.
 
 Syntax trees only; nothing is imported or run. The script is read, and modules of the user's own beside it
-that it imports. Everything is a hint with the line it is about; what it may buy is at most what a run
-showed of that part of a step.
+that it imports. Everything is a hint with the line it is about; what it may buy is said by
+`autotune.core.advice`.
 """
 
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from autotune.core.facts import Advice
 from autotune.inspection.sources import shown, sources
 from autotune.inspection.told import constant_samples, told_calls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from autotune.core.bottleneck import Bottleneck
     from autotune.core.facts import HostFacts
 
 _READS: Final = frozenset({"item", "tolist", "numpy"})
@@ -38,32 +37,6 @@ _ACTING: Final = frozenset(
 _TENSOR_CORES: Final = (7, 0)
 _MULTIPLE: Final = 8
 _SIZED: Final = ("Linear", "Embedding", "LSTM", "GRU", "TransformerEncoderLayer", "MultiheadAttention")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """One hint.
-
-    Args:
-        kind: ``read``, ``log``, ``checkpoint``, ``preprocess``, ``shape``, ``copy``, ``told``, ``rollout``.
-        file, line: Where; the file as it lies relative to the script's folder.
-        text: A whole sentence.
-        part: Which part of a step it is about: ``host``, ``input``, ``compute``, ``transfer``; ``search``
-            where it is about what a search would find.
-        gain_frac_at_most: Share of a step that it may buy at most; None where that was not measured.
-    """
-
-    kind: str
-    file: str
-    line: int
-    text: str
-    part: str
-    gain_frac_at_most: float | None = None
-
-    @property
-    def place(self) -> str:
-        """``train.py:42``."""
-        return f"{self.file}:{self.line}"
 
 
 def advise(path: str, host: HostFacts | None = None) -> tuple[Advice, ...]:
@@ -88,37 +61,6 @@ def advise(path: str, host: HostFacts | None = None) -> tuple[Advice, ...]:
         if has_gpu:
             found += _copies(tree, name)
     return tuple(dict.fromkeys(found))
-
-
-def weighed(
-    hints: Sequence[Advice], verdict: Bottleneck | None, *, on_device: bool = False
-) -> tuple[Advice, ...]:
-    """The same with what each may buy at most by what a run showed, the largest first.
-
-    Args:
-        hints: Of `advise`.
-        verdict: On the script as it is; None where it was not measured.
-        on_device: It trains on an accelerator. Waiting for that one hides what the host could do meanwhile:
-            what reading or writing less often would buy has no bound then.
-    """
-    bounds: dict[str, float | None] = {}
-    if verdict is not None:
-        bounds = {k: verdict.shares.get(k) for k in ("compute", "transfer")}
-        bounds |= {
-            "input": verdict.input_frac_at_most,
-            "host": None if on_device else verdict.host_frac,
-        }
-    told = [replace(hint, gain_frac_at_most=bounds.get(hint.part)) for hint in hints]
-    return tuple(sorted(told, key=lambda h: -(h.gain_frac_at_most or 0.0)))
-
-
-def advice_text(hint: Advice) -> str:
-    """``train.py:42: ... (at most 3 % of a step)``."""
-    bound = hint.gain_frac_at_most
-    if bound is None:
-        return f"{hint.place}: {hint.text}"
-    told = f"at most {100 * bound:.0f} %" if bound >= 0.01 else "less than 1 %"
-    return f"{hint.place}: {hint.text} ({told} of a step)"
 
 
 # Training loops
@@ -388,15 +330,3 @@ def _names_batch(node: ast.AST) -> bool:
     """A call whose first words name a batch: an option, or a value that is asked for."""
     words = node.args[:2] if isinstance(node, ast.Call) else []
     return any(isinstance(w, ast.Constant) and "batch" in str(w.value).lower() for w in words)
-
-
-def advice_data(hint: Advice) -> dict[str, str | int | float | None]:
-    """One hint as plain data."""
-    return {
-        "kind": hint.kind,
-        "file": hint.file,
-        "line": hint.line,
-        "text": hint.text,
-        "part": hint.part,
-        "gain_frac_at_most": hint.gain_frac_at_most,
-    }

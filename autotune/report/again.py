@@ -15,10 +15,11 @@ from autotune.core.earlier import SAME_SCRIPT
 from autotune.core.trial import Start
 from autotune.edge.preset import AUTO_SPACE, load_space
 from autotune.errors import UsageError
+from autotune.knobs.registry import knobs_for
 from autotune.report import summary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from autotune.core.config import Value
     from autotune.core.study import SpaceRequest, Study
@@ -64,6 +65,25 @@ def search_command(study: Study) -> str:
         words += ["--objective", spec.objective]
     words += ["--keep-loggers"] * spec.keep_loggers + ["--profile"] * spec.profile
     return f"{shlex.join(words)} -- {summary.user_command(study)}"
+
+
+def pinned_command(study: Study, config: Mapping[str, Value]) -> str:
+    """The same search with a configuration pinned, so that its pairs decide; empty as for `search_command`.
+
+    Args:
+        study: To be searched again.
+        config: Of its space; what follows from other knobs cannot be pinned, and is left to them.
+    """
+    known = knobs_for(study.spec.space)
+    pins = {knob: value for knob, value in config.items() if knob in known and not known[knob].derived}
+    return search_command(replace(study, spec=replace(study.spec, space=_pinned(study.spec.space, pins))))
+
+
+def _pinned(space: SpaceRequest, pins: Mapping[str, Value]) -> SpaceRequest:
+    if space.candidates:
+        return replace(space, candidates=tuple(_pinned(candidate, pins) for candidate in space.candidates))
+    knobs = {knob: values for knob, values in space.knobs.items() if knob not in pins}
+    return replace(space, knobs=knobs, fixed={**space.fixed, **pins})
 
 
 def memory_text(size: int) -> str:

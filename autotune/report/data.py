@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from autotune.core.advice import advice_data, advice_of
 from autotune.core.agreement import agreements
 from autotune.core.bottleneck import bottleneck
 from autotune.core.config import Config
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from autotune.core.bottleneck import Bottleneck
     from autotune.core.config import Value
+    from autotune.core.facts import Advice
     from autotune.core.loss_guard import LossVerdict
     from autotune.core.measurement import Estimate, LossPoint, Measurement
     from autotune.core.pick import Answer, Comparison, Recommendation
@@ -99,7 +101,7 @@ def rounded(value: float) -> float | None:
 
 
 def clean(study: Study, text: str) -> str:
-    """A text without secrets, and without the folders of the person who searched."""
+    """A text that is no command, without secrets, and without the folders of the person who searched."""
     shown = redact(text, free=True)
     for path, short in ((study.spec.cwd, "."), (str(Path("~").expanduser()), "~")):
         if len(whole := path.rstrip("/")) > 1:
@@ -222,6 +224,13 @@ def log_tail(study: Study, trial: Trial) -> str:
     text = str(trial.failure.evidence.get("log_tail", "")).strip("\n")
     lines = "\n".join(text.splitlines()[-_TAIL_LINES:])
     return clean(study, lines[-_TAIL_CHARACTERS:])
+
+
+def advice(study: Study) -> list[Advice]:
+    """What could be changed in the script's own code, without secrets; what buys most first."""
+    return [
+        replace(hint, file=clean(study, hint.file), text=clean(study, hint.text)) for hint in advice_of(study)
+    ]
 
 
 def effect_word(pick: Recommendation) -> str:
@@ -424,6 +433,7 @@ def report_data(view: View) -> dict[str, Any]:
         "environment": environment(study),
         "commands": commands(study, answer, view.repicked, view.yaml),
         "refusals": {k: clean(study, r) for k, r in study.refusals.items()},
+        "advice": [advice_data(hint) for hint in advice(study)],
     }
     if answer is not None:
         data |= _answer_data(view, answer)

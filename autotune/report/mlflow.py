@@ -5,8 +5,8 @@ may be repeated: runs are found again by tags of ours, times come from the journ
 written once. Only `MlflowClient` is used, never the fluent interface, whose state belongs to the
 user's own code.
 
-A trial costs three calls while others may be measured: its run is made, filled by one batch and ended; the
-fastest so far costs a fourth, which draws the study's curve and renames its run. The rest is sent at the end.
+A trial costs three calls while others may be measured: its run is made, filled by one batch and ended. The
+study's own run, its curve of the best so far included, is written at the begin and at the end.
 
 Texts shown by MLflow's UI were laid out for 3.17 in its "Model training" mode, which our links ask
 for by ``workflowType=machine_learning``.
@@ -23,6 +23,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.advice import advice_of, advice_text
 from autotune.core.trial import Trial, TrialState
 from autotune.core.wire import to_wire
 from autotune.errors import TrackerUnavailable
@@ -84,10 +85,9 @@ class MlflowSink:
         self._parent = ""
         self._parent_name = ""
         self._children: dict[str, _Child] | None = None
-        self._ratios: dict[int, float | None] = {}
         self._views: set[str] = set()
         self._served: str | None = None
-        self._view_id = ""
+        self._view_id = self._searches_id = ""
 
     def open(self) -> None:
         """Import MLflow and make sure that the store answers.
@@ -136,7 +136,6 @@ class MlflowSink:
             # Somebody may have deleted what we remember; the next try looks again.
             self._experiment_id = self._parent = self._parent_name = ""
             self._children = None
-            self._ratios.clear()
             raise
 
     def _carry_out(self, op: str, payload: Mapping[str, Any], study: Study, answer: Answer | None) -> None:
@@ -166,8 +165,8 @@ class MlflowSink:
         if self._view_id in self._views:
             paths["table"] = f"{experiment}?{_ML}&viewStateShareKey={self._view_id}"
             paths["charts"] = f"{paths['table']}&compareRunsMode=CHART"
-        if view.SEARCHES_ID in self._views:
-            paths["searches"] = f"{experiment}?{_ML}&viewStateShareKey={view.SEARCHES_ID}"
+        if self._searches_id in self._views:
+            paths["searches"] = f"{experiment}?{_ML}&viewStateShareKey={self._searches_id}"
         return paths
 
     def find(self, study: Study) -> dict[str, str]:
@@ -183,8 +182,10 @@ class MlflowSink:
             if experiment is None:
                 return {}
             self._experiment_id = str(experiment.experiment_id)
-            self._view_id = view.view_id(study)
-            self._views = {key.removeprefix(view.TAG) for key in experiment.tags if key.startswith(view.TAG)}
+            self._name_views(study)
+            kept = {key.removeprefix(view.TAG) for key in experiment.tags if key.startswith(view.TAG)}
+            # Whoever shows the pages may be another version by now than the one they were written for.
+            self._views = kept if kept and self._reads_views() else set()
             found = self._search(study, "study")
         self._parent = found[0].info.run_id if found else ""
         return self.paths()
@@ -206,16 +207,6 @@ class MlflowSink:
         self._ensure_parent(study, None)
         end_ms = round(float(payload["wall_s"]) * 1000)
         self._write_child(study, trial, end_ms, payload)
-        best = self._best_so_far(study, number)
-        if best is None or best == self._best_so_far(study, number - 1):
-            return
-        point = self._metric("best_so_far_speedup", best, end_ms, number)
-        name = self._clean(summary.run_name(study, None))
-        # One call for both: MLflow keeps the name of a run among its tags.
-        named = {} if study.stopped or name == self._parent_name else {"mlflow.runName": name}
-        self._client.log_batch(self._parent, metrics=point, tags=self._tags(named), synchronous=True)
-        if named:
-            self._parent_name = name
 
     def _study_ended(self, payload: Mapping[str, Any], study: Study, answer: Answer | None) -> None:
         self._ensure_parent(study, answer)
@@ -226,11 +217,7 @@ class MlflowSink:
         self._write_params(study, answer)
         figures = record.study_figures(study, answer)
         metrics = [m for name, value in figures.items() for m in self._metric(name, value, end_ms)]
-        last = max((trial.number for trial in study.told()), default=0)
-        best = self._best_so_far(study, last)
-        if best == self._best_so_far(study, last - 1):
-            # The curve was drawn where it rose; here it ends.
-            metrics += self._metric("best_so_far_speedup", best, end_ms, last)
+        metrics += self._best_so_far(study)
         tags = self._tags(self._study_tags(study, answer, picks))
         self._client.log_batch(self._parent, metrics=metrics, tags=tags, synchronous=True)
         for name, text in self._artifacts(payload, study, answer).items():
@@ -242,14 +229,23 @@ class MlflowSink:
         self._client.set_terminated(self._parent, status=record.study_status(study), end_time=end_ms)
         self._write_experiment(study, answer)
 
-    def _best_so_far(self, study: Study, up_to: int) -> float | None:
-        """The largest single-run ratio among trials up to this number; each is worked out once."""
+    def _best_so_far(self, study: Study) -> list[Any]:
+        """The curve of the largest single-run ratio: where it rises, and where it ends."""
+        curve: list[tuple[Trial, float]] = []
         for trial in study.told():
-            if trial.number <= up_to and trial.number not in self._ratios:
-                ratio = summary.speedup_of(study, trial)
-                self._ratios[trial.number] = None if ratio is None else ratio.value
-        known = [value for number, value in self._ratios.items() if number <= up_to and value is not None]
-        return max(known, default=None)
+            ratio = summary.speedup_of(study, trial)
+            if ratio is not None and (not curve or ratio.value > curve[-1][1]):
+                curve.append((trial, ratio.value))
+        if curve and curve[-1][0].number < (last := study.told()[-1]).number:
+            curve.append((last, curve[-1][1]))
+        began_ms = round(study.created * 1000)
+        return [
+            point
+            for trial, best in curve
+            for point in self._metric(
+                "best_so_far_speedup", best, began_ms + round(trial.finished_s * 1000), trial.number
+            )
+        ]
 
     # -- experiment ---------------------------------------------------------------------------
 
@@ -284,6 +280,8 @@ class MlflowSink:
     def _write_experiment(self, study: Study, answer: Answer | None) -> None:
         put = self._client.set_experiment_tag
         searches = self._searches()
+        newest = max(searches, key=lambda one: one.started_ms, default=None)
+        mine = [one for one in searches if one.script == record.script_id(study)]
         if all(one.started_ms <= round(study.created * 1000) for one in searches):
             text = self._clean(
                 summary.experiment_note(study, answer, run_link=self.paths().get("answer", ""))
@@ -297,17 +295,20 @@ class MlflowSink:
             text = tags.get("mlflow.note.content", "").split(record.SEARCHES)[0].rstrip("\n") + "\n"
         # The answer stands first, whatever room is left for the list.
         text = text[:_TAG_CHARACTERS]
-        listed = self._clean(record.searches_note(searches, _TAG_CHARACTERS - len(text) - 1))
+        # The list below the newest answer is that of its script, whosever turn it is to write.
+        alike = [one for one in searches if newest is not None and one.script == newest.script]
+        listed = self._clean(record.searches_note(alike, _TAG_CHARACTERS - len(text) - 1))
         text += f"\n{listed}"[: _TAG_CHARACTERS - len(text)] if listed else ""
         put(self._experiment_id, "mlflow.note.content", text)
-        if len(searches) > 1:
+        if len(mine) > 1:
             unit = record.rate_name(answer.best.throughput.unit if answer is not None else "samples/s")
-            apart = record.differing(searches)
+            apart = record.differing(mine)
+            script = record.script_id(study)
             self._write_view(
-                view.SEARCHES_ID,
+                view.searches_id(script),
                 "autotune: all searches",
                 study,
-                lambda: view.searches_state(self._experiment_id, unit, apart),
+                lambda: view.searches_state(self._experiment_id, script, unit, apart),
             )
 
     def _write_study_view(self, study: Study, answer: Answer | None) -> None:
@@ -316,7 +317,7 @@ class MlflowSink:
 
     def _write_view(self, name: str, title: str, study: Study, make: Callable[[], dict[str, Any]]) -> None:
         # The format is MLflow's own and may change with any version: the result stands without it.
-        self._view_id = view.view_id(study)
+        self._name_views(study)
         self._views.discard(name)
         try:
             if not view.is_tested(self._ui_version()):
@@ -332,6 +333,17 @@ class MlflowSink:
         except Exception:
             log.debug("no saved view was written", exc_info=True)
 
+    def _name_views(self, study: Study) -> None:
+        self._view_id, self._searches_id = view.view_id(study), view.searches_id(record.script_id(study))
+
+    def _reads_views(self) -> bool:
+        """Whoever shows the pages is of a version whose pages were found to read a view."""
+        try:
+            return view.is_tested(self._ui_version())
+        except Exception:
+            log.debug("the version of MLflow is not known", exc_info=True)
+            return False
+
     def _ui_version(self) -> str:
         """Of whoever serves the pages: a server's own, else the MLflow that is installed here."""
         if not self.tracking_uri.startswith(("http://", "https://")):
@@ -346,7 +358,7 @@ class MlflowSink:
         return self._served
 
     def _searches(self) -> list[record.Search]:
-        """Every search of the experiment, whichever tool's turn it was to write it."""
+        """Every search of the experiment, of whatever script."""
         base = f"#/experiments/{self._experiment_id}/runs"
         return [
             record.Search(
@@ -356,6 +368,7 @@ class MlflowSink:
                 link=f"{base}/{run.info.run_id}?{_ML}",
                 started_ms=int(run.info.start_time),
                 params=run.data.params,
+                script=run.data.tags.get("autotune.script", ""),
             )
             for run in self._found("tags.`autotune.role` = 'study'")
         ]
@@ -411,6 +424,7 @@ class MlflowSink:
             "autotune.status": summary.status(study, answer),
             "autotune.answer": summary.headline(study, answer, interval=True),
             "autotune.label": study.spec.label,
+            "autotune.script": record.script_id(study),
             "mlflow.source.name": summary.user_command(study),
             "mlflow.source.type": "LOCAL",
         }
@@ -420,6 +434,9 @@ class MlflowSink:
             tags["autotune.stopped"] = study.stopped
         if answer is not None:
             tags |= why.why_tags(study, answer)
+        # The note may be cut before it comes to it.
+        if hints := advice_of(study):
+            tags["autotune.advice"] = "\n".join(map(advice_text, hints))
         if answer is not None and answer.is_better:
             tags["autotune.apply"] = summary.apply_command(study)
         for number, names in picks.items():

@@ -6,6 +6,8 @@ single run showed is `single_run_speedup`, and its running maximum `best_so_far_
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -51,6 +53,12 @@ def trial_uid(study: Study, trial: Trial) -> str:
     """What a trial's run is found by again."""
     # One outcome per trial, whatever attempt it came from: the attempt may not name the run.
     return f"{study.spec.study_id}/t{trial.number:04d}a"
+
+
+def script_id(study: Study) -> str:
+    """What searches of one script have in common: a digest of where it lies, as two may have one name."""
+    path = os.path.normpath(study.spec.inspected)
+    return hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def resolved(study: Study, config: Mapping[str, Value]) -> dict[str, Value]:
@@ -238,6 +246,7 @@ class Search:
         link: To its run.
         started_ms: When.
         params: Of its run.
+        script: Of `script_id`; empty where it was logged before there was one.
     """
 
     study_id: str
@@ -246,6 +255,7 @@ class Search:
     link: str
     started_ms: int
     params: Mapping[str, str]
+    script: str = ""
 
 
 def searches_note(searches: Sequence[Search], most: int) -> str:

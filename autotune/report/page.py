@@ -11,6 +11,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Final
 
+from autotune.core.advice import bound_text
 from autotune.core.bottleneck import NAMES, shown
 from autotune.core.config import Config
 from autotune.core.effect import Effect
@@ -19,6 +20,7 @@ from autotune.core.trial import Family, Stage
 from autotune.report import figures, summary
 from autotune.report.data import (
     View,
+    advice,
     bottlenecks,
     clean,
     commands,
@@ -107,6 +109,7 @@ def report_html(
         ("knobs", "Knobs", _knobs_section(view)),
         ("pairs", "Confirmation", _pairs_section(view)),
         ("bottleneck", "Bottleneck", _bottleneck_section(view)),
+        ("advice", "Your code", _advice_section(view)),
         ("runs", "Steadiness", _runs_section(view)),
         ("loss", "Loss", _loss_section(view)),
         ("failures", "Failures", _failures_section(view)),
@@ -900,6 +903,33 @@ def _bottleneck_section(view: View) -> Markup:
         for name, v in found.items()
     ]
     return html(_heading("bottleneck", "What holds it back, before and after"), chart, key, *details)
+
+
+def _advice_section(view: View) -> Markup:
+    hints = advice(view.study)
+    if not hints:
+        return Markup()
+    rows = [
+        (
+            tag("code", hint.place),
+            hint.text,
+            "" if hint.part == "search" else bound_text(hint) or "not measured",
+        )
+        for hint in hints
+    ]
+    columns = (
+        Column(title="Where"),
+        Column(title="What could be changed", is_wide=True),
+        Column(title="Buys"),
+    )
+    lead = (
+        "What no knob does, read from the script as it was searched and never changed by autotune. What it "
+        "may buy is a share of a step of your script as it is."
+    )
+    return html(
+        _heading("advice", "In your own code", lead),
+        table(columns, rows, caption="Lines of your script that could be changed"),
+    )
 
 
 def _runs_section(view: View) -> Markup:

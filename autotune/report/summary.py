@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.ablation import ablated
+from autotune.core.advice import advice_of, advice_text
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.measurement import Estimate
@@ -531,6 +532,8 @@ def note(
         lines += ["", "### Pareto front", "", *_front(answer, links or {})]
     if answer.caveats:
         lines += ["", "### Caveats", "", *(f"- {_plain(c)}" for c in answer.caveats)]
+    if hints := advice_of(study):
+        lines += ["", "### In your own code", "", *(f"- {_plain(advice_text(hint))}" for hint in hints)]
     if study.refusals:
         lines += ["", "### Left alone", "", *(f"- `{k}`: {_plain(r)}" for k, r in study.refusals.items())]
     return "\n".join(lines) + "\n"

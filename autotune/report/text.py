@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -106,6 +107,7 @@ def final_screen(
     answer: Answer,
     *,
     out: str = "",
+    folder: str = "",
     links: Mapping[str, str] | None = None,
     unsent: int = 0,
     seconds: float | None = None,
@@ -119,6 +121,7 @@ def final_screen(
         study: As it ended.
         answer: Its answer.
         out: Path of best.yaml as the user would type it; empty where none was written.
+        folder: That the commands are typed in, where that is not the current one.
         links: Name -> address of where to look further.
         unsent: Records that MLflow has not received.
         seconds: Wall time spent; that of the study where None.
@@ -126,7 +129,7 @@ def final_screen(
         advice: What a person could change in the code, a line each.
         every_figure: Name those too that this machine does not give.
     """
-    rows = _headline_rows(study, answer) if answer.is_better else _no_gain_rows(study, answer)
+    rows = _headline_rows(study, answer) if answer.is_better else _no_gain_rows(study, answer, out)
     rows.append(("memory", _memory_sentence(study, answer)))
     rows += energy_rows(study, answer, always=every_figure)
     rows.append(("search", _search_sentence(study, answer, study.elapsed_s if seconds is None else seconds)))
@@ -140,6 +143,8 @@ def final_screen(
     rows += [("earlier", text) for text in beliefs(study).told]
     rows += _refusal_rows(study, refusals)
     rows += [("advice" if i == 0 else "", line) for i, line in enumerate(advice)]
+    if folder and out and (answer.is_better or answer.fastest is not None):
+        rows.append(("in", folder))
     if out and answer.is_better:
         applied = _apply_line(study, out)
         rows.append(("apply", applied))
@@ -257,10 +262,8 @@ def _headline_rows(study: Study, answer: Answer) -> list[tuple[str, str]]:
     return rows
 
 
-def _apply_line(study: Study, out: str) -> str:
-    from dataclasses import replace
-
-    return apply_command(replace(study, spec=replace(study.spec, out=str(Path(out).absolute()))))
+def _apply_line(study: Study, out: str, pick: str = "best") -> str:
+    return apply_command(replace(study, spec=replace(study.spec, out=str(Path(out).absolute()))), pick)
 
 
 def _other_picks(answer: Answer) -> str:
@@ -279,13 +282,13 @@ def _no_fastest(study: Study) -> str:
     return "none: no other effective batch was shown to reach the same loss sooner than best"
 
 
-def _no_gain_rows(study: Study, answer: Answer) -> list[tuple[str, str]]:
+def _no_gain_rows(study: Study, answer: Answer, out: str) -> list[tuple[str, str]]:
     configs = {t.config for t in study.told() if not t.config.is_baseline}
     fastest = answer.fastest
     kept = " and keeps its training" if fastest is not None else ""
     listed: list[tuple[str, tuple[str, ...] | str]] = []
     if fastest is not None:
-        listed += [*_fastest_rows(study, fastest), ("", apply_command(study, "fastest"))]
+        listed += [*_fastest_rows(study, fastest), ("", _apply_line(study, out, "fastest") if out else "")]
     rows = [
         ("none", f"nothing beats your script{kept}: {plural(len(configs), 'other configuration')} tried"),
         ("", answer.sentence),

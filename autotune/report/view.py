@@ -27,9 +27,6 @@ TAG = "mlflow.sharedViewState."
 """Begins the name of the tag that holds a view."""
 LONGEST_TAG = 20_000
 """Characters that MLflow takes for a tag of an experiment (`mlflow/utils/validation.py`)."""
-SEARCHES_ID = "autotune-searches"
-"""The view of all searches of an experiment, side by side."""
-
 TESTED = ((3, 10), (3, 18))
 """The first and the last version of MLflow whose UI was found to know the words of the format."""
 
@@ -62,6 +59,15 @@ def is_tested(version: str) -> bool:
 def view_id(study: Study) -> str:
     """What a link to the view of a study names it by."""
     return f"autotune-{study.spec.study_id}"
+
+
+def searches_id(script: str) -> str:
+    """The same of the view of all searches of a script, side by side.
+
+    Args:
+        script: Of `autotune.report.mlflow_record.script_id`.
+    """
+    return f"autotune-searches-{script}"
 
 
 def view_tag(name: str, state: Mapping[str, object], now_ms: int) -> str:
@@ -119,11 +125,12 @@ def view_state(study: Study, answer: Answer | None = None) -> dict[str, Any]:
     return _state(mine, speedup, columns, charts, ids=ids, section="autotune: what to pick and why")
 
 
-def searches_state(experiment: str, rate: str, differing: Sequence[str]) -> dict[str, Any]:
-    """All searches of an experiment, one row each, and charts that lay them over each other.
+def searches_state(experiment: str, script: str, rate: str, differing: Sequence[str]) -> dict[str, Any]:
+    """All searches of a script, one row each, and charts that lay them over each other.
 
     Args:
-        experiment: Names the view's parts, so that writing it again changes nothing.
+        experiment: Names the view's parts with it, so that writing it again changes nothing.
+        script: Whose searches; another script of that name may have its own in the same experiment.
         rate: The metric of the throughput.
         differing: Parameters that are not the same in all of them.
     """
@@ -134,8 +141,8 @@ def searches_state(experiment: str, rate: str, differing: Sequence[str]) -> dict
         *map(_tag, ("label", "status")),
     ]
     charts = [_bars("speedup"), _curve("best_so_far_speedup"), _scatter("peak_mem_gib", rate)]
-    searches = "tags.`autotune.role` = 'study'"
-    ids = f"autotune:{experiment}:searches"
+    searches = f"tags.`autotune.role` = 'study' and tags.`autotune.script` = '{script}'"
+    ids = f"autotune:{experiment}:{script}:searches"
     return _state(searches, "speedup", columns, charts, ids=ids, section="autotune: searches side by side")
 
 

@@ -18,10 +18,12 @@ from autotune.core.objective import ENERGY, WANTED, Constraint
 from autotune.core.pick import answer, compare, screened, trace_steps
 from autotune.core.trial import Stage
 from autotune.errors import UsageError
-from autotune.report.again import memory_text
+from autotune.report.again import pinned_command
 from autotune.report.summary import number_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.core.pick import Answer
     from autotune.core.study import Study
 
@@ -114,7 +116,7 @@ def repick(study: Study, wishes: Wishes) -> Repicked:
         study=bounded,
         answer=found,
         estimates=estimates,
-        notes=tuple(_notes(bounded, found, wishes, own=own, has_estimates=bool(estimates))),
+        notes=tuple(_notes(bounded, found, wishes, own=own, estimates=estimates)),
         own_max_bytes=own,
     )
 
@@ -255,7 +257,9 @@ def _estimates(study: Study, found: Answer, wishes: Wishes, bound: int | None) -
     return tuple(sorted(faster, key=lambda e: -e.ratio)[:_MOST_ESTIMATES])
 
 
-def _notes(study: Study, found: Answer, wishes: Wishes, *, own: int | None, has_estimates: bool) -> list[str]:
+def _notes(
+    study: Study, found: Answer, wishes: Wishes, *, own: int | None, estimates: Sequence[Estimated]
+) -> list[str]:
     asked = [WANTED[wishes.objective]] if wishes.objective in WANTED else []
     bound = wishes.max_memory_bytes
     if bound is not None:
@@ -276,14 +280,19 @@ def _notes(study: Study, found: Answer, wishes: Wishes, *, own: int | None, has_
         notes.append(
             f"Your script as it is needs {(found.baseline_peak_bytes or 0) / 2**30:.2f} GiB, more than that."
         )
-    if has_estimates:
+    if estimates:
         notes.append(
             "The estimates are of single runs of the search: no pair has confirmed them, and the largest of "
-            f"many is partly luck. To confirm one, search again: autotune search --budget 10m{_fixed(study)}"
+            f"many is partly luck. {_to_confirm(study, estimates[0], wishes)}"
         )
     return notes
 
 
-def _fixed(study: Study) -> str:
-    bound = study.spec.max_memory_bytes
-    return f" --max-memory {memory_text(bound)}" if bound is not None else ""
+def _to_confirm(study: Study, first: Estimated, wishes: Wishes) -> str:
+    """What would confirm an estimate: the search again, with its knobs pinned."""
+    if wishes.objective == ENERGY:
+        study = replace(study, spec=replace(study.spec, objective=ENERGY))
+    command = pinned_command(study, first.config)
+    if not command:
+        return "To confirm the first, search again with its knobs pinned (--fix)."
+    return f"To confirm the first, search again with its knobs pinned: {command}"

@@ -20,26 +20,51 @@ def test_the_version_is_one_line_on_stdout(cli):
     assert cli("--version") == (0, f"autotune {version()}\n", "")
 
 
+def completing(home, *argv, **variables):
+    """A command line in a shell of its own, and what was noted of internal errors."""
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(home), "AUTOTUNE_HOME": str(home / "ours"), **variables}
+    command = [sys.executable, "-m", "autotune", *argv]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True)
+    assert not (home / "ours" / "errors.log").exists()
+    return done
+
+
 @pytest.mark.parametrize(
     ("shell", "word"), [("bash", "complete "), ("zsh", "compdef "), ("fish", "complete ")]
 )
-def test_a_shell_can_be_taught_to_complete(shell, word):
-    environ = {"PATH": "/usr/bin:/bin", "HOME": "/nowhere", "_AUTOTUNE_COMPLETE": f"source_{shell}"}
-    code = "import sys; sys.argv = ['autotune']; from autotune.cli.main import app; app(prog_name='autotune')"
-    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_a_shell_can_be_taught_to_complete(tmp_path, shell, word):
+    done = completing(tmp_path, _AUTOTUNE_COMPLETE=f"source_{shell}")
+    assert (done.returncode, done.stderr) == (0, "")
     assert word in done.stdout
     assert "_AUTOTUNE_COMPLETE" in done.stdout
 
 
-def test_completion_knows_the_verbs_and_their_options():
-    environ = {
-        "PATH": "/usr/bin:/bin", "HOME": "/nowhere", "_AUTOTUNE_COMPLETE": "complete_bash",
-        "COMP_WORDS": "autotune search --bud", "COMP_CWORD": "2",
-    }  # fmt: skip
-    code = "from autotune.__main__ import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True)
+@pytest.mark.parametrize("option", ["--install-completion", "--show-completion"])
+def test_completion_is_installed_and_shown_without_a_complaint(tmp_path, option):
+    # Which shell it is, is said: that of the tests' own process is anything.
+    done = completing(tmp_path, option, "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    assert (done.returncode, done.stderr) == (0, "")
+    taught = tmp_path / ".bash_completions" / "autotune.sh"
+    assert "_AUTOTUNE_COMPLETE" in (done.stdout if option == "--show-completion" else taught.read_text())
+
+
+def test_completion_knows_the_verbs_and_their_options(tmp_path):
+    done = completing(
+        tmp_path, _AUTOTUNE_COMPLETE="complete_bash", COMP_WORDS="autotune search --bud", COMP_CWORD="2"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
     assert "--budget" in done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("typed", "code"), [("autotune search --bud", 0), ("autotune clean nothing-here ", 1)]
+)
+def test_a_shell_that_asks_whether_there_is_anything_to_complete_is_answered_by_the_code(
+    tmp_path, typed, code
+):
+    asks = {"_TYPER_COMPLETE_FISH_ACTION": "is-args", "_TYPER_COMPLETE_ARGS": typed}
+    done = completing(tmp_path, _AUTOTUNE_COMPLETE="complete_fish", **asks)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
 @pytest.mark.parametrize(
@@ -123,15 +148,11 @@ def test_completion_offers_the_studies_that_there_are(tmp_path):
     with Journal.create(home / "studies" / study_id, ballast_bytes=0) as journal:
         opened = {"spec": spec(), "wall_s": 1.0, "host": "", "pid": 1, "version": "0.1.0"}
         journal.append("opened", "opened/1", to_wire(opened))
-    code = "from autotune.__main__ import main; main()"
     offered = {}
     for typed in ("show tra", "compare first trai", "ui other"):
-        environ = {
-            "PATH": "/usr/bin:/bin", "HOME": "/nowhere", "AUTOTUNE_HOME": str(home),
-            "_AUTOTUNE_COMPLETE": "complete_bash",
-            "COMP_WORDS": f"autotune {typed}", "COMP_CWORD": str(len(typed.split())),
-        }  # fmt: skip
-        done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True)
+        words = {"COMP_WORDS": f"autotune {typed}", "COMP_CWORD": str(len(typed.split()))}
+        done = completing(tmp_path, AUTOTUNE_HOME=str(home), _AUTOTUNE_COMPLETE="complete_bash", **words)
+        assert (done.returncode, done.stderr) == (0, "")
         offered[typed] = done.stdout.split()
     assert offered == {"show tra": [spec().label], "compare first trai": [spec().label], "ui other": []}
 

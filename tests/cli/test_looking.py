@@ -1,5 +1,6 @@
 """doctor, inspect, spaces: what is seen without running anything."""
 
+import base64
 import http.server
 import json
 import threading
@@ -87,9 +88,13 @@ def test_doctor_shows_neither_home_nor_secrets(cli, monkeypatch, tmp_path):
     assert str(Path.home()) == str(tmp_path)
 
 
-def test_an_mlflow_server_that_answers_and_one_that_does_not():
+@pytest.fixture
+def asked():
+    """A server; what it was asked, as whom, and by which address."""
+
     class Health(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
+            server.asked.append((self.path, self.headers["Host"], self.headers["Authorization"]))
             self.send_response(200 if self.path == "/health" else 404)
             self.end_headers()
 
@@ -97,18 +102,73 @@ def test_an_mlflow_server_that_answers_and_one_that_does_not():
             pass
 
     server = http.server.HTTPServer(("127.0.0.1", 0), Health)
+    server.asked, server.host = [], f"127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    uri = f"http://127.0.0.1:{server.server_port}"
-    try:
-        assert doctor.mlflow_store(uri).state == "ok"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-    gone = doctor.mlflow_store(uri)
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_an_mlflow_server_that_answers_and_one_that_does_not(asked):
+    assert doctor.mlflow_store(f"http://{asked.host}").state == "ok"
+    assert asked.asked == [("/health", asked.host, None)]
+    gone = doctor.mlflow_store("http://127.0.0.1:9")
     assert gone.state == "warn"
     assert "autotune sync" in gone.hint
+
+
+def test_the_user_of_an_address_is_told_to_the_server_and_to_nobody_else(asked):
+    found = doctor.mlflow_store(f"http://me:canary%2Fpass@{asked.host}/")
+    told = base64.b64encode(b"me:canary/pass").decode()
+    assert asked.asked == [("/health", asked.host, f"Basic {told}")]
+    assert (found.state, found.text) == ("ok", f"http://<redacted>@{asked.host}/ answers (200)")
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "https://me:canary@127.0.0.1",
+        "http://me:canary@127.0.0.1:9",
+        "http://me:1/canary@127.0.0.1:9",
+        "http://me:canary/pass@127.0.0.1:9",
+        "http://me:1?canary@127.0.0.1:9",
+        "http://me:canary@127.0.0.1:port",
+        "http://me:canary@",
+        "http://[canary",
+    ],
+)
+def test_an_address_that_leads_nowhere_is_a_finding_without_its_password(cli, uri):
+    code, out, err = cli("doctor", "--check-mlflow", "--tracking-uri", uri)
+    assert (code in (0, 6), err) == (True, "")
+    assert "canary" not in out
+    line = next(line for line in out.splitlines() if "mlflow store" in line)
+    assert line.startswith("warn")
+
+
+def test_the_store_that_is_tried_is_the_one_that_a_search_here_would_take(cli, script, asked, monkeypatch):
+    def tried(*words):
+        asked.asked.clear()
+        out = cli("doctor", "--check-mlflow", *words)[1]
+        assert f"{asked.host}" in out
+        return [path for path, *_ in asked.asked]
+
+    (script.parent / "pyproject.toml").write_text(
+        f'[tool.autotune]\ntracking-uri = "http://{asked.host}/file"\n'
+    )
+    assert tried() == ["/file/health"]
+    monkeypatch.setenv("AUTOTUNE_TRACKING_URI", f"http://{asked.host}/variable")
+    assert tried() == ["/variable/health"]
+    assert tried("--tracking-uri", f"http://{asked.host}/typed") == ["/typed/health"]
+
+
+def test_settings_that_a_search_would_refuse_are_a_finding(cli, script):
+    (script.parent / "pyproject.toml").write_text('[tool.autotune]\ntracking-ur = "http://x"\n')
+    code, out, err = cli("doctor", "--check-mlflow", "--json")
+    told = json.loads(out)["findings"][-1]
+    assert (code, err, told["state"]) == (6, "", "block")
+    assert 'no setting "tracking-ur"' in told["text"]
 
 
 def test_inspect_says_for_every_knob_how_or_why_not(cli, script):

@@ -48,6 +48,12 @@ def test_every_exit_code_is_the_documented_one(cli, script, tune, code, end):
     assert cli(*SEARCH)[0] == code
 
 
+def test_a_verb_that_ends_the_process_has_failed_whatever_its_code(cli, script, tune):
+    tune.end = raising(SystemExit(0))
+    assert cli(*SEARCH)[0] == 70
+    assert cli(*SEARCH, "--", "--show-completion")[0] == 70, "the script's own word"
+
+
 def test_exit_zero_turns_no_into_zero_and_leaves_the_rest(cli, script, tune):
     tune.end = lambda spec: ended(spec, answer=no_answer(), code=1)
     assert cli(*SEARCH, "--exit-zero")[0] == 0

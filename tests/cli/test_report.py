@@ -1,6 +1,8 @@
 """report and compare: made from the journal alone."""
 
+import hashlib
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +11,13 @@ import pytest
 from journaled import FAST, LATER, LEAN, SEEN, journaled, trials
 from study_fakes import facts, failed
 
+from autotune.cli.opened import open_study
+from autotune.core.advice import advice_data, advice_of, advice_text
 from autotune.core.config import Config
 from autotune.core.trial import Stage
+from autotune.driver.rebuilt import space_of
+from autotune.edge.preset import load_space
+from autotune.inspection.advice import advise
 
 
 def test_the_report_is_one_file_named_after_the_study(cli, script):
@@ -70,6 +77,32 @@ def test_wishes_that_nothing_confirmed_meets_are_answered_with_what_single_runs_
     assert err.startswith("none    Nothing within these wishes is confirmed")
     assert "maybe   1.19x, 1.2 GiB in 1 single run, not confirmed: num_workers 0 -> 1\n" in err
     assert "apply" not in err
+
+
+@pytest.mark.parametrize("name", ["quick", "auto"])
+def test_what_would_confirm_an_estimate_is_a_search_that_runs_as_pasted(cli, script, tune, name):
+    space = load_space(name, cwd=str(script.parent), sets=("num_workers=1,2,4,8",))
+    folder = journaled(script, space=space)
+    err = cli("report", "--max-memory", "1300MiB")[2]
+    (line,) = [line for line in err.splitlines() if "To confirm the first" in line]
+    words = shlex.split(line.partition(" pinned: ")[2])
+    assert words[:4] == ["autotune", "search", "--budget", "600s"]
+    code, _out, err = cli(*words[1:], "--dry-run")
+    assert code == 0, err
+    (asked,) = tune.specs
+    assert asked.script == str(script)
+    assert asked.max_memory_bytes == 1300 << 20
+    for request in asked.space.candidates or [asked.space]:
+        assert dict(request.fixed) == dict(SEEN)
+        found, _refusals = space_of(replace(asked, space=request), open_study(folder).study.facts)
+        assert dict(found.fixed) == dict(SEEN)
+
+
+def test_without_a_name_for_its_space_only_the_option_is_told(cli, script):
+    journaled(script)
+    err = cli("report", "--max-memory", "1300MiB")[2]
+    assert "search again with its knobs pinned (--fix)." in err
+    assert "autotune search" not in err
 
 
 def test_the_least_memory_is_an_objective_and_its_picks_can_be_applied(cli, script):
@@ -202,6 +235,37 @@ def test_a_file_of_a_later_search_is_not_named_as_that_of_an_earlier_one(cli, sc
     assert "autotune apply early.yaml" in written
 
 
+@pytest.mark.parametrize("words", [["--md"], []], ids=["note", "screen"])
+def test_show_names_the_file_of_the_study_it_shows(cli, script, words):
+    out = str(script.parent / "best.yaml")
+    folder = journaled(script, label="early", out=out)
+    journaled(script, label="later", study_id=LATER, rows=trials(3.0), out=out)
+    assert cli("report", "early", "--json", "--yaml", str(folder / "best.yaml"))[0] == 0
+    assert cli("report", "later", "--json", "--yaml", "best.yaml")[0] == 0
+    assert "autotune apply best.yaml" in cli("show", "later", *words)[1]
+    said = cli("show", "early", *words)[1]
+    assert "autotune apply best.yaml" not in said
+    kept = folder / "best.yaml"
+    assert f"autotune apply {kept}" in said or f"autotune apply {kept.relative_to(script.parent)}" in said
+
+
+def test_commands_that_are_shown_elsewhere_say_where_they_are_typed(cli, script, monkeypatch, tmp_path):
+    journaled(script, out=str(script.parent / "best.yaml"))
+    assert cli("report", "--json", "--yaml", "best.yaml")[0] == 0
+    here = f"\nin      {script.parent}\n"
+    assert here not in cli("show")[1]
+    assert here not in cli("report", "--max-memory", "2560MiB")[2]
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    shown = cli("show")[1]
+    assert shown.index(here) < shown.index("apply   autotune apply best.yaml -- python train.py")
+    told = cli("report", "--max-memory", "2560MiB", "--yaml", "lean.yaml")[2]
+    assert told.index(here) < told.index(f"apply   autotune apply {other}/lean.yaml -- python train.py")
+    for kind in ("--md", "--json"):
+        assert str(script.parent) not in cli("report", kind)[1], "what is sent on names no folder"
+
+
 def test_a_report_is_of_a_search_and_not_of_what_verify_measured(cli, script):
     journaled(script, label="found")
     journaled(script, label="checked", study_id=LATER, purpose="verify")
@@ -211,3 +275,56 @@ def test_a_report_is_of_a_search_and_not_of_what_verify_measured(cli, script):
         assert code == 2
         assert "`autotune verify` measured" in err
         assert "autotune show checked" in err
+
+
+# -- advice on the script's own code --------------------------------------------------------------
+
+SLOW = (
+    "import torch\nfor x in loader:\n    loss = model(x)\n    loss.backward()\n    optimizer.step()\n"
+    "    total += loss.item()\n"
+)
+
+
+@pytest.fixture
+def advised(script):
+    script.write_text(SLOW)
+    hints = advise(str(script))
+    sha256 = hashlib.sha256(script.read_bytes()).hexdigest()
+    folder = journaled(script, advice=hints, sha256=sha256)
+    return script, folder, hints
+
+
+def test_advice_is_the_same_on_the_screen_the_page_in_markdown_and_for_programs(cli, advised):
+    _script, folder, _hints = advised
+    (hint,) = advice_of(open_study(folder).study)
+    assert hint.place == "train.py:6"
+    assert f"advice  {advice_text(hint)}\n" in cli("show")[1]
+    for words in (["report", "--md"], ["show", "--md"]):
+        assert f"### In your own code\n\n- {advice_text(hint)}\n" in cli(*words)[1]
+    told = json.loads(cli("report", "--json")[1])["advice"]
+    assert told == json.loads(cli("show", "--json")[1])["advice"] == [advice_data(hint)]
+    page = cli("report", "--out", "-")[1]
+    assert pages.data(page)["advice"] == told
+    section = pages.read(page).by_id("advice").text
+    assert hint.place in section
+    assert hint.text in section
+
+
+def test_advice_is_of_the_script_that_was_searched_whatever_became_of_it(cli, advised):
+    script, _folder, (hint,) = advised
+    said = "train.py is no longer as it was searched; these lines are those of then"
+    assert said not in cli("show")[1]
+    script.write_text("# edited\n" * 20 + SLOW)
+    out = cli("show")[1]
+    assert f"advice  {hint.place}: " in out
+    assert said in out
+    script.unlink()
+    out = cli("show")[1]
+    assert f"advice  {hint.place}: " in out
+    assert said in out
+
+
+def test_a_script_without_advice_has_no_part_for_it(cli, script):
+    journaled(script)
+    assert "In your own code" not in cli("report", "--md")[1]
+    assert 'id="advice"' not in cli("report", "--out", "-")[1]

@@ -150,18 +150,41 @@ def test_resume_hands_the_studys_folder_and_a_new_budget_on(cli, script, tune):
     assert code == 2
 
 
-@pytest.mark.parametrize(("unsent", "code"), [(0, 0), (3, 6)])
-def test_sync_ends_with_6_while_records_wait(cli, script, monkeypatch, unsent, code):
-    folder = journaled(script)
-    asked = []
+@pytest.fixture
+def sending(monkeypatch):
+    """What `sync` asks for; its `unsent` is how many records wait afterwards."""
     fake = types.ModuleType("autotune.driver.sync")
-    fake.sync_study = lambda path, deadline_s: asked.append((path, deadline_s)) or unsent
+    fake.asked, fake.unsent = [], 0
+    fake.sync_study = lambda path, deadline_s, **more: (
+        fake.asked.append((path, deadline_s, more)) or fake.unsent
+    )
     monkeypatch.setitem(sys.modules, "autotune.driver.sync", fake)
     monkeypatch.setattr(autotune.driver, "sync", fake, raising=False)
+    return fake
+
+
+@pytest.mark.parametrize(("unsent", "code"), [(0, 0), (3, 6)])
+def test_sync_ends_with_6_while_records_wait(cli, script, sending, unsent, code):
+    folder = journaled(script)
+    sending.unsent = unsent
     got, _out, err = cli("sync", "--wait", "9s")
     assert got == code
-    assert asked == [(folder, 9.0)]
+    assert sending.asked == [(folder, 9.0, {"tracking_uri": "", "again": False})]
     assert ("3 records" in err) == bool(unsent)
+
+
+def test_sync_sends_everything_again_and_to_another_address_where_it_is_told(cli, script, sending):
+    folder = journaled(script)
+    code, out, _err = cli("sync", "train-1", "--again", "--tracking-uri", "http://other:5000")
+    assert (code, out) == (0, f"MLflow has everything of {folder.name}\n")
+    assert sending.asked == [(folder, 60.0, {"tracking_uri": "http://other:5000", "again": True})]
+
+
+def test_sync_that_has_nothing_to_send_does_not_vouch_for_the_store(cli, script, sending):
+    folder = journaled(script)
+    out = cli("sync")[1]
+    assert "MLflow has everything" not in out
+    assert f"autotune sync {folder.name} --again" in out
 
 
 def test_compile_caches_of_a_study_are_found_where_they_fit(script):

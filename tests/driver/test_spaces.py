@@ -13,10 +13,11 @@ from autotune.clock import SimulatedClock
 from autotune.core.change import Flag
 from autotune.core.config import Config
 from autotune.core.effect import Effect
+from autotune.core.facts import Facts
 from autotune.core.pick import answer
 from autotune.core.study import Budget, DeclaredSpec, SpaceRequest, Study, StudySpec
 from autotune.core.trial import Stage
-from autotune.core.wire import to_wire
+from autotune.core.wire import from_wire, to_wire
 from autotune.driver.inline import InlineDriver
 from autotune.driver.planner import Planner
 from autotune.driver.result import changes_of
@@ -226,3 +227,15 @@ def test_values_that_cannot_be_had_here_are_told_once_the_script_has_run(
     assert plan_search(search.spec).not_here == ("precision=fp16",)
     search.run(trials=3)
     assert search.heard.notes == ["not for this script on this machine: precision=fp16"]
+
+
+def test_advice_is_kept_with_what_was_inspected_and_a_study_without_it_has_none(tmp_path: Path) -> None:
+    search = Searched(tmp_path, OWN, WORLD)
+    loop = "for x in data:\n    loss = model(x)\n    loss.backward()\n    total += loss.item()\n"
+    (tmp_path / "train.py").write_text(loop)
+    facts = plan_search(search.spec).facts
+    assert [hint.place for hint in facts.advice] == ["train.py:4"]
+    wired = to_wire(facts)
+    assert from_wire(Facts, wired) == facts
+    del wired["advice"]
+    assert from_wire(Facts, wired).advice == ()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from autotune.driver import sync
-from autotune.driver.sync import Syncer, sync_study
+from autotune.driver.sync import Syncer, study_paths, sync_study
 from autotune.errors import StoreError, StudyLocked, TrackerUnavailable
 from autotune.report.mlflow import Refused
 from autotune.store.fold import fold
@@ -227,6 +227,32 @@ def test_a_study_is_sent_later_by_its_path(tmp_path: Path) -> None:
     assert len(sink.sent) == ALL
     assert sync_study(tmp_path, sink=lambda: sink) == 0
     assert len(sink.sent) == ALL
+    assert sync_study(tmp_path, again=True, sink=lambda: sink) == 0
+    assert sink.sent[ALL:] == sink.sent[:ALL], "for a store that was deleted"
+
+
+def test_what_is_to_be_sent_again_and_finds_no_store_waits_for_it(tmp_path: Path) -> None:
+    with Journal.create(tmp_path, ballast_bytes=0, environ={}) as journal:
+        write(journal)
+    assert sync_study(tmp_path, sink=Recorder) == 0
+    gone = Recorder()
+    gone.is_down = True
+    assert sync_study(tmp_path, again=True, sink=lambda: gone) == ALL
+    back = Recorder()
+    assert sync_study(tmp_path, sink=lambda: back) == 0
+    assert len(back.sent) == ALL
+
+
+def test_a_relative_address_that_is_typed_is_meant_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Journal.create(tmp_path, ballast_bytes=0, environ={}) as journal:
+        for event in made.events(tracking_uri="sqlite:///own.db"):
+            journal.append(event.kind, event.uid, event.data, outbox=event.outbox)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sync.MlflowSink, "find", lambda self, study: {})
+    assert study_paths(tmp_path)[0] == "sqlite:////w/own.db", "where the search was begun"
+    assert study_paths(tmp_path, tracking_uri="sqlite:///typed.db")[0] == f"sqlite:///{tmp_path}/typed.db"
 
 
 def test_an_address_whose_secret_was_not_kept_must_be_given_again(tmp_path: Path) -> None:
@@ -236,6 +262,9 @@ def test_an_address_whose_secret_was_not_kept_must_be_given_again(tmp_path: Path
     with pytest.raises(StoreError, match="not kept") as caught:
         sync_study(tmp_path, sink=Recorder)
     assert "secret@" not in caught.value.message
+    with pytest.raises(StoreError, match="not kept") as caught:
+        study_paths(tmp_path)
+    assert "--tracking-uri" in caught.value.hint
     assert sync_study(tmp_path, tracking_uri="http://me:secret@host", sink=Recorder) == 0
 
 
@@ -273,7 +302,5 @@ def test_after_an_outage_a_real_store_holds_every_run_once(tmp_path: Path, templ
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     assert sync_study(study_path, 60, tracking_uri=uri) == 0
     assert runs(uri) == (1, 7, 7)
-    with Journal.open(study_path, ballast_bytes=0, environ={}) as journal:
-        journal.resend("mlflow")
-    assert sync_study(study_path, 60, tracking_uri=uri) == 0
+    assert sync_study(study_path, 60, tracking_uri=uri, again=True) == 0
     assert runs(uri) == (1, 7, 7)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from autotune.core.advice import advice_text, weighed
 from autotune.core.bottleneck import Evidence, judge
-from autotune.core.facts import DeviceFacts, HostFacts
-from autotune.inspection.advice import Advice, advice_text, advise, weighed
+from autotune.core.facts import Advice, DeviceFacts, HostFacts
+from autotune.inspection.advice import advise
 
 if TYPE_CHECKING:
     from pathlib import Path

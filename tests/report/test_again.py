@@ -1,15 +1,17 @@
 """The search as it would be typed again: the same limits, the same space, or nothing."""
 
+import itertools
 import shlex
 from dataclasses import replace
 
 import pytest
 from study_fakes import spec, study
 
+from autotune.core.config import Config
 from autotune.core.study import Budget
 from autotune.core.trial import Start
 from autotune.edge.preset import load_space
-from autotune.report.again import memory_text, search_command, space_words
+from autotune.report.again import memory_text, pinned_command, search_command, space_words
 
 
 def words(**changes):
@@ -108,3 +110,21 @@ def test_an_amount_of_memory_is_exact(size, text):
 
     assert memory_text(size) == text
     assert memory_bytes(text) == size
+
+
+@pytest.mark.parametrize("name", ["quick", "auto"])
+@pytest.mark.parametrize("options", NARROWED.values(), ids=NARROWED)
+def test_a_pinned_configuration_takes_the_place_of_what_was_searched(name, options):
+    if "allow" in options:
+        options = {}
+    space = load_space(name, cwd="/project", **options)
+    config = Config({"num_workers": 2, "precision": "bf16", "accumulation": 2})
+    said = shlex.split(pinned_command(study(spec=spec(space=space)), config).partition(" -- ")[0])
+    fixes, sets, only = (
+        tuple(text for option, text in itertools.pairwise(said) if option == given)
+        for given in ("--fix", "--set", "--knob")
+    )
+    assert set(fixes) == {"num_workers=2", "precision=bf16"}, "what follows from other knobs is left to them"
+    again = load_space(name, cwd="/project", fixes=fixes, sets=sets, only=only)
+    taken = again.candidates[0] if again.candidates else again
+    assert dict(taken.fixed) == {"num_workers": 2, "precision": "bf16"}

@@ -384,7 +384,7 @@ def test_a_second_search_adds_itself_and_both_stand_side_by_side(uri: str, clien
     assert note.startswith("2.41x faster")
     assert note.index("| [second](#/") < note.index("| [first](#/")
     assert set(sink.paths()) == {"answer", "table", "charts", "searches"}
-    state = view.decode_view(experiment.tags[view.TAG + view.SEARCHES_ID])
+    state = view.decode_view(experiment.tags[view.TAG + view.searches_id(record.script_id(second))])
     assert "params.`precision`" in state["selectedColumns"], "what they differ in is a column"
     assert "params.`script`" not in state["selectedColumns"]
 

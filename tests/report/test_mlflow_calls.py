@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import report_study
 
+from autotune.core.facts import Advice
 from autotune.core.pick import answer
 from autotune.core.study import Study
+from autotune.report import mlflow_record as record
 from autotune.report import view
 from autotune.report.mlflow import MlflowSink
 
@@ -64,6 +66,9 @@ class Client:
         self.calls.append(("create_run", run_id))
         return self.runs[run_id]
 
+    def studies(self) -> list[Any]:
+        return [run for run in self.runs.values() if run.data.tags["autotune.role"] == "study"]
+
     def get_run(self, run_id: str) -> Any:
         return self.runs[run_id]
 
@@ -111,24 +116,84 @@ def client() -> Client:
     return Client()
 
 
-def test_a_trial_takes_three_calls_and_a_faster_one_a_fourth(client: Client) -> None:
+def test_a_trial_takes_three_calls_whether_it_is_the_fastest_so_far_or_not(client: Client) -> None:
     study = report_study.made(24)
     sink = sink_of(client)
     sink.send("study_began", {"wall_s": 1.0}, until(study, -1))
-    most, risen = 0.0, 0
     for trial in study.trials:
         client.calls.clear()
         sink.send("trial_ended", {"wall_s": 2.0, "number": trial.number}, until(study, trial.number))
-        mine = [name for name, run in client.calls if run != "r0"]
-        assert mine == ["create_run", "log_batch", "set_terminated"]
-        rise = client.runs["r0"].data.metrics.get("best_so_far_speedup", 0.0) > most
-        most = client.runs["r0"].data.metrics.get("best_so_far_speedup", 0.0)
-        risen += rise
-        assert len(client.calls) - len(mine) == rise
-    assert 2 <= risen < 10
-    assert "speedup" not in client.runs["r0"].data.metrics, "nothing is confirmed while it searches"
-    assert client.runs["r0"].info.run_name.startswith("searching... best 3.")
+        assert [name for name, _ in client.calls] == ["create_run", "log_batch", "set_terminated"]
+        assert "r0" not in {run for _, run in client.calls}, "the study's own run waits for the end"
     assert any(t.failure for t in study.trials), "also those that failed"
+
+
+def test_the_curve_of_the_best_so_far_is_sent_at_the_end_in_one_call(client: Client) -> None:
+    study = report_study.made(24)
+    sink = sink_of(client)
+    batches: list[Any] = []
+    whole = client.log_batch
+    client.log_batch = lambda run, **more: (batches.append((run, more)), whole(run, **more))  # type: ignore[method-assign]
+    sink.send("study_ended", {"wall_s": 3.0, "why": "finished"}, study, answer(study))
+    curves = [
+        [(m.step, m.value) for m in more.get("metrics", ()) if m.key == "best_so_far_speedup"]
+        for run, more in batches
+        if run == "r0"
+    ]
+    (curve,) = [points for points in curves if points]
+    steps, values = zip(*curve, strict=True)
+    assert list(steps) == sorted(set(steps))
+    assert steps[-1] == study.told()[-1].number, "here it ends"
+    assert list(values[:-1]) == sorted(set(values[:-1])), "where it rises, and no more"
+    assert 2 <= len(values) < 12
+    assert values[-1] == max(values)
+
+
+def test_a_view_of_another_time_is_offered_by_no_version_that_was_not_looked_at(client: Client) -> None:
+    study = report_study.made(8)
+    sink_of(client).send("study_ended", {"wall_s": 3.0, "why": "finished"}, study, answer(study))
+    later = sink_of(client)
+    assert set(later.find(study)) == {"answer", "table", "charts"}
+    later = sink_of(client)
+    later._version = "3.99.0"
+    assert set(later.find(study)) == {"answer"}
+
+
+def test_searches_of_another_script_of_that_name_are_kept_apart(client: Client) -> None:
+    def searched(place: str, label: str, hours: int) -> Study:
+        study = report_study.made(8)
+        given = replace(
+            study.spec, script=f"{place}/train.py", cwd=place, label=label, study_id=f"{label:0>26}"
+        )
+        return replace(study, spec=given, created=study.created + 3600 * hours)
+
+    mine = [searched("/alice/vision", "one", 0), searched("/alice/vision", "two", 2)]
+    other = searched("/bob/speech", "odd", 1)
+    for study in (mine[0], other):
+        sink = sink_of(client)
+        sink.send("study_ended", {"wall_s": 3.0, "why": "finished"}, study, answer(study))
+        assert "searches" not in sink.paths(), "each was searched once"
+    sink = sink_of(client)
+    sink.send("study_ended", {"wall_s": 3.0, "why": "finished"}, mine[1], answer(mine[1]))
+    assert "searches" in sink.paths()
+    note = client.experiment.tags["mlflow.note.content"]
+    assert "| [two](#/" in note
+    assert "| [one](#/" in note
+    assert "odd" not in note
+    view_of = {s.spec.label: view.TAG + view.searches_id(record.script_id(s)) for s in (*mine, other)}
+    state = view.decode_view(client.experiment.tags[view_of["two"]])
+    tagged = {r.data.tags["autotune.label"]: r.data.tags["autotune.script"] for r in client.studies()}
+    assert f"tags.`autotune.script` = '{tagged['one']}'" in state["searchFilter"]
+    assert tagged["one"] == tagged["two"] != tagged["odd"]
+    assert not any(place in str(tagged) for place in ("alice", "bob", "train")), "no path in clear"
+    assert view_of["odd"] not in client.experiment.tags
+    assert "searches" in sink_of(client).find(mine[0])
+    assert "searches" not in sink_of(client).find(other)
+
+    sink_of(client).send("study_ended", {"wall_s": 3.0, "why": "finished"}, other, answer(other))
+    assert client.experiment.tags["mlflow.note.content"] == note, (
+        "sent late, it changes nothing of the newest"
+    )
 
 
 @pytest.mark.slow
@@ -157,6 +222,26 @@ def test_a_study_of_five_hundred_trials_stays_readable(client: Client) -> None:
     assert "BEST" in top[:2]
     assert "SAFE" in top
     assert len(client.experiment.tags[view.TAG + view.view_id(study)]) < 3000
+
+
+def test_advice_on_the_code_has_a_tag_and_its_part_of_the_note(client: Client) -> None:
+    study = report_study.made(8)
+    hint = Advice(
+        kind="log",
+        file="train.py",
+        line=9,
+        part="search",
+        text="print() of 'MY_KEY=canary-01' in every step.",
+    )
+    assert study.facts is not None
+    study = replace(study, facts=replace(study.facts, advice=(hint,)))
+    sink = sink_of(client)
+    sink._clean = lambda text: text.replace("canary-01", "<redacted>")
+    sink.send("study_ended", {"wall_s": 3.0, "why": "finished"}, study, answer(study))
+    tags = client.runs["r0"].data.tags
+    told = "train.py:9: print() of 'MY_KEY=<redacted>' in every step."
+    assert tags["autotune.advice"] == told
+    assert f"### In your own code\n\n- {told}\n" in tags["mlflow.note.content"]
 
 
 def test_views_that_fail_harm_nothing(client: Client) -> None:

@@ -93,6 +93,15 @@ def test_learning_rate_advice_stands_with_the_pick_that_changes_the_training():
     assert "Learning rate" not in final_screen(study(), good_answer(), out=OUT)
 
 
+def test_a_fastest_that_stands_alone_is_applied_from_the_file_that_was_asked_for():
+    wild = pick("fastest", Config({"effective_batch": 256}), ratio(2.6), effect=Effect.TRAINING)
+    text = final_screen(study(), no_answer(fastest=wild), out="/project/kept/best.yaml", folder="/project")
+    lines = [line.strip() for line in text.splitlines()]
+    assert "autotune apply kept/best.yaml --pick fastest -- python train.py --lr 1e-3" in lines
+    assert "in      /project" in lines
+    assert "autotune apply" not in final_screen(study(), no_answer(fastest=wild)), "there is no such file"
+
+
 def test_the_screen_where_only_best_beats_the_script():
     answer = good_answer(safe=pick("safe", BASE, ratio(1.0)))
     said = "safe    none: nothing that leaves the training unchanged was confirmed to be faster"

@@ -57,7 +57,7 @@ def test_what_single_runs_saw_is_an_estimate_and_never_the_pick(study):
         assert study.space.effect(estimate.config) is not Effect.TRAINING
     assert again.estimates
     assert any("no pair has confirmed them" in n for n in again.notes)
-    assert any("autotune search" in n for n in again.notes)
+    assert any("search again with its knobs pinned" in n for n in again.notes)
 
 
 def test_a_bound_above_that_of_the_search_says_what_was_not_tried(study):

@@ -44,15 +44,18 @@ def trials(gain=2.0):
     return rows
 
 
-def journaled(script, *, label="train-1", study_id=FIRST, rows=None, **changes):
+def journaled(script, *, label="train-1", study_id=FIRST, rows=None, advice=(), sha256="", **changes):
     given = spec(
         script=str(script),
         cwd=str(script.parent),
         label=label,
         study_id=study_id,
         budget=Budget(seconds=600.0),
-        space=SpaceRequest(name="quick", knobs={"num_workers": (0, 1, 2, 4, 8)}),
-        **{"out": "", **changes},
+        **{
+            "out": "",
+            "space": SpaceRequest(name="quick", knobs={"num_workers": (0, 1, 2, 4, 8)}),
+            **changes,
+        },
     )
     loader = LoaderFacts(
         site="train.py:3",
@@ -68,7 +71,9 @@ def journaled(script, *, label="train-1", study_id=FIRST, rows=None, **changes):
     )
     known = facts()
     run = replace(known.run, loader=loader, model=ModelFacts(name="Net", parameters=10))
-    known = replace(known, run=run, host=replace(known.host, cpus=8, physical_cores=8))
+    known = replace(known, run=run, host=replace(known.host, cpus=8, physical_cores=8), advice=tuple(advice))
+    if sha256:
+        known = replace(known, script=replace(known.script, sha256=sha256))
     folder = study_dir(study_id)
     folder.mkdir(parents=True)
     journal = Journal.create(folder / "journal.db", ballast_bytes=0)

@@ -1,0 +1,73 @@
+"""Hints about the script's own code: each may buy at most what a run showed of its part of a step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autotune.core.bottleneck import bottleneck
+from autotune.core.config import Config
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.core.bottleneck import Bottleneck
+    from autotune.core.facts import Advice
+    from autotune.core.study import Study
+
+
+def advice_of(study: Study) -> tuple[Advice, ...]:
+    """What could be changed in the script as it was searched, what buys most first; as it was journaled."""
+    facts = study.facts
+    if facts is None or not facts.advice:
+        return ()
+    on_device = facts.run is not None and bool(facts.run.devices)
+    return weighed(facts.advice, bottleneck(study, Config()), on_device=on_device)
+
+
+def weighed(
+    hints: Sequence[Advice], verdict: Bottleneck | None, *, on_device: bool = False
+) -> tuple[Advice, ...]:
+    """The same with what each may buy at most by what a run showed, the largest first.
+
+    Args:
+        hints: Of `advise`.
+        verdict: On the script as it is; None where it was not measured.
+        on_device: It trains on an accelerator. Waiting for that one hides what the host could do meanwhile:
+            what reading or writing less often would buy has no bound then.
+    """
+    bounds: dict[str, float | None] = {}
+    if verdict is not None:
+        bounds = {k: verdict.shares.get(k) for k in ("compute", "transfer")}
+        bounds |= {
+            "input": verdict.input_frac_at_most,
+            "host": None if on_device else verdict.host_frac,
+        }
+    told = [replace(hint, gain_frac_at_most=bounds.get(hint.part)) for hint in hints]
+    return tuple(sorted(told, key=lambda h: -(h.gain_frac_at_most or 0.0)))
+
+
+def advice_text(hint: Advice) -> str:
+    """``train.py:42: ... (at most 3 % of a step)``."""
+    bound = bound_text(hint)
+    return f"{hint.place}: {hint.text}" + (f" ({bound} of a step)" if bound else "")
+
+
+def bound_text(hint: Advice) -> str:
+    """``at most 3 %``; empty where that was not measured."""
+    bound = hint.gain_frac_at_most
+    if bound is None:
+        return ""
+    return f"at most {100 * bound:.0f} %" if bound >= 0.01 else "less than 1 %"
+
+
+def advice_data(hint: Advice) -> dict[str, str | int | float | None]:
+    """One hint as plain data."""
+    return {
+        "kind": hint.kind,
+        "file": hint.file,
+        "line": hint.line,
+        "text": hint.text,
+        "part": hint.part,
+        "gain_frac_at_most": hint.gain_frac_at_most,
+    }
