@@ -25,6 +25,9 @@ def broken(study: Study) -> dict[Config, Trial]:
     the cause of: what dies once in eight runs would die in a training. A crash that did not come again was
     told as what its repeat measured, and is none. Where the end of the budget cut a run short, the time that
     it did not have says nothing of its config. The script as it is counts like any other.
+
+    Args:
+        study: As of now.
     """
     found: dict[Config, Trial] = {}
     for trial in study.told():
@@ -40,5 +43,7 @@ def broken(study: Study) -> dict[Config, Trial]:
 def _was_cut_short(study: Study, trial: Trial) -> bool:
     if trial.failure is None or trial.failure.kind.family is not Family.HANG:
         return False
-    longest_s = max((t.own_s for t in study.of(trial.config) if t.measurement), default=0.0)
+    own_s = [t.own_s for t in study.of(trial.config) if t.measurement]
+    # What never ran is held to what the others took.
+    longest_s = max(own_s or (t.own_s for t in study.told() if t.measurement), default=0.0)
     return trial.fidelity.deadline_s < CUT_SHORT * longest_s
