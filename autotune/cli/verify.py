@@ -185,12 +185,13 @@ def sentence(found: Verified) -> str:
     """The verdict in words."""
     at_least = found.asked.at_least
     wanted = f" than {at_least:.2f} times your script" if at_least > 1.0 else " than your script"
+    ran = found.comparison is not None
     return {
         "faster": "faster" + (f", by {at_least:.2f} times at least" if at_least > 1.0 else ""),
         "no_difference": f"not shown to be faster{wanted}",
         "slower": "slower than your script",
         "worse": "its loss is worse, however fast it is",
-        "failed": "it does not run here",
+        "failed": "it does not run here every time" if ran else "it does not run here",
     }[found.verdict]
 
 
@@ -201,6 +202,10 @@ def why(found: Verified) -> str:
     compared = found.comparison
     if found.because == "too_few_pairs":
         return "three pairs are the least that allow a claim: give more time, --budget 30m"
+    if found.because == "lost_runs":
+        return "runs gave no figure, which left fewer than the three pairs that allow a claim: verify again"
+    if found.because == "script_failed":
+        return "nothing is claimed: your script as it is failed in one of its own runs"
     if found.because == "unsteady":
         bar = claim_bar(found.identical)
         return f"nothing is claimed: your script differs from itself by up to {bar:.2f} times here"
@@ -249,9 +254,20 @@ def screen(found: Verified, other: Mapping[str, str] | None = None) -> str:
 
 
 def _failure(found: Verified) -> str:
-    """How the configuration failed, where it did."""
-    failures = [t.failure for t in found.study.of(found.asked.config) if t.failure is not None]
-    return f"{failures[0].kind.label}: {failures[0].message}" if failures else ""
+    """How the configuration failed, where it did; the script as it is where that decided."""
+    from autotune.core.broken import PAIRED, broken
+    from autotune.core.config import Config
+
+    study, config, own = found.study, found.asked.config, Config()
+    failed = broken(study)
+    told = [failed[config]] if config in failed else []
+    told += [failed[own]] if found.because == "script_failed" else []
+    told += [t for t in study.of(config) if t.failure is not None]
+    told += [t for t in study.of(own, *PAIRED) if t.failure is not None and found.because == "lost_runs"]
+    if not told or (failure := told[0].failure) is None:
+        return ""
+    whose = "your script as it is: " if told[0].config == own else ""
+    return f"{whose}{failure.kind.label}: {failure.message}"
 
 
 def _ratio(estimate: Estimate) -> dict[str, Any]:

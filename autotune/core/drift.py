@@ -12,6 +12,7 @@ import math
 import statistics
 from typing import TYPE_CHECKING
 
+from autotune.core.cycles import in_own_unit
 from autotune.core.measurement import Estimate
 from autotune.core.stats import t_quantile
 
@@ -27,17 +28,16 @@ def drift(study: Study) -> Estimate | None:
 
     The slope of the log rate of all its runs over the time they ended, by least squares, across the time
     between the first and the last of them. The interval is the slope's 95 % t interval: runs scatter for
-    other reasons as well.
+    other reasons as well. Runs that count in another unit than its first one are left out.
 
     Returns:
         None with fewer than `FEWEST_RUNS` runs, or where all ended at the same time.
     """
+    own = [trial for trial in study.told() if trial.config.is_baseline]
     runs = [
         (trial.finished_s, math.log(trial.measurement.throughput.value))
-        for trial in study.told()
-        if trial.config.is_baseline
-        and trial.measurement is not None
-        and trial.measurement.throughput.value > 0
+        for trial in in_own_unit(study, own)
+        if trial.measurement is not None and trial.measurement.throughput.value > 0
     ]
     if len(runs) < FEWEST_RUNS:
         return None

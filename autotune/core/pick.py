@@ -12,6 +12,7 @@ from typing import Literal
 
 from autotune.core.ablation import ablated, gains, idle_knobs, reduced
 from autotune.core.break_even import break_even, over_epochs
+from autotune.core.broken import PAIRED, broken
 from autotune.core.chances import FALSE_WINS, claim_interval, finalist_share, pairs_wanted
 from autotune.core.config import Config, Value
 from autotune.core.cycles import alike_cycles, disturbed_pairs, in_own_unit, own_unit
@@ -241,7 +242,7 @@ def finalists(
     part of the changes of the first and is as fast within the noise. Which of these two is recommended is
     for pairs to say: single runs differ by several per cent where nothing differs. None of them
     is slower than the baseline in screening. The order and choice depend on screening runs and on failures
-    in confirmation only, so they stay as they are while confirmation goes on.
+    only, so they stay as they are while confirmation goes on.
 
     Args:
         study: As of now.
@@ -256,10 +257,7 @@ def finalists(
     if base is None or study.space is None:
         return ()
     space = study.space
-    failed = {t.config for t in study.told(Stage.CONFIRM) if t.failure and t.failure.kind.teaches}
-    # What diverged once is not recommended, whatever it reads with other seeds.
-    failed |= {t.config for t in study.told() if t.failure and t.failure.kind.family is Family.DIVERGED}
-    lost = out | failed | _not_faster(study)
+    lost = out | broken(study).keys() | _not_faster(study)
     fast = {
         config: rate
         for config, rate in ranked.items()
@@ -466,10 +464,11 @@ def _most_saving(pool: Sequence[Comparison]) -> Comparison | None:
 def late_members(study: Study) -> frozenset[Config]:
     """Configs that were confirmed only after an ablation had found them: parts of the winner taken apart.
 
-    What comes in then for a finalist that was ruled out is one more chance, and none of them.
+    What comes in then for a finalist that was ruled out is one more chance, and none of them; so is a part
+    of a winner that failed since, which is no winner any more.
     """
     whole = ablated(study)
-    if whole is None:
+    if whole is None or whole in broken(study):
         return frozenset()
     early: set[Config] = set()
     late: set[Config] = set()
@@ -581,7 +580,9 @@ _BASE = Config()
 
 
 def _lawful(study: Study, compared: Comparison) -> bool:
-    """Loss and memory let it be recommended."""
+    """Its runs, loss and memory let it be recommended."""
+    if compared.config in broken(study):
+        return False
     if not _fits(study, compared.peak_bytes) or not _is_frugal(study, compared.config):
         return False
     if _late(study, compared):
@@ -591,6 +592,17 @@ def _lawful(study: Study, compared: Comparison) -> bool:
     blind = not _traces(study, _BASE)
     unclear = compared.loss.verdict == "unclear" and not compared.loss.rule
     return blind and compared.effect is Effect.EXACT and unclear
+
+
+def _broke(study: Study, config: Config) -> str:
+    """How a run failed after which it is no answer: the end of a sentence."""
+    trial = broken(study).get(config)
+    if trial is None or trial.failure is None:
+        return ""
+    if trial.failure.kind.family is Family.DIVERGED:
+        return f"its loss became no number in trial {trial.number}"
+    runs = len(study.of(config, *PAIRED))
+    return f"trial {trial.number}, one of its {runs} runs in pairs, failed ({trial.failure.kind.label})"
 
 
 def _late(study: Study, compared: Comparison) -> str:
@@ -954,6 +966,8 @@ def _sentence(
 
 def _why_not(study: Study, compared: Comparison, bar: float) -> str:
     """Why a config that is faster beyond doubt is not recommended; the end of a sentence."""
+    if broke := _broke(study, compared.config):
+        return broke
     if not _fits(study, compared.peak_bytes):
         return "it needs more memory than allowed"
     if not _is_frugal(study, compared.config):
@@ -993,7 +1007,9 @@ def _caveats(
         if c.wins:
             told.append(f"{c.config.text()} reads {_ratio(c.speedup)}, but {_why_not(study, c, bar)}.")
         elif 0 < c.speedup.n < FEWEST_PAIRS:
-            told.append(f"{c.config.text()} was confirmed in {c.speedup.n} of {FEWEST_PAIRS} pairs only.")
+            few = f"{c.config.text()} was confirmed in {c.speedup.n} of {FEWEST_PAIRS} pairs only"
+            broke = _broke(study, c.config)
+            told.append(f"{few}: {broke}." if broke else f"{few}.")
     if not _cycles(study):
         ahead = finalists(study)
         if ahead:

@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from autotune.core.facts import HostFacts
 
 _READS: Final = frozenset({"item", "tolist", "numpy"})
+_MAKERS: Final = frozenset({"model", "net", "network", "criterion", "loss_fn", "loss_func", "loss_function"})
+"""What is called so makes tensors, also where the file does not show what it is."""
+_FUNCTIONAL: Final = frozenset({"F", "nn.functional", "torch.nn.functional"})
+_OF_TENSORS: Final = frozenset(
+    {"abs", "argmax", "clone", "cpu", "detach", "float", "max", "mean", "min", "norm", "sum"}
+)
+"""Methods of a tensor that make another one; what tells its size or kind waits for nothing."""
+_OUTPUTS: Final = frozenset({"data", "grad", "logits", "loss"})
 _BARS: Final = frozenset({"set_postfix", "set_postfix_str", "set_description"})
 _LOGS: Final = frozenset(
     {"print", "add_scalar", "log_metric", "log_metrics", "log", "info", "debug", "write"}
@@ -39,6 +47,44 @@ _MULTIPLE: Final = 8
 _SIZED: Final = ("Linear", "Embedding", "LSTM", "GRU", "TransformerEncoderLayer", "MultiheadAttention")
 
 
+<<<<<<< HEAD
+=======
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """What holds for one training loop: its file, names of tensors in it, whether there is a device."""
+
+    file: str
+    tensors: frozenset[str]
+    has_gpu: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """One hint.
+
+    Args:
+        kind: ``read``, ``log``, ``checkpoint``, ``preprocess``, ``shape``, ``copy``, ``told``, ``rollout``.
+        file, line: Where; the file as it lies relative to the script's folder.
+        text: A whole sentence.
+        part: Which part of a step it is about: ``host``, ``input``, ``compute``, ``transfer``; ``search``
+            where it is about what a search would find.
+        gain_frac_at_most: Share of a step that it may buy at most; None where that was not measured.
+    """
+
+    kind: str
+    file: str
+    line: int
+    text: str
+    part: str
+    gain_frac_at_most: float | None = None
+
+    @property
+    def place(self) -> str:
+        """``train.py:42``."""
+        return f"{self.file}:{self.line}"
+
+
+>>>>>>> four_a
 def advise(path: str, host: HostFacts | None = None) -> tuple[Advice, ...]:
     """Hints about a script, in the order of files and lines.
 
@@ -52,7 +98,7 @@ def advise(path: str, host: HostFacts | None = None) -> tuple[Advice, ...]:
     found: list[Advice] = []
     for file, tree in sources(script):
         name = shown(file, script.parent)
-        found += _in_loops(tree, name)
+        found += _in_loops(tree, name, has_gpu=has_gpu)
         found += _told(tree, name)
         found += () if any(hint.kind == "rollout" for hint in found) else _acting(tree, name)
         found += _in_datasets(tree, name)
@@ -66,10 +112,82 @@ def advise(path: str, host: HostFacts | None = None) -> tuple[Advice, ...]:
 # Training loops
 
 
-def _in_loops(tree: ast.Module, name: str) -> Iterator[Advice]:
+def _in_loops(tree: ast.Module, name: str, *, has_gpu: bool) -> Iterator[Advice]:
+    makers = _makers(tree)
     for loop in ast.walk(tree):
         if isinstance(loop, (ast.For, ast.While, ast.AsyncFor)) and _trains(loop):
-            yield from _loop_body(loop.body, name, rare=False)
+            made = _Loop(name, _tensors(loop, makers), has_gpu)
+            yield from _loop_body(loop.body, made, rare=False)
+
+
+def _makers(tree: ast.Module) -> frozenset[str]:
+    """What is called to make outputs and losses: whatever has parameters, and what is built as a loss."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in ("parameters", "named_parameters"):
+                found.add(ast.unparse(node.func.value))
+        elif isinstance(node, ast.Assign) and _builds_loss(node.value):
+            found |= {ast.unparse(target) for target in node.targets}
+    return frozenset(found)
+
+
+def _builds_loss(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and _called(value).endswith("Loss")
+
+
+def _tensors(loop: ast.For | ast.While | ast.AsyncFor, makers: frozenset[str]) -> frozenset[str]:
+    """Names in a loop that are tensors beyond doubt: what is differentiated, what a model or a loss returns.
+
+    A name that is also given a number in the loop is none.
+    """
+    found: set[str] = set()
+    read: set[str] = set()
+    for node in (n for statement in loop.body for n in _own(statement)):
+        if isinstance(node, ast.Call) and _called(node) == "backward":
+            found |= _differentiated(node)
+        elif isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = {target.id for target in targets if isinstance(target, ast.Name)}
+            if any(_is_read(call) for call in _calls(node.value)):
+                read |= names
+            elif isinstance(node.value, ast.Call) and _makes_tensors(node.value, makers):
+                found |= names
+    return frozenset(found - read)
+
+
+def _differentiated(call: ast.Call) -> set[str]:
+    """Names in ``a.backward()``, ``(a / n).backward()``, ``scale(a).backward()`` and ``x.backward(a)``."""
+    given: list[ast.expr] = list(call.args)
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if not given and owner is not None:
+        given = [owner.left] if isinstance(owner, ast.BinOp) else [owner]
+        given = list(owner.args) if isinstance(owner, ast.Call) else given
+    return {node.id for node in given if isinstance(node, ast.Name)}
+
+
+def _makes_tensors(call: ast.Call, makers: frozenset[str]) -> bool:
+    whole = ast.unparse(call.func)
+    owner, _, last = whole.rpartition(".")
+    return whole in makers or last in _MAKERS or owner in _FUNCTIONAL
+
+
+def _is_read(call: ast.Call) -> bool:
+    is_number = isinstance(call.func, ast.Name) and call.func.id in ("float", "int")
+    return is_number or (isinstance(call.func, ast.Attribute) and call.func.attr in _READS)
+
+
+def _is_tensor(node: ast.expr, tensors: frozenset[str]) -> bool:
+    """A known name, or what is made of one without a value being read."""
+    if isinstance(node, ast.Name):
+        return node.id in tensors
+    if isinstance(node, ast.BinOp):
+        return _is_tensor(node.left, tensors) or _is_tensor(node.right, tensors)
+    if isinstance(node, ast.Attribute):
+        return node.attr in _OUTPUTS and _is_tensor(node.value, tensors)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in _OF_TENSORS and _is_tensor(node.func.value, tensors)
+    return False
 
 
 def _trains(loop: ast.For | ast.While | ast.AsyncFor) -> bool:
@@ -83,34 +201,43 @@ def _trains(loop: ast.For | ast.While | ast.AsyncFor) -> bool:
 
 def _calls(node: ast.AST) -> Iterator[ast.Call]:
     """Calls in a statement, those of loops and functions inside it left out."""
+    yield from (found for found in _own(node) if isinstance(found, ast.Call))
+
+
+def _own(node: ast.AST) -> Iterator[ast.AST]:
+    """A statement and what it is made of, loops and functions inside it left out."""
     if isinstance(
         node, (ast.For, ast.While, ast.AsyncFor, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     ):
         return
-    if isinstance(node, ast.Call):
-        yield node
+    yield node
     for child in ast.iter_child_nodes(node):
-        yield from _calls(child)
+        yield from _own(child)
 
 
-def _loop_body(body: Sequence[ast.stmt], name: str, *, rare: bool) -> Iterator[Advice]:
+def _loop_body(body: Sequence[ast.stmt], loop: _Loop, *, rare: bool) -> Iterator[Advice]:
     """Hints of statements that run in every step; what stands under an ``if`` of the step may run seldom."""
     for statement in body:
         if isinstance(statement, ast.If):
-            yield from () if rare else _of_calls(statement.test, name)
+            yield from () if rare else _of_calls(statement.test, loop)
             seldom = rare or not _is_a_setting(statement.test)
-            yield from _loop_body(statement.body, name, rare=seldom)
-            yield from _loop_body(statement.orelse, name, rare=seldom)
+            yield from _loop_body(statement.body, loop, rare=seldom)
+            yield from _loop_body(statement.orelse, loop, rare=seldom)
         elif isinstance(statement, (ast.With, ast.AsyncWith, ast.Try)):
-            yield from _loop_body(statement.body, name, rare=rare)
+            yield from _loop_body(statement.body, loop, rare=rare)
         elif not rare:
-            yield from _of_calls(statement, name)
+            yield from _of_calls(statement, loop)
 
 
-def _of_calls(node: ast.AST, name: str) -> Iterator[Advice]:
+def _of_calls(node: ast.AST, loop: _Loop) -> Iterator[Advice]:
+    told: set[int] = set()
     for call in _calls(node):
-        hint = _of_call(call, name)
+        # What is copied in order to be read is told once.
+        if id(call) in told:
+            continue
+        hint = _of_call(call, loop.file) or _of_waiting(call, loop)
         if hint is not None:
+            told |= {id(inner) for inner in ast.walk(call)} if hint.kind == "read" else set()
             yield hint
 
 
@@ -159,6 +286,29 @@ def _of_call(call: ast.Call, name: str) -> Advice | None:
             text="empty_cache() in every step gives memory back that the next step has to ask for again.",
         )
     return None
+
+
+def _of_waiting(call: ast.Call, loop: _Loop) -> Advice | None:
+    """``float(loss)`` and ``loss.cpu()``; the latter costs nothing where there is no device."""
+    function = call.func
+    is_number = isinstance(function, ast.Name) and function.id == "float" and len(call.args) == 1
+    is_copied = isinstance(function, ast.Attribute) and function.attr == "cpu" and loop.has_gpu
+    if is_number:
+        given, shown = call.args[0], "float() of a tensor"
+    elif is_copied and isinstance(function, ast.Attribute):
+        given, shown = function.value, ".cpu()"
+    else:
+        return None
+    if not _is_tensor(given, loop.tensors):
+        return None
+    return Advice(
+        kind="read",
+        file=loop.file,
+        line=call.lineno,
+        part="host",
+        text=f"{shown} in every step waits until the step is computed; keep the tensor (detached) and read "
+        "it every so many steps.",
+    )
 
 
 def _called(call: ast.Call) -> str:

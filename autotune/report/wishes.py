@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from autotune.core.broken import broken
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.energy import energy
@@ -219,9 +220,10 @@ def _estimates(study: Study, found: Answer, wishes: Wishes, bound: int | None) -
     if base <= 0:
         return ()
     confirmed = {c.config for c in compare(study)}
+    failed = broken(study)
     chosen: list[Estimated] = []
     for config, rate in rates.items():
-        if config.is_baseline or config in confirmed or rate <= base:
+        if config.is_baseline or config in confirmed or config in failed or rate <= base:
             continue
         space = study.space
         if space is not None and space.effect(config) is Effect.TRAINING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.core.ablation import ablated, variants
+from autotune.core.broken import broken
 from autotune.core.config import Config
 from autotune.core.objective import ENERGY
 from autotune.core.pick import answer_or_none, compare
@@ -41,7 +42,7 @@ def next_ablation(study: Study, costs: Costs, remaining_s: float) -> Proposal | 
     group = max((t.group for t in trials), default=0)
     asked = {t.config for t in trials if t.group == group}
     failed = _failed(trials)
-    if group and winner in failed:
+    if group and (winner in failed or winner in broken(study)):
         return None
     rest = [c for c in _order(line, group) if c not in asked and c not in failed]
     if not group or not rest or (Stage.ABLATE, group) in study.cut:
@@ -71,7 +72,7 @@ def under_way(study: Study, costs: Costs) -> bool:
         return False
     trials = [t for t in study.trials if t.stage is Stage.ABLATE]
     failed = _failed(trials)
-    if winner in failed:
+    if winner in failed or winner in broken(study):
         return False
     group = max(t.group for t in trials)
     if (Stage.ABLATE, group) in study.cut:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from autotune.core.broken import broken
 from autotune.core.config import Config
 from autotune.core.cycles import in_own_unit
 from autotune.core.earlier import Earlier, Gain, Read, Setting
@@ -108,7 +109,8 @@ def _confirmed(study: Study) -> list[Config]:
         if c.wins and c.effect is not Effect.TRAINING and c.loss.verdict != "fail" and not c.loss.rule
     ]
     ranked = sorted(found, key=lambda c: (-c.speedup.value, c.config.canonical()))
-    configs = [c.config for c in ranked if may_win(study, c.config)]
+    failed = broken(study)
+    configs = [c.config for c in ranked if c.config not in failed and may_win(study, c.config)]
     answer = answer_or_none(study)
     if answer is not None and answer.is_better:
         configs = [answer.best.config, *configs]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from autotune.core.broken import broken
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.late_harm import barred
@@ -1030,17 +1031,18 @@ def _members(
     alike = _as_hopeless(before, past, parts) - began
     chosen = _finalists(before, out=frozenset(out | alike), parts=parts)
     if began:
-        replaced = bool(out) or _failed(before)
+        failed = broken(before)
+        replaced = bool(out) or _failed(before) or not began.isdisjoint(failed)
         kept = tuple(c for c in chosen if c in began or replaced)
         if replaced and parts.ties_after_pairs:
             # Who stood beside one that is gone goes on without it.
-            gone = out | {t.config for t in cycles if t.failure and t.failure.kind.teaches}
+            gone = out | failed.keys()
             others = (t.config for t in cycles if t.config in began and not t.config.is_baseline)
             others = (c for c in others if c not in gone and may_win(before, c))
             kept = tuple(dict.fromkeys((*kept, *others)))
         kept = _with_time_for(kept, before, study, remaining_s)
         left = without_idle(before)
-        return kept if left is None or left in out or left in kept else (*kept, left)
+        return kept if left is None or left in out or left in failed or left in kept else (*kept, left)
     whole = remaining_s + sum(t.seconds for t in study.trials if t.stage is Stage.CONFIRM)
     limit = study.spec.budget.trials
     kept = chosen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.core.broken import broken
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.pick import FEWEST_PAIRS, claim_bar, compare, control
@@ -65,19 +66,29 @@ class Verification(Strategy):
     def because(self, study: Study) -> str:
         """What ``no_difference`` rests on; empty with every other verdict.
 
-        ``too_few_pairs``: nothing can be said; ``not_cleared``: it was measured, and the interval does not
-        clear the ratio; ``unsteady``: it does, but not what the script differs from itself by;
-        ``loss_unclear``: it does, and its loss is not shown to keep up.
+        ``too_few_pairs``: nothing can be said; ``lost_runs``: the same, as runs yielded no figure for reasons
+        of which the config is none; ``script_failed``: a run of the script as it is failed; ``not_cleared``:
+        it was measured, and the interval does not clear the ratio; ``unsteady``: it does, but not what the
+        script differs from itself by; ``loss_unclear``: it does, and its loss is not shown to keep up.
         """
         return self._judged(study)[1]
 
     def _judged(self, study: Study) -> tuple[str, str]:
         if any(t.failure and t.failure.kind is FailureKind.DIVERGED for t in study.of(self._config)):
             return "worse", ""
+        failed = broken(study)
+        if self._config in failed:
+            return "failed", ""
+        verdict, because = self._by_pairs(study)
+        # Harm that was shown is told; nothing else is claimed beside a script that fails by itself.
+        if _BASE in failed and verdict not in ("slower", "worse"):
+            return "no_difference", "script_failed"
+        return verdict, because
+
+    def _by_pairs(self, study: Study) -> tuple[str, str]:
         found = self.comparison(study)
         if found is None or found.speedup.n < FEWEST_PAIRS:
-            failed = any(t.failure for t in study.of(self._config))
-            return ("failed", "") if failed else ("no_difference", "too_few_pairs")
+            return self._without_pairs(study)
         if found.loss.verdict == "fail":
             return "worse", ""
         low, high, bar = found.speedup.low, found.speedup.high, claim_bar(control(study))
@@ -90,6 +101,13 @@ class Verification(Strategy):
         # What changes the numbers has to have been seen to keep the loss.
         is_judged = found.loss.passed or found.effect is Effect.EXACT
         return ("faster", "") if is_judged else ("no_difference", "loss_unclear")
+
+    def _without_pairs(self, study: Study) -> tuple[str, str]:
+        kinds = [(t.config, t.failure.kind) for t in study.told(Stage.CONFIRM) if t.failure]
+        if (self._config, FailureKind.CONFIG_REJECTED) in kinds:
+            return "failed", ""
+        is_lost = any(not kind.teaches for _, kind in kinds)
+        return "no_difference", "lost_runs" if is_lost else "too_few_pairs"
 
     def comparison(self, study: Study) -> Comparison | None:
         """The config against the script; None without a pair."""

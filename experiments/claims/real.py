@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 
 import torch
+from neighbours import NEIGHBOURS, beside
 from scipy.stats import beta
 
 from autotune.edge.duration import duration_s
@@ -44,18 +45,6 @@ WORKLOADS = HERE.parent / "workloads"
 RESULT = HERE / "results" / "real.jsonl"
 NAMES = ("vision_digits", "tabular_mlp", "photos_denoise")
 """Scripts whose loaders have no workers, which is what `best.yaml` sets."""
-NEIGHBOURS = {
-    "none": "",
-    "busy": "while True: pass",
-    "bursts": (
-        "import random, time\n"
-        "draw = random.Random(1)\n"
-        "while True:\n"
-        "    end = time.monotonic() + draw.uniform(1, 8)\n"
-        "    while time.monotonic() < end: pass\n"
-        "    time.sleep(draw.uniform(1, 8))\n"
-    ),
-}
 FALSE_WIN, ANSWERS = 0, (0, 1, 7)
 
 
@@ -99,10 +88,8 @@ def compare(name, neighbour, pairs):
             sys.executable,
             str(script),
         ]
-        code = NEIGHBOURS[neighbour]
-        busy = subprocess.Popen([sys.executable, "-c", code]) if code else None
         began = time.monotonic()
-        try:
+        with beside(neighbour):
             done = subprocess.run(
                 [sys.executable, "-m", "autotune", *words],
                 cwd=folder,
@@ -111,10 +98,6 @@ def compare(name, neighbour, pairs):
                 capture_output=True,
                 text=True,
             )
-        finally:
-            if busy:
-                busy.terminate()
-                busy.wait()
         row = {
             "workload": name,
             "neighbour": neighbour,

@@ -20,9 +20,15 @@ import coverage_traces as traces  # noqa: E402
 import proofs  # noqa: E402
 
 WINDOWS_S = (4.0, 10.0, 20.0)
-ENDS = {"quick": (0.05, 1.5, 4.0), "explore": (0.05, 3.0, 10.0), "confirm": (0.02, 3.0, 15.0)}
+ENDS = {
+    "quick": (0.05, 1.5, 4.0),
+    "usual": (0.05, 2.0, 6.0),
+    "usual_confirm": (0.02, 2.0, 9.0),
+    "explore": (0.05, 3.0, 10.0),
+    "confirm": (0.02, 3.0, 15.0),
+}
 """How runs of a search end: when the interval is so wide, but not before and not after so many seconds. In
-searches of up to four minutes; of an hour, exploring and confirming."""
+searches of up to four minutes; of up to twenty, exploring and confirming; of up to an hour, the same."""
 TRACES = 1000
 PART = 250
 SEEDS = "b"

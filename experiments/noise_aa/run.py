@@ -1,10 +1,12 @@
 """How often does the shipped comparison tell a script from itself, on this machine as it is now?
 
     python run.py --limit 20m     # workloads take turns; again and again until all pairs are there
+    python run.py --neighbour busy --limit 20m   # the same beside a process that computes all the time
     python run.py --list          # what is done and what it says; runs nothing
 
 Fresh processes of unchanged scripts in pairs, by the runner of a search; then the confirmation that ships
-(`core/pick.py`, `search/verification.py`) judges them as if one of each pair were a finalist.
+(`core/pick.py`, `search/verification.py`) judges them as if one of each pair were a finalist. Neighbours are
+those of `../claims/neighbours.py`; what was measured beside one lies in a file of its own.
 """
 
 import json
@@ -18,6 +20,7 @@ WORKLOADS = HERE.parent / "workloads"
 sys.path.insert(0, str(HERE.parent / "claims"))
 
 import claim_studies  # noqa: E402 - neighbours of this file
+import neighbours  # noqa: E402
 import proofs  # noqa: E402
 import recording  # noqa: E402
 
@@ -27,6 +30,8 @@ from autotune.search.verification import Verification  # noqa: E402
 
 NAMES = ("vision_digits", "tabular_mlp", "photos_denoise")
 PAIRS_PER_CLAIM = 5
+PAIRS = 35
+"""Of each workload: 21 comparisons that share no pair, where 20 are asked for."""
 VERDICTS = ("faster", "slower", "no_difference")
 _FIDELITY = Fidelity(
     min_window_s=1.5, max_window_s=4.0, min_steps=10, target_width=0.02, setup_s=60.0, deadline_s=120.0
@@ -102,9 +107,14 @@ def table(totals):
 
 
 def main(words=None):
-    chosen = proofs.options(__doc__, pairs=20, window=4.0).parse_args(words)
-    path = chosen.out or HERE / "results" / "noise_aa.jsonl"
+    parser = proofs.options(__doc__, pairs=PAIRS, window=4.0)
+    parser.add_argument("--neighbour", choices=neighbours.NEIGHBOURS, default="none")
+    chosen = parser.parse_args(words)
     identity = {"window_s": chosen.window, "cores": len(os.sched_getaffinity(0)), "machine": proofs.machine()}
+    file = "noise_aa.jsonl"
+    if chosen.neighbour != "none":
+        identity["neighbour"], file = chosen.neighbour, f"noise_aa_{chosen.neighbour}.jsonl"
+    path = chosen.out or HERE / "results" / file
     ledger = proofs.Ledger(path, identity, new=chosen.new, reads=chosen.list)
     # One pair of each in turn: what the machine goes through in between hits all alike.
     wanted = [(name, pair) for pair in range(chosen.pairs) for name in NAMES if chosen.only in name]
@@ -122,7 +132,8 @@ def main(words=None):
                     raise SystemExit(f"a run of {name} failed; nothing is kept of its pair")
                 return {"runs": runs}
 
-            done = proofs.carry_out(ledger, wanted, work, jobs=1, limit=chosen.limit)
+            with neighbours.beside(chosen.neighbour):
+                done = proofs.carry_out(ledger, wanted, work, jobs=1, limit=chosen.limit)
     totals = ledger.totals()
     print("\n".join(table(totals)))
     if not chosen.list:

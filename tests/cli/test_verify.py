@@ -15,6 +15,7 @@ from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.loss_guard import LossVerdict
 from autotune.core.measurement import Estimate, LossPoint
+from autotune.core.trial import Failure, FailureKind
 from autotune.driver.verification import Asked, Verified
 from autotune.export.best_config import write_best
 from autotune.launch.fake import COMPUTE_BOUND, FAILS_IN_BASELINE
@@ -205,6 +206,50 @@ def test_a_budget_for_too_few_pairs_claims_nothing_and_says_how_many_it_takes(cl
     assert "three pairs are the least that allow a claim" in out
     assert "[" not in "".join(line for line in out.splitlines() if line.startswith("ratio"))
     assert "1 pairs" not in out
+
+
+def failing(number, kind, message):
+    """The run of that number ends so in place of what it measured."""
+
+    def change(ended, assignment):
+        if assignment.trial != number:
+            return ended
+        return replace(ended, outcome=Failure(kind=kind, message=message))
+
+    return change
+
+
+def test_a_run_of_the_config_that_fails_after_three_pairs_is_1_and_said(cli, best, world):
+    wavering = replace(COMPUTE_BOUND, process_noise=0.08)
+    world(wavering, change=failing(8, FailureKind.OOM_CUDA, "no memory left"))
+    code, out, _err = cli("verify", "best.yaml", "--quiet")
+    assert code == 1
+    assert out.startswith("best    it does not run here every time")
+    assert "failed  oom_cuda: no memory left\n" in out
+
+
+def test_a_run_of_the_script_that_fails_is_told_as_its_own(cli, best, world):
+    world(COMPUTE_BOUND, change=failing(2, FailureKind.OOM_CUDA, "no memory left"))
+    code, out, _err = cli("verify", "best.yaml", "--quiet")
+    assert code == 1
+    assert out.startswith("best    not shown to be faster than your script")
+    assert "note    nothing is claimed: your script as it is failed in one of its own runs\n" in out
+    assert "failed  your script as it is: oom_cuda: no memory left\n" in out
+
+
+@pytest.mark.parametrize(("arm", "whose"), [(True, "your script as it is: "), (False, "")])
+def test_runs_that_were_lost_are_told_as_what_they_are(cli, best, world, arm, whose):
+    def lost(ended, assignment):
+        if assignment.segments[0].config.is_baseline is not arm or assignment.trial < 2:
+            return ended
+        return replace(ended, outcome=Failure(kind=FailureKind.WARMUP_SHORT, message="too few steps"))
+
+    world(COMPUTE_BOUND, change=lost)
+    code, out, _err = cli("verify", "best.yaml", "--quiet", "--json")
+    told = json.loads(out)
+    assert (code, told["verdict"], told["because"]) == (1, "no_difference", "lost_runs")
+    assert told["why"].startswith("runs gave no figure")
+    assert told["failure"] == f"{whose}warmup_short: too few steps"
 
 
 @pytest.mark.parametrize("at", [1, 5])

@@ -71,3 +71,22 @@ def test_too_few_runs_and_runs_of_other_configs_say_nothing() -> None:
 def test_runs_that_ended_at_one_time_say_nothing() -> None:
     study = study_of([100.0] * 6)
     assert drift(replace(study, trials=tuple(replace(t, finished_s=5.0) for t in study.trials))) is None
+
+
+def in_steps(study: Study, number: int) -> Study:
+    """One run counted its steps in place of its samples, a batch of 32."""
+    trial = study.trials[number]
+    assert trial.measurement is not None
+    rate = trial.measurement.throughput
+    steps = replace(rate, value=rate.value / 32, low=rate.low / 32, high=rate.high / 32, unit="steps/s")
+    return study.with_trial(replace(trial, outcome=replace(trial.measurement, throughput=steps)))
+
+
+def test_a_run_that_counted_in_another_unit_neither_makes_nor_hides_a_drift() -> None:
+    steady, falling = (study_of(scattered(random.Random(4), end, noise=0.001)) for end in (1.0, 0.8))
+    for number in (6, 11):
+        assert drifted(in_steps(steady, number)) is None
+        found = drifted(in_steps(falling, number))
+        assert found is not None
+        assert found.n == 11
+        assert found.value == pytest.approx(0.8, abs=0.03)

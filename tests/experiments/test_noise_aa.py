@@ -57,6 +57,43 @@ def test_stretches_that_share_no_pair_are_counted_apart_from_all_of_them(aa: Any
     }  # fmt: skip
 
 
+def test_the_pairs_that_are_run_by_default_are_twenty_comparisons_at_least(aa: Any) -> None:
+    assert aa.PAIRS // aa.PAIRS_PER_CLAIM * len(aa.NAMES) >= 20
+
+
+def test_a_neighbour_is_there_while_runs_are_made_and_its_results_are_kept_apart(
+    aa: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there: list[str] = []
+
+    class Neighbour:
+        def __init__(self, command: list[str]) -> None:
+            there.append(command[-1])
+
+        def terminate(self) -> None:
+            there.clear()
+
+        def wait(self) -> None:
+            assert not there
+
+    class Recording:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def run(self, number: int, *, seed: int) -> dict[str, object]:
+            assert there == ["while True: pass"]
+            return {"rate": 100.0 + number, "foreign": 1.0, "seed": seed}
+
+    monkeypatch.setattr(aa.neighbours.subprocess, "Popen", Neighbour)
+    monkeypatch.setattr(aa.recording, "Recording", Recording)
+    monkeypatch.setattr(aa, "HERE", tmp_path)
+    aa.main(["--pairs", "1", "--neighbour", "busy"])
+    assert not there
+    head = json.loads((tmp_path / "results" / "noise_aa_busy.jsonl").read_text().splitlines()[0])
+    assert head["identity"]["neighbour"] == "busy"
+    assert not (tmp_path / "results" / "noise_aa.jsonl").exists()
+
+
 def test_it_goes_on_where_it_stopped_and_workloads_take_turns(
     aa: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

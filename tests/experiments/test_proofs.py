@@ -24,8 +24,13 @@ import coverage_traces
 import guard_traces
 import proofs
 import pytest
+import search_world
 
+from autotune.core.config import Config
 from autotune.core.loss_guard import judge
+from autotune.core.study import Study
+from autotune.core.trial import Stage
+from autotune.search.costs import Costs
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -294,6 +299,17 @@ def test_the_figures_of_coverage_say_where_it_does_not_hold() -> None:
     assert told[0].startswith("steady/4s")
     assert "88.0%" in told[1]
     assert any("| drift0.4 |" in line and "99.0%" in line for line in run.table(totals))
+
+
+@pytest.mark.parametrize("seconds", [300.0, 1200.0, 3600.0])
+def test_coverage_asks_about_the_windows_of_searches_of_minutes_to_an_hour(seconds: float) -> None:
+    run = script("coverage")
+    costs = Costs.of(Study(spec=search_world.spec(seconds=seconds)))
+    for stage in (Stage.REFINE, Stage.CONFIRM):
+        asked = costs.fidelity(stage, Config(), remaining_s=seconds, reserve_s=0.0)
+        assert (asked.target_width, asked.min_window_s, asked.max_window_s) in run.ENDS.values()
+    cases = {case for case, _ in run.units()}
+    assert all(f"{kind}/{end}" in cases for kind in coverage_traces.KINDS for end in run.ENDS)
 
 
 # Loss guard ----------------------------------------------------------------------------------------

@@ -74,6 +74,77 @@ def test_what_happens_seldom_or_costs_nothing_is_no_hint(tmp_path: Path, line: s
     assert hints(tmp_path, LOOP + line + "\n") == []
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "    total += float(loss)",
+        "    total += float(loss.detach() / 4)",
+        "    out = model(x); history.append(float(out.loss))",
+        "    norm = F.mse_loss(x, y); seen += float(norm)",
+        "    kept.append(loss.cpu())",
+        "    out = model(x); kept.append(out.argmax().cpu())",
+    ],
+)
+def test_a_tensor_that_is_made_a_number_or_copied_to_the_host_is_a_read(tmp_path: Path, line: str) -> None:
+    found = hints(tmp_path, LOOP + line + "\n", GPU)
+    assert places(found) == [("read", "train.py:6")]
+
+
+def test_a_copy_to_the_host_waits_for_nothing_where_there_is_no_device(tmp_path: Path) -> None:
+    assert hints(tmp_path, LOOP + "    kept.append(loss.cpu())\n", CPU) == []
+    assert places(hints(tmp_path, LOOP + "    total += float(loss)\n", CPU)) == [("read", "train.py:6")]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "    rate = float(args.lr)",
+        "    size = float(x.shape[0])",
+        "    out = model(x); size = float(out.size(0)) + float(out.shape[0])",
+        "    value = float(step)",
+        "    batch = batch.cpu()",
+        "    state = model.cpu()",
+        "    if step % 100 == 0: total += float(loss)",
+        "    limit = float('inf')",
+        "    timing = clock(); seen += float(timing)",
+    ],
+)
+def test_what_is_no_tensor_by_reading_is_no_read(tmp_path: Path, line: str) -> None:
+    assert hints(tmp_path, LOOP + line + "\n", GPU) == []
+
+
+def test_a_name_that_became_a_number_before_is_read_once(tmp_path: Path) -> None:
+    lines = "    loss = loss.item()\n    total += float(loss)\n"
+    assert places(hints(tmp_path, LOOP + lines, GPU)) == [("read", "train.py:6")]
+    chain = "    kept.append(float(loss.detach().cpu()))\n    more.append(loss.detach().cpu().numpy())\n"
+    assert places(hints(tmp_path, LOOP + chain, GPU)) == [("read", "train.py:6"), ("read", "train.py:7")]
+
+
+@pytest.mark.parametrize(
+    "backward",
+    ["scaler.scale(err).backward()", "(err / 4).backward()", "accelerator.backward(err)", "err.backward()"],
+)
+def test_what_is_differentiated_is_a_tensor_however_it_was_made(tmp_path: Path, backward: str) -> None:
+    text = f"for x in loader:\n    err = step(x)\n    {backward}\n    total += float(err)\n"
+    assert places(hints(tmp_path, text, GPU)) == [("read", "train.py:4")]
+
+
+def test_models_and_losses_are_known_by_what_the_file_does_with_them(tmp_path: Path) -> None:
+    text = """\
+    gpt = build()
+    aim = nn.BCEWithLogitsLoss()
+    opt = SGD(gpt.parameters())
+    for x in loader:
+        logits = gpt(x)
+        err = aim(logits, x)
+        err.backward()
+        a += float(logits.mean())
+        extra = aim(logits, x)
+        b += float(extra)
+    """
+    assert places(hints(tmp_path, text, GPU)) == [("read", "train.py:8"), ("read", "train.py:10")]
+
+
 def test_a_loop_that_does_not_train_is_none_of_ours(tmp_path: Path) -> None:
     assert hints(tmp_path, "for x in loader:\n    print(model(x).loss.item())\n") == []
 

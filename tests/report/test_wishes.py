@@ -10,7 +10,7 @@ from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.objective import Constraint
 from autotune.core.pick import answer
-from autotune.core.trial import Stage
+from autotune.core.trial import Failure, FailureKind, Stage
 from autotune.errors import AutotuneError, UsageError
 from autotune.report.wishes import Wishes, repick
 
@@ -99,6 +99,15 @@ def test_a_config_that_diverged_is_no_estimate(study):
     bound = Wishes(max_memory_bytes=answer(study).best.peak_bytes - 1)
     assert all(e.config != worst.config for e in repick(told, bound).estimates)
     assert Config() not in {e.config for e in repick(told, bound).estimates}
+
+
+def test_a_config_that_failed_where_it_was_to_be_confirmed_is_no_estimate(study):
+    bound = Wishes(max_memory_bytes=answer(study).safe.peak_bytes - 1)
+    first = repick(study, bound).estimates[0].config
+    pair = next(t for t in study.told(Stage.CONFIRM) if not t.config.is_baseline)
+    crash = Failure(kind=FailureKind.CRASH_EXIT, message="exit code 1")
+    failed = replace(pair, number=len(study.trials), config=first, outcome=crash)
+    assert first not in {e.config for e in repick(study.with_trial(failed), bound).estimates}
 
 
 def test_nothing_is_said_of_a_bound_that_nobody_set(study):

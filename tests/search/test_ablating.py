@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from search_world import World, measurement, simulate, spec, tell, usual_space
+from search_world import World, dimension, measurement, simulate, spec, tell, usual_space
 from session_fakes import FIDELITY
 
 from autotune.core.ablation import ablated, variants
 from autotune.core.config import Config
 from autotune.core.pick import answer
+from autotune.core.space import SearchSpace
 from autotune.core.study import Study
 from autotune.core.trial import Failure, FailureKind, Outcome, Proposal, Stage
 from autotune.search.ablating import next_ablation, under_way
@@ -64,6 +65,35 @@ def test_a_run_that_was_given_up_with_its_driver_is_asked_again_in_the_next_cycl
         assert (1, config) not in through(study)
         broken = taken_apart((other, measurement(100.0)), (config, BROKEN))
         assert (2, config) not in through(broken)
+
+
+def test_a_winner_that_failed_in_a_pair_is_taken_apart_no_further() -> None:
+    study = taken_apart((WINNER, measurement(100.0)))
+    asked = Proposal(stage=Stage.CONFIRM, config=WINNER, fidelity=FIDELITY, reason="x", group=4)
+    study = tell(study, asked, BROKEN, 7.0)
+    assert not under_way(study, Costs.of(study))
+    assert through(study) == []
+
+
+def test_what_an_ablation_left_and_does_not_run_is_asked_for_once() -> None:
+    space = SearchSpace(dimensions={name: dimension(name, (0, 1), 0) for name in "abc"})
+    whole, left = Config({"a": 1, "b": 1, "c": 1}), Config({"a": 1, "b": 1})
+    rates = {Config(): 100.0, whole: 200.0, left: 200.0, whole.without("a"): 150.0, whole.without("b"): 150.0}
+    line = [Config(), whole], [whole, *(whole.without(knob) for knob in "abc")]
+    runs = [(Stage.BASELINE, Config(), 0)] * 2 + [(Stage.REFINE, whole, 0)]
+    for stage, members in zip((Stage.CONFIRM, Stage.ABLATE), line, strict=True):
+        runs += [(stage, config, group) for group in (1, 2, 3) for config in members]
+    study, strategy = Study(spec=spec(seconds=900.0), space=space), Staged()
+    for number, (stage, config, group) in enumerate(runs):
+        asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", group=group, seed=number)
+        wavers = 1.0 + 0.02 * (number % 3)
+        study = tell(study, asked, measurement(wavers * rates[config]), 7.0)
+    while (proposal := strategy.ask(study, 300.0)) is not None and len(study.trials) < 60:
+        wavers = 1.0 + 0.02 * (len(study.trials) % 3)
+        outcome = BROKEN if proposal.config == left else measurement(wavers * rates[proposal.config])
+        study = tell(study, proposal, outcome, 7.0)
+    assert [t.failure for t in study.of(left, Stage.CONFIRM)] == [BROKEN]
+    assert answer(study).best.config == whole
 
 
 def test_nothing_more_is_run_in_a_cycle_that_was_cut() -> None:

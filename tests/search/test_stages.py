@@ -268,6 +268,44 @@ def test_a_finalist_that_crashes_in_confirmation_is_replaced() -> None:
     assert found.best.speedup.n >= 3
 
 
+@pytest.mark.parametrize(
+    ("stage", "nth", "kind"),
+    [
+        (Stage.CONFIRM, 3, FailureKind.OOM_CUDA),
+        (Stage.CONFIRM, 4, FailureKind.DIVERGED),
+        (Stage.ABLATE, 1, FailureKind.CRASH_EXIT),
+    ],
+)
+def test_a_winner_that_fails_later_makes_room_for_another_finalist(
+    stage: Stage, nth: int, kind: FailureKind
+) -> None:
+    """Its pairs stand, and it is neither run again nor recommended."""
+    strategy, remaining_s = Staged(), 900.0
+    study = _three_screened({"a": 1.6, "b": 1.3})
+    winner, draw = Config({"a": 1, "b": 1}), random.Random(5)
+    rates = {Config(): 100.0, winner: 165.0, Config({"a": 1}): 150.0, Config({"b": 1}): 130.0}
+    study = tell(
+        study,
+        Proposal(stage=Stage.REFINE, config=winner, fidelity=FIDELITY, reason="x"),
+        measurement(170.0),
+        7.0,
+    )
+    while (proposal := strategy.ask(study, remaining_s)) is not None:
+        rate = rates[proposal.config] * math.exp(draw.gauss(0, 0.02))
+        outcome: Outcome = measurement(rate, loss=loss_trace(seed=proposal.seed))
+        if proposal.config == winner and proposal.stage is stage:
+            runs = len(study.of(winner, stage)) + 1
+            outcome = Failure(kind=kind, message="it ended") if runs == nth else outcome
+        study = tell(study, proposal, outcome, 7.0)
+        remaining_s -= 7.0
+    runs = study.of(winner, stage)
+    assert len(runs) == nth
+    assert runs[-1].failure is not None
+    found = answer(study)
+    assert found.best.config in rates.keys() - {Config(), winner}
+    assert found.best.speedup.n >= 3
+
+
 class Next(Sampler):
     """The next config of the space that is new and may be run."""
 

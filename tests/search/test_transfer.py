@@ -287,6 +287,14 @@ def test_what_failed_for_certain_is_told() -> None:
     assert told.doubted == (Setting(knob="other", value=1),)
 
 
+def test_what_won_its_pairs_and_failed_in_another_is_no_start_for_others() -> None:
+    crash = Failure(kind=FailureKind.OOM_CUDA, message="no memory")
+    asked = Proposal(stage=Stage.CONFIRM, config=BEST, fidelity=FIDELITY, reason="x", group=9)
+    told = lessons(tell(first(), asked, crash, 3.0))
+    assert told is not None
+    assert BEST not in {read.config for read in told.starts}
+
+
 def test_a_first_compile_is_expected_to_take_what_it_took_before() -> None:
     space = SearchSpace(dimensions={"compile": dimension("compile", ("off", "default"), "off")})
     config = Config({"compile": "default"})

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from search_world import World, measurement, simulate, spec, tell, usual_space
+from search_world import World, loss_trace, measurement, simulate, spec, tell, usual_space
 from session_fakes import FIDELITY
 
 from autotune.core.config import Config
 from autotune.core.study import Study
-from autotune.core.trial import Proposal, Stage
+from autotune.core.trial import Failure, FailureKind, Outcome, Proposal, Stage
 from autotune.search.verification import Verification
 
 SPACE = usual_space()
@@ -126,6 +126,75 @@ def test_a_loss_that_nobody_saw_leaves_a_gain_unclaimed_and_says_so() -> None:
     mute = [replace(t, outcome=replace(t.measurement, loss=())) for t in study.trials if t.measurement]
     asked, told = Verification(BF16), replace(study, trials=tuple(mute))
     assert (asked.verdict(told), asked.because(told)) == ("no_difference", "loss_unclear")
+
+
+def failing(
+    kind: FailureKind, *, of: Config, pair: int, seconds: float = 900.0, every: bool = False
+) -> Study:
+    """BF16 is twice as fast, and one run of either arm fails in that pair; or every one from then on."""
+    study, asked, remaining_s = Study(spec=spec(seconds=seconds), space=SPACE), Verification(BF16), seconds
+    # Runs of one config are so far apart that three pairs settle nothing.
+    rates = (150.0, 250.0, 190.0, 230.0, 170.0, 210.0)
+    while (proposal := asked.ask(study, remaining_s)) is not None:
+        rate = 100.0 if proposal.config.is_baseline else rates[proposal.group % len(rates)]
+        outcome: Outcome = measurement(
+            rate, loss=loss_trace(seed=proposal.seed, jitter_seed=len(study.trials))
+        )
+        is_it = proposal.group == pair or (every and proposal.group > pair)
+        if proposal.stage is Stage.CONFIRM and proposal.config == of and is_it:
+            outcome = Failure(kind=kind, message="it ended")
+        study = tell(study, proposal, outcome, 7.0)
+        remaining_s -= 7.0
+    return study
+
+
+def judged(study: Study) -> tuple[str, str]:
+    asked = Verification(BF16)
+    return asked.verdict(study), asked.because(study)
+
+
+@pytest.mark.parametrize("pair", [1, 4])
+@pytest.mark.parametrize("kind", [k for k in FailureKind if k.teaches], ids=lambda kind: kind.label)
+def test_a_config_that_fails_in_any_pair_does_not_pass(kind: FailureKind, pair: int) -> None:
+    study = failing(kind, of=BF16, pair=pair)
+    assert max(t.group for t in study.trials) == pair
+    assert judged(study) == ("worse" if kind is FailureKind.DIVERGED else "failed", "")
+
+
+@pytest.mark.parametrize("pair", [1, 4])
+def test_a_script_that_fails_by_itself_is_not_taken_for_the_config(pair: int) -> None:
+    study = failing(FailureKind.OOM_CUDA, of=Config(), pair=pair)
+    assert judged(study) == ("no_difference", "script_failed")
+
+
+def test_harm_that_pairs_have_shown_is_told_beside_a_script_that_fails() -> None:
+    study = run(THREADS, 0.5, most_pairs=4)
+    asked = Proposal(stage=Stage.CONFIRM, config=Config(), fidelity=FIDELITY, reason="x", seed=9, group=9)
+    study = tell(study, asked, Failure(kind=FailureKind.OOM_CUDA, message="no memory"), 7.0)
+    assert Verification(THREADS).verdict(study) == "slower"
+
+
+@pytest.mark.parametrize("of", [Config(), BF16], ids=["script", "config"])
+@pytest.mark.parametrize(
+    "kind", [FailureKind.CONTENDED, FailureKind.THROTTLED, FailureKind.WARMUP_SHORT, FailureKind.NO_METRIC]
+)
+def test_runs_that_were_lost_are_no_failure_of_the_config(kind: FailureKind, of: Config) -> None:
+    assert judged(failing(kind, of=of, pair=2, every=True)) == ("no_difference", "lost_runs")
+    # One lost pair costs no more than itself.
+    assert judged(failing(kind, of=of, pair=2)) == ("faster", "")
+
+
+def test_a_config_that_takes_no_effect_here_is_a_failure_though_it_teaches_nothing() -> None:
+    study = failing(FailureKind.CONFIG_REJECTED, of=BF16, pair=1, every=True)
+    assert judged(study) == ("failed", "")
+
+
+def test_a_run_that_the_budget_cut_short_asks_for_more_time() -> None:
+    study = failing(FailureKind.TIMEOUT_TOTAL, of=BF16, pair=1)
+    last = study.trials[-1]
+    assert judged(study) == ("failed", "")
+    cut = replace(last, fidelity=replace(last.fidelity, deadline_s=9.0))
+    assert judged(study.with_trial(cut)) == ("no_difference", "too_few_pairs")
 
 
 @pytest.mark.thorough
