@@ -511,3 +511,12 @@ def _drifts(values: Sequence[float]) -> bool:
     first, *others = _waves([v - mean for v in values], min(n - 1, _DRIFT_WAVES))
     noise = math.sqrt(math.fsum(w * w for w in others) / len(others))
     return abs(first) > t_quantile(0.5 + _DRIFT_CONFIDENCE / 2.0, len(others)) * noise
+
+
+def expected_gain(mean: float, sd: float) -> float:
+    """What is expected of a normal above zero, nothing below it counting."""
+    if sd <= 0.0:
+        return max(0.0, mean)
+    normal = statistics.NormalDist()
+    z = mean / sd
+    return sd * (z * normal.cdf(z) + normal.pdf(z))

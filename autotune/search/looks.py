@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.core.pick import merit_runs
+from autotune.core.stats import expected_gain
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -98,12 +99,3 @@ def look_again(
         if gain >= _WORTH and (best is None or gain > best.gain):
             best = Look(again, asked[again], sd, gain)
     return best
-
-
-def expected_gain(mean: float, sd: float) -> float:
-    """What is expected of a normal above zero, nothing below it counting."""
-    if sd <= 0.0:
-        return max(0.0, mean)
-    normal = statistics.NormalDist()
-    z = mean / sd
-    return sd * (z * normal.cdf(z) + normal.pdf(z))

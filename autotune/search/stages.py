@@ -30,13 +30,14 @@ from autotune.core.pick import (
     trace_steps,
     without_idle,
 )
+from autotune.core.stats import expected_gain
 from autotune.core.transfer import beliefs
 from autotune.core.trial import Family, Proposal, Stage
 from autotune.search.ablating import next_ablation, under_way
 from autotune.search.costs import Costs
 from autotune.search.feasible import Feasible, suspect
 from autotune.search.frontier import Frontier
-from autotune.search.looks import NOISY, Look, expected_gain, leading, look_again, run_sd
+from autotune.search.looks import NOISY, Look, leading, look_again, run_sd
 from autotune.search.parts import DEFAULT, Parts
 from autotune.search.probing import kept_s, script_probe, winner_probe
 from autotune.search.strategy import Sampler, Strategy
