@@ -8,6 +8,7 @@ that it imports. Everything is a hint with the line it is about; what it may buy
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -47,8 +48,6 @@ _MULTIPLE: Final = 8
 _SIZED: Final = ("Linear", "Embedding", "LSTM", "GRU", "TransformerEncoderLayer", "MultiheadAttention")
 
 
-<<<<<<< HEAD
-=======
 @dataclass(frozen=True, slots=True)
 class _Loop:
     """What holds for one training loop: its file, names of tensors in it, whether there is a device."""
@@ -58,33 +57,6 @@ class _Loop:
     has_gpu: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """One hint.
-
-    Args:
-        kind: ``read``, ``log``, ``checkpoint``, ``preprocess``, ``shape``, ``copy``, ``told``, ``rollout``.
-        file, line: Where; the file as it lies relative to the script's folder.
-        text: A whole sentence.
-        part: Which part of a step it is about: ``host``, ``input``, ``compute``, ``transfer``; ``search``
-            where it is about what a search would find.
-        gain_frac_at_most: Share of a step that it may buy at most; None where that was not measured.
-    """
-
-    kind: str
-    file: str
-    line: int
-    text: str
-    part: str
-    gain_frac_at_most: float | None = None
-
-    @property
-    def place(self) -> str:
-        """``train.py:42``."""
-        return f"{self.file}:{self.line}"
-
-
->>>>>>> four_a
 def advise(path: str, host: HostFacts | None = None) -> tuple[Advice, ...]:
     """Hints about a script, in the order of files and lines.
 
