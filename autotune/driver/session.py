@@ -31,6 +31,7 @@ from autotune.core.trial import (
     TrialState,
 )
 from autotune.core.wire import to_wire
+from autotune.core.writable import writable
 from autotune.driver.planner import clipped, dead_ways
 from autotune.errors import BackendError, DiskFull
 from autotune.knobs.registry import knobs_for
@@ -268,6 +269,7 @@ class Session:
 
     def note(self, text: str) -> None:
         """Something worth a line in the journal and on the screen."""
+        text = writable(text)
         with self._lock:
             self._append("noted", str(self._clock.wall_s()), {"text": text})
         self._tell_listeners(lambda listener: listener.note(self.study, text))
@@ -561,10 +563,11 @@ def _without_secrets(outcome: Outcome, args: Sequence[str]) -> Outcome:
         return outcome
     known = secret_values(args)
     evidence = {
-        key: redact(value, known=known, free=True) if isinstance(value, str) else value
+        key: writable(redact(value, known=known, free=True)) if isinstance(value, str) else value
         for key, value in outcome.evidence.items()
     }
-    return replace(outcome, message=redact(outcome.message, known=known, free=True), evidence=evidence)
+    message = writable(redact(outcome.message, known=known, free=True))
+    return replace(outcome, message=message, evidence=evidence)
 
 
 def _foreign_cores(measured: Measurement) -> float:

@@ -25,6 +25,7 @@ from autotune.core.live import Part, Visited, visited
 from autotune.core.measurement import Measurement
 from autotune.core.redact import redact, redact_data, secret_values
 from autotune.core.trial import Failure, FailureKind, Family, Start
+from autotune.core.writable import writable
 from autotune.devices.energy import EnergySample, Meter
 from autotune.devices.nsys import find_nsys, nsys_command
 from autotune.launch import caches, classify, enclosure, guard, library, measure, sweep
@@ -294,7 +295,8 @@ class LocalRunner(Runner):
         wrote = enclosure.violations(
             before, enclosure.manifest(prepared.watched, skip=[str(self._study_dir)])
         )
-        kept = enclosure.kept_off(prepared.folder, prepared.places)
+        wrote = [writable(path) for path in wrote]
+        kept = [writable(path) for path in enclosure.kept_off(prepared.folder, prepared.places)]
         self._notes += _said_of_writes(wrote, kept, launch.cwd)
         outside = _outside(running, result, wrote)
         if self._witness is not None:

@@ -20,6 +20,7 @@ from autotune.core.wire import to_wire
 from autotune.driver.session import Session
 from autotune.errors import BackendError, DiskFull
 from autotune.launch.runner import NOT_BEGUN, Ended
+from autotune.report.listener import Listener
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 
@@ -45,6 +46,16 @@ def make_session(tmp_path: Path) -> Iterator[MakeSession]:
     yield make
     for journal in journals:
         journal.close()
+
+
+class Heard(Listener):
+    """Keeps what people are told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, study: Study, text: str) -> None:
+        self.notes.append(text)
 
 
 def failure(kind: FailureKind, **evidence: str) -> Failure:
@@ -228,6 +239,32 @@ def test_what_trials_tell_for_people_is_said_once(make_session: MakeSession) -> 
         session._clock.sleep(1.0)
     said = [entry.data["text"] for entry in session._journal.entries() if entry.kind == "noted"]
     assert said == ["it writes (file 0)", "another thing: x"]
+
+
+def test_names_that_are_no_text_are_spelled_out_and_cost_nothing(make_session: MakeSession) -> None:
+    """As Python has them of a file that another program named in another encoding."""
+    heard = Heard()
+    session = make_session([Config(), Config({"workers": 1})])
+    session._listeners = (heard,)
+    assignment = session.ask()
+    assert assignment is not None
+    session.start(assignment)
+    notes = ("the script writes into its project (caf\udce9.jpg)",)
+    session.tell(
+        assignment.uid,
+        Ended(trial=assignment.trial, outcome=measurement(), seconds=1.0, facts=RUN_FACTS, notes=notes),
+    )
+    broken = Failure(
+        kind=FailureKind.NO_METRIC, message="no file caf\udce9.jpg", evidence={"log_tail": "a \ud83d \\"}
+    )
+    tell_next(session, broken)
+    failed = session.study.trials[1].failure
+    assert failed is not None
+    assert failed.message == r"no file caf\udce9.jpg"
+    assert failed.evidence["log_tail"] == "a \\ud83d \\"
+    told = [entry.data["outcome"] for entry in session._journal.entries() if entry.kind == "told"]
+    assert told[1]["message"] == failed.message
+    assert r"the script writes into its project (caf\udce9.jpg)" in heard.notes
 
 
 def test_an_out_of_memory_is_never_repeated(make_session: MakeSession) -> None:
