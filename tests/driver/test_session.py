@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -239,6 +240,20 @@ def test_what_trials_tell_for_people_is_said_once(make_session: MakeSession) -> 
         session._clock.sleep(1.0)
     said = [entry.data["text"] for entry in session._journal.entries() if entry.kind == "noted"]
     assert said == ["it writes (file 0)", "another thing: x"]
+
+
+def test_the_study_is_there_for_who_writes_the_answer_whatever_holds_the_session_up(
+    make_session: MakeSession,
+) -> None:
+    """As at the end of the budget, when a listener or a disk does not come back."""
+    session = make_session([Config()])
+    tell_next(session, measurement())
+    seen: list[Study] = []
+    with session._lock:
+        looking = threading.Thread(target=lambda: seen.append(session.study), daemon=True)
+        looking.start()
+        looking.join(5.0)
+    assert [len(study.trials) for study in seen] == [1]
 
 
 def test_names_that_are_no_text_are_spelled_out_and_cost_nothing(make_session: MakeSession) -> None:
