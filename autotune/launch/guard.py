@@ -301,6 +301,21 @@ def _write_atomically(path: str, record: dict[str, Any]) -> None:
     os.rename(path + ".part", path)
 
 
+def _pass_by(_number: int, _frame: object) -> None:
+    """A notice to a whole job, ahead of its end: the launcher does what there is to do about it."""
+
+
+_passed_by: dict[int, Any] = {}
+"""Signals that guard and keeper let pass -> what was done about them before, as the script has it."""
+
+
+def _let_notices_pass() -> None:
+    # By a handler: what is ignored would be so in the script too.
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        before = signal.signal(number, _pass_by)
+        _passed_by[number] = signal.SIG_DFL if before is None else before
+
+
 class IsScript(BaseException):
     """Raised in the process of a trial that was not started anew: from here on it is the script."""
 
@@ -337,6 +352,8 @@ def _become_script(
         signal.SIGXFSZ,
     ):
         signal.signal(number, signal.SIG_DFL)
+    for number, handler in _passed_by.items():
+        signal.signal(number, handler)
     if become is not None:
         become(spec)
         return
@@ -753,6 +770,7 @@ def main(life_fd: int, become: Become | None = None) -> int:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # A fork of the launcher's program that has inherited the life pipe keeps it open when that dies.
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    _let_notices_pass()
     life_fd = _lowest(life_fd)
     _fork_keeper(life_fd)
     parts: list[bytes] = []

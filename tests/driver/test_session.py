@@ -59,7 +59,7 @@ class Heard(Listener):
         self.notes.append(text)
 
 
-def failure(kind: FailureKind, **evidence: str) -> Failure:
+def failure(kind: FailureKind, **evidence: str | int) -> Failure:
     return Failure(kind=kind, message="it broke", evidence=evidence)
 
 
@@ -240,6 +240,58 @@ def test_what_trials_tell_for_people_is_said_once(make_session: MakeSession) -> 
         session._clock.sleep(1.0)
     said = [entry.data["text"] for entry in session._journal.entries() if entry.kind == "noted"]
     assert said == ["it writes (file 0)", "another thing: x"]
+
+
+TOLD_TO_END: list[Failure] = [
+    failure(FailureKind.KILLED_USER),
+    failure(FailureKind.INFRA_LOST),
+    failure(FailureKind.CRASH_SIGNAL, signal=15),
+    failure(FailureKind.CRASH_SIGNAL, signal=10),
+    failure(FailureKind.CRASH_EXIT, code=143),
+    failure(FailureKind.CRASH_EXIT, error="KeyboardInterrupt"),
+    failure(FailureKind.WARMUP_SHORT),
+]
+"""How a trial ends that a signal to the whole job has ended, before the driver could."""
+
+
+@pytest.mark.parametrize("outcome", TOLD_TO_END, ids=lambda f: f"{f.kind.label} {dict(f.evidence)}")
+def test_what_ends_with_the_search_stays_open_for_a_resume(
+    make_session: MakeSession, outcome: Failure
+) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    tell_next(session, measurement())
+    assignment = session.ask()
+    assert assignment is not None
+    session.start(assignment)
+    session.stop("signal")
+    session.tell(assignment.uid, Ended(trial=assignment.trial, outcome=outcome, seconds=1.0))
+    assert kinds(session)[-1] == "requeued"
+    assert [trial.number for trial in session.study.open_trials] == [assignment.trial]
+
+
+def test_what_fails_by_itself_while_a_search_stops_is_told(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    tell_next(session, measurement())
+    assignment = session.ask()
+    assert assignment is not None
+    session.stop("signal")
+    outcome = failure(FailureKind.OOM_HOST)
+    session.tell(assignment.uid, Ended(trial=assignment.trial, outcome=outcome, seconds=1.0))
+    assert kinds(session)[-1] == "told"
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_signal_that_reaches_the_trial_first_is_waited_for(make_session: MakeSession, comes: bool) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    tell_next(session, measurement())
+    assignment = session.ask()
+    assert assignment is not None
+    late = threading.Timer(0.2, session.stop, ["signal"])
+    if comes:
+        late.start()
+    outcome = failure(FailureKind.CRASH_SIGNAL, signal=15)
+    session.tell(assignment.uid, Ended(trial=assignment.trial, outcome=outcome, seconds=1e6))
+    assert kinds(session)[-1] == ("requeued" if comes else "told")
 
 
 def test_the_study_is_there_for_who_writes_the_answer_whatever_holds_the_session_up(

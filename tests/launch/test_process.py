@@ -472,6 +472,30 @@ def test_a_guard_that_breaks_leaves_nothing(runner: Any, assignment: Any, crippl
         sweep.send(carrying(token), signal.SIGKILL)
 
 
+def test_a_notice_to_the_whole_job_ends_neither_guard_nor_keeper(runner: Any, assignment: Any) -> None:
+    """As Slurm sends it ahead of the end; the script has it as it was."""
+    uid = f"t0000-{MINE}"
+    ready = temporary_folder(uid) / "ready"
+    noticed: list[int] = []
+
+    def notice() -> None:
+        wait_for(ready.exists)
+        noticed.extend(sweep.marked(uid, sweep.GUARD_VARIABLE))
+        sweep.send(noticed, signal.SIGUSR1)
+        sweep.send(noticed, signal.SIGUSR2)
+
+    thread = threading.Thread(target=notice)
+    thread.start()
+    text = (
+        "import signal; assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL\n"
+        f"Path({str(ready)!r}).touch(); time.sleep(0.6); good()"
+    )
+    outcome = only(runner(isolation="redirect"), assignment(text)).outcome
+    thread.join()
+    assert len(noticed) == 2
+    assert isinstance(outcome, Measurement), outcome
+
+
 def test_a_guard_whose_launcher_has_died_removes_what_nobody_reads_any_more(
     runner: Any, assignment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
