@@ -6,12 +6,14 @@ import logging
 import os
 import platform
 import shlex
+import signal
 import threading
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeGuard
 
 from autotune.apply.space import not_here
+from autotune.clock import SystemClock
 from autotune.core.agreement import agreements, distrusted
 from autotune.core.auto import settled
 from autotune.core.change import Env
@@ -31,6 +33,7 @@ from autotune.core.trial import (
     TrialState,
 )
 from autotune.core.wire import to_wire
+from autotune.core.writable import writable
 from autotune.driver.planner import clipped, dead_ways
 from autotune.errors import BackendError, DiskFull
 from autotune.knobs.registry import knobs_for
@@ -70,6 +73,12 @@ CRASH_REPEAT_SHARE = 0.02
 
 DISTURBED_REPEAT_SHARE = 0.08
 """The same for a run that a neighbour disturbed."""
+
+NOTICE_S = 1.0
+"""A signal to a whole job may end the trial some moments before the driver has seen its own."""
+
+ENDING_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1))
+"""By which terminals, systemd and schedulers end a job."""
 
 MAKE_ROOM = "make room, then: autotune resume"
 
@@ -131,9 +140,8 @@ class Session:
 
     @property
     def study(self) -> Study:
-        """The study as of now."""
-        with self._lock:
-            return replace(self._study, elapsed_s=self.elapsed_s)
+        """The study as of now; whoever holds up the session, nobody waits for it here."""
+        return replace(self._study, elapsed_s=self.elapsed_s)
 
     @property
     def elapsed_s(self) -> float:
@@ -211,6 +219,8 @@ class Session:
             DiskFull: There was no room to begin it; it stays open, and the search ends with what it has.
             BackendError: The same where no process could be started, again and again.
         """
+        if _was_told_to_end(ended.outcome):
+            self._await_own_signal()
         with self._lock:
             if uid not in self._running:
                 self._append("late", f"{uid}/{self._clock.wall_s()}", {"uid": uid, "number": ended.trial})
@@ -268,6 +278,7 @@ class Session:
 
     def note(self, text: str) -> None:
         """Something worth a line in the journal and on the screen."""
+        text = writable(text)
         with self._lock:
             self._append("noted", str(self._clock.wall_s()), {"text": text})
         self._tell_listeners(lambda listener: listener.note(self.study, text))
@@ -447,7 +458,7 @@ class Session:
             return self._disturbed(trial, ended.outcome, ended.seconds)
         failure = ended.outcome
         if self._stopping:
-            return f"the search stopped: {self._stopping}" if failure.kind is FailureKind.KILLED_USER else ""
+            return f"the search stopped: {self._stopping}" if self._ended_with_the_search(failure) else ""
         if ended.start is Start.FORK and failure.kind.family not in (Family.OOM, Family.CANCELLED):
             return f"started anew, as it failed when it was forked: {failure.message}"
         if trial.attempt > failure.kind.repeats:
@@ -498,6 +509,21 @@ class Session:
         reason = f"{knob} again by another way: the script's own option did not act"
         self._waiting.append(replace(trial, number=number, attempt=1, reason=reason))
 
+    def _await_own_signal(self) -> None:
+        """Give the driver time to hear of what ended a trial; by the machine's clock, as signals go by."""
+        clock = SystemClock()
+        until_s = clock.now_s() + NOTICE_S
+        while not self._stopping and clock.now_s() < until_s:
+            clock.sleep(0.05)
+
+    def _ended_with_the_search(self, failure: Failure) -> bool:
+        """What stopped the search may have ended this trial, which has shown nothing then."""
+        if failure.kind.family in (Family.CANCELLED, Family.LOST) or _was_told_to_end(failure):
+            return True
+        # Scripts have ways of their own to end by a signal: an error, an exit code, a last checkpoint.
+        by_signal = self._stopping in ("interrupted", "signal")
+        return by_signal and (failure.kind.family is Family.CRASH or failure.kind is FailureKind.WARMUP_SHORT)
+
     def _requeue(self, trial: Trial, reason: str) -> None:
         self._append(
             "requeued",
@@ -535,6 +561,15 @@ def _is_its_own(outcome: Outcome) -> bool:
     return isinstance(outcome, Failure) and outcome.kind.family is not Family.LOST
 
 
+def _was_told_to_end(outcome: Outcome) -> bool:
+    """A crash by a signal that ends whole jobs, seen as such, as an exit code or as Python's error."""
+    if not isinstance(outcome, Failure) or outcome.kind.family is not Family.CRASH:
+        return False
+    number, code = outcome.evidence.get("signal"), outcome.evidence.get("code")
+    by_code = isinstance(code, int) and code - 128 in ENDING_SIGNALS
+    return number in ENDING_SIGNALS or by_code or outcome.evidence.get("error") == "KeyboardInterrupt"
+
+
 def _never_began(outcome: Outcome) -> TypeGuard[Failure]:
     """No process was started, whatever its config is."""
     return isinstance(outcome, Failure) and NOT_BEGUN in outcome.evidence
@@ -561,10 +596,11 @@ def _without_secrets(outcome: Outcome, args: Sequence[str]) -> Outcome:
         return outcome
     known = secret_values(args)
     evidence = {
-        key: redact(value, known=known, free=True) if isinstance(value, str) else value
+        key: writable(redact(value, known=known, free=True)) if isinstance(value, str) else value
         for key, value in outcome.evidence.items()
     }
-    return replace(outcome, message=redact(outcome.message, known=known, free=True), evidence=evidence)
+    message = writable(redact(outcome.message, known=known, free=True))
+    return replace(outcome, message=message, evidence=evidence)
 
 
 def _foreign_cores(measured: Measurement) -> float:

@@ -18,7 +18,6 @@ import json
 import os
 import resource
 import select
-import shutil
 import signal
 import sys
 import time
@@ -32,7 +31,7 @@ else:
     import sweep  # pyright: ignore[reportMissingImports]
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     Become = Callable[[dict[str, Any]], None]
 
@@ -58,6 +57,9 @@ LENDERS = 3
 AWAY_S = 5.0
 """Whoever looks several times a second and was away for longer was stopped, with all that it watches: a job
 that its scheduler suspended, a container that was paused. That time is nobody's hang."""
+
+LOGS = ("stdout.log", "stderr.log", "events.jsonl", "stacks.txt", "faults.log")
+"""What a trial has told, and may have told secrets in."""
 
 DUMP_REASONS = ("timeout_progress", "timeout_total")
 GROUP_FILE = "group"
@@ -299,6 +301,21 @@ def _write_atomically(path: str, record: dict[str, Any]) -> None:
     os.rename(path + ".part", path)
 
 
+def _pass_by(_number: int, _frame: object) -> None:
+    """A notice to a whole job, ahead of its end: the launcher does what there is to do about it."""
+
+
+_passed_by: dict[int, Any] = {}
+"""Signals that guard and keeper let pass -> what was done about them before, as the script has it."""
+
+
+def _let_notices_pass() -> None:
+    # By a handler: what is ignored would be so in the script too.
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        before = signal.signal(number, _pass_by)
+        _passed_by[number] = signal.SIG_DFL if before is None else before
+
+
 class IsScript(BaseException):
     """Raised in the process of a trial that was not started anew: from here on it is the script."""
 
@@ -335,6 +352,8 @@ def _become_script(
         signal.SIGXFSZ,
     ):
         signal.signal(number, signal.SIG_DFL)
+    for number, handler in _passed_by.items():
+        signal.signal(number, handler)
     if become is not None:
         become(spec)
         return
@@ -603,7 +622,25 @@ class Guard:
     def _remove_scratch(self) -> None:
         # Here and not by the launcher, which may be gone by now.
         for scratch in self.spec.get("scratch", ()):
-            shutil.rmtree(scratch, ignore_errors=True)
+            enter.remove(scratch)
+        if self._is_alone():
+            for left in self.spec.get("left_alone", ()):
+                enter.remove(left)
+            for name in LOGS:
+                with contextlib.suppress(OSError):
+                    _hide(os.path.join(self.folder, name), self.spec.get("secrets", ()))
+
+
+def _hide(path: str, secrets: Iterable[str]) -> None:
+    """Take words out of a file that the trial could write as well: a link is not followed."""
+    with open(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "r+b") as file:
+        data = clean = file.read()
+        for secret in secrets:
+            clean = clean.replace(secret.encode(errors="surrogateescape"), b"<redacted>")
+        if clean != data:
+            file.seek(0)
+            file.truncate()
+            file.write(clean)
 
 
 def _objects() -> list[str]:
@@ -733,6 +770,7 @@ def main(life_fd: int, become: Become | None = None) -> int:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # A fork of the launcher's program that has inherited the life pipe keeps it open when that dies.
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    _let_notices_pass()
     life_fd = _lowest(life_fd)
     _fork_keeper(life_fd)
     parts: list[bytes] = []
