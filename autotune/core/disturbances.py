@@ -31,6 +31,7 @@ MARKS: Final = {
     "no_steady_state": "no steady state",
     "bursty": "uneven steps",
     "recompiled": "compiling inside the window",
+    "compiled_late": "compiling after the window",
     "alloc_cliff": "the allocator ran short",
     "from_queue": "every batch was loaded before it",
 }

@@ -9,6 +9,7 @@ import statistics
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.break_even import LEAST_COMPILE_S
 from autotune.core.facts import COUNTED
 from autotune.core.live import Part
 from autotune.core.measurement import Contamination, Estimate, Measurement, Memory
@@ -394,6 +395,7 @@ class _Window:
             ),
             loss=closed.loss,
             compile_s=closed.compile_s,
+            late_compile_s=closed.late_compile_s,
             cold_compile=self.outside.cold and closed.compile_s > 0,
             startup_s=max(0.0, startup_s),
             warmup_steps=sum(r.t_ns <= closed.begin_ns for r in self.told.rows),
@@ -625,6 +627,7 @@ class _Window:
         if middle > 0 and statistics.fmean(periods) / middle > BURSTY_RATIO:
             flags.append("bursty")
         flags += ["recompiled"] if any(r.mark & COMPILE for r in self.rows) else []
+        flags += ["compiled_late"] if self.closed.late_compile_s >= LEAST_COMPILE_S else []
         flags += ["alloc_cliff"] if self.closed.counters.get("alloc_retries", 0) > 0 else []
         flags += ["from_queue"] if self._is_from_queue() else []
         return Contamination(

@@ -140,6 +140,8 @@ class Recorder:
         self._opened_at_step = 0
         self._compile_before_ns = 0
         self._compile_until_ns = 0
+        self._compile_over_ns: int | None = None
+        """Compiling of the process when the run had gone on long enough for its loss."""
         self._compiled: list[tuple[int, int]] = []
         """Ends of steps in the window that compiled, and the compiling of the process up to them (ns)."""
 
@@ -581,6 +583,7 @@ class Recorder:
         ready = self.loader.ready() if self.loader is not None else None
         self._decided = (ended, now, ready)
         self._compile_until_ns = self._state.compile_ns
+        self._compile_over_ns = None
         self._wait_for_loss(now)
 
     def _device_end(self, now: int, *, meanwhile: bool) -> int:
@@ -611,6 +614,9 @@ class Recorder:
         late = self._past_deadline(now)
         if not (self._state.samples_total >= wanted or not self._losses or late):
             return
+        if self._compile_over_ns is None:
+            # What a probe makes compile anew is none of the script's.
+            self._compile_over_ns = self._state.compile_ns
         if self.probe is None or late or self.probe.step():
             self._close("measured")
 
@@ -665,6 +671,7 @@ class Recorder:
                 steady=steady,
                 first_step_ns=self._first_step_ns,
                 compile_s=self._compile_ns(begin_ns) / 1e9,
+                late_compile_s=self._late_compile_ns(begin_ns) / 1e9,
                 loss=trace,
                 readings=readings,
                 allocator_peak_bytes=self._memory.peak_bytes(),
@@ -700,10 +707,20 @@ class Recorder:
         Args:
             begin_ns: Of the steady part of the window.
         """
-        if not compiling_counts([mark for end_ns, _, _, mark, _ in self._rows if end_ns > begin_ns]):
+        if not self._compiling_counts(begin_ns):
             return self._compile_until_ns
         before = [ns for end_ns, ns in self._compiled if end_ns <= begin_ns]
         return before[-1] if before else self._compile_before_ns
+
+    def _late_compile_ns(self, begin_ns: int) -> int:
+        """Compiling since the window; none where it is a part of its steps, which have told what it costs."""
+        if self._compiling_counts(begin_ns):
+            return 0
+        over_ns = self._state.compile_ns if self._compile_over_ns is None else self._compile_over_ns
+        return over_ns - self._compile_until_ns
+
+    def _compiling_counts(self, begin_ns: int) -> bool:
+        return compiling_counts([mark for end_ns, _, _, mark, _ in self._rows if end_ns > begin_ns])
 
     def window_opens(self) -> None:
         """Told when a window opens; set where there is torch."""

@@ -175,6 +175,41 @@ def test_compiling_that_is_a_part_of_the_steps_is_not_charged_a_second_time() ->
     assert found.compile_s == pytest.approx(6.0)
 
 
+@pytest.mark.parametrize("compile_s", [0.2, 20.0])
+def test_a_stall_after_the_window_is_charged_to_a_run_that_goes_on_for_its_loss(compile_s: float) -> None:
+    """Four seconds of window, then an evaluation that compiles anew before the loss is long enough."""
+    draw = random.Random(9)
+    made = [
+        Step(period_s=shaken(draw, 0.04) + compile_s * (k == 250), compile_s=compile_s * (k == 250))
+        for k in range(1500)
+    ]
+    wanted = replace(process.fidelity(4.0), loss_samples=400 * BATCH)
+    found = process.run(made, wanted, loss=1.0)
+    assert found.closed.end_ns < found.rows[250].t_ns, "the window is over before"
+    measured = found.measurement
+    assert measured.throughput.value == pytest.approx(BATCH / 0.04, rel=0.02)
+    assert measured.compile_s == 0.0
+    assert measured.late_compile_s == pytest.approx(compile_s)
+    assert ("compiled_late" in measured.contamination.flags) is (compile_s > 1.0)
+    whole = BATCH * 1500 / (1500 * 0.04 + compile_s)
+    assert measured.amortised(1500) == pytest.approx(whole, rel=0.02)
+    shorter = process.run(made, process.fidelity(4.0), loss=1.0).measurement
+    assert shorter.late_compile_s == 0.0, "that run was over before"
+
+
+def test_compiling_that_is_a_part_of_the_steps_is_not_charged_after_the_window_either() -> None:
+    draw = random.Random(10)
+    slow = dict.fromkeys((30, 60, 90), 2.0) | dict.fromkeys(range(106, 1500, 3), 0.1)
+    made = [
+        Step(period_s=shaken(draw, 0.04) + slow.get(k, 0.0), compile_s=slow.get(k, 0.0)) for k in range(1500)
+    ]
+    wanted = replace(process.fidelity(4.0), loss_samples=600 * BATCH)
+    found = process.run(made, wanted, loss=1.0)
+    assert len(found.rows) == 600
+    assert found.measurement.compile_s == pytest.approx(6.0)
+    assert found.measurement.late_compile_s == 0.0
+
+
 # Epochs --------------------------------------------------------------------------------------------
 
 
