@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import os
@@ -435,11 +436,22 @@ class _Window:
         return {"undelayed_throughput": rate * wall_s / (wall_s - delay_s)} if delay_s < wall_s else {}
 
     def _energy(self) -> dict[str, float]:
-        """Joules inside the window by the counters there are; empty without any."""
+        """Joules that training the window's steps took, by the counters there are; empty without any.
+
+        Of the same time as the throughput: what was set aside there is no training's energy either. Steps
+        that are set aside as a whole are taken to need what the others do.
+        """
         seen = self.outside.energies
-        begin, end = self.closed.begin_ns, self.closed.end_ns
+        spans, share = self._counted_spans() if seen else ((), 0.0)
+        if share <= LOST_BLOCKS_FRAC:
+            return {}
+
+        def spent(points: Sequence[tuple[int, float]]) -> float | None:
+            joules = self._spent_j(points, spans)
+            return None if joules is None else joules / share
+
         found: dict[str, float] = {}
-        cpu = spent_j([(s.t_ns, s.cpu_j) for s in seen if s.cpu_j is not None], begin, end)
+        cpu = spent([(s.t_ns, s.cpu_j) for s in seen if s.cpu_j is not None])
         if cpu is not None:
             found["energy_cpu_j"] = cpu
         if self.closed.allocator_peak_bytes is None:
@@ -448,11 +460,58 @@ class _Window:
         uuids = {uuid for s in seen for uuid in s.device_j}
         used = uuids & told or (uuids if len(uuids) == 1 else set[str]())
         points = {u: [(s.t_ns, s.device_j[u]) for s in seen if u in s.device_j] for u in used}
-        parts = [spent_j(each, begin, end) for each in points.values()]
+        parts = [spent(each) for each in points.values()]
         known = [part for part in parts if part is not None]
         if known and len(known) == len(parts):
             found["energy_gpu_j"] = math.fsum(known)
         return found
+
+    def _counted_spans(self) -> tuple[Sequence[tuple[int, int]], float]:
+        """When the steps that count trained, and which share of all samples they had."""
+        stamps = [self.closed.begin_ns, *(r.t_ns for r in self.rows)]
+        stamps[-1] = max(stamps[-1], self.closed.end_ns)
+        spans: list[tuple[int, int]] = []
+        counted = whole = 0
+        for i, (row, period_s, own_s) in enumerate(
+            zip(self.rows, self.periods_s, self.trained_s, strict=True)
+        ):
+            each = row.samples if self.counts_samples else 1
+            whole += each
+            if own_s is None or self.dirty[i]:
+                continue
+            counted += each
+            # What is evaluated at the end of an epoch comes before the next step's own work.
+            begin = min(stamps[i + 1], stamps[i] + round(1e9 * (period_s - own_s)))
+            if spans and spans[-1][1] == begin:
+                begin = spans.pop()[0]
+            spans.append((begin, stamps[i + 1]))
+        return spans, counted / whole if whole else 0.0
+
+    def _spent_j(self, points: Sequence[tuple[int, float]], spans: Sequence[tuple[int, int]]) -> float | None:
+        """Energy of these parts of the window; None where the looks at a counter cannot tell it.
+
+        Between two looks power is taken to be even, which it is not where one of them lies in what was cut
+        out: there only what lies between two looks counts, and stands for what is beside it.
+        """
+        looks = [t_ns for t_ns, _ in points]
+        window_ends = max(self.rows[-1].t_ns, self.closed.end_ns)
+        joules, told_ns = 0.0, 0
+        for begin, end in spans:
+            first, last = begin, end
+            if begin != self.closed.begin_ns:
+                at = bisect.bisect_left(looks, begin)
+                first = looks[at] if at < len(looks) else end
+            if end != window_ends:
+                at = bisect.bisect_right(looks, end)
+                last = looks[at - 1] if at else begin
+            if last <= first:
+                continue
+            part = spent_j(points, first, last)
+            if part is None:
+                return None
+            joules, told_ns = joules + part, told_ns + last - first
+        whole_ns = sum(end - begin for begin, end in spans)
+        return joules * whole_ns / told_ns if told_ns > LOST_BLOCKS_FRAC * whole_ns else None
 
     def _device_bytes(self) -> int | None:
         """What was used on the device; None where the script trains without one that is there."""
