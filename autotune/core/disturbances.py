@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from autotune.core.study import Study
     from autotune.core.trial import Trial
 
+NEIGHBOUR: Final = "neighbour"
+"""Flag of a run beside which others used more CPU than beside the quietest, if it was repeated or not."""
+
 MARKS: Final = {
     "cpu_contended": "others took CPU from it",
+    NEIGHBOUR: "others used the CPUs beside it",
     "foreign_gpu": "others used the accelerator",
     "gpu_shared": "others had memory on the accelerator",
     "throttled": "clocks were held down",

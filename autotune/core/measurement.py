@@ -137,7 +137,7 @@ class Contamination:
         run_queue_frac: Nanoseconds the trial's main thread was runnable but waiting, over wall.
         pressure_frac: CPU pressure (PSI `some`) during the window, 0..1; None where unreadable.
         foreign_cpu_frac: CPU time of processes outside the trial's tree, in cores.
-        flags: ``cpu_contended``, ``foreign_gpu``, ``gpu_shared``, ``throttled``, ``drifting``,
+        flags: ``cpu_contended``, ``neighbour``, ``foreign_gpu``, ``gpu_shared``, ``throttled``, ``drifting``,
             ``no_steady_state``, ``bursty``, ``recompiled``, ``compiled_late``, ``alloc_cliff``,
             ``ecc_errors``, ``from_queue``.
     """
