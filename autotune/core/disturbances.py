@@ -27,6 +27,7 @@ NEIGHBOUR: Final = "neighbour"
 MARKS: Final = {
     "cpu_contended": "others took CPU from it",
     NEIGHBOUR: "others used the CPUs beside it",
+    "cpu_throttled": "the quota of CPU time was used up",
     "foreign_gpu": "others used the accelerator",
     "gpu_shared": "others had memory on the accelerator",
     "throttled": "clocks were held down",

@@ -136,10 +136,11 @@ class Contamination:
     Args:
         run_queue_frac: Nanoseconds the trial's main thread was runnable but waiting, over wall.
         pressure_frac: CPU pressure (PSI `some`) during the window, 0..1; None where unreadable.
-        foreign_cpu_frac: CPU time of processes outside the trial's tree, in cores.
-        flags: ``cpu_contended``, ``neighbour``, ``foreign_gpu``, ``gpu_shared``, ``throttled``, ``drifting``,
-            ``no_steady_state``, ``bursty``, ``recompiled``, ``compiled_late``, ``alloc_cliff``,
-            ``ecc_errors``, ``from_queue``.
+        foreign_cpu_frac: CPU time of processes outside the trial's tree, in cores; of those under the same
+            quota where there is one.
+        flags: ``cpu_contended``, ``cpu_throttled``, ``neighbour``, ``foreign_gpu``, ``gpu_shared``,
+            ``throttled``, ``drifting``, ``no_steady_state``, ``bursty``, ``recompiled``, ``compiled_late``,
+            ``alloc_cliff``, ``ecc_errors``, ``from_queue``.
     """
 
     run_queue_frac: float = 0.0
