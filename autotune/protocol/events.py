@@ -96,8 +96,7 @@ class Closed:
         late_compile_s: The same after the window, while the run went on for its loss.
         allocator_peak_bytes: CUDA reserved peak, None on CPU.
         readings: Status of every requested knob, and what could be read of the others.
-        ready_begin, ready_end: Batches ready in the loader's queue at both ends; None unknown, the first also
-            where the start of the window was cut off.
+        ready_begin, ready_end: Batches ready in the loader's queue at both ends; None unknown.
         skipped_scaler_steps: Of a gradient scaler, ours or the script's, inside the window.
         evaluation_counts: By which rule the window was judged; see `autotune.protocol.marks.trained_s`.
         clock: By which the window's periods are known: ``device`` where it agreed with the host's over

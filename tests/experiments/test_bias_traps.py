@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 import statistics
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,9 @@ def shaken(draw: random.Random, seconds: float) -> float:
 # A queue that a pause has filled -------------------------------------------------------------------
 
 
-def prefilled(workers: int, prefetch: int, load_s: float, step_s: float, pause_s: float) -> Iterator[Step]:
+def prefilled(
+    workers: int, prefetch: int, load_s: float, step_s: float, pause_s: float, at_steps: Container[int] = (0,)
+) -> Iterator[Step]:
     """A loop bound by its loader; after the first batch it pauses (compiles), and the workers go on.
 
     Batch i is loaded by worker i % W in order; a worker keeps P batches ready at most.
@@ -53,7 +55,7 @@ def prefilled(workers: int, prefetch: int, load_s: float, step_s: float, pause_s
         at = max(at, ends[i])
         taken.append(at)
         wait_s = at - begun
-        at += step_s + (pause_s if i == 0 else 0.0)
+        at += step_s + (pause_s if i in at_steps else 0.0)
         ready = _ready(ends, taken, workers, prefetch, load_s, at)
         yield Step(period_s=at - begun, wait_s=wait_s, ready=ready)
 
@@ -80,6 +82,18 @@ def test_a_queue_that_a_pause_has_filled(step_s: float) -> None:
     # Counting batches alone is not enough: the queue drains at the difference of two rates.
     assert by_hand(made, skip=18, count=10) > 1.2 * truth or step_s < 0.03
     ran = process.run(made, process.fidelity(6.0), workers=2, prefetch=8)
+    assert ran.measurement.throughput.value == pytest.approx(truth, rel=0.03)
+
+
+def test_a_queue_that_was_filled_in_a_start_that_is_cut_off() -> None:
+    """Twelve slow steps where the window opens: what they let pile up is what the rest begins with."""
+    slow = range(20, 32)
+    made = list(itertools.islice(prefilled(2, 8, 0.16, 0.02, 0.3, slow), 1200))
+    truth = BATCH / 0.08
+    ran = process.run(made, process.fidelity(6.0), workers=2, prefetch=8)
+    assert ran.measurement.steps < ran.closed.counters["window_steps"], "a start is cut off"
+    assert (ran.closed.ready_begin, ran.closed.ready_end) == (16, 1)
+    assert by_hand(made, skip=32, count=ran.measurement.steps) > 1.4 * truth
     assert ran.measurement.throughput.value == pytest.approx(truth, rel=0.03)
 
 
