@@ -18,6 +18,7 @@ from autotune.core.agreement import agreements, distrusted
 from autotune.core.auto import settled
 from autotune.core.change import Env
 from autotune.core.cycles import alike
+from autotune.core.disturbances import NEIGHBOUR
 from autotune.core.redact import redact, redact_args, secret_values
 from autotune.core.study import SCRIPT_CHANGED, VERIFY
 from autotune.core.transfer import beliefs
@@ -79,6 +80,9 @@ NOTICE_S = 1.0
 
 ENDING_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1))
 """By which terminals, systemd and schedulers end a job."""
+
+DISTURBED_REPEATS = 2
+"""So often at the most; what is disturbed then still is marked."""
 
 MAKE_ROOM = "make room, then: autotune resume"
 
@@ -242,7 +246,7 @@ class Session:
                 return
             self._doubt_forks(trial, ended)
             knob = self._dead_flag(trial, ended)
-            self._close(trial, ended, command=command)
+            self._close(trial, self._marked(ended), command=command)
             self._say_once(ended.notes)
             if knob:
                 self._ask_another_way(trial, knob)
@@ -473,17 +477,31 @@ class Session:
 
         Confirmation needs no repeats: it sets such pairs aside and runs more.
         """
-        if trial.stage in (Stage.CONFIRM, Stage.ABLATE) or trial.attempt > 1 or self._stopping:
+        if trial.stage in _PAIRED or trial.attempt > DISTURBED_REPEATS or self._stopping:
             return ""
-        foreign = [_foreign_cores(t.measurement) for t in self._study.trials if t.measurement]
-        mine = _foreign_cores(measured)
-        cpus = self._study.facts.host.cpus if self._study.facts is not None else 0
-        quiet = min(foreign, default=mine)
-        if mine <= quiet or alike(mine, quiet, cpus) or not alike(foreign[-1], quiet, cpus):
+        last = next((t.measurement for t in reversed(self._study.trials) if t.measurement), None)
+        if not self._is_crowded(measured) or last is None or self._is_crowded(last):
             return ""
         if seconds > DISTURBED_REPEAT_SHARE * self.remaining_s:
             return ""
-        return f"other processes used {mine:.1f} cores meanwhile"
+        return f"other processes used {_foreign_cores(measured):.1f} cores meanwhile"
+
+    def _is_crowded(self, measured: Measurement) -> bool:
+        """Other processes used more of the machine than beside the quietest run so far."""
+        mine = _foreign_cores(measured)
+        foreign = [_foreign_cores(t.measurement) for t in self._study.trials if t.measurement]
+        quiet = min(foreign, default=mine)
+        cpus = self._study.facts.host.cpus if self._study.facts is not None else 0
+        return mine > quiet and not alike(mine, quiet, cpus)
+
+    def _marked(self, ended: Ended) -> Ended:
+        """With a mark where a neighbour disturbed it, and no repeat of it is to come."""
+        measured = ended.outcome
+        if not isinstance(measured, Measurement) or not self._is_crowded(measured):
+            return ended
+        seen = measured.contamination
+        marked = replace(seen, flags=tuple(dict.fromkeys((*seen.flags, NEIGHBOUR))))
+        return replace(ended, outcome=replace(measured, contamination=marked))
 
     def _dead_flag(self, trial: Trial, ended: Ended) -> str:
         """The knob whose option of the script did not act although another way is open, or ""."""

@@ -7,7 +7,7 @@ reason, ends the trial. What happened is in ``result.json``, written before the 
 The process that is started forks at once: the child is the guard, the original its keeper, which waits and,
 where the guard was killed, ends all that it owned.
 
-Standard library only, and nothing of autotune but its two neighbours.
+Standard library only, and nothing of autotune but its neighbours.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 if __package__:
-    from autotune.launch import enter, sweep
+    from autotune.launch import enter, quota, sweep
 else:
     import enter  # pyright: ignore[reportMissingImports]
+    import quota  # pyright: ignore[reportMissingImports]
     import sweep  # pyright: ignore[reportMissingImports]
 
 if TYPE_CHECKING:
@@ -163,6 +164,8 @@ class Samples:
 
     def __init__(self, lent_bytes: int = 0) -> None:
         self._lent_bytes = lent_bytes
+        self.quota = quota.find(_usable_cpus())
+        """Of CPU time around the trial, where there is one that is less than its CPUs."""
         self.peak_bytes = 0
         self.rows: list[list[float | int | None]] = []
         self._pss_cost_s = 0.0
@@ -198,7 +201,8 @@ class Samples:
             self._own_s[pid] = max(self._own_s.get(pid, 0.0), sweep.cpu_s(pid))
         if len(self.rows) >= MAX_SAMPLES:
             self.rows = self.rows[::2]
-        self.rows.append([time.perf_counter_ns(), total, _busy_s(), self._tree_s(pids), _pressure_us()])
+        row = [time.perf_counter_ns(), total, _busy_s(), self._tree_s(pids), _pressure_us()]
+        self.rows.append([*row, *self.quota.look()] if self.quota is not None else row)
         return total
 
     def _tree_s(self, alive: list[int]) -> float:
@@ -242,6 +246,10 @@ def _pss(pid: int) -> int:
     if b"Pss_Anon" in found and b"Pss_Shmem" in found:
         return found[b"Pss_Anon"] + found[b"Pss_Shmem"]
     return found.get(b"Pss", 0)
+
+
+def _usable_cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _busy_s() -> float | None:
@@ -604,6 +612,7 @@ class Guard:
             "stderr_bytes": self.err.drained,
             "survivors": survivors,
             "samples": self.samples.rows,
+            "cpu_quota": self.samples.quota.cpus if self.samples.quota is not None else None,
         }
         path = os.path.join(self.folder, "result.json")
         try:

@@ -838,6 +838,7 @@ def _outside(running: _Running, result: dict[str, Any] | None, wrote: Sequence[s
         peak_bytes=int(result["peak_bytes"]) if result else 0,
         limit_bytes=running.prepared.assignment.memory_limit_bytes,
         cold=running.prepared.caches.cold,
+        quota=(result or {}).get("cpu_quota"),
         energies=tuple(running.energies),
         flags=("wrote_outside",) if wrote else (),
     )

@@ -484,13 +484,41 @@ def crowded(rate: float, cores: float) -> Measurement:
     return replace(measurement(rate), contamination=Contamination(foreign_cpu_frac=cores))
 
 
-def test_a_run_that_a_neighbour_disturbed_is_repeated_once(make_session: MakeSession) -> None:
+def flags(session: Session, number: int) -> tuple[str, ...]:
+    measured = session.study.trials[number].measurement
+    assert measured is not None
+    return measured.contamination.flags
+
+
+def test_a_run_that_a_neighbour_disturbed_is_repeated_twice_at_most_and_marked_then(
+    make_session: MakeSession,
+) -> None:
     session = make_session([Config(), Config({"workers": 1})])
     tell_next(session, crowded(100, 0.05))
-    assert tell_next(session, crowded(30, 1.0)) == 1
-    assert session.study.trials[1].state is TrialState.ASKED
+    for _ in range(2):
+        assert tell_next(session, crowded(30, 1.0)) == 1
+        assert session.study.trials[1].state is TrialState.ASKED
     assert tell_next(session, crowded(30, 1.0)) == 1
     assert session.study.trials[1].state is TrialState.TOLD
+    assert flags(session, 1) == ("neighbour",)
+    told = [entry.data for entry in session._journal.entries() if entry.kind == "told"]
+    assert told[1]["outcome"]["contamination"]["flags"] == ["neighbour"], "written down as well"
+
+
+def test_a_repeat_beside_nobody_carries_no_mark(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    tell_next(session, crowded(100, 0.05))
+    tell_next(session, crowded(30, 1.0))
+    assert tell_next(session, crowded(60, 0.1)) == 1
+    assert (flags(session, 0), flags(session, 1)) == ((), ())
+
+
+def test_a_disturbed_run_that_is_too_long_to_repeat_is_marked_at_once(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    tell_next(session, crowded(100, 0.05))
+    assert tell_next(session, crowded(30, 1.0), seconds=200.0) == 1
+    assert session.study.trials[1].state is TrialState.TOLD
+    assert flags(session, 1) == ("neighbour",)
 
 
 def test_a_neighbour_that_stays_is_lived_with(make_session: MakeSession) -> None:
