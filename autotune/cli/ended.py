@@ -23,6 +23,7 @@ from autotune.errors import (
     AutotuneError,
     notes_of,
 )
+from autotune.report.outlet import EXIT_S, Outlet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -43,7 +44,11 @@ def print_json(data: dict[str, Any], *, line: bool = False) -> None:
         text.encode(sys.stdout.encoding or "utf-8")
     except (UnicodeEncodeError, LookupError):
         text = json.dumps(data, indent=indent, allow_nan=False)
-    sys.stdout.write(text + "\n")
+    if line:
+        # Behind the events, which may wait for a reader.
+        Outlet.of(sys.stdout).last(text + "\n")
+    else:
+        sys.stdout.write(text + "\n")
 
 
 def print_error(error: AutotuneError, *, line: bool = False) -> None:
@@ -67,12 +72,13 @@ def _told_text(text: str) -> str:
 
 
 def say_error(error: AutotuneError) -> None:
-    """An error for people, on stderr."""
-    print(f"error: {_told_text(error.message)}", file=sys.stderr)
-    for note in notes_of(error):
-        print(f"note: {_told_text(note)}", file=sys.stderr)
-    if error.hint:
-        print(f"hint: {_told_text(error.hint)}", file=sys.stderr)
+    """An error for people, on stderr, behind what stands there already."""
+    told = [("error", error.message), *(("note", note) for note in notes_of(error))]
+    told += [("hint", error.hint)] if error.hint else []
+    stderr = Outlet.of(sys.stderr)
+    stderr.put("".join(f"{what}: {_told_text(text)}\n" for what, text in told))
+    # Who ends this process by force does so right behind it.
+    stderr.drain(EXIT_S)
 
 
 @contextmanager

@@ -180,10 +180,11 @@ class _Warnings(logging.Handler):
                 if os.environ.get("AUTOTUNE_DEBUG"):
                     text += "\n" + "".join(traceback.format_exception(error))
             from autotune.report.live import say_above
+            from autotune.report.outlet import Outlet
 
             told = f"{record.levelname.lower()}: {redact(text, free=True)}"
             if not say_above(told):
-                print(told, file=sys.stderr)
+                Outlet.of(sys.stderr).put(f"{told}\n")
         except Exception:  # noqa: BLE001 (the stream may be closed; nothing is lost)
             return
 

@@ -65,11 +65,11 @@ def break_even(study: Study, config: Config) -> BreakEven | None:
     if not ours or not theirs or config.is_baseline:
         return None
     # What the script compiles itself is spent with and without the config.
-    own_s = max(m.compile_s for m in theirs)
-    compile_s = max(m.compile_s for m in ours) - own_s
+    own_s = max(m.all_compile_s for m in theirs)
+    compile_s = max(m.all_compile_s for m in ours) - own_s
     if compile_s < max(LEAST_COMPILE_S, LEAST_SHARE * own_s):
         return None
-    warm = [m.compile_s for m in ours if not m.cold_compile]
+    warm = [m.all_compile_s for m in ours if not m.cold_compile]
     base = _rate(study, _confirmed(study, _BASE) or theirs)
     ratio = _paired_ratio(study, config)
     rate = _rate(study, _confirmed(study, config) or ours) if ratio is None else base * ratio

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from autotune.core.config import Config
+    from autotune.core.measurement import Measurement
     from autotune.core.study import Study
     from autotune.core.trial import Trial
 
@@ -102,19 +102,21 @@ def _measured(study: Study, stage: Stage) -> list[Trial]:
 
 def _charged_alike(trials: Sequence[Trial]) -> list[Trial]:
     """The same runs, those of one config with the shortest compile that any of them had."""
-    least: dict[Config, float] = {}
+    least: dict[Config, Measurement] = {}
     for trial in trials:
-        if trial.measurement is not None:
-            known_s = least.get(trial.config, math.inf)
-            least[trial.config] = min(known_s, trial.measurement.compile_s)
+        measured = trial.measurement
+        if measured is not None:
+            known = least.setdefault(trial.config, measured)
+            least[trial.config] = min(known, measured, key=lambda m: m.all_compile_s)
     charged: list[Trial] = []
     for trial in trials:
         measured = trial.measurement
-        if measured is None or measured.compile_s == least[trial.config]:
+        if measured is None or measured.all_compile_s == least[trial.config].all_compile_s:
             charged.append(trial)
         else:
-            warm = replace(measured, compile_s=least[trial.config])
-            charged.append(replace(trial, outcome=warm))
+            warm = least[trial.config]
+            paid = replace(measured, compile_s=warm.compile_s, late_compile_s=warm.late_compile_s)
+            charged.append(replace(trial, outcome=paid))
     return charged
 
 

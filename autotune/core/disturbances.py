@@ -21,8 +21,13 @@ if TYPE_CHECKING:
     from autotune.core.study import Study
     from autotune.core.trial import Trial
 
+NEIGHBOUR: Final = "neighbour"
+"""Flag of a run beside which others used more CPU than beside the quietest, if it was repeated or not."""
+
 MARKS: Final = {
     "cpu_contended": "others took CPU from it",
+    NEIGHBOUR: "others used the CPUs beside it",
+    "cpu_throttled": "the quota of CPU time was used up",
     "foreign_gpu": "others used the accelerator",
     "gpu_shared": "others had memory on the accelerator",
     "throttled": "clocks were held down",
@@ -31,6 +36,7 @@ MARKS: Final = {
     "no_steady_state": "no steady state",
     "bursty": "uneven steps",
     "recompiled": "compiling inside the window",
+    "compiled_late": "compiling after the window",
     "alloc_cliff": "the allocator ran short",
     "from_queue": "every batch was loaded before it",
 }

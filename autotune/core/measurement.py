@@ -136,9 +136,11 @@ class Contamination:
     Args:
         run_queue_frac: Nanoseconds the trial's main thread was runnable but waiting, over wall.
         pressure_frac: CPU pressure (PSI `some`) during the window, 0..1; None where unreadable.
-        foreign_cpu_frac: CPU time of processes outside the trial's tree, in cores.
-        flags: ``cpu_contended``, ``foreign_gpu``, ``gpu_shared``, ``throttled``, ``drifting``,
-            ``no_steady_state``, ``bursty``, ``recompiled``, ``alloc_cliff``, ``ecc_errors``, ``from_queue``.
+        foreign_cpu_frac: CPU time of processes outside the trial's tree, in cores; of those under the same
+            quota where there is one.
+        flags: ``cpu_contended``, ``cpu_throttled``, ``neighbour``, ``foreign_gpu``, ``gpu_shared``,
+            ``throttled``, ``drifting``, ``no_steady_state``, ``bursty``, ``recompiled``, ``compiled_late``,
+            ``alloc_cliff``, ``ecc_errors``, ``from_queue``.
     """
 
     run_queue_frac: float = 0.0
@@ -179,6 +181,8 @@ class Measurement:
         loss: Trace from the first step on, thinned to at most some hundred points.
         compile_s: Seconds spent compiling that are no part of the throughput, cold or warm cache: before the
             window, and in steps of it that were set aside.
+        late_compile_s: The same after the window, while the run went on for its loss: an evaluation that
+            meets the graph with other shapes, say. 0 also where a run ended with its window.
         cold_compile: Whether the compile cache of this config was empty.
         startup_s: From the start of the process to the end of the first step, compile excluded.
         warmup_steps: Steps before the window.
@@ -206,9 +210,15 @@ class Measurement:
     readings: tuple[Reading, ...] = ()
     ended: str = "limit"
     extra: Mapping[str, float] = field(default_factory=dict[str, float])
+    late_compile_s: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "loss", LossTrace.of(self.loss))
+
+    @property
+    def all_compile_s(self) -> float:
+        """Compiling that a run pays for beside its steps, before its window and after it."""
+        return self.compile_s + self.late_compile_s
 
     def amortised(self, run_steps: int | None) -> float:
         """Throughput over a planned run of this many optimizer steps, compile charged to it.
@@ -219,4 +229,4 @@ class Measurement:
         if not run_steps or self.step_time_s.value <= 0:
             return self.throughput.value
         steady_s = run_steps * self.step_time_s.value
-        return self.throughput.value * steady_s / (steady_s + self.compile_s)
+        return self.throughput.value * steady_s / (steady_s + self.all_compile_s)

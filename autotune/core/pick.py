@@ -306,11 +306,14 @@ def merit_runs(study: Study) -> dict[Config, tuple[float, ...]]:
     is_energy = study.spec.objective == ENERGY
     runs = [(t.config, t.measurement) for t in told if t.measurement is not None]
     # All runs of a config pay its longest compile, as what ran once does: a full cache is no gain.
-    compiles: dict[Config, float] = {}
+    longest: dict[Config, Measurement] = {}
     for config, m in runs:
-        compiles[config] = max(compiles.get(config, 0.0), m.compile_s)
+        longest[config] = max(longest.get(config, m), m, key=lambda one: one.all_compile_s)
     for config, m in runs:
-        alike = m if m.compile_s == compiles[config] else replace(m, compile_s=compiles[config])
+        most = longest[config]
+        alike = m
+        if m.all_compile_s != most.all_compile_s:
+            alike = replace(m, compile_s=most.compile_s, late_compile_s=most.late_compile_s)
         value = samples_per_joule(m) if is_energy else amortised(study, alike)
         if value is not None:
             found.setdefault(config, []).append(value)
@@ -873,7 +876,7 @@ def _baseline_pick(study: Study, runs: Sequence[Trial]) -> Recommendation:
 
 def _recommend(study: Study, pick: str, chosen: Comparison) -> Recommendation:
     runs = [t.measurement for t in study.of(chosen.config) if t.measurement]
-    compile_s = max((m.compile_s for m in runs), default=0.0)
+    compile_s = max((m.all_compile_s for m in runs), default=0.0)
     paid = break_even(study, chosen.config)
     return Recommendation(
         pick=pick,

@@ -288,6 +288,16 @@ def secret_values(args: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(usable, key=lambda v: (-len(v), v)))
 
 
+def plain_secrets(args: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Secrets that may be taken out of any text wherever they stand, longest first, as they may be spelled.
+
+    For a program that has none of our rules; short ones need them, and are left out.
+    """
+    values = {*secret_values(args), *(value for _, value in _secrets(environ))}
+    found = {word for value in values if len(value) >= _MIN_LENGTH for word in _spellings(value)}
+    return tuple(sorted(found, key=lambda word: (-len(word), word)))
+
+
 def is_secret_name(name: str) -> bool:
     """Whether an option, a variable or a keyword is called like a secret."""
     is_option = _OPTION_ALONE.match("--" + name.lstrip("-")) is not None

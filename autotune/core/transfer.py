@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from autotune.core.config import Config, Value
 from autotune.core.cycles import in_own_unit
+from autotune.core.disturbances import NEIGHBOUR
 from autotune.core.earlier import Earlier, Fingerprint
 from autotune.core.memo import Memo, study_key
 from autotune.core.pick import merit
@@ -49,7 +50,7 @@ WEAK_FEWEST: Final = 3
 TRUSTED: Final = 2
 """So many configs have to read as foretold before a study's other readings spare a run."""
 
-SPOILED: Final = frozenset({"cpu_contended", "foreign_gpu", "throttled"})
+SPOILED: Final = frozenset({"cpu_contended", NEIGHBOUR, "foreign_gpu", "throttled"})
 """Marks of runs that others on the machine, or its limits, have slowed down."""
 
 _WAITS: Final = 0.1

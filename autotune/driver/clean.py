@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from autotune.driver.own_ray import SNAPSHOTS
 from autotune.errors import AutotuneError, StudyLocked, UsageError
 from autotune.launch import enclosure, sweep
+from autotune.launch.forking import FORKS
 from autotune.protocol.plan import PROFILE_NSYS, PROFILE_TRACE
 from autotune.store.journal import is_locked, locked
 from autotune.store.paths import JOURNAL_FILE, find_study, home, is_study_id, studies
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 TRIALS, CACHES, STUDY, TEMPORARY = "trials", "caches", "study", "temporary"
-_PARTS: Final = {"trials": TRIALS, "cache": CACHES, "lib": CACHES}
+_PARTS: Final = {"trials": TRIALS, FORKS: TRIALS, SNAPSHOTS: TRIALS, "cache": CACHES, "lib": CACHES}
 """Folders of a study that only help to run it, and what they are."""
 
 _TRIAL: Final = re.compile(r"at-(t\d+-a\d+-[0-9a-f]{6})")

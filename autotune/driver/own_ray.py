@@ -15,6 +15,9 @@ MARK = "AUTOTUNE_RAY"
 FOLDER = "at-ray-"
 """How the name of a temporary folder begins that we give to a Ray of ours."""
 
+SNAPSHOTS = "tune"
+"""Folder of a study: what Ray Tune keeps while it runs."""
+
 _WORKER = "ray::"
 """How Ray's workers and agents call themselves once they have begun; the folder is gone from there then."""
 

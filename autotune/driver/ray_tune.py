@@ -36,8 +36,9 @@ from autotune.core import wire
 from autotune.core.redact import redact, redact_args
 from autotune.core.trial import Assignment, Stage
 from autotune.driver.bell import Bell, ring
-from autotune.driver.own_ray import FOLDER, MARK, OwnRay, end_marked_rays, mark_of
+from autotune.driver.own_ray import FOLDER, MARK, SNAPSHOTS, OwnRay, end_marked_rays, mark_of
 from autotune.errors import RayUnavailable
+from autotune.launch import enclosure
 from autotune.launch.process import LocalRunner
 from autotune.launch.runner import Ended
 
@@ -437,12 +438,15 @@ class RayDriver:
             raise RayUnavailable(self._broken, hint=self._hint)
 
     def _snapshots(self) -> str:
-        """A folder that only we may enter, and that goes with us.
+        """A folder that only we may enter, and that goes with us, or else when the study is gone on with.
 
         Tune writes every assignment, the user's environment in it, into snapshots nobody reads.
         """
         if not self._scratch:
-            self._scratch = tempfile.mkdtemp(prefix="at-tune-")
+            place = self._study_dir / SNAPSHOTS
+            enclosure.remove(place)
+            place.mkdir(mode=0o700, parents=True)
+            self._scratch = str(place)
         return self._scratch
 
     def _pinned_device(self) -> str:

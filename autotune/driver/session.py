@@ -6,16 +6,19 @@ import logging
 import os
 import platform
 import shlex
+import signal
 import threading
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeGuard
 
 from autotune.apply.space import not_here
+from autotune.clock import SystemClock
 from autotune.core.agreement import agreements, distrusted
 from autotune.core.auto import settled
 from autotune.core.change import Env
 from autotune.core.cycles import alike
+from autotune.core.disturbances import NEIGHBOUR
 from autotune.core.redact import redact, redact_args, secret_values
 from autotune.core.study import SCRIPT_CHANGED, VERIFY
 from autotune.core.transfer import beliefs
@@ -31,6 +34,7 @@ from autotune.core.trial import (
     TrialState,
 )
 from autotune.core.wire import to_wire
+from autotune.core.writable import writable
 from autotune.driver.planner import clipped, dead_ways
 from autotune.errors import BackendError, DiskFull
 from autotune.knobs.registry import knobs_for
@@ -70,6 +74,15 @@ CRASH_REPEAT_SHARE = 0.02
 
 DISTURBED_REPEAT_SHARE = 0.08
 """The same for a run that a neighbour disturbed."""
+
+NOTICE_S = 1.0
+"""A signal to a whole job may end the trial some moments before the driver has seen its own."""
+
+ENDING_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1))
+"""By which terminals, systemd and schedulers end a job."""
+
+DISTURBED_REPEATS = 2
+"""So often at the most; what is disturbed then still is marked."""
 
 MAKE_ROOM = "make room, then: autotune resume"
 
@@ -131,9 +144,8 @@ class Session:
 
     @property
     def study(self) -> Study:
-        """The study as of now."""
-        with self._lock:
-            return replace(self._study, elapsed_s=self.elapsed_s)
+        """The study as of now; whoever holds up the session, nobody waits for it here."""
+        return replace(self._study, elapsed_s=self.elapsed_s)
 
     @property
     def elapsed_s(self) -> float:
@@ -211,6 +223,8 @@ class Session:
             DiskFull: There was no room to begin it; it stays open, and the search ends with what it has.
             BackendError: The same where no process could be started, again and again.
         """
+        if _was_told_to_end(ended.outcome):
+            self._await_own_signal()
         with self._lock:
             if uid not in self._running:
                 self._append("late", f"{uid}/{self._clock.wall_s()}", {"uid": uid, "number": ended.trial})
@@ -232,7 +246,7 @@ class Session:
                 return
             self._doubt_forks(trial, ended)
             knob = self._dead_flag(trial, ended)
-            self._close(trial, ended, command=command)
+            self._close(trial, self._marked(ended), command=command)
             self._say_once(ended.notes)
             if knob:
                 self._ask_another_way(trial, knob)
@@ -268,6 +282,7 @@ class Session:
 
     def note(self, text: str) -> None:
         """Something worth a line in the journal and on the screen."""
+        text = writable(text)
         with self._lock:
             self._append("noted", str(self._clock.wall_s()), {"text": text})
         self._tell_listeners(lambda listener: listener.note(self.study, text))
@@ -447,7 +462,7 @@ class Session:
             return self._disturbed(trial, ended.outcome, ended.seconds)
         failure = ended.outcome
         if self._stopping:
-            return f"the search stopped: {self._stopping}" if failure.kind is FailureKind.KILLED_USER else ""
+            return f"the search stopped: {self._stopping}" if self._ended_with_the_search(failure) else ""
         if ended.start is Start.FORK and failure.kind.family not in (Family.OOM, Family.CANCELLED):
             return f"started anew, as it failed when it was forked: {failure.message}"
         if trial.attempt > failure.kind.repeats:
@@ -462,17 +477,31 @@ class Session:
 
         Confirmation needs no repeats: it sets such pairs aside and runs more.
         """
-        if trial.stage in (Stage.CONFIRM, Stage.ABLATE) or trial.attempt > 1 or self._stopping:
+        if trial.stage in _PAIRED or trial.attempt > DISTURBED_REPEATS or self._stopping:
             return ""
-        foreign = [_foreign_cores(t.measurement) for t in self._study.trials if t.measurement]
-        mine = _foreign_cores(measured)
-        cpus = self._study.facts.host.cpus if self._study.facts is not None else 0
-        quiet = min(foreign, default=mine)
-        if mine <= quiet or alike(mine, quiet, cpus) or not alike(foreign[-1], quiet, cpus):
+        last = next((t.measurement for t in reversed(self._study.trials) if t.measurement), None)
+        if not self._is_crowded(measured) or last is None or self._is_crowded(last):
             return ""
         if seconds > DISTURBED_REPEAT_SHARE * self.remaining_s:
             return ""
-        return f"other processes used {mine:.1f} cores meanwhile"
+        return f"other processes used {_foreign_cores(measured):.1f} cores meanwhile"
+
+    def _is_crowded(self, measured: Measurement) -> bool:
+        """Other processes used more of the machine than beside the quietest run so far."""
+        mine = _foreign_cores(measured)
+        foreign = [_foreign_cores(t.measurement) for t in self._study.trials if t.measurement]
+        quiet = min(foreign, default=mine)
+        cpus = self._study.facts.host.cpus if self._study.facts is not None else 0
+        return mine > quiet and not alike(mine, quiet, cpus)
+
+    def _marked(self, ended: Ended) -> Ended:
+        """With a mark where a neighbour disturbed it, and no repeat of it is to come."""
+        measured = ended.outcome
+        if not isinstance(measured, Measurement) or not self._is_crowded(measured):
+            return ended
+        seen = measured.contamination
+        marked = replace(seen, flags=tuple(dict.fromkeys((*seen.flags, NEIGHBOUR))))
+        return replace(ended, outcome=replace(measured, contamination=marked))
 
     def _dead_flag(self, trial: Trial, ended: Ended) -> str:
         """The knob whose option of the script did not act although another way is open, or ""."""
@@ -497,6 +526,21 @@ class Session:
         number = self._next_number()
         reason = f"{knob} again by another way: the script's own option did not act"
         self._waiting.append(replace(trial, number=number, attempt=1, reason=reason))
+
+    def _await_own_signal(self) -> None:
+        """Give the driver time to hear of what ended a trial; by the machine's clock, as signals go by."""
+        clock = SystemClock()
+        until_s = clock.now_s() + NOTICE_S
+        while not self._stopping and clock.now_s() < until_s:
+            clock.sleep(0.05)
+
+    def _ended_with_the_search(self, failure: Failure) -> bool:
+        """What stopped the search may have ended this trial, which has shown nothing then."""
+        if failure.kind.family in (Family.CANCELLED, Family.LOST) or _was_told_to_end(failure):
+            return True
+        # Scripts have ways of their own to end by a signal: an error, an exit code, a last checkpoint.
+        by_signal = self._stopping in ("interrupted", "signal")
+        return by_signal and (failure.kind.family is Family.CRASH or failure.kind is FailureKind.WARMUP_SHORT)
 
     def _requeue(self, trial: Trial, reason: str) -> None:
         self._append(
@@ -535,6 +579,15 @@ def _is_its_own(outcome: Outcome) -> bool:
     return isinstance(outcome, Failure) and outcome.kind.family is not Family.LOST
 
 
+def _was_told_to_end(outcome: Outcome) -> bool:
+    """A crash by a signal that ends whole jobs, seen as such, as an exit code or as Python's error."""
+    if not isinstance(outcome, Failure) or outcome.kind.family is not Family.CRASH:
+        return False
+    number, code = outcome.evidence.get("signal"), outcome.evidence.get("code")
+    by_code = isinstance(code, int) and code - 128 in ENDING_SIGNALS
+    return number in ENDING_SIGNALS or by_code or outcome.evidence.get("error") == "KeyboardInterrupt"
+
+
 def _never_began(outcome: Outcome) -> TypeGuard[Failure]:
     """No process was started, whatever its config is."""
     return isinstance(outcome, Failure) and NOT_BEGUN in outcome.evidence
@@ -561,10 +614,11 @@ def _without_secrets(outcome: Outcome, args: Sequence[str]) -> Outcome:
         return outcome
     known = secret_values(args)
     evidence = {
-        key: redact(value, known=known, free=True) if isinstance(value, str) else value
+        key: writable(redact(value, known=known, free=True)) if isinstance(value, str) else value
         for key, value in outcome.evidence.items()
     }
-    return replace(outcome, message=redact(outcome.message, known=known, free=True), evidence=evidence)
+    message = writable(redact(outcome.message, known=known, free=True))
+    return replace(outcome, message=message, evidence=evidence)
 
 
 def _foreign_cores(measured: Measurement) -> float:

@@ -20,7 +20,7 @@ from autotune.apply.space import build_space, not_here
 from autotune.clock import SystemClock
 from autotune.core.auto import likely
 from autotune.core.facts import Facts
-from autotune.core.redact import learned, redact
+from autotune.core.redact import learned, redact, restore
 from autotune.core.study import VERIFY, Study
 from autotune.core.trial import Failure, FailureKind
 from autotune.core.wire import to_wire
@@ -28,7 +28,7 @@ from autotune.driver import ray_auth
 from autotune.driver.ending import answer_or_none, exit_code, why_nothing
 from autotune.driver.host_memory import free_memory, trial_limit
 from autotune.driver.inline import InlineDriver
-from autotune.driver.own_ray import end_marked_rays, mark_of
+from autotune.driver.own_ray import SNAPSHOTS, end_marked_rays, mark_of
 from autotune.driver.page import write_report
 from autotune.driver.planner import Planner, dead_ways
 from autotune.driver.session import ENDING_S, RAY_ENDING_S, Session
@@ -56,7 +56,8 @@ from autotune.inspection.script import script_facts
 from autotune.knobs.declared import own_values
 from autotune.knobs.registry import knobs_for
 from autotune.launch import enclosure
-from autotune.launch.process import LocalRunner, end_strays, temporary_folder
+from autotune.launch.forking import FORKS
+from autotune.launch.process import LocalRunner, clear_up
 from autotune.report.summary import contributions
 from autotune.search.samplers import strategy_for
 from autotune.store.fold import fold
@@ -217,7 +218,10 @@ def resume_search(
     began_s = SystemClock().now_s()
     journal = Journal.open(directory / "journal.db")
     try:
-        spec = _resumable(fold(journal.entries()), budget_s)
+        folded = fold(journal.entries())
+        # Also where it is not gone on with: a secret that is missing now may lie in what is left.
+        _clear_up(directory, journal, folded.spec)
+        spec = _resumable(folded, budget_s)
     except BaseException:
         journal.close()
         raise
@@ -299,11 +303,6 @@ class _Search:
         return self._run()
 
     def go_on(self) -> SearchEnd:
-        # First who supervises: a living worker would go on with the next trial.
-        end_marked_rays(mark_of(self._home))
-        for uid in unfinished(self._journal.entries(), platform.node()):
-            end_strays(self._home / "trials" / uid)
-            enclosure.remove(temporary_folder(uid))
         self._append_opened()
         entries = list(self._journal.entries())
         study = fold(entries)
@@ -399,6 +398,7 @@ class _Search:
                 with ExitStack() as closers:
                     failed = self._drive(session, syncer, closers, drivers, arm)
                     ended, failed = self._end(session, failed)
+                self._clear_up_behind_ray(failed)
                 self._flushing = True
                 unsent = syncer.flush(FLUSH_S)
                 self._flushing = False
@@ -450,6 +450,15 @@ class _Search:
             session.stop(_why_broken(error))
             return error
         return None
+
+    def _clear_up_behind_ray(self, failed: Exception | None) -> None:
+        """Workers of a Ray of ours are gone by now, perhaps before they had cleared up behind a trial."""
+        if self._spec.driver != "ray" or self._spec.ray_address or isinstance(failed, StudyLocked):
+            return
+        try:
+            _clear_up(self._home, self._journal, self._spec)
+        except Exception:
+            log.exception("what the last trials have left could not be removed; a resume does it")
 
     def _driver(self, session: Session) -> InlineDriver | RayDriver:
         isolation = _isolation(session.study)
@@ -572,6 +581,17 @@ class _Search:
                 call(listener)
             except Exception:
                 log.exception("a listener failed; the search goes on")
+
+
+def _clear_up(home: Path, journal: Journal, spec: StudySpec) -> None:
+    """End and remove what a dead driver has left: processes, secrets, scratch. Nobody else drives it now."""
+    # First who supervises: a living worker would go on with the next trial.
+    end_marked_rays(mark_of(home))
+    words = [restore(word) for word in (*spec.options, *spec.args)]
+    for uid in unfinished(journal.entries(), platform.node()):
+        clear_up(home / "trials" / uid, words, os.environ)
+    for name in (FORKS, SNAPSHOTS):
+        enclosure.remove(home / name)
 
 
 def _refuse_another_script(study: Study, facts: Facts, spec: StudySpec) -> None:

@@ -25,12 +25,15 @@ _OF_ATTEMPTS = ("asked", "started", "told", "requeued")
 
 
 def unfinished(entries: Iterable[Entry], host: str) -> set[str]:
-    """Uids of attempts that were started on this host and never ended: a dead driver's."""
+    """Uids of attempts that were started on this host and told of nothing.
+
+    A dead driver's, and those that a driver broke off: their launchers may not have lived to clear up.
+    """
     started: dict[tuple[int, int], str] = {}
     for entry in entries:
         if entry.kind == "started" and entry.data.get("host") == host:
             started[entry.data["number"], entry.data["attempt"]] = entry.data["uid"]
-        elif entry.kind in ("told", "requeued"):
+        elif entry.kind == "told":
             started.pop((entry.data["number"], entry.data["attempt"]), None)
     return set(started.values())
 

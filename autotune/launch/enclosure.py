@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -75,17 +74,7 @@ def remove(folder: str | Path) -> None:
 
     Where a trial has put a link in its place, the link goes and nothing else.
     """
-    if os.path.islink(folder):
-        with contextlib.suppress(OSError):
-            os.unlink(folder)
-        return
-    for place, names, _ in os.walk(folder):
-        for name in names:
-            path = os.path.join(place, name)
-            if not os.path.islink(path):
-                with contextlib.suppress(OSError):
-                    os.chmod(path, 0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+    enter.remove(os.fspath(folder))
 
 
 def project_root(script: str) -> str:

@@ -34,6 +34,9 @@ LOADED = ("torch", "torch._dynamo")
 LOADED_TO_COMPILE = (*LOADED, "torch._inductor.compile_fx")
 """The same for a trial that compiles."""
 
+FORKS = "forks"
+"""Folder of a study: where its servers write, while there are any."""
+
 LOAD_S = 120.0
 """A server that has not loaded its libraries by then ends itself."""
 
@@ -360,7 +363,7 @@ class Forks:
                 return known.broken
         self._made += 1
         try:
-            server = ForkServer(key, self._folder / "forks" / f"{os.getpid()}-{self._made}")
+            server = ForkServer(key, self._folder / FORKS / f"{os.getpid()}-{self._made}")
         except OSError as error:
             self._refused[preload] = f"no fork server could be started: {error}"
             return self._refused[preload]

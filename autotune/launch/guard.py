@@ -7,7 +7,7 @@ reason, ends the trial. What happened is in ``result.json``, written before the 
 The process that is started forks at once: the child is the guard, the original its keeper, which waits and,
 where the guard was killed, ends all that it owned.
 
-Standard library only, and nothing of autotune but its two neighbours.
+Standard library only, and nothing of autotune but its neighbours.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import json
 import os
 import resource
 import select
-import shutil
 import signal
 import sys
 import time
@@ -26,13 +25,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 if __package__:
-    from autotune.launch import enter, sweep
+    from autotune.launch import enter, quota, sweep
 else:
     import enter  # pyright: ignore[reportMissingImports]
+    import quota  # pyright: ignore[reportMissingImports]
     import sweep  # pyright: ignore[reportMissingImports]
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     Become = Callable[[dict[str, Any]], None]
 
@@ -58,6 +58,9 @@ LENDERS = 3
 AWAY_S = 5.0
 """Whoever looks several times a second and was away for longer was stopped, with all that it watches: a job
 that its scheduler suspended, a container that was paused. That time is nobody's hang."""
+
+LOGS = ("stdout.log", "stderr.log", "events.jsonl", "stacks.txt", "faults.log")
+"""What a trial has told, and may have told secrets in."""
 
 DUMP_REASONS = ("timeout_progress", "timeout_total")
 GROUP_FILE = "group"
@@ -161,6 +164,8 @@ class Samples:
 
     def __init__(self, lent_bytes: int = 0) -> None:
         self._lent_bytes = lent_bytes
+        self.quota = quota.find(_usable_cpus())
+        """Of CPU time around the trial, where there is one that is less than its CPUs."""
         self.peak_bytes = 0
         self.rows: list[list[float | int | None]] = []
         self._pss_cost_s = 0.0
@@ -196,7 +201,8 @@ class Samples:
             self._own_s[pid] = max(self._own_s.get(pid, 0.0), sweep.cpu_s(pid))
         if len(self.rows) >= MAX_SAMPLES:
             self.rows = self.rows[::2]
-        self.rows.append([time.perf_counter_ns(), total, _busy_s(), self._tree_s(pids), _pressure_us()])
+        row = [time.perf_counter_ns(), total, _busy_s(), self._tree_s(pids), _pressure_us()]
+        self.rows.append([*row, *self.quota.look()] if self.quota is not None else row)
         return total
 
     def _tree_s(self, alive: list[int]) -> float:
@@ -240,6 +246,10 @@ def _pss(pid: int) -> int:
     if b"Pss_Anon" in found and b"Pss_Shmem" in found:
         return found[b"Pss_Anon"] + found[b"Pss_Shmem"]
     return found.get(b"Pss", 0)
+
+
+def _usable_cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _busy_s() -> float | None:
@@ -299,6 +309,21 @@ def _write_atomically(path: str, record: dict[str, Any]) -> None:
     os.rename(path + ".part", path)
 
 
+def _pass_by(_number: int, _frame: object) -> None:
+    """A notice to a whole job, ahead of its end: the launcher does what there is to do about it."""
+
+
+_passed_by: dict[int, Any] = {}
+"""Signals that guard and keeper let pass -> what was done about them before, as the script has it."""
+
+
+def _let_notices_pass() -> None:
+    # By a handler: what is ignored would be so in the script too.
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        before = signal.signal(number, _pass_by)
+        _passed_by[number] = signal.SIG_DFL if before is None else before
+
+
 class IsScript(BaseException):
     """Raised in the process of a trial that was not started anew: from here on it is the script."""
 
@@ -335,6 +360,8 @@ def _become_script(
         signal.SIGXFSZ,
     ):
         signal.signal(number, signal.SIG_DFL)
+    for number, handler in _passed_by.items():
+        signal.signal(number, handler)
     if become is not None:
         become(spec)
         return
@@ -585,6 +612,7 @@ class Guard:
             "stderr_bytes": self.err.drained,
             "survivors": survivors,
             "samples": self.samples.rows,
+            "cpu_quota": self.samples.quota.cpus if self.samples.quota is not None else None,
         }
         path = os.path.join(self.folder, "result.json")
         try:
@@ -603,7 +631,25 @@ class Guard:
     def _remove_scratch(self) -> None:
         # Here and not by the launcher, which may be gone by now.
         for scratch in self.spec.get("scratch", ()):
-            shutil.rmtree(scratch, ignore_errors=True)
+            enter.remove(scratch)
+        if self._is_alone():
+            for left in self.spec.get("left_alone", ()):
+                enter.remove(left)
+            for name in LOGS:
+                with contextlib.suppress(OSError):
+                    _hide(os.path.join(self.folder, name), self.spec.get("secrets", ()))
+
+
+def _hide(path: str, secrets: Iterable[str]) -> None:
+    """Take words out of a file that the trial could write as well: a link is not followed."""
+    with open(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "r+b") as file:
+        data = clean = file.read()
+        for secret in secrets:
+            clean = clean.replace(secret.encode(errors="surrogateescape"), b"<redacted>")
+        if clean != data:
+            file.seek(0)
+            file.truncate()
+            file.write(clean)
 
 
 def _objects() -> list[str]:
@@ -733,6 +779,7 @@ def main(life_fd: int, become: Become | None = None) -> int:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # A fork of the launcher's program that has inherited the life pipe keeps it open when that dies.
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    _let_notices_pass()
     life_fd = _lowest(life_fd)
     _fork_keeper(life_fd)
     parts: list[bytes] = []

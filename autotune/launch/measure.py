@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import os
@@ -9,6 +10,7 @@ import statistics
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.break_even import LEAST_COMPILE_S
 from autotune.core.facts import COUNTED
 from autotune.core.live import Part
 from autotune.core.measurement import Contamination, Estimate, Measurement, Memory
@@ -35,6 +37,8 @@ BURSTY_RATIO = 1.05
 CONTENDED_FOREIGN_FRAC = 0.10
 CONTENDED_QUEUE_FRAC = 0.05
 CONTENDED_PRESSURE_FRAC = 0.10
+CONTENDED_STILL_FRAC = 0.05
+"""CPUs that stood still, as a share of a quota."""
 BUSY_FRAC = 0.85
 QUEUE_FALL_FRAC = 0.02
 LOST_BLOCKS_FRAC = 0.5
@@ -61,6 +65,8 @@ class Sample:
         busy_s: CPU seconds that all CPUs which the trial may use had spent by then; None where unreadable.
         own_s: CPU seconds of the tree.
         pressure_us: Microseconds for which some task had waited for a CPU (PSI); None unreadable.
+        quota_s: CPU seconds of all processes under the trial's quota; None without one, or unreadable.
+        still_s: Seconds for which that quota had CPUs stand still, those of all CPUs together.
     """
 
     t_ns: int
@@ -68,6 +74,8 @@ class Sample:
     busy_s: float | None
     own_s: float
     pressure_us: float | None
+    quota_s: float | None = None
+    still_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +200,7 @@ class Outside:
         limit_bytes: What it was allowed; 0 for no limit.
         cold: Its compile caches were empty.
         cpus: CPUs that this process may use, as ``busy_s`` counts them.
+        quota: CPUs' worth of time that the trial may use, where that is less; None else.
         flags: Further contamination flags (``wrote_outside``).
         energies: Looks at energy counters, where there are any.
     """
@@ -203,6 +212,7 @@ class Outside:
     limit_bytes: int = 0
     cold: bool = False
     cpus: int = field(default_factory=_usable_cpus)
+    quota: float | None = None
     flags: tuple[str, ...] = ()
     energies: Sequence[EnergySample] = ()
 
@@ -221,7 +231,15 @@ class Outside:
 def read_samples(rows: Iterable[Sequence[Any]]) -> tuple[Sample, ...]:
     """Samples from the guard's result."""
     return tuple(
-        Sample(t_ns=int(r[0]), bytes=int(r[1]), busy_s=r[2], own_s=float(r[3]), pressure_us=r[4])
+        Sample(
+            t_ns=int(r[0]),
+            bytes=int(r[1]),
+            busy_s=r[2],
+            own_s=float(r[3]),
+            pressure_us=r[4],
+            quota_s=r[5] if len(r) > 5 else None,
+            still_s=r[6] if len(r) > 6 else None,
+        )
         for r in rows
     )
 
@@ -394,6 +412,7 @@ class _Window:
             ),
             loss=closed.loss,
             compile_s=closed.compile_s,
+            late_compile_s=closed.late_compile_s,
             cold_compile=self.outside.cold and closed.compile_s > 0,
             startup_s=max(0.0, startup_s),
             warmup_steps=sum(r.t_ns <= closed.begin_ns for r in self.told.rows),
@@ -433,11 +452,22 @@ class _Window:
         return {"undelayed_throughput": rate * wall_s / (wall_s - delay_s)} if delay_s < wall_s else {}
 
     def _energy(self) -> dict[str, float]:
-        """Joules inside the window by the counters there are; empty without any."""
+        """Joules that training the window's steps took, by the counters there are; empty without any.
+
+        Of the same time as the throughput: what was set aside there is no training's energy either. Steps
+        that are set aside as a whole are taken to need what the others do.
+        """
         seen = self.outside.energies
-        begin, end = self.closed.begin_ns, self.closed.end_ns
+        spans, share = self._counted_spans() if seen else ((), 0.0)
+        if share <= LOST_BLOCKS_FRAC:
+            return {}
+
+        def spent(points: Sequence[tuple[int, float]]) -> float | None:
+            joules = self._spent_j(points, spans)
+            return None if joules is None else joules / share
+
         found: dict[str, float] = {}
-        cpu = spent_j([(s.t_ns, s.cpu_j) for s in seen if s.cpu_j is not None], begin, end)
+        cpu = spent([(s.t_ns, s.cpu_j) for s in seen if s.cpu_j is not None])
         if cpu is not None:
             found["energy_cpu_j"] = cpu
         if self.closed.allocator_peak_bytes is None:
@@ -446,11 +476,58 @@ class _Window:
         uuids = {uuid for s in seen for uuid in s.device_j}
         used = uuids & told or (uuids if len(uuids) == 1 else set[str]())
         points = {u: [(s.t_ns, s.device_j[u]) for s in seen if u in s.device_j] for u in used}
-        parts = [spent_j(each, begin, end) for each in points.values()]
+        parts = [spent(each) for each in points.values()]
         known = [part for part in parts if part is not None]
         if known and len(known) == len(parts):
             found["energy_gpu_j"] = math.fsum(known)
         return found
+
+    def _counted_spans(self) -> tuple[Sequence[tuple[int, int]], float]:
+        """When the steps that count trained, and which share of all samples they had."""
+        stamps = [self.closed.begin_ns, *(r.t_ns for r in self.rows)]
+        stamps[-1] = max(stamps[-1], self.closed.end_ns)
+        spans: list[tuple[int, int]] = []
+        counted = whole = 0
+        for i, (row, period_s, own_s) in enumerate(
+            zip(self.rows, self.periods_s, self.trained_s, strict=True)
+        ):
+            each = row.samples if self.counts_samples else 1
+            whole += each
+            if own_s is None or self.dirty[i]:
+                continue
+            counted += each
+            # What is evaluated at the end of an epoch comes before the next step's own work.
+            begin = min(stamps[i + 1], stamps[i] + round(1e9 * (period_s - own_s)))
+            if spans and spans[-1][1] == begin:
+                begin = spans.pop()[0]
+            spans.append((begin, stamps[i + 1]))
+        return spans, counted / whole if whole else 0.0
+
+    def _spent_j(self, points: Sequence[tuple[int, float]], spans: Sequence[tuple[int, int]]) -> float | None:
+        """Energy of these parts of the window; None where the looks at a counter cannot tell it.
+
+        Between two looks power is taken to be even, which it is not where one of them lies in what was cut
+        out: there only what lies between two looks counts, and stands for what is beside it.
+        """
+        looks = [t_ns for t_ns, _ in points]
+        window_ends = max(self.rows[-1].t_ns, self.closed.end_ns)
+        joules, told_ns = 0.0, 0
+        for begin, end in spans:
+            first, last = begin, end
+            if begin != self.closed.begin_ns:
+                at = bisect.bisect_left(looks, begin)
+                first = looks[at] if at < len(looks) else end
+            if end != window_ends:
+                at = bisect.bisect_right(looks, end)
+                last = looks[at - 1] if at else begin
+            if last <= first:
+                continue
+            part = spent_j(points, first, last)
+            if part is None:
+                return None
+            joules, told_ns = joules + part, told_ns + last - first
+        whole_ns = sum(end - begin for begin, end in spans)
+        return joules * whole_ns / told_ns if told_ns > LOST_BLOCKS_FRAC * whole_ns else None
 
     def _device_bytes(self) -> int | None:
         """What was used on the device; None where the script trains without one that is there."""
@@ -608,10 +685,9 @@ class _Window:
         begin, end = self.closed.begin_ns, self.closed.end_ns
         inside = [s for s in self.outside.samples if begin <= s.t_ns <= end]
         queue_frac = sum(r.queue_ns for r in self.rows) / 1e9 / self.seconds
-        pressure, foreign, busy = _rates(inside)
-        flags = list(self.outside.flags)
-        if self._cpu_contended(queue_frac, pressure, foreign, busy):
-            flags.append("cpu_contended")
+        seen, flags = _Rates.of(inside), list(self.outside.flags)
+        flags += ["cpu_contended"] if self._cpu_contended(queue_frac, seen) else []
+        flags += ["cpu_throttled"] if self._is_stopped(seen) else []
         devices = [d for d in self.outside.devices if begin <= d.t_ns <= end]
         flags += ["foreign_gpu"] if any(d.foreign for d in devices) else []
         flags += ["gpu_shared"] if any(d.resident for d in devices) else []
@@ -625,27 +701,35 @@ class _Window:
         if middle > 0 and statistics.fmean(periods) / middle > BURSTY_RATIO:
             flags.append("bursty")
         flags += ["recompiled"] if any(r.mark & COMPILE for r in self.rows) else []
+        flags += ["compiled_late"] if self.closed.late_compile_s >= LEAST_COMPILE_S else []
         flags += ["alloc_cliff"] if self.closed.counters.get("alloc_retries", 0) > 0 else []
         flags += ["from_queue"] if self._is_from_queue() else []
         return Contamination(
             run_queue_frac=queue_frac,
-            pressure_frac=pressure,
-            foreign_cpu_frac=foreign,
+            pressure_frac=seen.pressure,
+            # What others do on CPUs that a quota leaves idle for the trial is none of its business.
+            foreign_cpu_frac=seen.foreign if self.outside.quota is None else seen.quota_foreign,
             flags=tuple(dict.fromkeys(flags)),
         )
 
-    def _cpu_contended(
-        self, queue_frac: float, pressure: float | None, foreign: float | None, busy: float | None
-    ) -> bool:
+    def _cpu_contended(self, queue_frac: float, seen: _Rates) -> bool:
         """Others took CPU that the trial would have used.
 
         A trial with more threads than cores waits for itself; so delay alone does not count, only
-        delay together with a busy machine and CPU time spent outside the trial.
+        delay together with a busy machine and CPU time spent outside the trial. Where the trial has a quota,
+        those under the same quota may use it up as well.
         """
-        if foreign is None or busy is None or foreign < CONTENDED_FOREIGN_FRAC * self.outside.cpus:
-            return False
-        delayed = queue_frac > CONTENDED_QUEUE_FRAC or (pressure or 0.0) > CONTENDED_PRESSURE_FRAC
-        return delayed and busy > BUSY_FRAC * self.outside.cpus
+        delayed = queue_frac > CONTENDED_QUEUE_FRAC or (seen.pressure or 0.0) > CONTENDED_PRESSURE_FRAC
+        if delayed and _is_full(seen.foreign, seen.busy, self.outside.cpus):
+            return True
+        stopped = queue_frac > CONTENDED_QUEUE_FRAC or self._is_stopped(seen)
+        quota = self.outside.quota
+        return quota is not None and stopped and _is_full(seen.quota_foreign, seen.quota_busy, quota)
+
+    def _is_stopped(self, seen: _Rates) -> bool:
+        """The quota was used up, by whomever, and what it was meant for stood still."""
+        quota = self.outside.quota
+        return quota is not None and (seen.still or 0.0) > CONTENDED_STILL_FRAC * quota
 
     def lost(self) -> Failure | None:
         """A Failure where others held the accelerator, or heat its clocks, for most of the window."""
@@ -685,19 +769,52 @@ def _step_quantiles(periods_s: Sequence[float]) -> dict[str, float]:
     return {f"step_s_p{5 * (i + 1):02d}": cuts[i] for i in (0, 4, 9, 14, 18)}
 
 
-def _rates(samples: Sequence[Sample]) -> tuple[float | None, float | None, float | None]:
-    """(CPU pressure 0..1, foreign cores, busy cores) between the first and the last sample."""
-    if len(samples) < 2:
-        return None, None, None
-    first, last = samples[0], samples[-1]
-    seconds = (last.t_ns - first.t_ns) / 1e9
-    pressure = foreign = busy = None
-    if first.pressure_us is not None and last.pressure_us is not None:
-        pressure = min(1.0, (last.pressure_us - first.pressure_us) / 1e6 / seconds)
-    if first.busy_s is not None and last.busy_s is not None:
-        busy = (last.busy_s - first.busy_s) / seconds
-        foreign = max(0.0, busy - (last.own_s - first.own_s) / seconds)
-    return pressure, foreign, busy
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rates:
+    """What was used between the first and the last sample, in cores; None where nobody could look.
+
+    Args:
+        pressure: On CPUs, 0..1.
+        busy, foreign: Of all CPUs that may be used: by everybody, and by others than the trial.
+        quota_busy, quota_foreign: The same under the trial's quota.
+        still: CPUs that stood still, on average, because the quota was used up.
+    """
+
+    pressure: float | None = None
+    busy: float | None = None
+    foreign: float | None = None
+    quota_busy: float | None = None
+    quota_foreign: float | None = None
+    still: float | None = None
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample]) -> _Rates:
+        if len(samples) < 2:
+            return cls()
+        first, last = samples[0], samples[-1]
+        seconds = (last.t_ns - first.t_ns) / 1e9
+
+        def rate(before: float | None, after: float | None) -> float | None:
+            return None if before is None or after is None else (after - before) / seconds
+
+        own = (last.own_s - first.own_s) / seconds
+        pressure = rate(first.pressure_us, last.pressure_us)
+        busy, used = rate(first.busy_s, last.busy_s), rate(first.quota_s, last.quota_s)
+        return cls(
+            pressure=None if pressure is None else min(1.0, pressure / 1e6),
+            busy=busy,
+            foreign=None if busy is None else max(0.0, busy - own),
+            quota_busy=used,
+            quota_foreign=None if used is None else max(0.0, used - own),
+            still=rate(first.still_s, last.still_s),
+        )
+
+
+def _is_full(foreign: float | None, busy: float | None, cpus: float) -> bool:
+    """Nearly all of them were busy, and with others' work too."""
+    if foreign is None or busy is None:
+        return False
+    return foreign >= CONTENDED_FOREIGN_FRAC * cpus and busy > BUSY_FRAC * cpus
 
 
 def _adjusted(estimate: Estimate, factor: float, widen: float) -> Estimate:

@@ -23,8 +23,9 @@ from autotune.clock import SystemClock
 from autotune.core import wire
 from autotune.core.live import Part, Visited, visited
 from autotune.core.measurement import Measurement
-from autotune.core.redact import redact, redact_data, secret_values
+from autotune.core.redact import plain_secrets, redact, redact_data, secret_values
 from autotune.core.trial import Failure, FailureKind, Family, Start
+from autotune.core.writable import writable
 from autotune.devices.energy import EnergySample, Meter
 from autotune.devices.nsys import find_nsys, nsys_command
 from autotune.launch import caches, classify, enclosure, guard, library, measure, sweep
@@ -290,11 +291,12 @@ class LocalRunner(Runner):
         finally:
             self._running = None
             running.close()
-        hide_secrets(prepared.folder, launch)
+        hide_secrets(prepared.folder, launch.command, launch.env)
         wrote = enclosure.violations(
             before, enclosure.manifest(prepared.watched, skip=[str(self._study_dir)])
         )
-        kept = enclosure.kept_off(prepared.folder, prepared.places)
+        wrote = [writable(path) for path in wrote]
+        kept = [writable(path) for path in enclosure.kept_off(prepared.folder, prepared.places)]
         self._notes += _said_of_writes(wrote, kept, launch.cwd)
         outside = _outside(running, result, wrote)
         if self._witness is not None:
@@ -307,8 +309,7 @@ class LocalRunner(Runner):
         ended = [*outcomes.values(), *self._lost_visit.values()]
         if all(not isinstance(outcome, Failure) for outcome in ended):
             prepared.caches.publish()
-        for scratch in (*(prepared.folder / name for name in _SCRATCH), prepared.temporary):
-            enclosure.remove(scratch)
+        _remove_scratch(prepared.folder)
         trim_logs(prepared.folder, failed=any(isinstance(o, Failure) for o in ended))
         return outcomes, running.told
 
@@ -415,6 +416,32 @@ def _write_private(path: Path, text: str) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(fd, "w", encoding="utf-8") as file:
         file.write(text)
+
+
+def clear_up(folder: Path, words: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Do for a trial what its launcher did not live to do: end it, hide its secrets, remove its scratch.
+
+    Args:
+        folder: The trial's; its name is the attempt's uid.
+        words: Of the command that it was started by, which may hold secrets, as far as they are known; its
+            plan may know more.
+        environ: That it had, as far as that is known.
+    """
+    end_strays(folder)
+    _remove_scratch(folder)
+    if folder.is_dir():
+        with (
+            contextlib.suppress(OSError, ValueError, KeyError, TypeError),
+            open_plain(folder / "plan.json") as file,
+        ):
+            words = [*words, *map(str, json.loads(file.read())["argv"])]
+        hide_secrets(folder, words, environ)
+        trim_logs(folder, failed=True)
+
+
+def _remove_scratch(folder: Path) -> None:
+    for scratch in (*(folder / name for name in _SCRATCH), temporary_folder(folder.name)):
+        enclosure.remove(scratch)
 
 
 def end_strays(folder: Path) -> None:
@@ -589,6 +616,9 @@ class _Running:
             "reap_s": REAP_S,
             "memory_limit_bytes": self.prepared.assignment.memory_limit_bytes,
             "scratch": [str(self.prepared.temporary)],
+            # Nobody reads them any more where the launcher has died, and who does what it does is not known.
+            "secrets": plain_secrets(launch.command, launch.env),
+            "left_alone": [str(self.prepared.plan_path), *(str(folder / name) for name in _SCRATCH)],
             "locks": list(self.locks),
         }
         if self.prepared.enclosed:
@@ -808,6 +838,7 @@ def _outside(running: _Running, result: dict[str, Any] | None, wrote: Sequence[s
         peak_bytes=int(result["peak_bytes"]) if result else 0,
         limit_bytes=running.prepared.assignment.memory_limit_bytes,
         cold=running.prepared.caches.cold,
+        quota=(result or {}).get("cpu_quota"),
         energies=tuple(running.energies),
         flags=("wrote_outside",) if wrote else (),
     )
@@ -946,16 +977,17 @@ def log_tail(folder: Path, lines: int = classify.TAIL_LINES) -> str:
     return ""
 
 
-def hide_secrets(folder: Path, launch: Launch) -> None:
+def hide_secrets(folder: Path, words: Sequence[str], environ: Mapping[str, str]) -> None:
     """Take secrets out of what a trial has left: its output, stacks, events, and the plan it was started by.
 
     Files without one stay as they are; a file that cannot be written anew is removed.
 
     Args:
         folder: Of a trial that has ended.
-        launch: Its command and the environment it had.
+        words: Of its command.
+        environ: That it had.
     """
-    known = secret_values(launch.command)
+    known = secret_values(words)
     for name in _TOLD:
         path = folder / name
         try:
@@ -964,15 +996,15 @@ def hide_secrets(folder: Path, launch: Launch) -> None:
             # One character per byte: what is no text comes back as it was.
             text = path.read_bytes().decode(errors="surrogateescape")
             if name.endswith(".json"):
-                clean = _clean_json(text, launch.env)
+                clean = _clean_json(text, environ)
             elif name == "events.jsonl":
                 # Rows of steps are most of it, and numbers.
                 clean = "".join(
-                    line if '"Steps"' in line else redact(line, launch.env, known=known, free=True)
+                    line if '"Steps"' in line else redact(line, environ, known=known, free=True)
                     for line in text.splitlines(keepends=True)
                 )
             else:
-                clean = redact(text, launch.env, known=known, free=True)
+                clean = redact(text, environ, known=known, free=True)
             if clean != text:
                 path.write_bytes(clean.encode(errors="surrogateescape"))
         except OSError:

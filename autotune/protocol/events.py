@@ -93,10 +93,10 @@ class Closed:
         loss: Trace from the first step on, thinned.
         first_step_ns: When the first step ended.
         compile_s: Seconds spent compiling before the window, and in steps of it that are set aside.
+        late_compile_s: The same after the window, while the run went on for its loss.
         allocator_peak_bytes: CUDA reserved peak, None on CPU.
         readings: Status of every requested knob, and what could be read of the others.
-        ready_begin, ready_end: Batches ready in the loader's queue at both ends; None unknown, the first also
-            where the start of the window was cut off.
+        ready_begin, ready_end: Batches ready in the loader's queue at both ends; None unknown.
         skipped_scaler_steps: Of a gradient scaler, ours or the script's, inside the window.
         evaluation_counts: By which rule the window was judged; see `autotune.protocol.marks.trained_s`.
         clock: By which the window's periods are known: ``device`` where it agreed with the host's over
@@ -124,6 +124,7 @@ class Closed:
     counters: Mapping[str, float] = field(default_factory=dict[str, float])
     part: int = 0
     sent_ns: int = 0
+    late_compile_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

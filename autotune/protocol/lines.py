@@ -13,6 +13,7 @@ import stat
 from typing import TYPE_CHECKING, BinaryIO
 
 from autotune.core import wire
+from autotune.core.writable import writable_json
 from autotune.protocol.events import EVENTS, Event, StepRow, Steps
 
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ def decode(line: bytes, nonce: str) -> Event | None:
         record = json.loads(line)
         if record["n"] != nonce:
             return None
+        if b"\\ud" in line:
+            # Half of a pair perhaps, as in the name of a file that is no UTF-8: nobody could write it down.
+            record = json.loads(writable_json(json.dumps(record, ensure_ascii=False)))
         if record["e"] == "Steps":
             return Steps(rows=tuple(_row(r) for r in record["d"]))
         return wire.from_wire(EVENTS[record["e"]], record["d"])

@@ -9,6 +9,7 @@ from autotune.core.redact import redact_data
 from autotune.core.trial import Start
 from autotune.core.wire import to_wire
 from autotune.report.listener import Listener
+from autotune.report.outlet import END_S, Outlet
 from autotune.report.summary import speedup_of
 
 if TYPE_CHECKING:
@@ -21,12 +22,12 @@ EVENT_SCHEMA = "autotune.event/v1"
 class Lines(Listener):
     """Writes an event to a stream as soon as it is in the journal; fields are only ever added.
 
-    Never raises: a reader that goes away ends the telling, not the search.
+    Never raises and never waits: a reader that goes away ends the telling, not the search, and one that stops
+    reading holds up nothing. The end of the study waits for it, within `outlet.END_S`.
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._is_open = True
+        self._outlet = Outlet.of(stream)
 
     def study_began(self, study: Study) -> None:
         spec = study.spec
@@ -49,9 +50,10 @@ class Lines(Listener):
 
     def study_ended(self, study: Study) -> None:
         self._write(study, "study_ended", stopped=study.stopped, trials=len(study.told()))
+        self._outlet.drain(END_S)
 
     def _write(self, study: Study, event: str, **fields: Any) -> None:
-        if not self._is_open:
+        if not self._outlet.is_open:
             return
         row = {
             "schema": EVENT_SCHEMA,
@@ -62,10 +64,10 @@ class Lines(Listener):
         }
         try:
             # Any stream can hold ASCII.
-            self._stream.write(json.dumps(redact_data(to_wire(row)), allow_nan=False) + "\n")
-            self._stream.flush()
-        except (OSError, ValueError):
-            self._is_open = False
+            text = json.dumps(redact_data(to_wire(row)), allow_nan=False)
+        except ValueError:
+            return
+        self._outlet.put(text + "\n")
 
 
 def _asked(trial: Trial) -> dict[str, Any]:

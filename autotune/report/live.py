@@ -22,6 +22,7 @@ from autotune.core.pick import answer_or_none, compare
 from autotune.core.study import VERIFY
 from autotune.core.trial import Stage
 from autotune.report.listener import Listener
+from autotune.report.outlet import Outlet
 from autotune.report.summary import (
     bytes_text,
     duration_text,
@@ -108,7 +109,8 @@ class Line(NamedTuple):
 class Progress(Listener):
     """Shows a search as it goes: a live view on a terminal, else one plain line per trial.
 
-    Writes to `stream` only and never raises: a closed pipe ends the showing, not the search.
+    Writes to `stream` only, never raises and waits for nobody but at the end: a closed pipe ends the showing,
+    not the search.
 
     Args:
         stream: Where to write; the process's stderr by default.
@@ -127,6 +129,7 @@ class Progress(Listener):
     ) -> None:
         self._stream = stream if stream is not None else sys.stderr
         self._quiet = quiet
+        self._outlet = Outlet.of(self._stream)
         self._is_live = wants_live_view(self._stream, os.environ) if live is None else live
         self._clock = clock or SystemClock()
         self._screen: Screen | None = None
@@ -141,13 +144,16 @@ class Progress(Listener):
     def study_began(self, study: Study) -> None:
         self._see(study)
         spec = study.spec
-        self._line(
+        begins = (
             f"study {spec.label}: {script_name(study)}, "
             f"{duration_text(spec.budget.seconds - study.elapsed_s)}, driver {spec.driver}"
         )
         if self._is_live and not self._quiet and self._screen is None:
             self._screen = Screen(self._stream, self.view, colour=not os.environ.get("NO_COLOR"))
+            self._screen.say(begins)
             self._screen.start()
+        else:
+            self._line(begins)
 
     def trial_started(self, study: Study, trial: Trial) -> None:
         self._see(study)
@@ -185,6 +191,7 @@ class Progress(Listener):
         screen, self._screen = self._screen, None
         if screen is not None:
             screen.stop()
+        self._outlet.drain(END_S)
 
     @property
     def _is_plain(self) -> bool:
@@ -200,15 +207,8 @@ class Progress(Listener):
             self._screen.poke()
 
     def _line(self, text: str) -> None:
-        if self._quiet:
-            return
-        try:
-            self._stream.write(text + "\n")
-            self._stream.flush()
-        except (OSError, ValueError):
-            self._quiet = True
-        except RuntimeError:
-            return  # a signal's handler may not write while the stream is written to; the line is lost
+        if not self._quiet:
+            self._outlet.put(text + "\n")
 
     def view(self) -> list[Line]:
         """The live view as of now, the most important lines first."""

@@ -63,7 +63,7 @@ class Costs:
             m = trial.measurement
             if m is None or trial.seconds <= 0:
                 continue
-            plain[trial.start].append(trial.own_s - m.compile_s)
+            plain[trial.start].append(trial.own_s - m.all_compile_s)
             if m.compile_s > 1.0 and m.cold_compile:
                 compiled.setdefault(_mode(trial.config, told), []).append(m.compile_s)
         starts = [t.measurement.startup_s for t in study.told() if t.measurement]
@@ -103,7 +103,7 @@ class Costs:
         if own:
             return statistics.fmean(own)
         seen = [
-            t.own_s - t.measurement.compile_s + self._saved(t)
+            t.own_s - t.measurement.all_compile_s + self._saved(t)
             for t in self.study.of(config)
             if t.measurement and t.seconds > 0
         ]

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.clock import Clock, SystemClock
 from autotune.core.redact import redact_data
 from autotune.core.wire import to_wire
+from autotune.core.writable import writable, writable_json
 from autotune.errors import DiskFull, JournalDamaged, StoreError, StudyLocked, StudyNotFound
 from autotune.store.outbox import OutboxRow
 from autotune.store.paths import BALLAST_FILE, JOURNAL_FILE, LOCK_FILE
@@ -256,8 +257,8 @@ class Journal:
             StoreError: The journal was opened for reading only, or the disk refuses.
         """
         self._must_write()
-        text = self._strict(data)
-        rows = [(row.sink, row.op, row.key, self._strict(row.payload)) for row in outbox]
+        kind, uid, text = writable(kind), writable(uid), self._strict(data)
+        rows = [(row.sink, row.op, writable(row.key), self._strict(row.payload)) for row in outbox]
         with self._mutex:
             try:
                 with self._guarded("write"):
@@ -432,7 +433,9 @@ class Journal:
 
     def _strict(self, data: Mapping[str, Any]) -> str:
         clean = redact_data(to_wire(data), self._environ)
-        return json.dumps(clean, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+        text = json.dumps(clean, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+        # SQLite takes none of what other programs make of names that are no UTF-8.
+        return writable_json(text)
 
     def _last_words(self, data: Mapping[str, Any]) -> None:
         if self._ballast is None:

@@ -57,6 +57,8 @@ _CLOCKS_AGREE_FRAC = 0.02
 _BEYOND_DOUBT = 2.0
 _LONGEST_ROUND = 1.5
 """Windows for which the end of a round is waited for."""
+_LEVEL_NS = 250_000_000
+"""From one look at the queue of the loader to the next, while a window is open: about a block."""
 WindowRow = tuple[int, int, int, int, int]
 """End of a step (ns), wait (ns), samples, mark, evaluation (ns)."""
 
@@ -135,11 +137,15 @@ class Recorder:
         self._growths = 0
         self._next_check_ns = 0
         self._checked_ns = 0
-        self._ready_begin: int | None = None
+        self._ready: list[tuple[int, int]] = []
+        """When in the window, and how many batches lay ready in the loader's queue."""
+        self._next_level_ns = 0
         self._decided: tuple[str, int, int | None] | None = None
         self._opened_at_step = 0
         self._compile_before_ns = 0
         self._compile_until_ns = 0
+        self._compile_over_ns: int | None = None
+        """Compiling of the process when the run had gone on long enough for its loss."""
         self._compiled: list[tuple[int, int]] = []
         """Ends of steps in the window that compiled, and the compiling of the process up to them (ns)."""
 
@@ -176,7 +182,7 @@ class Recorder:
 
     def step(self, row: Row, loss: Any, batches: int) -> None:
         """One step has ended."""
-        if self._begin_ns and row[0] < self._next_check_ns and self._is_usual(row):
+        if self._begin_ns and row[0] < min(self._next_check_ns, self._next_level_ns) and self._is_usual(row):
             assert self._channel is not None
             self._channel.step(row)
             if loss is not None and not self._part:
@@ -408,12 +414,13 @@ class Recorder:
         self._opened_at_step = self._state.steps
         self._compile_before_ns = self._state.compile_ns
         self._compiled = []
-        self._ready_begin = self.loader.ready() if self.loader is not None else None
         if self._clock is not None:
             self._clock.begin()
             now = time.perf_counter_ns()
         self._begin_ns = now
         self._next_check_ns = now + int(self._segment.fidelity.min_window_s * 1e9)
+        self._ready = []
+        self._note_level(now)
 
     # Window
 
@@ -429,6 +436,8 @@ class Recorder:
         self._rows.append((row[0], row[1], row[2], mark, row[6]))
         if mark & COMPILE:
             self._compiled.append((row[0], self._state.compile_ns))
+        if row[0] >= self._next_level_ns:
+            self._note_level(row[0])
         if row[0] < self._next_check_ns or self._inside_round(row, self._begin_ns):
             return
         fidelity = self._segment.fidelity
@@ -449,6 +458,18 @@ class Recorder:
             wanted = self._begin_ns + apart_ns + int(spent_s * _GROWTH * 1e9)
             limit = self._begin_ns + apart_ns + int(fidelity.max_window_s * 1e9)
             self._next_check_ns = max(row[0] + step_ns // 2, min(wanted, limit))
+
+    def _note_level(self, now: int) -> None:
+        """How full the queue is: where the start of a window is cut off, its own level says nothing."""
+        ready = self.loader.ready() if self.loader is not None else None
+        if ready is not None:
+            self._ready.append((now, ready))
+        self._next_level_ns = now + _LEVEL_NS
+
+    def _ready_at(self, begin_ns: int) -> int | None:
+        """Batches that lay ready when the steady part began; None where nobody looked at about that time."""
+        near = min(self._ready, key=lambda look: abs(look[0] - begin_ns), default=None)
+        return near[1] if near is not None and abs(near[0] - begin_ns) <= _LEVEL_NS else None
 
     def _apart_ns(self) -> int:
         """Time of the window so far that is no training."""
@@ -581,6 +602,7 @@ class Recorder:
         ready = self.loader.ready() if self.loader is not None else None
         self._decided = (ended, now, ready)
         self._compile_until_ns = self._state.compile_ns
+        self._compile_over_ns = None
         self._wait_for_loss(now)
 
     def _device_end(self, now: int, *, meanwhile: bool) -> int:
@@ -611,6 +633,9 @@ class Recorder:
         late = self._past_deadline(now)
         if not (self._state.samples_total >= wanted or not self._losses or late):
             return
+        if self._compile_over_ns is None:
+            # What a probe makes compile anew is none of the script's.
+            self._compile_over_ns = self._state.compile_ns
         if self.probe is None or late or self.probe.step():
             self._close("measured")
 
@@ -665,11 +690,11 @@ class Recorder:
                 steady=steady,
                 first_step_ns=self._first_step_ns,
                 compile_s=self._compile_ns(begin_ns) / 1e9,
+                late_compile_s=self._late_compile_ns(begin_ns) / 1e9,
                 loss=trace,
                 readings=readings,
                 allocator_peak_bytes=self._memory.peak_bytes(),
-                # The level is that of the window's opening, and what was cut off drained the queue.
-                ready_begin=None if cut else self._ready_begin,
+                ready_begin=self._ready_at(begin_ns),
                 ready_end=ready_end,
                 clock=self._clock_used,
                 evaluation_counts=self._evaluates,
@@ -700,10 +725,20 @@ class Recorder:
         Args:
             begin_ns: Of the steady part of the window.
         """
-        if not compiling_counts([mark for end_ns, _, _, mark, _ in self._rows if end_ns > begin_ns]):
+        if not self._compiling_counts(begin_ns):
             return self._compile_until_ns
         before = [ns for end_ns, ns in self._compiled if end_ns <= begin_ns]
         return before[-1] if before else self._compile_before_ns
+
+    def _late_compile_ns(self, begin_ns: int) -> int:
+        """Compiling since the window; none where it is a part of its steps, which have told what it costs."""
+        if self._compiling_counts(begin_ns):
+            return 0
+        over_ns = self._state.compile_ns if self._compile_over_ns is None else self._compile_over_ns
+        return over_ns - self._compile_until_ns
+
+    def _compiling_counts(self, begin_ns: int) -> bool:
+        return compiling_counts([mark for end_ns, _, _, mark, _ in self._rows if end_ns > begin_ns])
 
     def window_opens(self) -> None:
         """Told when a window opens; set where there is torch."""

@@ -112,7 +112,7 @@ class Ran:
     rows: list
 
 
-def run(steps, wanted, *, workers=0, prefetch=2, beside=(), is_told=True):
+def run(steps, wanted, *, workers=0, prefetch=2, beside=(), is_told=True, loss=None):
     """Let a process take these steps until its window is full.
 
     Args:
@@ -122,6 +122,7 @@ def run(steps, wanted, *, workers=0, prefetch=2, beside=(), is_told=True):
         prefetch: Batches that each of them keeps ready.
         beside: Stretches, in seconds of the process, in which somebody else computes on its device.
         is_told: The launcher tells the process of that while it runs, as it does.
+        loss: Of every step; None where the script shows none, and nothing is waited for after the window.
     """
     state = SimpleNamespace(
         steps=0, samples_total=0, micro_steps=0, mark=0, compile_ns=0, compile_events=0, xla_events=0,
@@ -166,7 +167,7 @@ def run(steps, wanted, *, workers=0, prefetch=2, beside=(), is_told=True):
             loader.level = step.ready
             looks += _looks(begun, at, beside)
             row = (at, round(step.wait_s * NS), BATCH, -1.0, 0, mark, round(step.aside_s * NS))
-            recorder.step(row, None, 1)
+            recorder.step(row, loss, 1)
         recorder.script_ended(0, "script_end")
     except _Over:
         pass

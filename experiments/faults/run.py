@@ -55,10 +55,11 @@ AT_ONCE = {"drivers": 2, "secrets": 2, "writes": 4, "hangs": 3, "signals": 2, "t
 
 CASE_S = 3900.0
 MOST_NOTES = 20
+MOST_MISSING = 5
 
 
 def main() -> int:
-    """Run what is asked for; 0 where every promise was kept."""
+    """Run what is asked for; 0 where all of it was run and every promise was kept."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -79,7 +80,7 @@ def main() -> int:
     asked.work.mkdir(parents=True, exist_ok=True)
     end_s = time.monotonic() + _seconds(asked.limit)
     for name in names:
-        table = asked.work / f"{name}{'.sample' if asked.sample else ''}.jsonl"
+        table = _table(name, asked.work, sample=asked.sample)
         if asked.new and not asked.list:
             table.unlink(missing_ok=True)
         if not asked.list:
@@ -90,8 +91,33 @@ def main() -> int:
     if results is not None and not asked.list:
         results.mkdir(exist_ok=True)
         _write(results / "totals.json", {name: totals[name] for name in names})
-    clean = all(row["broken"] == 0 for name, row in totals.items() if name in names)
-    return 0 if clean else 1
+    missing = {name: _missing(SUITES[name], asked.work, sample=asked.sample) for name in names}
+    return ended({name: totals[name] for name in names}, missing)
+
+
+def ended(totals: dict[str, dict[str, Any]], missing: dict[str, list[str]]) -> int:
+    """The exit code: 0 where every case was run and kept what was promised. Names those that were not run.
+
+    Args:
+        totals: Per kind.
+        missing: Kind -> keys of cases without a row.
+    """
+    for name, keys in missing.items():
+        if keys:
+            more = f" and {len(keys) - MOST_MISSING} more" if len(keys) > MOST_MISSING else ""
+            print(f"{name}: not run: {', '.join(keys[:MOST_MISSING])}{more}", file=sys.stderr)
+    return 1 if any(missing.values()) or any(row["broken"] for row in totals.values()) else 0
+
+
+def _missing(suite: ModuleType, work: Path, *, sample: bool) -> list[str]:
+    known = {row["key"] for row in _rows(_table(suite.NAME, work, sample=sample))}
+    cases = suite.sample() if sample else suite.cases()
+    return [str(case["key"]) for case in cases if case["key"] not in known]
+
+
+def _table(name: str, work: Path, *, sample: bool) -> Path:
+    """Rows of the cases of one kind."""
+    return work / f"{name}{'.sample' if sample else ''}.jsonl"
 
 
 def _go_on(suite: ModuleType, table: Path, end_s: float, *, sample: bool) -> None:
@@ -157,7 +183,7 @@ def _totals(work: Path, *, sample: bool) -> dict[str, dict[str, Any]]:
     """Per kind: cases done and to do, and the sums."""
     found: dict[str, dict[str, Any]] = {}
     for name, suite in SUITES.items():
-        rows = _rows(work / f"{name}{'.sample' if sample else ''}.jsonl")
+        rows = _rows(_table(name, work, sample=sample))
         cases = suite.sample() if sample else suite.cases()
         fields = Count.__dataclass_fields__
         counts = [Count(**{k: v for k, v in row.items() if k in fields}) for row in rows]

@@ -71,6 +71,23 @@ def test_what_the_script_compiles_itself_is_not_charged_and_its_scatter_is_no_co
     assert more.compile_s == pytest.approx(30.0)
 
 
+def test_a_compile_after_the_window_has_to_be_made_up_as_well() -> None:
+    def late(trial, seconds):
+        return replace(trial, outcome=replace(trial.outcome, late_compile_s=seconds))
+
+    base = run(0, BASE, 100.0, Stage.BASELINE)
+    first = run(1, COMPILED, 200.0, compile_s=40.0, cold=True)
+    again = late(run(2, COMPILED, 200.0, Stage.CONFIRM, compile_s=40.0), 20.0)
+    paid = break_even(made(base, first, again), COMPILED)
+    assert paid is not None
+    assert (paid.compile_s, paid.warm_s) == (60.0, 60.0)
+    assert paid.seconds == pytest.approx(120.0)
+    # The script pays for its own.
+    own = break_even(made(late(base, 20.0), first, again), COMPILED)
+    assert own is not None
+    assert own.compile_s == pytest.approx(40.0)
+
+
 def test_a_run_that_is_over_before_is_too_short_for_it() -> None:
     short, long = break_even(both(run_steps=30), COMPILED), break_even(both(run_steps=3000), COMPILED)
     assert short is not None

@@ -11,7 +11,7 @@ from autotune.core.config import Config
 from autotune.core.cycles import alike, alike_cycles, disturbed_pairs
 from autotune.core.measurement import Contamination
 from autotune.core.study import Study
-from autotune.core.trial import Failure, FailureKind, Fidelity, Proposal, Stage
+from autotune.core.trial import Failure, FailureKind, Fidelity, Proposal, Stage, Trial
 
 BASE, OTHER = Config(), Config({"precision": "bf16"})
 FIDELITY = Fidelity(min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30)
@@ -76,3 +76,20 @@ def test_runs_of_one_config_carry_the_shortest_compile_of_them() -> None:
     charged = [runs[OTHER].measurement for runs in cycles.values()]
     assert [m.compile_s for m in charged if m is not None] == [3.0, 3.0, 3.0]
     assert [runs[BASE] for runs in cycles.values()] == [t for t in trials if t.config == BASE]
+
+
+def test_what_was_compiled_after_the_window_belongs_to_the_compile_of_a_run() -> None:
+    study = study_of({BASE: 0.1, OTHER: 0.1}, {BASE: 0.1, OTHER: 0.1})
+    took_s = iter(((3.0, 20.0), (8.0, 2.0)))
+
+    def compiled(trial: Trial) -> Trial:
+        if trial.config != OTHER or trial.measurement is None:
+            return trial
+        first_s, late_s = next(took_s)
+        outcome = replace(trial.measurement, compile_s=first_s, late_compile_s=late_s)
+        return replace(trial, outcome=outcome)
+
+    trials = tuple(map(compiled, study.trials))
+    cycles = alike_cycles(replace(study, trials=trials), Stage.CONFIRM, BASE)
+    charged = [runs[OTHER].measurement for runs in cycles.values()]
+    assert [(m.compile_s, m.late_compile_s) for m in charged if m is not None] == [(8.0, 2.0)] * 2

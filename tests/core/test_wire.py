@@ -17,7 +17,7 @@ import autotune.core
 from autotune.core.change import Change, Env, Flag, Keyword, Patch
 from autotune.core.config import Config, Value
 from autotune.core.facts import Facts
-from autotune.core.measurement import Measurement
+from autotune.core.measurement import Estimate, Measurement, Memory
 from autotune.core.pick import Answer
 from autotune.core.study import StudySpec
 from autotune.core.trial import Assignment, Failure, FailureKind, Outcome, Trial
@@ -110,6 +110,14 @@ def test_fields_of_a_newer_writer_are_ignored(kind: type, data: st.DataObject) -
     value = data.draw(st.from_type(kind))
     wired = {**to_wire(value), "added_later": {"x": [1]}}
     assert from_wire(kind, wired) == value
+
+
+def test_a_run_that_was_written_before_a_field_was_known_is_read() -> None:
+    one = Estimate(value=1.0, low=0.9, high=1.1, n=8, unit="steps/s")
+    made = Measurement(throughput=one, step_time_s=one, data_wait_frac=0.0, memory=Memory(), compile_s=3.0)
+    written = to_wire(made)
+    assert written.pop("late_compile_s") == 0.0
+    assert from_wire(Measurement, written) == made
 
 
 @pytest.mark.parametrize("spelling", [Flag(("--a", "--b")), Env("A"), Keyword("torch.x", "y"), Patch()])

@@ -47,6 +47,16 @@ def made(label: str, *, idle_days: float = 0.0) -> Path:
     return folder
 
 
+def test_what_fork_servers_and_ray_have_left_below_a_study_goes(temporary: Path) -> None:
+    folder = made("one")
+    for name in ("forks/12-1/tmpdir", "tune/tune"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "file").write_bytes(b"x" * 10_000)
+    assert clean.remove(clean.find()) == {}
+    assert not (folder / "forks").exists()
+    assert not (folder / "tune").exists()
+
+
 def age(folder: Path, days: float) -> None:
     then = time.time() - days * DAY_S
     for path in (*folder.rglob("*"), folder):

@@ -157,3 +157,17 @@ def test_how_nice_trials_are_on_the_ray_of_others_is_told(
     notes = wire.loads(Ended, one.step()["ended"]).notes
     assert notes[0] == "of the runner"
     assert [f"niceness of {niceness}" in note for note in notes[1:]] == ([True] if told else [])
+
+
+def test_snapshots_with_the_environment_lie_in_the_study_and_go_with_the_driver(tmp_path: Path) -> None:
+    """Who kills it leaves them there, where a resume and `clean` look."""
+    from autotune.driver.ray_tune import RayDriver
+
+    (tmp_path / "tune" / "of_a_dead_one").mkdir(parents=True)
+    one = RayDriver(None, study_dir=tmp_path, isolation="redirect")
+    place = Path(one._snapshots())
+    assert place == tmp_path / "tune"
+    assert list(place.iterdir()) == []
+    assert place.stat().st_mode & 0o777 == 0o700
+    one.close()
+    assert not place.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from autotune.core.wire import to_wire
 from autotune.driver.session import Session
 from autotune.errors import BackendError, DiskFull
 from autotune.launch.runner import NOT_BEGUN, Ended
+from autotune.report.listener import Listener
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 
@@ -47,7 +49,17 @@ def make_session(tmp_path: Path) -> Iterator[MakeSession]:
         journal.close()
 
 
-def failure(kind: FailureKind, **evidence: str) -> Failure:
+class Heard(Listener):
+    """Keeps what people are told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, study: Study, text: str) -> None:
+        self.notes.append(text)
+
+
+def failure(kind: FailureKind, **evidence: str | int) -> Failure:
     return Failure(kind=kind, message="it broke", evidence=evidence)
 
 
@@ -230,6 +242,98 @@ def test_what_trials_tell_for_people_is_said_once(make_session: MakeSession) -> 
     assert said == ["it writes (file 0)", "another thing: x"]
 
 
+TOLD_TO_END: list[Failure] = [
+    failure(FailureKind.KILLED_USER),
+    failure(FailureKind.INFRA_LOST),
+    failure(FailureKind.CRASH_SIGNAL, signal=15),
+    failure(FailureKind.CRASH_SIGNAL, signal=10),
+    failure(FailureKind.CRASH_EXIT, code=143),
+    failure(FailureKind.CRASH_EXIT, error="KeyboardInterrupt"),
+    failure(FailureKind.WARMUP_SHORT),
+]
+"""How a trial ends that a signal to the whole job has ended, before the driver could."""
+
+
+@pytest.mark.parametrize("outcome", TOLD_TO_END, ids=lambda f: f"{f.kind.label} {dict(f.evidence)}")
+def test_what_ends_with_the_search_stays_open_for_a_resume(
+    make_session: MakeSession, outcome: Failure
+) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    tell_next(session, measurement())
+    assignment = session.ask()
+    assert assignment is not None
+    session.start(assignment)
+    session.stop("signal")
+    session.tell(assignment.uid, Ended(trial=assignment.trial, outcome=outcome, seconds=1.0))
+    assert kinds(session)[-1] == "requeued"
+    assert [trial.number for trial in session.study.open_trials] == [assignment.trial]
+
+
+def test_what_fails_by_itself_while_a_search_stops_is_told(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    tell_next(session, measurement())
+    assignment = session.ask()
+    assert assignment is not None
+    session.stop("signal")
+    outcome = failure(FailureKind.OOM_HOST)
+    session.tell(assignment.uid, Ended(trial=assignment.trial, outcome=outcome, seconds=1.0))
+    assert kinds(session)[-1] == "told"
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_signal_that_reaches_the_trial_first_is_waited_for(make_session: MakeSession, comes: bool) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    tell_next(session, measurement())
+    assignment = session.ask()
+    assert assignment is not None
+    late = threading.Timer(0.2, session.stop, ["signal"])
+    if comes:
+        late.start()
+    outcome = failure(FailureKind.CRASH_SIGNAL, signal=15)
+    session.tell(assignment.uid, Ended(trial=assignment.trial, outcome=outcome, seconds=1e6))
+    assert kinds(session)[-1] == ("requeued" if comes else "told")
+
+
+def test_the_study_is_there_for_who_writes_the_answer_whatever_holds_the_session_up(
+    make_session: MakeSession,
+) -> None:
+    """As at the end of the budget, when a listener or a disk does not come back."""
+    session = make_session([Config()])
+    tell_next(session, measurement())
+    seen: list[Study] = []
+    with session._lock:
+        looking = threading.Thread(target=lambda: seen.append(session.study), daemon=True)
+        looking.start()
+        looking.join(5.0)
+    assert [len(study.trials) for study in seen] == [1]
+
+
+def test_names_that_are_no_text_are_spelled_out_and_cost_nothing(make_session: MakeSession) -> None:
+    """As Python has them of a file that another program named in another encoding."""
+    heard = Heard()
+    session = make_session([Config(), Config({"workers": 1})])
+    session._listeners = (heard,)
+    assignment = session.ask()
+    assert assignment is not None
+    session.start(assignment)
+    notes = ("the script writes into its project (caf\udce9.jpg)",)
+    session.tell(
+        assignment.uid,
+        Ended(trial=assignment.trial, outcome=measurement(), seconds=1.0, facts=RUN_FACTS, notes=notes),
+    )
+    broken = Failure(
+        kind=FailureKind.NO_METRIC, message="no file caf\udce9.jpg", evidence={"log_tail": "a \ud83d \\"}
+    )
+    tell_next(session, broken)
+    failed = session.study.trials[1].failure
+    assert failed is not None
+    assert failed.message == r"no file caf\udce9.jpg"
+    assert failed.evidence["log_tail"] == "a \\ud83d \\"
+    told = [entry.data["outcome"] for entry in session._journal.entries() if entry.kind == "told"]
+    assert told[1]["message"] == failed.message
+    assert r"the script writes into its project (caf\udce9.jpg)" in heard.notes
+
+
 def test_an_out_of_memory_is_never_repeated(make_session: MakeSession) -> None:
     session = make_session([Config(), Config({"workers": 1}), Config({"workers": 2})])
     tell_next(session, measurement())
@@ -380,13 +484,41 @@ def crowded(rate: float, cores: float) -> Measurement:
     return replace(measurement(rate), contamination=Contamination(foreign_cpu_frac=cores))
 
 
-def test_a_run_that_a_neighbour_disturbed_is_repeated_once(make_session: MakeSession) -> None:
+def flags(session: Session, number: int) -> tuple[str, ...]:
+    measured = session.study.trials[number].measurement
+    assert measured is not None
+    return measured.contamination.flags
+
+
+def test_a_run_that_a_neighbour_disturbed_is_repeated_twice_at_most_and_marked_then(
+    make_session: MakeSession,
+) -> None:
     session = make_session([Config(), Config({"workers": 1})])
     tell_next(session, crowded(100, 0.05))
-    assert tell_next(session, crowded(30, 1.0)) == 1
-    assert session.study.trials[1].state is TrialState.ASKED
+    for _ in range(2):
+        assert tell_next(session, crowded(30, 1.0)) == 1
+        assert session.study.trials[1].state is TrialState.ASKED
     assert tell_next(session, crowded(30, 1.0)) == 1
     assert session.study.trials[1].state is TrialState.TOLD
+    assert flags(session, 1) == ("neighbour",)
+    told = [entry.data for entry in session._journal.entries() if entry.kind == "told"]
+    assert told[1]["outcome"]["contamination"]["flags"] == ["neighbour"], "written down as well"
+
+
+def test_a_repeat_beside_nobody_carries_no_mark(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    tell_next(session, crowded(100, 0.05))
+    tell_next(session, crowded(30, 1.0))
+    assert tell_next(session, crowded(60, 0.1)) == 1
+    assert (flags(session, 0), flags(session, 1)) == ((), ())
+
+
+def test_a_disturbed_run_that_is_too_long_to_repeat_is_marked_at_once(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    tell_next(session, crowded(100, 0.05))
+    assert tell_next(session, crowded(30, 1.0), seconds=200.0) == 1
+    assert session.study.trials[1].state is TrialState.TOLD
+    assert flags(session, 1) == ("neighbour",)
 
 
 def test_a_neighbour_that_stays_is_lived_with(make_session: MakeSession) -> None:

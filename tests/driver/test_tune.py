@@ -383,6 +383,24 @@ def resumed(made: Made, *, ahead_s: float, budget_s: float | None = None, fails:
     return made.study()
 
 
+def test_what_a_dead_driver_has_left_goes_when_its_study_is_gone_on_with(made: Made) -> None:
+    """Also what it broke off, and also where the study is not gone on with in the end."""
+    with pytest.raises(RuntimeError):
+        made.search(failing(LATE, RuntimeError("killed")))
+    home = study_dir(made.study_id)
+    with Journal.read(home) as journal:
+        uid = [e.data["uid"] for e in journal.entries() if e.kind == "started"][-1]
+    for name in (f"trials/{uid}/upper", "forks/1-1", "tune/tune"):
+        (home / name).mkdir(parents=True)
+    (home / "trials" / uid / "plan.json").write_text('{"argv": ["--hf-token", "CANARY-option"]}')
+    made.script.write_text("another = 1\n")
+    with pytest.raises(UsageError):
+        tune.resume_search(home)
+    assert [p.name for p in (home / "trials" / uid).iterdir()] == ["plan.json"]
+    assert "CANARY" not in (home / "trials" / uid / "plan.json").read_text()
+    assert not [name for name in ("forks", "tune") if (home / name).exists()]
+
+
 def cycles(study: Study) -> dict[int, list[str]]:
     """Group -> what was run in it, in order; a run that was given up ends with a question mark."""
     found: dict[int, list[str]] = {}

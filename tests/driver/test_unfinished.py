@@ -138,7 +138,7 @@ def test_a_cycle_whose_reference_was_given_up_has_nothing_to_compare_with() -> N
     assert cut(measured(4, both, stage=Stage.ABLATE), given_up(5, slow, stage=Stage.ABLATE)) == set()
 
 
-def test_attempts_without_an_end_on_this_host_are_a_dead_drivers() -> None:
+def test_attempts_that_told_nothing_on_this_host_are_cleared_up_behind() -> None:
     entries = [
         entry("started", 0.0, number=0, attempt=1, uid="told", host="here"),
         entry("told", 1.0, number=0, attempt=1),
@@ -147,4 +147,4 @@ def test_attempts_without_an_end_on_this_host_are_a_dead_drivers() -> None:
         entry("started", 4.0, number=1, attempt=2, uid="open", host="here"),
         entry("started", 5.0, number=2, attempt=1, uid="far", host="elsewhere"),
     ]
-    assert unfinished(entries, "here") == {"open"}
+    assert unfinished(entries, "here") == {"open", "requeued"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 import statistics
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,9 @@ def shaken(draw: random.Random, seconds: float) -> float:
 # A queue that a pause has filled -------------------------------------------------------------------
 
 
-def prefilled(workers: int, prefetch: int, load_s: float, step_s: float, pause_s: float) -> Iterator[Step]:
+def prefilled(
+    workers: int, prefetch: int, load_s: float, step_s: float, pause_s: float, at_steps: Container[int] = (0,)
+) -> Iterator[Step]:
     """A loop bound by its loader; after the first batch it pauses (compiles), and the workers go on.
 
     Batch i is loaded by worker i % W in order; a worker keeps P batches ready at most.
@@ -53,7 +55,7 @@ def prefilled(workers: int, prefetch: int, load_s: float, step_s: float, pause_s
         at = max(at, ends[i])
         taken.append(at)
         wait_s = at - begun
-        at += step_s + (pause_s if i == 0 else 0.0)
+        at += step_s + (pause_s if i in at_steps else 0.0)
         ready = _ready(ends, taken, workers, prefetch, load_s, at)
         yield Step(period_s=at - begun, wait_s=wait_s, ready=ready)
 
@@ -80,6 +82,18 @@ def test_a_queue_that_a_pause_has_filled(step_s: float) -> None:
     # Counting batches alone is not enough: the queue drains at the difference of two rates.
     assert by_hand(made, skip=18, count=10) > 1.2 * truth or step_s < 0.03
     ran = process.run(made, process.fidelity(6.0), workers=2, prefetch=8)
+    assert ran.measurement.throughput.value == pytest.approx(truth, rel=0.03)
+
+
+def test_a_queue_that_was_filled_in_a_start_that_is_cut_off() -> None:
+    """Twelve slow steps where the window opens: what they let pile up is what the rest begins with."""
+    slow = range(20, 32)
+    made = list(itertools.islice(prefilled(2, 8, 0.16, 0.02, 0.3, slow), 1200))
+    truth = BATCH / 0.08
+    ran = process.run(made, process.fidelity(6.0), workers=2, prefetch=8)
+    assert ran.measurement.steps < ran.closed.counters["window_steps"], "a start is cut off"
+    assert (ran.closed.ready_begin, ran.closed.ready_end) == (16, 1)
+    assert by_hand(made, skip=32, count=ran.measurement.steps) > 1.4 * truth
     assert ran.measurement.throughput.value == pytest.approx(truth, rel=0.03)
 
 
@@ -173,6 +187,41 @@ def test_compiling_that_is_a_part_of_the_steps_is_not_charged_a_second_time() ->
     found = process.run(made, process.fidelity(4.0)).measurement
     assert found.throughput.value == pytest.approx(3 * BATCH / (3 * 0.04 + 0.1), rel=0.03)
     assert found.compile_s == pytest.approx(6.0)
+
+
+@pytest.mark.parametrize("compile_s", [0.2, 20.0])
+def test_a_stall_after_the_window_is_charged_to_a_run_that_goes_on_for_its_loss(compile_s: float) -> None:
+    """Four seconds of window, then an evaluation that compiles anew before the loss is long enough."""
+    draw = random.Random(9)
+    made = [
+        Step(period_s=shaken(draw, 0.04) + compile_s * (k == 250), compile_s=compile_s * (k == 250))
+        for k in range(1500)
+    ]
+    wanted = replace(process.fidelity(4.0), loss_samples=400 * BATCH)
+    found = process.run(made, wanted, loss=1.0)
+    assert found.closed.end_ns < found.rows[250].t_ns, "the window is over before"
+    measured = found.measurement
+    assert measured.throughput.value == pytest.approx(BATCH / 0.04, rel=0.02)
+    assert measured.compile_s == 0.0
+    assert measured.late_compile_s == pytest.approx(compile_s)
+    assert ("compiled_late" in measured.contamination.flags) is (compile_s > 1.0)
+    whole = BATCH * 1500 / (1500 * 0.04 + compile_s)
+    assert measured.amortised(1500) == pytest.approx(whole, rel=0.02)
+    shorter = process.run(made, process.fidelity(4.0), loss=1.0).measurement
+    assert shorter.late_compile_s == 0.0, "that run was over before"
+
+
+def test_compiling_that_is_a_part_of_the_steps_is_not_charged_after_the_window_either() -> None:
+    draw = random.Random(10)
+    slow = dict.fromkeys((30, 60, 90), 2.0) | dict.fromkeys(range(106, 1500, 3), 0.1)
+    made = [
+        Step(period_s=shaken(draw, 0.04) + slow.get(k, 0.0), compile_s=slow.get(k, 0.0)) for k in range(1500)
+    ]
+    wanted = replace(process.fidelity(4.0), loss_samples=600 * BATCH)
+    found = process.run(made, wanted, loss=1.0)
+    assert len(found.rows) == 600
+    assert found.measurement.compile_s == pytest.approx(6.0)
+    assert found.measurement.late_compile_s == 0.0
 
 
 # Epochs --------------------------------------------------------------------------------------------

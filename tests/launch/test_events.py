@@ -56,6 +56,15 @@ def test_foreign_lines_change_nothing(tmp_path: Path, junk: bytes, at: int) -> N
     assert list(Reader(path, "nonce").read()) == list(EVENTS)
 
 
+def test_what_is_no_text_is_spelled_out(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    said = Broke(kind="crash_exit", error="E", message="no caf\udce9.jpg \U0001f600", tail="\ud800", phase="")
+    path.write_bytes(encode(said, "nonce"))
+    (heard,) = Reader(path, "nonce").read()
+    assert isinstance(heard, Broke)
+    assert (heard.message, heard.tail) == ("no caf\\udce9.jpg \U0001f600", "\\ud800")
+
+
 def test_a_fork_of_the_writer_writes_nothing(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "e", "nonce")
     writer.write(EVENTS[0])

@@ -237,6 +237,18 @@ def test_what_a_script_writes_into_its_project_is_told(
 
 
 @EITHER
+def test_a_name_that_is_no_text_is_told_of_so_that_it_can_be_written_down(
+    runner: Any, assignment: Any, files: Path, isolation: str
+) -> None:
+    """A data set that was packed where names are in another encoding."""
+    make = "import subprocess; subprocess.run(['touch', b'caf\\xe9.jpg'], check=True)\n"
+    (ended,) = runner(isolation=isolation).run(assignment(make + "good()"))
+    if isolation == "overlay" and not ended.notes:
+        pytest.skip("the layers are in memory here")
+    assert r"caf\udce9.jpg" in "".join(ended.notes)
+
+
+@EITHER
 def test_a_script_that_writes_nothing_there_is_told_nothing_of(
     runner: Any, assignment: Any, files: Path, isolation: str
 ) -> None:

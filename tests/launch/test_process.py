@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -471,6 +472,84 @@ def test_a_guard_that_breaks_leaves_nothing(runner: Any, assignment: Any, crippl
         sweep.send(carrying(token), signal.SIGKILL)
 
 
+def test_a_notice_to_the_whole_job_ends_neither_guard_nor_keeper(runner: Any, assignment: Any) -> None:
+    """As Slurm sends it ahead of the end; the script has it as it was."""
+    uid = f"t0000-{MINE}"
+    ready = temporary_folder(uid) / "ready"
+    noticed: list[int] = []
+
+    def notice() -> None:
+        wait_for(ready.exists)
+        noticed.extend(sweep.marked(uid, sweep.GUARD_VARIABLE))
+        sweep.send(noticed, signal.SIGUSR1)
+        sweep.send(noticed, signal.SIGUSR2)
+
+    thread = threading.Thread(target=notice)
+    thread.start()
+    text = (
+        "import signal; assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL\n"
+        f"Path({str(ready)!r}).touch(); time.sleep(0.6); good()"
+    )
+    outcome = only(runner(isolation="redirect"), assignment(text)).outcome
+    thread.join()
+    assert len(noticed) == 2
+    assert isinstance(outcome, Measurement), outcome
+
+
+def test_a_guard_whose_launcher_has_died_removes_what_nobody_reads_any_more(
+    runner: Any, assignment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plan and layers; and secrets out of what the trial has said."""
+    started = assignment(
+        "print(sys.argv, flush=True); Path(os.environ['TMPDIR'], 'ready').touch(); time.sleep(60)"
+    )
+    more = {
+        "argv": ("--hf-token", "CANARY-option"),
+        "command": (*started.launch.command, "--hf-token", "CANARY-option"),
+    }
+    mine = replace(started, launch=replace(started.launch, **more))
+    launcher = runner()
+
+    def die() -> None:
+        wait_for((temporary_folder(mine.uid) / "ready").exists)
+        running = launcher._running
+        os.close(running._life_fd)
+        running._life_fd = os.open(os.devnull, os.O_RDONLY)
+
+    # What it would have done itself.
+    monkeypatch.setattr(process, "hide_secrets", lambda *_: None)
+    monkeypatch.setattr(process, "_remove_scratch", lambda *_: None)
+    thread = threading.Thread(target=die)
+    thread.start()
+    found = failure(launcher, mine)
+    thread.join()
+    assert "its launcher died" in found.message
+    folder = tmp_path / "study" / "trials" / mine.uid
+    assert {p.name for p in folder.iterdir()} == {
+        "events.jsonl",
+        "result.json",
+        "stdout.log",
+        "stderr.log",
+        "guard.log",
+    }
+    assert "'<redacted>'" in (folder / "stdout.log").read_text()
+
+
+def test_what_a_launcher_did_not_live_to_do_is_done_for_it(tmp_path: Path) -> None:
+    folder = tmp_path / "trials" / f"t0009-{MINE}"
+    for place in (folder / "upper" / "1", folder / "work" / "work", temporary_folder(folder.name)):
+        place.mkdir(parents=True)
+    (folder / "work" / "work").chmod(0)
+    (folder / "plan.json").write_text(json.dumps({"argv": ["--hf-token", "CANARY-option"]}))
+    (folder / "stdout.log").write_text("CANARY-option CANARY-variable\n")
+    process.clear_up(folder, (), {"MY_TOKEN": "CANARY-variable"})
+    assert not temporary_folder(folder.name).exists()
+    assert {p.name for p in folder.iterdir()} == {"plan.json", "stdout.log"}
+    assert json.loads((folder / "plan.json").read_text()) == {"argv": ["--hf-token", "<redacted>"]}
+    assert (folder / "stdout.log").read_text() == "<redacted> <redacted:MY_TOKEN>\n"
+    process.clear_up(tmp_path / "trials" / "t0010-never", (), {})
+
+
 def test_the_environment_is_the_launch_and_ours_and_nothing_else(
     runner: Any, assignment: Any, tmp_path: Path
 ) -> None:
@@ -483,8 +562,6 @@ def test_the_environment_is_the_launch_and_ours_and_nothing_else(
 
 
 def test_two_segments_keep_what_was_closed(runner: Any, assignment: Any) -> None:
-    from dataclasses import replace
-
     one = assignment("step(); b = now(); time.sleep(.01); step(); close(b); sys.exit(5)")
     two = replace(one, segments=(*one.segments, replace(one.segments[0], trial=1)))
     first, second = runner().run(two)

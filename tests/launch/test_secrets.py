@@ -36,7 +36,7 @@ def test_output_events_and_plan_lose_their_secrets(tmp_path: Path) -> None:
     steps = '{"n":"t","e":"Steps","d":[[1,2,3]]}'
     (tmp_path / "events.jsonl").write_text(f'{steps}\n{{"e":"Broke","d":"{said.strip()}"}}\n')
     (tmp_path / "plan.json").write_text(json.dumps({"argv": launch().argv, "seed": 3}))
-    hide_secrets(tmp_path, launch())
+    hide_secrets(tmp_path, launch().command, launch().env)
     texts = [path.read_text() for path in sorted(tmp_path.iterdir())]
     assert [s for s in (VARIABLE, OPTION, SHORT) for text in texts if s in text] == []
     assert (tmp_path / "stdout.log").read_text() == "lr=0.1 <redacted:MY_API_TOKEN> <redacted> (<redacted>)\n"
@@ -54,10 +54,10 @@ def test_what_holds_none_is_not_written_again(tmp_path: Path) -> None:
     noise = bytes(range(256)) * 40
     (tmp_path / "stdout.log").write_bytes(noise)
     before = (tmp_path / "stdout.log").stat().st_mtime_ns
-    hide_secrets(tmp_path, launch())
+    hide_secrets(tmp_path, launch().command, launch().env)
     assert (tmp_path / "stdout.log").stat().st_mtime_ns == before
     (tmp_path / "stderr.log").write_bytes(noise + OPTION.encode() + b"\xff\r\n")
-    hide_secrets(tmp_path, launch())
+    hide_secrets(tmp_path, launch().command, launch().env)
     assert (tmp_path / "stderr.log").read_bytes() == noise + b"<redacted>\xff\r\n"
 
 
@@ -67,7 +67,7 @@ def test_a_link_that_a_script_has_put_there_is_not_followed(tmp_path: Path) -> N
     folder = tmp_path / "trial"
     folder.mkdir()
     (folder / "stdout.log").symlink_to(theirs)
-    hide_secrets(folder, launch())
+    hide_secrets(folder, launch().command, launch().env)
     assert theirs.read_text() == OPTION
 
 

@@ -74,6 +74,17 @@ def test_what_was_appended_is_read_back_in_order(tmp_path: Path) -> None:
         assert [e.uid for e in reader.entries(after=3)] == [e.uid for e in entries[3:]]
 
 
+def test_text_that_no_encoding_has_is_spelled_out(tmp_path: Path) -> None:
+    row = OutboxRow(sink="mlflow", op="trial_ended", key="k\udc80", payload={"name": "\udcff"})
+    with create(tmp_path) as journal:
+        journal.append("noted", "noted/\udc80", {"text": 'caf\udce9 "\\\udcff"'}, outbox=[row])
+        assert journal.pending("mlflow")[0].payload == {"name": r"\udcff"}
+    with contextlib.closing(reopen(tmp_path)) as journal:
+        (entry,) = journal.entries()
+        assert entry.uid == r"noted/\udc80"
+        assert entry.data["text"] == 'caf\\udce9 "\\\\udcff"'
+
+
 def test_an_event_with_a_known_uid_is_written_once_and_so_are_its_rows(tmp_path: Path) -> None:
     row = OutboxRow(sink="mlflow", op="trial_ended", key="k", payload={"number": 1})
     with create(tmp_path) as journal:

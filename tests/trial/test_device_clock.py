@@ -125,15 +125,29 @@ def _settling(one: Loop, **where: Any) -> Any:
     return step
 
 
-def test_of_a_window_whose_start_is_cut_off_the_level_of_the_queue_at_its_start_is_not_told(
+def test_of_a_window_whose_start_is_cut_off_the_level_of_the_queue_is_that_where_the_rest_begins(
     loop: Any,
 ) -> None:
-    """It would be taken off twice: the batches that lay ready went into what was cut off."""
+    """That at its opening would be taken off twice: those batches went into what was cut off."""
     one = loop(target_width=0.0)
-    one.boundary.loader.ready = lambda: 9
+
+    def ready() -> int:
+        began_ns = one.recorder._begin_ns
+        since_ns = one.world.clock.now() - began_ns if began_ns else 0
+        return 16 if since_ns < 400_000_000 else 9 if since_ns < 1_500_000_000 else 2
+
+    one.boundary.loader.ready = ready
     ran = one.run(_settling(one))
     assert ran.closed.begin_ns > one.recorder._begin_ns + 600_000_000
-    assert (ran.closed.ready_begin, ran.closed.ready_end) == (None, 9)
+    assert (ran.closed.ready_begin, ran.closed.ready_end) == (9, 2)
+
+
+def test_where_nobody_could_look_when_the_rest_begins_the_level_of_the_queue_is_not_told(loop: Any) -> None:
+    one = loop(target_width=0.0)
+    one.boundary.loader.ready = lambda: None if one.recorder._begin_ns else 9
+    ran = one.run(_settling(one))
+    assert ran.closed.begin_ns > one.recorder._begin_ns + 600_000_000
+    assert (ran.closed.ready_begin, ran.closed.ready_end) == (None, None)
 
 
 def test_of_a_whole_window_the_level_of_the_queue_is_told_at_both_ends(loop: Any) -> None:

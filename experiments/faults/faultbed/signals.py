@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.core import wire
+from autotune.launch import sweep
 from autotune.launch.process import LocalRunner
 from faultbed.common import TRIALS, Case, Child, Count, dice, end_all, gone_after
 from faultbed.search import WORLD, begin, entries, lived, losses, running
@@ -20,6 +21,16 @@ SIGNALS = {"SIGINT": 130, "SIGTERM": 75, "SIGUSR1": 75, "SIGHUP": 75}
 OTHERS = {"SIGTERM again and again": "SIGTERM", "SIGHUP under nohup": "SIGHUP"}
 """A scheduler that insists; and a logout that the user has taken care of."""
 
+WHOLE = {
+    "SIGTERM to the whole job": "SIGTERM",
+    "SIGUSR1 to the whole job": "SIGUSR1",
+    "SIGINT to the whole job": "SIGINT",
+    "SIGTERM to the whole job, the trial first": "SIGTERM",
+    "SIGUSR1 to the whole job, the trial first": "SIGUSR1",
+}
+"""As `systemctl stop`, a logout and `srun` send it: to every process of a group, in any order."""
+
+FIRST_S = 0.2
 AGAIN_S = 0.05
 STAYS_S = 2.0
 ROUNDS = 10
@@ -30,19 +41,19 @@ def cases() -> list[Case]:
     return [
         {"key": f"{name}/{turn}", "signal": name, "hangs_from": 1 + turn % 3}
         for turn in range(ROUNDS)
-        for name in (*SIGNALS, *OTHERS)
+        for name in (*SIGNALS, *OTHERS, *WHOLE)
     ]
 
 
 def sample() -> list[Case]:
     """Every signal once."""
-    return [{"key": name, "signal": name, "hangs_from": 1} for name in (*SIGNALS, *OTHERS)]
+    return [{"key": name, "signal": name, "hangs_from": 1} for name in (*SIGNALS, *OTHERS, *WHOLE)]
 
 
 def run(case: Case, folder: Path, *, patches: tuple[Any, ...] = ()) -> Count:
     """One search with real processes, one signal."""
     what, hangs_from = str(case["signal"]), int(case["hangs_from"])
-    name = OTHERS.get(what, what)
+    name = OTHERS.get(what) or WHOLE.get(what, what)
     home = begin(folder, budget_s=600.0)
     root = Path(__file__).resolve().parents[3]
     command = (sys.executable, "-S", str(TRIALS / "told.py"), str(root), wire.dumps(WORLD), str(hangs_from))
@@ -66,6 +77,9 @@ def run(case: Case, folder: Path, *, patches: tuple[Any, ...] = ()) -> Count:
         try:
             time.sleep(dice(NAME, case["key"]).random() * 0.5)
             begun = time.monotonic()
+            if what in WHOLE:
+                sweep.send(sweep.descendants(driver.pid), signal.Signals[name])
+                time.sleep(FIRST_S if "first" in what else 0.0)
             driver.kill(signal.Signals[name])
             if what == "SIGHUP under nohup":
                 if driver.wait(STAYS_S):
