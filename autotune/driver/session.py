@@ -17,6 +17,7 @@ from autotune.core.auto import settled
 from autotune.core.change import Env
 from autotune.core.cycles import alike
 from autotune.core.redact import redact, redact_args, secret_values
+from autotune.core.same_step import unlike_step
 from autotune.core.study import SCRIPT_CHANGED, VERIFY
 from autotune.core.transfer import beliefs
 from autotune.core.trial import (
@@ -219,6 +220,9 @@ class Session:
             trial = self._trial(ended.trial)
             # Listeners and errors show what it says, as much as the journal does.
             ended = replace(ended, outcome=_without_secrets(ended.outcome, self._study.spec.args))
+            unlike = isinstance(ended.outcome, Measurement) and unlike_step(self._study, trial, ended.facts)
+            if unlike:
+                ended = replace(ended, outcome=unlike)
             # What only explains is not waited for: the answer stands without it.
             if _never_began(ended.outcome) and trial.stage is not Stage.WHY:
                 self._refuse_to_go_on(trial, ended.outcome)
@@ -495,7 +499,7 @@ class Session:
 
     def _ask_another_way(self, trial: Trial, knob: str) -> None:
         number = self._next_number()
-        reason = f"{knob} again by another way: the script's own option did not act"
+        reason = f"{knob} again by another way: the script's own option did not act, or not alone"
         self._waiting.append(replace(trial, number=number, attempt=1, reason=reason))
 
     def _requeue(self, trial: Trial, reason: str) -> None:
