@@ -62,15 +62,24 @@ def _is_other(turned: Any, held: Any) -> bool:
 
 def _refilled(out: Any, turned: dict[Any, Any]) -> Any:
     """A mapping of another class with these values, and all that it has beside them: a default, a size."""
-    made = copy.copy(out)
-    for key, value in turned.items():
-        made[key] = value
+    try:
+        made = copy.copy(out)
+        for key, value in turned.items():
+            made[key] = value
+    except Exception:  # it lets nobody change it
+        try:
+            return type(out)(**turned)
+        except TypeError:
+            return type(out)(turned)
     return made
 
 
 def _with_fields(out: Any, changed: dict[str, Any]) -> Any:
     """Without `__init__` and what a class does after it, which may count, or check, or be frozen."""
-    made = copy.copy(out)
-    for name, value in changed.items():
-        object.__setattr__(made, name, value)
+    try:
+        made = copy.copy(out)
+        for name, value in changed.items():
+            object.__setattr__(made, name, value)
+    except Exception:  # it cannot be copied
+        return out
     return made
