@@ -220,9 +220,9 @@ class Session:
             trial = self._trial(ended.trial)
             # Listeners and errors show what it says, as much as the journal does.
             ended = replace(ended, outcome=_without_secrets(ended.outcome, self._study.spec.args))
-            unlike = isinstance(ended.outcome, Measurement) and unlike_step(self._study, trial, ended.facts)
-            if unlike:
-                ended = replace(ended, outcome=unlike)
+            if isinstance(ended.outcome, Measurement):
+                unlike = unlike_step(self._study, trial, ended.facts)
+                ended = ended if unlike is None else replace(ended, outcome=unlike)
             # What only explains is not waited for: the answer stands without it.
             if _never_began(ended.outcome) and trial.stage is not Stage.WHY:
                 self._refuse_to_go_on(trial, ended.outcome)
