@@ -37,6 +37,7 @@ from autotune.core.redact import redact, redact_args
 from autotune.core.trial import Assignment, Stage
 from autotune.driver.bell import Bell, ring
 from autotune.driver.own_ray import FOLDER, MARK, OwnRay, end_marked_rays, mark_of
+from autotune.driver.ray_head import Head
 from autotune.errors import RayUnavailable
 from autotune.launch.process import LocalRunner
 from autotune.launch.runner import Ended
@@ -328,6 +329,7 @@ class RayDriver:
         self._hint = ""
         self._needs = "1 CPU"
         self._own: OwnRay | None = None
+        self._head: Head | None = None
         self._bell: Bell | None = None
         self._raised = False
         self._over = threading.Event()
@@ -342,6 +344,7 @@ class RayDriver:
             with _command_without_secrets():
                 if self._address:
                     ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
+                    self._head = _head()
                 else:
                     self._start_local()
         except Exception as error:
@@ -480,18 +483,28 @@ class RayDriver:
             log.exception("could not look at the local Ray")
             return ""
 
+    def _death(self) -> tuple[str, str]:
+        """What of Ray has died, in words, and what to do; empty where it lives."""
+        if part := self._dead_part():
+            return f"the {part} of the local Ray has died", "autotune resume goes on; or use --driver inline"
+        if self._head is not None and self._head.look():
+            return (
+                f"the head of the cluster ({self._head.address}) does not answer any more",
+                "autotune resume goes on once the cluster is back; or use --driver inline",
+            )
+        return "", ""
+
     def _watch(self, searcher: SessionSearcher) -> None:
-        """A placement that never comes, and a Ray of ours that has died, are errors here.
+        """A placement that never comes, and a Ray that has died, are errors here.
 
         Tune itself would wait for ever for the one; for the other Ray waits a minute and then ends
         this process, whatever it still has to write.
         """
         waited_s = 0.0
         while not self._over.wait(1.0):
-            if (part := self._dead_part()) and self._searcher is not None:
-                self._break(
-                    f"the {part} of the local Ray has died", "autotune resume goes on; or use --driver inline"
-                )
+            why, hint = self._death()
+            if why and self._searcher is not None:
+                self._break(why, hint)
                 return
             waited_s = waited_s + 1.0 if searcher.waiting() else 0.0
             patience_s = min(SCHEDULING_S, max(1.0, self._session.remaining_s))
@@ -547,6 +560,16 @@ def _command_without_secrets() -> Generator[None, None, None]:
         yield
     finally:
         utils.get_entrypoint_name = told
+
+
+def _head() -> Head | None:
+    """Of the cluster that we have joined; None where Ray does not say where it listens."""
+    try:
+        # Not connected, Ray would begin one of its own to answer.
+        return Head(str(ray.get_runtime_context().gcs_address)) if ray.is_initialized() else None
+    except Exception:
+        log.exception("the head of the cluster cannot be looked at")
+        return None
 
 
 def _free() -> str:
