@@ -36,6 +36,7 @@ from autotune.core import wire
 from autotune.core.redact import redact, redact_args
 from autotune.core.trial import Assignment, Stage
 from autotune.driver.bell import Bell, ring
+from autotune.driver.host_memory import free_memory, node_limit
 from autotune.driver.own_ray import FOLDER, MARK, OwnRay, end_marked_rays, mark_of
 from autotune.driver.ray_head import Head
 from autotune.errors import RayUnavailable
@@ -228,12 +229,14 @@ class Launcher(tune.Trainable):
 
     def _take(self, config: dict[str, Any]) -> None:
         pinned = str(config["pinned_device"]) if config["confirms"] else ""
-        self._assignment = on_our_devices(wire.loads(Assignment, config["assignment"]), pinned)
+        self._is_ours = bool(config["is_ours"])
+        assignment = on_our_devices(wire.loads(Assignment, config["assignment"]), pinned)
+        # Whoever made the assignment knows another machine than this one.
+        self._assignment = assignment if self._is_ours else on_this_node(assignment, int(config["at_once"]))
         self._outcomes: Iterator[Ended] | None = None
         self._study_dir = Path(config["study_dir"])
         self._isolation = str(config["isolation"])
         self._bell = str(config["bell"])
-        self._is_ours = bool(config["is_ours"])
 
     def step(self) -> dict[str, Any]:
         """The first result says that it begins, the last that it is done, those between are outcomes."""
@@ -256,7 +259,9 @@ class Launcher(tune.Trainable):
         wanted = (self._study_dir, self._isolation)
         if self._runner is None or self._made_for != wanted:
             self.cleanup()
-            self._runner = LocalRunner(study_dir=self._study_dir, isolation=self._isolation)
+            self._runner = LocalRunner(
+                study_dir=self._study_dir, isolation=self._isolation, free_memory=free_memory
+            )
             self._made_for = wanted
         return self._runner
 
@@ -301,6 +306,21 @@ def on_our_devices(assignment: Assignment, pinned: str) -> Assignment:
     launch = assignment.launch
     visible = pinned or given
     return replace(assignment, launch=replace(launch, env={**launch.env, "CUDA_VISIBLE_DEVICES": visible}))
+
+
+def on_this_node(assignment: Assignment, at_once: int) -> Assignment:
+    """The trial may take its share of the memory of this node, and no more than the search allows.
+
+    Args:
+        assignment: As the session made it.
+        at_once: Trials that run at once on the whole cluster.
+    """
+    if at_once > 1:
+        here = ray.get_runtime_context().get_node_id()
+        have = next((node["Resources"] for node in ray.nodes() if node["NodeID"] == here), {})
+        at_once = min(at_once, int(have.get("GPU" if ray.get_gpu_ids() else "CPU", 1)))
+    limit_bytes = node_limit(assignment.memory_limit_bytes, at_once)
+    return replace(assignment, memory_limit_bytes=limit_bytes)
 
 
 class RayDriver:
@@ -408,6 +428,7 @@ class RayDriver:
                 "pinned_device": self._pinned_device(),
                 "bell": "" if self._bell is None else self._bell.path,
                 "is_ours": self._own is not None,
+                "at_once": self._slots(gpus),
             },
             tune_config=tune.TuneConfig(
                 search_alg=searcher,

@@ -110,6 +110,8 @@ class LocalRunner(Runner):
             that keep more than its outcome.
         device_care: Looks after the accelerators; None for one of our own.
         loaded: What a fork server imports before it forks trials that may be forked.
+        free_memory: Bytes that a trial may take on this machine as it is now: what an assignment allows is
+            cut to that when it begins. None where that is left to whoever made the assignment.
     """
 
     def __init__(
@@ -126,6 +128,7 @@ class LocalRunner(Runner):
         witness: Callable[[Assignment, measure.Told, measure.Outside], None] | None = None,
         device_care: DeviceCare | None = None,
         loaded: Sequence[str] = LOADED,
+        free_memory: Callable[[], int] | None = None,
     ) -> None:
         self._study_dir = Path(study_dir).absolute()
         self._isolation = isolation
@@ -137,6 +140,7 @@ class LocalRunner(Runner):
         self._space_floor_bytes = space_floor_bytes
         self._grace_s = grace_s
         self._witness = witness
+        self._free_memory = free_memory
         self._running: _Running | None = None
         self._stop_wanted = False
         self._notes: tuple[str, ...] = ()
@@ -268,6 +272,7 @@ class LocalRunner(Runner):
                 linger_s=_linger_s(prepared),
                 disks=self._disks(prepared),
                 server=server,
+                memory_limit_bytes=self._memory_limit(assignment),
             )
         except BaseException:
             if server is not None:
@@ -337,6 +342,12 @@ class LocalRunner(Runner):
         if self._space_floor_bytes is not None:
             return usage.free, self._space_floor_bytes
         return usage.free, min(SPACE_FLOOR_BYTES, int(usage.total * SPACE_FLOOR_FRAC))
+
+    def _memory_limit(self, assignment: Assignment) -> int:
+        """What its process tree may take; 0 for no limit. Others may have come since the search began."""
+        allowed = assignment.memory_limit_bytes
+        free = 0 if self._free_memory is None else max(1, self._free_memory())
+        return min(allowed or free, free or allowed)
 
     def _disks(self, prepared: _Prepared) -> dict[str, int]:
         """Where a trial writes -> bytes that it has to leave free there; not where it is that full anyhow."""
@@ -570,6 +581,7 @@ class _Running:
     start: Start = Start.COLD
     refused: str = ""
     """Why the server did not fork this one."""
+    memory_limit_bytes: int = 0
 
     def __post_init__(self) -> None:
         launch = self.prepared.assignment.launch
@@ -587,7 +599,7 @@ class _Running:
             "deadline_s": self.deadline_s,
             "grace_s": self.grace_s,
             "reap_s": REAP_S,
-            "memory_limit_bytes": self.prepared.assignment.memory_limit_bytes,
+            "memory_limit_bytes": self.memory_limit_bytes,
             "scratch": [str(self.prepared.temporary)],
             "locks": list(self.locks),
         }
@@ -806,7 +818,8 @@ def _outside(running: _Running, result: dict[str, Any] | None, wrote: Sequence[s
         samples=measure.read_samples(result["samples"] if result else ()),
         devices=tuple(running.devices),
         peak_bytes=int(result["peak_bytes"]) if result else 0,
-        limit_bytes=running.prepared.assignment.memory_limit_bytes,
+        # What it had then less than that was somebody else's for a while, and bounds no other trial.
+        limit_bytes=running.prepared.assignment.memory_limit_bytes or running.memory_limit_bytes,
         cold=running.prepared.caches.cold,
         energies=tuple(running.energies),
         flags=("wrote_outside",) if wrote else (),

@@ -266,6 +266,18 @@ def test_the_memory_limit_counts_the_whole_tree(runner: Any, assignment: Any) ->
     assert "0.20 GiB" in found.message
 
 
+def test_a_trial_takes_no_more_than_is_free_when_it_begins(runner: Any, assignment: Any) -> None:
+    """Whoever planned it may have done so hours ago, or on another machine."""
+    text = "x = b'1' * (300 << 20)\ntime.sleep(60)"
+    found = failure(runner(free_memory=lambda: 200 << 20), assignment(text, memory=2 << 30))
+    assert found.kind is FailureKind.OOM_HOST
+    assert "0.20 GiB" in found.message
+    much = runner(free_memory=lambda: 300)._memory_limit
+    assert [much(assignment("", memory=n)) for n in (0, 200, 400)] == [300, 200, 300]
+    assert runner(free_memory=lambda: 0)._memory_limit(assignment("", memory=200)) == 1
+    assert runner()._memory_limit(assignment("", memory=0)) == 0
+
+
 def test_a_flood_of_output_is_drained_and_bounded(runner: Any, assignment: Any, tmp_path: Path) -> None:
     text = (
         "os.write(1, b'FIRST')\nfor _ in range(32): os.write(1, b'\\xff\\0' * (1 << 19))\n"
