@@ -213,6 +213,7 @@ class LocalRunner(Runner):
             launch,
             stopped=lambda: self._stop_wanted,
             within_s=LOCK_SHARE * _deadline_s(assignment),
+            uid=assignment.uid,
         )
         if self._stop_wanted:
             if isinstance(held, Held):
@@ -224,9 +225,17 @@ class LocalRunner(Runner):
             server = self._server(assignment)
             shortened = _shortened(assignment, time.monotonic() - begun_s)
             outcomes, told = self._run_held(shortened, held, server)
+            # Still ours: what is found out now would else be found out of somebody else's trial.
+            self._device_care.release(
+                held,
+                launch,
+                told,
+                {**outcomes, **self._lost_visit},
+                stopped=lambda: self._stop_wanted,
+                uid=assignment.uid,
+            )
         finally:
             held.hand_over()
-        self._device_care.release(held, launch, told, {**outcomes, **self._lost_visit})
         return outcomes, told
 
     def _server(self, assignment: Assignment) -> ForkServer | None:
@@ -282,7 +291,6 @@ class LocalRunner(Runner):
             # Without a guard nobody else removes what lies outside the study.
             enclosure.remove(temporary_folder(assignment.uid))
             raise
-        held.hand_over()
         self._start = running.start
         if running.refused:
             self._notes = (said_of_cold_starts(running.refused),)
