@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.core.trial import Failure, FailureKind
+from autotune.devices.bounded import Bounded
 from autotune.devices.find import find_devices
 from autotune.launch import sweep
 from autotune.launch.runner import NOT_BEGUN
@@ -119,10 +120,10 @@ class DeviceCare:
         self._found: dict[str | None, Sequence[Device]] = {}
 
     def devices(self, environ: Mapping[str, str]) -> Sequence[Device]:
-        """What a process with this environment will see."""
+        """What a process with this environment will see; none of them holds up who asks it."""
         visible = environ.get("CUDA_VISIBLE_DEVICES")
         if visible not in self._found:
-            self._found[visible] = self._find(environ)
+            self._found[visible] = [Bounded(device) for device in self._find(environ)]
         return self._found[visible]
 
     def hold(

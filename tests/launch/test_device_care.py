@@ -6,7 +6,9 @@ import fcntl
 import os
 import subprocess
 import sys
+import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,8 @@ from fake_nvml import FakeNvml
 from autotune.core.facts import DeviceFacts, RunFacts
 from autotune.core.measurement import Measurement
 from autotune.core.trial import Failure, FailureKind, Launch
+from autotune.devices.bounded import Bounded
+from autotune.devices.common import Device, DeviceSample
 from autotune.devices.nvidia import NvidiaDevices
 from autotune.launch import device_care, sweep
 from autotune.launch.device_care import DeviceCare, Held, run_canary
@@ -241,6 +245,42 @@ def test_a_canary_tells_why_by_its_last_line(monkeypatch: pytest.MonkeyPatch, tm
     bird.write_text("import time; time.sleep(60)")
     monkeypatch.setattr(device_care, "CANARY_S", 0.2)
     assert "no answer" in run_canary(launch())
+
+
+class HangsInATrial(Device):
+    """A device that answers until the trial runs, and then no more: as where its firmware has crashed."""
+
+    facts = DeviceFacts(name="x", uuid="GPU-0abc", memory_bytes=1)
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.over = threading.Event()
+
+    def sample(self) -> DeviceSample:
+        self.looks += 1
+        if self.looks > 2:
+            self.over.wait(60.0)
+        return DeviceSample(used_bytes=self.looks)
+
+
+def test_a_driver_that_hangs_holds_up_neither_the_watch_over_a_trial_nor_its_end(
+    tmp_path: Path, runner: Any, assignment: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_care, "Bounded", partial(Bounded, within_s=0.3))
+    hangs = HangsInATrial()
+    tries: list[Launch] = []
+    one = DeviceCare(lambda _: [hangs], folder=tmp_path, probe=lambda given: tries.append(given) or "")
+    begun = time.monotonic()
+    try:
+        made = assignment("step()\ntime.sleep(120)", protect=False, setup_s=0.5)
+        (ended,) = runner(device_care=one, progress_floor_s=0.5).run(made)
+    finally:
+        hangs.over.set()
+    assert time.monotonic() - begun < 40
+    assert isinstance(ended.outcome, Failure)
+    assert ended.outcome.kind is K.TIMEOUT_PROGRESS, ended.outcome
+    assert hangs.looks == 3
+    assert len(tries) == 1
 
 
 SINGS = """
