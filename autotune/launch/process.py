@@ -60,6 +60,8 @@ LOCK_SHARE = 0.5
 
 STEP_FACTOR = 10.0
 FIRST_STEPS = 3
+SHARING = ("CUDA_MPS_PIPE_DIRECTORY",)
+"""Variables of what shares memory with servers outside of a trial."""
 SHOWN_FILES = 3
 KEPT_LOG_BYTES = 64 * 1024
 KEPT_FAILURES = 10
@@ -616,6 +618,7 @@ class _Running:
                 "base": str(folder),
                 "keep": [str(folder), str(self.prepared.temporary)],
                 "must": list(self.prepared.protected),
+                "shares": any(name in self.prepared.env for name in SHARING),
             }
         try:
             with (folder / "guard.log").open("wb") as guard_log:
