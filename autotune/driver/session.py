@@ -314,11 +314,19 @@ class Session:
             self.stop("disk")
             self._requeue(trial, failure.message)
             raise DiskFull(failure.message, hint=MAKE_ROOM)
+        if "device" in failure.evidence and self._has_others(trial):
+            return
         has_worked = any(t.measurement for t in self._study.baseline)
         if has_worked and failure.kind is FailureKind.INFRA_LOST and trial.attempt > failure.kind.repeats:
             self.stop("backend")
             self._requeue(trial, failure.message)
             raise BackendError(failure.message, hint="mend that, then: autotune resume")
+
+    def _has_others(self, trial: Trial) -> bool:
+        """There are devices beside the one that a trial was to have; pairs run on one and the same."""
+        facts = self._study.facts
+        at_once = self._study.spec.driver == "ray" and facts is not None and len(facts.host.devices) > 1
+        return at_once and trial.stage not in _PAIRED
 
     def _say_once(self, notes: Sequence[str]) -> None:
         """What trials tell for people; every trial of a script would tell the same."""
