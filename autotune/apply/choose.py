@@ -71,7 +71,7 @@ def way(knob: Knob, value: Value, facts: Facts, dead: Dead = frozenset()) -> Cha
     reasons: list[str] = []
     for spelling in ways(knob.spellings, facts):
         if (knob.name, spelling.how) in dead or (knob.name, spelling.how, value) in dead:
-            reasons.append(f"by {_kind(spelling)} it was seen not to take effect")
+            reasons.append(f"by {_kind(spelling)} it was seen not to take effect, or on more than itself")
             continue
         refusal = knob.refuse_spelling(spelling, facts)
         found = refusal or _by(spelling, knob, value, facts)

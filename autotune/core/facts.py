@@ -297,6 +297,9 @@ class OptimizerFacts:
         can_fuse: The exact class has a fused kernel for these parameters.
         kernel_given: The user passed `fused` or `foreach`.
         closure: `step(closure)` was used.
+        rates: Learning rate of each group of weights when it stepped first: the one that a schedule starts
+            from, where there is one. Empty where a device would have had to be waited for.
+        decays: Weight decay of each, likewise; empty also where it knows none.
     """
 
     name: str
@@ -305,6 +308,8 @@ class OptimizerFacts:
     can_fuse: bool = False
     kernel_given: bool = False
     closure: bool = False
+    rates: tuple[float, ...] = ()
+    decays: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,6 +384,8 @@ class RunFacts:
         own_accumulation: The script itself accumulates (more than one micro-batch per step).
         zero_grad_seen: `zero_grad` was called between steps.
         reduction: How the loss is reduced over the batch: ``mean``, ``sum``, ``unknown``.
+        loss_scale: What a loss that is a mean was multiplied by before its backward pass; 1/4 where a script
+            divides by four parts. None where that is not known.
         bce_outside: `binary_cross_entropy` was applied to the model's output.
         own_autocast, own_scaler, own_compile: The script does it itself.
         owners: Frameworks that were constructed: ``accelerate``, ``lightning``, ``transformers``.
@@ -425,6 +432,7 @@ class RunFacts:
     own_accumulation: bool = False
     zero_grad_seen: bool = False
     reduction: str = "unknown"
+    loss_scale: float | None = None
     bce_outside: bool = False
     own_autocast: bool = False
     own_scaler: bool = False

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.config import Config
+from autotune.core.same_step import ALIKE_FRAC
 
 if TYPE_CHECKING:
     from autotune.core.study import Study
 
 _ALIKE: Final = 0.02
 """Batches closer than this, relatively, are the same; the last one of a pass is often short."""
+RATE: Final = "learning_rate"
+"""Of a run, among `Measurement.extra`: the largest of its groups of weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,12 @@ def learning_rate_advice(study: Study, config: Config) -> str:
     if own <= 0 or ours <= 0 or abs(ours / own - 1.0) <= _ALIKE:
         return ""
     ratio = ours / own
+    moved = _rate(study, config) / (_rate(study, Config()) or math.inf)
+    if moved and abs(moved - 1.0) > ALIKE_FRAC:
+        return (
+            f"Learning rate: the effective batch is {ratio:.3g} times your script's, and your script itself "
+            f"made its rate {moved:.3g} times as high with it."
+        )
     begins = (
         f"Learning rate: the effective batch is {ratio:.3g} times your script's, and this ran with your rate."
     )
@@ -73,6 +83,12 @@ def _optimizer(study: Study) -> str:
     run = study.facts.run if study.facts is not None else None
     found = run.optimizer if run is not None else None
     return found.name if found is not None and found.count == 1 else ""
+
+
+def _rate(study: Study, config: Config) -> float:
+    """Learning rate that a config ran with; 0 where it is not known."""
+    seen = [t.measurement.extra.get(RATE, 0.0) for t in study.of(config) if t.measurement]
+    return statistics.median(seen or [0.0])
 
 
 def _batch(study: Study, config: Config) -> float:

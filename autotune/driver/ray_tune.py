@@ -36,7 +36,9 @@ from autotune.core import wire
 from autotune.core.redact import redact, redact_args
 from autotune.core.trial import Assignment, Stage
 from autotune.driver.bell import Bell, ring
+from autotune.driver.host_memory import free_memory, node_limit
 from autotune.driver.own_ray import FOLDER, MARK, SNAPSHOTS, OwnRay, end_marked_rays, mark_of
+from autotune.driver.ray_head import Head
 from autotune.errors import RayUnavailable
 from autotune.launch import enclosure
 from autotune.launch.process import LocalRunner
@@ -228,12 +230,14 @@ class Launcher(tune.Trainable):
 
     def _take(self, config: dict[str, Any]) -> None:
         pinned = str(config["pinned_device"]) if config["confirms"] else ""
-        self._assignment = on_our_devices(wire.loads(Assignment, config["assignment"]), pinned)
+        self._is_ours = bool(config["is_ours"])
+        assignment = on_our_devices(wire.loads(Assignment, config["assignment"]), pinned)
+        # Whoever made the assignment knows another machine than this one.
+        self._assignment = assignment if self._is_ours else on_this_node(assignment, int(config["at_once"]))
         self._outcomes: Iterator[Ended] | None = None
         self._study_dir = Path(config["study_dir"])
         self._isolation = str(config["isolation"])
         self._bell = str(config["bell"])
-        self._is_ours = bool(config["is_ours"])
 
     def step(self) -> dict[str, Any]:
         """The first result says that it begins, the last that it is done, those between are outcomes."""
@@ -256,7 +260,9 @@ class Launcher(tune.Trainable):
         wanted = (self._study_dir, self._isolation)
         if self._runner is None or self._made_for != wanted:
             self.cleanup()
-            self._runner = LocalRunner(study_dir=self._study_dir, isolation=self._isolation)
+            self._runner = LocalRunner(
+                study_dir=self._study_dir, isolation=self._isolation, free_memory=free_memory
+            )
             self._made_for = wanted
         return self._runner
 
@@ -303,6 +309,21 @@ def on_our_devices(assignment: Assignment, pinned: str) -> Assignment:
     return replace(assignment, launch=replace(launch, env={**launch.env, "CUDA_VISIBLE_DEVICES": visible}))
 
 
+def on_this_node(assignment: Assignment, at_once: int) -> Assignment:
+    """The trial may take its share of the memory of this node, and no more than the search allows.
+
+    Args:
+        assignment: As the session made it.
+        at_once: Trials that run at once on the whole cluster.
+    """
+    if at_once > 1:
+        here = ray.get_runtime_context().get_node_id()
+        have = next((node["Resources"] for node in ray.nodes() if node["NodeID"] == here), {})
+        at_once = min(at_once, int(have.get("GPU" if ray.get_gpu_ids() else "CPU", 1)))
+    limit_bytes = node_limit(assignment.memory_limit_bytes, at_once)
+    return replace(assignment, memory_limit_bytes=limit_bytes)
+
+
 class RayDriver:
     """Runs a session by Ray Tune, on a local Ray of its own or on an existing cluster.
 
@@ -329,6 +350,7 @@ class RayDriver:
         self._hint = ""
         self._needs = "1 CPU"
         self._own: OwnRay | None = None
+        self._head: Head | None = None
         self._bell: Bell | None = None
         self._raised = False
         self._over = threading.Event()
@@ -343,6 +365,7 @@ class RayDriver:
             with _command_without_secrets():
                 if self._address:
                     ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
+                    self._head = _head()
                 else:
                     self._start_local()
         except Exception as error:
@@ -406,6 +429,7 @@ class RayDriver:
                 "pinned_device": self._pinned_device(),
                 "bell": "" if self._bell is None else self._bell.path,
                 "is_ours": self._own is not None,
+                "at_once": self._slots(gpus),
             },
             tune_config=tune.TuneConfig(
                 search_alg=searcher,
@@ -484,18 +508,28 @@ class RayDriver:
             log.exception("could not look at the local Ray")
             return ""
 
+    def _death(self) -> tuple[str, str]:
+        """What of Ray has died, in words, and what to do; empty where it lives."""
+        if part := self._dead_part():
+            return f"the {part} of the local Ray has died", "autotune resume goes on; or use --driver inline"
+        if self._head is not None and self._head.look():
+            return (
+                f"the head of the cluster ({self._head.address}) does not answer any more",
+                "autotune resume goes on once the cluster is back; or use --driver inline",
+            )
+        return "", ""
+
     def _watch(self, searcher: SessionSearcher) -> None:
-        """A placement that never comes, and a Ray of ours that has died, are errors here.
+        """A placement that never comes, and a Ray that has died, are errors here.
 
         Tune itself would wait for ever for the one; for the other Ray waits a minute and then ends
         this process, whatever it still has to write.
         """
         waited_s = 0.0
         while not self._over.wait(1.0):
-            if (part := self._dead_part()) and self._searcher is not None:
-                self._break(
-                    f"the {part} of the local Ray has died", "autotune resume goes on; or use --driver inline"
-                )
+            why, hint = self._death()
+            if why and self._searcher is not None:
+                self._break(why, hint)
                 return
             waited_s = waited_s + 1.0 if searcher.waiting() else 0.0
             patience_s = min(SCHEDULING_S, max(1.0, self._session.remaining_s))
@@ -551,6 +585,16 @@ def _command_without_secrets() -> Generator[None, None, None]:
         yield
     finally:
         utils.get_entrypoint_name = told
+
+
+def _head() -> Head | None:
+    """Of the cluster that we have joined; None where Ray does not say where it listens."""
+    try:
+        # Not connected, Ray would begin one of its own to answer.
+        return Head(str(ray.get_runtime_context().gcs_address)) if ray.is_initialized() else None
+    except Exception:
+        log.exception("the head of the cluster cannot be looked at")
+        return None
 
 
 def _free() -> str:

@@ -20,6 +20,7 @@ from autotune.core.change import Env
 from autotune.core.cycles import alike
 from autotune.core.disturbances import NEIGHBOUR
 from autotune.core.redact import redact, redact_args, secret_values
+from autotune.core.same_step import unlike_step
 from autotune.core.study import SCRIPT_CHANGED, VERIFY
 from autotune.core.transfer import beliefs
 from autotune.core.trial import (
@@ -233,6 +234,9 @@ class Session:
             trial = self._trial(ended.trial)
             # Listeners and errors show what it says, as much as the journal does.
             ended = replace(ended, outcome=_without_secrets(ended.outcome, self._study.spec.args))
+            if isinstance(ended.outcome, Measurement):
+                unlike = unlike_step(self._study, trial, ended.facts)
+                ended = ended if unlike is None else replace(ended, outcome=unlike)
             # What only explains is not waited for: the answer stands without it.
             if _never_began(ended.outcome) and trial.stage is not Stage.WHY:
                 self._refuse_to_go_on(trial, ended.outcome)
@@ -310,11 +314,19 @@ class Session:
             self.stop("disk")
             self._requeue(trial, failure.message)
             raise DiskFull(failure.message, hint=MAKE_ROOM)
+        if "device" in failure.evidence and self._has_others(trial):
+            return
         has_worked = any(t.measurement for t in self._study.baseline)
         if has_worked and failure.kind is FailureKind.INFRA_LOST and trial.attempt > failure.kind.repeats:
             self.stop("backend")
             self._requeue(trial, failure.message)
             raise BackendError(failure.message, hint="mend that, then: autotune resume")
+
+    def _has_others(self, trial: Trial) -> bool:
+        """There are devices beside the one that a trial was to have; pairs run on one and the same."""
+        facts = self._study.facts
+        at_once = self._study.spec.driver == "ray" and facts is not None and len(facts.host.devices) > 1
+        return at_once and trial.stage not in _PAIRED
 
     def _say_once(self, notes: Sequence[str]) -> None:
         """What trials tell for people; every trial of a script would tell the same."""
@@ -524,7 +536,7 @@ class Session:
 
     def _ask_another_way(self, trial: Trial, knob: str) -> None:
         number = self._next_number()
-        reason = f"{knob} again by another way: the script's own option did not act"
+        reason = f"{knob} again by another way: the script's own option did not act, or not alone"
         self._waiting.append(replace(trial, number=number, attempt=1, reason=reason))
 
     def _await_own_signal(self) -> None:

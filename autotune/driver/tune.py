@@ -26,7 +26,7 @@ from autotune.core.trial import Failure, FailureKind
 from autotune.core.wire import to_wire
 from autotune.driver import ray_auth
 from autotune.driver.ending import answer_or_none, exit_code, why_nothing
-from autotune.driver.host_memory import free_memory, trial_limit
+from autotune.driver.host_memory import free_for, free_memory, trial_limit
 from autotune.driver.inline import InlineDriver
 from autotune.driver.own_ray import SNAPSHOTS, end_marked_rays, mark_of
 from autotune.driver.page import write_report
@@ -280,7 +280,7 @@ class _Search:
         self._knobs = knobs_for(spec.space)
         # Copied before ray.init, which adds variables of its own to this process.
         environ = user_environment(os.environ, keep_loggers=spec.keep_loggers, trial=True)
-        free_bytes = free_memory()
+        free_bytes = free_for(spec)
         self._planner = Planner(
             knobs=self._knobs,
             environ=environ,
@@ -463,7 +463,8 @@ class _Search:
     def _driver(self, session: Session) -> InlineDriver | RayDriver:
         isolation = _isolation(session.study)
         if self._spec.driver != "ray":
-            return InlineDriver(session, LocalRunner(study_dir=self._home, isolation=isolation))
+            runner = LocalRunner(study_dir=self._home, isolation=isolation, free_memory=free_memory)
+            return InlineDriver(session, runner)
         ray_auth.prepare(self._spec.ray_address)
         from autotune.driver.ray_tune import RayDriver
 

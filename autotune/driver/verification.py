@@ -218,7 +218,8 @@ def verify(
         )
         watch.follow(lambda: modules_of(session.study))
         _tell(listeners, lambda listener: listener.study_began(session.study))
-        study = _run(session, LocalRunner(study_dir=home, isolation=facts.host.isolation))
+        runner = LocalRunner(study_dir=home, isolation=facts.host.isolation, free_memory=free_memory)
+        study = _run(session, runner)
         _tell(listeners, lambda listener: listener.study_ended(study))
     if not any(trial.measurement for trial in study.baseline):
         raise _why_nothing(study)

@@ -59,6 +59,14 @@ _ALLOCATORS: Final = {
 """File names, best first. The minimal variant leaves out profilers."""
 _NO_LIMIT_BYTES: Final = 1 << 60
 """cgroup v1 writes a number near 2^63 where there is no limit."""
+_MEMORY_FILES: Final = (
+    ("", "memory.max", "memory.current", ("active_file", "inactive_file")),
+    (
+        *("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ("total_active_file", "total_inactive_file"),
+    ),
+)
+"""Controller, files of its limit and its use, and what of the use is files' that can be read again."""
 
 
 @functools.cache
@@ -101,6 +109,22 @@ def memory_limit_bytes(root: Path = Path("/")) -> int:
     """Memory of the machine, or of the tightest cgroup that holds this process."""
     limits = [int(text) for text in _limits(root) if text.isdecimal()]
     return min([_total_bytes(root), *(n for n in limits if 0 < n < _NO_LIMIT_BYTES)])
+
+
+def memory_room_bytes(root: Path = Path("/")) -> int:
+    """What is not taken yet of the machine's memory, and of that of every cgroup around this process.
+
+    Files that were read are not taken: the kernel gives that back when it is needed.
+    """
+    rooms = [_available_bytes(root)]
+    for controller, limit, used, cached in _MEMORY_FILES:
+        for folder in _cgroups(root, controller):
+            bound, taken = _read(folder / limit), _read(folder / used)
+            if bound.isdecimal() and taken.isdecimal() and 0 < int(bound) < _NO_LIMIT_BYTES:
+                stat = [line.split() for line in _read(folder / "memory.stat").splitlines()]
+                files = sum(int(words[1]) for words in stat if len(words) == 2 and words[0] in cached)
+                rooms.append(int(bound) - int(taken) + files)
+    return max(0, min(rooms))
 
 
 def compiler() -> str:
@@ -203,6 +227,14 @@ def _total_bytes(root: Path) -> int:
         if name == "MemTotal":
             return int(rest.split()[0]) * 1024
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _available_bytes(root: Path) -> int:
+    for line in _read(root / "proc/meminfo").splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            return int(rest.split()[0]) * 1024
+    return _total_bytes(root)
 
 
 def _quotas(root: Path) -> Iterator[float]:

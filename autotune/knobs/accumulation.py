@@ -55,6 +55,9 @@ _HAZARDS: Final = {
 }
 
 
+_ALIKE_FRAC: Final = 0.02
+
+
 class Accumulation(Knob):
     """Micro-batches per optimizer step: what keeps the effective batch when the micro-batch changes.
 
@@ -96,16 +99,21 @@ class Accumulation(Knob):
         return self.own(facts) if wanted == "asis" else as_count(wanted, self.own(facts), least=1)
 
     def refuse(self, facts: Facts) -> str | None:
+        undivided = None
         if facts.script.flag(*ACCUMULATION_OPTIONS.names) is not None:
-            return None
+            undivided = None if facts.run is None else _undivided(facts.run)
+            if undivided is None:
+                return None
         reasons = [self.refuse_spelling(way, facts) for way in rows(self.spellings, facts) or (Patch(),)]
-        return None if None in reasons else reasons[-1]
+        return None if None in reasons else undivided or reasons[-1]
 
     def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:
         run = facts.run
         owned = super().refuse_spelling(spelling, facts)
-        if owned is not None or run is None or isinstance(spelling, Flag):
+        if owned is not None or run is None:
             return owned
+        if isinstance(spelling, Flag):
+            return _undivided(run)
         if isinstance(spelling, Keyword) and is_row(spelling):
             loop = _of_accelerate(facts) if spelling.target == ACCELERATOR else _written(facts)
             return refuse_accumulation(spelling, facts) or loop
@@ -175,6 +183,18 @@ def _draws(run: RunFacts) -> bool:
     by_loop = run.loop_draws or loops.OWN_DRAWS in run.loop_hazards
     by_loader = run.loader is not None and run.loader.random
     return bool(by_loop) or by_loader or (run.model is not None and run.model.dropout)
+
+
+def _undivided(run: RunFacts) -> str | None:
+    """Whether other parts of a step by the script's own option would be another gradient."""
+    if not run.own_accumulation or run.reduction != "mean" or run.loss_scale is None:
+        return None
+    if abs(run.loss_scale - 1.0) > _ALIKE_FRAC:
+        return None  # of several losses, which may have weights of their own: what a run with others shows
+    return (
+        f"The script adds up {run.backward_per_step:g} losses per step, each a mean, and does not divide "
+        f"them: another number of parts would be a gradient of another size."
+    )
 
 
 def _seams(run: RunFacts) -> str | None:

@@ -112,6 +112,8 @@ class BatchSize(Knob):
             if given != self.own(facts):
                 return f"The loader's batches are not of the {given} samples that the Trainer was given."
             return refuse_engine(facts)
+        if loader.beside:
+            return "Batches of several loaders train, and those of one alone would be of another size."
         if "hidden_state" in facts.script.hazards:
             return "The script sizes a hidden state by its own batch size, so only its option may change it."
         return None

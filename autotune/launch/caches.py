@@ -61,8 +61,9 @@ class Caches:
         """
         if self.published is None or not self.cold or not _has_files(self.folder):
             return False
-        self.published.parent.mkdir(parents=True, exist_ok=True)
         try:
+            # A full disk or a quota costs the cache, and not the measurement that was made.
+            self.published.parent.mkdir(parents=True, exist_ok=True)
             # Onto a folder that is not empty this fails, and that is the whole locking there is.
             self.folder.rename(self.published)
         except OSError:

@@ -15,12 +15,16 @@ import signal
 import subprocess
 import tempfile
 import time
+import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.core.trial import Failure, FailureKind
+from autotune.devices.bounded import Bounded
 from autotune.devices.find import find_devices
+from autotune.launch import sweep
+from autotune.launch.runner import NOT_BEGUN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -54,9 +58,11 @@ _SUSPECT = (
     FailureKind.TIMEOUT_PROGRESS,
     FailureKind.TIMEOUT_TOTAL,
 )
+_HELD: weakref.WeakSet[Held] = weakref.WeakSet()
+"""Of this process."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Held:
     """Devices that are locked for one trial."""
 
@@ -65,10 +71,22 @@ class Held:
     used_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
     """UUID -> memory in use before the trial."""
 
+    def __post_init__(self) -> None:
+        _HELD.add(self)
+
     def hand_over(self) -> None:
-        """The guard has the locks now; ours go."""
+        """Ours go; where a guard lives that has them as well, the devices stay its trial's."""
         while self.locks:
             os.close(self.locks.pop())
+
+
+def _let_go_of_all() -> None:
+    """In a fork of the program that a search is a part of: it would hold the devices as long as it lives."""
+    for held in list(_HELD):
+        held.hand_over()
+
+
+os.register_at_fork(after_in_child=_let_go_of_all)
 
 
 class DeviceCare:
@@ -80,7 +98,7 @@ class DeviceCare:
         lock_s: At most so long it is waited for another search's trial to end.
         free_s: At most so long it is waited for memory to come back after a trial.
         cool_s: At most so long it is waited for a device whose clocks are held down by heat.
-        probe: Whether the devices of a launch compute, else why not, as a line of text.
+        probe: Whether the devices of a launch compute, else why not, as a line of text; None: `run_canary`.
     """
 
     def __init__(
@@ -98,18 +116,18 @@ class DeviceCare:
         self._lock_s = lock_s
         self._free_s = free_s
         self._cool_s = cool_s
-        self._probe = probe or run_canary
+        self._probe = probe
         self._found: dict[str | None, Sequence[Device]] = {}
 
     def devices(self, environ: Mapping[str, str]) -> Sequence[Device]:
-        """What a process with this environment will see."""
+        """What a process with this environment will see; none of them holds up who asks it."""
         visible = environ.get("CUDA_VISIBLE_DEVICES")
         if visible not in self._found:
-            self._found[visible] = self._find(environ)
+            self._found[visible] = [Bounded(device) for device in self._find(environ)]
         return self._found[visible]
 
     def hold(
-        self, launch: Launch, *, stopped: Callable[[], bool], within_s: float = math.inf
+        self, launch: Launch, *, stopped: Callable[[], bool], within_s: float = math.inf, uid: str = ""
     ) -> Held | Failure:
         """Lock the devices of a trial that is about to start, or say why it cannot.
 
@@ -118,13 +136,14 @@ class DeviceCare:
             stopped: Asked whether it is still wanted.
             within_s: At most so long, where that is less than what is waited for a device otherwise: the
                 trial's own time goes by.
+            uid: Of the attempt; what is run for it is marked with that.
         """
         devices = self.devices(launch.env)
         uuids = sorted({d.facts.uuid for d in devices if d.facts.uuid})
         if _BROKEN & set(uuids):
-            why = self._until_it_computes(launch, stopped, min(self._lock_s, within_s))
+            why = self._until_it_computes(launch, stopped, min(self._lock_s, within_s), uid)
             if why:
-                return _lost(why)
+                return _lost(why, next(uuid for uuid in uuids if uuid in _BROKEN))
             _BROKEN.difference_update(uuids)
         held = Held(devices)
         lock_s = min(self._lock_s, within_s)
@@ -144,11 +163,29 @@ class DeviceCare:
         held.used_bytes = _used(devices)
         return held
 
-    def release(self, held: Held, launch: Launch, told: Told, outcomes: Mapping[int, Outcome]) -> None:
-        """After a trial: wait until its memory is back, and look whether what it broke still computes."""
+    def release(
+        self,
+        held: Held,
+        launch: Launch,
+        told: Told,
+        outcomes: Mapping[int, Outcome],
+        *,
+        stopped: Callable[[], bool] = lambda: False,
+        uid: str = "",
+    ) -> None:
+        """After a trial: wait until its memory is back, and look whether what it broke still computes.
+
+        Args:
+            held: From `hold`; the locks stay as they are.
+            launch: Of the trial.
+            told: What its process told.
+            outcomes: How it ended.
+            stopped: Asked whether anybody still wants to know.
+            uid: As for `hold`.
+        """
         if not held.devices:
             return
-        left = self._wait_until_free(held)
+        left = self._wait_until_free(held, stopped)
         if left:
             log.warning("%.2f GiB of device memory did not come back after a trial", left / 2**30)
         trained = told.facts is None or bool(told.facts.devices)
@@ -157,20 +194,25 @@ class DeviceCare:
             return
         why = ""
         for _ in range(CANARIES):
-            why = self._probe(launch)
-            if not why:
+            why = "" if stopped() else self._why_broken(launch, stopped, uid)
+            if not why or stopped():
                 return
         log.warning("the device does not compute any more: %s", why)
         _BROKEN.update(d.facts.uuid for d in held.devices if d.facts.uuid)
 
-    def _until_it_computes(self, launch: Launch, stopped: Callable[[], bool], within_s: float) -> str:
+    def _why_broken(self, launch: Launch, stopped: Callable[[], bool], uid: str) -> str:
+        return run_canary(launch, stopped, uid) if self._probe is None else self._probe(launch)
+
+    def _until_it_computes(
+        self, launch: Launch, stopped: Callable[[], bool], within_s: float, uid: str
+    ) -> str:
         """Why it still does not, or empty.
 
         Not told at once: where several trials run at the same time the broken device is the one that is
         always free, and would take every trial away from those that work.
         """
         until = time.monotonic() + within_s
-        while why := self._probe(launch):
+        while why := self._why_broken(launch, stopped, uid):
             again = min(until, time.monotonic() + RETRY_S)
             while time.monotonic() < again and not stopped():
                 time.sleep(_POLL_S)
@@ -185,7 +227,7 @@ class DeviceCare:
                 return
             time.sleep(_POLL_S)
 
-    def _wait_until_free(self, held: Held) -> int:
+    def _wait_until_free(self, held: Held, stopped: Callable[[], bool]) -> int:
         """Bytes above what was used before, once they are back or nothing more can be waited for."""
         until = time.monotonic() + self._free_s
         while True:
@@ -194,7 +236,7 @@ class DeviceCare:
                 for uuid, used in _used(held.devices).items()
             }
             most = max(excess.values(), default=0)
-            if most <= 0:
+            if most <= 0 or stopped():
                 return 0
             if time.monotonic() > until:
                 return most + SLACK_BYTES
@@ -236,31 +278,49 @@ def lock_folder() -> Path:
     return folder
 
 
-def run_canary(launch: Launch) -> str:
-    """Let the script's own interpreter compute on the devices it would see; why it failed, or empty."""
+def run_canary(launch: Launch, stopped: Callable[[], bool] = lambda: False, uid: str = "") -> str:
+    """Let the script's own interpreter compute on the devices it would see; why it failed, or empty.
+
+    It ends with us, and is found by the mark of its trial where it does not.
+
+    Args:
+        launch: Of the trial.
+        stopped: Asked whether the answer is still wanted; it is not waited for then.
+        uid: Of the attempt.
+    """
     source = CANARY.read_text(encoding="utf-8")
     process = subprocess.Popen(
-        [launch.python, "-c", source],
-        env=dict(launch.env),
+        [launch.python, "-c", source, str(os.getpid())],
+        env={**launch.env, **({sweep.TRIAL_VARIABLE: uid} if uid else {})},
         cwd="/",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    try:
-        _, told = process.communicate(timeout=CANARY_S)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        # One that waits inside the driver for ever cannot be reaped, and must not hold us up.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=_KILL_S)
-        return f"no answer within {CANARY_S:.0f} s"
+    until = time.monotonic() + CANARY_S
+    told = b""
+    while True:
+        try:
+            _, told = process.communicate(timeout=_POLL_S)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() < until and not stopped():
+                continue
+            _kill(process)
+            return "it was not waited for" if stopped() else f"no answer within {CANARY_S:.0f} s"
+        break
     if process.returncode == 0:
         return ""
     lines = told.decode(errors="backslashreplace").strip().splitlines()
     return lines[-1] if lines else f"exit code {process.returncode}"
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    # One that waits inside the driver for ever cannot be reaped, and must not hold us up.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=_KILL_S)
 
 
 def _opened(folder: Path, name: str) -> int:
@@ -279,5 +339,9 @@ def _used(devices: Sequence[Device]) -> dict[str, int]:
     return {uuid: used for uuid, used in seen.items() if used is not None}
 
 
-def _lost(why: str) -> Failure:
-    return Failure(kind=FailureKind.INFRA_LOST, message=f"the device does not compute any more: {why}")
+def _lost(why: str, uuid: str) -> Failure:
+    return Failure(
+        kind=FailureKind.INFRA_LOST,
+        message=f"the device does not compute any more: {why}",
+        evidence={NOT_BEGUN: 1, "device": uuid},
+    )

@@ -6,14 +6,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from autotune.devices import common
 from autotune.launch.measure import DeviceSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from autotune.devices.common import Device
-
 N = TypeVar("N", int, float)
+
+_UNKNOWN = common.DeviceSample()
 
 DISPLAYS = frozenset(
     {"Xorg", "Xwayland", "gnome-shell", "kwin_x11", "kwin_wayland", "mutter", "weston", "sway", "plasmashell"}
@@ -23,7 +24,7 @@ DISPLAYS = frozenset(
 
 def device_sampler(
     tree_pids: Callable[[], Collection[int]],
-    devices: Sequence[Device],
+    devices: Sequence[common.Device],
     told_uuids: Callable[[], Collection[str]] = tuple,
 ) -> Callable[[], DeviceSample | None] | None:
     """What looks at the trial's accelerators once.
@@ -41,7 +42,7 @@ def device_sampler(
         told_uuids: UUIDs of the devices that the trial itself says it uses.
 
     Returns:
-        None where there is no device.
+        None where there is no device; what gives None where nothing is known of those that are the trial's.
     """
     if not devices:
         return None
@@ -57,7 +58,8 @@ def device_sampler(
         others = {n: {p for p in seen[n].pids if p not in tree and not _draws(p)} for n in at_home}
         told = set(told_uuids())
         used.update(at_home, (n for n, d in enumerate(devices) if told and d.facts.uuid in told))
-        if not used:
+        if all(seen[n] == _UNKNOWN for n in used):
+            # Not even that nobody else computes there.
             return None
         fullest = max(used, key=lambda n: seen[n].used_bytes or 0)
         return DeviceSample(

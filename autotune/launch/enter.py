@@ -3,7 +3,7 @@
 The whole file tree is overlaid: the root and each further real, writable mount; pseudo filesystems
 and device nodes stay what they are. Paths are the same inside and outside, reads fall through, and
 whatever a process writes, renames or deletes is kept in the upper layer. Folders named as ``keep``
-stay really writable.
+stay really writable. Shared memory is a trial's own where nothing there may be missed.
 
 Linux refuses an upper layer that lies below its own lower layer. Then the lower layer is first
 mounted read-only as an overlay of its own, which is another filesystem to the kernel; where that is
@@ -38,6 +38,10 @@ _PSEUDO = frozenset(
 )
 _SYSTEM = ("/proc", "/sys", "/dev", "/run")
 _MEMORY_SHARE = 4
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where the kernel has it)
+_OF_PROCESSES = ("torch_", "nccl-", "sem.mp-", "__KMP_REGISTERED_LIB_")
+"""Names that torch, NCCL, Python and OpenMP make up for their own processes: nobody else looks for them."""
+_MOST_SHARED = 64
 _COPY_BYTES = 16 * 1024 * 1024
 NOTE = ".of"
 """Ending of the file beside an upper layer that holds the path of what it lies over."""
@@ -182,24 +186,30 @@ class _Layers:
 def _bind(source: str, target: str, *, recursive: bool, read_only: bool = False) -> None:
     _mount(source, target, None, _MS_BIND | (_MS_REC if recursive else 0))
     if read_only:
-        flags = _MS_BIND | _MS_REMOUNT | _MS_RDONLY
-        have = os.statvfs(source).f_flag
-        for ours, theirs in (
-            (_MS_NOSUID, os.ST_NOSUID),
-            (_MS_NODEV, os.ST_NODEV),
-            (_MS_NOEXEC, os.ST_NOEXEC),
-        ):
-            flags |= ours if have & theirs else 0
-        _mount("none", target, None, flags)
+        have = _flags(os.statvfs(source).f_flag)
+        _mount("none", target, None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY | have)
 
 
-def enter(base: str, keep: list[str], must: list[str]) -> None:
+def _flags(have: int) -> int:
+    """What a mount forbids, of `statvfs`, in the words of `mount`."""
+    flags = 0
+    for ours, theirs in (
+        (_MS_NOSUID, os.ST_NOSUID),
+        (_MS_NODEV, os.ST_NODEV),
+        (_MS_NOEXEC, os.ST_NOEXEC),
+    ):
+        flags |= ours if have & theirs else 0
+    return flags
+
+
+def enter(base: str, keep: list[str], must: list[str], *, shares: bool = False) -> None:
     """Move this process into the enclosure; there is no way back.
 
     Args:
         base: An existing folder of ours for the layers; it has to be inside one of `keep`.
         keep: Folders that stay really writable.
         must: Folders that have to be protected; a failure to do so is an error.
+        shares: It shares memory with processes outside, and keeps the machine's.
 
     Raises:
         OSError: The kernel, or a policy of the machine, does not allow it.
@@ -222,8 +232,48 @@ def enter(base: str, keep: list[str], must: list[str]) -> None:
     for folder in keep:
         os.makedirs(root + folder, exist_ok=True)
         _bind(folder, root + folder, recursive=False)
+    if not shares and dict(table).get(_SHARED_MEMORY) == "tmpfs":
+        _own_shared_memory(root + _SHARED_MEMORY, must)
     _change_root(root)
     os.chdir(cwd)
+
+
+def _own_shared_memory(target: str, must: list[str]) -> None:
+    """Mount shared memory that goes with the last process in here, as large as the machine's.
+
+    The machine's stays where this cannot be done, and where something of this user's lies in it: a script may
+    replace or remove that, which is refused of what is mounted. What is other users' is there as before.
+    """
+    if any(_inside(path, _SHARED_MEMORY) or _inside(_SHARED_MEMORY, path) for path in must):
+        return
+    try:
+        with os.scandir(_SHARED_MEMORY) as entries:
+            others = [e for e in entries if not e.name.startswith(_OF_PROCESSES)]
+        mine = [e for e in others if e.stat(follow_symlinks=False).st_uid == os.geteuid()]
+        if mine or len(others) > _MOST_SHARED:
+            return
+        have, mode = os.statvfs(_SHARED_MEMORY), os.stat(_SHARED_MEMORY).st_mode & 0o7777
+        size = f"size={have.f_blocks * have.f_frsize},nr_inodes={have.f_files},mode={mode:o}"
+        _mount("autotune", target, "tmpfs", _flags(have.f_flag), size)
+    except OSError:
+        return
+    try:
+        for entry in others:
+            _show(entry, os.path.join(target, entry.name))
+    except OSError:
+        _libc.umount2(os.fsencode(target), _MNT_DETACH)
+
+
+def _show(entry: os.DirEntry[str], target: str) -> None:
+    if entry.is_symlink():
+        os.symlink(os.readlink(entry.path), target)
+        return
+    if entry.is_dir():
+        os.mkdir(target)
+    else:
+        with open(target, "w"):
+            pass
+    _bind(entry.path, target, recursive=True)
 
 
 def _carry_over(point: str, kind: str, root: str, layers: _Layers, must: list[str]) -> None:

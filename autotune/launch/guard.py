@@ -347,7 +347,9 @@ def _become_script(
     os.chdir(spec["cwd"])
     enclosure = spec.get("enclosure")
     if enclosure:
-        enter.enter(enclosure["base"], enclosure["keep"], enclosure["must"])
+        enter.enter(
+            enclosure["base"], enclosure["keep"], enclosure["must"], shares=bool(enclosure.get("shares"))
+        )
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != guard_pid:
         os._exit(127)
@@ -661,17 +663,31 @@ def _objects() -> list[str]:
 
 
 def _mapped_objects(pids: list[int]) -> set[str]:
-    """Of these, the ones that these processes use: who made them may have ended long ago."""
+    """Of these, the ones that these processes use: who made them may have ended long ago.
+
+    What a trial has in shared memory of its own lies on another device, whatever its name.
+    """
     names = set(_objects())
+    device = _device(SHARED_MEMORY)
     found: set[str] = set()
     for pid in pids if names else ():
         try:
             with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
-                used = {os.path.basename(line.split()[-1]) for line in file if SHARED_MEMORY in line}
+                rows = [line.split() for line in file if SHARED_MEMORY in line]
+            used = {os.path.basename(row[-1]) for row in rows if row[3] == device}
         except OSError:
             continue
         found |= used & names
     return found
+
+
+def _device(path: str) -> str:
+    """Of what is mounted there, as in ``/proc/<pid>/maps``."""
+    try:
+        number = os.stat(path).st_dev
+    except OSError:
+        return ""
+    return f"{os.major(number):02x}:{os.minor(number):02x}"
 
 
 def _remove_objects(used: set[str], before: set[str], pids: set[int]) -> None:

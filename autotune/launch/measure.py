@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.break_even import LEAST_COMPILE_S
 from autotune.core.facts import COUNTED
+from autotune.core.learning_rate import RATE
 from autotune.core.live import Part
 from autotune.core.measurement import Contamination, Estimate, Measurement, Memory
 from autotune.core.stats import form_blocks, window_estimate
@@ -436,6 +437,7 @@ class _Window:
                 **self._undelayed(throughput.value),
                 **_epoch_starts(self.told.rows, closed.begin_ns, closed.end_ns),
                 **_step_quantiles([seconds for _, seconds in kept]),
+                **self._rate(),
             },
         )
 
@@ -450,6 +452,11 @@ class _Window:
         kept = self._clean_rows()
         wall_s, delay_s = sum(seconds for _, seconds in kept), sum(row.queue_ns for row, _ in kept) / 1e9
         return {"undelayed_throughput": rate * wall_s / (wall_s - delay_s)} if delay_s < wall_s else {}
+
+    def _rate(self) -> dict[str, float]:
+        """The learning rate that the run began with, where it was seen."""
+        optimizer = self.told.facts.optimizer if self.told.facts is not None else None
+        return {RATE: max(optimizer.rates)} if optimizer is not None and optimizer.rates else {}
 
     def _energy(self) -> dict[str, float]:
         """Joules that training the window's steps took, by the counters there are; empty without any.

@@ -61,6 +61,8 @@ LOCK_SHARE = 0.5
 
 STEP_FACTOR = 10.0
 FIRST_STEPS = 3
+SHARING = ("CUDA_MPS_PIPE_DIRECTORY",)
+"""Variables of what shares memory with servers outside of a trial."""
 SHOWN_FILES = 3
 KEPT_LOG_BYTES = 64 * 1024
 KEPT_FAILURES = 10
@@ -111,6 +113,8 @@ class LocalRunner(Runner):
             that keep more than its outcome.
         device_care: Looks after the accelerators; None for one of our own.
         loaded: What a fork server imports before it forks trials that may be forked.
+        free_memory: Bytes that a trial may take on this machine as it is now: what an assignment allows is
+            cut to that when it begins. None where that is left to whoever made the assignment.
     """
 
     def __init__(
@@ -127,6 +131,7 @@ class LocalRunner(Runner):
         witness: Callable[[Assignment, measure.Told, measure.Outside], None] | None = None,
         device_care: DeviceCare | None = None,
         loaded: Sequence[str] = LOADED,
+        free_memory: Callable[[], int] | None = None,
     ) -> None:
         self._study_dir = Path(study_dir).absolute()
         self._isolation = isolation
@@ -138,6 +143,7 @@ class LocalRunner(Runner):
         self._space_floor_bytes = space_floor_bytes
         self._grace_s = grace_s
         self._witness = witness
+        self._free_memory = free_memory
         self._running: _Running | None = None
         self._stop_wanted = False
         self._notes: tuple[str, ...] = ()
@@ -210,6 +216,7 @@ class LocalRunner(Runner):
             launch,
             stopped=lambda: self._stop_wanted,
             within_s=LOCK_SHARE * _deadline_s(assignment),
+            uid=assignment.uid,
         )
         if self._stop_wanted:
             if isinstance(held, Held):
@@ -221,9 +228,17 @@ class LocalRunner(Runner):
             server = self._server(assignment)
             shortened = _shortened(assignment, time.monotonic() - begun_s)
             outcomes, told = self._run_held(shortened, held, server)
+            # Still ours: what is found out now would else be found out of somebody else's trial.
+            self._device_care.release(
+                held,
+                launch,
+                told,
+                {**outcomes, **self._lost_visit},
+                stopped=lambda: self._stop_wanted,
+                uid=assignment.uid,
+            )
         finally:
             held.hand_over()
-        self._device_care.release(held, launch, told, {**outcomes, **self._lost_visit})
         return outcomes, told
 
     def _server(self, assignment: Assignment) -> ForkServer | None:
@@ -269,6 +284,7 @@ class LocalRunner(Runner):
                 linger_s=_linger_s(prepared),
                 disks=self._disks(prepared),
                 server=server,
+                memory_limit_bytes=self._memory_limit(assignment),
             )
         except BaseException:
             if server is not None:
@@ -278,7 +294,6 @@ class LocalRunner(Runner):
             # Without a guard nobody else removes what lies outside the study.
             enclosure.remove(temporary_folder(assignment.uid))
             raise
-        held.hand_over()
         self._start = running.start
         if running.refused:
             self._notes = (said_of_cold_starts(running.refused),)
@@ -338,6 +353,12 @@ class LocalRunner(Runner):
         if self._space_floor_bytes is not None:
             return usage.free, self._space_floor_bytes
         return usage.free, min(SPACE_FLOOR_BYTES, int(usage.total * SPACE_FLOOR_FRAC))
+
+    def _memory_limit(self, assignment: Assignment) -> int:
+        """What its process tree may take; 0 for no limit. Others may have come since the search began."""
+        allowed = assignment.memory_limit_bytes
+        free = 0 if self._free_memory is None else max(1, self._free_memory())
+        return min(allowed or free, free or allowed)
 
     def _disks(self, prepared: _Prepared) -> dict[str, int]:
         """Where a trial writes -> bytes that it has to leave free there; not where it is that full anyhow."""
@@ -597,6 +618,7 @@ class _Running:
     start: Start = Start.COLD
     refused: str = ""
     """Why the server did not fork this one."""
+    memory_limit_bytes: int = 0
 
     def __post_init__(self) -> None:
         launch = self.prepared.assignment.launch
@@ -614,7 +636,7 @@ class _Running:
             "deadline_s": self.deadline_s,
             "grace_s": self.grace_s,
             "reap_s": REAP_S,
-            "memory_limit_bytes": self.prepared.assignment.memory_limit_bytes,
+            "memory_limit_bytes": self.memory_limit_bytes,
             "scratch": [str(self.prepared.temporary)],
             # Nobody reads them any more where the launcher has died, and who does what it does is not known.
             "secrets": plain_secrets(launch.command, launch.env),
@@ -626,6 +648,7 @@ class _Running:
                 "base": str(folder),
                 "keep": [str(folder), str(self.prepared.temporary)],
                 "must": list(self.prepared.protected),
+                "shares": any(name in self.prepared.env for name in SHARING),
             }
         try:
             with (folder / "guard.log").open("wb") as guard_log:
@@ -836,7 +859,8 @@ def _outside(running: _Running, result: dict[str, Any] | None, wrote: Sequence[s
         samples=measure.read_samples(result["samples"] if result else ()),
         devices=tuple(running.devices),
         peak_bytes=int(result["peak_bytes"]) if result else 0,
-        limit_bytes=running.prepared.assignment.memory_limit_bytes,
+        # What it had then less than that was somebody else's for a while, and bounds no other trial.
+        limit_bytes=running.prepared.assignment.memory_limit_bytes or running.memory_limit_bytes,
         cold=running.prepared.caches.cold,
         quota=(result or {}).get("cpu_quota"),
         energies=tuple(running.energies),

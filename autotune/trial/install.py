@@ -523,6 +523,7 @@ class Session:
             own_accumulation=own_accumulation,
             zero_grad_seen=optimizer.zero_grad_seen,
             reduction=losses.reduction,
+            loss_scale=losses.scale,
             bce_outside=losses.bce_outside,
             own_autocast=root.own_autocast,
             own_scaler=optimizer.own_scaler,

@@ -94,6 +94,8 @@ class Record:
         self.wait_ns = 0
         self.together = 0
         """Passes in a row in which it was fetched beside the loader that was fetched last."""
+        self.together_at = 0
+        """Number of the pass that was looked at last for that."""
         self.weight = 0.0
         """Samples trained on, old ones forgotten."""
         self.used_at = 0
@@ -328,7 +330,6 @@ class Loader:
             and last.chain not in self._evaluated
         ):
             # By far the most passes: nothing that the rest of this decides can change.
-            last.together += 1
             for record in self.records:
                 record.weight *= _FORGET
             self._take_from(last)
@@ -337,7 +338,10 @@ class Loader:
         fetched = [*self._fetched] if last in self._fetched else [*self._fetched, last]
         for record in fetched:
             beside = record is last or record.batches == last.batches
-            record.together = record.together + 1 if beside else 0
+            # Evaluations that come every so many steps, with gradients on, are no passes in a row.
+            in_row = record.together_at == self._passes - 1
+            record.together = (record.together * in_row + 1) if beside else 0
+            record.together_at = self._passes
             record.confirmed = record.confirmed or record is last or record.together >= _TOGETHER
             if record.confirmed:
                 record.used_at = self._passes

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
 from typing import TYPE_CHECKING, Any
 
 from autotune.trial.told import Later
@@ -79,6 +80,8 @@ class Losses:
         self._noted_in_call = False
         self._settled = False
         self._verdicts: list[str] = []
+        self._scales: list[float] = []
+        """What means were multiplied by, where that is known."""
         self.bce_outside = False
         self.samples: Callable[[], int] = _not_known
         """Samples of the batch that the next backward pass is over; 0 where that is not known."""
@@ -88,6 +91,11 @@ class Losses:
         """What every judged backward pass agreed on."""
         kinds = set(self._verdicts)
         return kinds.pop() if len(kinds) == 1 else "unknown"
+
+    @property
+    def scale(self) -> float | None:
+        """What a mean was multiplied by before most backward passes; None where that is not known."""
+        return statistics.median(self._scales) if self.reduction == "mean" and self._scales else None
 
     def install(self, torch: Any, assign: Callable[[Any, str, Any], None]) -> None:
         """Replace the functional losses until detection has settled."""
@@ -255,6 +263,9 @@ class Losses:
             whole = any(n > 1 and math.isclose(times, n, rel_tol=1e-3) for _, _, n in met.values())
             if times > 8 or whole:
                 return "unknown"
+            self._scales.append(times)
+        elif kind == "mean" and not scaled:
+            self._scales.append(1.0)
         return kind
 
 

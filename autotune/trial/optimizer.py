@@ -10,6 +10,7 @@ import functools
 import sys
 import weakref
 from collections import Counter, deque
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.core.facts import OptimizerFacts
@@ -19,7 +20,7 @@ from autotune.trial.loops import Loops
 from autotune.trial.state import is_user_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from autotune.trial.loader import Loader, Part
     from autotune.trial.losses import Losses
@@ -107,6 +108,10 @@ class Optimizer:
         self.scheduler_per_step = False
         self._rates: weakref.WeakKeyDictionary[Any, tuple[tuple[Any, ...], int]] = weakref.WeakKeyDictionary()
         """Learning rates at the last step, and how many steps in a row they had moved before it."""
+        self._first: weakref.WeakKeyDictionary[Any, tuple[tuple[float, ...], ...]] = (
+            weakref.WeakKeyDictionary()
+        )
+        """Learning rates and weight decays when it stepped first."""
         self.backwards_seen = 0
         self._scheduler_at: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._in_scheduler = False
@@ -298,6 +303,8 @@ class Optimizer:
             return
         self.stepped = {key: ref for key, ref in self.stepped.items() if ref() is not None}
         now, accumulation = self._state.micro_steps, self.accumulation
+        if id(optimizer) not in self.stepped:
+            self._note_first(optimizer)
         if id(optimizer) not in self.stepped and self.on_first_step is not None:
             try:
                 self.on_first_step(optimizer)
@@ -311,6 +318,17 @@ class Optimizer:
             accumulation.begin()
         self.stepped[id(optimizer)] = self._last = weakref.ref(optimizer)
         self._switched_at = now
+
+    def _note_first(self, optimizer: Any) -> None:
+        """What scripts derive from their batch options, as its first step sees it."""
+        try:
+            groups = list(getattr(optimizer, "param_groups", ()))
+            self._first[optimizer] = (
+                _plain_numbers(_rate(group, optimizer) for group in groups),
+                _plain_numbers(group.get("weight_decay") for group in groups),
+            )
+        except Exception as error:
+            self._state.faults.note("rates", error)
 
     def _note_rate(self, optimizer: Any) -> None:
         """Whoever moves the learning rate before every step: schedules of libraries are not torch's."""
@@ -829,6 +847,7 @@ class Optimizer:
         groups = anchor.param_groups if kernel is None else kernel.param_groups
         # torch has Adagrad's fused kernel for the CPU alone.
         devices = ("cpu",) if type(kernel) is torch.optim.Adagrad else ("cpu", "cuda")
+        rates, decays = self._first.get(anchor, ((), ()))
         self._facts = OptimizerFacts(
             name=type(anchor).__name__,
             count=self.count,
@@ -838,8 +857,30 @@ class Optimizer:
             and not any(group.get("differentiable") for group in groups),
             kernel_given=self.kernel_given,
             closure=self.closure,
+            rates=rates,
+            decays=decays,
         )
         return self._facts
+
+
+def _rate(group: Any, optimizer: Any) -> Any:
+    """The learning rate of a group of weights, without what a schedule makes of it.
+
+    A warm-up may be counted in batches, and begin at nothing.
+    """
+    rate = group.get("initial_lr", group.get("lr"))
+    is_nothing = isinstance(rate, Real) and not rate
+    return getattr(optimizer, "defaults", {}).get("lr", rate) if is_nothing else rate
+
+
+def _plain_numbers(values: Iterable[Any]) -> tuple[float, ...]:
+    """The numbers; none at all where one of them is on a device, or is no number."""
+    found: list[float] = []
+    for value in values:
+        if not isinstance(value, Real) and getattr(value, "is_cpu", False) is not True:
+            return ()
+        found.append(float(value))
+    return tuple(found)
 
 
 def _share(optimizer: Any, other: Any) -> bool:

@@ -27,7 +27,7 @@ from autotune.trial.inputs import Inputs
 from autotune.trial.kept import Carried, Moves
 from autotune.trial.outputs import to_float32, unshared
 from autotune.trial.purposes import Purposes
-from autotune.trial.state import NEW_SHAPE, caller, is_user_file
+from autotune.trial.state import NEW_SHAPE, caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -377,7 +377,7 @@ class Root:
         frame = caller(2)
         while frame is not None:
             name = frame.f_code.co_filename
-            if is_user_file(name):
+            if self._state.is_users(name):
                 return True
             module = str(frame.f_globals.get("__name__", ""))
             if not module.startswith(("torch", "contextlib", "autotune")):

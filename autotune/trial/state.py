@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,11 @@ EVALUATION, COMPILE, NEW_SHAPE, COLLECTION, LOADER, ALLOCATOR, ROLLOUT = 1, 2, 4
 _ident = threading.get_ident
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_PACKAGES = re.compile(r".*[\\/](?:site|dist)-packages[\\/](?P<name>[^\\/]+)(?:[\\/]|$)")
+_FRAMEWORKS = frozenset({"torch", "accelerate", "transformers", "lightning", "pytorch_lightning", "ignite"})
+"""What loaders and autocast are asked for on behalf of others, who are looked for above them."""
+_CALLS = re.compile(r"^from (?P<name>\w+)[\w.]* import ", re.MULTILINE)
+_HEAD = 4096
 
 
 class State:
@@ -30,6 +37,7 @@ class State:
     def __init__(self, faults: Faults, script: str) -> None:
         self.faults = faults
         self.script_dir = os.path.dirname(os.path.abspath(script))
+        self._package = _installed_package(os.path.abspath(script))
         self.active = True
         self.main = threading.get_ident()
         self.depth = 0
@@ -152,18 +160,50 @@ class State:
         """In the training process itself, in its main thread."""
         return self.active and _ident() == self.main
 
+    def is_users(self, name: str) -> bool:
+        """Whether code of this file is the user's, or of the installed package that is run."""
+        return is_user_file(name) or (bool(self._package) and name.startswith(self._package))
+
     def user_frames(self, frame: FrameType | None, limit: int = 2) -> list[str]:
         """``file.py:12`` of the innermost frames outside all libraries."""
         found: list[str] = []
         while frame is not None and len(found) < limit:
             name = frame.f_code.co_filename
-            if is_user_file(name):
+            if self.is_users(name):
                 path = os.path.abspath(name)
                 inside = path.startswith(self.script_dir + os.sep)
                 text = os.path.relpath(path, self.script_dir) if inside else os.path.basename(path)
                 found.append(f"{text}:{frame.f_lineno}")
             frame = frame.f_back
         return found
+
+
+def _installed_package(script: str) -> str:
+    """Where the installed package lies that is run: by ``python -m``, or by its console script.
+
+    Returns:
+        Its folder, or its file where it is a single one; empty where what is run is the user's own.
+    """
+    path = script if _PACKAGES.search(script) else _wrapped(script)
+    found = _PACKAGES.search(path)
+    if found is None or found["name"] in _FRAMEWORKS:
+        return ""
+    return path[: found.end()]
+
+
+def _wrapped(script: str) -> str:
+    """File of the package that a console script calls, as installers write them; empty for any other."""
+    if os.path.splitext(script)[1]:
+        return ""
+    try:
+        with open(script, encoding="utf-8") as file:
+            text = file.read(_HEAD)
+        called = _CALLS.search(text) if "sys.exit(" in text else None
+        spec = None if called is None else importlib.util.find_spec(called["name"])
+    except Exception:  # no text, or a package that cannot be found
+        return ""
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return places[0] + os.sep if places else (spec.origin or "") if spec is not None else ""
 
 
 def _silent() -> None:

@@ -68,3 +68,17 @@ def test_the_scripts_own_batch_needs_no_advice() -> None:
     assert learning_rate_advice(seen(known, batch=31.8), WILD) == ""
     assert learning_rate_advice(seen(known, batch=0.0), WILD) == ""
     assert learning_rate_advice(seen(known), Config({"threads": 4})) == ""
+
+
+def test_a_script_that_moves_its_rate_with_its_batch_is_advised_nothing() -> None:
+    known = seen(OptimizerFacts(name="SGD"))
+    rates = {BASE: 0.1, WILD: 0.4}
+    ran = [
+        replace(t, outcome=replace(t.measurement, extra={"learning_rate": rates[t.config]}))
+        for t in known.trials
+        if t.measurement is not None
+    ]
+    said = learning_rate_advice(replace(known, trials=tuple(ran)), WILD)
+    assert said.endswith("your script itself made its rate 4 times as high with it.")
+    same = [replace(t, outcome=replace(t.outcome, extra={"learning_rate": 0.1})) for t in ran]
+    assert "ran with your rate" in learning_rate_advice(replace(known, trials=tuple(same)), WILD)

@@ -39,14 +39,28 @@ def test_the_users_own_bound_holds_on_a_cpu_and_is_the_devices_elsewhere(host: S
     assert host_memory.trial_limit(bounded, 40 * GIB) == 40 * GIB
 
 
-def test_of_a_cluster_nobody_here_knows_who_runs_where(host: SimpleNamespace) -> None:
+def test_of_a_clusters_nodes_this_machine_says_nothing_but_the_users_own_bound(host: SimpleNamespace) -> None:
+    """They may have ten times as much, or a tenth of it."""
     joined = replace(spec(), driver="ray", ray_address="ray://head:10001", concurrency=4)
-    assert host_memory.slots(joined) == 1
-    assert host_memory.trial_limit(joined, 40 * GIB) == 40 * GIB
+    assert host_memory.free_for(joined) == 0
+    assert host_memory.trial_limit(joined, 0) == 0
+    bounded = replace(joined, max_memory_bytes=6 * GIB)
+    assert host_memory.trial_limit(bounded, host_memory.free_for(bounded)) == 6 * GIB
+    assert host_memory.free_for(replace(joined, driver="inline")) > 0
 
 
-def test_what_others_hold_is_not_free(host: SimpleNamespace) -> None:
-    host.memory_bytes = 2**60
-    assert 0 < host_memory.free_memory() < 0.9 * 2**60
-    host.memory_bytes = 1000
+@pytest.mark.parametrize(
+    ("allowed", "trials", "limit"),
+    [(0, 1, 90), (0, 4, 22), (50, 1, 50), (50, 4, 22), (200, 1, 90), (0, 0, 90)],
+)
+def test_a_node_gives_a_trial_its_share_and_never_more_than_is_allowed(
+    monkeypatch: pytest.MonkeyPatch, allowed: int, trials: int, limit: int
+) -> None:
+    monkeypatch.setattr(host_memory, "memory_limit_bytes", lambda: 100)
+    assert host_memory.node_limit(allowed, trials) == limit
+
+
+def test_what_others_hold_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 0 < host_memory.free_memory() < 2**60
+    monkeypatch.setattr(host_memory, "memory_room_bytes", lambda: 1000)
     assert host_memory.free_memory() == 900

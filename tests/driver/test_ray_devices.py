@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,3 +56,32 @@ def test_pairs_are_pinned_where_every_device_is_ours(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     driver = RayDriver(None, study_dir=tmp_path, isolation="redirect", address=address)  # type: ignore[arg-type]
     assert driver._pinned_device() == pinned
+
+
+@pytest.mark.parametrize(
+    ("at_once", "gpus", "allowed", "limit"),
+    [
+        (1, [], 0, 900),
+        (3, [], 0, 450),  # the node has two CPUs
+        (16, [0], 0, 225),  # and four devices
+        (2, [0], 0, 450),
+        (16, [0], 100, 100),
+    ],
+)
+def test_on_a_cluster_a_trial_has_its_share_of_the_memory_of_its_node(
+    monkeypatch: pytest.MonkeyPatch, at_once: int, gpus: list[int], allowed: int, limit: int
+) -> None:
+    from autotune.driver import host_memory, ray_tune
+
+    nodes = [
+        {"NodeID": "other", "Resources": {"CPU": 64.0, "GPU": 8.0}},
+        {"NodeID": "here", "Resources": {"CPU": 2.0, "GPU": 4.0}},
+    ]
+    monkeypatch.setattr(host_memory, "memory_limit_bytes", lambda: 1000)
+    monkeypatch.setattr(ray_tune.ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(ray_tune.ray, "get_gpu_ids", lambda: gpus)
+    monkeypatch.setattr(
+        ray_tune.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here")
+    )
+    made = replace(assignment(), memory_limit_bytes=allowed)
+    assert ray_tune.on_this_node(made, at_once).memory_limit_bytes == limit

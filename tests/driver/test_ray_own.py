@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from autotune.driver import ray_auth
 from autotune.driver.own_ray import MARK
+from autotune.driver.ray_head import Head
 
 pytestmark = pytest.mark.ray
 
@@ -115,6 +119,45 @@ def test_what_never_comes_ends_the_search_and_is_named(
     assert interrupted == [True]
     assert session.stopped == "backend"
     assert one._broken == "no trial could start within 1 s: it needs 1 CPU and 1 GPU, free are 3 CPU"
+
+
+def test_a_cluster_whose_head_has_gone_ends_the_search_with_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray itself would end this process after a minute, with nothing written."""
+    from autotune.driver import ray_tune
+
+    class Session:
+        remaining_s = 100.0
+        stopped = ""
+
+        def stop(self, why: str) -> None:
+            self.stopped = why
+
+    class Begun:
+        def waiting(self) -> bool:
+            return False
+
+    server = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{server.getsockname()[1]}"
+    context = SimpleNamespace(gcs_address=address)
+    interrupted: list[bool] = []
+    monkeypatch.setattr(ray_tune.ray, "init", lambda **_: None)
+    monkeypatch.setattr(ray_tune.ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray_tune.ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray_tune.ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr(ray_tune, "Head", partial(Head, every_s=0.0))
+    monkeypatch.setattr(ray_tune._thread, "interrupt_main", lambda: interrupted.append(True))
+    one = driver(tmp_path, "ray-head.example:6379")
+    one.connect()
+    one._session = session = Session()
+    one._searcher = begun = Begun()
+    assert one._death() == ("", "")
+    server.close()
+    one._watch(begun)
+    assert (interrupted, session.stopped) == ([True], "backend")
+    assert one._broken == f"the head of the cluster ({address}) does not answer any more"
+    one.close()
 
 
 def test_the_interrupt_by_which_it_breaks_its_loop_is_known_once(

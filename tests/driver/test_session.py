@@ -14,6 +14,7 @@ from session_fakes import FIDELITY, RUN_FACTS, Listed, PlainPlanner, facts, meas
 
 from autotune.clock import SimulatedClock
 from autotune.core.config import Config
+from autotune.core.facts import DeviceFacts
 from autotune.core.measurement import Contamination, Measurement
 from autotune.core.study import Study
 from autotune.core.trial import Failure, FailureKind, Proposal, Stage, Trial, TrialState
@@ -181,6 +182,35 @@ def test_where_no_process_can_be_started_any_more_not_every_trial_is_spent_on_it
     study = session.close()
     assert study.stopped == "backend"
     assert [t.state for t in study.trials] == [TrialState.TOLD, TrialState.ASKED]
+
+
+@pytest.mark.parametrize(("devices", "ends"), [(1, True), (2, False)])
+def test_a_device_that_computes_no_more_ends_the_search_where_it_is_the_only_one(
+    tmp_path: Path, *, devices: int, ends: bool
+) -> None:
+    """Every trial that follows would wait for it, fail, and be told as failed."""
+    gone = {NOT_BEGUN: "1", "device": "GPU-0"}
+    device = DeviceFacts(name="x", uuid="GPU-0", memory_bytes=1)
+    known = facts()
+    known = replace(known, host=replace(known.host, devices=(device,) * devices))
+    with Journal.create(tmp_path / "journal.db") as journal:
+        session = Session(
+            journal=journal,
+            study=Study(spec=replace(spec(), driver="ray"), facts=known),
+            strategy=Listed([Config(), Config({"workers": 1}), Config({"workers": 2})]),
+            planner=PlainPlanner(),  # type: ignore[arg-type]
+            clock=SimulatedClock(),
+        )
+        tell_next(session, measurement())
+        for _ in range(FailureKind.INFRA_LOST.repeats):
+            tell_next(session, failure(FailureKind.INFRA_LOST, **gone))
+        if ends:
+            with pytest.raises(BackendError, match="it broke"):
+                tell_next(session, failure(FailureKind.INFRA_LOST, **gone))
+            assert session.study.trials[1].state is TrialState.ASKED
+        else:
+            tell_next(session, failure(FailureKind.INFRA_LOST, **gone))
+            assert session.ask() is not None
 
 
 def test_on_a_cluster_one_node_without_room_does_not_end_the_search(tmp_path: Path) -> None:

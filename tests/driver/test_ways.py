@@ -10,9 +10,12 @@ import pytest
 from session_fakes import RUN_FACTS, Listed, facts, measurement, spec
 
 from autotune.clock import SimulatedClock
+from autotune.core.change import Flag
 from autotune.core.config import Config
-from autotune.core.facts import Facts, LoaderFacts, ScriptFlag
-from autotune.core.study import Study
+from autotune.core.effect import Effect
+from autotune.core.facts import Facts, LoaderFacts, OptimizerFacts, ScriptFlag
+from autotune.core.same_step import unlike_step
+from autotune.core.study import DeclaredSpec, Study
 from autotune.core.trial import Assignment, Failure, FailureKind, Outcome
 from autotune.core.wire import to_wire
 from autotune.driver.planner import Planner, dead_ways
@@ -164,4 +167,115 @@ def test_two_options_found_dead_at_once_are_asked_again_under_their_own_numbers(
     kept = [(t.number, t.config, t.measurement is not None) for t in made.session.study.trials]
     assert kept == [(t.number, t.config, t.measurement is not None) for t in made.folded().trials]
     assert len(kept) == 5
+    made.journal.close()
+
+
+SGD = OptimizerFacts(name="SGD", rates=(0.1, 0.01), decays=(5e-4, 0.0))
+HALF = Config({"batch_size": 16, "accumulation": 2})
+DOUBLE = Config({"batch_size": 64, "effective_batch": 64})
+
+
+class ByOption(Ways):
+    """A script with the option ``--batch-size``, and perhaps one for accumulation."""
+
+    def __init__(self, folder: Path, configs: Sequence[Config], *, accumulates: bool = False) -> None:
+        super().__init__(folder, configs)
+        names = ("--batch-size", "--accum-steps") if accumulates else ("--batch-size",)
+        flags = tuple(
+            ScriptFlag(names=(name,), dest=name[2:].replace("-", "_"), kind="int") for name in names
+        )
+        known = self.session._study.facts
+        assert known is not None
+        script = replace(known.script, flags=flags)
+        self.session._study = replace(self.session._study, facts=replace(known, script=script))
+        self.run = replace(
+            OURS,
+            optimizer=SGD,
+            values={"batch_size": 32},
+            zero_grad_seen=True,
+            reduction="mean",
+            loss_scale=1.0,
+        )
+
+    def told(self, assignment: Assignment, **seen: object) -> None:
+        run = replace(self.run, **seen)
+        ended = Ended(trial=assignment.trial, outcome=measurement(), seconds=1.0, facts=run)
+        self.session.tell(assignment.uid, ended)
+
+
+@pytest.mark.parametrize(
+    ("what", "moved"),
+    [
+        ("learning rate from 0.1 to 0.05", replace(SGD, rates=(0.05, 0.005))),
+        ("weight decay from 0.0005 to 0.00025", replace(SGD, decays=(2.5e-4, 0.0))),
+    ],
+)
+def test_an_option_that_moves_the_learning_rate_with_the_batch_gives_way_to_the_loader(
+    tmp_path: Path, what: str, moved: OptimizerFacts
+) -> None:
+    made = ByOption(tmp_path, [Config(), DOUBLE, HALF])
+    made.told(made.ask())
+    larger = made.ask()
+    # Another effective batch is another training anyhow, and the script's own rule may stand.
+    made.told(larger, optimizer=replace(SGD, rates=(0.2, 0.02)))
+    first = made.ask()
+    assert way(first.launch.changes) == ["patch", "flag"]
+    made.told(first, optimizer=moved)
+    again = made.ask()
+    assert (again.segments[0].config, way(again.launch.changes)) == (HALF, ["patch", "keyword"])
+    made.told(again)
+    kept = [t.measurement is not None for t in made.session.study.trials]
+    assert kept == [True, True, False, True]
+    failure = made.session.study.trials[2].failure
+    assert failure is not None
+    assert failure.kind is FailureKind.CONFIG_REJECTED
+    assert what in failure.message
+    for study in (made.session.study, made.folded()):
+        assert dead_ways(study) == {("batch_size", "flag")}
+        assert way(changes_of(study)(DOUBLE)) == ["flag"]
+    made.journal.close()
+
+
+def test_a_rate_that_stays_as_it_is_up_to_rounding_leaves_the_option_its_way(tmp_path: Path) -> None:
+    made = ByOption(tmp_path, [Config(), HALF])
+    made.told(made.ask())
+    made.told(made.ask(), optimizer=replace(SGD, rates=(0.1001, 0.01)))
+    assert made.session.study.trials[1].measurement is not None
+    made.journal.close()
+
+
+def test_a_knob_of_the_users_own_may_be_the_rate(tmp_path: Path) -> None:
+    own = DeclaredSpec(name="rate", effect=Effect.TRAINING, values=(0.1, 0.2), spelling=Flag(("--lr",)))
+    made = ByOption(tmp_path, [Config(), HALF])
+    given = made.session._study.spec
+    made.told(made.ask())
+    asked = made.ask()
+    trial = replace(made.session.study.trials[1], config=HALF.with_(rate=0.2))
+    study = replace(made.session.study, spec=replace(given, space=replace(given.space, declared=(own,))))
+    other = replace(made.run, optimizer=replace(SGD, rates=(0.2, 0.02)))
+    assert unlike_step(study, trial, other) is None
+    assert unlike_step(study, replace(trial, config=HALF), other) is not None
+    made.told(asked)
+    made.journal.close()
+
+
+@pytest.mark.parametrize(("scale", "hows"), [(1.0, ["patch", "flag"]), (0.5, ["flag", "flag"])])
+def test_an_option_that_does_not_divide_the_loss_by_its_parts_gives_way(
+    tmp_path: Path, scale: float, hows: list[str]
+) -> None:
+    made = ByOption(tmp_path, [Config(), HALF], accumulates=True)
+    made.told(made.ask())
+    first = made.ask()
+    assert way(first.launch.changes) == ["flag", "flag"]
+    made.told(first, loss_scale=scale)
+    if scale == 1.0:
+        failure = made.session.study.trials[1].failure
+        assert failure is not None
+        assert "2 times that of its own step" in failure.message
+        again = made.ask()
+        assert way(again.launch.changes) == hows
+        made.told(again)
+    study = made.folded()
+    assert study.trials[-1].measurement is not None
+    assert way(changes_of(study)(HALF)) == hows
     made.journal.close()

@@ -81,6 +81,51 @@ def test_memory_is_bounded_by_the_tightest_cgroup(tmp_path, files, limit) -> Non
     assert host.memory_limit_bytes(tree(tmp_path, files)) == (limit or psutil.virtual_memory().total)
 
 
+ROOM = {"proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    1000 kB\n"}
+WITHIN = {"proc/self/cgroup": "0::/a/b\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "room"),
+    [
+        ({}, 1000 * 1024),
+        ({**WITHIN, "sys/fs/cgroup/a/b/memory.max": "max\n"}, 1000 * 1024),
+        ({**WITHIN, "sys/fs/cgroup/a/b/memory.max": "500\n"}, 1000 * 1024),
+        (
+            {
+                **WITHIN,
+                "sys/fs/cgroup/a/b/memory.max": "9000\n",
+                "sys/fs/cgroup/a/b/memory.current": "100\n",
+                "sys/fs/cgroup/a/memory.max": "1000\n",
+                "sys/fs/cgroup/a/memory.current": "700\n",
+                "sys/fs/cgroup/a/memory.stat": "anon 5\nfile 900\nactive_file 30\ninactive_file 20\n",
+            },
+            350,
+        ),
+        (
+            {
+                **WITHIN,
+                "sys/fs/cgroup/a/b/memory.max": "100\n",
+                "sys/fs/cgroup/a/b/memory.current": "120\n",
+            },
+            0,
+        ),
+        (
+            {
+                "proc/self/cgroup": "3:memory:/m\n",
+                "sys/fs/cgroup/memory/m/memory.limit_in_bytes": "1000\n",
+                "sys/fs/cgroup/memory/m/memory.usage_in_bytes": "900\n",
+                "sys/fs/cgroup/memory/m/memory.stat": "inactive_file 1\ntotal_inactive_file 40\n",
+            },
+            140,
+        ),
+    ],
+)
+def test_what_is_taken_inside_a_cgroup_is_no_room_any_more(tmp_path, files, room) -> None:
+    """Beyond it the kernel ends who is in there, the driver too."""
+    assert host.memory_room_bytes(tree(tmp_path, {**ROOM, **files})) == room
+
+
 def test_hyperthreads_count_once_and_flags_are_read(tmp_path) -> None:
     cpuinfo = "\n\n".join(
         f"processor\t: {n}\nmodel name\t: Big CPU\nphysical id\t: 0\n"

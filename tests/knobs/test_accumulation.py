@@ -9,7 +9,7 @@ from autotune.core.change import Patch
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.facts import ScriptFlag
-from autotune.knobs.accumulation import Accumulation
+from autotune.knobs.accumulation import ACCUMULATION_OPTIONS, Accumulation
 from autotune.testing.knobs import SCRIPT, KnobContract, facts
 
 KNOB = Accumulation()
@@ -62,6 +62,26 @@ def test_an_option_of_the_script_lifts_what_only_concerns_the_patch() -> None:
         given = facts(run=seen, script=replace(SCRIPT, flags=(option,)))
         assert KNOB.refuse(given) is None
         assert KNOB.refuse_spelling(Patch(), given) is not None
+
+
+@pytest.mark.parametrize(
+    ("seen", "refused"),
+    [
+        (run(own_accumulation=True, backward_per_step=4.0, loss_scale=1.0), True),
+        (run(own_accumulation=True, backward_per_step=4.0, loss_scale=0.25), False),
+        # Two losses of which one counts half: whether they are divided shows another number of parts.
+        (run(own_accumulation=True, backward_per_step=4.0, loss_scale=0.7), False),
+        (run(own_accumulation=True, backward_per_step=4.0, loss_scale=None), False),
+        (run(own_accumulation=True, backward_per_step=4.0, loss_scale=None, reduction="sum"), False),
+        (run(loss_scale=1.0), False),
+    ],
+)
+def test_an_option_whose_parts_are_added_up_undivided_is_another_gradient(seen, refused) -> None:
+    option = ScriptFlag(names=("--accum-steps",), dest="accum_steps", kind="int", default=4)
+    given = facts(run=seen, script=replace(SCRIPT, flags=(option,)))
+    reasons = (KNOB.refuse(given), KNOB.refuse_spelling(ACCUMULATION_OPTIONS, given))
+    assert [reason is not None for reason in reasons] == [refused, refused]
+    assert all("does not divide them" in reason for reason in reasons if reason is not None)
 
 
 def test_several_backward_passes_are_accumulation_only_where_the_script_accumulates() -> None:

@@ -10,7 +10,7 @@ from autotune.core.change import Change, Keyword
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.facts import OPTION, TOLD, InputFacts, OptimizerFacts, ScriptFlag
-from autotune.knobs.batch_size import BatchSize, said_batch
+from autotune.knobs.batch_size import BATCH_OPTIONS, BatchSize, said_batch
 from autotune.knobs.common import LOADER as DATALOADER
 from autotune.testing.knobs import SCRIPT, KnobContract, facts
 
@@ -71,6 +71,13 @@ def test_a_sample_that_is_taken_out_of_its_batch_has_no_larger_one() -> None:
 def test_a_custom_batch_sampler_leaves_only_the_scripts_option() -> None:
     given = facts(run=loader(custom_batch_sampler=True))
     assert "batch sampler" in str(KNOB.refuse_spelling(Keyword(DATALOADER, "batch_size"), given))
+
+
+def test_one_of_several_loaders_that_train_together_keeps_its_batch() -> None:
+    """As in FixMatch, which zips a labelled one with another."""
+    given = facts(run=loader(beside=1))
+    assert "several loaders" in str(KNOB.refuse_spelling(Keyword(DATALOADER, "batch_size"), given))
+    assert KNOB.refuse_spelling(BATCH_OPTIONS, given) is None
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from autotune.core.measurement import Measurement
 from autotune.launch import caches
@@ -55,6 +58,23 @@ def test_of_two_cold_trials_one_publishes(tmp_path: Path) -> None:
         Path(cache.env["TRITON_CACHE_DIR"], "kernel").write_text(cache.folder.parent.name)
     assert [cache.publish() for cache in both] == [True, False]
     assert (tmp_path / "cache" / "key" / "triton" / "kernel").read_text() == "a"
+
+
+def test_a_cache_for_which_there_is_no_room_costs_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runner: Any, assignment: Any
+) -> None:
+    """The trial has been measured by then."""
+    real = Path.mkdir
+
+    def mkdir(self: Path, *given: Any, **more: Any) -> None:
+        if self == tmp_path / "study" / "cache":
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        real(self, *given, **more)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    (ended,) = runner().run(assignment(FILL + "good()", cache_key="key"))
+    assert isinstance(ended.outcome, Measurement), ended.outcome
+    assert not (tmp_path / "study" / "cache").exists()
 
 
 def test_an_empty_cache_or_one_without_a_key_is_not_published(tmp_path: Path) -> None:

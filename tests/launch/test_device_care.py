@@ -6,7 +6,9 @@ import fcntl
 import os
 import subprocess
 import sys
+import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +18,13 @@ from fake_nvml import FakeNvml
 from autotune.core.facts import DeviceFacts, RunFacts
 from autotune.core.measurement import Measurement
 from autotune.core.trial import Failure, FailureKind, Launch
+from autotune.devices.bounded import Bounded
+from autotune.devices.common import Device, DeviceSample
 from autotune.devices.nvidia import NvidiaDevices
-from autotune.launch import device_care
+from autotune.launch import device_care, sweep
 from autotune.launch.device_care import DeviceCare, Held, run_canary
 from autotune.launch.measure import Told
+from autotune.launch.runner import NOT_BEGUN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -216,6 +221,7 @@ def test_a_device_that_fails_twice_gets_no_trial_until_it_computes_again(
     refused = care(probe=lambda _: answers.pop(0)).hold(launch(), stopped=lambda: False)
     assert isinstance(refused, Failure)
     assert (refused.kind, "still lost" in refused.message) == (K.INFRA_LOST, True)
+    assert refused.evidence == {NOT_BEGUN: 1, "device": "GPU-0abc"}
     hold(one).hand_over()
     assert answers == []
 
@@ -239,6 +245,167 @@ def test_a_canary_tells_why_by_its_last_line(monkeypatch: pytest.MonkeyPatch, tm
     bird.write_text("import time; time.sleep(60)")
     monkeypatch.setattr(device_care, "CANARY_S", 0.2)
     assert "no answer" in run_canary(launch())
+
+
+class HangsInATrial(Device):
+    """A device that answers until the trial runs, and then no more: as where its firmware has crashed."""
+
+    facts = DeviceFacts(name="x", uuid="GPU-0abc", memory_bytes=1)
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.over = threading.Event()
+
+    def sample(self) -> DeviceSample:
+        self.looks += 1
+        if self.looks > 2:
+            self.over.wait(60.0)
+        return DeviceSample(used_bytes=self.looks)
+
+
+def test_a_driver_that_hangs_holds_up_neither_the_watch_over_a_trial_nor_its_end(
+    tmp_path: Path, runner: Any, assignment: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_care, "Bounded", partial(Bounded, within_s=0.3))
+    hangs = HangsInATrial()
+    tries: list[Launch] = []
+    one = DeviceCare(lambda _: [hangs], folder=tmp_path, probe=lambda given: tries.append(given) or "")
+    begun = time.monotonic()
+    try:
+        made = assignment("step()\ntime.sleep(120)", protect=False, setup_s=0.5)
+        (ended,) = runner(device_care=one, progress_floor_s=0.5).run(made)
+    finally:
+        hangs.over.set()
+    assert time.monotonic() - begun < 40
+    assert isinstance(ended.outcome, Failure)
+    assert ended.outcome.kind is K.TIMEOUT_PROGRESS, ended.outcome
+    assert hangs.looks == 3
+    assert len(tries) == 1
+
+
+SINGS = """
+import os, sys, time
+with open({told!r}, "w") as file:
+    file.write(str(os.getpid()))
+time.sleep(120)
+"""
+
+
+def alive(pid: int) -> bool:
+    return bool(sweep.start_ticks(pid)) and not sweep.is_zombie(pid)
+
+
+def told_by(path: Path) -> int:
+    until = time.monotonic() + 30
+    while not (path.is_file() and path.read_text()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return int(path.read_text())
+
+
+def test_a_canary_is_not_waited_for_once_the_search_is_to_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bird, note = tmp_path / "canary.py", tmp_path / "pid"
+    monkeypatch.setattr(device_care, "CANARY", bird)
+    bird.write_text(SINGS.format(told=str(note)))
+    begun = time.monotonic()
+    assert run_canary(launch(), stopped=lambda: note.is_file() and bool(note.read_text()))
+    assert time.monotonic() - begun < 30
+    assert not alive(told_by(note))
+
+
+def test_a_stopped_search_waits_neither_for_memory_nor_for_a_canary(care: Callable[..., DeviceCare]) -> None:
+    tries: list[Launch] = []
+    nvml = FakeNvml(count=1)
+    one = care(nvml, free_s=3600.0, probe=lambda given: tries.append(given) or "lost")
+    held = hold(one)
+    nvml.used = {0: 5 << 30}
+    hung = {0: Failure(kind=K.TIMEOUT_PROGRESS, message="")}
+    one.release(held, launch(), told(cuda=True), hung, stopped=lambda: True)
+    held.hand_over()
+    assert tries == []
+    assert not device_care._BROKEN
+
+
+LAUNCHES = """
+import sys
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from autotune.core.trial import Launch
+from autotune.launch import device_care, sweep
+device_care.CANARY = Path({bird!r})
+device_care.run_canary(
+    Launch(command=(), script="t.py", argv=(), python=sys.executable, cwd="/", env={{}}), uid={uid!r}
+)
+"""
+
+
+def test_a_canary_ends_with_who_waits_for_it_and_carries_the_mark_of_its_trial(tmp_path: Path) -> None:
+    """It hangs where the device does, and nobody else would ever end it."""
+    bird, note, uid = tmp_path / "canary.py", tmp_path / "pid", f"canary-{os.getpid()}"
+    real = device_care.CANARY.read_text()
+    (tmp_path / "torch.py").write_text(SINGS.format(told=str(note)))
+    bird.write_text(f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{real}")
+    text = LAUNCHES.format(root=str(Path(__file__).resolve().parents[2]), bird=str(bird), uid=uid)
+    waiting = subprocess.Popen([sys.executable, "-c", text])
+    try:
+        pid = told_by(note)
+        assert pid in sweep.marked(uid)
+        waiting.kill()
+        waiting.wait(30)
+        until = time.monotonic() + 30
+        while alive(pid):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    finally:
+        waiting.kill()
+        waiting.wait(30)
+        sweep.end_marked(uid)
+
+
+def test_devices_stay_locked_until_it_is_known_what_became_of_them(
+    care: Callable[..., DeviceCare], tmp_path: Path, runner: Any, assignment: Any
+) -> None:
+    """Another search's trial would else run beside what is tried out."""
+    seen: list[object] = []
+
+    class Watched(DeviceCare):
+        def release(self, *given: Any, **more: Any) -> None:
+            probe = [sys.executable, "-S", "-c", PROBE, str(tmp_path)]
+            seen.append(subprocess.run(probe, capture_output=True, check=True).stdout)
+            seen.append(more["uid"])
+            super().release(*given, **more)
+
+    devices = NvidiaDevices(FakeNvml(count=1)).devices()
+    made = assignment("good()", protect=False)
+    (ended,) = runner(device_care=Watched(lambda _: devices, folder=tmp_path, lock_s=0.2)).run(made)
+    assert isinstance(ended.outcome, Measurement), ended.outcome
+    assert seen == [b"locked\n", made.uid]
+    hold(care()).hand_over()
+
+
+def test_a_fork_of_the_program_that_searches_does_not_keep_the_devices(
+    care: Callable[..., DeviceCare],
+) -> None:
+    held = hold(care())
+    read, write = os.pipe()
+    free, told_free = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(write)
+        os.write(told_free, b"1")
+        os.read(read, 1)
+        os._exit(0)
+    try:
+        assert os.read(free, 1)
+        held.hand_over()
+        hold(care(lock_s=0.0)).hand_over()
+    finally:
+        os.close(write)
+        for end in (read, free, told_free):
+            os.close(end)
+        os.waitpid(child, 0)
 
 
 @pytest.mark.torch

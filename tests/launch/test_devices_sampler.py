@@ -65,6 +65,16 @@ def test_only_devices_of_the_trial_count() -> None:
     assert (seen.used_bytes, seen.foreign) == (6, False)
 
 
+def test_where_nothing_is_known_of_the_trials_device_there_is_no_look() -> None:
+    """Told as free of others and empty it would stand against looks that were really had."""
+    device = Fake(used_bytes=5, pids=(10,))
+    sample = device_sampler(lambda: [10], [device])
+    assert sample is not None
+    assert sample() is not None
+    device.seen = {}
+    assert sample() is None
+
+
 def test_pids_of_another_namespace_accuse_nobody() -> None:
     sample = device_sampler(lambda: [10], [Fake(used_bytes=5, pids=(99,), busy_pids=(99,))])
     assert sample is not None

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import pytest
 
 from autotune.core.measurement import Measurement
 from autotune.core.trial import Failure
-from autotune.launch import enclosure
+from autotune.launch import enclosure, enter
 
 HAS_OVERLAY = enclosure.available() == "overlay"
 
@@ -164,6 +167,123 @@ def test_a_folder_that_cannot_be_overlaid_is_protected_by_redirection(
     (ended,) = runner(isolation="overlay").run(made)
     assert isinstance(ended.outcome, Measurement), ended.outcome
     assert tree(files) == before
+
+
+ENCLOSED = """
+import json, multiprocessing, os, sys
+sys.path.insert(0, {ours!r})
+import enter
+told = {{}}
+shm, base = "/dev/shm", {base!r}
+try:
+    enter._own_namespace()
+    enter._mount("none", "/", None, enter._MS_REC | enter._MS_PRIVATE)
+    enter._mount("fresh", shm, "tmpfs", enter._MS_NOSUID, "size=48m,nr_inodes=777,mode=1777")
+except OSError as error:
+    sys.exit("not here: " + str(error))
+outside = os.open(shm, os.O_RDONLY)
+for name in ("torch_1_2_3", *{names!r}):
+    with open(os.path.join(shm, name), "w") as file:
+        file.write(name)
+    if os.geteuid() == 0:
+        os.chown(os.path.join(shm, name), {owner}, -1)
+if {links!r}:
+    os.symlink("theirs", os.path.join(shm, "link"))
+    os.lchown(os.path.join(shm, "link"), {owner}, -1)
+before = os.stat(shm).st_dev
+try:
+    enter.enter(base, [base], {must!r}, shares={shares!r})
+except OSError as error:
+    sys.exit("not here: " + str(error))
+have = os.statvfs(shm)
+told["private"] = os.stat(shm).st_dev != before
+told["seen"] = sorted(os.listdir(shm))
+told["read"] = [open(os.path.join(shm, name)).read() for name in told["seen"]]
+told["like"] = [have.f_blocks * have.f_frsize, have.f_files, bool(have.f_flag & os.ST_NOSUID)]
+told["mode"] = oct(os.stat(shm).st_mode & 0o7777)
+with multiprocessing.Semaphore(), open(os.path.join(shm, "cache"), "wb") as file:
+    file.write(bytes(4096))
+told["outside"] = sorted(os.listdir(outside))
+print(json.dumps(told))
+"""
+OTHER = 12345
+
+
+def in_shared_memory(tmp_path: Path, *names: str, owner: int = 0, **more: Any) -> dict[str, Any]:
+    """What an enclosed process finds in /dev/shm, and leaves in that of a machine on which these lie there."""
+    values = {"must": [], "shares": False, "links": False, **more}
+    (tmp_path / "trial").mkdir(exist_ok=True)
+    text = ENCLOSED.format(
+        ours=str(Path(enter.__file__).parent),
+        base=str(tmp_path / "trial"),
+        names=names,
+        owner=owner or os.geteuid(),
+        **values,
+    )
+    done = subprocess.run([sys.executable, "-S", "-c", text], capture_output=True, text=True, check=False)
+    if "not here" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(not HAS_OVERLAY, reason="this machine lets nobody mount an overlay")
+def test_shared_memory_is_the_trials_own_and_as_large_as_the_machines(tmp_path: Path) -> None:
+    told = in_shared_memory(tmp_path)
+    assert told["private"]
+    assert (told["seen"], told["outside"]) == ([], ["torch_1_2_3"])
+    assert (told["like"], told["mode"]) == ([48 << 20, 777, True], "0o1777")
+
+
+@pytest.mark.skipif(not HAS_OVERLAY, reason="this machine lets nobody mount an overlay")
+@pytest.mark.parametrize(
+    ("names", "more"),
+    [
+        (("dataset",), {}),  # a script may read it, and replace or remove it
+        ((), {"must": ["/dev/shm"]}),
+        ((), {"shares": True}),
+    ],
+)
+def test_shared_memory_stays_the_machines_where_something_there_may_be_missed(
+    tmp_path: Path, names: tuple[str, ...], more: dict[str, Any]
+) -> None:
+    told = in_shared_memory(tmp_path, *names, **more)
+    assert not told["private"]
+    assert told["seen"] == sorted([*names, "torch_1_2_3"])
+    assert told["outside"] == sorted([*names, "cache", "torch_1_2_3"])
+
+
+@pytest.mark.skipif(not HAS_OVERLAY or os.geteuid() != 0, reason="nothing can be given to another user here")
+def test_what_other_users_have_in_shared_memory_is_there_as_before(tmp_path: Path) -> None:
+    told = in_shared_memory(tmp_path, "theirs", owner=OTHER, links=True)
+    assert told["private"]
+    assert (told["seen"], told["read"]) == (["link", "theirs"], ["theirs", "theirs"])
+    assert told["outside"] == ["link", "theirs", "torch_1_2_3"]
+    many = in_shared_memory(tmp_path, *(f"theirs{n}" for n in range(65)), owner=OTHER)
+    assert not many["private"]
+
+
+@pytest.mark.skipif(not HAS_OVERLAY, reason="this machine lets nobody mount an overlay")
+@pytest.mark.parametrize("shares", [False, True])
+def test_what_a_trial_keeps_in_shared_memory_goes_with_it(
+    runner: Any, assignment: Any, *, shares: bool
+) -> None:
+    """A cache of two gibibytes under a name of the script's own, once a trial, fills the machine."""
+    kept = Path(f"/dev/shm/cache_{os.getpid()}")
+    if not shares and any(entry.lstat().st_uid == os.geteuid() for entry in Path("/dev/shm").iterdir()):
+        pytest.skip("something of ours lies in /dev/shm")
+    text = (
+        f"p = Path({str(kept)!r}); p.write_bytes(bytes(1 << 20)); assert p.stat().st_size == 1 << 20\ngood()"
+    )
+    made = assignment(text)
+    env = {**made.launch.env, **({"CUDA_MPS_PIPE_DIRECTORY": "/run/mps"} if shares else {})}
+    made = replace(made, launch=replace(made.launch, env=env))
+    try:
+        (ended,) = runner(isolation="overlay").run(made)
+        assert isinstance(ended.outcome, Measurement), ended.outcome
+        assert kept.exists() is shares
+    finally:
+        kept.unlink(missing_ok=True)
 
 
 def test_a_manifest_tells_changed_added_and_removed_files(tmp_path: Path) -> None:

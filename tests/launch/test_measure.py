@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autotune.core.change import Change, Patch
-from autotune.core.facts import DeviceFacts, LoaderFacts, RunFacts
+from autotune.core.facts import DeviceFacts, LoaderFacts, OptimizerFacts, RunFacts
 from autotune.core.measurement import LossPoint, Measurement, Reading
 from autotune.core.trial import Failure, FailureKind
 from autotune.launch.measure import DeviceSample, Outside, Sample, Told, measure
@@ -67,6 +67,14 @@ def test_the_interval_covers_a_known_truth_about_as_often_as_it_says() -> None:
         truth = 8 / (0.05 * math.exp(0.02))
         hits += found.throughput.low <= truth <= found.throughput.high
     assert hits >= 88
+
+
+def test_the_rate_that_a_run_began_with_is_kept_where_it_was_seen() -> None:
+    told = stream([0.1] * 30)
+    assert "learning_rate" not in fold(told).extra
+    seen = OptimizerFacts(name="SGD", rates=(0.01, 0.1))
+    told.take(Seen(facts=RunFacts(samples_source="loader", loader=LOADER, optimizer=seen)))
+    assert fold(told).extra["learning_rate"] == 0.1
 
 
 def test_without_confirmed_samples_steps_are_counted() -> None:

@@ -186,7 +186,7 @@ def test_shared_memory_that_a_killed_tree_leaves_is_removed(
     other = Path(f"/dev/shm/torch_{os.getpid()}_11_2")
     other.touch()
     try:
-        ended = only(runner(), assignment(SHARED))
+        ended = only(runner(isolation="redirect"), assignment(SHARED))
         assert isinstance(ended.outcome, Measurement), ended.outcome
         told = (tmp_path / "study" / "trials" / f"t0000-{MINE}" / "stdout.log").read_text().split()
         assert len(told) == 2
@@ -215,7 +215,8 @@ def test_of_shared_memory_only_what_came_with_the_trial_and_has_a_librarys_name_
     names = [f"nccl-{MINE}", f"psm_{MINE}", f"users_{MINE}", f"psm_theirs_{MINE}"]
     (folder / names[3]).write_bytes(bytes(4096))
     try:
-        hung = failure(runner(progress_floor_s=0.4), assignment(NAMED.format(mine=MINE)))
+        one = runner(progress_floor_s=0.4, isolation="redirect")
+        hung = failure(one, assignment(NAMED.format(mine=MINE)))
         assert hung.kind is FailureKind.TIMEOUT_PROGRESS, hung
         assert [name for name in names if (folder / name).exists()] == names[2:]
     finally:
@@ -234,6 +235,22 @@ def test_what_a_living_process_uses_is_left(tmp_path: Path, monkeypatch: pytest.
     assert shared.exists(), "it was there before the trial"
     guard._remove_objects({shared.name}, set(), set())
     assert not shared.exists()
+
+
+def test_of_the_same_name_in_shared_memory_of_a_trials_own_nothing_is_known_here(tmp_path: Path) -> None:
+    """It is another file, and the machine's may be somebody else's."""
+    name = f"psm_{MINE}_twice"
+    theirs, own = Path("/dev/shm", name), tmp_path / "dev" / "shm" / name
+    own.parent.mkdir(parents=True)
+    try:
+        for path in (theirs, own):
+            path.write_bytes(bytes(4096))
+        with own.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+            assert guard._mapped_objects([os.getpid()]) & {name} == set()
+        with theirs.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+            assert guard._mapped_objects([os.getpid()]) & {name} == {name}
+    finally:
+        theirs.unlink(missing_ok=True)
 
 
 def test_what_cannot_be_started_leaves_nothing_behind(
@@ -265,6 +282,18 @@ def test_the_memory_limit_counts_the_whole_tree(runner: Any, assignment: Any) ->
     found = failure(runner(), assignment(text, memory=200 << 20))
     assert found.kind is FailureKind.OOM_HOST
     assert "0.20 GiB" in found.message
+
+
+def test_a_trial_takes_no_more_than_is_free_when_it_begins(runner: Any, assignment: Any) -> None:
+    """Whoever planned it may have done so hours ago, or on another machine."""
+    text = "x = b'1' * (300 << 20)\ntime.sleep(60)"
+    found = failure(runner(free_memory=lambda: 200 << 20), assignment(text, memory=2 << 30))
+    assert found.kind is FailureKind.OOM_HOST
+    assert "0.20 GiB" in found.message
+    much = runner(free_memory=lambda: 300)._memory_limit
+    assert [much(assignment("", memory=n)) for n in (0, 200, 400)] == [300, 200, 300]
+    assert runner(free_memory=lambda: 0)._memory_limit(assignment("", memory=200)) == 1
+    assert runner()._memory_limit(assignment("", memory=0)) == 0
 
 
 def test_a_flood_of_output_is_drained_and_bounded(runner: Any, assignment: Any, tmp_path: Path) -> None:

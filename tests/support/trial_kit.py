@@ -112,12 +112,15 @@ def runner(tmp_path: Path) -> Callable[..., Ran]:
         batch: int = 0,
         visit: Visit | None = None,
         timeout_s: float = 60,
+        at: str = "train.py",
+        module: str = "",
     ) -> Ran:
         nonlocal count
         count += 1
         folder = tmp_path / f"trial{count}"
         folder.mkdir()
-        script = tmp_path / "train.py"
+        script = tmp_path / at
+        script.parent.mkdir(parents=True, exist_ok=True)
         script.write_text(dedent(text))
         plan = Plan(
             nonce=f"t{count}",
@@ -133,6 +136,7 @@ def runner(tmp_path: Path) -> Callable[..., Ran]:
             status_path="" if measure else str(folder / "status.json"),
             batch=batch,
             visit=visit,
+            module=module,
         )
         (folder / "plan.json").write_text(wire.dumps(plan))
         variables = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}

@@ -202,3 +202,20 @@ def test_a_helper_that_is_asked_in_the_middle_of_a_step_costs_no_loss(losses: An
     called(losses, SimpleNamespace(training=False), losses.z * 3.0)
     losses.of.backward((out**2).mean())
     assert losses.of.reduction == "mean"
+
+
+@pytest.mark.parametrize(
+    ("scale", "loss_of"),
+    [
+        (1.0, lambda f, z: f.mse_loss(z, z.detach() + 1)),
+        (0.25, lambda f, z: f.mse_loss(z, z.detach() + 1) / 4),
+        (0.25, lambda f, z: (f.mse_loss(z, z.detach() + 1) + f.l1_loss(z, z.detach() + 1)) / 4),
+        (1.0, lambda f, z: z.abs().mean()),
+        (None, lambda f, z: z.abs().mean() / 4),
+        (None, lambda f, z: f.mse_loss(z, z.detach() + 1, reduction="sum")),
+    ],
+)
+def test_what_a_mean_is_multiplied_by_is_told(losses: Any, scale: float | None, loss_of: Any) -> None:
+    losses.of.returned(losses.z, 8)
+    losses.of.backward(loss_of(losses.torch.nn.functional, losses.z))
+    assert losses.of.scale == (scale and pytest.approx(scale))

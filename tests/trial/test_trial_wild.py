@@ -26,14 +26,17 @@ from autotune.protocol.plan import Plan
 from autotune.trial.install import Session
 torch.set_num_threads(1)
 torch.manual_seed(0)
-alive = []
+alive, kept = [], []
 
-def sgd(model):
-    class Own(torch.optim.SGD):
+def own(kind=torch.optim.SGD):
+    class Own(kind):
         # Of a class that a session has seen, torch keeps the step.
         def step(self, closure=None):
             return super().step(closure)
-    return Own([p for p in model.parameters() if p.requires_grad], lr=0.01)
+    return Own
+
+def sgd(model):
+    return own()([p for p in model.parameters() if p.requires_grad], lr=0.01)
 
 def plain_loss(model, x):
     return F.mse_loss(model(x), x[:, :1])
@@ -77,6 +80,15 @@ def several(kind, **options):
     first = rows()
     second = rows(16, 4)
     learn(kind(first, second), **options)
+
+def peeking():
+    # Every other step a batch of a loader for validation, with gradients on.
+    held_out, model, steps = rows(16), nn.Linear(4, 1), itertools.count()
+    kept.append(held_out)
+    def peek(_):
+        if next(steps) % 2:
+            plain_loss(model, next(iter(held_out))[0])
+    learn(rows(), model, then=peek)
 
 # What a model keeps
 
@@ -147,6 +159,29 @@ class Echo(nn.Module):
 
 def cool(opt):
     opt.param_groups[0]["lr"] *= 0.99
+
+def warmed_up():
+    model = nn.Linear(4, 1)
+    opt = own(torch.optim.AdamW)(model.parameters(), lr=0.01, weight_decay=0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(opt, lambda step: step / 100)
+    alive.append((model, opt))
+    for (x,) in rows():
+        opt.zero_grad()
+        (plain_loss(model, x) / 2).backward()
+        opt.step()
+        schedule.step()
+
+def by_hand(first):
+    model = nn.Linear(4, 1)
+    opt = own()([
+        {"params": model.weight, "lr": 0.02}, {"params": model.bias, "weight_decay": torch.tensor(0.5)}
+    ], lr=0.01)
+    alive.append((model, opt))
+    for step, (x,) in enumerate(rows()):
+        opt.param_groups[1]["lr"] = 0.01 * (step + first)
+        opt.zero_grad()
+        plain_loss(model, x).backward()
+        opt.step()
 
 def hooked():
     model = nn.Linear(4, 1)
@@ -240,6 +275,7 @@ def watched(action, batch=0, changes=()):
         draws=run.loop_draws, hazards=run.loop_hazards, source=run.samples_source, reduction=run.reduction,
         scheduled=run.scheduler_per_step, moves=model.moves, dropout=model.dropout,
         beside=loader and loader.beside, changed=loader and loader.changed, steps=steps,
+        rates=run.optimizer.rates, decays=run.optimizer.decays, scale=run.loss_scale,
         told=inputs and inputs.told, place=inputs and inputs.place, faults=sorted(made.faults.off),
         asked=[(r.knob, r.status, r.reason) for r in readings if r.wanted is not None])
 
@@ -252,6 +288,10 @@ found = dict(
     noisy=watched(lambda: learn(rows(), loss_of=noisy)),
     in_step=watched(lambda: several(Pairs, loss_of=lambda model, pair: plain_loss(model, torch.cat(pair)))),
     in_turns=watched(lambda: several(Turns)),
+    peeking=watched(peeking),
+    warmed_up=watched(warmed_up),
+    from_nothing=watched(lambda: by_hand(0)),
+    from_some=watched(lambda: by_hand(1)),
     counting=watched(lambda: learn(rows(), Counting())),
     slow=watched(lambda: learn(rows(), Slow())),
     bank=watched(lambda: learn(rows(), Bank())),
@@ -306,6 +346,24 @@ def test_noise_that_the_loop_draws_for_a_batch_is_seen(wild: Any) -> None:
 @pytest.mark.parametrize("kind", ["in_step", "in_turns"])
 def test_other_loaders_that_train_as_well_are_seen(wild: Any, kind: str) -> None:
     assert wild[kind].beside == 1
+
+
+def test_a_loader_that_is_evaluated_every_so_many_steps_does_not_train(wild: Any) -> None:
+    assert wild["peeking"].beside == 0
+    assert [samples for samples, _, _ in wild["peeking"].steps] == [8] * 12
+
+
+def test_rates_and_decays_are_those_that_the_first_step_begins_from(wild: Any) -> None:
+    """Whatever a warm-up, which may be counted in batches, makes of them."""
+    seen = {
+        kind: (wild[kind].rates, wild[kind].decays) for kind in ("warmed_up", "from_nothing", "from_some")
+    }
+    assert seen == {
+        "warmed_up": ([0.01], [0.1]),
+        "from_nothing": ([0.02, 0.01], [0, 0.5]),
+        "from_some": ([0.02, 0.01], [0, 0.5]),
+    }
+    assert (wild["plain"].scale, wild["warmed_up"].scale) == (1.0, 0.5)
 
 
 @pytest.mark.parametrize("kind", ["counting", "slow", "bank"])

@@ -30,6 +30,9 @@ GOES_ON = ("worker",)
 END_S = 150.0
 """A Ray without its head is noticed after a minute by Ray itself."""
 
+HEADLESS_S = 55.0
+"""A driver that was ended by Ray, and not by itself, is ended later than that."""
+
 AWAY_S = 5.0
 """So long a lost node stays away; its trial waits for it."""
 
@@ -42,9 +45,8 @@ exec {python} "$@"
 
 def cases() -> list[Case]:
     """Every part five times."""
-    return [
-        {"key": f"{victim}/{n}", "victim": victim} for n in range(ROUNDS) for victim in (*VICTIMS, "node")
-    ]
+    victims = (*VICTIMS, "node", "cluster")
+    return [{"key": f"{victim}/{n}", "victim": victim} for n in range(ROUNDS) for victim in victims]
 
 
 def sample() -> list[Case]:
@@ -57,6 +59,8 @@ def run(case: Case, folder: Path, *, end_s: float = END_S) -> Count:
     victim = str(case["victim"])
     if victim == "node":
         return _node(folder)
+    if victim == "cluster":
+        return _lost_cluster(folder)
     hangs = folder / "hangs"
     home = begin(folder, budget_s=600.0, trials=TRIALS_IN_ALL, driver="ray", python=_python(folder, hangs))
     count = Count(injected=1)
@@ -184,6 +188,61 @@ def _node(folder: Path) -> Count:
     numbers = sorted(int(e.data["number"]) for e in entries(home) if e.kind == "told")
     if numbers != list(range(max(HANGS_FROM + 1, len(numbers)))):
         count.notes.append(f"told were {numbers}")
+    count.lost, count.duplicated = losses(home)
+    count.survived = int(not (count.notes or count.lost or count.duplicated or count.survivors))
+    return count
+
+
+def _lost_cluster(folder: Path) -> Count:
+    """A cluster that is not ours loses its head: the search ends with its answer, which names the cluster.
+
+    Ray would end the driver a minute after that: by then a message and the best so far are there.
+    """
+    hangs, said = folder / "hangs", folder / "cluster"
+    said.mkdir(parents=True)
+    python = _python(folder, hangs)
+    count = Count(injected=1)
+    scratch = tempfile.mkdtemp(prefix="rf-")
+    cluster = Child(lambda: _cluster(said, scratch), folder / "cluster.log")
+    home, seen = folder, dict[int, int]()
+    try:
+        if not until((said / "address").exists, 120.0):
+            count.notes.append("no cluster: " + (folder / "cluster.log").read_text()[-300:])
+            return count
+        address = (said / "address").read_text()
+        home = begin(
+            folder, budget_s=600.0, trials=TRIALS_IN_ALL, driver="ray", python=python, address=address
+        )
+        with Child(lambda: _life(home), folder / "driver.log") as driver:
+            uid = running(home, HANGS_FROM, 180.0)
+            if not uid:
+                count.notes.append("the trial did not start: " + (folder / "driver.log").read_text()[-300:])
+                return count
+            seen = {pid: sweep.start_ticks(pid) for pid in sweep.descendants(cluster.pid)}
+            try:
+                hangs.write_text(str(10**9))
+                begun = time.monotonic()
+                head = _part("head", cluster.pid)
+                sweep.send([head] if head > 1 else [], signal.SIGKILL)
+                in_time = driver.wait(HEADLESS_S)
+                count.seconds = time.monotonic() - begun
+            finally:
+                # Raylet and workers wait for their head as long as Ray does, and are somebody else's.
+                sweep.send(_alive(seen), signal.SIGKILL)
+                count.survivors = len(gone_after(uid, GONE_S)[1])
+                end_all(uid)
+            found = driver.answer or {}
+        count.facts = {"ended": found.get("error") or found.get("stopped") or f"signal {driver.signal}"}
+        if not head:
+            count.notes.append("there was no head")
+        said_so = "does not answer any more" in str(found.get("message"))
+        if not (in_time and said_so and (home / "best.yaml").exists()):
+            count.notes.append(f"it ended with {found!r}, signal {driver.signal}, in time: {in_time}")
+    finally:
+        theirs = sweep.descendants(cluster.pid)
+        cluster.close()
+        sweep.send([*theirs, *_alive(seen)], signal.SIGKILL)
+        shutil.rmtree(scratch, ignore_errors=True)
     count.lost, count.duplicated = losses(home)
     count.survived = int(not (count.notes or count.lost or count.duplicated or count.survivors))
     return count

@@ -1,0 +1,97 @@
+"""A device whose driver may not come back: it is asked in a thread of its own. Standard library only."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from autotune.core.facts import DeviceFacts
+from autotune.devices.common import Device, DeviceSample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+WITHIN_S = 2.0
+"""A driver answers within milliseconds; one that waits for hung hardware takes a minute, or never does."""
+
+
+class Bounded(Device):
+    """Another device, as far as it answers in time; what comes later is of another moment and is dropped.
+
+    While a question is open nothing is asked, and nothing is waited for: nothing is known then.
+
+    Args:
+        device: Asked by one thread at a time.
+        within_s: How long an answer is waited for.
+    """
+
+    def __init__(self, device: Device, within_s: float = WITHIN_S) -> None:
+        """Begin no thread before something is asked."""
+        self._device = device
+        self._within_s = within_s
+        self._facts: DeviceFacts | None = None
+        self._questions: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._open: threading.Event | None = None
+        self._has_thread = False
+
+    @property
+    def facts(self) -> DeviceFacts:
+        """Its own, kept once they are known; those of an unnamed device until then."""
+        if self._facts is None:
+            self._facts = self._ask(lambda: self._device.facts)
+        return self._facts or DeviceFacts(name="", uuid="", memory_bytes=0)
+
+    def sample(self) -> DeviceSample:
+        """Its own; nothing where it did not answer."""
+        return self._ask(self._device.sample) or DeviceSample()
+
+    def energy_j(self) -> float | None:
+        """Its own; None where it did not answer."""
+        return self._ask(self._device.energy_j)
+
+    def _ask(self, question: Callable[[], T]) -> T | None:
+        if self._open is not None and not self._open.is_set():
+            return None
+        if not self._has_thread:
+            self._has_thread = True
+            threading.Thread(target=_answer, args=(self._questions,), daemon=True).start()
+            weakref.finalize(self, self._questions.put, None)
+        asked = _Asked(question)
+        self._open = asked.is_over
+        self._questions.put(asked.answer)
+        asked.is_over.wait(self._within_s)
+        return asked.found()
+
+
+class _Asked(Generic[T]):
+    """One question and what came of it."""
+
+    def __init__(self, question: Callable[[], T]) -> None:
+        self._question = question
+        self._answers: list[T] = []
+        self._error: Exception | None = None
+        self.is_over = threading.Event()
+
+    def answer(self) -> None:
+        try:
+            self._answers.append(self._question())
+        except Exception as error:  # noqa: BLE001 (raised again where it was asked)
+            self._error = error
+        finally:
+            self.is_over.set()
+
+    def found(self) -> T | None:
+        if not self.is_over.is_set():
+            return None
+        if self._error is not None:
+            raise self._error
+        return self._answers[0]
+
+
+def _answer(questions: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    while (question := questions.get()) is not None:
+        question()
