@@ -453,7 +453,8 @@ def _beside_leader(search: _Search, listed: Iterable[tuple[Config, str]]) -> Ite
         return
     around = space.resolved_free(leader)
     tried = {item for t in search.study.trials for item in t.config.items()}
-    for config, reason in listed:
+    # A compile costs several runs of the others, which may tell first beside what it is worth most.
+    for config, reason in sorted(listed, key=lambda entry: search.costs.cold_compile(entry[0]) > 0.0):
         changes = space.resolved_free(config)
         if tried.issuperset(changes.items()):
             continue

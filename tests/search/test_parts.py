@@ -85,6 +85,22 @@ def carried_through(study: Study, truth: dict[Config, float], parts: Parts) -> S
     return study
 
 
+def in_pairs(ahead: float, scatter: float) -> Config:
+    """Who is best where both were confirmed in eight cycles, one ahead of the simpler one by so much."""
+    study = screened(switches("a", "b"), {A: 150.0, B: 101.0, AB: 151.5}, baselines=(100.0, 100.0))
+    for group in range(1, 9):
+        turn = math.exp(scatter * (1 if group % 2 else -1))
+        for config, rate in {Config(): 100.0, A: 150.0, AB: 150.0 * ahead * turn}.items():
+            study = after_run(study, config, rate, group)
+    return answer(study).best.config
+
+
+def test_of_two_that_nobody_can_tell_apart_the_simpler_is_taken_only_where_little_is_lost() -> None:
+    assert in_pairs(ahead=1.005, scatter=0.01) == A
+    assert in_pairs(ahead=1.015, scatter=0.08) == AB, "it may as well be five per cent behind"
+    assert in_pairs(ahead=1.03, scatter=0.01) == AB
+
+
 @pytest.mark.parametrize(("bring", "best"), [(1.03, AB), (1.0, A)])
 def test_pairs_say_whether_the_simpler_one_is_as_fast(bring: float, best: Config) -> None:
     # By single runs b brings something, but less than a tie.
@@ -106,6 +122,40 @@ def test_the_one_beside_the_first_takes_no_time_from_screening_and_leaves_first_
     short = Staged(parts=EVERY).ask(study, 70.0)
     assert short is not None
     assert short.reason.endswith("finalists: 1.")
+
+
+# Starts -------------------------------------------------------------------------------------------
+
+
+def started(space: SearchSpace, rates: dict[Config, float], parts: Parts) -> Proposal:
+    """What is asked next after these starts, in this order."""
+    study = Study(spec=spec(seconds=900), space=space)
+    for number, (config, rate) in enumerate([(Config(), rates[Config()]), *rates.items()]):
+        stage = Stage.START if config else Stage.BASELINE
+        asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", seed=number)
+        study = tell(study, asked, measurement(rate), 7.0)
+    proposal = Staged(parts=parts).ask(study, 800.0)
+    assert proposal is not None
+    return proposal
+
+
+def test_the_next_change_is_tried_beside_what_helped() -> None:
+    space = switches("a", "b")
+    told = {Config(): 100.0, A: 150.0}
+    assert started(space, told, EVERY).config == AB
+    assert started(space, told, EVERY).reason == "What b=1 brings beside the best so far."
+    assert started(space, told, replace(EVERY, from_leader=False)).config == B
+
+
+def test_beside_what_does_not_help_a_change_is_tried_by_itself() -> None:
+    assert started(switches("a", "b"), {Config(): 100.0, A: 100.5}, EVERY).config == B
+
+
+def test_starts_beside_what_compiles_would_pay_for_a_compile_each_and_are_not_tried_there() -> None:
+    modes = dimension("compile_mode", ("none", "default"), "none", effect=Effect.EXACT)
+    space = SearchSpace(dimensions={"compile_mode": modes, **switches("b").dimensions})
+    compiled = Config({"compile_mode": "default"})
+    assert started(space, {Config(): 100.0, compiled: 150.0}, EVERY).config == B
 
 
 # Who stays and who comes in ------------------------------------------------------------------------
