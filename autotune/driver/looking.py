@@ -222,6 +222,7 @@ def _spec(command: Command, limit_s: float) -> StudySpec:
         version=version(),
         module=command.module,
         options=command.options,
+        launcher=command.launcher,
         source=command.source,
     )
 

@@ -307,6 +307,7 @@ def _spec(command: Command, label: str, budget_s: float) -> StudySpec:
         version=version(),
         module=command.module,
         options=command.options,
+        launcher=command.launcher,
         source=command.source,
         purpose=VERIFY,
     )

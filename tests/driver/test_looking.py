@@ -70,6 +70,34 @@ def test_a_short_run_shows_loader_model_optimizer_and_own_values(script: Path) -
     assert left(script) == ["train.py"]
 
 
+RANKED = """
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+dist.init_process_group("gloo")
+assert (dist.get_rank(), dist.get_world_size()) == (rank, world) == (0, 1)
+assert int(os.environ["LOCAL_RANK"]) == 0
+assert dist.is_torchelastic_launched() and 0 < int(os.environ["MASTER_PORT"]) < 2**16
+model = nn.parallel.DistributedDataParallel(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(100000):
+    loss = model(torch.randn(16, 8)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_script_of_torchrun_with_one_process_finds_its_group(script: Path) -> None:
+    script.write_text(RANKED)
+    found = look(read_command(["torchrun", "--nproc-per-node=1", "train.py"]), limit_s=120.0)
+    assert found.problem is None
+    assert found.facts.run is not None
+    assert found.facts.run.model is not None
+
+
 def test_a_script_that_fails_first_is_told_with_its_own_words(script: Path) -> None:
     found = look(read_command(["train.py", "--fail"]), limit_s=120.0)
     assert isinstance(found.problem, ScriptError)
