@@ -175,10 +175,9 @@ def _run_lines(run: RunFacts, measured: Measurement | None) -> Iterator[tuple[st
         yield "optimizer", f"{optimizer.name}{fused}{others}"
     yield "loss", _loss_text(run)
     batch = f", {plural(run.effective_batch, 'sample')}" if run.effective_batch else ""
-    yield (
-        "step",
-        f"{number_text(run.backward_per_step, 3)} backward per optimizer step{batch}{_own_text(run)}",
-    )
+    passes = number_text(run.backward_per_step, 3)
+    passes = "1 backward pass" if passes in ("1", "1.00") else f"{passes} backward passes"
+    yield "step", f"{passes} for an optimizer step{batch}{_own_text(run)}"
     if measured is not None:
         yield "rate", f"{_rate_text(measured.throughput)}, from a short look: no figure to compare by"
 

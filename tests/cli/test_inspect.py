@@ -105,6 +105,7 @@ def test_the_screen_has_the_parts_above_the_knobs(cli, written):
     assert keys[:8] == ["script", "options", "framework", "loader", "model", "optimizer", "loss", "step"]
     assert knobs.splitlines()[0].split() == ["KNOB", "VALUE", "STATUS", "HOW", "WHY"]
     assert "batches of 64" in head
+    assert "1 backward pass for an optimizer step" in head
 
 
 def test_static_runs_nothing_and_takes_arguments_as_well(cli, written, runs):
