@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.core.change import Change, Env, Flag
+from autotune.core.launched import launch_variables
 from autotune.core.trial import Launch
 from autotune.core.variables import with_setting
 
@@ -31,6 +32,7 @@ def build_launch(
     measure: bool = True,
     module: str = "",
     options: Sequence[str] = (),
+    launcher: str = "",
     output_args: Sequence[str] = (),
     batch: int = 0,
 ) -> Launch:
@@ -54,10 +56,12 @@ def build_launch(
         measure: Record, and stop when measured.
         module: Dotted name where the script is run as a module.
         options: Of the interpreter.
+        launcher: Of `autotune.core.launched`: what it sets is set, and a change comes before it.
         output_args: Options of the script that are to name a folder of the trial's own.
         batch: What the script's own option says its batch size is.
     """
     argv = with_flags(args, changes)
+    env = {**env, **launch_variables(launcher, env)}
     variables: dict[str, str] = {}
     for change in changes:
         if isinstance(change.spelling, Env):

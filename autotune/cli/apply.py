@@ -66,7 +66,7 @@ def apply(
     _check(best, chosen, run, force=force or print_env)
     launch = _launch(chosen, run)
     if print_env:
-        sys.stdout.write(plain_command(launch))
+        sys.stdout.write(plain_command(launch, run.launcher))
         return 0
     return _run(best, name, chosen, launch, run)
 
@@ -98,7 +98,7 @@ def claim_text(pick: PickPart) -> str:
     return f"{pick.speedup.value:.2f}x{ends}"
 
 
-def plain_command(launch: Launch) -> str:
+def plain_command(launch: Launch, launcher: str = "") -> str:
     """The command line and variables of a config, and what they cannot say as comments."""
     from autotune.core.change import Env, Flag
 
@@ -109,11 +109,15 @@ def plain_command(launch: Launch) -> str:
     ]
     inside = [c for c in launch.changes if not isinstance(c.spelling, (Env, Flag))]
     lines = [f"# {c.knob}={c.value}: {c.spelling.text}, needs `autotune apply`" for c in inside]
+    if launcher:
+        lines.append(f"# without {launcher}, whose variables the script has to get: start it by that")
     return "\n".join([*lines, " ".join([*variables, shlex.join(launch.command)])]) + "\n"
 
 
 def command_of(best: BestConfig, words: list[str], python: str, file: Path) -> Command:
     """What is run: the words after ``--``, else the command of the search that the file names."""
+    from dataclasses import replace
+
     from autotune.inspection.command import read_command
 
     if words:
@@ -130,15 +134,17 @@ def command_of(best: BestConfig, words: list[str], python: str, file: Path) -> C
     written = restore(best.study.python or "")
     word = written if written and Path(written).is_file() else "python"
     options = [*(best.study.options or [])]
+    launcher = best.study.launcher or ""
     if best.study.module:
-        return read_command([word, *options, "-m", best.study.module, *args], python=python)
+        run = read_command([word, *options, "-m", best.study.module, *args], python=python)
+        return replace(run, launcher=launcher)
     # The script's path is relative to where the search was started, usually the file's own folder.
     named = restore(best.study.script)
     beside = file.absolute().parent / named
     script = named if Path(named).is_file() or not beside.is_file() else str(beside)
     if not written and not options:
-        return read_command(args, script=script, python=python)
-    return read_command([word, *options, script, *args], python=python)
+        return replace(read_command(args, script=script, python=python), launcher=launcher)
+    return replace(read_command([word, *options, script, *args], python=python), launcher=launcher)
 
 
 def _check(best: BestConfig, pick: PickPart, run: Command, *, force: bool) -> None:
@@ -194,6 +200,7 @@ def _launch(pick: PickPart, run: Command) -> Launch:
         measure=False,
         module=run.module,
         options=run.options,
+        launcher=run.launcher,
     )
 
 

@@ -195,6 +195,7 @@ def _started(best: BestConfig, asked: _Asked) -> tuple[list[str], list[str]]:
 
 def _searched(best: BestConfig) -> tuple[list[str], list[str]]:
     """The same of the command that was searched, which need not be runnable here."""
+    from autotune.core.launched import launch_words
     from autotune.core.redact import is_incomplete, restore
 
     args = [restore(arg) for arg in best.study.argv]
@@ -204,7 +205,8 @@ def _searched(best: BestConfig) -> tuple[list[str], list[str]]:
             hint="say the command: autotune export best.yaml --as argv -- python ...",
         )
     started = ["-m", best.study.module] if best.study.module else [restore(best.study.script)]
-    return [restore(best.study.python or "python"), *(best.study.options or []), *started], args
+    start = launch_words(best.study.launcher or "", restore(best.study.python or ""))
+    return [*start, *(best.study.options or []), *started], args
 
 
 def _diff(best: BestConfig, tuned: Tuned, asked: _Asked) -> Exported:

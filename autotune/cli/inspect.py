@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autotune.errors import UsageError
+from autotune.errors import EXIT_YES, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from autotune.core.change import Spelling
-    from autotune.core.facts import Advice, Facts
+    from autotune.driver.looking import Looked
+    from autotune.inspection.command import Command
     from autotune.inspection.told import Asked
-    from autotune.knobs.base import Knob
+
+INSPECT_SCHEMA = "autotune.inspect/v1"
 
 
 def inspect(
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="SCRIPT", help="The training script, or after -- a whole command; it is read, not run."
+            metavar="SCRIPT",
+            help="The training script, with its arguments after --; or after -- a whole command.",
         ),
     ] = None,
     *,
+    static: Annotated[bool, typer.Option("--static", help="Only read the script; run nothing.")] = False,
+    limit: Annotated[
+        str, typer.Option(metavar="2m", help="The run is ended after so long; it is mostly done before.")
+    ] = "2m",
     python: Annotated[
         str,
         typer.Option(
@@ -36,44 +39,99 @@ def inspect(
     knobs: Annotated[bool, typer.Option("--knobs", help="List every knob there is.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> int:
-    """Say what would be tuned in a script, how each value would reach it, and what would not and why."""
-    from autotune.cli.ended import guarded, print_json
-    from autotune.core.advice import advice_data, advice_text
-    from autotune.inspection.advice import advise
-    from autotune.inspection.command import read_command
-    from autotune.inspection.host import host_facts
-    from autotune.inspection.told import asked_values
+    """Say what would be tuned in a script, how each value would reach it, and what would not and why.
 
-    likely: dict[str, str] = {}
-    hints: tuple[Advice, ...] = ()
-    asked: tuple[Asked, ...] = ()
+    Runs the script once as it is, for its first steps, with its writes kept off your files.
+
+    Exit codes: 0 it was looked at; 2 usage; 3 the script fails, or makes no step within the limit; 5 store;
+    6 machine or interpreter; 70 internal error; 75 stopped by a signal; 130 stopped by Ctrl-C. Whatever its
+    source tells is printed all the same.
+    """
+    from autotune.cli.ended import guarded, print_json
+    from autotune.report.look import every_knob, table
+
     with guarded(as_json=json):
         if knobs:
             rows = every_knob()
-        elif command:
-            script = read_command(command, python=python).inspected
-            rows, likely = script_knobs(script), likely_space(script)
-            hints, asked = advise(script, host_facts()), asked_values(script)
-        else:
+            if json:
+                print_json({"schema": INSPECT_SCHEMA, "knobs": rows, "exit": EXIT_YES})
+            else:
+                sys.stdout.write(table(rows))
+            return EXIT_YES
+        if not command:
             raise UsageError(
                 "no script is given", hint="autotune inspect train.py, or autotune inspect --knobs"
             )
+        from autotune.driver.looking import look
+        from autotune.edge.duration import duration_s
+        from autotune.inspection.command import read_command
+
+        seconds = duration_s(limit)
+        run = read_command(command, python=python)
+        if not static:
+            said = f"running {run.title} for its first steps, for at most {limit}; --static only reads it"
+            for note in (*run.notes, said):
+                print(note, file=sys.stderr)
+        found = look(run, limit_s=seconds, run=not static)
     if json:
-        space = {"space": likely} if likely else {}
-        told = {"advice": [advice_data(hint) for hint in hints]} if command and not knobs else {}
-        values = {"values": [_asked_data(value) for value in asked]} if asked else {}
-        print_json({"schema": "autotune.inspect/v1", "knobs": rows, **space, **told, **values, "exit": 0})
+        print_json(as_dict(run, found, static=static))
     else:
-        note = (
-            f"The first run of the script may refuse more, and decides about the search space; likely is "
-            f"{likely['name']}: {likely['reason']}."
-            if likely
-            else ""
-        )
-        sys.stdout.write(table(rows, note=note))
-        sys.stdout.write("".join(f"value   {_asked_text(value)}\n" for value in asked))
-        sys.stdout.write("".join(f"advice  {advice_text(hint)}\n" for hint in hints))
-    return 0
+        from autotune.core.redact import redact
+
+        sys.stdout.write(redact(screen(run, found, static=static)))
+    if found.problem is None:
+        return EXIT_YES
+    found.problem.is_told = json
+    raise found.problem
+
+
+def as_dict(run: Command, found: Looked, *, static: bool) -> dict[str, Any]:
+    """The answer as an object, schema ``autotune.inspect/v1``."""
+    from autotune.core.advice import advice_data
+    from autotune.inspection.advice import advise
+    from autotune.inspection.told import asked_values
+    from autotune.report.look import knob_rows, script_data
+
+    problem = found.problem
+    told = None if problem is None else {"kind": type(problem).__name__, "message": problem.message}
+    asked = asked_values(run.inspected)
+    return {
+        "schema": INSPECT_SCHEMA,
+        "script": run.script,
+        "module": run.module,
+        "python": run.python,
+        "static": static,
+        **script_data(found.facts, run.args, found.measured),
+        "knobs": knob_rows(found.facts),
+        **({"space": {"name": found.space.name, "reason": found.space.reason}} if found.space else {}),
+        **({"values": [_asked_data(value) for value in asked]} if asked else {}),
+        "advice": [advice_data(hint) for hint in advise(run.inspected, found.facts.host)],
+        "notes": [*run.notes, *found.notes],
+        **({} if told is None or problem is None else {"error": {**told, "hint": problem.hint}}),
+        "exit": EXIT_YES if problem is None else problem.exit_code,
+    }
+
+
+def screen(run: Command, found: Looked, *, static: bool) -> str:
+    """The answer for people."""
+    from autotune.core.advice import advice_text
+    from autotune.inspection.advice import advise
+    from autotune.inspection.told import asked_values
+    from autotune.report.look import knob_rows, said_line, script_text, table
+
+    seen = found.facts.run is not None
+    parts = [script_text(found.facts, run.title, run.args, found.measured)]
+    parts += [said_line("note", note) for note in found.notes]
+    parts += ["\n", table(knob_rows(found.facts))]
+    if not seen:
+        why = "Nothing was run" if static else "The run showed nothing"
+        parts.append(f"{why}: a run may refuse more, and tells the values that the script has itself.\n")
+    if found.space is not None:
+        verb = "takes" if found.measured is not None else "probably takes"
+        parts.append(f"A search {verb} the space {found.space.name}: {found.space.reason}.\n")
+    below = [said_line("value", _asked_text(value)) for value in asked_values(run.inspected)]
+    below += [said_line("advice", advice_text(hint)) for hint in advise(run.inspected, found.facts.host)]
+    return "".join([*parts, *below])
 
 
 def _asked_text(value: Asked) -> str:
@@ -86,88 +144,3 @@ def _asked_text(value: Asked) -> str:
 
 def _asked_data(value: Asked) -> dict[str, str | int | float | None]:
     return {"name": value.name, "file": value.file, "line": value.line, "default": value.default}
-
-
-def every_knob() -> list[dict[str, Any]]:
-    """Knobs in order of expected gain, with their effect and every way they know."""
-    from autotune.knobs.registry import builtin
-
-    return [
-        {"knob": name, "status": knob.effect.name, "how": _ways(knob, knob.spellings), "why": knob.summary}
-        for name, knob in builtin().items()
-    ]
-
-
-def script_knobs(script: str) -> list[dict[str, Any]]:
-    """Knobs as the source of this script shows them."""
-    from autotune.knobs.registry import builtin
-
-    facts = _facts(script)
-    return [_row(knob, facts) for knob in builtin().values()]
-
-
-def likely_space(script: str) -> dict[str, str]:
-    """The preset that ``--space auto`` will probably take, and why; empty where one of them is malformed."""
-    from autotune.core.auto import likely
-    from autotune.edge.preset import AUTO_SPACE, load_space
-
-    try:
-        candidates = load_space(AUTO_SPACE, cwd=str(Path.cwd()))
-    except UsageError:
-        return {}
-    space = likely(candidates, _facts(script))
-    return {"name": space.name, "reason": space.reason}
-
-
-def _facts(script: str) -> Facts:
-    from autotune.core.facts import Facts
-    from autotune.inspection.host import host_facts
-    from autotune.inspection.script import script_facts
-
-    return Facts(host=host_facts(), script=script_facts(script))
-
-
-def _row(knob: Knob, facts: Facts) -> dict[str, Any]:
-    from autotune.apply.choose import way
-    from autotune.core.change import Change
-    from autotune.knobs.frameworks import ways as spellings
-    from autotune.knobs.registry import needs_permission
-
-    reason = knob.refuse(facts)
-    if reason is not None:
-        return {"knob": knob.name, "status": "left alone", "how": "", "why": reason}
-    effect, status = knob.effect_for(facts).name, "searched"
-    if needs_permission(knob):
-        status = "if allowed"
-    if knob.virtual:
-        through = ", ".join(knob.brings)
-        return {
-            "knob": knob.name,
-            "status": status,
-            "how": f"through {through}",
-            "why": f"{effect}: {knob.summary}",
-        }
-    ways = [way(knob, value, facts) for value in knob.domain(facts)]
-    usable = list(dict.fromkeys(way_text(w.spelling) for w in ways if isinstance(w, Change)))
-    if ways and not usable:
-        return {"knob": knob.name, "status": "left alone", "how": "", "why": str(ways[0])}
-    how = ", ".join(usable) or _ways(knob, spellings(knob.spellings, facts))
-    return {"knob": knob.name, "status": status, "how": how, "why": f"{effect}: {knob.summary}"}
-
-
-def way_text(spelling: Spelling) -> str:
-    """``flag --batch-size``, ``in-process patch``."""
-    return spelling.text if spelling.how == "patch" else f"{spelling.how} {spelling.text}"
-
-
-def _ways(knob: Knob, spellings: Sequence[Spelling]) -> str:
-    return ", ".join(way_text(s) for s in spellings) or f"through {', '.join(knob.brings)}"
-
-
-def table(rows: list[dict[str, Any]], *, note: str = "") -> str:
-    """The rows aligned: knob, status, how, why."""
-    columns = ("knob", "status", "how", "why")
-    cells = [tuple(c.upper() for c in columns), *(tuple(str(row[c]) for c in columns) for row in rows)]
-    widths = [min(44, max(len(line[i]) for line in cells)) for i in range(3)]
-    lines = ["  ".join(f"{line[i]:<{widths[i]}}" for i in range(3)) + f"  {line[3]}" for line in cells]
-    return "\n".join(lines) + "\n" + (f"{note}\n" if note else "")

@@ -117,8 +117,8 @@ class ScriptFacts:
 
     Args:
         sha256: Of the script's bytes.
-        flags: The script's own options.
-        imports: Top-level names of imported packages.
+        flags: The script's own options, those that modules beside it declare among them.
+        imports: Top-level names of packages that it imports, or its own modules do as they are loaded.
         hazards: Words from a closed list: ``bare_except``, ``own_autocast``, ``own_scaler``,
             ``own_compile``, ``lbfgs``, ``float64``, ``bce_on_sigmoid``,
             ``exec_config`` (globals overridden from the command line), ``hf_arguments``

@@ -113,6 +113,7 @@ class StudySpec:
         concurrency: Trials at once; 0 lets the driver decide.
         module: Dotted name where the script is run as ``python -m NAME``; `script` is its file then.
         options: Of the interpreter, before the script: ``-u``, ``-X dev``.
+        launcher: Of `autotune.core.launched`, where the user starts the script by one.
         source: File that options and hazards are read from, where it is not `script` itself (behind a
             console script).
         output_args: Options of the script that name an output folder; a trial gets one of its own.
@@ -154,6 +155,7 @@ class StudySpec:
     version: str = ""
     module: str = ""
     options: tuple[str, ...] = ()
+    launcher: str = ""
     source: str = ""
     output_args: tuple[str, ...] = ()
     purpose: str = ""

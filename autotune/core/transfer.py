@@ -147,7 +147,7 @@ def fingerprint(study: Study) -> Fingerprint:
         power="/".join(f"{d.power_limit_w:.0f}" for d in host.devices if d.power_limit_w > 0),
         script=facts.script.sha256,
         path=_digest(spec.inspected, spec.module),
-        args=_digest(spec.args, spec.options, spec.objective, spec.run_steps),
+        args=_digest(spec.args, spec.options, spec.objective, spec.run_steps, *_given(spec.launcher)),
         versions=_digest(host.python, sorted(versions.items()), [d.driver for d in host.devices]),
         modules="" if run is None else _digest(sorted(run.modules.values())),
         data="" if run is None else _data(run),
@@ -436,6 +436,11 @@ def _singles(
                 sd = math.hypot(sd, known[1], doubt)
                 found[single] = Foretold(config=single, log=log - known[0], sd=sd)
     return found
+
+
+def _given(word: str) -> tuple[str, ...]:
+    """Of studies without it the digest stays what it was."""
+    return (word,) if word else ()
 
 
 def _digest(*parts: object) -> str:

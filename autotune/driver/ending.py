@@ -124,6 +124,8 @@ def _hint_for(study: Study, trial: Trial | None) -> str:
             return f"with {' and '.join(found)} the script has to say itself that a step has ended: {called}"
         if hangs or "deadline_s" in trial.failure.evidence:
             return "a trial needs to start and make some steps within the budget; give a longer --budget"
+        if kind is FailureKind.NO_METRIC and "error" in trial.failure.evidence:
+            return ""  # the process knew why it had no step, and said so
         if kind in (FailureKind.NO_METRIC, FailureKind.WARMUP_SHORT):
             return "give it more to do (more epochs or steps) so that a steady part can be measured"
     return "run the script by itself first, without autotune"

@@ -138,6 +138,7 @@ class Planner:
             cache_key=cache_key(trial.config, facts),
             module=spec.module,
             options=spec.options,
+            launcher=spec.launcher,
             output_args=spec.output_args,
             batch=said_batch(facts.script, with_flags(spec.args, changes)),
         )

@@ -305,6 +305,7 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
         version=version(),
         module=command.module,
         options=command.options,
+        launcher=command.launcher,
         source=command.source,
         output_args=output_args(options.output_args),
         price_per_hour=options.price_per_hour,

@@ -308,6 +308,7 @@ def _spec(command: Command, label: str, budget_s: float) -> StudySpec:
         version=version(),
         module=command.module,
         options=command.options,
+        launcher=command.launcher,
         source=command.source,
         purpose=VERIFY,
     )

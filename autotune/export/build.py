@@ -231,6 +231,7 @@ def _study_part(study: Study, mlflow_run: str) -> StudyPart:
         argv=redact_args(spec.args),
         module=spec.module or None,
         options=list(spec.options) or None,
+        launcher=spec.launcher or None,
         python=spec.python_unless(sys.executable) or None,
         git=spec.git_commit,
         mlflow_run=mlflow_run,

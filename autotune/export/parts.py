@@ -40,7 +40,7 @@ class StudyPart(Part):
     """Where the file comes from.
 
     `module` is there for ``python -m module``, `options` for an interpreter's own, `python` for another
-    interpreter than the one that ran the search.
+    interpreter than the one that ran the search, `launcher` for ``torchrun`` or ``accelerate``.
     """
 
     id: str
@@ -49,6 +49,7 @@ class StudyPart(Part):
     argv: list[str] = Field(default_factory=list[str])
     module: str | None = None
     options: list[str] | None = None
+    launcher: str | None = None
     python: str | None = None
     git: str = ""
     mlflow_run: str = ""

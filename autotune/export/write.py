@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.core.launched import launch_words
 from autotune.errors import UsageError
 from autotune.export.build import build_best
 from autotune.export.dump import dump
@@ -70,7 +71,9 @@ def _headline(best: BestConfig, name: str) -> str:
     if not any(pick.changes for pick in best.picks.values()):
         return f"{made} Nothing beats your script: these picks are your script as it is."
     started = ["-m", best.study.module] if best.study.module else [Path(best.study.script).name]
-    command = f" -- {shlex.join([best.study.python or 'python', *started])}"
+    command = (
+        f" -- {shlex.join([*launch_words(best.study.launcher or '', best.study.python or ''), *started])}"
+    )
     # A line break, or what no reader of YAML takes, would end the comment; the file knows the command.
     return f"{made} Apply: autotune apply {shlex.quote(name)}{command if command.isprintable() else ''}"
 

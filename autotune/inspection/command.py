@@ -36,6 +36,7 @@ class Command:
         args: The script's own arguments.
         options: The interpreter's own.
         module: Dotted name after ``-m``; empty for a script.
+        launcher: Of `autotune.core.launched`, where one stood before the script; its variables are set.
         source: The file to read options and hazards from, where it is not the script (behind a
             console script it is the file of what that calls).
         notes: Sentences for the user: which interpreter is used, and what was left out.
@@ -46,6 +47,7 @@ class Command:
     args: tuple[str, ...]
     options: tuple[str, ...] = ()
     module: str = ""
+    launcher: str = ""
     source: str = ""
     notes: tuple[str, ...] = ()
 
@@ -94,7 +96,8 @@ def read_command(words: Sequence[str], *, script: str = "", python: str = "") ->
     within = launchers.unwrapped(words)
     if within is not None:
         command = read_command(within.words, python=python or within.python)
-        return replace(command, notes=(*within.notes, *command.notes))
+        launcher = within.launcher or command.launcher
+        return replace(command, launcher=launcher, notes=(*within.notes, *command.notes))
     if _PYTHON.fullmatch(Path(words[0]).name):
         return _after_python(words, python)
     if re.match(r"[A-Za-z_]\w*=", words[0]):

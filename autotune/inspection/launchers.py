@@ -1,8 +1,8 @@
 """Commands that start a script for the user: what stands behind them, where that is safe to say.
 
 An environment's runner (uv, poetry) stands for an interpreter. A launcher of several processes
-(torchrun, accelerate) is taken for its script where it would start one process and set nothing else.
-Everything else is refused with what to do instead.
+(torchrun, accelerate) is taken for its script, with the variables that it sets, where it would start one
+process. Everything else is refused with what to do instead.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from autotune.core.launched import ACCELERATE, TORCHRUN
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,11 +58,13 @@ class Within:
     Args:
         words: As if it had been typed without the launcher.
         python: The interpreter that the launcher would take; empty where it does not choose.
+        launcher: Word of `autotune.core.launched` for one that sets variables; empty for others.
         notes: What is not carried over, as sentences.
     """
 
     words: tuple[str, ...]
     python: str = ""
+    launcher: str = ""
     notes: tuple[str, ...] = ()
 
 
@@ -207,8 +210,10 @@ def _torchrun(words: Sequence[str]) -> Within:
             )
     if not rest:
         raise UsageError("no script follows torchrun", hint="-- python train.py ...")
-    note = "torchrun with one process: the script is started by itself, without RANK and WORLD_SIZE"
-    return Within(words=("python", *(["-m"] if is_module else []), *rest), notes=(note,))
+    note = (
+        "torchrun with one process: the script is started by itself, with RANK=0, WORLD_SIZE=1 and the like"
+    )
+    return Within(words=("python", *(["-m"] if is_module else []), *rest), launcher=TORCHRUN, notes=(note,))
 
 
 def _accelerate(words: Sequence[str], whole: Sequence[str]) -> Within:
@@ -248,8 +253,12 @@ def _accelerate(words: Sequence[str], whole: Sequence[str]) -> Within:
         )
     if not rest:
         raise UsageError("no script follows accelerate launch", hint="-- python train.py ...")
-    note = "accelerate launch with one process: the script is started by itself"
-    return Within(words=("python", *(["-m"] if is_module else []), *rest), notes=(note,))
+    note = (
+        "accelerate launch with one process: the script is started by itself, with the variables that it sets"
+    )
+    if "OMP_NUM_THREADS" not in os.environ:
+        note += " (OMP_NUM_THREADS=1 among them)"
+    return Within(words=("python", *(["-m"] if is_module else []), *rest), launcher=ACCELERATE, notes=(note,))
 
 
 def _accelerate_config() -> Path | None:

@@ -1,7 +1,7 @@
 """What a script's source says about its options and its hazards, without running it.
 
-Reads the syntax tree of one file; follows no import. Names found here are guesses until a run
-has seen them act.
+Reads syntax trees: the script's own, and for options those of the modules beside it that it imports. Names
+found here are guesses until a run has seen them act.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from autotune.core.facts import ScriptFacts, ScriptFlag
 from autotune.core.loops import written_hazards
 from autotune.core.redact import is_secret_name
 from autotune.errors import UsageError
+from autotune.inspection.sources import sources
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from autotune.core.config import Value
 
@@ -76,6 +77,8 @@ _SETTINGS: Final = frozenset(
 )
 """Calls that may be made once more by every worker that imports the script."""
 _SWITCHES: Final = ("switch", "off_switch", "pair", "bool")
+_OF_MODULES: Final = frozenset({"own_autocast", "own_scaler", "own_compile"})
+"""Hazards that a module tells of as well: whether the script comes by there shows when it runs."""
 _FORMATS: Final = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 _DEVICE_FORMATS: Final = {"cuda": "fp16", "cpu": "bf16"}
 """What autocast takes where it is told no format."""
@@ -118,19 +121,31 @@ def script_facts(path: str) -> ScriptFacts:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ScriptFacts(path=path, sha256=digest)
+    modules = _modules(Path(path), tree)
     hazards = {word for node in ast.walk(tree) for word in _hazards(node)} | written_hazards(tree)
-    flags = [*_argparse_flags(tree), *_click_flags(tree), *_absl_flags(tree), *_signature_flags(tree)]
+    hazards |= {word for m in modules for node in ast.walk(m) for word in _hazards(node)} & _OF_MODULES
+    flags = list(_flags(tree))
     if "exec_config" in hazards:
         flags += _global_flags(tree)
-    formats = _switched_formats(tree)
+    # Two parsers: what the script says of an option of its own counts.
+    own = {name for flag in flags for name in flag.names}
+    flags += [flag for module in modules for flag in _flags(module) if own.isdisjoint(flag.names)]
+    formats = _switched_formats([tree, *modules])
     return ScriptFacts(
         path=path,
         sha256=digest,
         flags=tuple(_with_autocast(flag, formats) for flag in _merged(flags)),
-        imports=tuple(sorted(_imports(tree))),
+        imports=tuple(sorted(_imports(tree).union(*(_loaded(module) for module in modules)))),
         hazards=tuple(sorted(hazards)),
         import_runs=_works(tree.body, _functions(tree)),
     )
+
+
+def _flags(tree: ast.Module) -> Iterator[ScriptFlag]:
+    yield from _argparse_flags(tree)
+    yield from _click_flags(tree)
+    yield from _absl_flags(tree)
+    yield from _signature_flags(tree)
 
 
 def _merged(flags: list[ScriptFlag]) -> Iterator[ScriptFlag]:
@@ -155,6 +170,71 @@ def _imports(tree: ast.AST) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.add(node.module.partition(".")[0])
     return found
+
+
+def _loaded(module: ast.Module) -> set[str]:
+    """Packages that importing this module loads for certain; its functions may never be called."""
+    plain: list[ast.stmt] = [n for n in module.body if isinstance(n, (ast.Import, ast.ImportFrom))]
+    return _imports(ast.Module(body=plain, type_ignores=[]))
+
+
+# Modules of the script's own -----------------------------------------------------------------
+
+
+def _modules(script: Path, tree: ast.Module) -> list[ast.Module]:
+    """What the script imports from beside it, as it is there for the script."""
+    followed = [found for file, found in sources(script) if file != script]
+    return [
+        _as_imported(module, _names_from(other for other in (tree, *followed) if other is not module))
+        for module in followed
+    ]
+
+
+def _names_from(trees: Iterable[ast.AST]) -> set[str]:
+    """Names that these files may take from other modules."""
+    used: set[str] = set()
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                used |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.Attribute):
+                used.add(node.attr)
+    return used
+
+
+def _as_imported(module: ast.Module, used: set[str]) -> ast.Module:
+    """A module without what it does as a script: its main guard, and functions called from there alone.
+
+    Args:
+        module: The file.
+        used: Names that others may take from it; ``*`` for all.
+    """
+    guards = [node for node in module.body if isinstance(node, ast.If) and _is_main_guard(node.test)]
+    if not guards or "*" in used:
+        return module
+    functions = {n.name: n for n in module.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    plain = [node for node in module.body if node not in guards and node not in functions.values()]
+    by_guard, by_others = _reached(guards, functions), _reached(plain, functions)
+    by_others |= (used & set(functions)) | _reached([functions[n] for n in used & set(functions)], functions)
+    alone = [functions[name] for name in by_guard - by_others]
+    kept = [node for node in module.body if node not in guards and node not in alone]
+    return ast.Module(body=kept, type_ignores=[])
+
+
+def _is_main_guard(test: ast.expr) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(test))
+
+
+def _reached(nodes: Sequence[ast.AST], functions: Mapping[str, ast.AST]) -> set[str]:
+    """Functions that are named there, or in a function that is."""
+    reached: set[str] = set()
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        named = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} & set(functions)
+        waiting += [functions[name] for name in named - reached]
+        reached |= named
+    return reached
 
 
 # Options ------------------------------------------------------------------------------------
@@ -388,10 +468,10 @@ def _with_autocast(flag: ScriptFlag, formats: dict[str, str]) -> ScriptFlag:
     return replace(flag, autocast=found) if found else flag
 
 
-def _switched_formats(tree: ast.AST) -> dict[str, str]:
+def _switched_formats(trees: Sequence[ast.AST]) -> dict[str, str]:
     """Names that decide whether autocasts are entered -> their format, where it is one and known."""
     found: dict[str, set[str]] = {}
-    for node in ast.walk(tree):
+    for node in (node for tree in trees for node in ast.walk(tree)):
         for name, call in _switched_autocasts(node):
             found.setdefault(name, set()).add(_autocast_format(call))
     return {name: next(iter(formats)) for name, formats in found.items() if len(formats) == 1}
@@ -473,7 +553,7 @@ def _works(body: list[ast.stmt], functions: set[str]) -> bool:
     for node in body:
         match node:
             case ast.If():
-                guarded = any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(node.test))
+                guarded = _is_main_guard(node.test)
                 works = _works([*([] if guarded else node.body), *node.orelse], functions)
             case ast.Try():
                 parts = [*node.body, *(s for h in node.handlers for s in h.body)]

@@ -15,6 +15,7 @@ _MOST_BYTES: Final = 2 * 1024 * 1024
 
 def sources(script: Path) -> Iterator[tuple[Path, ast.Module]]:
     """The script, then its own modules beside it, breadth first; what is no Python is left out."""
+    package = _package(script)
     waiting, seen = [script], set[Path]()
     while waiting and len(seen) < _MOST_FILES:
         file = waiting.pop(0)
@@ -25,7 +26,7 @@ def sources(script: Path) -> Iterator[tuple[Path, ast.Module]]:
         if tree is None:
             continue
         yield file, tree
-        waiting += [m for m in _own_modules(tree, script.parent) if m not in seen]
+        waiting += [m for m in _own_modules(tree, file, script.parent, package) if m not in seen]
 
 
 def shown(file: Path, folder: Path) -> str:
@@ -45,15 +46,31 @@ def _tree(file: Path) -> ast.Module | None:
         return None
 
 
-def _own_modules(tree: ast.Module, folder: Path) -> Iterator[Path]:
+def _package(script: Path) -> Path | None:
+    """Folder of the outermost package that the script is a part of; None where it is of none."""
+    folder, found = script.parent, None
+    while (folder / "__init__.py").is_file() and folder != folder.parent:
+        folder, found = folder.parent, folder
+    return found
+
+
+def _own_modules(tree: ast.Module, file: Path, folder: Path, package: Path | None) -> Iterator[Path]:
+    """Files behind a file's imports: beside the script, relative to the file, in the script's package."""
     for node in ast.walk(tree):
-        names: list[str] = []
+        names, base = list[str](), folder
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.ImportFrom):
+            start = f"{node.module}." if node.module else ""
+            names = [*([node.module] if node.module else []), *(f"{start}{a.name}" for a in node.names)]
+            if node.level:
+                base = file.parents[min(node.level, len(file.parents)) - 1]
         for name in names:
-            path = folder.joinpath(*name.split("."))
-            for file in (path.with_suffix(".py"), path / "__init__.py"):
-                if file.is_file():
-                    yield file
+            places = [base.joinpath(*name.split("."))]
+            # A package of an environment lies among all others, which are not the user's.
+            if package is not None and base is folder and name.split(".")[0] == package.name:
+                places.append(package.parent.joinpath(*name.split(".")))
+            for path in places:
+                for found in (path.with_suffix(".py"), path / "__init__.py"):
+                    if found.is_file():
+                        yield found

@@ -32,6 +32,7 @@ from autotune.launch import caches, classify, enclosure, guard, library, measure
 from autotune.launch.device_care import DeviceCare, Held
 from autotune.launch.devices_sampler import device_sampler
 from autotune.launch.forking import LOADED, LOADED_TO_COMPILE, Forked, Forks, ForkServer
+from autotune.launch.ports import with_port
 from autotune.launch.runner import NOT_BEGUN, Ended, Runner, said_of_cold_starts
 from autotune.protocol.disturbed import Teller
 from autotune.protocol.lines import Reader, open_plain
@@ -573,7 +574,7 @@ def _prepare(study_dir: Path, assignment: Assignment, isolation: str, our_part: 
     plan_path = folder / "plan.json"
     _write_private(plan_path, wire.dumps(plan))
     env = {
-        **launch.env,
+        **with_port(launch.env),
         **cached.env,
         "TMPDIR": str(temporary),
         PLAN_VARIABLE: str(plan_path),
@@ -1087,7 +1088,7 @@ def run_plain(launch: Launch, plan_dir: Path) -> int:
     process = subprocess.Popen(
         [*trial_command(launch.python, folder, launch.options)],
         cwd=launch.cwd,
-        env={**library.environment(launch.env, folder), PLAN_VARIABLE: str(plan_path)},
+        env={**library.environment(with_port(launch.env), folder), PLAN_VARIABLE: str(plan_path)},
     )
 
     def forward(number: int, _frame: object) -> None:

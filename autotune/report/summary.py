@@ -18,6 +18,7 @@ from autotune.core.ablation import ablated
 from autotune.core.advice import advice_of, advice_text
 from autotune.core.config import Config
 from autotune.core.effect import Effect
+from autotune.core.launched import launch_words
 from autotune.core.measurement import Estimate
 from autotune.core.pick import knob_gains, screened, without_idle
 from autotune.core.redact import redact_args
@@ -163,11 +164,11 @@ def script_name(study: Study) -> str:
 def user_command(study: Study) -> str:
     """The user's own command as they would type it in their directory, quoted, without secrets."""
     spec = study.spec
-    python = spec.python_unless(sys.executable) or "python"
+    start = launch_words(spec.launcher, spec.python_unless(sys.executable))
     script = os.path.relpath(spec.script, spec.cwd) if spec.cwd else spec.script
     run = ("-m", spec.module) if spec.module else (spec.script if script.startswith("..") else script,)
     # Before it is quoted: quotes hide a secret from the patterns of `redact`.
-    return shlex.join(redact_args([python, *spec.options, *run, *spec.args]))
+    return shlex.join(redact_args([*start, *spec.options, *run, *spec.args]))
 
 
 def apply_command(study: Study, pick: str = "best") -> str:

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import sys
+import time
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -64,6 +65,12 @@ _DETECT_STEPS = 12
 _TOLD_CHARS = 64
 _MOST_AWAITED = 4
 """Times that detection begins again because a parameter got its first gradient."""
+_THREADS_NS = 5_000_000_000
+"""Training in another thread for so long, and none in the script's own, is all that there is."""
+_IN_A_THREAD = (
+    "no optimizer step was seen in the script's main thread, but in another one that it started: training in "
+    "threads cannot be measured yet, so the training function has to be called directly"
+)
 _WHERE_BUILT = frozenset(
     {
         *("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "in_order"),
@@ -158,6 +165,8 @@ class Session:
         """What the script has itself of what it took by `autotune.value`."""
         self._model: ModelSeams | None = None
         self._copies: Copies | None = None
+        self._threads_ns = 0
+        """Since when there was training in another thread."""
         self._roots_at = (0, 0)
         self._reopened_at = 0
         self._awaited = 0
@@ -289,6 +298,8 @@ class Session:
         self.recorder.skipped_steps = optimizer.skipped
         self.recorder.window_opens = optimizer.window_opens
         optimizer.on_constructed = optimizer.on_first_step = self._looks_for_roots
+        if self.channel is not None:
+            optimizer.on_threads = self._trains_in_a_thread
         self.frameworks.on_part = optimizer.part_begins
         self.recorder.graph_breaks = compiling.graph_breaks
         if self.channel is not None and self.plan.segments and self.plan.segments[0].fidelity.probe:
@@ -391,12 +402,22 @@ class Session:
 
     def _unseen(self) -> str:
         """Why a run had no step, as far as that is known."""
+        if self._optimizer is not None and self._optimizer.steps_in_threads:
+            return _IN_A_THREAD
         reason = self.children.train()
         if reason or "torch" in sys.modules:
             return reason
         return (
             "no step was seen: the script does not use PyTorch, so it has to call autotune.step() after each"
         )
+
+    def _trains_in_a_thread(self) -> None:
+        """End a run that would go on to its deadline with nothing measured, as it seems."""
+        now_ns = time.perf_counter_ns()
+        self._threads_ns = self._threads_ns or now_ns
+        is_long = now_ns - self._threads_ns > _THREADS_NS
+        if is_long and not self.state.steps and not self.state.began_ns:
+            self._guarded("threads", lambda: self.recorder.broke(kind="no_metric", message=_IN_A_THREAD))
 
     # Settling
 

@@ -33,6 +33,7 @@ _NO_OPTIMIZER_BACKWARDS = 3
 _NO_STEP_BACKWARDS = 64
 _MAX_LOSSES = 1024
 _RECENT_STEPS = 8
+_TELLS_OF_THREADS = 16
 _RATE_MOVES = 3
 """So many steps in a row, before each of which the learning rate had moved, are a schedule by steps."""
 _RATE_STEPS = 256
@@ -104,6 +105,10 @@ class Optimizer:
         self.own_scaler = False
         self.steps_in_backward = False
         """An optimizer stepped inside of a backward pass, out of sight: in another thread."""
+        self.steps_in_threads = 0
+        """Steps in other threads than the script's own, which are not watched."""
+        self.on_threads: Callable[[], None] | None = None
+        """Told now and then that there are more of these."""
         self.skipped_steps = 0
         self.scheduler_per_step = False
         self._rates: weakref.WeakKeyDictionary[Any, tuple[tuple[Any, ...], int]] = weakref.WeakKeyDictionary()
@@ -213,9 +218,8 @@ class Optimizer:
                 if is_compiling() or self._steps_gone:
                     return inner(this, *args, **kwargs)
                 if self._nested or not state.here() or "optimizer" in state.faults.off:
-                    if state.in_backward and state.active and not self._nested:
-                        # By a hook on a gradient: where a device trains, its own thread calls those.
-                        self.steps_in_backward = True
+                    if state.active and not self._nested:
+                        self._elsewhere()
                     return inner(this, *args, **kwargs)
                 if args or kwargs or not self._is_usual(this):
                     return self._step(inner, this, args, kwargs)
@@ -252,6 +256,17 @@ class Optimizer:
 
         self._step_back = self._undo.replace(base, "profile_hook_step", staticmethod(profile_hook_step))
         self._undo.assign(base, "__init__", init)
+
+    def _elsewhere(self) -> None:
+        """An optimizer stepped where no step is watched."""
+        state = self._state
+        if state.in_backward:
+            # By a hook on a gradient: where a device trains, its own thread calls those.
+            self.steps_in_backward = True
+        elif not state.here():
+            self.steps_in_threads += 1
+            if self.steps_in_threads % _TELLS_OF_THREADS == 0 and self.on_threads is not None:
+                self.on_threads()
 
     def _is_usual(self, optimizer: Any) -> bool:
         """Steps of this optimizer follow each other as they are, and all is known that they tell."""

@@ -131,9 +131,10 @@ class Runs:
     # What we say of it ------------------------------------------------------------------------
 
     def inspect(self):
-        """The answer of ``autotune inspect --json``, knob by knob."""
+        """The answer of ``autotune inspect --static --json``, knob by knob; `baseline` runs it."""
         python = str(self.rooms.python(self.candidate.name))
-        command = [sys.executable, "-m", "autotune", "inspect", "--json", "--python", python, "--"]
+        verb = [sys.executable, "-m", "autotune", "inspect", "--static", "--json"]
+        command = [*verb, "--python", python, "--"]
         began = time.monotonic()
         try:
             ended = subprocess.run(

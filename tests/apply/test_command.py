@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from autotune.apply.command import build_launch, with_flags
 from autotune.apply.environment import user_environment
 from autotune.core.change import Change, Env, Flag, Keyword
+from autotune.core.launched import FREE_PORT
 
 BATCH = Change(knob="batch_size", value=64, spelling=Flag(("--batch-size", "-b")), delivered="64")
 AMP = Change(knob="amp", value=True, spelling=Flag(("--amp",)))
@@ -119,6 +120,32 @@ def test_other_arguments_stay_in_their_order(args, value) -> None:
     rest = list(argv)
     rest.remove(f"--zzz-option={value}")
     assert rest == args
+
+
+def launched(launcher, env, changes=()):
+    return build_launch(
+        script="train.py", args=(), python="/py", cwd="/", env=env, changes=changes, launcher=launcher
+    ).env
+
+
+def test_what_torchrun_sets_for_one_process_is_set_without_it() -> None:
+    env = launched("torchrun", {"A": "1", "RANK": "3"})
+    assert {name: env[name] for name in ("A", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")} == {
+        "A": "1", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"
+    }  # fmt: skip
+    assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("127.0.0.1", FREE_PORT)
+    assert env["TORCHELASTIC_USE_AGENT_STORE"] == "False", "no agent of torchrun's keeps a store"
+    assert "OMP_NUM_THREADS" not in env
+    assert launched("", {"A": "1"}) == {"A": "1"}
+
+
+def test_accelerate_gives_its_process_one_thread_unless_the_user_or_a_knob_says_otherwise() -> None:
+    threads = Change(knob="threads", value=2, spelling=Env("OMP_NUM_THREADS"), delivered="2")
+    assert launched("accelerate", {})["OMP_NUM_THREADS"] == "1"
+    assert launched("accelerate", {"OMP_NUM_THREADS": "4"})["OMP_NUM_THREADS"] == "4"
+    assert launched("accelerate", {}, [threads])["OMP_NUM_THREADS"] == "2"
+    assert launched("accelerate", {})["ACCELERATE_MIXED_PRECISION"] == "no"
+    assert "RANK" not in launched("accelerate", {})
 
 
 def test_a_trial_is_quiet_and_keeps_what_the_user_set() -> None:

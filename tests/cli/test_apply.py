@@ -89,6 +89,19 @@ def test_without_a_command_the_script_is_found_beside_the_file(cli, script, ran,
     assert ran[0].script == str(script)
 
 
+def test_a_script_that_was_searched_under_torchrun_gets_its_variables_again(cli, script, ran):
+    written(script, launcher="torchrun")
+    assert "launcher: torchrun" in Path("best.yaml").read_text()
+    assert "-- torchrun train.py" in Path("best.yaml").read_text().splitlines()[0]
+    cli("apply", "best.yaml")
+    cli("apply", "best.yaml", "--", "torchrun", "--standalone", "train.py")
+    cli("apply", "best.yaml", "--", "python", "train.py")
+    assert [launch.env.get("LOCAL_RANK") for launch in ran] == ["0", "0", None]
+    _code, out, _err = cli("apply", "best.yaml", "--print-env")
+    assert "# without torchrun, whose variables" in out
+    assert "torchrun" in cli("export", "best.yaml", "--as", "argv")[1]
+
+
 def test_a_hidden_argument_has_to_be_said_again(cli, script, ran):
     written(script, args=("--api-key", "canary"))
     code, _out, err = cli("apply", "best.yaml")

@@ -177,7 +177,7 @@ def test_inspect_says_for_every_knob_how_or_why_not(cli, script):
         "p = argparse.ArgumentParser()\n"
         "p.add_argument('--batch-size', type=int, default=8)\np.parse_args()\n"
     )
-    code, out, _err = cli("inspect", "train.py", "--json")
+    code, out, _err = cli("inspect", "train.py", "--static", "--json")
     rows = {row["knob"]: row for row in json.loads(out)["knobs"]}
     assert code == 0
     assert rows["batch_size"]["how"].startswith("flag --batch-size")
@@ -185,19 +185,19 @@ def test_inspect_says_for_every_knob_how_or_why_not(cli, script):
     assert "NVIDIA" in rows["tf32"]["why"]
     assert rows["effective_batch"]["how"].startswith("through batch_size")
     assert all(row["why"] for row in rows.values())
-    assert "KNOB" in cli("inspect", "train.py")[1]
+    assert "KNOB" in cli("inspect", "train.py", "--static")[1]
 
 
 def test_inspect_shows_the_values_that_a_script_asks_for(cli, script):
     script.write_text("import autotune\nbatch = autotune.value('batch', 64)\nautotune.step(samples=64)\n")
-    data = json.loads(cli("inspect", "train.py", "--json")[1])
+    data = json.loads(cli("inspect", "train.py", "--static", "--json")[1])
     assert data["values"] == [{"name": "batch", "file": "train.py", "line": 2, "default": 64}]
     assert [hint["kind"] for hint in data["advice"]] == ["told"]
-    out = cli("inspect", "train.py")[1]
-    assert "value   batch: asked for at train.py:2, 64 by itself" in out
+    out = cli("inspect", "train.py", "--static")[1]
+    assert "value      batch: asked for at train.py:2, 64 by itself" in out
     assert "keyword: autotune.value:batch" in out
     script.write_text("import torch\n")
-    assert "values" not in json.loads(cli("inspect", "train.py", "--json")[1])
+    assert "values" not in json.loads(cli("inspect", "train.py", "--static", "--json")[1])
 
 
 def test_inspect_lists_every_knob(cli):
@@ -228,7 +228,7 @@ def test_inspect_reads_the_file_of_a_module(cli, script):
         "import argparse\np = argparse.ArgumentParser()\n"
         "p.add_argument('--batch-size', type=int, default=8)\n"
     )
-    code, out, err = cli("inspect", "--json", "--", "python", "-m", "package.train")
+    code, out, err = cli("inspect", "--static", "--json", "--", "python", "-m", "package.train")
     assert code == 0, err
     rows = {row["knob"]: row for row in json.loads(out)["knobs"]}
     assert rows["batch_size"]["how"].startswith("flag --batch-size")

@@ -165,6 +165,13 @@ def test_a_server_that_ends_while_it_is_looked_at_has_failed_unless_it_ended_in_
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)) == before
 
 
+PLAIN = """
+import signal
+# What started the tests may ignore them, as nohup and a shell's background do.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+
 SHOWN = """
 import sys
 from pathlib import Path
@@ -183,7 +190,7 @@ def shown(folder: Path, *, before: str = "") -> Iterator[tuple[subprocess.Popen[
     """`autotune ui` in a process of its own, its page just shown; and the process id of its server."""
     noted = folder / "pid"
     python = as_mlflow(folder, at_first=f"open({str(noted)!r}, 'w').write(str(os.getpid()))")
-    code = textwrap.dedent(before) + SHOWN
+    code = PLAIN + textwrap.dedent(before) + SHOWN
     command = [sys.executable, "-c", code, str(python)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:

@@ -13,9 +13,9 @@ from autotune.driver.ending import _hint_for
 from autotune.search.costs import Costs
 
 
-def hint(kind, steps, *imports):
+def hint(kind, steps, *imports, **evidence):
     study = SimpleNamespace(facts=SimpleNamespace(script=SimpleNamespace(imports=imports)))
-    failure = Failure(kind=kind, message="", evidence={"steps": steps})
+    failure = Failure(kind=kind, message="", evidence={"steps": steps, **evidence})
     return _hint_for(study, SimpleNamespace(failure=failure))
 
 
@@ -27,6 +27,11 @@ def test_a_script_of_another_library_without_a_step_is_told_the_call(kind):
     )
     assert "autotune.step" not in hint(kind, 0, "torch")
     assert "autotune.step" not in hint(kind, 7, "jax")
+
+
+def test_a_process_that_knows_why_it_made_no_step_needs_no_other_hint():
+    assert hint(FailureKind.NO_METRIC, 0, "torch", error="", phase="setup") == ""
+    assert "more to do" in hint(FailureKind.NO_METRIC, 0, "torch")
 
 
 def test_a_crash_before_the_first_step_is_none_of_that():

@@ -338,10 +338,21 @@ def test_a_launcher_of_one_process_is_taken_for_its_script_and_said(project: Pat
     command = read_command(words)
     assert (command.script, command.args) == (str(project / "train.py"), ("--lr", "1"))
     assert "one process" in command.notes[0]
+    assert command.launcher == ("accelerate" if "accelerate" in words else "torchrun")
 
 
 def test_a_module_behind_a_launcher_stays_one(project: Path) -> None:
-    assert read_command(["torchrun", "-m", "package.train", "x"]).module == "package.train"
+    command = read_command(["torchrun", "-m", "package.train", "x"])
+    assert (command.module, command.launcher) == ("package.train", "torchrun")
+
+
+def test_a_launcher_in_an_environment_is_one(project: Path) -> None:
+    (project / "pyproject.toml").write_text("")
+    python = environment(project / ".venv")
+    program(python.parent / "torchrun", f"#!{python}\n")
+    command = read_command(["uv", "run", "torchrun", "train.py"])
+    assert (command.launcher, command.python) == ("torchrun", str(python))
+    assert read_command(["uv", "run", "train.py"]).launcher == ""
 
 
 @pytest.mark.parametrize(

@@ -254,6 +254,121 @@ def test_harmless_code_is_no_hazard(tmp_path, source) -> None:
     assert facts_of(tmp_path, source).hazards == ()
 
 
+# Options of the script's own modules -------------------------------------------------------
+
+
+def project(tmp_path, files: dict[str, str]):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return script_facts(str(tmp_path / "train.py"))
+
+
+def test_options_of_an_imported_parser_are_the_scripts(tmp_path) -> None:
+    facts = project(
+        tmp_path,
+        {
+            "train.py": "from options import parser\nargs = parser.parse_args()\nprint(args.batch_size)\n",
+            "options.py": "import argparse, torch\nparser = argparse.ArgumentParser()\n"
+            "parser.add_argument('-b', '--batch-size', type=int, default=16, dest='batch')\n",
+        },
+    )
+    flag = facts.flag("--batch-size")
+    assert (flag.names, flag.dest, flag.kind, flag.default) == (("-b", "--batch-size"), "batch", "int", 16)
+    assert "torch" in facts.imports
+
+
+def test_options_in_classes_of_a_package_are_found_through_relative_imports(tmp_path) -> None:
+    facts = project(
+        tmp_path,
+        {
+            "train.py": "from options.train_options import TrainOptions\nopt = TrainOptions().parse()\n",
+            "options/__init__.py": "",
+            "options/train_options.py": "from .base_options import BaseOptions\n"
+            "class TrainOptions(BaseOptions):\n    def initialize(self, parser):\n"
+            "        parser.add_argument('--lr', type=float, default=0.0002)\n",
+            "options/base_options.py": "class BaseOptions:\n    def initialize(self, parser):\n"
+            "        parser.add_argument('--batch_size', type=int, default=1)\n",
+        },
+    )
+    assert [(flag.names[0], flag.default) for flag in facts.flags] == [("--lr", 0.0002), ("--batch_size", 1)]
+
+
+def test_a_module_of_a_package_finds_its_neighbours_by_their_whole_name(tmp_path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("parser.add_argument('--not-ours', type=int)\n")
+    package = tmp_path / "digits"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "options.py").write_text("parser.add_argument('--batch-size', type=int)\n")
+    (package / "train.py").write_text("import torch\nfrom digits.options import parser\n")
+    assert [flag.names for flag in script_facts(str(package / "train.py")).flags] == [("--batch-size",)]
+
+
+OTHER = """
+import argparse
+def helper(): return rows()
+def rows():
+    p = argparse.ArgumentParser()
+    p.add_argument("--rows", type=int)
+def arguments():
+    p = argparse.ArgumentParser()
+    p.add_argument("--batch-size", type=int)
+    return p.parse_args()
+def main():
+    args = arguments()
+    helper()
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("from other import helper\n", ["--rows"]),
+        ("from other import arguments\n", ["--batch-size"]),
+        ("import other\nother.main()\n", ["--rows", "--batch-size"]),
+        ("from other import *\n", ["--rows", "--batch-size"]),
+    ],
+)
+def test_what_a_module_parses_as_a_script_of_its_own_is_no_option_here(tmp_path, source, names) -> None:
+    facts = project(tmp_path, {"train.py": source, "other.py": OTHER})
+    assert [flag.names[0] for flag in facts.flags] == names
+
+
+def test_of_one_option_in_two_files_the_scripts_own_counts_and_two_modules_must_agree(tmp_path) -> None:
+    add = "parser.add_argument('--{}', type={}, default={})\n"
+    facts = project(
+        tmp_path,
+        {
+            "train.py": "import a, b\n" + add.format("steps", "int", 5),
+            "a.py": add.format("steps", "str", "'x'") + add.format("lr", "float", 0.1),
+            "b.py": add.format("lr", "str", "'x'") + add.format("epochs", "int", 2),
+        },
+    )
+    kinds = {flag.names[0]: (flag.kind, flag.default) for flag in facts.flags}
+    assert kinds == {"--steps": ("int", 5), "--lr": ("opaque", None), "--epochs": ("int", 2)}
+
+
+def test_an_autocast_in_a_module_belongs_to_the_option_and_other_hazards_stay_with_their_file(
+    tmp_path,
+) -> None:
+    facts = project(
+        tmp_path,
+        {
+            "train.py": "from options import parser\nimport engine\n",
+            "options.py": "parser.add_argument('--amp', action='store_true')\n",
+            "engine.py": "def step(args):\n"
+            "    with torch.autocast('cpu', dtype=torch.bfloat16, enabled=args.amp): pass\n"
+            "    loss = F.binary_cross_entropy(a, b)\n    model.init_hidden(4)\n"
+            "    for i in range(max_iters):\n        loss.backward()\n",
+        },
+    )
+    assert facts.flag("--amp").autocast == "bf16"
+    assert facts.hazards == ("own_autocast",)
+
+
 @pytest.mark.parametrize("source", ["def (", "x = '\x00'", "(" * 3000])
 def test_a_file_that_is_no_python_yields_no_options(tmp_path, source) -> None:
     facts = facts_of(tmp_path, source)

@@ -103,6 +103,7 @@ def test_the_launcher_judges_by_the_quota_that_the_guard_has_found(result: Any, 
         start_ns=0,
         devices=[],
         energies=[],
+        memory_limit_bytes=0,
         prepared=SimpleNamespace(
             assignment=SimpleNamespace(memory_limit_bytes=0), caches=SimpleNamespace(cold=False)
         ),

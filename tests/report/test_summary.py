@@ -197,3 +197,19 @@ def test_paths_with_spaces_are_quoted() -> None:
     )
     elsewhere = made.study(script="/other/train.py")
     assert summary.user_command(elsewhere) == "python /other/train.py --epochs 1"
+
+
+@pytest.mark.parametrize(
+    ("fields", "start"),
+    [
+        ({"launcher": "torchrun"}, "torchrun"),
+        ({"launcher": "accelerate"}, "accelerate launch --num_processes 1"),
+        (
+            {"launcher": "torchrun", "python": "/other/bin/python"},
+            "/other/bin/python -m torch.distributed.run",
+        ),
+    ],
+)
+def test_a_launcher_is_a_part_of_the_users_command(fields: dict[str, str], start: str) -> None:
+    study = made.study(script="/w/train.py", **fields)
+    assert summary.user_command(study) == f"{start} train.py --epochs 1"
