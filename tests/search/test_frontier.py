@@ -76,7 +76,9 @@ def test_a_search_looks_for_less_memory_where_nothing_faster_is_expected_and_onl
     world = Lean(space=space, speed={("fast", 1): 1.6, ("lean", 1): 0.75}, noise=0.001, input_s=0.0)
     with_share, without = (
         simulate(
-            Staged(parts=replace(DEFAULT, free_draws=False, front_share=share)), world, spec(seconds=900)
+            Staged(parts=replace(DEFAULT, free_draws=False, from_leader=False, front_share=share)),
+            world,
+            spec(seconds=900),
         )
         for share in (True, False)
     )
