@@ -42,6 +42,9 @@ MARKS: Final = {
 }
 """Flags of a run that bear on its figure, in words."""
 
+OTHERS: Final = frozenset({"cpu_contended", NEIGHBOUR, "foreign_gpu"})
+"""Flags of a run that say that others used what it ran on."""
+
 CLOCKS_APART: Final = 1.05
 """Two halves of a pair at clocks further apart than this differ by the clock as well."""
 
@@ -67,6 +70,17 @@ def marked_runs(study: Study, configs: Sequence[Config]) -> list[str]:
     whose = " and ".join(["your script", *(config.text() for config in configs)])
     verb = "carries a mark" if marked == 1 else "carry marks"
     return [f"{marked} of {len(runs)} confirmation runs of {whose} {verb}: {what}."]
+
+
+def is_crowded(study: Study, config: Config) -> bool:
+    """Whether others used the machine beside most confirmation runs of the script and of this config.
+
+    What is fastest beside others need not be what is fastest alone: threads that sleep while they wait, or
+    fewer of them, lose little then. The pairs are right of the machine as it was, and say nothing of it idle.
+    """
+    runs = [t for t in study.told(Stage.CONFIRM) if t.config.is_baseline or t.config == config]
+    runs = [t for t in runs if t.measurement is not None]
+    return 2 * sum(not OTHERS.isdisjoint(_flags(t)) for t in runs) > len(runs)
 
 
 def clocks_apart(study: Study, configs: Sequence[Config]) -> list[str]:

@@ -16,7 +16,7 @@ from autotune.core.broken import PAIRED, broken
 from autotune.core.chances import FALSE_WINS, claim_interval, finalist_share, pairs_wanted
 from autotune.core.config import Config, Value
 from autotune.core.cycles import alike_cycles, disturbed_pairs, in_own_unit, own_unit
-from autotune.core.disturbances import clocks_apart, left_out, marked_runs
+from autotune.core.disturbances import clocks_apart, is_crowded, left_out, marked_runs
 from autotune.core.drift import drifted
 from autotune.core.effect import Effect
 from autotune.core.energy import counters, energy, samples_per_joule
@@ -959,7 +959,8 @@ def _sentence(
 ) -> str:
     if not best.config.is_baseline:
         ratio = f"{_ratio(best.speedup)} times as fast as your script"
-        return f"{best.config.text()} is {ratio}, {best.speedup.n} pairs."
+        others = ", beside others who used the machine" if is_crowded(study, best.config) else ""
+        return f"{best.config.text()} is {ratio}, {best.speedup.n} pairs{others}."
     if not compared:
         return "Nothing was confirmed to be faster than your script as it is."
     if fastest is not None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from autotune.core.disturbances import is_crowded
 from autotune.core.effect import Effect
 from autotune.core.transfer import beliefs
 from autotune.report.summary import (
@@ -232,10 +233,15 @@ def _aligned(rows: Sequence[tuple[str, tuple[str, ...] | str]]) -> list[tuple[st
     return found
 
 
+def _faster(study: Study, pick: Recommendation) -> str:
+    beside = ", beside others" if is_crowded(study, pick.config) else ""
+    return f"faster, {_KEPT[pick.effect]}{beside}"
+
+
 def _headline_rows(study: Study, answer: Answer) -> list[tuple[str, str]]:
     best, safe, fastest = answer.best, answer.safe, answer.fastest
     listed: list[tuple[str, tuple[str, ...] | str]] = [
-        ("best", _cells(best, f"faster, {_KEPT[best.effect]}")),
+        ("best", _cells(best, _faster(study, best))),
         ("", changes_text(study, best.config)),
     ]
     if safe.config == best.config:
@@ -243,7 +249,7 @@ def _headline_rows(study: Study, answer: Answer) -> list[tuple[str, str]]:
     elif safe.config.is_baseline:
         listed.append(("safe", "none: nothing that leaves the training unchanged was confirmed to be faster"))
     else:
-        listed.append(("safe", _cells(safe, f"faster, {_KEPT[safe.effect]}")))
+        listed.append(("safe", _cells(safe, _faster(study, safe))))
         listed.append(("", changes_text(study, safe.config)))
     if fastest is not None:
         listed += _fastest_rows(study, fastest)

@@ -8,11 +8,12 @@ import pytest
 from search_world import World, measurement, spec, tell, usual_space
 
 from autotune.core.config import Config
-from autotune.core.disturbances import clocks_apart, left_out, marked_runs
+from autotune.core.disturbances import clocks_apart, is_crowded, left_out, marked_runs
 from autotune.core.measurement import Contamination, Measurement
 from autotune.core.pick import answer, compare, screened
 from autotune.core.study import Study
 from autotune.core.trial import Fidelity, Proposal, Stage
+from autotune.report.text import final_screen
 
 BASE, OTHER = Config(), Config({"threads": 4})
 FIDELITY = Fidelity(min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30)
@@ -59,6 +60,19 @@ def test_marks_of_the_runs_behind_a_claim_are_counted_in_the_answer() -> None:
     found = answer(study)
     assert found.best.config == OTHER
     assert said in found.caveats
+
+
+@pytest.mark.parametrize(("crowded", "is_said"), [(3, True), (2, False), (0, False)])
+def test_a_claim_from_runs_beside_others_says_so_in_its_sentence(crowded: int, is_said: bool) -> None:
+    pairs = [(marked(100.0 + k, "cpu_contended"), marked(150.0 + k, "neighbour")) for k in range(crowded)]
+    pairs += [(marked(100.0 + k, "bursty"), marked(150.0 + k, "drifting")) for k in range(4 - crowded)]
+    study = study_of(*pairs)
+    assert is_crowded(study, OTHER) == is_said
+    found = answer(study)
+    assert found.best.config == OTHER
+    assert found.sentence.endswith("4 pairs, beside others who used the machine." if is_said else "4 pairs.")
+    first = next(line for line in final_screen(study, found).splitlines() if line.startswith("best"))
+    assert ("faster, training unchanged, beside others" in first) == is_said
 
 
 def test_without_a_mark_nothing_is_said() -> None:

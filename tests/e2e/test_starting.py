@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from environments import environment
 
-from autotune.cli.inspect import script_knobs
+from autotune.driver.looking import look
+from autotune.inspection.command import read_command
+from autotune.report.look import knob_rows
 
 pytestmark = [pytest.mark.mlflow, pytest.mark.timeout(400)]
 
@@ -135,7 +137,8 @@ def test_a_module_is_searched_and_applied_under_its_own_name(place: Any, package
 
 
 def test_static_facts_are_those_of_the_modules_file(package: Path) -> None:
-    rows = {row["knob"]: row for row in script_knobs(str(package / "train.py"))}
+    found = look(read_command([str(package / "train.py")]), limit_s=1.0, run=False)
+    rows = {row["knob"]: row for row in knob_rows(found.facts)}
     assert rows["batch_size"]["how"].startswith("flag --batch-size")
 
 
