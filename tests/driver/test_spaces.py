@@ -151,7 +151,7 @@ def test_a_script_that_waits_gets_its_declared_knobs_tried_beside_those_of_the_l
     knobs = {"num_workers": (0, 2), "precision": (), "channels_last": (), "fused_loss": ()}
     study = Searched(tmp_path, replace(OWN, knobs=knobs), INPUT_BOUND).run(trials=14)
     tried = [t.config for t in study.told(Stage.START)]
-    assert tried[:2] == [Config({"num_workers": 2}), Config({"fused_loss": 1})]
+    assert tried[:2] == [Config({"num_workers": 2}), Config({"num_workers": 2, "fused_loss": 1})]
 
 
 def test_an_option_that_the_script_lacks_is_left_alone_with_the_reason(tmp_path: Path) -> None:
