@@ -696,7 +696,7 @@ def _ties(other: Comparison, top: Comparison) -> bool:
         return False
     shared = [top.logs[g] - other.logs[g] for g in top.logs if g in other.logs]
     if len(shared) < 2:
-        return True
+        return other.speedup.value >= (1.0 - _TIE_LOSS) * top.speedup.value
     if ratio_interval(shared, tau=_LEAST_SPREAD).low > 1.0:
         return False
     mean, error = statistics.fmean(shared), max(sd(shared), _LEAST_SPREAD) / math.sqrt(len(shared))

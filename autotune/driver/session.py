@@ -36,7 +36,7 @@ from autotune.core.trial import (
 )
 from autotune.core.wire import to_wire
 from autotune.core.writable import writable
-from autotune.driver.planner import clipped, dead_ways
+from autotune.driver.planner import clipped, dead_ways, measured_changes
 from autotune.errors import BackendError, DiskFull
 from autotune.knobs.registry import knobs_for
 from autotune.launch.runner import NOT_BEGUN, Ended, said_of_cold_starts
@@ -527,10 +527,10 @@ class Session:
         knob, how = str(failure.evidence.get("knob", "")), str(failure.evidence.get("how", ""))
         if how != "flag" or self._stopping or trial.stage is Stage.WHY:
             return ""
+        if measured_changes(self._study, trial.config) is not None:
+            return ""  # it would go the same way again
         known = dead_ways(self._study)
         this = (knob, how, trial.config[knob]) if knob in trial.config else (knob, how)
-        if (knob, how) in known or this in known:
-            return ""
         _, refusals = self._planner.changes(trial.config, facts, known | {this})
         return "" if refusals else knob
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.config import Config
 from autotune.core.transfer import beliefs
-from autotune.core.trial import FailureKind, Family
+from autotune.core.trial import FailureKind, Family, Stage
 from autotune.search.memory_model import MemoryModel
 
 if TYPE_CHECKING:
@@ -60,8 +60,12 @@ class Feasible:
             ran = {t.config for t in study.told() if t.measurement}
             # A run that took too long may have had too little time: it is no proof by itself.
             blamed = [t for t in study.told() if _blames(t)]
-            crashed = {t.config for t in blamed if t.failure and t.failure.kind.family is Family.CRASH}
-            out |= {i for i in failed if i not in worked and _without(i, crashed, ran)}
+            crashed = [t for t in blamed if t.failure and t.failure.kind.family is Family.CRASH]
+            # A start goes on from the best so far, and its value is tried by itself before it is to blame.
+            alone = {i for t in study.told() if is_single(space, t.config) for i in t.config.items()}
+            late = {t.config for t in crashed if t.stage is not Stage.START}
+            every = {t.config for t in crashed}
+            out |= {i for i in failed if i not in worked and _without(i, every if i in alone else late, ran)}
         return cls(
             space=space,
             asked=frozenset(t.config for t in study.trials),
@@ -96,6 +100,12 @@ class Feasible:
     def is_doubted(self, config: Config) -> bool:
         """It holds a value that failed for certain in an earlier study."""
         return any(item in self.doubted for item in config.items())
+
+
+def is_single(space: SearchSpace, config: Config) -> bool:
+    """It changes one knob, beside what a rule sets with it."""
+    free = [k for k in config if k not in space.dimensions or not space.dimensions[k].derived]
+    return len(free) == 1
 
 
 def suspect(study: Study, feasible: Feasible) -> Config | None:

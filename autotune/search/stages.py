@@ -35,7 +35,7 @@ from autotune.core.transfer import beliefs
 from autotune.core.trial import Family, Proposal, Stage
 from autotune.search.ablating import next_ablation, under_way
 from autotune.search.costs import Costs
-from autotune.search.feasible import Feasible, suspect
+from autotune.search.feasible import Feasible, is_single, suspect
 from autotune.search.frontier import Frontier
 from autotune.search.looks import NOISY, Look, leading, look_again, run_sd
 from autotune.search.parts import DEFAULT, Parts
@@ -428,21 +428,20 @@ def _start(search: _Search) -> _Pick | None:
     if fresh is not None:
         return fresh
     live = search.told_live()
-    for config, reason in _beside_leader(search, _in_order(search, told)):
-        if config in told.trusted or config in live:
-            continue
+    listed = [(c, r) for c, r in _in_order(search, told) if c not in told.trusted and c not in live]
+    for config, reason in _beside_leader(search, listed):
         if search.tame(config) and search.hopeful(config) and _may_try(search, config):
             return _Pick(config, reason)
     return _jump(search)
 
 
-def _beside_leader(search: _Search, listed: Iterable[tuple[Config, str]]) -> Iterable[tuple[Config, str]]:
+def _beside_leader(search: _Search, listed: Sequence[tuple[Config, str]]) -> Iterable[tuple[Config, str]]:
     """Each change of the list beside the best so far: what it brings there need not be what it brings alone.
 
     Beside what compiles a run costs a compile of its own, so that is left out of the best.
     """
-    space, model = search.space, search.model
-    seen = [c for c in model.seen if search.tame(c)]
+    space, model, failed = search.space, search.model, broken(search.study)
+    seen = [c for c in model.seen if search.tame(c) and c not in failed and may_win(search.study, c)]
     plain = [c for c in seen if not search.costs.cold_compile(c)]
     doubts = model.doubting(max(_BELIEVED_SD, run_sd(search.study)))
     leader, ahead = _BASE, max(_HELPS, run_sd(search.study) / 2)
@@ -452,7 +451,13 @@ def _beside_leader(search: _Search, listed: Iterable[tuple[Config, str]]) -> Ite
         yield from listed
         return
     around = space.resolved_free(leader)
-    tried = {item for t in search.study.trials for item in t.config.items()}
+    # What failed beside others has yet to be tried by itself.
+    tried = {
+        item
+        for t in search.study.trials
+        if t.failure is None or is_single(space, t.config)
+        for item in t.config.items()
+    }
     # A compile costs several runs of the others, which may tell first beside what it is worth most.
     for config, reason in sorted(listed, key=lambda entry: search.costs.cold_compile(entry[0]) > 0.0):
         changes = space.resolved_free(config)

@@ -64,6 +64,8 @@ _COMPARING = ("margin_ranking_loss", "cosine_embedding_loss", "triplet_margin_lo
 _OVER_PAIRS = ("cross_entropy", "binary_cross_entropy_with_logits")
 """Losses that contrastive training applies to all pairs of a batch."""
 _MAX_NODES = 200
+_SCALE_MOVES = 1.05
+"""What means are multiplied by is a constant of the script, up to rounding, or no figure of it."""
 _MOST_OUTPUTS = 16
 
 
@@ -94,8 +96,14 @@ class Losses:
 
     @property
     def scale(self) -> float | None:
-        """What a mean was multiplied by before most backward passes; None where that is not known."""
-        return statistics.median(self._scales) if self.reduction == "mean" and self._scales else None
+        """What means were multiplied by before their backward passes; None where that is no constant.
+
+        Of several losses with weights of their own it depends on how large they are, and moves.
+        """
+        if self.reduction != "mean" or not self._scales:
+            return None
+        least, most = min(self._scales), max(self._scales)
+        return statistics.median(self._scales) if most <= _SCALE_MOVES * least else None
 
     def install(self, torch: Any, assign: Callable[[Any, str, Any], None]) -> None:
         """Replace the functional losses until detection has settled."""

@@ -15,6 +15,7 @@ from autotune.core.trial import Failure, FailureKind, Fidelity, Proposal, Stage
 from autotune.search.feasible import Feasible, suspect
 from autotune.search.linear import Process, Ridge
 from autotune.search.memory_model import MemoryModel
+from autotune.search.stages import Staged
 from autotune.search.throughput_model import ThroughputModel
 
 SPACE = usual_space()
@@ -23,12 +24,12 @@ OOM = Failure(kind=FailureKind.OOM_CUDA, message="out of memory")
 CRASH = Failure(kind=FailureKind.CRASH_EXIT, message="crash")
 
 
-def study(*runs: tuple[dict[str, object], Measurement | Failure]) -> Study:
+def study(*runs: tuple[dict[str, object], Measurement | Failure], stage: Stage = Stage.REFINE) -> Study:
     built = Study(spec=spec(), space=SPACE)
     for values, outcome in runs:
-        stage = Stage.REFINE if values else Stage.BASELINE
+        at = stage if values else Stage.BASELINE
         config = Config(values)  # type: ignore[arg-type]
-        built = tell(built, Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x"), outcome, 7.0)
+        built = tell(built, Proposal(stage=at, config=config, fidelity=FIDELITY, reason="x"), outcome, 7.0)
     return built
 
 
@@ -109,6 +110,21 @@ def test_a_value_is_left_out_after_one_crash_where_all_else_of_that_config_ran_t
     assert feasible.allows(Config({"precision": "bf16", "fused_optimizer": True}))
     assert suspect(apart, feasible) is None
     assert Feasible.of(apart, SPACE, separates=False).allows(Config({"threads": 4}))
+
+
+def test_what_crashed_beside_the_leader_is_tried_by_itself_before_it_is_left_out() -> None:
+    leader, beside = {"precision": "bf16"}, {"precision": "bf16", "threads": 4}
+    seen = study(({}, measurement(100.0)), (leader, measurement(120.0)), (beside, CRASH), stage=Stage.START)
+    assert Feasible.of(seen, SPACE).allows(Config({"threads": 4}))
+    asked: list[Config] = []
+    told = seen
+    while len(asked) < 12 and (proposal := Staged().ask(told, 800.0)) is not None:
+        asked.append(proposal.config)
+        told = tell(told, proposal, measurement(100.0), 7.0)
+    assert Config({"threads": 4}) in asked
+    both = (({}, measurement(100.0)), (leader, measurement(120.0)), (beside, CRASH), ({"threads": 4}, CRASH))
+    again = study(*both, stage=Stage.START)
+    assert not Feasible.of(again, SPACE).allows(Config({"threads": 4, "fused_optimizer": True}))
 
 
 def test_what_took_too_long_or_is_a_single_change_is_not_left_out_after_once() -> None:
