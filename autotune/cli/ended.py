@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli import BEGAN_S
@@ -45,8 +45,10 @@ def print_json(data: dict[str, Any], *, line: bool = False) -> None:
     except (UnicodeEncodeError, LookupError):
         text = json.dumps(data, indent=indent, allow_nan=False)
     if line:
-        # Behind the events, which may wait for a reader.
-        Outlet.of(sys.stdout).last(text + "\n")
+        # Behind the events, which may wait for a reader. One who has gone reads no result, and the exit code
+        # is for whoever started us.
+        with suppress(BrokenPipeError):
+            Outlet.of(sys.stdout).last(text + "\n")
     else:
         sys.stdout.write(text + "\n")
 

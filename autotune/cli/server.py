@@ -32,6 +32,9 @@ QUIET = {
 START_S = 180.0
 """MLflow's server took 75 s to answer on a machine with a load of 18."""
 
+WORKERS_S = 2.0
+"""So long what the server has started may end by itself once it has."""
+
 HOST = "127.0.0.1"
 _LAST_LINES = 8
 _LINE_CHARACTERS = 300
@@ -94,7 +97,20 @@ class Server:
             except subprocess.TimeoutExpired:
                 os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait(10)
+        # Its workers may outlive it for as long as a request takes, and longer.
+        until_s = time.monotonic() + WORKERS_S
+        while self._has_workers() and time.monotonic() < until_s:
+            time.sleep(0.05)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._reader.join(1)
+
+    def _has_workers(self) -> bool:
+        try:
+            os.killpg(self._process.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
 
     def _read(self) -> None:
         """Keep what it said last; a pipe that nobody reads would stop it."""

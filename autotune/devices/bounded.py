@@ -42,8 +42,14 @@ class Bounded(Device):
     def facts(self) -> DeviceFacts:
         """Its own, kept once they are known; those of an unnamed device until then."""
         if self._facts is None:
-            self._facts = self._ask(lambda: self._device.facts)
+            device = self._device  # the thread keeps the question it was asked last, and is not to keep this
+            self._facts = self._ask(lambda: device.facts)
         return self._facts or DeviceFacts(name="", uuid="", memory_bytes=0)
+
+    @property
+    def is_silent(self) -> bool:
+        """It has not said yet which one it is."""
+        return self._facts is None
 
     def sample(self) -> DeviceSample:
         """Its own; nothing where it did not answer."""

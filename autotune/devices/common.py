@@ -62,6 +62,11 @@ class Device(ABC):
     def facts(self) -> DeviceFacts:
         """What does not change."""
 
+    @property
+    def is_silent(self) -> bool:
+        """It has not said yet which one it is; so only where an answer is not waited for."""
+        return False
+
     @abstractmethod
     def sample(self) -> DeviceSample:
         """What does."""

@@ -32,7 +32,8 @@ _WITHOUT_TORCH: Final = frozenset({"jax", "keras", "mxnet", "onnxruntime", "padd
 """What trains or infers without an optimizer of PyTorch; Keras may do either."""
 _TAKEN: Final = {
     FailureKind.CONTENDED: (
-        "nvidia-smi names who computes there; wait for it to end, or take another: CUDA_VISIBLE_DEVICES=1"
+        "wait for what else runs here to end; nvidia-smi names who computes on an accelerator, and "
+        "CUDA_VISIBLE_DEVICES=1 takes another one"
     ),
     FailureKind.THROTTLED: "nvidia-smi -q -d PERFORMANCE tells what holds the clocks down: heat or power",
 }

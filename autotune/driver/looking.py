@@ -144,7 +144,8 @@ def _space(study: Study) -> SpaceRequest | None:
 
 def _problem(study: Study, failure: Failure) -> AutotuneError:
     """As for a search, in the words of this verb."""
-    if failure.kind is FailureKind.KILLED_USER:
+    # A signal to a whole job may have ended the run before anybody here ended it.
+    if study.stopped or failure.kind is FailureKind.KILLED_USER:
         kind = StoppedBySignal if study.stopped == "signal" else StoppedEarly
         return kind(f"{study.spec.title} was stopped before it had shown anything")
     error = why_nothing(study)

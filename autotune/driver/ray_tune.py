@@ -469,7 +469,8 @@ class RayDriver:
         if not self._scratch:
             place = self._study_dir / SNAPSHOTS
             enclosure.remove(place)
-            place.mkdir(mode=0o700, parents=True)
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            place.chmod(0o700)
             self._scratch = str(place)
         return self._scratch
 

@@ -8,6 +8,7 @@ import platform
 import shlex
 import signal
 import threading
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeGuard
@@ -140,6 +141,8 @@ class Session:
         self._forked: set[int] = set()
         """Trials that failed when they were forked, and are asked again."""
         self._cold_because = ""
+        self._crowded: Counter[int] = Counter()
+        """Runs of a trial that were measured beside a neighbour and are repeated."""
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -147,6 +150,11 @@ class Session:
     def study(self) -> Study:
         """The study as of now; whoever holds up the session, nobody waits for it here."""
         return replace(self._study, elapsed_s=self.elapsed_s)
+
+    def settled_study(self) -> Study:
+        """The study with all that its journal holds; waits for whoever tells it something at the moment."""
+        with self._lock:
+            return self.study
 
     @property
     def elapsed_s(self) -> float:
@@ -246,7 +254,7 @@ class Session:
             if reason:
                 if ended.start is Start.FORK and _is_its_own(ended.outcome):
                     self._forked.add(trial.number)
-                self._requeue(trial, reason)
+                self._requeue(trial, reason, has_ended=True)
                 return
             self._doubt_forks(trial, ended)
             knob = self._dead_flag(trial, ended)
@@ -477,7 +485,8 @@ class Session:
             return f"the search stopped: {self._stopping}" if self._ended_with_the_search(failure) else ""
         if ended.start is Start.FORK and failure.kind.family not in (Family.OOM, Family.CANCELLED):
             return f"started anew, as it failed when it was forked: {failure.message}"
-        if trial.attempt > failure.kind.repeats:
+        # A run that was measured and set aside was no failure.
+        if trial.attempt - self._crowded[trial.number] > failure.kind.repeats:
             return ""
         if failure.kind.family is Family.CRASH:
             cheap = ended.seconds < CRASH_REPEAT_SHARE * self.remaining_s
@@ -496,6 +505,7 @@ class Session:
             return ""
         if seconds > DISTURBED_REPEAT_SHARE * self.remaining_s:
             return ""
+        self._crowded[trial.number] += 1
         return f"other processes used {_foreign_cores(measured):.1f} cores meanwhile"
 
     def _is_crowded(self, measured: Measurement) -> bool:
@@ -554,11 +564,13 @@ class Session:
         by_signal = self._stopping in ("interrupted", "signal")
         return by_signal and (failure.kind.family is Family.CRASH or failure.kind is FailureKind.WARMUP_SHORT)
 
-    def _requeue(self, trial: Trial, reason: str) -> None:
+    def _requeue(self, trial: Trial, reason: str, *, has_ended: bool = False) -> None:
+        # What has ended in order left nothing to clear up.
+        more = {"ended": True} if has_ended else {}
         self._append(
             "requeued",
             f"{trial.number}/{trial.attempt}",
-            {"number": trial.number, "attempt": trial.attempt, "reason": reason},
+            {"number": trial.number, "attempt": trial.attempt, "reason": reason, **more},
         )
         again = replace(trial, attempt=trial.attempt + 1, state=TrialState.ASKED)
         self._study = self._study.with_trial(again)

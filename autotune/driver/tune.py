@@ -358,7 +358,7 @@ class _Search:
         uri = self._spec.tracking_uri or default_tracking_uri()
         syncer = Syncer(
             self._journal,
-            lambda: session.study,
+            session.settled_study,
             tracking_uri=uri,
             experiment=self._spec.experiment,
             home=self._home,

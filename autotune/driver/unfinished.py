@@ -33,7 +33,7 @@ def unfinished(entries: Iterable[Entry], host: str) -> set[str]:
     for entry in entries:
         if entry.kind == "started" and entry.data.get("host") == host:
             started[entry.data["number"], entry.data["attempt"]] = entry.data["uid"]
-        elif entry.kind == "told":
+        elif entry.kind == "told" or (entry.kind == "requeued" and entry.data.get("ended")):
             started.pop((entry.data["number"], entry.data["attempt"]), None)
     return set(started.values())
 

@@ -140,6 +140,11 @@ class DeviceCare:
         """
         devices = self.devices(launch.env)
         uuids = sorted({d.facts.uuid for d in devices if d.facts.uuid})
+        if any(d.is_silent for d in devices):
+            return Failure(
+                kind=FailureKind.CONTENDED,
+                message="a device did not say in time which one it is, so it could not be locked",
+            )
         if _BROKEN & set(uuids):
             why = self._until_it_computes(launch, stopped, min(self._lock_s, within_s), uid)
             if why:

@@ -57,6 +57,9 @@ SPACE_FLOOR_FRAC = 0.05
 LOW_SPACE_SHARE = 0.25
 """Of the floor: a trial that leaves no more than this is ended, before all else on that disk fails."""
 
+LESS_MEMORY_SHARE = 0.75
+"""Of what was planned for a trial: where less than that is free when it begins, others have come."""
+
 LOCK_SHARE = 0.5
 """Of a trial's time: so much may pass until its devices are free. With less left it would fail for that."""
 
@@ -885,6 +888,7 @@ def _outcomes(
                 segment.fidelity,
                 progress_limit_s=running.progress_limit_s,
             )
+            failure = _others_memory(failure, running, result)
             extra: dict[str, str | int | float] = {
                 "attempt": assignment.attempt,
                 "dir": str(running.prepared.folder),
@@ -905,6 +909,18 @@ def _outcomes(
         seen = outside if assignment.visit is None else outside.until(closed.sent_ns or closed.end_ns)
         outcomes[segment.trial] = measure.measure(closed, told, seen, assignment.launch.changes)
     return outcomes
+
+
+def _others_memory(failure: Failure, running: _Running, result: dict[str, Any] | None) -> Failure:
+    """Not charged to a config where others had taken much of the memory that the search counted on."""
+    allowed, had = running.prepared.assignment.memory_limit_bytes, running.memory_limit_bytes
+    if not result or result["why"] != "memory_limit" or not 0 < had < LESS_MEMORY_SHARE * allowed:
+        return failure
+    return replace(
+        failure,
+        kind=FailureKind.CONTENDED,
+        message=f"others had taken memory of this machine: {failure.message}",
+    )
 
 
 def _visited(

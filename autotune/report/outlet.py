@@ -62,7 +62,10 @@ class Outlet:
             if not _outlets:
                 atexit.register(_drain_all)
             stream.flush()
-            _outlets[stream] = cls(stream, fd)
+            try:
+                _outlets[stream] = cls(stream, fd)
+            except RuntimeError:  # no thread can be had: it is written to at once
+                return cls(stream, None)
         return _outlets[stream]
 
     def put(self, text: str) -> None:

@@ -185,7 +185,8 @@ def test_a_limit_that_is_none_is_refused_before_anything_runs(cli, written, runs
 
 
 @pytest.mark.parametrize(("why", "code"), [("interrupted", 130), ("signal", 75)])
-def test_a_run_that_is_stopped_ends_as_a_search_would(cli, written, runs, monkeypatch, why, code):
+@pytest.mark.parametrize("kind", [FailureKind.KILLED_USER, FailureKind.INFRA_LOST, FailureKind.CRASH_SIGNAL])
+def test_a_run_that_is_stopped_ends_as_a_search_would(cli, written, runs, monkeypatch, why, code, kind):
     from contextlib import contextmanager
 
     @contextmanager
@@ -193,7 +194,7 @@ def test_a_run_that_is_stopped_ends_as_a_search_would(cli, written, runs, monkey
         stop(why)
         yield
 
-    ending = Failure(kind=FailureKind.KILLED_USER, message="ended by request")
+    ending = Failure(kind=kind, message="ended by request, or by the same signal")
     monkeypatch.setattr(runs, "failure", ending)
     monkeypatch.setattr(looking, "polite_ending", pressed)
     monkeypatch.setattr(runs, "world_now", World(name="broken", broken=True))

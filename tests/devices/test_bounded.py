@@ -99,10 +99,16 @@ def test_an_error_of_the_device_is_its_own() -> None:
     assert device.sample().used_bytes == 1
 
 
-def test_its_thread_ends_with_it() -> None:
+@pytest.mark.parametrize("last", ["facts", "sample"])
+def test_its_thread_ends_with_it(last: str) -> None:
     before = set(threading.enumerate())
     device = Bounded(Hangs())
-    device.sample()
+    assert device.is_silent
+    if last == "facts":
+        assert device.facts.uuid == "GPU-0"
+        assert not device.is_silent
+    else:
+        device.sample()
     (thread,) = set(threading.enumerate()) - before
     del device
     gc.collect()

@@ -535,6 +535,35 @@ def test_a_run_that_a_neighbour_disturbed_is_repeated_twice_at_most_and_marked_t
     assert told[1]["outcome"]["contamination"]["flags"] == ["neighbour"], "written down as well"
 
 
+def test_runs_that_were_set_aside_for_a_neighbour_use_up_no_repeats_of_failures(
+    make_session: MakeSession,
+) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    tell_next(session, crowded(100, 0.05))
+    for _ in range(2):
+        tell_next(session, crowded(30, 1.0))
+    taken = Failure(kind=FailureKind.CONTENDED, message="another search has been using it")
+    for _ in range(2):
+        assert tell_next(session, taken) == 1
+        assert session.study.trials[1].state is TrialState.ASKED
+    tell_next(session, taken)
+    assert session.study.trials[1].state is TrialState.TOLD
+
+
+def test_who_asks_for_all_that_is_journalled_waits_for_whoever_tells(make_session: MakeSession) -> None:
+    """What is sent elsewhere is read off the journal, which is ahead of the study for a moment."""
+    session = make_session([Config()])
+    seen: list[Study] = []
+    with session._lock:
+        asks = threading.Thread(target=lambda: seen.append(session.settled_study()), daemon=True)
+        asks.start()
+        assert session.study.trials == ()
+        asks.join(0.2)
+        assert not seen
+    asks.join(10.0)
+    assert seen
+
+
 def test_a_repeat_beside_nobody_carries_no_mark(make_session: MakeSession) -> None:
     session = make_session([Config(), Config({"workers": 1})])
     tell_next(session, crowded(100, 0.05))

@@ -146,5 +146,7 @@ def test_attempts_that_told_nothing_on_this_host_are_cleared_up_behind() -> None
         entry("requeued", 3.0, number=1, attempt=1),
         entry("started", 4.0, number=1, attempt=2, uid="open", host="here"),
         entry("started", 5.0, number=2, attempt=1, uid="far", host="elsewhere"),
+        entry("started", 6.0, number=3, attempt=1, uid="repeated", host="here"),
+        entry("requeued", 7.0, number=3, attempt=1, ended=True),
     ]
     assert unfinished(entries, "here") == {"open", "requeued"}

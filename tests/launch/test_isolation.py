@@ -281,6 +281,9 @@ def test_what_a_trial_keeps_in_shared_memory_goes_with_it(
     try:
         (ended,) = runner(isolation="overlay").run(made)
         assert isinstance(ended.outcome, Measurement), ended.outcome
+        others = [e for e in Path("/dev/shm").iterdir() if e != kept and e.lstat().st_uid == os.geteuid()]
+        if not shares and others:
+            pytest.skip("something of ours came to /dev/shm meanwhile")
         assert kept.exists() is shares
     finally:
         kept.unlink(missing_ok=True)

@@ -120,3 +120,33 @@ def test_what_was_said_last_is_written_before_the_process_ends() -> None:
     text = "import sys; from autotune.report.outlet import Outlet; Outlet.of(sys.stderr).put('last\\n' * 999)"
     done = subprocess.run([sys.executable, "-c", text], stderr=subprocess.PIPE, text=True, check=True)
     assert done.stderr == "last\n" * 999
+
+
+def test_where_no_thread_can_be_had_it_is_written_to_at_once(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    reader, stream = pipe
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    Outlet.of(stream).put("told\n")
+    assert os.read(reader, 100) == b"told\n"
+
+
+def test_a_reader_that_has_gone_hides_no_exit_code() -> None:
+    code = """
+import os, sys
+reader, writer = os.pipe()
+os.close(reader)
+os.dup2(writer, 1)
+from autotune.cli.ended import print_error, say_error
+from autotune.errors import BackendError
+error = BackendError("Ray is gone", hint="start it")
+print_error(error, line=True)
+say_error(error)
+os._exit(error.exit_code)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 6
+    assert "Ray is gone" in ended.stderr
