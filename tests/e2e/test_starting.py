@@ -137,7 +137,7 @@ def test_a_module_is_searched_and_applied_under_its_own_name(place: Any, package
 
 
 def test_static_facts_are_those_of_the_modules_file(package: Path) -> None:
-    found = look(read_command([str(package / "train.py")]), limit_s=1.0, run=False)
+    found = look(read_command([str(package / "train.py")]), limit_s=60.0, run=False)
     rows = {row["knob"]: row for row in knob_rows(found.facts)}
     assert rows["batch_size"]["how"].startswith("flag --batch-size")
 
