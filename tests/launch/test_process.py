@@ -292,12 +292,16 @@ def test_a_trial_takes_no_more_than_is_free_when_it_begins(runner: Any, assignme
     assert found.kind is FailureKind.CONTENDED
     assert "others had taken memory" in found.message
     assert "0.20 GiB" in found.message
-    nearly = failure(runner(free_memory=lambda: 200 << 20), assignment(text, memory=220 << 20))
-    assert nearly.kind is FailureKind.OOM_HOST
     much = runner(free_memory=lambda: 300)._memory_limit
     assert [much(assignment("", memory=n)) for n in (0, 200, 400)] == [300, 200, 300]
     assert runner(free_memory=lambda: 0)._memory_limit(assignment("", memory=200)) == 1
     assert runner()._memory_limit(assignment("", memory=0)) == 0
+
+
+def test_where_nearly_all_is_free_that_was_planned_too_much_is_its_own(runner: Any, assignment: Any) -> None:
+    text = "x = b'1' * (300 << 20)\ntime.sleep(60)"
+    found = failure(runner(free_memory=lambda: 200 << 20), assignment(text, memory=220 << 20))
+    assert found.kind is FailureKind.OOM_HOST
 
 
 def test_a_flood_of_output_is_drained_and_bounded(runner: Any, assignment: Any, tmp_path: Path) -> None:
