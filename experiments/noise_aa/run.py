@@ -20,7 +20,7 @@ WORKLOADS = HERE.parent / "workloads"
 sys.path.insert(0, str(HERE.parent / "claims"))
 
 import claim_studies  # noqa: E402 - neighbours of this file
-import neighbours  # noqa: E402
+import neighbours  # noqa: E402 - after its folder is known
 import proofs  # noqa: E402
 import recording  # noqa: E402
 

@@ -41,7 +41,7 @@ def make_session(tmp_path: Path) -> Iterator[MakeSession]:
             journal=journals[-1],
             study=Study(spec=spec(budget_s), facts=facts()),
             strategy=Listed(configs),
-            planner=planner or PlainPlanner(),  # type: ignore[arg-type]
+            planner=planner or PlainPlanner(),
             clock=SimulatedClock(),
         )
 
@@ -198,7 +198,7 @@ def test_a_device_that_computes_no_more_ends_the_search_where_it_is_the_only_one
             journal=journal,
             study=Study(spec=replace(spec(), driver="ray"), facts=known),
             strategy=Listed([Config(), Config({"workers": 1}), Config({"workers": 2})]),
-            planner=PlainPlanner(),  # type: ignore[arg-type]
+            planner=PlainPlanner(),
             clock=SimulatedClock(),
         )
         tell_next(session, measurement())
@@ -219,7 +219,7 @@ def test_on_a_cluster_one_node_without_room_does_not_end_the_search(tmp_path: Pa
             journal=journal,
             study=Study(spec=replace(spec(), driver="ray", ray_address="ray://head:10001"), facts=facts()),
             strategy=Listed([Config(), Config({"workers": 1}), Config({"workers": 2})]),
-            planner=PlainPlanner(),  # type: ignore[arg-type]
+            planner=PlainPlanner(),
             clock=SimulatedClock(),
         )
         tell_next(session, measurement())
@@ -240,7 +240,7 @@ def test_a_run_that_only_explains_and_finds_no_room_leaves_the_answer_as_it_is(t
             journal=journal,
             study=Study(spec=spec(), facts=facts()),
             strategy=Explained([Config(), Config(), Config()]),
-            planner=PlainPlanner(),  # type: ignore[arg-type]
+            planner=PlainPlanner(),
             clock=SimulatedClock(),
         )
         tell_next(session, measurement())
@@ -418,7 +418,7 @@ def test_why_nothing_new_is_tried_is_written_down_once_and_read_back(tmp_path: P
             journal=journal,
             study=Study(spec=spec(), facts=facts()),
             strategy=Confirms(configs),
-            planner=PlainPlanner(),  # type: ignore[arg-type]
+            planner=PlainPlanner(),
             clock=SimulatedClock(),
         )
         for _ in configs:
