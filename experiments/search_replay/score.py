@@ -12,8 +12,8 @@ from autotune.core.pick import amortised, answer_or_none, screened
 from autotune.core.stats import window_estimate
 from autotune.core.study import Budget, Study, StudySpec
 from autotune.core.trial import Stage
+from autotune.search.finalists import shortlist
 from autotune.search.parts import DEFAULT
-from autotune.search.stages import shortlist
 from autotune.testing.replay import RecordedPlanner
 
 WITHIN = (5, 2, 1)

@@ -15,7 +15,9 @@ from autotune.core.study import Study
 from autotune.core.trial import Fidelity, Proposal, Stage
 from autotune.search.looks import expected_gain, look_again, run_sd
 from autotune.search.parts import DEFAULT
-from autotune.search.stages import Staged, _look, _no_progress
+from autotune.search.stages import Staged
+from autotune.search.state import SearchState
+from autotune.search.stopping import no_progress
 from autotune.search.throughput_model import ThroughputModel
 
 FIDELITY = Fidelity(min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30)
@@ -100,7 +102,7 @@ def test_a_search_looks_again_with_a_seed_of_its_own_and_is_told_why() -> None:
 def test_the_fall_of_a_lucky_leader_brings_back_hope_for_others() -> None:
     once = studied(NOISY, (A, 150.0))
     twice = studied(NOISY, (A, 150.0), (A, 110.0))
-    bars = [_look(study, SPACE, 600.0, DEFAULT) for study in (once, twice)]
+    bars = [SearchState.of(study, SPACE, 600.0, DEFAULT) for study in (once, twice)]
     assert bars[0] is not None
     assert bars[1] is not None
     assert bars[1].best_tame() < bars[0].best_tame() - 0.1
@@ -110,9 +112,9 @@ def test_to_look_again_is_no_progress() -> None:
     news = [(Config({"a": a, "b": b, "c": c}), 90.0) for a in (0, 1) for b in (0, 1) for c in (0, 1)]
     runs = [(A, 150.0), *((c, r) for c, r in news if c and c != A)]
     study = studied(NOISY, *runs, *[(A, 170.0)] * 8)
-    search = _look(study, SPACE, 600.0, DEFAULT)
+    search = SearchState.of(study, SPACE, 600.0, DEFAULT)
     assert search is not None
-    assert _no_progress(search, 8)
+    assert no_progress(search, 8)
 
 
 def knobs(count: int) -> SearchSpace:

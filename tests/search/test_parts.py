@@ -16,10 +16,14 @@ from autotune.core.space import Dimension, SearchSpace
 from autotune.core.study import Study
 from autotune.core.trial import Failure, FailureKind, Fidelity, Proposal, Stage
 from autotune.errors import UsageError
-from autotune.search import stages
+from autotune.search import racing
+from autotune.search.acquisition import cost_power
 from autotune.search.costs import Costs
+from autotune.search.finalists import shortlist
 from autotune.search.parts import DEFAULT, NAMES, Parts
-from autotune.search.stages import Staged, _bold, _cost_power, _look, shortlist
+from autotune.search.refining import bold
+from autotune.search.stages import Staged
+from autotune.search.state import SearchState
 from autotune.search.throughput_model import ThroughputModel
 
 FIDELITY = Fidelity(min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30)
@@ -116,7 +120,7 @@ def test_pairs_say_whether_the_simpler_one_is_as_fast(bring: float, best: Config
 def test_the_one_beside_the_first_takes_no_time_from_screening_and_leaves_first_where_time_is_short() -> None:
     study = screened(switches("a", "b"), {A: 150.0, B: 101.0, AB: 151.5}, baselines=(100.0, 100.0))
     assert study.space is not None
-    search = _look(study, study.space, 300.0, EVERY)
+    search = SearchState.of(study, study.space, 300.0, EVERY)
     assert search is not None
     assert search.reserve_s == pytest.approx(search.costs.reserve([AB]))
     short = Staged(parts=EVERY).ask(study, 70.0)
@@ -191,9 +195,9 @@ def taking_part(
     before: int = 0,
 ) -> tuple[Config, ...]:
     """Who takes part from now on where these are the finalists; `before` a cycle under way if one is."""
-    monkeypatch.setattr(stages, "_finalists", lambda _study, **_more: chosen)
+    monkeypatch.setattr(racing, "shortlist", lambda _study, **_more: chosen)
     past = replace(study, trials=tuple(t for t in study.trials if t.group < before)) if before else study
-    return stages._members(past, compare(past), study, Costs.of(study), remaining_s, EVERY)
+    return racing.select_members(past, compare(past), study, Costs.of(study), remaining_s, EVERY)
 
 
 def test_who_stood_beside_one_that_crashed_keeps_its_pairs_and_goes_on(monkeypatch) -> None:
@@ -249,9 +253,9 @@ def test_one_look_at_what_a_rule_refuses_is_enough_and_no_bar_to_what_may_win() 
 
     def asked(rates: dict[Config, float], *dimensions: Dimension) -> Config:
         space = SearchSpace(dimensions={d.knob: d for d in dimensions})
-        search = _look(screened(space, rates, baselines=(100.0, 101.0)), space, 800.0, EVERY)
+        search = SearchState.of(screened(space, rates, baselines=(100.0, 101.0)), space, 800.0, EVERY)
         assert search is not None
-        picked = _bold(search)
+        picked = bold(search)
         assert picked is not None
         return picked.config
 
@@ -346,9 +350,9 @@ def after(runs: int, remaining_s: float, parts: Parts, **more: object) -> float:
     configs = [c for c in space.enumerate() if c][:runs]
     study = screened(space, dict.fromkeys(configs, 90.0), baselines=(100.0, 100.0))
     study = replace(study, spec=replace(study.spec, **more))
-    search = _look(study, space, remaining_s, parts)
+    search = SearchState.of(study, space, remaining_s, parts)
     assert search is not None
-    return _cost_power(search)
+    return cost_power(search)
 
 
 def test_the_cost_of_a_run_counts_until_the_time_is_nearly_spent() -> None:

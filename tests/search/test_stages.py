@@ -33,9 +33,11 @@ from autotune.core.study import Study
 from autotune.core.trial import Failure, FailureKind, Fidelity, Outcome, Proposal, Stage, TrialState
 from autotune.core.wire import dumps, loads
 from autotune.search.costs import Costs
+from autotune.search.finalists import shortlist
 from autotune.search.parts import DEFAULT, Parts
+from autotune.search.racing import focus
 from autotune.search.sampler import OptunaSampler
-from autotune.search.stages import Staged, _focused, shortlist
+from autotune.search.stages import Staged
 from autotune.search.strategy import Sampler
 
 SPACE = usual_space()
@@ -487,7 +489,7 @@ def test_the_leader_is_confirmed_alone_where_the_time_left_shows_its_gain_only_s
 
     def active(wanted: int | None, *, cycles: int = 3, parts: Parts = DEFAULT) -> tuple[Config, ...]:
         found = SimpleNamespace(config=a, speedup=SimpleNamespace(n=3), wanted_pairs=wanted)
-        return _focused([found], (a, b), study, left_s, cycles, parts)  # type: ignore[list-item]
+        return focus([found], (a, b), study, left_s, cycles, parts)  # type: ignore[list-item]
 
     assert active(7) == active(6) == (a,)
     assert active(5) == (a, b), "the time suffices for both"

@@ -1,0 +1,145 @@
+"""Which run confirmation wants next: cycles of the script and every finalist that still takes part; pure.
+
+The order turns from cycle to cycle, so that a drifting machine treats all of them alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autotune.core.config import Config
+from autotune.core.pick import Comparison, compare
+from autotune.core.trial import Proposal, Stage
+from autotune.search.ablating import next_ablation, under_way
+from autotune.search.costs import Costs
+from autotune.search.racing import MOST_CYCLES, active_members, focus, given_up, select_members
+from autotune.search.trial_limit import CYCLES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.core.study import Study
+    from autotune.search.parts import Parts
+
+_BASE = Config()
+
+
+def is_confirming(study: Study) -> bool:
+    """Screening is over: confirmation has begun."""
+    return any(t.stage is Stage.CONFIRM for t in study.trials)
+
+
+def next_confirmation(study: Study, remaining_s: float, parts: Parts) -> Proposal | None:
+    """The next run of a cycle, or of the ablation of a winner; None where nothing is left to tell, or fits.
+
+    One run at a time: None while any is open.
+
+    Args:
+        study: As of now.
+        remaining_s: Budget left, in seconds of wall time.
+        parts: What of the planner takes part.
+    """
+    if study.open_trials:
+        return None
+    limit = study.spec.budget.trials
+    if limit is not None and len(study.trials) >= limit:
+        return None
+    costs = Costs.of(study)
+    group, asked = _last_cycle(study)
+    if group and (Stage.CONFIRM, group) not in study.cut:
+        # Who takes part is settled by the cycles before, so that it cannot change within one.
+        before = _before(study, group)
+        past = _compared(before)
+        members = select_members(before, past, study, costs, remaining_s, parts)
+        active = active_members(past, members, group - 1)
+        running_s = sum(t.seconds for t in study.told(Stage.CONFIRM) if t.group == group)
+        focused = focus(past, active, before, remaining_s + running_s, group - 1, parts)
+        # Seconds between runs may tip the reckoning; who has run in this cycle stays in it.
+        active = active if any(c in active and c not in focused for c in asked) else focused
+        following = _rest_of_cycle(group, asked, active, costs, remaining_s)
+        if following is not None:
+            return _cycle_proposal(costs, group, following, active, remaining_s, given_up(past, parts))
+    now = _compared(study)
+    if under_way(study, costs) or group >= CYCLES:
+        # A winner is taken apart as soon as it is one; what is left then shares the cycles that follow.
+        apart = next_ablation(study, costs, remaining_s)
+        if apart is not None:
+            return apart
+    members = select_members(study, now, study, costs, remaining_s, parts)
+    active = active_members(now, members, group)
+    active = focus(now, active, study, remaining_s, group, parts)
+    if active and group < MOST_CYCLES:
+        following = _first_of_cycle(group + 1, active, costs, remaining_s)
+        if following is not None:
+            return _cycle_proposal(costs, group + 1, following, active, remaining_s, given_up(now, parts))
+    return None
+
+
+def _before(study: Study, group: int) -> Study:
+    return replace(
+        study, trials=tuple(t for t in study.trials if t.stage is not Stage.CONFIRM or t.group < group)
+    )
+
+
+def _last_cycle(study: Study) -> tuple[int, list[Config]]:
+    trials = [t for t in study.trials if t.stage is Stage.CONFIRM]
+    group = max((t.group for t in trials), default=0)
+    return group, [t.config for t in trials if t.group == group]
+
+
+def _compared(study: Study) -> list[Comparison]:
+    return compare(study) if is_confirming(study) else []
+
+
+def _order(group: int, members: Sequence[Config]) -> list[Config]:
+    line = [_BASE, *members]
+    return line if group % 2 else line[::-1]
+
+
+def _first_of_cycle(group: int, members: Sequence[Config], costs: Costs, remaining_s: float) -> Config | None:
+    """Where the cycle starts; late finalists are left out where the time is short."""
+    order = _order(group, members)
+    if costs.cycle(members[:1]) > remaining_s:
+        return None
+    if group % 2:
+        return order[0]
+    for position, config in enumerate(order[:-1]):
+        if sum(costs.confirming(c) for c in order[position:]) <= remaining_s or config == members[0]:
+            return config
+    return None
+
+
+def _rest_of_cycle(
+    group: int, asked: Sequence[Config], members: Sequence[Config], costs: Costs, remaining_s: float
+) -> Config | None:
+    """The next member of a cycle under way: only such as come after all that were asked in it."""
+    order = _order(group, members)
+    places = [order.index(c) for c in asked if c in order]
+    if not places:
+        return None
+    wanted = order[max(places) + 1 :]
+    needed = [c for c in wanted if c.is_baseline]
+    for config in wanted:
+        after = sum(costs.confirming(c) for c in needed if c != config)
+        if costs.confirming(config) + after <= remaining_s:
+            return config
+    return None
+
+
+def _cycle_proposal(
+    costs: Costs,
+    group: int,
+    config: Config,
+    members: Sequence[Config],
+    remaining_s: float,
+    given_up: Sequence[Comparison],
+) -> Proposal:
+    fidelity = costs.fidelity(Stage.CONFIRM, config, remaining_s=remaining_s, reserve_s=0.0)
+    what = "Your script" if config.is_baseline else "A finalist"
+    reason = f"{what} in confirmation cycle {group}; finalists: {len(members)}."
+    for gone in given_up:
+        reason += f" {gone.config.text()} makes room: {gone.loss.reason}"
+    return Proposal(
+        stage=Stage.CONFIRM, config=config, fidelity=fidelity, reason=reason, seed=group + 1, group=group
+    )

@@ -1,0 +1,194 @@
+"""The initial design: what is likely to help, one change at a time, and early all of it together; pure."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from autotune.core.broken import broken
+from autotune.core.config import Config
+from autotune.core.pick import may_win
+from autotune.core.transfer import beliefs
+from autotune.core.trial import Stage
+from autotune.search.candidates import varied
+from autotune.search.feasible import is_single
+from autotune.search.looks import run_sd
+from autotune.search.state import HELPS, SearchState, Suggestion
+from autotune.search.throughput_model import LOADER_KNOBS, compute_part, loader_part, wait_frac
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from autotune.core.config import Value
+    from autotune.core.space import Dimension
+    from autotune.core.transfer import Beliefs
+
+_BASE = Config()
+_WAITS = 0.1
+_BELIEVED_SD = 0.02
+_JUMP_EVERY = 3
+_START_SHARE = 0.6
+
+
+def next_start(search: SearchState) -> Suggestion | None:
+    """The next config of the design; None where nothing is left in it that is likely to help."""
+    told = beliefs(search.study)
+    for start in told.starts:
+        if search.tame(start.config) and search.hopeful(start.config) and search.may_try(start.config):
+            return Suggestion(start.config, start.reason)
+    asked = [t for t in search.study.trials if t.stage is Stage.START]
+    is_told_live = bool(search.model.live) and not asked
+    is_due = len(asked) % _JUMP_EVERY == _JUMP_EVERY - 1
+    # Where it is told already what helps, all of that together is the first to be tried.
+    if is_due or is_told_live or (told.first and not asked):
+        jump = _jump(search)
+        if jump is not None:
+            return jump
+    fresh = _afresh(search)
+    if fresh is not None:
+        return fresh
+    live = search.told_live()
+    listed = [(c, r) for c, r in _in_order(search, told) if c not in told.trusted and c not in live]
+    for config, reason in _beside_leader(search, listed):
+        if search.tame(config) and search.hopeful(config) and search.may_try(config):
+            return Suggestion(config, reason)
+    return _jump(search)
+
+
+def start_is_over(search: SearchState) -> bool:
+    """Start trials have had their share of the time that screening has in all."""
+    spent = sum(t.seconds for t in search.study.told(Stage.START))
+    whole = spent + max(0.0, search.spare_s)
+    return search.is_refining or spent > _START_SHARE * whole + search.costs.plain_s
+
+
+def start_list(search: SearchState) -> Iterable[tuple[Config, str]]:
+    """What may be tried alone, each with its reason: what acts on what holds the script back comes first."""
+    waits = wait_frac(search.study) > _WAITS
+
+    def late(config: Config) -> bool:
+        part = compute_part(config) if waits else loader_part(config)
+        return bool(config) and part == config
+
+    starts = sorted(search.space.starts, key=late)
+    yield from ((c, "A start that is worth trying first.") for c in starts if not late(c))
+    # Nobody knows what a knob of the user's own acts on.
+    own = {spec.name for spec in search.study.spec.space.declared}
+    dimensions = sorted(
+        search.space.free(), key=lambda d: d.knob not in own and (d.knob in LOADER_KNOBS) is not waits
+    )
+    columns = [_promising(d) for d in dimensions]
+    for turn in range(max((len(c) for c in columns), default=0)):
+        for dimension, values in zip(dimensions, columns, strict=True):
+            if turn < len(values):
+                config = search.space.complete({dimension.knob: values[turn]})
+                if isinstance(config, Config):
+                    yield config, f"What {dimension.knob}={values[turn]} does by itself."
+    yield from ((c, "A start that is worth trying.") for c in starts if late(c))
+
+
+def _beside_leader(search: SearchState, listed: Sequence[tuple[Config, str]]) -> Iterable[tuple[Config, str]]:
+    """Each change of the list beside the best so far: what it brings there need not be what it brings alone.
+
+    Beside what compiles a run costs a compile of its own, so that is left out of the best.
+    """
+    space, model, failed = search.space, search.model, broken(search.study)
+    seen = [c for c in model.seen if search.tame(c) and c not in failed and may_win(search.study, c)]
+    plain = [c for c in seen if not search.costs.cold_compile(c)]
+    doubts = model.doubting(max(_BELIEVED_SD, run_sd(search.study)))
+    leader, ahead = _BASE, max(HELPS, run_sd(search.study) / 2)
+    if search.parts.from_leader and plain:
+        leader = max(plain, key=lambda c: (doubts.predict(model.point(c))[0], c.canonical()))
+    if leader.is_baseline or doubts.predict(model.point(leader))[0] <= ahead:
+        yield from listed
+        return
+    around = space.resolved_free(leader)
+    # What failed beside others has yet to be tried by itself.
+    tried = {
+        item
+        for t in search.study.trials
+        if t.failure is None or is_single(space, t.config)
+        for item in t.config.items()
+    }
+    # A compile costs several runs of the others, which may tell first beside what it is worth most.
+    for config, reason in sorted(listed, key=lambda entry: search.costs.cold_compile(entry[0]) > 0.0):
+        changes = space.resolved_free(config)
+        if tried.issuperset(changes.items()):
+            continue
+        beside = space.complete({**around, **changes})
+        if isinstance(beside, Config) and search.tame(beside) and search.may_try(beside):
+            what = ", ".join(f"{k}={v}" for k, v in changes.items())
+            yield beside, f"What {what} brings beside the best so far."
+        else:
+            yield config, reason
+
+
+def _in_order(search: SearchState, told: Beliefs) -> list[tuple[Config, str]]:
+    """The list as it is; where earlier studies tell something, by what is to be expected.
+
+    What failed in an earlier study of the script comes last, and is not left out.
+    """
+    listed = list(start_list(search))
+    if not told.first and not told.doubted:
+        return listed
+
+    def late(entry: tuple[Config, str]) -> tuple[bool, float]:
+        expected = search.model.predict(entry[0])[0] if told.first else 0.0
+        return search.feasible.is_doubted(entry[0]), -expected
+
+    return sorted(listed, key=late)
+
+
+def _afresh(search: SearchState) -> Suggestion | None:
+    """What segments of a running process show to be the fastest so far: only a process of its own counts."""
+    model = search.model
+    best = max((y for c, y in model.seen.items() if search.tame(c)), default=0.0)
+    hopeful = {c: y for c, y in model.live.items() if y > best + HELPS}
+    ranked = sorted(hopeful, key=lambda c: (-hopeful[c], c.canonical()))
+    config = next((c for c in ranked if search.tame(c) and search.may_try(c)), None)
+    if config is None:
+        return None
+    ratio = math.exp(hopeful[config])
+    return Suggestion(config, f"{ratio:.2f} times the baseline in a running process; now in one of its own.")
+
+
+def _promising(dimension: Dimension) -> list[Value]:
+    """Values to try alone: of an ordered knob the middle and the end above the script's own, then below."""
+    own = next((i for i, v in enumerate(dimension.values) if _same(v, dimension.own)), None)
+    if own is None or not dimension.ordinal:
+        return [v for v in dimension.values if not _same(v, dimension.own)]
+    above, below = list(dimension.values[own + 1 :]), list(dimension.values[:own])
+    if not above:
+        return below[::-1][:2]
+    return list(dict.fromkeys([above[(len(above) - 1) // 2], above[-1], *below[-1:]]))
+
+
+def _same(a: Value, b: Value | None) -> bool:
+    return type(a) is type(b) and a == b
+
+
+def _jump(search: SearchState) -> Suggestion | None:
+    """Everything that helped, together."""
+    config = _BASE
+    for dimension in search.space.free():
+        gains = [
+            (search.model.predict(other)[0], other)
+            for other in varied(search, config, dimension)
+            if _seen_value(search, other, dimension)
+        ]
+        if not gains:
+            continue
+        gain, other = max(gains, key=lambda pair: (pair[0], pair[1].canonical()))
+        if gain > search.model.predict(config)[0] + HELPS:
+            config = other
+    if len(config) < 2 or not search.tame(config) or not search.may_try(config):
+        return None
+    ratio = math.exp(search.model.predict(config)[0])
+    what = "What is likely to help" if beliefs(search.study).first else "What helped by itself"
+    return Suggestion(config, f"{what}, together: {ratio:.2f} times the baseline expected.")
+
+
+def _seen_value(search: SearchState, config: Config, dimension: Dimension) -> bool:
+    item = config.get(dimension.knob)
+    told = (f.config for f in beliefs(search.study).first)
+    return item is None or any(c.get(dimension.knob) == item for c in (*search.model.known, *told))

@@ -1,0 +1,239 @@
+"""The race of the finalists: who takes part in the next cycle of confirmation, and who is settled; pure.
+
+All answers hang on the cycles before, so that they stay as they are within one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from autotune.core.broken import broken
+from autotune.core.config import Config
+from autotune.core.effect import Effect
+from autotune.core.loss_guard import MOST_RUNS
+from autotune.core.pick import may_win, without_idle
+from autotune.core.trial import Family, Stage
+from autotune.search.costs import Costs
+from autotune.search.finalists import shortlist
+from autotune.search.trial_limit import CYCLES, most_members
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.core.pick import Comparison
+    from autotune.core.study import Study
+    from autotune.search.parts import Parts
+
+MOST_CYCLES = MOST_RUNS
+"""Of confirmation: as many runs of a finalist as the loss guard reckons with."""
+
+_CYCLES_WITH_MORE = 4
+_PLANNED_CYCLES = 6
+_CLEAR_WIDTH = 0.04
+_CLEAR_SHARE = 0.25
+_NO_GAIN = 1.02
+
+
+def select_members(
+    before: Study,
+    past: Sequence[Comparison],
+    study: Study,
+    costs: Costs,
+    remaining_s: float,
+    parts: Parts,
+) -> tuple[Config, ...]:
+    """Finalists by the cycles before, best first; at first as many as four cycles can be paid for.
+
+    Args:
+        before: The study without the cycle under way.
+        past: Of the cycles before.
+        study: As of now.
+        costs: Of the study.
+        remaining_s: Budget left, in seconds of wall time.
+        parts: What of the planner takes part.
+    """
+    cycles = [t for t in before.trials if t.stage is Stage.CONFIRM]
+    # A cycle that was cut may not have come to all of them.
+    began = {t.config for t in cycles if (Stage.CONFIRM, t.group) not in study.cut}
+    out = _ruled_out(past, parts)
+    alike = _as_hopeless(before, past, parts) - began
+    chosen = shortlist(before, out=frozenset(out | alike), parts=parts)
+    if began:
+        failed = broken(before)
+        replaced = bool(out) or _failed(before) or not began.isdisjoint(failed)
+        kept = tuple(c for c in chosen if c in began or replaced)
+        if replaced and parts.ties_after_pairs:
+            # Who stood beside one that is gone goes on without it.
+            gone = out | failed.keys()
+            others = (t.config for t in cycles if t.config in began and not t.config.is_baseline)
+            others = (c for c in others if c not in gone and may_win(before, c))
+            kept = tuple(dict.fromkeys((*kept, *others)))
+        kept = _with_time_for(kept, before, study, remaining_s)
+        left = without_idle(before)
+        return kept if left is None or left in out or left in failed or left in kept else (*kept, left)
+    whole = remaining_s + sum(t.seconds for t in study.trials if t.stage is Stage.CONFIRM)
+    limit = study.spec.budget.trials
+    kept = chosen
+    if limit is not None:
+        left_over = limit - sum(1 for t in study.trials if t.stage is not Stage.CONFIRM)
+        kept = chosen[: max(1, min(most_members(limit), left_over // CYCLES - 1))]
+    while len(kept) > 1 and _CYCLES_WITH_MORE * costs.cycle(kept) > whole:
+        kept = kept[:-1]
+    return kept
+
+
+def active_members(past: Sequence[Comparison], members: Sequence[Config], cycles: int) -> tuple[Config, ...]:
+    """Members that more cycles can still tell something about; the best is the last to leave.
+
+    Args:
+        past: Of the cycles before.
+        members: Best first.
+        cycles: There were so far.
+    """
+    if cycles < CYCLES:
+        return tuple(members)
+    compared = {c.config: c for c in past}
+    open_ones = [c for c in members if c not in compared or not _settled(compared[c], cycles)]
+    if cycles >= _PLANNED_CYCLES:
+        open_ones = [c for c in open_ones if c == members[0] or len(_logs(compared, c)) < _PLANNED_CYCLES]
+    if any(c not in compared for c in open_ones):
+        # Who comes late is compared with the first as well, in the same cycles.
+        return tuple(c for c in members if c == members[0] or c in open_ones)
+    return tuple(open_ones)
+
+
+def focus(
+    past: Sequence[Comparison],
+    active: tuple[Config, ...],
+    before: Study,
+    left_s: float,
+    cycles: int,
+    parts: Parts,
+) -> tuple[Config, ...]:
+    """The first alone where the time left shows its gain only so; else all of them.
+
+    To give more pairs to what reads well changes the level of its last look by about a hundredth of it
+    (docs/decisions/0057).
+
+    Args:
+        past: Of the cycles before.
+        active: Who would take part, best first.
+        before: The study without the cycle under way.
+        left_s: At the begin of the cycle.
+        cycles: There were so far.
+        parts: Of the planner.
+    """
+    if not parts.focuses or cycles < CYCLES or len(active) < 2:
+        return active
+    compared, costs = {c.config: c for c in past}, Costs.of(before)
+    limit = before.spec.budget.trials
+
+    def reaches(config: Config, members: Sequence[Config]) -> bool:
+        found = compared.get(config)
+        if found is None or found.wanted_pairs is None:
+            return False
+        more = min(left_s // max(0.1, costs.cycle(members)), MOST_CYCLES - cycles)
+        if limit is not None:
+            more = min(more, (limit - len(before.trials)) // (1 + len(members)))
+        return found.speedup.n + more >= found.wanted_pairs
+
+    first = active[0]
+    return active if reaches(first, active) or not reaches(first, [first]) else (first,)
+
+
+def given_up(compared: Sequence[Comparison], parts: Parts) -> list[Comparison]:
+    """Finalists whose loss stays unclear, and which the runs still to come would hardly clear."""
+    return [
+        c
+        for c in compared
+        if parts.gives_up
+        and len(c.logs) >= CYCLES
+        and c.effect is not Effect.EXACT
+        and c.loss.verdict == "unclear"
+        and not c.loss.can_clear
+    ]
+
+
+def _with_time_for(
+    kept: tuple[Config, ...], before: Study, study: Study, remaining_s: float
+) -> tuple[Config, ...]:
+    """Of those that would come in late the first, and as many as still get the pairs that a claim needs.
+
+    Counted from the beginning of a cycle under way, so that it answers alike throughout the cycle.
+    """
+    confirmed = [t for t in before.trials if t.stage is Stage.CONFIRM]
+    whole = [t for t in confirmed if (t.stage, t.group) not in study.cut]
+    first, last = min(t.group for t in whole), max(t.group for t in confirmed)
+    runs = Counter(t.config for t in whole)
+    early = {t.config for t in whole if t.group == first}
+    late = [c for c in kept if c not in early]
+    fresh = [c for c in late if not runs[c]]
+    costs, limit = Costs.of(before), study.spec.budget.trials
+    running = [t for t in study.trials if t.stage is Stage.CONFIRM and t.group > last]
+    left_s = remaining_s + sum(t.seconds for t in running)
+    asked = {t.config for t in running}
+    dropped: set[Config] = set()
+    while fresh and len(late) - len(dropped) > 1 and fresh[-1] not in asked:
+        open_ones = [c for c in late if c not in dropped and runs[c] < CYCLES]
+        fits = CYCLES * costs.cycle(open_ones) <= left_s
+        if limit is not None:
+            fits = fits and CYCLES * (1 + len(open_ones)) <= limit - len(study.trials) + len(running)
+        if fits:
+            break
+        dropped.add(fresh.pop())
+    return tuple(c for c in kept if c not in dropped)
+
+
+def _failed(study: Study) -> bool:
+    # A run that was given up with its driver says nothing of its config.
+    failures = [t.failure for t in study.told(Stage.CONFIRM) if t.failure is not None]
+    return any(failure.kind.family is not Family.CANCELLED for failure in failures)
+
+
+def _ruled_out(compared: Sequence[Comparison], parts: Parts) -> set[Config]:
+    """Finalists that are slower, or worse in loss, beyond doubt, and those that were given up."""
+    return {c.config for c in given_up(compared, parts)} | {
+        c.config
+        for c in compared
+        if len(c.logs) >= CYCLES
+        and (c.speedup.high < 1.0 or c.loss.verdict == "fail" or c.loss.rule or _wastes(c))
+    }
+
+
+def _wastes(compared: Comparison) -> bool:
+    """It takes more energy per sample than the script, where the least is wanted."""
+    return compared.saving is not None and compared.saving.high < 1.0
+
+
+def _as_hopeless(study: Study, compared: Sequence[Comparison], parts: Parts) -> set[Config]:
+    """Configs with all that may touch the loss of one that was given up: they would fare no better."""
+    space = study.space
+    if space is None:
+        return set()
+    touching = [
+        {(k, v) for k, v in c.config.items() if space.effect(Config({k: v})) is not Effect.EXACT}
+        for c in given_up(compared, parts)
+    ]
+    seen = {t.config for t in study.told(Stage.START, Stage.REFINE)}
+    return {c for c in seen if any(changes <= set(c.items()) for changes in touching)}
+
+
+def _logs(compared: dict[Config, Comparison], config: Config) -> dict[int, float]:
+    return dict(compared[config].logs) if config in compared else {}
+
+
+def _settled(compared: Comparison, cycles: int) -> bool:
+    speedup = compared.speedup
+    if speedup.n < CYCLES:
+        return False
+    saving = compared.saving
+    if saving is not None and saving.low <= 1.0 and saving.high >= _NO_GAIN:
+        return False
+    width = speedup.high - speedup.low
+    judged = compared.loss.verdict != "unclear" or bool(compared.loss.rule) or compared.effect is Effect.EXACT
+    if speedup.low > 1.0 and judged:
+        # The interval allows for so many looks, at its own pairs: it may have come late, or lost some.
+        clear = width <= _CLEAR_WIDTH * speedup.value or width <= _CLEAR_SHARE * (speedup.value - 1.0)
+        return clear and compared.is_early
+    return speedup.high < _NO_GAIN and cycles >= _PLANNED_CYCLES - 1
