@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.config import Config
+from autotune.core.broken import broken
+from autotune.core.config import Config, Value
 from autotune.core.cycles import alike_cycles
+from autotune.core.rates import amortised
 from autotune.core.stats import ratio_interval
 from autotune.core.trial import Stage
 
@@ -102,3 +104,39 @@ def reduced(study: Study, rate: Callable[[Study, Measurement], float]) -> Config
 def idle_knobs(found: Mapping[str, Estimate]) -> tuple[str, ...]:
     """Knobs that were not shown to bring anything, and that would bring less than what counts."""
     return tuple(k for k, g in found.items() if g.n >= FEWEST_CYCLES and g.low <= 1.0 and g.value < WORTH)
+
+
+def late_members(study: Study) -> frozenset[Config]:
+    """Configs that were confirmed only after an ablation had found them: parts of the winner taken apart.
+
+    What comes in then for a finalist that was ruled out is one more chance, and none of them; so is a part
+    of a winner that failed since, which is no winner any more.
+    """
+    whole = ablated(study)
+    if whole is None or whole in broken(study):
+        return frozenset()
+    early: set[Config] = set()
+    late: set[Config] = set()
+    began = False
+    for trial in study.trials:
+        began = began or trial.stage is Stage.ABLATE
+        if trial.stage is Stage.CONFIRM and not trial.config.is_baseline:
+            (late if began else early).add(trial.config)
+    return frozenset(c for c in late - early if _sampled(study, c) < _sampled(study, whole))
+
+
+def knob_gains(study: Study) -> dict[str, Estimate]:
+    """Knob -> how much faster the ablated winner is with it than without, largest first."""
+    return gains(study, amortised)
+
+
+def without_idle(study: Study) -> Config | None:
+    """The ablated winner without the knobs that buy nothing; None where all buy something."""
+    return reduced(study, amortised)
+
+
+def _sampled(study: Study, config: Config) -> set[tuple[str, Value]]:
+    """Its changes without those that follow from others, which differ between a winner and a part of it."""
+    dimensions = () if study.space is None else study.space.dimensions.values()
+    follows = {d.knob for d in dimensions if d.derived}
+    return {(knob, value) for knob, value in config.items() if knob not in follows}

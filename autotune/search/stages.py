@@ -16,23 +16,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from autotune.core.ablation import without_idle
 from autotune.core.broken import broken
+from autotune.core.comparison import Comparison, compare
 from autotune.core.config import Config
 from autotune.core.effect import Effect
+from autotune.core.finalists import finalists, may_win
 from autotune.core.late_harm import barred
 from autotune.core.loss_guard import MOST_RUNS
 from autotune.core.objective import ENERGY
-from autotune.core.pick import (
-    Comparison,
-    compare,
-    finalists,
-    may_win,
-    trace_steps,
-    without_idle,
-)
 from autotune.core.stats import expected_gain
 from autotune.core.transfer import beliefs
 from autotune.core.trial import Family, Proposal, Stage
+from autotune.core.verdicts import trace_steps
 from autotune.search.ablating import next_ablation, under_way
 from autotune.search.costs import Costs
 from autotune.search.feasible import Feasible, is_single, suspect
