@@ -18,9 +18,9 @@ from autotune.core.stats import ratio_interval
 from autotune.core.trial import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from autotune.core.measurement import Estimate, Measurement
+    from autotune.core.measurement import Estimate
     from autotune.core.study import Study
 
 FEWEST_CYCLES: Final = 3
@@ -60,13 +60,8 @@ def ablated(study: Study) -> Config | None:
     return max(seen, key=lambda c: (len(c), c.canonical()), default=None)
 
 
-def gains(study: Study, rate: Callable[[Study, Measurement], float]) -> dict[str, Estimate]:
-    """Knob -> how much faster the winner is with it than without, largest first.
-
-    Args:
-        study: As of now.
-        rate: What a measurement counts for, as in the picks.
-    """
+def knob_gains(study: Study) -> dict[str, Estimate]:
+    """Knob -> how much faster the ablated winner is with it than without, largest first."""
     winner = ablated(study)
     if winner is None:
         return {}
@@ -77,7 +72,9 @@ def gains(study: Study, rate: Callable[[Study, Measurement], float]) -> dict[str
         for members in runs.values():
             if winner not in members or variant not in members:
                 continue
-            pair = [rate(study, t.measurement) for t in (members[winner], members[variant]) if t.measurement]
+            pair = [
+                amortised(study, t.measurement) for t in (members[winner], members[variant]) if t.measurement
+            ]
             if len(pair) == 2 and min(pair) > 0:
                 logs.append(math.log(pair[0] / pair[1]))
         if logs:
@@ -85,15 +82,15 @@ def gains(study: Study, rate: Callable[[Study, Measurement], float]) -> dict[str
     return dict(sorted(found.items(), key=lambda item: -item[1].value))
 
 
-def reduced(study: Study, rate: Callable[[Study, Measurement], float]) -> Config | None:
-    """The winner without the knobs that buy nothing; None while that is open, or where all buy something.
+def without_idle(study: Study) -> Config | None:
+    """The ablated winner without the knobs that buy nothing; None while open, or where all buy something.
 
     A variant that failed keeps its knob: without it the config does not run.
     """
     winner, space = ablated(study), study.space
     if winner is None or space is None:
         return None
-    idle = idle_knobs(gains(study, rate))
+    idle = idle_knobs(knob_gains(study))
     if not idle:
         return None
     left = {k: v for k, v in space.resolved_free(winner).items() if k not in idle}
@@ -123,16 +120,6 @@ def late_members(study: Study) -> frozenset[Config]:
         if trial.stage is Stage.CONFIRM and not trial.config.is_baseline:
             (late if began else early).add(trial.config)
     return frozenset(c for c in late - early if _sampled(study, c) < _sampled(study, whole))
-
-
-def knob_gains(study: Study) -> dict[str, Estimate]:
-    """Knob -> how much faster the ablated winner is with it than without, largest first."""
-    return gains(study, amortised)
-
-
-def without_idle(study: Study) -> Config | None:
-    """The ablated winner without the knobs that buy nothing; None where all buy something."""
-    return reduced(study, amortised)
 
 
 def _sampled(study: Study, config: Config) -> set[tuple[str, Value]]:
