@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from autotune.core.answer import Answer
     from autotune.core.facts import HostFacts
-    from autotune.core.pick import Answer
     from autotune.core.study import Study
 
 

@@ -124,7 +124,7 @@ def verify(
 
 
 FEWEST = 3
-"""Pairs that allow a claim; as `autotune.core.pick.FEWEST_PAIRS`, without its import."""
+"""Pairs that allow a claim; as `autotune.core.chances.FEWEST_PAIRS`, without its import."""
 
 
 def exit_code(found: Verified) -> int:
@@ -197,7 +197,7 @@ def sentence(found: Verified) -> str:
 
 def why(found: Verified) -> str:
     """Why no difference is claimed, in words; empty where one is."""
-    from autotune.core.pick import claim_bar
+    from autotune.core.control import claim_bar
 
     compared = found.comparison
     if found.because == "too_few_pairs":

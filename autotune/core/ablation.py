@@ -10,15 +10,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.config import Config
+from autotune.core.broken import broken
+from autotune.core.config import Config, Value
 from autotune.core.cycles import alike_cycles
+from autotune.core.rates import amortised
 from autotune.core.stats import ratio_interval
 from autotune.core.trial import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from autotune.core.measurement import Estimate, Measurement
+    from autotune.core.measurement import Estimate
     from autotune.core.study import Study
 
 FEWEST_CYCLES: Final = 3
@@ -58,13 +60,8 @@ def ablated(study: Study) -> Config | None:
     return max(seen, key=lambda c: (len(c), c.canonical()), default=None)
 
 
-def gains(study: Study, rate: Callable[[Study, Measurement], float]) -> dict[str, Estimate]:
-    """Knob -> how much faster the winner is with it than without, largest first.
-
-    Args:
-        study: As of now.
-        rate: What a measurement counts for, as in the picks.
-    """
+def knob_gains(study: Study) -> dict[str, Estimate]:
+    """Knob -> how much faster the ablated winner is with it than without, largest first."""
     winner = ablated(study)
     if winner is None:
         return {}
@@ -75,7 +72,9 @@ def gains(study: Study, rate: Callable[[Study, Measurement], float]) -> dict[str
         for members in runs.values():
             if winner not in members or variant not in members:
                 continue
-            pair = [rate(study, t.measurement) for t in (members[winner], members[variant]) if t.measurement]
+            pair = [
+                amortised(study, t.measurement) for t in (members[winner], members[variant]) if t.measurement
+            ]
             if len(pair) == 2 and min(pair) > 0:
                 logs.append(math.log(pair[0] / pair[1]))
         if logs:
@@ -83,15 +82,15 @@ def gains(study: Study, rate: Callable[[Study, Measurement], float]) -> dict[str
     return dict(sorted(found.items(), key=lambda item: -item[1].value))
 
 
-def reduced(study: Study, rate: Callable[[Study, Measurement], float]) -> Config | None:
-    """The winner without the knobs that buy nothing; None while that is open, or where all buy something.
+def without_idle(study: Study) -> Config | None:
+    """The ablated winner without the knobs that buy nothing; None while open, or where all buy something.
 
     A variant that failed keeps its knob: without it the config does not run.
     """
     winner, space = ablated(study), study.space
     if winner is None or space is None:
         return None
-    idle = idle_knobs(gains(study, rate))
+    idle = idle_knobs(knob_gains(study))
     if not idle:
         return None
     left = {k: v for k, v in space.resolved_free(winner).items() if k not in idle}
@@ -102,3 +101,29 @@ def reduced(study: Study, rate: Callable[[Study, Measurement], float]) -> Config
 def idle_knobs(found: Mapping[str, Estimate]) -> tuple[str, ...]:
     """Knobs that were not shown to bring anything, and that would bring less than what counts."""
     return tuple(k for k, g in found.items() if g.n >= FEWEST_CYCLES and g.low <= 1.0 and g.value < WORTH)
+
+
+def late_members(study: Study) -> frozenset[Config]:
+    """Configs that were confirmed only after an ablation had found them: parts of the winner taken apart.
+
+    What comes in then for a finalist that was ruled out is one more chance, and none of them; so is a part
+    of a winner that failed since, which is no winner any more.
+    """
+    whole = ablated(study)
+    if whole is None or whole in broken(study):
+        return frozenset()
+    early: set[Config] = set()
+    late: set[Config] = set()
+    began = False
+    for trial in study.trials:
+        began = began or trial.stage is Stage.ABLATE
+        if trial.stage is Stage.CONFIRM and not trial.config.is_baseline:
+            (late if began else early).add(trial.config)
+    return frozenset(c for c in late - early if _sampled(study, c) < _sampled(study, whole))
+
+
+def _sampled(study: Study, config: Config) -> set[tuple[str, Value]]:
+    """Its changes without those that follow from others, which differ between a winner and a part of it."""
+    dimensions = () if study.space is None else study.space.dimensions.values()
+    follows = {d.knob for d in dimensions if d.derived}
+    return {(knob, value) for knob, value in config.items() if knob not in follows}

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 FALSE_WINS: Final = 0.02
 """Chance, per study, that a gain is claimed where there is none; shared out over finalists and looks."""
 
+FEWEST_PAIRS: Final = 3
+"""Pairs of confirmation runs below which nothing is claimed."""
+
 LOOK_PAIRS: Final = (3, 5, 8)
 """Pairs of a config after which a search may end its confirmation because it has won; the end of the budget,
 or of the cycles, is one look more. Other ends make no claim and need no allowance."""

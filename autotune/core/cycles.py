@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from autotune.core.config import Config
 from autotune.core.trial import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from autotune.core.config import Config
     from autotune.core.measurement import Measurement
     from autotune.core.study import Study
     from autotune.core.trial import Trial
@@ -50,6 +50,11 @@ def alike_cycles(study: Study, stage: Stage, reference: Config) -> dict[int, dic
         found.setdefault(trial.group, {})[trial.config] = trial
     cpus = study.facts.host.cpus if study.facts is not None else 0
     return {g: kept for g, runs in found.items() if (kept := _alike(runs, reference, cpus))}
+
+
+def confirmation_cycles(study: Study) -> dict[int, dict[Config, Trial]]:
+    """`alike_cycles` of confirmation, where every config is compared with the script as it is."""
+    return alike_cycles(study, Stage.CONFIRM, Config())
 
 
 def disturbed_pairs(study: Study, stage: Stage, reference: Config) -> int:

@@ -25,7 +25,7 @@ from autotune.core.cycles import in_own_unit
 from autotune.core.disturbances import NEIGHBOUR
 from autotune.core.earlier import Earlier, Fingerprint
 from autotune.core.memo import Memo, study_key
-from autotune.core.pick import merit
+from autotune.core.rates import merit
 from autotune.core.trial import Family, Stage
 
 if TYPE_CHECKING:

@@ -33,7 +33,8 @@ _MODULES = (
     "space",
     "study",
     "trial",
-    "pick",
+    "answer",
+    "comparison",
     "stats",
 )
 

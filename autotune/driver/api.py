@@ -22,9 +22,9 @@ from autotune.errors import EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_YES, UsageError
 from autotune.inspection.command import Command, read_command
 
 if TYPE_CHECKING:
+    from autotune.core.answer import Answer, Recommendation
     from autotune.core.config import Value
     from autotune.core.measurement import Estimate
-    from autotune.core.pick import Answer, Recommendation
     from autotune.core.study import Study
     from autotune.driver.tune import SearchEnd
     from autotune.report.listener import Listener

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.pick import answer, fastest_fitting
+from autotune.core.finalists import fastest_fitting
+from autotune.core.pick import answer
 from autotune.core.study import SCRIPT_CHANGED
 from autotune.core.supported import UNSUPPORTED
 from autotune.core.trial import FailureKind, Stage
@@ -23,7 +24,7 @@ from autotune.errors import (
 )
 
 if TYPE_CHECKING:
-    from autotune.core.pick import Answer
+    from autotune.core.answer import Answer
     from autotune.core.study import Study
     from autotune.core.trial import Trial
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from autotune.core.answer import Answer
     from autotune.core.change import Change
     from autotune.core.config import Config
-    from autotune.core.pick import Answer
     from autotune.core.study import Study
     from autotune.driver.tune import SearchEnd
 

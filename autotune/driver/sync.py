@@ -24,7 +24,7 @@ from autotune.store.outbox import MLFLOW, OutboxRow
 from autotune.store.paths import default_artifact_root, default_tracking_uri
 
 if TYPE_CHECKING:
-    from autotune.core.pick import Answer
+    from autotune.core.answer import Answer
     from autotune.core.study import Study
 
 log = logging.getLogger(__name__)

@@ -69,9 +69,9 @@ from autotune.store.redact import with_secrets
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autotune.core.answer import Answer
     from autotune.core.change import Change
     from autotune.core.config import Config
-    from autotune.core.pick import Answer
     from autotune.core.space import SearchSpace
     from autotune.core.study import SpaceRequest, StudySpec
     from autotune.core.trial import Trial

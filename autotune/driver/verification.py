@@ -21,9 +21,9 @@ from autotune.apply.environment import user_environment
 from autotune.clock import SystemClock
 from autotune.core.change import Change
 from autotune.core.config import Config
+from autotune.core.control import control
 from autotune.core.effect import Effect
 from autotune.core.facts import Facts
-from autotune.core.pick import control
 from autotune.core.redact import learned
 from autotune.core.space import Dimension, SearchSpace
 from autotune.core.study import SCRIPT_CHANGED, VERIFY, Budget, SpaceRequest, StudySpec
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from autotune.core.change import Refusal
+    from autotune.core.comparison import Comparison
     from autotune.core.measurement import Estimate
-    from autotune.core.pick import Comparison
     from autotune.core.study import Study
     from autotune.driver.planner import Dead
     from autotune.export.best_config import PickPart

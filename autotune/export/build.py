@@ -37,9 +37,9 @@ from autotune.export.parts import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from autotune.core.answer import Answer, FrontMember, Recommendation
     from autotune.core.loss_guard import LossVerdict
     from autotune.core.measurement import Estimate
-    from autotune.core.pick import Answer, FrontMember, Recommendation
     from autotune.core.study import Study
 
 GIB = 1024**3

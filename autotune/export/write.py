@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
 
+    from autotune.core.answer import Answer
     from autotune.core.change import Change
     from autotune.core.config import Config
     from autotune.core.measurement import Estimate
-    from autotune.core.pick import Answer
     from autotune.core.study import Study
 
 

@@ -20,8 +20,8 @@ from autotune.report.data import estimate_data, picks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autotune.core.answer import Answer, Recommendation
     from autotune.core.measurement import Estimate
-    from autotune.core.pick import Answer, Recommendation
     from autotune.core.study import Study
 
 SCHEMA: Final = "autotune.compare/v1"

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 from autotune.core.advice import advice_data, advice_of
 from autotune.core.agreement import agreements
 from autotune.core.bottleneck import bottleneck
+from autotune.core.comparison import compare
 from autotune.core.config import Config
 from autotune.core.cycles import alike_cycles
 from autotune.core.loss_guard import finite_and_sane
-from autotune.core.pick import amortised, compare
+from autotune.core.rates import amortised
 from autotune.core.redact import redact
 from autotune.core.transfer import beliefs
 from autotune.core.trial import Family, Stage, Start
@@ -32,12 +33,13 @@ from autotune.report.effects import estimated
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autotune.core.answer import Answer, Recommendation
     from autotune.core.bottleneck import Bottleneck
+    from autotune.core.comparison import Comparison
     from autotune.core.config import Value
     from autotune.core.facts import Advice
     from autotune.core.loss_guard import LossVerdict
     from autotune.core.measurement import Estimate, LossPoint, Measurement
-    from autotune.core.pick import Answer, Comparison, Recommendation
     from autotune.core.study import Study
     from autotune.core.trial import Trial
     from autotune.report.effects import Effects
@@ -139,7 +141,7 @@ def tried(study: Study, compared: Sequence[Comparison]) -> list[Tried]:
 
     Args:
         study: As it is.
-        compared: Of `autotune.core.pick.compare`.
+        compared: Of `autotune.core.comparison.compare`.
     """
     by_config: dict[Config, list[Trial]] = {}
     for trial in study.told():

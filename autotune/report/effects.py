@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.config import Config
-from autotune.core.pick import screened
+from autotune.core.rates import screened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -17,8 +17,9 @@ import unicodedata
 from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
 from autotune.clock import Clock, SystemClock
+from autotune.core.comparison import compare
 from autotune.core.effect import Effect
-from autotune.core.pick import answer_or_none, compare
+from autotune.core.pick import answer_or_none
 from autotune.core.study import VERIFY
 from autotune.core.trial import Stage
 from autotune.report.listener import Listener
@@ -38,8 +39,8 @@ from autotune.report.text import best_other, failure_counts, progress_line, rate
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from autotune.core.answer import Answer
     from autotune.core.config import Config
-    from autotune.core.pick import Answer
     from autotune.core.study import Study
     from autotune.core.trial import Trial
 

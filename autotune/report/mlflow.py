@@ -36,7 +36,7 @@ from autotune.report.page import report_html
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from autotune.core.pick import Answer
+    from autotune.core.answer import Answer
     from autotune.core.study import Study
 
 __all__ = ["MlflowSink", "Refused", "absolute_uri"]

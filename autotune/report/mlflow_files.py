@@ -16,7 +16,7 @@ from autotune.report import summary
 from autotune.report.mlflow_record import gib, log_tail, param_text, resolved
 
 if TYPE_CHECKING:
-    from autotune.core.pick import Answer
+    from autotune.core.answer import Answer
     from autotune.core.study import Study
 
 FAILED_LOGS = 20

@@ -12,16 +12,16 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.comparison import compare
 from autotune.core.measurement import Estimate
-from autotune.core.pick import compare
 from autotune.core.trial import Family, Trial
 from autotune.report import summary, why
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from autotune.core.answer import Answer
     from autotune.core.config import Value
-    from autotune.core.pick import Answer
     from autotune.core.study import Study
 
 LOSS_POINTS = 300

@@ -56,9 +56,9 @@ from autotune.report.why import energy_rows, pays_back_text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autotune.core.answer import Answer, Recommendation
     from autotune.core.config import Value
     from autotune.core.measurement import Estimate
-    from autotune.core.pick import Answer, Recommendation
     from autotune.core.study import Study
     from autotune.core.trial import Trial
     from autotune.report.data import PairedRuns, Tried

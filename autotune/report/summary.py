@@ -14,13 +14,13 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.ablation import ablated
+from autotune.core.ablation import ablated, knob_gains, without_idle
 from autotune.core.advice import advice_of, advice_text
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.launched import launch_words
 from autotune.core.measurement import Estimate
-from autotune.core.pick import knob_gains, screened, without_idle
+from autotune.core.rates import screened
 from autotune.core.redact import redact_args
 from autotune.core.transfer import beliefs
 from autotune.core.trial import Family, Stage, Trial
@@ -29,8 +29,8 @@ from autotune.report.effects import parts
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autotune.core.answer import Answer, Recommendation
     from autotune.core.config import Value
-    from autotune.core.pick import Answer, Recommendation
     from autotune.core.study import Study
 
 GIB = 1024**3
@@ -60,7 +60,7 @@ _LONG = {
 }
 _ORDER = ("precision", "batch_size", "num_workers", "compile_mode", "accumulation")
 _TOLD_ELSEWHERE = ("It trains ", "It reaches the same loss ", "Its peak memory is ")
-"""Reasons that begin so say what stands beside them as a figure; `autotune.core.pick` words them."""
+"""Reasons that begin so say what stands beside them as a figure; `autotune.core.reasons` words them."""
 _LEAST_SHARE = 0.01
 _SCREEN_NOISE = 0.03
 """Two single runs of a config differ by this much by themselves."""

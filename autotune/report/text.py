@@ -35,8 +35,8 @@ from autotune.report.why import energy_rows, pays_back_text, why_lines
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autotune.core.answer import Answer, Recommendation
     from autotune.core.measurement import Estimate
-    from autotune.core.pick import Answer, Recommendation
     from autotune.core.study import Study
     from autotune.core.trial import Trial
 

@@ -20,7 +20,7 @@ from autotune.report.mlflow_record import rate_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from autotune.core.pick import Answer
+    from autotune.core.answer import Answer
     from autotune.core.study import Study
 
 TAG = "mlflow.sharedViewState."

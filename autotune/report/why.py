@@ -13,8 +13,8 @@ from autotune.core.energy import NOT_AVAILABLE, cost_per_million, energy, run_jo
 from autotune.report.summary import duration_text, number_text
 
 if TYPE_CHECKING:
+    from autotune.core.answer import Answer, Recommendation
     from autotune.core.measurement import Estimate, Measurement
-    from autotune.core.pick import Answer, Recommendation
     from autotune.core.study import Study
 
 _BASE = Config()

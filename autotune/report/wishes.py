@@ -10,14 +10,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.broken import broken
+from autotune.core.comparison import compare
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.energy import energy
 from autotune.core.late_harm import barred
 from autotune.core.loss_guard import finite_and_sane
 from autotune.core.objective import ENERGY, WANTED, Constraint
-from autotune.core.pick import answer, compare, screened, trace_steps
+from autotune.core.pick import answer
+from autotune.core.rates import screened
 from autotune.core.trial import Stage
+from autotune.core.verdicts import trace_steps
 from autotune.errors import UsageError
 from autotune.report.again import pinned_command
 from autotune.report.summary import number_text
@@ -25,7 +28,7 @@ from autotune.report.summary import number_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.core.pick import Answer
+    from autotune.core.answer import Answer
     from autotune.core.study import Study
 
 _MOST_ESTIMATES: Final = 5

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from autotune.core.ablation import ablated, variants
 from autotune.core.broken import broken
+from autotune.core.comparison import compare
 from autotune.core.config import Config
 from autotune.core.objective import ENERGY
-from autotune.core.pick import answer_or_none, compare
+from autotune.core.pick import answer_or_none
 from autotune.core.trial import Family, Proposal, Stage
 
 if TYPE_CHECKING:

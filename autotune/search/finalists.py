@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.config import Config
 from autotune.core.effect import Effect
-from autotune.core.pick import finalists
+from autotune.core.finalists import finalists
 from autotune.search.parts import DEFAULT, Parts
 from autotune.search.throughput_model import ThroughputModel
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.broken import broken
 from autotune.core.config import Config
-from autotune.core.pick import may_win
+from autotune.core.finalists import may_win
 from autotune.core.transfer import beliefs
 from autotune.core.trial import Stage
 from autotune.search.candidates import varied

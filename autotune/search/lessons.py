@@ -9,12 +9,15 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.broken import broken
+from autotune.core.comparison import compare
 from autotune.core.config import Config
 from autotune.core.cycles import in_own_unit
 from autotune.core.earlier import Earlier, Gain, Read, Setting
 from autotune.core.effect import Effect
+from autotune.core.finalists import may_win
 from autotune.core.objective import ENERGY
-from autotune.core.pick import answer_or_none, compare, may_win, merit
+from autotune.core.pick import answer_or_none
+from autotune.core.rates import merit
 from autotune.core.stats import sd
 from autotune.core.transfer import SPOILED, fingerprint
 from autotune.core.trial import Stage

@@ -12,7 +12,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.core.pick import merit_runs
+from autotune.core.rates import merit_runs
 from autotune.core.stats import expected_gain
 
 if TYPE_CHECKING:

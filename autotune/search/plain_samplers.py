@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING
 
 from autotune.core.config import Config
-from autotune.core.pick import merits
+from autotune.core.rates import merits
 from autotune.search.strategy import Sampler
 
 if TYPE_CHECKING:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from autotune.core.ablation import without_idle
 from autotune.core.broken import broken
 from autotune.core.config import Config
 from autotune.core.effect import Effect
+from autotune.core.finalists import may_win
 from autotune.core.loss_guard import MOST_RUNS
-from autotune.core.pick import may_win, without_idle
 from autotune.core.trial import Family, Stage
 from autotune.search.costs import Costs
 from autotune.search.finalists import shortlist
@@ -21,7 +22,7 @@ from autotune.search.trial_limit import CYCLES, most_members
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.core.pick import Comparison
+    from autotune.core.comparison import Comparison
     from autotune.core.study import Study
     from autotune.search.parts import Parts
 

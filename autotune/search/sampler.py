@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.config import Config
-from autotune.core.pick import merit
+from autotune.core.rates import merit
 from autotune.core.trial import Family, Stage, TrialState
 from autotune.errors import UsageError
 from autotune.search.strategy import Sampler

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.core.config import Config
-from autotune.core.pick import may_win
+from autotune.core.finalists import may_win
 from autotune.core.stats import expected_gain
 from autotune.core.trial import Proposal, Stage
 from autotune.search.acquisition import LEAST_GAIN

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from autotune.core.effect import Effect
 from autotune.core.late_harm import barred
 from autotune.core.objective import ENERGY
-from autotune.core.pick import trace_steps
 from autotune.core.transfer import beliefs
 from autotune.core.trial import Proposal, Stage
+from autotune.core.verdicts import trace_steps
 from autotune.search.costs import Costs
 from autotune.search.feasible import Feasible
 from autotune.search.finalists import find_leaders

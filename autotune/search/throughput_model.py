@@ -17,7 +17,7 @@ from autotune.core.agreement import trusted
 from autotune.core.config import Config
 from autotune.core.memo import Memo, study_key
 from autotune.core.objective import ENERGY
-from autotune.core.pick import amortised, merit_runs
+from autotune.core.rates import amortised, merit_runs
 from autotune.core.transfer import beliefs
 from autotune.search.linear import Process, covariance
 

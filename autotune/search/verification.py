@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.core.broken import broken
+from autotune.core.chances import FEWEST_PAIRS
+from autotune.core.comparison import compare
 from autotune.core.config import Config
+from autotune.core.control import claim_bar, control
 from autotune.core.effect import Effect
-from autotune.core.pick import FEWEST_PAIRS, claim_bar, compare, control
 from autotune.core.trial import FailureKind, Proposal, Stage
 from autotune.search.costs import Costs
 from autotune.search.strategy import Strategy
 
 if TYPE_CHECKING:
-    from autotune.core.pick import Comparison
+    from autotune.core.comparison import Comparison
     from autotune.core.study import Study
 
 _BASE = Config()

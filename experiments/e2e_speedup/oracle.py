@@ -26,11 +26,11 @@ import timer
 import yaml
 
 from autotune.apply.choose import choose
+from autotune.core.answer import Answer, Recommendation
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.loss_guard import LossVerdict
 from autotune.core.measurement import Estimate
-from autotune.core.pick import Answer, Recommendation
 from autotune.core.study import Budget, Study, StudySpec
 from autotune.core.table import decode
 from autotune.core.trial import FailureKind

@@ -5,8 +5,8 @@
     python run.py --list          # what is done and what it says; runs nothing
 
 Fresh processes of unchanged scripts in pairs, by the runner of a search; then the confirmation that ships
-(`core/pick.py`, `search/verification.py`) judges them as if one of each pair were a finalist. Neighbours are
-those of `../claims/neighbours.py`; what was measured beside one lies in a file of its own.
+(`core/comparison.py`, `search/verification.py`) judges them as if one of each pair were a finalist.
+Neighbours are those of `../claims/neighbours.py`; what was measured beside one lies in a file of its own.
 """
 
 import json

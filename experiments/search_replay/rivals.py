@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from autotune.core.config import Config
 from autotune.core.measurement import Measurement
-from autotune.core.pick import screened
+from autotune.core.rates import screened
 from autotune.core.trial import Proposal, Stage
 from autotune.launch.replay import ReplayRunner
 from autotune.search.costs import Costs

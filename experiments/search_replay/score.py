@@ -8,7 +8,8 @@ from statistics import fmean
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.measurement import Estimate, Measurement
-from autotune.core.pick import amortised, answer_or_none, screened
+from autotune.core.pick import answer_or_none
+from autotune.core.rates import amortised, screened
 from autotune.core.stats import window_estimate
 from autotune.core.study import Budget, Study, StudySpec
 from autotune.core.trial import Stage

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 from search_world import World, measurement, spec, tell, usual_space
 
-from autotune.core.ablation import ablated, variants
+from autotune.core.ablation import ablated, knob_gains, late_members, variants, without_idle
+from autotune.core.comparison import compare
 from autotune.core.config import Config
-from autotune.core.pick import answer, compare, knob_gains, late_members, without_idle
+from autotune.core.pick import answer
 from autotune.core.study import Study
 from autotune.core.trial import Fidelity, Proposal, Stage
 

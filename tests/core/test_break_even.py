@@ -10,7 +10,8 @@ from study_fakes import BASE, measured, spec, study
 from autotune.core.break_even import break_even, over_epochs
 from autotune.core.config import Config
 from autotune.core.facts import LoaderFacts
-from autotune.core.pick import amortised, answer
+from autotune.core.pick import answer
+from autotune.core.rates import amortised
 from autotune.core.space import Dimension, SearchSpace
 from autotune.core.trial import Stage
 

@@ -10,7 +10,8 @@ from search_world import dimension, loss_trace, measurement, spec, tell
 from autotune.core.broken import CUT_SHORT, broken
 from autotune.core.config import Config
 from autotune.core.effect import Effect
-from autotune.core.pick import answer, finalists
+from autotune.core.finalists import finalists
+from autotune.core.pick import answer
 from autotune.core.space import SearchSpace
 from autotune.core.study import Study
 from autotune.core.trial import Failure, FailureKind, Fidelity, Outcome, Proposal, Stage

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 from search_world import World, measurement, spec, tell, usual_space
 
+from autotune.core.comparison import compare
 from autotune.core.config import Config
 from autotune.core.disturbances import clocks_apart, is_crowded, left_out, marked_runs
 from autotune.core.measurement import Contamination, Measurement
-from autotune.core.pick import answer, compare, screened
+from autotune.core.pick import answer
+from autotune.core.rates import screened
 from autotune.core.study import Study
 from autotune.core.trial import Fidelity, Proposal, Stage
 from autotune.report.text import final_screen

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from search_world import dimension, loss_trace, measurement, spec, tell
 
+from autotune.core.comparison import compare
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.energy import counters, samples_per_joule
+from autotune.core.finalists import finalists
 from autotune.core.measurement import Measurement
-from autotune.core.pick import answer, compare, finalists, merit, merits, screened
+from autotune.core.pick import answer
+from autotune.core.rates import merit, merits, screened
 from autotune.core.space import SearchSpace
 from autotune.core.study import Study
 from autotune.core.trial import Fidelity, Proposal, Stage

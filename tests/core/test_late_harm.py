@@ -8,15 +8,18 @@ import pytest
 from search_world import dimension, measurement, spec, tell
 
 from autotune.core.change import Keyword
+from autotune.core.comparison import compare
 from autotune.core.config import Config, Value
 from autotune.core.effect import Effect
 from autotune.core.facts import Facts, HostFacts, ModelFacts, RunFacts, ScriptFacts
+from autotune.core.finalists import finalists
 from autotune.core.late_harm import RULES, barred, is_ruled, unshown
 from autotune.core.measurement import LossPoint, Measurement
-from autotune.core.pick import answer, compare, finalists, trace_steps
+from autotune.core.pick import answer
 from autotune.core.space import SearchSpace
 from autotune.core.study import VERIFY, DeclaredSpec, SpaceRequest, Study
 from autotune.core.trial import Fidelity, Proposal, Stage
+from autotune.core.verdicts import trace_steps
 
 FIDELITY = Fidelity(min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30)
 HOST = HostFacts(cpus=2, physical_cores=2, memory_bytes=2**34)

@@ -9,19 +9,16 @@ from dataclasses import replace
 import pytest
 from search_world import GIB, dimension, loss_trace, measurement, spec, tell
 
+from autotune.core.comparison import compare
 from autotune.core.config import Config
+from autotune.core.control import control
 from autotune.core.effect import Effect
+from autotune.core.finalists import finalists
 from autotune.core.measurement import LossPoint, Measurement
-from autotune.core.pick import (
-    _pooled_spread,
-    answer,
-    answer_or_none,
-    compare,
-    control,
-    finalists,
-    merit_runs,
-)
+from autotune.core.pick import answer, answer_or_none
+from autotune.core.rates import merit_runs
 from autotune.core.space import SearchSpace
+from autotune.core.spread import pooled_spread
 from autotune.core.study import Study
 from autotune.core.trial import Failure, FailureKind, Fidelity, Outcome, Proposal, Stage
 from autotune.errors import AutotuneError
@@ -373,16 +370,16 @@ def test_who_came_late_or_left_early_costs_the_others_no_knowledge_of_the_spread
         }
 
     whole = rates(0.03)
-    spread, df = _pooled_spread(whole)
+    spread, df = pooled_spread(whole)
     assert df == (6 - 1) * (3 - 1)
     assert 0.015 < spread / math.sqrt(2.0) < 0.05
     once = {**whole, 5: {**whole[5], late: 140.0}}
-    assert _pooled_spread(once) == pytest.approx((spread, df))
+    assert pooled_spread(once) == pytest.approx((spread, df))
     gone = {g: {c: rate for c, rate in r.items() if c != b or g < 3} for g, r in once.items()}
-    left, fewer = _pooled_spread(gone)
+    left, fewer = pooled_spread(gone)
     assert fewer == len([1 for r in gone.values() for _ in r]) - 6 - 4 + 1
     assert 0.01 < left / math.sqrt(2.0) < 0.06
-    assert _pooled_spread({g: {c: r[c] for c in (Config(), a)} for g, r in whole.items()}) == (0.0, 0.0)
+    assert pooled_spread({g: {c: r[c] for c in (Config(), a)} for g, r in whole.items()}) == (0.0, 0.0)
 
 
 def test_what_diverged_once_is_no_finalist_whatever_it_reads_with_other_seeds() -> None:

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import autotune.core
+from autotune.core.answer import Answer
 from autotune.core.change import Change, Env, Flag, Keyword, Patch
 from autotune.core.config import Config, Value
 from autotune.core.facts import Facts
 from autotune.core.measurement import Estimate, Measurement, Memory
-from autotune.core.pick import Answer
 from autotune.core.study import StudySpec
 from autotune.core.trial import Assignment, Failure, FailureKind, Outcome, Trial
 from autotune.core.wire import dumps, from_wire, loads, to_wire

@@ -12,10 +12,10 @@ import recorded_world
 import score
 import worlds
 
+from autotune.core.comparison import compare
 from autotune.core.config import Config
 from autotune.core.loss_guard import judge
 from autotune.core.measurement import LossPoint, Memory
-from autotune.core.pick import compare
 from autotune.core.table import Table
 from autotune.core.trial import Stage
 from autotune.errors import UsageError

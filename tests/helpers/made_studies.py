@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from autotune.core.answer import Answer, FrontMember, Recommendation
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.facts import Facts, HostFacts, RunFacts, ScriptFacts
 from autotune.core.loss_guard import LossVerdict
 from autotune.core.measurement import Estimate, LossPoint, Measurement, Memory
-from autotune.core.pick import Answer, FrontMember, Recommendation
 from autotune.core.study import Budget, SpaceRequest, Study, StudySpec
 from autotune.core.trial import Failure, FailureKind, Fidelity, Stage, Trial
 from autotune.store.journal import Entry

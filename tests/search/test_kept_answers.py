@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 from search_world import World, dimension, simulate, spec
 
-from autotune.core import pick
+from autotune.core.comparison import _compared, compare
 from autotune.core.effect import Effect
 from autotune.core.memo import Memo
+from autotune.core.pick import answer
 from autotune.core.space import SearchSpace
 from autotune.core.trial import Stage
 from autotune.search.stages import Staged
@@ -32,13 +33,13 @@ def test_a_search_asks_for_the_same_runs_with_and_without_what_was_kept(
     assert sum(t.stage is Stage.CONFIRM for t in kept.trials) > 6
     for count in range(4, len(kept.trials) + 1, 3):
         part = replace(kept, trials=kept.trials[:count])
-        found = pick.compare(part)
-        assert found == pick._compared(part)
+        found = compare(part)
+        assert found == _compared(part)
         found.clear()
-        assert pick.compare(part) == pick._compared(part), "what a caller does to its list is its own"
+        assert compare(part) == _compared(part), "what a caller does to its list is its own"
     monkeypatch.setattr(Memo, "get", lambda _self, _key, make: make())
     fresh = simulate(Staged(), WORLD, spec(seconds=240.0))
     assert [(t.stage, t.config, t.seed, t.group, t.reason) for t in fresh.trials] == [
         (t.stage, t.config, t.seed, t.group, t.reason) for t in kept.trials
     ]
-    assert pick.answer(fresh).best == pick.answer(kept).best
+    assert answer(fresh).best == answer(kept).best

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 import pytest
 from search_world import World, dimension, loss_trace, measurement, simulate, spec, tell
 
+from autotune.core.comparison import compare
 from autotune.core.config import Config, Value
 from autotune.core.effect import Effect
-from autotune.core.pick import answer, compare
+from autotune.core.pick import answer
 from autotune.core.space import Dimension, SearchSpace
 from autotune.core.study import Study
 from autotune.core.trial import Failure, FailureKind, Fidelity, Proposal, Stage

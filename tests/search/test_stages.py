@@ -25,9 +25,11 @@ from search_world import (
 )
 
 from autotune.core.chances import LOOK_PAIRS
+from autotune.core.comparison import compare
 from autotune.core.config import Config, Value
 from autotune.core.effect import Effect
-from autotune.core.pick import answer, compare, screened
+from autotune.core.pick import answer
+from autotune.core.rates import screened
 from autotune.core.space import SearchSpace
 from autotune.core.study import Study
 from autotune.core.trial import Failure, FailureKind, Fidelity, Outcome, Proposal, Stage, TrialState

@@ -14,11 +14,12 @@ from search_world import measurement, tell, usual_space
 from search_world import spec as search_spec
 
 from autotune.core.agreement import agreements
+from autotune.core.comparison import compare
 from autotune.core.config import Config
 from autotune.core.live import Observation, Visited
 from autotune.core.measurement import Estimate
 from autotune.core.objective import ENERGY
-from autotune.core.pick import answer, compare
+from autotune.core.pick import answer
 from autotune.core.study import SpaceRequest, Study
 from autotune.core.table import Table
 from autotune.core.trial import Failure, FailureKind, Fidelity, Proposal, Stage, Trial, TrialState

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from autotune.core.answer import Answer, FrontMember, Recommendation
 from autotune.core.change import Change, Env, Flag, Keyword, Patch
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.facts import Facts, HostFacts, RunFacts, ScriptFacts
 from autotune.core.loss_guard import LossVerdict
 from autotune.core.measurement import Estimate, Measurement, Memory
-from autotune.core.pick import Answer, FrontMember, Recommendation
 from autotune.core.study import Budget, SpaceRequest, Study, StudySpec
 from autotune.core.trial import Failure, FailureKind, Fidelity, Stage, Trial, TrialState
 

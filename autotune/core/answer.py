@@ -1,0 +1,91 @@
+"""What a study answers: values alone, which any part of the program may hold. Pure; standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.core.config import Config
+from autotune.core.effect import Effect
+from autotune.core.loss_guard import LossVerdict
+from autotune.core.measurement import Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """One pick.
+
+    Args:
+        pick: ``safe``, ``best`` or ``fastest``.
+        config: Changes relative to the script; empty where nothing beats the baseline.
+        trial: Number of a trial that measured it (the baseline's where nothing is changed).
+        effect: Strictest effect among its changes.
+        speedup: Ratio to the baseline from confirmation pairs alone; n = pairs. 1.0 for the
+            baseline itself.
+        throughput: Of this config, over its confirmation runs.
+        peak_bytes: Largest peak seen for it, None where unknown.
+        loss: The guard's verdict.
+        compile_s: Cold compile time, 0 where it does not compile.
+        break_even_steps: Steps after which a cold compile has paid back, None where it never
+            costs anything.
+        pays_back_s: The same in seconds from the start of training, the compile included.
+        run_s: What the planned run takes with the script as it is; None where its length is not known.
+        reasons: Whole sentences.
+        advice: What its learning rate might have to be; empty with the script's own effective batch.
+    """
+
+    pick: str
+    config: Config
+    trial: int
+    effect: Effect
+    speedup: Estimate
+    throughput: Estimate
+    peak_bytes: int | None
+    loss: LossVerdict
+    compile_s: float = 0.0
+    break_even_steps: int | None = None
+    pays_back_s: float | None = None
+    run_s: float | None = None
+    reasons: tuple[str, ...] = ()
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontMember:
+    """A config that no other beats on throughput, peak memory and loss together."""
+
+    trial: int
+    config: Config
+    throughput: float
+    peak_bytes: int | None
+    loss: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a study answers.
+
+    Args:
+        is_better: `best` beats the baseline: its lower bound is above 1.00, loss guard passed,
+            and the A/A control does not exclude 1.00.
+        baseline_throughput: Of the script as it is.
+        baseline_peak_bytes: Its peak memory.
+        safe, best: Always there; the baseline itself where nothing beats it.
+        fastest: Only where it beats `best`.
+        identical: The A/A control: baseline against baseline, None with too few runs.
+        front: Pareto front, fastest first.
+        failures: Failure label -> count.
+        sentence: One line that says it all.
+        caveats: Whole sentences: what weakens the claim, what was not reached.
+    """
+
+    is_better: bool
+    baseline_throughput: Estimate
+    baseline_peak_bytes: int | None
+    safe: Recommendation
+    best: Recommendation
+    fastest: Recommendation | None
+    identical: Estimate | None
+    front: tuple[FrontMember, ...]
+    failures: dict[str, int]
+    sentence: str
+    caveats: tuple[str, ...] = ()

@@ -1,0 +1,163 @@
+"""Finalists against the baseline: paired gains from confirmation runs alone. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autotune.core.ablation import ablated, late_members
+from autotune.core.bounds import largest_peak_bytes
+from autotune.core.chances import FEWEST_PAIRS, claim_interval, finalist_share, pairs_wanted
+from autotune.core.config import Config
+from autotune.core.cycles import confirmation_cycles
+from autotune.core.effect import Effect
+from autotune.core.energy import counters, samples_per_joule
+from autotune.core.loss_guard import MOST_RUNS, LossVerdict
+from autotune.core.measurement import Estimate
+from autotune.core.memo import Memo, study_key
+from autotune.core.objective import ENERGY
+from autotune.core.rates import amortised, mean_rate, rate_unit
+from autotune.core.spread import LEAST_SPREAD, TAU_SHARE, pooled_spread, successive
+from autotune.core.study import Study
+from autotune.core.trial import Stage, Trial
+from autotune.core.verdicts import by_rule, level_two, loss_verdict, time_logs
+
+_BASE = Config()
+_COMPARED: Memo[tuple[Comparison, ...]] = Memo()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One finalist against the baseline, from confirmation runs alone.
+
+    Args:
+        speedup: Ratio of amortised throughput, or of the time to equal loss for TRAINING configs;
+            its interval is wide enough for the number of finalists and looks.
+        is_early: Told from 1 at the level of a look before the last: confirmation may end with it.
+        wanted_pairs: With which the gain would be claimed if it stays as it reads; None where no
+            confirmation has as many.
+        logs: ln ratio by cycle.
+        loss: The guard's verdict; of level 2 for TRAINING configs.
+        throughput: Of the config, over its confirmation runs.
+        saving: Energy per sample of the script over its own, of the same pairs and with the same
+            statistics; energy to equal loss for TRAINING configs. None where energy is not the objective, or
+            it was not counted.
+    """
+
+    config: Config
+    effect: Effect
+    speedup: Estimate
+    logs: Mapping[int, float]
+    loss: LossVerdict
+    throughput: Estimate
+    peak_bytes: int | None
+    trial: int
+    saving: Estimate | None = None
+    is_early: bool = False
+    wanted_pairs: int | None = None
+
+    @property
+    def wins(self) -> bool:
+        """Faster than the baseline beyond doubt: enough pairs, lower bound above 1.00."""
+        return self.speedup.n >= FEWEST_PAIRS and self.speedup.low > 1.0
+
+
+def compare(study: Study) -> list[Comparison]:
+    """Every confirmed config against the baseline, in the order they were first confirmed."""
+    return list(_COMPARED.get(study_key(study), lambda: tuple(_compared(study))))
+
+
+def _compared(study: Study) -> list[Comparison]:
+    space, cycles = study.space, confirmation_cycles(study)
+    members = [c for c in dict.fromkeys(t.config for t in study.told(Stage.CONFIRM)) if not c.is_baseline]
+    rates = {
+        g: {c: amortised(study, t.measurement) for c, t in runs.items() if t.measurement}
+        for g, runs in cycles.items()
+    }
+    logs = {
+        c: {
+            g: math.log(r[c] / r[_BASE])
+            for g, r in rates.items()
+            if c in r and _BASE in r and min(r[c], r[_BASE]) > 0
+        }
+        for c in members
+    }
+    spread, df = pooled_spread(rates)
+    floor = max(LEAST_SPREAD, TAU_SHARE * successive(rates))
+    # What an ablation left is tested only where its winner has won, which costs no further chance.
+    whole = ablated(study)
+    first = [c for c in members if c not in late_members(study)]
+    shares = {c: finalist_share(place, len(first)) for place, c in enumerate(first)}
+    spent = spent_by_cycle(study, cycles)
+    found: list[Comparison] = []
+    for config in members:
+        if not logs[config]:
+            continue
+        effect = space.effect(config) if space is not None else Effect.TRAINING
+        values = logs[config]
+        if effect is Effect.TRAINING:
+            later = time_logs(config, cycles, rates)
+            loss = level_two(later)
+            values = later or values
+        else:
+            loss = loss_verdict(study, config)
+        own_df = len(values) - 1
+        share = shares.get(config if whole is None or config in shares else whole, min(shares.values()))
+        pairs, tau, freedom = list(values.values()), max(floor, spread), max(own_df, df) if df else None
+        speedup, is_early = claim_interval(pairs, share, tau=tau, df=freedom)
+        saved = _saving(config, effect, cycles, spent, share)
+        found.append(
+            Comparison(
+                config=config,
+                effect=effect,
+                speedup=speedup,
+                is_early=is_early and (saved is None or saved[1]),
+                wanted_pairs=pairs_wanted(pairs, share, tau=tau, df=freedom, most=MOST_RUNS),
+                logs=values,
+                loss=by_rule(study, config, loss),
+                throughput=mean_rate([r[config] for r in rates.values() if config in r], rate_unit(study)),
+                peak_bytes=largest_peak_bytes(study, config),
+                trial=next(t.number for t in study.told() if t.config == config and t.measurement),
+                saving=None if saved is None else saved[0],
+            )
+        )
+    return found
+
+
+def spent_by_cycle(
+    study: Study, cycles: Mapping[int, Mapping[Config, Trial]]
+) -> dict[int, dict[Config, float]]:
+    """Samples per joule by cycle, of runs that were counted like the script's; empty for other objectives."""
+    found: dict[int, dict[Config, float]] = {}
+    for group, runs in cycles.items() if study.spec.objective == ENERGY else ():
+        base = runs[_BASE].measurement if _BASE in runs else None
+        if base is None:
+            continue
+        measured = {c: t.measurement for c, t in runs.items() if t.measurement}
+        alike = {c: m for c, m in measured.items() if counters(m) == counters(base)}
+        found[group] = {c: value for c, m in alike.items() if (value := samples_per_joule(m)) is not None}
+    return found
+
+
+def _saving(
+    config: Config,
+    effect: Effect,
+    cycles: Mapping[int, Mapping[Config, Trial]],
+    spent: Mapping[int, Mapping[Config, float]],
+    share: float,
+) -> tuple[Estimate, bool] | None:
+    """Energy per sample of the script over a config's, compared as speed is; None without a counter."""
+    both = {g: s for g, s in spent.items() if config in s and _BASE in s}
+    logs: Mapping[int, float] | None = {g: math.log(s[config] / s[_BASE]) for g, s in both.items()}
+    if effect is Effect.TRAINING:
+        logs = time_logs(config, {g: cycles[g] for g in both}, both)
+    if not logs:
+        return None
+    spread, df = pooled_spread(spent)
+    return claim_interval(
+        list(logs.values()),
+        share,
+        tau=max(LEAST_SPREAD, TAU_SHARE * successive(spent), spread),
+        df=max(len(logs) - 1, df) if df else None,
+    )

@@ -1,0 +1,51 @@
+"""The A/A control of a study: its baseline against itself, and what a gain has to clear. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from autotune.core.chances import FALSE_WINS, FEWEST_PAIRS
+from autotune.core.config import Config
+from autotune.core.cycles import confirmation_cycles
+from autotune.core.rates import amortised
+from autotune.core.spread import LEAST_SPREAD
+from autotune.core.stats import ratio_interval
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.core.measurement import Estimate
+    from autotune.core.study import Study
+
+_BASE = Config()
+_FEWEST_CONTROLS = 4
+
+
+def control(study: Study) -> Estimate | None:
+    """The baseline against itself: consecutive confirmation runs paired; None with fewer than four."""
+    cycles = confirmation_cycles(study)
+    runs = [cycles[g][_BASE] for g in sorted(cycles) if _BASE in cycles[g]]
+    return against_itself([amortised(study, t.measurement) for t in runs if t.measurement])
+
+
+def against_itself(rates: Sequence[float]) -> Estimate | None:
+    """Consecutive runs of one config in turning order; None with fewer than four, or without a rate."""
+    if len(rates) < _FEWEST_CONTROLS or min(rates) <= 0:
+        return None
+    logs: list[float] = []
+    for index in range(0, len(rates) - 1, 2):
+        sign = 1.0 if index % 4 == 0 else -1.0
+        logs.append(sign * math.log(rates[index + 1] / rates[index]))
+    return ratio_interval(logs, confidence=1.0 - FALSE_WINS, tau=LEAST_SPREAD)
+
+
+def claim_bar(identical: Estimate | None) -> float:
+    """What a lower bound has to clear: 1.00, or what the script was seen to differ from itself by.
+
+    Args:
+        identical: Of `control`.
+    """
+    if identical is None or identical.n < FEWEST_PAIRS or identical.low <= 1.0 <= identical.high:
+        return 1.0
+    return max(identical.high, 1.0 / identical.low) if identical.low > 0 else math.inf

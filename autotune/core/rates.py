@@ -1,0 +1,106 @@
+"""What a run counts for: its rate over the planned run, or what energy buys if that is searched for. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autotune.core.break_even import over_epochs
+from autotune.core.cycles import in_own_unit, own_unit
+from autotune.core.energy import samples_per_joule
+from autotune.core.measurement import Estimate
+from autotune.core.objective import ENERGY
+from autotune.core.run_length import planned_steps
+from autotune.core.stats import mean_interval
+from autotune.core.trial import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.core.config import Config
+    from autotune.core.measurement import Measurement
+    from autotune.core.study import Study
+    from autotune.core.trial import Trial
+
+
+def screened(study: Study) -> dict[Config, float]:
+    """Mean amortised throughput by config, from baseline and screening runs."""
+    rates: dict[Config, list[float]] = {}
+    told = study.told(Stage.BASELINE, Stage.START, Stage.REFINE, Stage.SENTINEL)
+    for trial in in_own_unit(study, told):
+        if trial.measurement is not None:
+            rates.setdefault(trial.config, []).append(amortised(study, trial.measurement))
+    return {config: statistics.fmean(values) for config, values in rates.items()}
+
+
+def merits(study: Study) -> dict[Config, float]:
+    """What a search ranks by: `screened`, or samples per joule where energy is its objective."""
+    return {config: statistics.fmean(values) for config, values in merit_runs(study).items()}
+
+
+def merit_runs(study: Study) -> dict[Config, tuple[float, ...]]:
+    """What `merits` are the means of, run by run, in the order in which they were asked for."""
+    found: dict[Config, list[float]] = {}
+    told = in_own_unit(study, study.told(Stage.BASELINE, Stage.START, Stage.REFINE, Stage.SENTINEL))
+    is_energy = study.spec.objective == ENERGY
+    runs = [(t.config, t.measurement) for t in told if t.measurement is not None]
+    # All runs of a config pay its longest compile, as what ran once does: a full cache is no gain.
+    longest: dict[Config, Measurement] = {}
+    for config, m in runs:
+        longest[config] = max(longest.get(config, m), m, key=lambda one: one.all_compile_s)
+    for config, m in runs:
+        most = longest[config]
+        alike = m
+        if m.all_compile_s != most.all_compile_s:
+            alike = replace(m, compile_s=most.compile_s, late_compile_s=most.late_compile_s)
+        value = samples_per_joule(m) if is_energy else amortised(study, alike)
+        if value is not None:
+            found.setdefault(config, []).append(value)
+    return {config: tuple(values) for config, values in found.items()}
+
+
+def merit(study: Study, measurement: Measurement) -> float:
+    """What one run counts for in `merits`; 0 where nothing counted its energy."""
+    if study.spec.objective != ENERGY:
+        return amortised(study, measurement)
+    return samples_per_joule(measurement) or 0.0
+
+
+def amortised(study: Study, measurement: Measurement) -> float:
+    """Samples per second over the planned run, whose length in samples is the same for every config."""
+    steps = planned_steps(study)
+    # To look for the script's own batch is to go through all runs, and a search asks this of each of them.
+    own = own_batch(study) if steps else 0.0
+    if steps and own and measurement.effective_batch > 0:
+        steps = max(1, round(steps * own / measurement.effective_batch))
+    return measurement.amortised(steps) * over_epochs(study, measurement)
+
+
+def baseline_runs(study: Study) -> list[Trial]:
+    """Measured runs of the script as it is, of every stage, in its own unit."""
+    return [t for t in in_own_unit(study, study.told()) if t.config.is_baseline]
+
+
+def own_batch(study: Study) -> float:
+    """Samples in an optimizer step of the script as it is; 0 where no run of it told."""
+    for trial in baseline_runs(study):
+        if trial.measurement and trial.measurement.effective_batch > 0:
+            return trial.measurement.effective_batch
+    return 0.0
+
+
+def rate_unit(study: Study) -> str:
+    """Unit of the rates of a study, ``samples/s`` before anything was measured."""
+    return own_unit(study) or "samples/s"
+
+
+def mean_rate(rates: Sequence[float], unit: str) -> Estimate:
+    """Mean of several runs with its interval, which does not reach below 0.
+
+    Args:
+        rates: One per run; at least one.
+        unit: Of `rate_unit`.
+    """
+    mean, low, high = mean_interval(rates)
+    return Estimate(value=mean, low=max(0.0, low), high=high, n=len(rates), unit=unit)

@@ -1,0 +1,157 @@
+"""The loss guard's verdicts on the configs of a study, from the losses that its runs showed. Pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autotune.core.chances import FEWEST_PAIRS
+from autotune.core.config import Config
+from autotune.core.effect import Effect
+from autotune.core.late_harm import barred
+from autotune.core.loss_guard import (
+    LossVerdict,
+    finite_and_sane,
+    judge,
+    scaler_skips,
+    time_to_equal_loss,
+)
+from autotune.core.rates import own_batch
+from autotune.core.trial import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autotune.core.measurement import LossPoint, Measurement
+    from autotune.core.study import Study
+    from autotune.core.trial import Trial
+
+_BASE = Config()
+_UNJUDGED = LossVerdict(level=0, verdict="unclear", reason="The loss was not judged.")
+
+
+def loss_verdict(study: Study, config: Config) -> LossVerdict:
+    """The guard on a config: level 0 for EXACT ones, level 1 for what changes the numbers.
+
+    An EXACT config is held to level 1 as well where the runs show it worse beyond doubt: then it
+    was not exact.
+    """
+    runs, own = ([t.measurement for t in study.of(c) if t.measurement] for c in (config, _BASE))
+    skipping = scaler_skips(runs, own)
+    if skipping is not None:
+        return skipping
+    space = study.space
+    candidate, baseline = loss_traces(study, config), loss_traces(study, _BASE)
+    if not baseline:
+        seen = [finite_and_sane(t) for t in candidate.values()]
+        bad = next((v for v in seen if v.verdict == "fail"), None)
+        return bad or LossVerdict(level=0, verdict="unclear", reason="The script shows no loss.")
+    effect = space.effect(config) if space is not None else Effect.TRAINING
+    redeals = space.redeals(config) if space is not None else True
+    verdict = judge(candidate, baseline, redeals=redeals, effective_batch=own_batch(study))
+    if not candidate and sum(1 for t in study.of(config) if t.measurement) >= FEWEST_PAIRS:
+        verdict = replace(verdict, can_clear=False)
+    if effect is not Effect.EXACT or verdict.verdict != "unclear":
+        return verdict
+    levels = [finite_and_sane(t) for t in candidate.values()]
+    return next((v for v in levels if not v.passed), levels[0]) if levels else _UNJUDGED
+
+
+def trace_steps(study: Study) -> int:
+    """Optimizer steps over which all first runs of the script showed its loss, as a comparison will do."""
+    traces = [t.measurement.loss for t in study.baseline if t.measurement and t.measurement.loss]
+    return round(min((t[-1].samples for t in traces), default=0) / (own_batch(study) or 1.0))
+
+
+def by_rule(study: Study, config: Config, loss: LossVerdict) -> LossVerdict:
+    """What has not failed on a trace that could not have shown the harm is not shown either."""
+    if loss.verdict == "fail":
+        return loss
+    found = barred(study, config, judged_steps(study, config, loss))
+    if found is None:
+        return loss
+    return replace(loss, verdict="unclear", can_clear=False, reason=found.sentence, rule=found.knob)
+
+
+def judged_steps(study: Study, config: Config, loss: LossVerdict) -> int:
+    """Optimizer steps over which a verdict saw the loss of a config; 0 where its confirmation showed none.
+
+    Args:
+        study: As of now.
+        config: Whose runs.
+        loss: The verdict on it.
+    """
+    if loss.level == 1 and loss.steps:
+        return loss.steps
+    runs = [t.measurement for t in study.of(config, Stage.CONFIRM) if t.measurement and t.measurement.loss]
+    return round(min((m.loss[-1].samples for m in runs), default=0) / (own_batch(study) or 1.0))
+
+
+def level_two(logs: Mapping[int, float] | None) -> LossVerdict:
+    """What the time to equal loss says of a config that changes the training.
+
+    Args:
+        logs: Of `time_logs`.
+    """
+    if logs is None:
+        return LossVerdict(
+            level=2,
+            verdict="unclear",
+            # One run that never gets there bars it for good.
+            can_clear=False,
+            reason="It did not reach the baseline's loss within its runs, so no time to equal loss is known.",
+        )
+    enough = len(logs) >= FEWEST_PAIRS
+    ratio = math.exp(statistics.fmean(logs.values()))
+    return LossVerdict(
+        level=2,
+        verdict="pass" if enough else "unclear",
+        reason=f"It reaches the baseline's loss {ratio:.2f} times as fast, {len(logs)} pairs.",
+    )
+
+
+def time_logs(
+    config: Config,
+    cycles: Mapping[int, Mapping[Config, Trial]],
+    rates: Mapping[int, Mapping[Config, float]],
+) -> dict[int, float] | None:
+    """Logarithm of the time to equal loss, by cycle; None where a run never got there or nothing is seen.
+
+    Args:
+        config: One that changes the training.
+        cycles: Of `confirmation_cycles`.
+        rates: Cycle -> config -> what its runs count for, of the config and the baseline.
+    """
+    logs: dict[int, float] = {}
+    for group, runs in cycles.items():
+        ours, theirs = runs.get(config), runs.get(_BASE)
+        if ours is None or theirs is None or ours.measurement is None or theirs.measurement is None:
+            continue
+        ratio = time_to_equal_loss(
+            {0: ours.measurement.loss},
+            {0: theirs.measurement.loss},
+            candidate_rate={0: rates[group][config] * _samples_per_count(ours.measurement)},
+            baseline_rate={0: rates[group][_BASE] * _samples_per_count(theirs.measurement)},
+        )
+        if ratio is None or ratio.value <= 0:
+            return None
+        logs[group] = math.log(ratio.value)
+    return logs or None
+
+
+def _samples_per_count(measurement: Measurement) -> float:
+    """Samples in what its throughput counts one by one: points of a loss are placed by samples."""
+    by_steps = measurement.throughput.unit == "steps/s" and measurement.effective_batch > 0
+    return measurement.effective_batch if by_steps else 1.0
+
+
+def loss_traces(study: Study, config: Config) -> dict[int, Sequence[LossPoint]]:
+    """Loss by seed; of several runs with one seed the longest trace."""
+    found: dict[int, Sequence[LossPoint]] = {}
+    for trial in study.of(config):
+        trace = trial.measurement.loss if trial.measurement else ()
+        if trace and (trial.seed not in found or trace[-1].samples > found[trial.seed][-1].samples):
+            found[trial.seed] = trace
+    return found
