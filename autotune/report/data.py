@@ -7,12 +7,10 @@ the terminal, best.yaml and MLflow have them.
 from __future__ import annotations
 
 import math
-import re
 import shlex
 import statistics
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.core.advice import advice_data, advice_of
@@ -28,12 +26,12 @@ from autotune.core.trial import Family, Stage, Start
 from autotune.report import summary, why
 from autotune.report.again import memory_text, search_command
 from autotune.report.effects import estimated
+from autotune.report.shown import clean, shown_command, shown_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autotune.core.bottleneck import Bottleneck
-    from autotune.core.config import Value
     from autotune.core.facts import Advice
     from autotune.core.loss_guard import LossVerdict
     from autotune.core.measurement import Estimate, LossPoint, Measurement
@@ -54,9 +52,6 @@ PICKED: Final = "picked.yaml"
 _TAIL_LINES: Final = 24
 _TAIL_CHARACTERS: Final = 2400
 _BASE: Final = Config()
-_BEFORE: Final = r"(?:(?<![\w./~-])|(?<=://)|(?<=:///)|(?<=\s-[A-Za-z]))"
-"""Where a path begins: not within another one; behind a scheme and a compiler's option it does."""
-_BEHIND: Final = r"(?![\w~-]|\.\w)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,25 +93,6 @@ class PairedRuns:
 def rounded(value: float) -> float | None:
     """Six significant digits, as best.yaml has them; None where it is not finite."""
     return float(f"{value:.6g}") if math.isfinite(value) else None
-
-
-def clean(study: Study, text: str) -> str:
-    """A text that is no command, without secrets, and without the folders of the person who searched."""
-    shown = redact(text, free=True)
-    for path, short in ((study.spec.cwd, "."), (str(Path("~").expanduser()), "~")):
-        if len(whole := path.rstrip("/")) > 1:
-            shown = re.sub(f"{_BEFORE}{re.escape(whole)}{_BEHIND}", short, shown)
-    return shown
-
-
-def shown_command(text: str) -> str:
-    """A command to be copied, without secrets; its paths stay, as no shell would find shortened ones."""
-    return redact(text, free=True)
-
-
-def shown_config(config: Mapping[str, Value]) -> dict[str, Value]:
-    """A configuration without secrets: a knob of the user's own may be of text."""
-    return {k: redact(v, free=True) if isinstance(v, str) else v for k, v in config.items()}
 
 
 def picks(answer: Answer) -> dict[str, Recommendation]:

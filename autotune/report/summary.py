@@ -66,7 +66,8 @@ _SCREEN_NOISE = 0.03
 """Two single runs of a config differ by this much by themselves."""
 _WAITS = 0.1
 _TOP_REASONS = 3
-_FEWEST_PAIRS = 3
+FEWEST_PAIRS: Final = 3
+"""Fewer give an interval that says nothing."""
 _FEWEST_TRIALS = 9
 """Two baselines, one other run, three pairs."""
 _FEWEST_RUNS = 10
@@ -123,7 +124,7 @@ def ratio_text(ratio: Estimate) -> str:
 
 def control_text(ratio: Estimate) -> str:
     """The script against itself; two pairs give an interval that says nothing."""
-    if ratio.n < _FEWEST_PAIRS:
+    if ratio.n < FEWEST_PAIRS:
         return f"{ratio.value:.2f}x in {plural(ratio.n, 'pair')}, too few for an interval"
     return ratio_text(ratio)
 
