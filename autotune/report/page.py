@@ -11,7 +11,8 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from autotune.report import shown, summary
-from autotune.report.data import View, headline, report_data, wall_text
+from autotune.report.data import report_data
+from autotune.report.environment import wall_text
 from autotune.report.markup import Markup, bullets, html, tag
 from autotune.report.sections.advice import advice_section
 from autotune.report.sections.bottleneck import bottleneck_section
@@ -28,6 +29,7 @@ from autotune.report.sections.runs import runs_section
 from autotune.report.sections.timeline import time_section
 from autotune.report.sections.trials import trials_section
 from autotune.report.shown import clean
+from autotune.report.study_view import View, headline
 from autotune.report.style import SCRIPT, stylesheet
 
 if TYPE_CHECKING:

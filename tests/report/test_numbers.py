@@ -14,8 +14,9 @@ import yaml
 from autotune.core.pick import answer
 from autotune.driver.result import result_data
 from autotune.export.best_config import write_best
-from autotune.report.data import View, report_data
+from autotune.report.data import report_data
 from autotune.report.page import report_html
+from autotune.report.study_view import View
 from autotune.report.summary import (
     contributions,
     further_reasons,

@@ -15,11 +15,13 @@ from autotune.core.effect import Effect
 from autotune.core.pick import answer
 from autotune.core.trial import Stage, TrialState
 from autotune.edge.preset import load_space
-from autotune.report.data import View, commands, environment
+from autotune.report.commands import commands
+from autotune.report.environment import environment
 from autotune.report.page import report_html
 from autotune.report.sections.pairs import pairs_section
 from autotune.report.sections.picks import picks_section
 from autotune.report.shown import clean
+from autotune.report.study_view import View
 from autotune.report.style import DARK, LIGHT, MARK_PAIRS, TEXT_PAIRS, contrast
 from autotune.report.wishes import Wishes, repick
 

@@ -9,7 +9,7 @@ from autotune.report.data import advice
 from autotune.report.markup import Column, Markup, heading, html, table, tag
 
 if TYPE_CHECKING:
-    from autotune.report.data import View
+    from autotune.report.study_view import View
 
 
 def advice_section(view: View) -> Markup:

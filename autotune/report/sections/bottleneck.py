@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from autotune.core.bottleneck import NAMES, shown
 from autotune.report import figures
-from autotune.report.data import bottlenecks
 from autotune.report.markup import Markup, bullets, heading, html, tag
 from autotune.report.shown import clean
+from autotune.report.why import bottlenecks
 
 if TYPE_CHECKING:
-    from autotune.report.data import View
+    from autotune.report.study_view import View
 
 
 def bottleneck_section(view: View) -> Markup:

@@ -6,13 +6,14 @@ import math
 from typing import TYPE_CHECKING
 
 from autotune.report import figures, shown, summary
-from autotune.report.data import headline, shown_picks
 from autotune.report.markup import Markup, html, tag
+from autotune.report.picks import shown_picks
+from autotune.report.study_view import headline
 
 if TYPE_CHECKING:
     from autotune.core.measurement import Estimate
     from autotune.core.pick import Answer
-    from autotune.report.data import View
+    from autotune.report.study_view import View
 
 
 def claim(view: View, answer: Answer) -> Markup:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.report.data import commands
+from autotune.report.commands import commands
 from autotune.report.markup import Markup, command, heading, html, tag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.report.data import View
+    from autotune.report.study_view import View
 
 
 def commands_section(view: View) -> Markup:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.report.data import environment
+from autotune.report.environment import environment
 from autotune.report.markup import Markup, heading, html, tag
 
 if TYPE_CHECKING:
-    from autotune.report.data import View
+    from autotune.report.study_view import View
 
 
 def environment_section(view: View) -> Markup:

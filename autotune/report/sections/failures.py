@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from autotune.report import shown, summary
-from autotune.report.data import failed, log_tail
 from autotune.report.markup import Column, Markup, Sorted, heading, html, table, tag
 from autotune.report.shown import clean
+from autotune.report.study_view import failed, log_tail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.core.trial import Trial
-    from autotune.report.data import View
+    from autotune.report.study_view import View
 
 _MOST_TAILS: Final = 30
 

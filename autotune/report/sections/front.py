@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from autotune.report import figures, shown, summary
-from autotune.report.data import shown_picks
 from autotune.report.markup import Column, Markup, Sorted, heading, html, table, tag
+from autotune.report.picks import shown_picks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.core.config import Config
     from autotune.core.pick import Answer
-    from autotune.report.data import Tried, View
+    from autotune.report.study_view import Tried, View
 
 _LOSS_SHAPE: Final = {"pass": "circle", "unclear": "diamond", "fail": "cross"}
 

@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING
 
 from autotune.core.redact import redact
 from autotune.report import shown, summary
-from autotune.report.data import commands, headline, reasons
+from autotune.report.commands import commands
 from autotune.report.markup import Column, Markup, bullets, command, html, table, tag
 from autotune.report.sections.claim import claim, claims_figure
 from autotune.report.sections.failures import tail
 from autotune.report.sections.tiles import tiles
 from autotune.report.shown import clean
+from autotune.report.study_view import headline
+from autotune.report.why import reasons
 
 if TYPE_CHECKING:
     from autotune.core.pick import Answer, Recommendation
     from autotune.core.study import Study
-    from autotune.report.data import View
+    from autotune.report.study_view import View
     from autotune.report.wishes import Repicked
 
 

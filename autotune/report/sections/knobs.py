@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 from autotune.core.config import Config
 from autotune.report import figures, shown, summary
-from autotune.report.data import shown_picks
 from autotune.report.effects import best_of_each
 from autotune.report.markup import Column, Markup, bullets, heading, html, table, tag
+from autotune.report.picks import shown_picks
 from autotune.report.shown import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.report.data import View
+    from autotune.report.study_view import View
     from autotune.report.summary import Share
 
 _MOST_EFFECTS: Final = 14

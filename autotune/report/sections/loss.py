@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from autotune.core.config import Config
 from autotune.report import figures, summary
-from autotune.report.data import shown_picks, traces
 from autotune.report.markup import Markup, bullets, heading, html, tag
+from autotune.report.picks import shown_picks
 from autotune.report.shown import clean
+from autotune.report.study_view import traces
 
 if TYPE_CHECKING:
-    from autotune.report.data import View
+    from autotune.report.study_view import View
 
 _TRACE_POINTS: Final = 160
 _TRACES_EACH: Final = 3

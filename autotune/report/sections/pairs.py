@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from autotune.core.effect import Effect
 from autotune.report import figures, shown, summary
-from autotune.report.data import shown_picks
 from autotune.report.markup import Markup, heading, html, tag
+from autotune.report.picks import shown_picks
 
 if TYPE_CHECKING:
     from autotune.core.config import Config
-    from autotune.report.data import PairedRuns, View
+    from autotune.report.study_view import PairedRuns, View
 
 _MOST_PAIRS: Final = 24
 _COLOURED: Final = ("script", "best", "safe", "fastest")

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from autotune.core.trial import Stage
 from autotune.report import shown, summary
-from autotune.report.data import effect_word, picks
 from autotune.report.markup import Column, Markup, bullets, heading, html, paragraphs, table, tag
+from autotune.report.picks import effect_word, picks
 from autotune.report.shown import clean
 from autotune.report.why import pays_back_text
 
 if TYPE_CHECKING:
     from autotune.core.pick import Answer
     from autotune.core.study import Study
-    from autotune.report.data import View
+    from autotune.report.study_view import View
 
 
 def picks_section(view: View) -> Markup:

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Final
 from autotune.core.config import Config
 from autotune.core.trial import Stage
 from autotune.report import figures, shown, summary
-from autotune.report.data import runs_of, shown_picks, step_quantiles
 from autotune.report.markup import Markup, heading, html, tag
+from autotune.report.picks import shown_picks
+from autotune.report.study_view import runs_of, step_quantiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.core.trial import Trial
-    from autotune.report.data import View
+    from autotune.report.study_view import View
 
 _MOST_RUNS: Final = 14
 _BASE: Final = Config()

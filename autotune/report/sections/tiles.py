@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.report import summary
-from autotune.report.data import effect_word
 from autotune.report.markup import Markup, html, tag
+from autotune.report.picks import effect_word
 from autotune.report.shown import clean
 from autotune.report.why import energy_rows, pays_back_text
 
 if TYPE_CHECKING:
     from autotune.core.pick import Answer
-    from autotune.report.data import View
+    from autotune.report.study_view import View
 
 
 def tiles(view: View, answer: Answer) -> Markup:

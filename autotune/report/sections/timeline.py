@@ -9,7 +9,7 @@ from autotune.report import figures, shown, summary
 from autotune.report.markup import Markup, heading, html
 
 if TYPE_CHECKING:
-    from autotune.report.data import View
+    from autotune.report.study_view import View
 
 _STAGES: Final = {
     "baseline": "your script as it is",

@@ -10,7 +10,7 @@ from autotune.report.markup import Column, Markup, Sorted, heading, html, table,
 if TYPE_CHECKING:
     from autotune.core.study import Study
     from autotune.core.trial import Trial
-    from autotune.report.data import View
+    from autotune.report.study_view import View
 
 
 def trials_section(view: View) -> Markup:
