@@ -121,7 +121,7 @@ def _write_yaml(opened: Opened, repicked: Repicked | None, path: str) -> None:
     from autotune.driver.result import changes_of
     from autotune.errors import UsageError
     from autotune.export.best_config import write_best
-    from autotune.report.summary import contributions
+    from autotune.report.gains import contributions
 
     study = repicked.study if repicked is not None else opened.study
     answer = repicked.answer if repicked is not None else opened.answer
@@ -136,8 +136,8 @@ def _text(kind: str, opened: Opened, repicked: Repicked | None, yaml: str) -> st
 
     from autotune.cli.opened import filed, named_file
     from autotune.report.commands import PICKED, write_command
+    from autotune.report.notes import note
     from autotune.report.page import report_html
-    from autotune.report.summary import note
     from autotune.report.why import why_lines
 
     file = str(Path(yaml).absolute()) if yaml else named_file(opened)

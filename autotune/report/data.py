@@ -14,7 +14,7 @@ from autotune.core.advice import advice_data, advice_of
 from autotune.core.agreement import agreements
 from autotune.core.redact import redact
 from autotune.core.trial import Start
-from autotune.report import summary, why
+from autotune.report import gains, summary, why
 from autotune.report.commands import commands
 from autotune.report.environment import environment
 from autotune.report.picks import picks
@@ -204,7 +204,7 @@ def _pick_data(view: View, pick: Recommendation) -> dict[str, Any]:
                 "n": gain.n,
                 "how": "pairs" if gain.n > 1 else "single runs",
             }
-            for knob, gain in summary.contributions(study, pick.config).items()
+            for knob, gain in gains.contributions(study, pick.config).items()
         ],
         "shares": [
             {
@@ -215,7 +215,7 @@ def _pick_data(view: View, pick: Recommendation) -> dict[str, Any]:
                 "pairs": s.pairs,
                 "how": s.how,
             }
-            for s in summary.shares(study, pick.config)
+            for s in gains.shares(study, pick.config)
         ],
         "reasons": [clean(study, r) for r in pick.reasons],
         "pairs": [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.core.bottleneck import NAMES, Bottleneck, Evidence, bottleneck, shown, why_not_probed
 from autotune.core.config import Config
 from autotune.core.energy import NOT_AVAILABLE, cost_per_million, energy, run_joules
-from autotune.report import summary
+from autotune.report import gains, summary
 from autotune.report.shown import clean
 from autotune.report.summary import duration_text, number_text
 
@@ -66,7 +66,7 @@ def reasons(study: Study, answer: Answer) -> list[str]:
         said = [answer.sentence, summary.budget_hint(study), *held_back]
     else:
         waits = "" if held_back else summary.waits_text(study, best)
-        said = [summary.gains_text(study, best), *held_back, waits, *summary.further_reasons(best)]
+        said = [gains.gains_text(study, best), *held_back, waits, *summary.further_reasons(best)]
     return [clean(study, _begun(s)) for s in said if s]
 
 

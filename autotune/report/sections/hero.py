@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.core.redact import redact
-from autotune.report import shown, summary
+from autotune.report import gains, shown, summary
 from autotune.report.commands import commands
 from autotune.report.markup import Column, Markup, bullets, command, html, table, tag
 from autotune.report.sections.claim import claim, claims_figure
@@ -82,11 +82,11 @@ def _hero_without_answer(view: View, state: str) -> Markup:
 
 def _chips(view: View, best: Recommendation) -> Markup:
     """The changes one by one: what it was, what it becomes, what that brings."""
-    own, found = summary.own_values(view.study), summary.shares(view.study, best.config)
+    own, found = summary.own_values(view.study), gains.shares(view.study, best.config)
     items: list[Markup] = []
     for knob, value in summary.in_order(best.config):
         was = shown.value_text(own.get(knob))
-        share = summary.share_of(found, knob)
+        share = gains.share_of(found, knob)
         items.append(
             html(
                 tag("span", knob, class_="knob"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.config import Config
-from autotune.report import figures, shown, summary
+from autotune.report import figures, gains, shown, summary
 from autotune.report.effects import best_of_each
 from autotune.report.markup import Column, Markup, bullets, heading, html, table, tag
 from autotune.report.picks import shown_picks
@@ -14,8 +14,8 @@ from autotune.report.shown import clean
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autotune.report.gains import Share
     from autotune.report.study_view import View
-    from autotune.report.summary import Share
 
 _MOST_EFFECTS: Final = 14
 _BASE: Final = Config()
@@ -34,7 +34,7 @@ def knobs_section(view: View) -> Markup:
         for k, _ in summary.in_order(own)
         if k not in changed and (study.space is None or k in study.space.dimensions)
     ]
-    found = summary.shares(study, answer.best.config)
+    found = gains.shares(study, answer.best.config)
     rows = [
         (
             knob,
@@ -77,7 +77,7 @@ def knobs_section(view: View) -> Markup:
 
 
 def _share_text(found: Sequence[Share], knob: str, *, is_changed: bool) -> str:
-    share = summary.share_of(found, knob)
+    share = gains.share_of(found, knob)
     if share is None:
         return "not measured" if is_changed else ""
     one, said = share
