@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.core.bottleneck import NAMES, shown
-from autotune.report import figures
+from autotune.report import figures, svg
 from autotune.report.markup import Markup, bullets, heading, html, tag
 from autotune.report.shown import clean
 from autotune.report.why import bottlenecks
@@ -45,14 +45,14 @@ def bottleneck_section(view: View) -> Markup:
     if not any(v.shares for v in found.values()):
         return Markup()
     told = "; ".join(f"{r.label}: {r.note}" for r in rows)
-    chart = figures.responsive(
+    chart = svg.responsive(
         "bottleneck",
         lambda width, name: figures.shares(
             rows, width, name, title="Where the time of a step goes, before and after", text=f"{told}."
         ),
     )
     used = {words for row in rows for _, words, _ in row.parts}
-    key = figures.legend(
+    key = svg.legend(
         *(("bar", colours[k], NAMES[k]) for k in colours if k in used),
         *((("bar", "other faint", "not taken apart"),) if "not known" in used else ()),
     )

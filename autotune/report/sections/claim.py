@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from autotune.report import figures, shown, summary
+from autotune.report import figures, shown, summary, svg
 from autotune.report.markup import Markup, html, tag
 from autotune.report.picks import shown_picks
 from autotune.report.study_view import headline
@@ -65,10 +65,10 @@ def claims_figure(view: View, answer: Answer) -> Markup:
 
     def draw(width: float, name: str) -> Markup:
         # It has half of a wide page to itself.
-        room = 0.58 * width if width >= figures.WIDE else width
+        room = 0.58 * width if width >= svg.WIDE else width
         return figures.ratios(rows, room, name, title=names[0], text=names[1], axis="")
 
-    return figures.responsive("claims", draw)
+    return svg.responsive("claims", draw)
 
 
 def _ratio_row(label: str, estimate: Estimate, *, class_: str, note: str = "") -> figures.Ratio:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from autotune.report import figures, shown, summary
+from autotune.report import shown, summary, svg
 from autotune.report.markup import Column, Markup, Sorted, heading, html, table, tag
 from autotune.report.picks import shown_picks
+from autotune.report.scatter import Dot, scatter, staircase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +38,7 @@ def front_section(view: View) -> Markup:
         names = {pick.config: name for name, pick in reversed(shown_picks(answer).items())}
         joined = {m.config for m in answer.front}
         dots = [_front_dot(view, t, names, joined) for t in placed]
-        stair = figures.staircase(
+        stair = staircase(
             (t.peak_bytes / summary.GIB, t.rate)
             for t in placed
             if t.config in joined and t.peak_bytes is not None
@@ -45,9 +46,9 @@ def front_section(view: View) -> Markup:
         bound = view.study.spec.max_memory_bytes
         text = f"{len(dots)} configurations; {len(joined)} of them on the front."
         parts.append(
-            figures.responsive(
+            svg.responsive(
                 "pareto",
-                lambda width, name: figures.scatter(
+                lambda width, name: scatter(
                     dots,
                     stair,
                     width,
@@ -61,7 +62,7 @@ def front_section(view: View) -> Markup:
             )
         )
         parts.append(
-            figures.legend(
+            svg.legend(
                 ("square", "script", "your script"),
                 ("circle", "best", "a pick, or confirmed: loss holds"),
                 ("diamond", "other", "loss not judged: single runs only"),
@@ -76,7 +77,7 @@ def front_section(view: View) -> Markup:
     return html(*parts)
 
 
-def _front_dot(view: View, tried: Tried, names: Mapping[Config, str], joined: set[Config]) -> figures.Dot:
+def _front_dot(view: View, tried: Tried, names: Mapping[Config, str], joined: set[Config]) -> Dot:
     name = "script" if tried.config.is_baseline else names.get(tried.config, "")
     label = {"": "", "script": "your script"}.get(name, name)
     base = next((t.rate for t in view.tried if t.config.is_baseline), 0.0)
@@ -90,7 +91,7 @@ def _front_dot(view: View, tried: Tried, names: Mapping[Config, str], joined: se
     plain = "bad" if tried.loss == "fail" else "best" if tried.is_confirmed else "other"
     on_front = tried.config in joined
     class_ = name or plain + (" hollow" if on_front and plain == "other" else "")
-    return figures.Dot(
+    return Dot(
         x=(tried.peak_bytes or 0) / summary.GIB,
         y=tried.rate,
         class_=class_,

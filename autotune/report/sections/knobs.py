@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.config import Config
-from autotune.report import figures, gains, shown, summary
+from autotune.report import figures, gains, shown, summary, svg
 from autotune.report.effects import best_of_each
 from autotune.report.markup import Column, Markup, bullets, heading, html, table, tag
 from autotune.report.picks import shown_picks
@@ -120,7 +120,7 @@ def _effects_figure(view: View, found: Sequence[Share]) -> Markup:
     if not rows:
         return Markup()
     told = "; ".join(f"{r.label} {r.value:.2f}x ({r.note})" for r in rows[:8])
-    chart = figures.responsive(
+    chart = svg.responsive(
         "effects",
         lambda width, name: figures.ratios(
             rows,
@@ -131,7 +131,7 @@ def _effects_figure(view: View, found: Sequence[Share]) -> Markup:
             axis="times as fast with it as without",
         ),
     )
-    key = figures.legend(
+    key = svg.legend(
         ("circle", "best", "measured: taken out of the winner, in pairs of fresh runs"),
         ("circle", "best hollow", "within the winner, from single runs with and without it; not confirmed"),
         ("diamond", "other hollow", "over all single runs, the knob's best value; estimated, not confirmed"),

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.config import Config
-from autotune.report import figures, summary
+from autotune.report import figures, summary, svg
 from autotune.report.markup import Markup, bullets, heading, html, tag
 from autotune.report.picks import shown_picks
 from autotune.report.shown import clean
@@ -48,7 +48,7 @@ def loss_section(view: View) -> Markup:
         )
         for name, pick in shown_picks(answer).items()
     ]
-    chart = figures.responsive(
+    chart = svg.responsive(
         "losses",
         lambda width, name: figures.curves(
             lines,
@@ -63,7 +63,7 @@ def loss_section(view: View) -> Markup:
             y_title="loss",
         ),
     )
-    key = figures.legend(
+    key = svg.legend(
         *(("line", name, "your script" if name == "script" else name) for name in dict.fromkeys(used))
     )
     lead = (

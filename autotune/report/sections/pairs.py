@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.effect import Effect
-from autotune.report import figures, shown, summary
+from autotune.report import figures, shown, summary, svg
 from autotune.report.markup import Markup, heading, html, tag
 from autotune.report.picks import shown_picks
 
@@ -47,7 +47,7 @@ def _pairs_figure(view: View, name: str, config: Config, rows: list[PairedRuns])
     compared = view.compared[config]
     class_ = name if name in _COLOURED else "other"
     told = ", ".join(f"{r.ratio:.2f}x" for r in rows)
-    chart = figures.responsive(
+    chart = svg.responsive(
         f"pairs-{name}",
         lambda width, id_: figures.pairs(
             points,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from autotune.core.config import Config
 from autotune.core.trial import Stage
-from autotune.report import figures, shown, summary
+from autotune.report import figures, shown, summary, svg
 from autotune.report.markup import Markup, heading, html, tag
 from autotune.report.picks import shown_picks
 from autotune.report.study_view import runs_of, step_quantiles
@@ -56,7 +56,7 @@ def runs_section(view: View) -> Markup:
             "Each run as a point with the interval within the run; filled ones are of pairs, hollow ones "
             "single runs of the search. The bar is their mean.",
         ),
-        figures.responsive(
+        svg.responsive(
             "strips",
             lambda width, name: figures.strips(
                 groups,
@@ -78,7 +78,7 @@ def _step_times(rows: Sequence[figures.Box]) -> Markup:
     return html(
         tag("h3", "Step times"),
         tag("p", "The middle half of all steps as a box, 5 to 95 % as a line.", class_="soft"),
-        figures.responsive(
+        svg.responsive(
             "steps",
             lambda width, name: figures.boxes(
                 rows,

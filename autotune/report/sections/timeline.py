@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.trial import Family, Stage
-from autotune.report import figures, shown, summary
+from autotune.report import figures, shown, summary, svg
 from autotune.report.markup import Markup, heading, html
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def time_section(view: View) -> Markup:
     for t in told:
         spent[t.stage.value] = spent.get(t.stage.value, 0.0) + t.seconds
     words = ", ".join(f"{_STAGES[stage]} {summary.duration_text(s)}" for stage, s in spent.items())
-    chart = figures.responsive(
+    chart = svg.responsive(
         "time",
         lambda width, name: figures.timeline(
             spans,
@@ -68,7 +68,7 @@ def time_section(view: View) -> Markup:
         ),
     )
     stages = [s.value for s in Stage if s.value in spent and s.value != "sentinel"]
-    key = figures.legend(
+    key = svg.legend(
         ("line", "best", "best single run so far, not confirmed"),
         *(("bar", _STAGE_CLASS.get(stage, stage), _STAGES[stage]) for stage in stages),
         ("bar", "bad", "failed"),
