@@ -121,7 +121,7 @@ def _write_yaml(opened: Opened, repicked: Repicked | None, path: str) -> None:
     from autotune.driver.result import changes_of
     from autotune.errors import UsageError
     from autotune.export.best_config import write_best
-    from autotune.report.summary import contributions
+    from autotune.report.gains import contributions
 
     study = repicked.study if repicked is not None else opened.study
     answer = repicked.answer if repicked is not None else opened.answer
@@ -135,9 +135,9 @@ def _text(kind: str, opened: Opened, repicked: Repicked | None, yaml: str) -> st
     from pathlib import Path
 
     from autotune.cli.opened import filed, named_file
-    from autotune.report.data import PICKED, write_command
+    from autotune.report.commands import PICKED, write_command
+    from autotune.report.notes import note
     from autotune.report.page import report_html
-    from autotune.report.summary import note
     from autotune.report.why import why_lines
 
     file = str(Path(yaml).absolute()) if yaml else named_file(opened)
@@ -162,7 +162,8 @@ def _text(kind: str, opened: Opened, repicked: Repicked | None, yaml: str) -> st
 def _json(opened: Opened, repicked: Repicked | None, yaml: str) -> str:
     import json
 
-    from autotune.report.data import View, report_data
+    from autotune.report.data import report_data
+    from autotune.report.study_view import View
 
     data: dict[str, Any] = report_data(View.of(opened.study, opened.answer, repicked=repicked, yaml=yaml))
     return json.dumps({**data, "exit": 0}, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
@@ -186,7 +187,8 @@ def _picked_text(repicked: Repicked, yaml: str) -> str:
     """What was picked under other wishes, for whoever typed them: the answer is not in the file alone."""
     from autotune.cli.opened import elsewhere
     from autotune.core.redact import redact
-    from autotune.report.data import View, commands, headline
+    from autotune.report.commands import commands
+    from autotune.report.study_view import View, headline
     from autotune.report.summary import bytes_text, changes_text, costs_text, plural
 
     study, answer = repicked.study, repicked.answer

@@ -32,7 +32,7 @@ def show(
     from autotune.cli.ended import guarded, print_json
     from autotune.cli.opened import filed, named_file, open_study
     from autotune.core.study import VERIFY
-    from autotune.report.summary import note
+    from autotune.report.notes import note
     from autotune.report.why import why_lines
     from autotune.store.paths import find_study
 
@@ -119,7 +119,7 @@ def show_json(opened: Opened) -> dict[str, Any]:
     from autotune.core.wire import to_wire
     from autotune.driver.result import changes_of, explained
     from autotune.export.best_config import build_best
-    from autotune.report.summary import contributions
+    from autotune.report.gains import contributions
 
     study, answer = opened.study, opened.answer
     data: dict[str, Any] = {"study": {"id": study.spec.study_id, "label": study.spec.label}}

@@ -58,7 +58,7 @@ from autotune.knobs.registry import knobs_for
 from autotune.launch import enclosure
 from autotune.launch.forking import FORKS
 from autotune.launch.process import LocalRunner, clear_up
-from autotune.report.summary import contributions
+from autotune.report.gains import contributions
 from autotune.search.samplers import strategy_for
 from autotune.store.fold import fold
 from autotune.store.journal import Journal

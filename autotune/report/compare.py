@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from autotune.core.redact import redact
 from autotune.core.transfer import beliefs
 from autotune.report import summary
-from autotune.report.data import estimate_data, picks
+from autotune.report.data import estimate_data
+from autotune.report.picks import picks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

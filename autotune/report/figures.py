@@ -1,7 +1,6 @@
-"""Charts as inline SVG: no library, no network, colours from the page's stylesheet.
+"""The charts, each from figures and words; what they are drawn with is `autotune.report.svg`.
 
-A chart knows figures and words, not studies. Each is drawn twice, for a wide and for a narrow page, so that
-its letters stay legible on a phone; what is not shown is hidden from everybody.
+A chart knows no studies, and takes its colours from the page's stylesheet.
 """
 
 from __future__ import annotations
@@ -9,218 +8,14 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from autotune.report.markup import Markup, html, tag
+from autotune.report.svg import LETTER, WIDE, Scale, Svg, cut, padded, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
-WIDE: Final = 760.0
-NARROW: Final = 340.0
-_LETTER: Final = 6.3
-"""Mean width of a letter at 12 px; wide enough for bold ones."""
-
-
-def responsive(name: str, draw: Callable[[float, str], Markup], *, caption: object = "") -> Markup:
-    """A figure, drawn for a wide and for a narrow page.
-
-    Args:
-        name: Unique on the page; names of titles are made from it.
-        draw: Makes the chart from a width and such a name.
-        caption: What stands below; text or markup.
-    """
-    below = tag("figcaption", caption) if caption else Markup()
-    return tag(
-        "figure",
-        tag("div", draw(WIDE, f"{name}-w"), class_="wide"),
-        tag("div", draw(NARROW, f"{name}-s"), class_="slim"),
-        below,
-    )
-
-
-def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round values inside a range, at most about so many."""
-    span = high - low
-    if not span > 0 or not math.isfinite(span):
-        return [low]
-    step = 10.0 ** math.floor(math.log10(span / max(1, most)))
-    for factor in (1.0, 2.0, 2.5, 5.0, 10.0):
-        if span / (step * factor) <= most:
-            step *= factor
-            break
-    first = math.ceil(low / step - 1e-9)
-    last = math.floor(high / step + 1e-9)
-    return [round(i * step, 12) for i in range(first, last + 1)]
-
-
-def plain(value: float) -> str:
-    """``0.5``, ``12``, ``1500``, ``12k``: for axes."""
-    if abs(value) >= 10_000:
-        return f"{value / 1000:g}k"
-    return f"{value:.4g}"
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """From values to pixels."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> float:
-        span = self.high - self.low or 1.0
-        share = (value - self.low) / span
-        return self.start + (self.end - self.start) * min(1.2, max(-0.2, share))
-
-    def holds(self, value: float) -> bool:
-        """The value lies on the axis."""
-        return self.low <= value <= self.high
-
-    def clipped(self, value: float) -> float:
-        """The pixel of a value that is not let out of the axis."""
-        return self(min(self.high, max(self.low, value)))
-
-
-class Svg:
-    """One chart as it is drawn.
-
-    Args:
-        width, height: Pixels at scale 1.
-        name: Unique on the page.
-        title: What it is, for people who do not see it.
-        text: What it shows, in a sentence.
-    """
-
-    def __init__(self, width: float, height: float, *, name: str, title: str, text: str) -> None:
-        self.width, self.height = width, height
-        self._name = name
-        self._head = html(tag("title", title, id=f"{name}-t"), tag("desc", text, id=f"{name}-d"))
-        self._parts: list[Markup] = []
-
-    def add(self, *parts: Markup) -> None:
-        """Put something on top."""
-        self._parts.extend(parts)
-
-    def line(self, x1: float, y1: float, x2: float, y2: float, class_: str) -> None:
-        self.add(Markup(f'<path class="{class_}" d="M{_n(x1)} {_n(y1)}L{_n(x2)} {_n(y2)}"/>'))
-
-    def path(self, points: Iterable[tuple[float, float]], class_: str, *, steps: bool = False) -> None:
-        """A line through points; with `steps` along the axes."""
-        words: list[str] = []
-        for index, (x, y) in enumerate(points):
-            if index == 0:
-                words.append(f"M{_n(x)} {_n(y)}")
-            else:
-                words.append(f"H{_n(x)}V{_n(y)}" if steps else f"L{_n(x)} {_n(y)}")
-        if len(words) > 1:
-            self.add(Markup(f'<path class="{class_}" d="{"".join(words)}"/>'))
-
-    def rect(self, x: float, y: float, width: float, height: float, class_: str, tip: str = "") -> None:
-        size = f'x="{_n(x)}" y="{_n(y)}" width="{_n(max(0.0, width))}" height="{_n(height)}"'
-        self.add(Markup(f'<rect class="{class_}" {size}{_closed("rect", tip)}'))
-
-    def mark(self, shape: str, x: float, y: float, class_: str, *, size: float = 4.5, tip: str = "") -> None:
-        """A ``circle``, ``square``, ``diamond`` or ``cross``."""
-        if shape == "circle":
-            where = f'cx="{_n(x)}" cy="{_n(y)}" r="{_n(size)}"'
-            self.add(Markup(f'<circle class="{class_}" {where}{_closed("circle", tip)}'))
-            return
-        s = size
-        d = {
-            "square": f"M{_n(x - s)} {_n(y - s)}h{_n(2 * s)}v{_n(2 * s)}h{_n(-2 * s)}z",
-            "diamond": f"M{_n(x)} {_n(y - 1.3 * s)}l{_n(1.3 * s)} {_n(1.3 * s)}l{_n(-1.3 * s)} {_n(1.3 * s)}"
-            f"l{_n(-1.3 * s)} {_n(-1.3 * s)}z",
-            "cross": f"M{_n(x - s)} {_n(y - s)}l{_n(2 * s)} {_n(2 * s)}"
-            f"m0 {_n(-2 * s)}l{_n(-2 * s)} {_n(2 * s)}",
-        }[shape]
-        name = f"{class_} stroke" if shape == "cross" else class_
-        self.add(Markup(f'<path class="{name}" d="{d}"{_closed("path", tip)}'))
-
-    def text(self, x: float, y: float, text: str, class_: str = "", *, anchor: str = "start") -> None:
-        where = f'x="{_n(x)}" y="{_n(y)}"' + ("" if anchor == "start" else f' text-anchor="{anchor}"')
-        name = f' class="{class_}"' if class_ else ""
-        self.add(html(Markup(f"<text {where}{name}>"), text, Markup("</text>")))
-
-    def turned(self, x: float, y: float, text: str) -> None:
-        """Text that runs upwards, its middle here."""
-        where = f'transform="translate({_n(x)} {_n(y)}) rotate(-90)" text-anchor="middle"'
-        self.add(html(Markup(f"<text {where}>"), text, Markup("</text>")))
-
-    def x_axis(
-        self,
-        scale: Scale,
-        y: float,
-        top: float,
-        title: str,
-        *,
-        suffix: str = "",
-        bands: Sequence[tuple[float, float]] | None = None,
-    ) -> None:
-        """Grid, ticks and title of a horizontal axis.
-
-        Args:
-            scale: Of the axis.
-            y: Where it lies.
-            top: Where its grid begins.
-            title: Below it.
-            suffix: Behind each number.
-            bands: The grid is drawn between these heights alone, so that it leaves letters free.
-        """
-        most = max(2, int((scale.end - scale.start) / 62))
-        for value in ticks(scale.low, scale.high, most):
-            x = scale(value)
-            for upper, lower in bands if bands is not None else [(top, y)]:
-                self.line(x, upper, x, lower, "grid")
-            self.text(x, y + 17, plain(value) + suffix, anchor="middle")
-        self.line(scale.start, y, scale.end, y, "axis")
-        if title:
-            self.text((scale.start + scale.end) / 2, y + 36, title, anchor="middle")
-
-    def y_axis(self, scale: Scale, x: float, right: float, title: str, *, suffix: str = "") -> None:
-        """Grid, ticks and title of a vertical axis."""
-        most = max(2, int(abs(scale.start - scale.end) / 40))
-        for value in ticks(scale.low, scale.high, most):
-            y = scale(value)
-            self.line(x, y, right, y, "grid")
-            self.text(x - 8, y + 4, plain(value) + suffix, anchor="end")
-        if title:
-            self.turned(13, (scale.start + scale.end) / 2, title)
-
-    def inner(self) -> Markup:
-        """What was drawn, without the element around it."""
-        return html(*self._parts)
-
-    def done(self) -> Markup:
-        """The element."""
-        return html(
-            Markup(
-                f'<svg viewBox="0 0 {_n(self.width)} {_n(self.height)}" role="img" '
-                f'aria-labelledby="{self._name}-t {self._name}-d">'
-            ),
-            self._head,
-            *self._parts,
-            Markup("</svg>"),
-        )
-
-
-def swatch(shape: str, class_: str) -> Markup:
-    """A sign of the legend; hidden from readers, the word beside it says all."""
-    svg = Svg(16, 14, name="", title="", text="")
-    if shape == "line":
-        svg.line(1, 7, 15, 7, f"{class_} whisker")
-    elif shape == "bar":
-        svg.rect(1, 2, 14, 10, class_)
-    else:
-        svg.mark(shape, 8, 7, class_, size=4.4)
-    return html(Markup('<svg viewBox="0 0 16 14" aria-hidden="true">'), svg.inner(), Markup("</svg>"))
-
-
-def legend(*entries: tuple[str, str, str]) -> Markup:
-    """A list of (shape, class, words)."""
-    return tag("ul", *(tag("li", swatch(s, c), words) for s, c, words in entries), class_="legend")
+    from autotune.report.markup import Markup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,9 +46,9 @@ def ratios(rows: Sequence[Ratio], width: float, name: str, *, title: str, text: 
     is_narrow = width < WIDE
     row_h = 42.0 if is_narrow else 34.0
     longest = max((len(r.label) for r in rows), default=4)
-    left = 10.0 if is_narrow else min(300.0, 20.0 + _LETTER * longest)
+    left = 10.0 if is_narrow else min(300.0, 20.0 + LETTER * longest)
     notes = max((len(r.note) for r in rows), default=0)
-    right = 14.0 if is_narrow else min(210.0, 18.0 + _LETTER * notes)
+    right = 14.0 if is_narrow else min(210.0, 18.0 + LETTER * notes)
     top, bottom = 8.0, 44.0 if axis else 26.0
     height = top + row_h * len(rows) + bottom
     svg = Svg(width, height, name=name, title=title, text=text)
@@ -274,7 +69,7 @@ def ratios(rows: Sequence[Ratio], width: float, name: str, *, title: str, text: 
         svg.line(scale(1.0), upper, scale(1.0), lower, "one")
     for y, row in zip(places, rows, strict=True):
         if is_narrow:
-            svg.text(left, y - 14, cut(row.label, width - left - _LETTER * len(row.note) - 16), "ink halo")
+            svg.text(left, y - 14, cut(row.label, width - left - LETTER * len(row.note) - 16), "ink halo")
             svg.text(width - 4, y - 14, row.note, "halo", anchor="end")
         else:
             svg.text(left - 12, y + 4, cut(row.label, left - 14), "ink", anchor="end")
@@ -292,109 +87,6 @@ def ratios(rows: Sequence[Ratio], width: float, name: str, *, title: str, text: 
         look = f"{row.class_} hollow" if row.is_hollow else row.class_
         svg.mark(row.shape, scale.clipped(row.value), y, look, size=5, tip=tip)
     return svg.done()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dot:
-    """A point of a scatter chart.
-
-    Args:
-        tip: Said where the pointer rests.
-        label: Written beside it; empty for most.
-        rank: Those with a larger one lie on top.
-    """
-
-    x: float
-    y: float
-    class_: str = "other"
-    shape: str = "circle"
-    tip: str = ""
-    label: str = ""
-    rank: int = 0
-    size: float = 4.0
-
-
-def scatter(
-    dots: Sequence[Dot],
-    front: Sequence[tuple[float, float]],
-    width: float,
-    name: str,
-    *,
-    title: str,
-    text: str,
-    x_title: str,
-    y_title: str,
-    bound: float | None = None,
-) -> Markup:
-    """Points, the front as a stair, labels that keep off each other.
-
-    Args:
-        dots: To be drawn.
-        front: Its members, in the order of x.
-        width: Of the chart.
-        name: Unique on the page.
-        title: What it is.
-        text: What it shows.
-        x_title: Of the axis.
-        y_title: Of the axis.
-        bound: A limit on x, drawn where it lies within.
-    """
-    is_narrow = width < WIDE
-    height = 320.0 if is_narrow else 420.0
-    left, right, top, bottom = (50.0, 12.0, 14.0, 50.0) if is_narrow else (66.0, 24.0, 16.0, 50.0)
-    svg = Svg(width, height, name=name, title=title, text=text)
-    xs, ys = _padded([d.x for d in dots]), _padded([d.y for d in dots])
-    x_scale = Scale(*xs, left, width - right)
-    y_scale = Scale(*ys, height - bottom, top)
-    svg.y_axis(y_scale, left, width - right, y_title)
-    svg.x_axis(x_scale, height - bottom, top, x_title)
-    if bound is not None and x_scale.holds(bound):
-        svg.line(x_scale(bound), top, x_scale(bound), height - bottom, "bad whisker faint")
-        svg.text(x_scale(bound) - 5, top + 12, "allowed", "bad halo", anchor="end")
-    svg.path(((x_scale(x), y_scale(y)) for x, y in front), "front", steps=True)
-    taken: list[tuple[float, float, float, float]] = []
-    placed = [(x_scale(d.x), y_scale(d.y), d) for d in sorted(dots, key=lambda d: d.rank)]
-    for x, y, dot in placed:
-        svg.mark(dot.shape, x, y, dot.class_, size=dot.size, tip=dot.tip)
-        if dot.label:
-            taken.append((x - 8, y - 8, x + 8, y + 8))
-    for x, y, dot in reversed(placed):
-        if dot.label:
-            bounds = (left, top, width - 2, height - bottom)
-            at_x, at_y, anchor, box = _free_place(x, y, len(dot.label) * _LETTER, bounds, taken)
-            taken.append(box)
-            svg.text(at_x, at_y, dot.label, f"{dot.class_.split()[0]} halo", anchor=anchor)
-    return svg.done()
-
-
-def _free_place(
-    x: float,
-    y: float,
-    length: float,
-    bounds: tuple[float, float, float, float],
-    taken: Sequence[tuple[float, float, float, float]],
-) -> tuple[float, float, str, tuple[float, float, float, float]]:
-    """Where a label beside a point covers nothing that is labelled."""
-    tries = [(11.0, 4.0, "start"), (-11.0, 4.0, "end"), (9.0, -9.0, "start"), (-9.0, -9.0, "end")]
-    tries += [(9.0, 18.0, "start"), (-9.0, 18.0, "end"), (9.0, -22.0, "start"), (-9.0, 30.0, "end")]
-    best: tuple[float, tuple[float, float, str, tuple[float, float, float, float]]] | None = None
-    for dx, dy, anchor in tries:
-        a = x + dx if anchor == "start" else x + dx - length
-        box = (a, y + dy - 11, a + length, y + dy + 3)
-        out = max(0.0, bounds[0] - box[0]) + max(0.0, box[2] - bounds[2]) + max(0.0, bounds[1] - box[1])
-        cost = 3 * out + sum(_overlap(box, other) for other in taken)
-        if best is None or cost < best[0] - 1e-9:
-            best = (cost, (x + dx, y + dy, anchor, box))
-        if cost <= 0.0:
-            break
-    assert best is not None
-    return best[1]
-
-
-def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> float:
-    wide = min(a[2], b[2]) - max(a[0], b[0])
-    tall = min(a[3], b[3]) - max(a[1], b[1])
-    return max(0.0, wide) * max(0.0, tall)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -426,11 +118,11 @@ def strips(groups: Sequence[Group], width: float, name: str, *, title: str, text
     heights = [head + lane * max(1, len(g.runs)) + gap for g in groups]
     svg = Svg(width, top + sum(heights) + bottom, name=name, title=title, text=text)
     everything = [v for g in groups for r in g.runs for v in (r.low, r.value, r.high) if math.isfinite(v)]
-    scale = Scale(*_padded(everything), left, width - right)
+    scale = Scale(*padded(everything), left, width - right)
     svg.x_axis(scale, top + sum(heights), top, axis)
     y = top
     for group, height in zip(groups, heights, strict=True):
-        label = cut(group.label, width - 40 - _LETTER * len(group.note))
+        label = cut(group.label, width - 40 - LETTER * len(group.note))
         svg.text(left, y + 13, label, f"{group.class_} halo")
         svg.text(width - right, y + 13, group.note, "halo", anchor="end")
         for index, run in enumerate(group.runs):
@@ -491,7 +183,7 @@ def pairs(
     """Each pair as two dots on one line; the ratio stands behind it."""
     row_h, left, right, top, bottom = 26.0, 62.0, 66.0, 6.0, 46.0
     svg = Svg(width, top + row_h * len(rows) + bottom, name=name, title=title, text=text)
-    scale = Scale(*_padded([v for r in rows for v in (r.base, r.ours)]), left, width - right)
+    scale = Scale(*padded([v for r in rows for v in (r.base, r.ours)]), left, width - right)
     svg.x_axis(scale, top + row_h * len(rows), top, axis)
     for index, row in enumerate(rows):
         y = top + row_h * (index + 0.5)
@@ -518,7 +210,7 @@ def shares(rows: Sequence[Share], width: float, name: str, *, title: str, text: 
     svg = Svg(width, top + row_h * len(rows), name=name, title=title, text=text)
     for index, row in enumerate(rows):
         y, x = top + row_h * index, left
-        svg.text(left, y + 13, cut(row.label, width - _LETTER * len(row.note) - 20), "strong")
+        svg.text(left, y + 13, cut(row.label, width - LETTER * len(row.note) - 20), "strong")
         svg.text(width - right, y + 13, row.note, anchor="end")
         for class_, words, share in row.parts:
             length = share * (width - left - right)
@@ -549,7 +241,7 @@ def curves(
     xs = [x for line in lines for x, _ in line.points]
     ys = sorted(y for line in smooth for _, y in line.points if math.isfinite(y))
     x_scale = Scale(min(xs, default=0.0), max(xs, default=1.0), left, width - right)
-    y_scale = Scale(*_padded(ys), height - bottom, top)
+    y_scale = Scale(*padded(ys), height - bottom, top)
     svg.y_axis(y_scale, left, width - right, y_title)
     svg.x_axis(x_scale, height - bottom, top, x_title)
     for line in sorted(lines, key=lambda line: not line.is_raw):
@@ -612,7 +304,7 @@ def timeline(
     svg.x_axis(scale, floor, top, "minutes" if minutes else "seconds")
     if best:
         ratios_seen = [v for _, v in best]
-        y_scale = Scale(*_padded([1.0, *ratios_seen]), top + curve_h, top)
+        y_scale = Scale(*padded([1.0, *ratios_seen]), top + curve_h, top)
         svg.y_axis(y_scale, left, width - right, "", suffix="x")
         points = [(scale(t / unit), y_scale(v)) for t, v in best]
         points.append((scale(end / unit), points[-1][1]))
@@ -637,33 +329,6 @@ def smoothed(points: Sequence[tuple[float, float]], share: float = 0.06) -> list
     return found
 
 
-def cut(text: str, width: float) -> str:
-    """As much of a text as has room, with a sign where something is missing."""
-    most = max(4, int(width / _LETTER))
-    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
-
-
-def _padded(values: Sequence[float], share: float = 0.07) -> tuple[float, float]:
-    """A range around the values; from zero where they reach down to a third of their largest."""
-    known = [v for v in values if math.isfinite(v)]
-    if not known:
-        return 0.0, 1.0
-    low, high = min(known), max(known)
-    pad = share * (high - low) or 0.05 * abs(high) or 1.0
-    if 0 <= low < high / 3:
-        return 0.0, high + pad
-    return low - pad, high + pad
-
-
-def staircase(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Points in the order of x without those that lie below one to their left: what a front's stair joins."""
-    kept: list[tuple[float, float]] = []
-    for x, y in sorted(points):
-        if not kept or y > kept[-1][1]:
-            kept.append((x, y))
-    return kept
-
-
 def steps_up(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """(time, value) -> the largest value so far, where it grows."""
     ordered = list(points)
@@ -673,11 +338,3 @@ def steps_up(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]
         if not kept or value > kept[-1][1]:
             kept.append((t, value))
     return kept
-
-
-def _n(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0")
-
-
-def _closed(name: str, tip: str) -> str:
-    return html(Markup("><title>"), tip, Markup(f"</title></{name}>")) if tip else "/>"

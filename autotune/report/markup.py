@@ -118,3 +118,8 @@ def bullets(items: Iterable[object], *, class_: str | None = None) -> Markup:
 def paragraphs(*texts: object, class_: str | None = None) -> Markup:
     """One paragraph for each text that is not empty."""
     return html(*(tag("p", text, class_=class_) for text in texts if text))
+
+
+def heading(name: str, title: str, lead: object = "") -> Markup:
+    """The head of a section, which is labelled by ``{name}-h``; below it what it shows, in soft letters."""
+    return html(tag("h2", title, id=f"{name}-h"), tag("p", lead, class_="soft") if lead else Markup())

@@ -29,7 +29,7 @@ from autotune.core.wire import to_wire
 from autotune.errors import TrackerUnavailable
 from autotune.report import mlflow_files as files
 from autotune.report import mlflow_record as record
-from autotune.report import summary, view, why
+from autotune.report import notes, summary, view, why
 from autotune.report.mlflow_store import SETTINGS, Refused, absolute_uri, border, loggers_kept, sqlite_path
 from autotune.report.page import report_html
 
@@ -283,9 +283,7 @@ class MlflowSink:
         newest = max(searches, key=lambda one: one.started_ms, default=None)
         mine = [one for one in searches if one.script == record.script_id(study)]
         if all(one.started_ms <= round(study.created * 1000) for one in searches):
-            text = self._clean(
-                summary.experiment_note(study, answer, run_link=self.paths().get("answer", ""))
-            )
+            text = self._clean(notes.experiment_note(study, answer, run_link=self.paths().get("answer", "")))
             if answer is not None and answer.is_better:
                 best = self._child(study, answer.best.trial)
                 put(self._experiment_id, "autotune.best_run_id", best or self._parent)
@@ -413,7 +411,7 @@ class MlflowSink:
             ): f"#/experiments/{self._experiment_id}/runs/{child.run_id}?{_ML}"
             for uid, child in (self._children or {}).items()
         }
-        text = self._clean(summary.note(study, answer, links=links, held_back=self._held_back(study, answer)))
+        text = self._clean(notes.note(study, answer, links=links, held_back=self._held_back(study, answer)))
         more = self._view_links()
         if len(text) + len(more) > _TAG_CHARACTERS:
             more = f"{more}\nThe rest is in the artifact `report.md`.\n"
@@ -461,7 +459,7 @@ class MlflowSink:
 
     def _artifacts(self, payload: Mapping[str, Any], study: Study, answer: Answer | None) -> dict[str, str]:
         texts = {
-            "report.md": summary.note(study, answer, held_back=self._held_back(study, answer)),
+            "report.md": notes.note(study, answer, held_back=self._held_back(study, answer)),
             "trials.json": files.trials_json(study),
         }
         if answer is not None:

@@ -1,4 +1,4 @@
-"""What is said about a study, whoever shows it: names, first lines, the note, numbers. Pure text.
+"""What is said about a study, whoever shows it: names, first lines, commands, numbers. Pure text.
 
 Every claim comes from an `Answer`; without one, or without a gain, the text says so.
 """
@@ -11,20 +11,13 @@ import re
 import shlex
 import statistics
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.ablation import ablated, knob_gains, without_idle
-from autotune.core.advice import advice_of, advice_text
 from autotune.core.config import Config
-from autotune.core.effect import Effect
 from autotune.core.launched import launch_words
 from autotune.core.measurement import Estimate
-from autotune.core.rates import screened
 from autotune.core.redact import redact_args
-from autotune.core.transfer import beliefs
 from autotune.core.trial import Family, Stage, Trial
-from autotune.report.effects import parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,12 +54,9 @@ _LONG = {
 _ORDER = ("precision", "batch_size", "num_workers", "compile_mode", "accumulation")
 _TOLD_ELSEWHERE = ("It trains ", "It reaches the same loss ", "Its peak memory is ")
 """Reasons that begin so say what stands beside them as a figure; `autotune.core.reasons` words them."""
-_LEAST_SHARE = 0.01
-_SCREEN_NOISE = 0.03
-"""Two single runs of a config differ by this much by themselves."""
 _WAITS = 0.1
-_TOP_REASONS = 3
-_FEWEST_PAIRS = 3
+FEWEST_PAIRS: Final = 3
+"""Fewer give an interval that says nothing."""
 _FEWEST_TRIALS = 9
 """Two baselines, one other run, three pairs."""
 _FEWEST_RUNS = 10
@@ -123,7 +113,7 @@ def ratio_text(ratio: Estimate) -> str:
 
 def control_text(ratio: Estimate) -> str:
     """The script against itself; two pairs give an interval that says nothing."""
-    if ratio.n < _FEWEST_PAIRS:
+    if ratio.n < FEWEST_PAIRS:
         return f"{ratio.value:.2f}x in {plural(ratio.n, 'pair')}, too few for an interval"
     return ratio_text(ratio)
 
@@ -269,99 +259,6 @@ def best_so_far(study: Study, *, up_to: int | None = None) -> tuple[float, Trial
     return max(found, key=lambda pair: (pair[0], -pair[1].number), default=None)
 
 
-def contributions(study: Study, config: Config) -> dict[str, Estimate]:
-    """Knob -> how much faster this config is with it than without, largest first.
-
-    Measured, not modelled. Where the config was taken apart, that says it, in pairs. Else single runs
-    of screening on both sides (n = 1, no interval), as far as they differ by more than their noise: the
-    runs that confirm the config are not mixed with the ones that chose it.
-    """
-    if config in (ablated(study), without_idle(study)):
-        return {knob: gain for knob, gain in knob_gains(study).items() if knob in config}
-    ranked = screened(study)
-    mine = ranked.get(config)
-    found: dict[str, Estimate] = {}
-    for knob in config:
-        # Without its only knob a config is the baseline.
-        without = ranked.get(config.without(knob))
-        if mine and without and abs(math.log(mine / without)) > _SCREEN_NOISE:
-            found[knob] = Estimate(value=mine / without, low=0.0, high=math.inf, n=1, unit="ratio")
-    return dict(sorted(found.items(), key=lambda item: -item[1].value))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """What one knob brings within a configuration, or several that were never changed apart.
-
-    Args:
-        knobs: Those that people look for first in front.
-        ratio: How many times as fast with them as without.
-        low, high: The interval; None where a single run on each side cannot give one.
-        pairs: That measured it; 0 where none did.
-        how: ``pairs``, ``single runs`` (one with it, one without) or ``estimated`` from all single runs.
-    """
-
-    knobs: tuple[str, ...]
-    ratio: float
-    low: float | None
-    high: float | None
-    pairs: int
-    how: str
-
-
-def shares(study: Study, config: Config) -> list[Share]:
-    """What each knob of a configuration brings, largest first.
-
-    Where the configuration was taken apart, pairs say it, and nothing else is mixed in. Else it is what all
-    single runs of the search let one expect, as far as that is clear; knobs of which they say nothing clear
-    are left out.
-    """
-    measured = contributions(study, config)
-    found = [
-        Share(
-            knobs=(knob,),
-            ratio=gain.value,
-            low=gain.low if gain.n > 1 else None,
-            high=gain.high if gain.n > 1 else None,
-            pairs=gain.n if gain.n > 1 else 0,
-            how="pairs" if gain.n > 1 else "single runs",
-        )
-        for knob, gain in measured.items()
-    ]
-    if any(share.pairs for share in found):
-        return found
-    weighed = parts(study, config)
-    judged = {knob for part in weighed for knob in part.knobs}
-    estimated = [
-        Share(
-            knobs=tuple(knob for knob, _ in in_order(dict.fromkeys(part.knobs, 0))),
-            ratio=part.ratio,
-            low=part.low,
-            high=part.high,
-            pairs=0,
-            how="estimated",
-        )
-        for part in weighed
-        if part.is_clear
-    ]
-    rest = [share for share in found if share.knobs[0] not in judged]
-    return sorted([*estimated, *rest], key=lambda share: -share.ratio)
-
-
-def share_text(share: Share) -> str:
-    """``+58 %`` where pairs measured it, ``about +58 %`` where single runs let one expect it."""
-    return f"{'' if share.pairs else 'about '}{100 * (share.ratio - 1.0):+.0f} %"
-
-
-def share_of(found: Sequence[Share], knob: str) -> tuple[Share, str] | None:
-    """The share that a knob has a part in, and the same in words; None where there is none."""
-    share = next((one for one in found if knob in one.knobs), None)
-    if share is None:
-        return None
-    others = " and ".join(name for name in share.knobs if name != knob)
-    return share, share_text(share) + (f" with {others}" if others else "")
-
-
 def run_name(study: Study, answer: Answer | None) -> str:
     """The study's run: ``2.41x · bf16 bs256 w8 · train_gpt · 41 trials``."""
     stem, trials = study.spec.stem, plural(len(study.told()), "trial")
@@ -440,17 +337,6 @@ def budget_hint(study: Study) -> str:
     )
 
 
-def experiment_note(study: Study, answer: Answer | None, *, run_link: str = "") -> str:
-    """The note of the experiment: its first line is shown on every tab, cut behind it."""
-    # No heading: in one, two lines of it lie over each other in the height that MLflow leaves it.
-    lines = [headline(study, answer), ""]
-    if answer is not None and answer.is_better:
-        lines += [f"Apply: `{apply_command(study)}`", ""]
-    where = f"[{study.spec.label}]({run_link})" if run_link else study.spec.label
-    lines.append(f"Study {where}, {plural(len(study.told()), 'trial')} in {duration_text(study.elapsed_s)}.")
-    return "\n".join(lines) + "\n"
-
-
 def loss_sentence(pick: Recommendation) -> str:
     """The loss guard's verdict on a pick."""
     verdict = pick.loss
@@ -497,49 +383,6 @@ def changes_text(study: Study, config: Mapping[str, Value]) -> str:
     return ", ".join(words) or "your script as it is"
 
 
-def note(
-    study: Study,
-    answer: Answer | None,
-    *,
-    links: Mapping[int, str] | None = None,
-    held_back: Sequence[str] = (),
-) -> str:
-    """The note of the study's run, in Markdown; two lines of it are seen at once, so they say it all.
-
-    Args:
-        study: As it is.
-        answer: None where there is none yet.
-        links: Trial number -> address of its own run.
-        held_back: What the script and the winner are bound by, as lines.
-    """
-    if answer is None or not study.stopped or failed_baseline(study) is not None:
-        return _short_note(study, answer)
-    best, safe = answer.best, answer.safe
-    why = _why(study, best, held_back)
-    lines = [f"## {headline(study, answer, interval=True)}"]
-    if answer.is_better:
-        lines += [f"**Apply:** `{apply_command(study)}`" + (f" **Why:** {why}" if why else "")]
-    else:
-        lines += [f"**Keep your script as it is.** {answer.sentence}".rstrip()]
-    lines += ["", *_knob_table(study, best, safe), ""]
-    lines += _picks(study, answer)
-    lines += ["", f"- **Memory:** {_memory(answer)}"]
-    lines += [f"- **Loss:** {loss_sentence(best)}" if answer.is_better else f"**Baseline:** {_rate(answer)}"]
-    lines += [f"- **Failures survived:** {_failures(answer.failures)}"]
-    if held_back:
-        lines += ["", "### What holds it back", "", *(f"- {_plain(line)}" for line in held_back)]
-    lines += ["", "### How it was measured", "", *_method(study, answer)]
-    if answer.front:
-        lines += ["", "### Pareto front", "", *_front(answer, links or {})]
-    if answer.caveats:
-        lines += ["", "### Caveats", "", *(f"- {_plain(c)}" for c in answer.caveats)]
-    if hints := advice_of(study):
-        lines += ["", "### In your own code", "", *(f"- {_plain(advice_text(hint))}" for hint in hints)]
-    if study.refusals:
-        lines += ["", "### Left alone", "", *(f"- `{k}`: {_plain(r)}" for k, r in study.refusals.items())]
-    return "\n".join(lines) + "\n"
-
-
 def trial_name(trial: Trial, *, picks: Sequence[str] = (), knobs: Mapping[str, Value] | None = None) -> str:
     """The name of a trial's run: ``t06 bf16 bs256 w8``, ``BEST t06 ...``, ``baseline t00 ...``.
 
@@ -581,41 +424,6 @@ def failed_count(study: Study) -> int:
     )
 
 
-def _short_note(study: Study, answer: Answer | None) -> str:
-    lines = [f"## {headline(study, answer)}", f"`{user_command(study)}`", ""]
-    failed = failed_baseline(study)
-    if failed is not None and failed.failure is not None:
-        tail = str(failed.failure.evidence.get("log_tail", ""))
-        lines += [_plain(failed.failure.message), "", *_fenced(tail)]
-    elif study.stopped:
-        lines += [f"It ended by: {study.stopped}. Go on with `autotune resume {study.spec.label}`."]
-    else:
-        lines += [
-            f"{plural(len(study.told()), 'trial')} so far; the answer stands here when the search is over."
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def gains_text(study: Study, best: Recommendation) -> str:
-    """What brings it, largest first, and how that is known; empty where nothing is.
-
-    ``precision +58 % (each taken out, 3 pairs)``, or ``num_workers with threads about +59 % (estimated from
-    single runs)``.
-    """
-    found = [share for share in shares(study, best.config) if share.ratio >= 1.0 + _LEAST_SHARE]
-    if len(best.config) < 2 or not found:
-        return ""
-    kinds = {share.how for share in found}
-    if "pairs" in kinds:
-        how = f"each taken out, {plural(max(share.pairs for share in found), 'pair')}"
-    elif kinds == {"single runs"}:
-        how = "in single runs"
-    else:
-        how = "estimated from single runs"
-    said = ", ".join(f"{' with '.join(share.knobs)} {share_text(share)}" for share in found[:_TOP_REASONS])
-    return f"{said} ({how})"
-
-
 def waits_text(study: Study, best: Recommendation) -> str:
     """How much of its time the script waits for data, as it is and with the pick; empty if hardly at all."""
     own = [t.measurement.data_wait_frac for t in study.of(Config()) if t.measurement]
@@ -632,159 +440,14 @@ def space_text(study: Study) -> str:
     return f"{space.name}, as {space.reason}" if space.reason else ""
 
 
-def _why(study: Study, best: Recommendation, held_back: Sequence[str]) -> str:
-    """The first that is known: what brings it, what held the script back, what it waited for."""
-    bound = held_back[0] if held_back else ""
-    why = gains_text(study, best) or _plain(bound) or waits_text(study, best)
-    return why or next(map(_plain, further_reasons(best)), "")
-
-
-def _knob_table(study: Study, best: Recommendation, safe: Recommendation) -> list[str]:
-    found, own = shares(study, best.config), own_values(study)
-    changed = [k for k, _ in in_order({**safe.config, **best.config})]
-    kept = [
-        k
-        for k, _ in in_order(own)
-        if k not in changed and (study.space is None or k in study.space.dimensions)
-    ]
-    if not changed and not kept:
-        return []
-    rows = ["| knob | your script | best | safe | contributes |", "|---|---|---|---|---|"]
-    for knob in [*changed, *kept]:
-        mine = value_text(own.get(knob)) or "not read"
-        cells = [
-            f"**{value_text(pick.config[knob])}**" if knob in pick.config else mine for pick in (best, safe)
-        ]
-        share = share_of(found, knob)
-        brings = share[1] if share is not None else "not measured" if knob in best.config else ""
-        rows.append("| " + " | ".join(_cell(c) for c in (knob, mine, *cells, brings)) + " |")
-    return rows
-
-
-def _picks(study: Study, answer: Answer) -> list[str]:
-    lines: list[str] = []
-    safe, fastest = answer.safe, answer.fastest
-    if not answer.is_better:
-        return [_fastest_line(study, fastest)] if fastest is not None else []
-    if safe.config == answer.best.config:
-        lines.append("- **safe** is the same: nothing in it changes the training.")
-    elif safe.config.is_baseline:
-        lines.append("- **safe**: nothing that leaves the training unchanged was shown to beat your script.")
-    else:
-        lines.append(
-            f"- **safe**, {ratio_text(safe.speedup)}, training unchanged: {long_config(safe.config)} "
-            f"({costs_text(safe)}). "
-            f"`{apply_command(study, 'safe')}`"
-        )
-    if fastest is not None:
-        lines.append(_fastest_line(study, fastest))
-    lines += [f"- {_plain(reason)}" for reason in further_reasons(answer.best)]
-    if answer.best.break_even_steps:
-        back_s, run_s = answer.best.pays_back_s, answer.best.run_s
-        after = f" ({duration_text(back_s)})" if back_s is not None else ""
-        run = f"; your run is about {duration_text(run_s)}" if run_s is not None else ""
-        lines.append(
-            f"- Compiling takes {duration_text(answer.best.compile_s)} once; it is paid back after "
-            f"{answer.best.break_even_steps} steps{after}{run}."
-        )
-    return lines
-
-
-def _fastest_line(study: Study, fastest: Recommendation) -> str:
-    flag = "changes the training" if fastest.effect is Effect.TRAINING else fastest.effect.value
-    said = [text for text in (*fastest.reasons, fastest.advice) if text]
-    return (
-        f"- **fastest**, {ratio_text(fastest.speedup)}, {flag}: {long_config(fastest.config)} "
-        f"({costs_text(fastest)}). "
-        f"`{apply_command(study, 'fastest')}` {' '.join(map(_plain, said))}".rstrip()
-    )
-
-
-def _memory(answer: Answer) -> str:
-    mine, base = answer.best.peak_bytes, answer.baseline_peak_bytes
-    if not answer.is_better or mine is None or base is None:
-        return f"{bytes_text(base)} at peak (your script)"
-    more = f", {mine / base:.2f} times your script's {bytes_text(base)}" if base else ""
-    return f"{bytes_text(mine)} at peak{more}"
-
-
-def _rate(answer: Answer) -> str:
-    rate = answer.baseline_throughput
-    return f"{number_text(rate.value)} {rate.unit}"
-
-
-def _failures(failures: Mapping[str, int]) -> str:
-    if not failures:
-        return "none"
-    return ", ".join(f"{count} {label}" for label, count in failures.items())
-
-
-def _method(study: Study, answer: Answer) -> list[str]:
-    confirmed = study.told(Stage.CONFIRM)
-    trials, took = plural(len(study.told()), "trial"), duration_text(study.elapsed_s)
-    lines = [f"- {trials}, each a process of its own unless marked `segment`, in {took}."]
-    if confirmed and answer.is_better:
-        lines.append(
-            f"- The speed-up rests on {plural(answer.best.speedup.n, 'pair')} of runs made after the search, "
-            "each next to a run of your script as it is; the runs that chose the configuration are not "
-            f"in it. Interval: {100 * answer.best.speedup.confidence:.4g} %, allowing for the number of "
-            "finalists and looks."
-        )
-    elif not confirmed:
-        lines.append("- Nothing was confirmed by paired runs, so nothing is claimed.")
-        if hint := budget_hint(study):
-            lines.append(f"- {hint}")
-    if answer.identical is not None:
-        lines.append(f"- Control, your script against itself: {control_text(answer.identical)}.")
-    lines.append(f"- Your script as it is: {_rate(answer)}, {bytes_text(answer.baseline_peak_bytes)}.")
-    if study.facts is not None:
-        host = study.facts.host
-        device = ", ".join(d.name for d in host.devices) or host.cpu_model or f"{host.cpus} CPUs"
-        versions = ", ".join(f"{k} {v}" for k, v in sorted(host.versions.items()))
-        lines.append(f"- On {_plain(device)}" + (f"; {_plain(versions)}." if versions else "."))
-    lines.append(f"- Effective batch: {study.spec.effective_batch}.")
-    if space := space_text(study):
-        lines.append(f"- Search space: {_plain(space)}.")
-    lines += [f"- Earlier studies: {_plain(text)}." for text in beliefs(study).told]
-    return lines
-
-
-def _front(answer: Answer, links: Mapping[int, str]) -> list[str]:
-    rows = ["| trial | configuration | throughput | peak memory | loss |", "|---|---|---|---|---|"]
-    for member in answer.front:
-        number = f"t{member.trial:02d}"
-        where = f"[{number}]({links[member.trial]})" if member.trial in links else number
-        loss = "" if member.loss is None else number_text(member.loss)
-        cells = (
-            where,
-            short_config(member.config),
-            number_text(member.throughput),
-            bytes_text(member.peak_bytes),
-            loss,
-        )
-        rows.append("| " + " | ".join(map(_cell, cells)) + " |")
-    return rows
-
-
 def _last_line(trial: Trial) -> str:
     failure = trial.failure
     if failure is None:
         return ""
     tail = [line for line in str(failure.evidence.get("log_tail", "")).splitlines() if line.strip()]
-    return _plain((tail or [failure.message])[-1])[:200]
+    return plain((tail or [failure.message])[-1])[:200]
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """One line, without characters that would begin markup where a script's text goes."""
     return re.sub(r"\s+", " ", text).strip().replace("<", "&lt;")
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
-def _fenced(text: str) -> list[str]:
-    # A fence longer than any in the text cannot be closed by it.
-    longest = max((len(m) for m in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return [fence, text.strip("\n"), fence] if text.strip() else []

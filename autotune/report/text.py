@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from autotune.core.disturbances import is_crowded
 from autotune.core.effect import Effect
 from autotune.core.transfer import beliefs
+from autotune.report.gains import gains_text
 from autotune.report.summary import (
     LOSS_WORDS,
     apply_command,
@@ -19,7 +20,6 @@ from autotune.report.summary import (
     control_text,
     duration_text,
     further_reasons,
-    gains_text,
     long_config,
     loss_sentence,
     number_text,

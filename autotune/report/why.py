@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from autotune.core.bottleneck import NAMES, Bottleneck, Evidence, bottleneck, shown, why_not_probed
 from autotune.core.config import Config
 from autotune.core.energy import NOT_AVAILABLE, cost_per_million, energy, run_joules
+from autotune.report import gains, summary
+from autotune.report.shown import clean
 from autotune.report.summary import duration_text, number_text
 
 if TYPE_CHECKING:
@@ -55,6 +57,31 @@ def _line(who: str, verdict: Bottleneck, seen: Evidence) -> str:
     clear = f"what holds {who} back is not clear."
     clear = clear if who == _SCRIPT else f"{_WITH} it is not clear what holds it back."
     return f"{clear} {reasons}".strip()
+
+
+def reasons(study: Study, answer: Answer) -> list[str]:
+    """Why it is so, a sentence each."""
+    best, held_back = answer.best, why_lines(study, answer)
+    if not answer.is_better:
+        said = [answer.sentence, summary.budget_hint(study), *held_back]
+    else:
+        waits = "" if held_back else summary.waits_text(study, best)
+        said = [gains.gains_text(study, best), *held_back, waits, *summary.further_reasons(best)]
+    return [clean(study, _begun(s)) for s in said if s]
+
+
+def _begun(text: str) -> str:
+    """As a sentence begins; a knob's name stays as it is spelled."""
+    first = text.split(" ", maxsplit=1)[0]
+    return text[:1].upper() + text[1:] if first.isalpha() and first in {"your", "what", "with"} else text
+
+
+def bottlenecks(study: Study, answer: Answer) -> dict[str, Bottleneck]:
+    """What holds the script back, and what the best pick; by ``script`` and ``best``."""
+    named = (
+        {"script": _BASE} if answer.best.config.is_baseline else {"script": _BASE, "best": answer.best.config}
+    )
+    return {name: bottleneck(study, config) for name, config in named.items()}
 
 
 def pays_back_text(pick: Recommendation) -> str:

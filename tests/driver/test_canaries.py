@@ -15,7 +15,7 @@ from autotune.cli.main import run
 from autotune.core.trial import Assignment, Failure, FailureKind
 from autotune.launch.fake import COMPUTE_BOUND
 from autotune.launch.runner import Ended
-from autotune.report.summary import note
+from autotune.report.notes import note
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.paths import find_study, home

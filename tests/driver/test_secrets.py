@@ -25,7 +25,8 @@ from autotune.knobs.registry import builtin
 from autotune.launch.runner import Ended, Runner
 from autotune.report.jsonl import Lines
 from autotune.report.live import Progress
-from autotune.report.summary import apply_command, note, user_command
+from autotune.report.notes import note
+from autotune.report.summary import apply_command, user_command
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.paths import study_dir

@@ -28,7 +28,7 @@ from autotune.export.best_config import write_best
 from autotune.knobs.registry import knobs_for
 from autotune.launch.fake import COMPUTE_BOUND, INPUT_BOUND, FakeRunner, World
 from autotune.report.listener import Listener
-from autotune.report.summary import note
+from autotune.report.notes import note
 from autotune.report.text import final_screen
 from autotune.search.stages import Staged
 from autotune.store.fold import fold

@@ -6,13 +6,14 @@ import re
 import pages
 import pytest
 
-from autotune.report import figures
+from autotune.report import figures, svg
 from autotune.report.markup import Column, Markup, Sorted, html, table, tag
+from autotune.report.scatter import Dot, scatter, staircase
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (0.97, 2.5), (3, 12345), (-2, 2), (1e-5, 3e-5), (0, 7)])
 def test_ticks_are_round_few_and_inside(low, high):
-    found = figures.ticks(low, high)
+    found = svg.ticks(low, high)
     assert 2 <= len(found) <= 7
     assert all(low - 1e-9 <= value <= high + 1e-9 for value in found)
     steps = {round(b - a, 9) for a, b in itertools.pairwise(found)}
@@ -20,7 +21,7 @@ def test_ticks_are_round_few_and_inside(low, high):
 
 
 def test_a_range_without_length_has_one_tick():
-    assert figures.ticks(2.0, 2.0) == [2.0]
+    assert svg.ticks(2.0, 2.0) == [2.0]
 
 
 def ratio(value, low=None, high=None, **more):
@@ -45,7 +46,7 @@ def test_the_line_at_one_is_always_there():
 
 def test_where_labels_stand_above_their_rows_no_line_runs_through_them():
     rows = [ratio(2.0, 1.9, 2.1, note="2.00x [1.90, 2.10]"), ratio(1.0, note="in 2 pairs")]
-    chart = drawn(figures.ratios(rows, figures.NARROW, "x", title="t", text="d", axis=""))
+    chart = drawn(figures.ratios(rows, svg.NARROW, "x", title="t", text="d", axis=""))
     letters = [float(t.attributes["y"]) for t in chart.by_class("halo")]
     assert len(letters) == 4
     upright = [p.attributes["d"] for p in (*chart.by_class("grid"), *chart.by_class("one"))]
@@ -66,14 +67,12 @@ def boxes_of(chart):
     return found
 
 
-@pytest.mark.parametrize("width", [figures.WIDE, figures.NARROW])
+@pytest.mark.parametrize("width", [svg.WIDE, svg.NARROW])
 def test_labels_of_near_points_keep_off_each_other_and_inside(width):
     names = ("your script", "best", "safe", "fastest")
-    dots = [
-        figures.Dot(x=1.0 + 0.001 * i, y=100 + 0.2 * i, label=n, class_="best") for i, n in enumerate(names)
-    ]
-    dots += [figures.Dot(x=3.0, y=50.0), figures.Dot(x=0.5, y=150.0)]
-    chart = figures.scatter(dots, [], width, "x", title="t", text="d", x_title="", y_title="")
+    dots = [Dot(x=1.0 + 0.001 * i, y=100 + 0.2 * i, label=n, class_="best") for i, n in enumerate(names)]
+    dots += [Dot(x=3.0, y=50.0), Dot(x=0.5, y=150.0)]
+    chart = scatter(dots, [], width, "x", title="t", text="d", x_title="", y_title="")
     found = boxes_of(chart)
     assert len(found) == 4
     for i, a in enumerate(found):
@@ -86,13 +85,13 @@ def test_labels_of_near_points_keep_off_each_other_and_inside(width):
 
 
 def test_a_label_at_the_right_edge_turns_inwards():
-    dots = [figures.Dot(x=0, y=0), figures.Dot(x=9, y=5, label="your script", class_="script")]
-    chart = figures.scatter(dots, [], 340, "x", title="t", text="d", x_title="", y_title="")
+    dots = [Dot(x=0, y=0), Dot(x=9, y=5, label="your script", class_="script")]
+    chart = scatter(dots, [], 340, "x", title="t", text="d", x_title="", y_title="")
     assert all(box[2] <= 340 for box in boxes_of(chart))
 
 
 def test_the_stair_of_a_front_only_climbs():
-    assert figures.staircase([(3, 1), (1, 2), (2, 5), (4, 5)]) == [(1, 2), (2, 5)]
+    assert staircase([(3, 1), (1, 2), (2, 5), (4, 5)]) == [(1, 2), (2, 5)]
 
 
 def test_the_best_so_far_only_grows():
@@ -114,7 +113,7 @@ def test_trials_that_ran_at_once_have_lanes_of_their_own():
 
 
 def test_a_figure_is_drawn_for_both_widths_under_its_own_names():
-    made = figures.responsive("n", lambda w, name: figures.Svg(w, 10, name=name, title="t", text="d").done())
+    made = svg.responsive("n", lambda w, name: svg.Svg(w, 10, name=name, title="t", text="d").done())
     tree = pages.read(made)
     assert {e.attributes["viewbox"].split()[2] for e in tree.all("svg")} == {"760", "340"}
     assert tree.by_id("n-w-t").text == tree.by_id("n-s-t").text == "t"

@@ -14,16 +14,11 @@ import yaml
 from autotune.core.pick import answer
 from autotune.driver.result import result_data
 from autotune.export.best_config import write_best
-from autotune.report.data import View, report_data
+from autotune.report.data import report_data
+from autotune.report.gains import contributions, gains_text, share_text, shares
 from autotune.report.page import report_html
-from autotune.report.summary import (
-    contributions,
-    further_reasons,
-    gains_text,
-    share_text,
-    shares,
-    significant,
-)
+from autotune.report.study_view import View
+from autotune.report.summary import further_reasons, significant
 from autotune.report.text import final_screen
 
 ENDS = ("value", "low", "high")

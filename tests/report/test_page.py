@@ -15,8 +15,13 @@ from autotune.core.effect import Effect
 from autotune.core.pick import answer
 from autotune.core.trial import Stage, TrialState
 from autotune.edge.preset import load_space
-from autotune.report.data import View, clean, commands, environment
-from autotune.report.page import _pairs_section, _picks_section, report_html
+from autotune.report.commands import commands
+from autotune.report.environment import environment
+from autotune.report.page import report_html
+from autotune.report.sections.pairs import pairs_section
+from autotune.report.sections.picks import picks_section
+from autotune.report.shown import clean
+from autotune.report.study_view import View
 from autotune.report.style import DARK, LIGHT, MARK_PAIRS, TEXT_PAIRS, contrast
 from autotune.report.wishes import Wishes, repick
 
@@ -141,9 +146,9 @@ def test_each_pair_is_drawn_with_its_ratio(tree, study, found):
 
 def test_a_config_that_changes_the_training_says_what_its_ratio_is_of(study, found):
     view = View.of(study, found)
-    assert "time to equal loss" not in _pairs_section(view)
+    assert "time to equal loss" not in pairs_section(view)
     changed = {c: replace(v, effect=Effect.TRAINING) for c, v in view.compared.items()}
-    assert "its ratio is of the time to equal loss" in _pairs_section(replace(view, compared=changed))
+    assert "its ratio is of the time to equal loss" in pairs_section(replace(view, compared=changed))
 
 
 def test_failures_are_told_by_kind_and_config_with_their_last_lines(tree, study):
@@ -478,5 +483,5 @@ def test_learning_rate_advice_stands_below_the_picks(study, found):
     said = "Learning rate: the effective batch is 4 times your script's, and this ran with your rate."
     fastest = replace(found.best, pick="fastest", config=wild, effect=Effect.TRAINING, advice=said)
     for pick, told in ((fastest, True), (replace(fastest, advice=""), False)):
-        text = pages.read(str(_picks_section(View.of(study, replace(found, fastest=pick))))).text
+        text = pages.read(str(picks_section(View.of(study, replace(found, fastest=pick))))).text
         assert (said in text) is told

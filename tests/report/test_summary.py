@@ -12,7 +12,7 @@ import pytest
 from autotune.core.config import Config
 from autotune.core.measurement import Estimate
 from autotune.core.trial import Failure, FailureKind, Stage
-from autotune.report import summary
+from autotune.report import gains, notes, summary
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 import made_studies as made
@@ -62,7 +62,7 @@ def test_a_gain_is_named_with_its_config_and_count() -> None:
     assert summary.run_name(study, answer) == "2.41x · bf16 w2 · train · 7 trials"
     assert summary.headline(study, answer) == "2.41x faster: bf16, 2 workers (safe pick 1.30x)"
     assert summary.headline(study, answer, interval=True).startswith("2.41x faster [2.34, 2.48]: bf16")
-    note = summary.note(study, answer).splitlines()
+    note = notes.note(study, answer).splitlines()
     assert note[0] == "## 2.41x faster [2.34, 2.48]: bf16, 2 workers (safe 1.30x)"
     apply, _, why = note[1].partition(" **Why:** ")
     assert apply == "**Apply:** `autotune apply best.yaml -- python train.py --epochs 1`"
@@ -86,10 +86,10 @@ def test_the_why_of_a_note_is_never_the_claim_again() -> None:
     ratio = "It trains 2.41 [2.34, 2.48] times as fast, in 4 pairs of fresh runs."
     best = replace(made.found().best, config=Config({"threads": 1}), reasons=(ratio,))
     answer = replace(made.found(), best=best)
-    assert "Why" not in summary.note(made.study(), answer).splitlines()[1]
+    assert "Why" not in notes.note(made.study(), answer).splitlines()[1]
     held_back = ["your script is bound by input: it waits for data (71 % of a step)."]
-    assert summary.note(made.study(), answer, held_back=held_back).splitlines()[1].endswith(held_back[0])
-    assert ratio not in summary.note(made.study(), answer)
+    assert notes.note(made.study(), answer, held_back=held_back).splitlines()[1].endswith(held_back[0])
+    assert ratio not in notes.note(made.study(), answer)
 
 
 def test_knobs_that_were_never_apart_have_one_share() -> None:
@@ -100,7 +100,7 @@ def test_knobs_that_were_never_apart_have_one_share() -> None:
         (Stage.START, Config({**pair, "precision": "bf16"}), made.measured(215.0)),
     )
     study, config = made.study(outcomes=outcomes), Config({**pair, "precision": "bf16"})
-    found = summary.shares(study, config)
+    found = gains.shares(study, config)
     assert [share.knobs for share in found] == [("num_workers", "threads"), ("precision",)]
     assert {share.how for share in found} == {"estimated"}
     together, precision = found
@@ -108,13 +108,13 @@ def test_knobs_that_were_never_apart_have_one_share() -> None:
     assert precision.ratio == pytest.approx(215 / 160, rel=0.02)
     assert together.low is not None
     assert 1.0 < together.low < together.ratio
-    said = summary.share_of(found, "threads")
+    said = gains.share_of(found, "threads")
     assert said is not None
     assert said[1] == "about +58 % with num_workers"
-    assert summary.share_of(found, "malloc") is None
+    assert gains.share_of(found, "malloc") is None
     best = replace(made.found().best, config=config)
     told = "num_workers with threads about +58 %, precision about +34 % (estimated from single runs)"
-    assert summary.gains_text(study, best) == told
+    assert gains.gains_text(study, best) == told
 
 
 def test_a_pick_that_leaves_training_unchanged_says_so() -> None:
@@ -125,7 +125,7 @@ def test_a_pick_that_leaves_training_unchanged_says_so() -> None:
 def test_a_safe_pick_that_is_the_script_itself_is_not_sold_as_a_gain() -> None:
     answer = replace(made.found(), safe=made.no_gain().safe)
     assert "no safe pick is faster" in summary.headline(made.study(), answer)
-    assert "nothing that leaves the training unchanged" in summary.note(made.study(), answer)
+    assert "nothing that leaves the training unchanged" in notes.note(made.study(), answer)
 
 
 def test_no_gain_is_said_everywhere_and_nothing_to_apply_is_offered() -> None:
@@ -133,10 +133,10 @@ def test_no_gain_is_said_everywhere_and_nothing_to_apply_is_offered() -> None:
     assert summary.run_name(study, answer) == "no gain · train · 7 trials"
     assert summary.headline(study, answer).startswith("No gain: none of 3 other configurations")
     assert summary.picks_of(answer) == {}
-    for text in (summary.note(study, answer), summary.experiment_note(study, answer)):
+    for text in (notes.note(study, answer), notes.experiment_note(study, answer)):
         assert "faster" not in text.replace("No gain", "")
         assert "apply" not in text.lower()
-    assert "Keep your script as it is" in summary.note(study, answer)
+    assert "Keep your script as it is" in notes.note(study, answer)
 
 
 def test_while_searching_a_single_run_is_called_unconfirmed() -> None:
@@ -146,20 +146,20 @@ def test_while_searching_a_single_run_is_called_unconfirmed() -> None:
     assert (
         summary.run_name(made.study(stopped="", outcomes=made.OUTCOMES[:2]), None) == "searching... · train"
     )
-    assert "faster [" not in summary.note(study, made.found()), "an answer before the end is no answer"
+    assert "faster [" not in notes.note(study, made.found()), "an answer before the end is no answer"
 
 
 def test_a_script_that_fails_by_itself_shows_its_last_line() -> None:
     study = made.study(outcomes=((Stage.BASELINE, Config(), CRASH),), stopped="no_baseline")
     assert summary.run_name(study, None) == "baseline failed · train"
     assert summary.headline(study, None) == "train.py fails unmodified: KeyError: &lt;x>"
-    assert "```\na\nKeyError: <x>\n```" in summary.note(study, None)
+    assert "```\na\nKeyError: <x>\n```" in notes.note(study, None)
 
 
 def test_a_log_cannot_close_its_fence() -> None:
     evil = replace(CRASH, evidence={"log_tail": "```\n# 9.99x faster"})
     study = made.study(outcomes=((Stage.BASELINE, Config(), evil),), stopped="no_baseline")
-    assert "````\n```\n# 9.99x faster\n````" in summary.note(study, None)
+    assert "````\n```\n# 9.99x faster\n````" in notes.note(study, None)
 
 
 def test_a_search_stopped_early_says_so() -> None:
@@ -168,7 +168,7 @@ def test_a_search_stopped_early_says_so() -> None:
     assert summary.run_name(study, made.found()).endswith("stopped early")
     bare = made.study(stopped="signal", outcomes=())
     assert summary.run_name(bare, None) == "stopped before the baseline · train"
-    assert "autotune resume train-1121-1002" in summary.note(bare, None)
+    assert "autotune resume train-1121-1002" in notes.note(bare, None)
 
 
 def test_trials_are_named_by_what_they_change() -> None:

@@ -13,7 +13,7 @@ from autotune.core.effect import Effect
 from autotune.core.measurement import Estimate
 from autotune.core.pick import answer as compute
 from autotune.core.study import Budget
-from autotune.report import summary
+from autotune.report import notes
 from autotune.report.text import (
     final_screen,
     progress_line,
@@ -89,7 +89,7 @@ def test_learning_rate_advice_stands_with_the_pick_that_changes_the_training():
     fastest = pick("fastest", wild, ratio(2.6), effect=Effect.TRAINING, advice=said)
     for answer in (good_answer(fastest=fastest), no_answer(fastest=fastest)):
         assert f"        {said}\n" in final_screen(study(), answer, out=OUT)
-        assert said in summary.note(study(), answer)
+        assert said in notes.note(study(), answer)
     assert "Learning rate" not in final_screen(study(), good_answer(), out=OUT)
 
 

@@ -24,7 +24,8 @@ from autotune.core.study import SpaceRequest, Study
 from autotune.core.table import Table
 from autotune.core.trial import Failure, FailureKind, Fidelity, Proposal, Stage, Trial, TrialState
 from autotune.launch.fake import COMPUTE_BOUND
-from autotune.report.data import View, report_data
+from autotune.report.data import report_data
+from autotune.report.study_view import View
 from autotune.search.costs import Costs
 from autotune.search.samplers import strategy_for
 from autotune.search.throughput_model import ThroughputModel

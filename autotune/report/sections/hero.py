@@ -1,0 +1,158 @@
+"""The first screen: which configuration, how much faster, why, at what cost, how to apply it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.core.redact import redact
+from autotune.report import gains, shown, summary
+from autotune.report.commands import commands
+from autotune.report.markup import Column, Markup, bullets, command, html, table, tag
+from autotune.report.sections.claim import claim, claims_figure
+from autotune.report.sections.failures import tail
+from autotune.report.sections.tiles import tiles
+from autotune.report.shown import clean
+from autotune.report.study_view import headline
+from autotune.report.why import reasons
+
+if TYPE_CHECKING:
+    from autotune.core.answer import Answer, Recommendation
+    from autotune.core.study import Study
+    from autotune.report.study_view import View
+    from autotune.report.wishes import Repicked
+
+
+def hero(view: View) -> Markup:
+    """The answer, or why there is none."""
+    study, answer = view.study, view.answer
+    state = summary.status(study, answer)
+    if answer is None or summary.failed_baseline(study) is not None:
+        return _hero_without_answer(view, state)
+    kind = "found" if answer.is_better else "none"
+    repicked, best = view.repicked, answer.best
+    wishes = (
+        tag("div", *paragraphs_of(repicked.notes), _estimates_table(repicked), class_="note")
+        if repicked is not None
+        else Markup()
+    )
+    chart = claims_figure(view, answer)
+    body = html(
+        tag("div", tag("div", claim(view, answer)), chart, class_="verdict" if chart else None),
+        wishes,
+        _chips(view, best) if answer.is_better else Markup(),
+        _why(view, answer),
+        _apply(view, answer),
+        tiles(view, answer),
+        _caveats(view, answer),
+    )
+    return tag("div", body, class_=f"hero {kind}", id="answer", tabindex="-1")
+
+
+def _why(view: View, answer: Answer) -> Markup:
+    """Why it is so; what the tiles say of loss and memory is said there alone."""
+    told = [_sentence(view.study, text) for text in reasons(view.study, answer)]
+    if not told:
+        return Markup()
+    return html(tag("p", "Why", class_="lead"), bullets(told, class_="why"))
+
+
+def paragraphs_of(texts: tuple[str, ...]) -> list[Markup]:
+    """Each text a paragraph."""
+    return [tag("p", redact(text, free=True)) for text in texts]
+
+
+def _hero_without_answer(view: View, state: str) -> Markup:
+    study = view.study
+    broken = summary.failed_baseline(study)
+    parts = [tag("h1", headline(view, interval=False))]
+    if broken is not None and broken.failure is not None:
+        parts += [tag("p", clean(study, broken.failure.message)), tail(view, broken, is_open=True)]
+    elif state == "running":
+        parts.append(tag("p", "The search goes on; the answer stands here when it is over."))
+    else:
+        parts.append(tag("p", f"It ended by: {study.stopped}."))
+    given = commands(study, None, None, "")
+    for name in ("go on", "search again"):
+        if name in given:
+            parts += [tag("p", f"{name.capitalize()}:", class_="lead"), command(given[name])]
+            break
+    kind = "broken" if broken is not None else "none"
+    return tag("div", *parts, class_=f"hero {kind}", id="answer", tabindex="-1")
+
+
+def _chips(view: View, best: Recommendation) -> Markup:
+    """The changes one by one: what it was, what it becomes, what that brings."""
+    own, found = summary.own_values(view.study), gains.shares(view.study, best.config)
+    items: list[Markup] = []
+    for knob, value in summary.in_order(best.config):
+        was = shown.value_text(own.get(knob))
+        share = gains.share_of(found, knob)
+        items.append(
+            html(
+                tag("span", knob, class_="knob"),
+                tag("span", f"{was} → ", class_="was") if was else Markup(),
+                tag("span", shown.value_text(value), class_="to"),
+                tag("span", share[1], class_="gain")
+                if share is not None and share[0].knobs[0] == knob and len(best.config) > 1
+                else Markup(),
+            )
+        )
+    return bullets(items, class_="chips")
+
+
+def _apply(view: View, answer: Answer) -> Markup:
+    given = commands(view.study, answer, view.repicked, view.yaml)
+    if "apply" not in given:
+        if "apply fastest" in given:
+            lead = "Your script stays as it is, unless its training may change:"
+            return html(tag("p", lead, class_="lead"), command(given["apply fastest"]))
+        said = "Keep your script as it is: there is nothing to apply."
+        if view.repicked is not None:
+            said = "There is nothing to apply: what is not confirmed is not recommended."
+        return tag("p", said, class_="lead")
+    first = (
+        html(
+            tag("p", "Write these picks to a file, then train with it:", class_="lead"),
+            command(given["write the file"]),
+        )
+        if "write the file" in given
+        else tag("p", "Train with it; your script stays as it is:", class_="lead")
+    )
+    return html(first, command(given["apply"]))
+
+
+def _caveats(view: View, answer: Answer) -> Markup:
+    if not answer.caveats:
+        return Markup()
+    texts = (_sentence(view.study, c) for c in answer.caveats)
+    title = "What weakens the claim" if answer.is_better else "What else was seen"
+    return tag("div", tag("p", tag("strong", title)), bullets(texts), class_="note")
+
+
+def _sentence(study: Study, text: str) -> str:
+    """With a full stop, as what stands alone has one."""
+    shown_text = clean(study, text).strip()
+    return shown_text if shown_text.endswith((".", "!", "?")) else shown_text + "."
+
+
+def _estimates_table(repicked: Repicked) -> Markup:
+    if not repicked.estimates:
+        return Markup()
+    rows = [
+        (
+            f"t{e.trial:02d}",
+            shown.long_config(e.config),
+            f"{e.ratio:.2f}x",
+            summary.plural(e.runs, "single run"),
+            summary.bytes_text(e.peak_bytes),
+        )
+        for e in repicked.estimates
+    ]
+    columns = (
+        Column(title="Trial"),
+        Column(title="Configuration", is_wide=True),
+        Column(title="Estimated", is_number=True),
+        Column(title="Rests on", is_number=True),
+        Column(title="Peak memory", is_number=True),
+    )
+    return table(columns, rows, caption="Estimated, not confirmed")

@@ -1,0 +1,164 @@
+"""What each knob does: what is changed, what that brings, and which knobs depend on one another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from autotune.core.config import Config
+from autotune.report import figures, gains, shown, summary, svg
+from autotune.report.effects import best_of_each
+from autotune.report.markup import Column, Markup, bullets, heading, html, table, tag
+from autotune.report.picks import shown_picks
+from autotune.report.shown import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.report.gains import Share
+    from autotune.report.study_view import View
+
+_MOST_EFFECTS: Final = 14
+_BASE: Final = Config()
+
+
+def knobs_section(view: View) -> Markup:
+    """What is changed, what stays, and what was left alone; nothing without an answer."""
+    study, answer = view.study, view.answer
+    if answer is None:
+        return Markup()
+    own = summary.own_values(study)
+    shown_in = shown_picks(answer)
+    changed = [k for k, _ in summary.in_order({k: v for p in shown_in.values() for k, v in p.config.items()})]
+    kept = [
+        k
+        for k, _ in summary.in_order(own)
+        if k not in changed and (study.space is None or k in study.space.dimensions)
+    ]
+    found = gains.shares(study, answer.best.config)
+    rows = [
+        (
+            knob,
+            shown.value_text(own.get(knob)) or "not read",
+            *(
+                tag("strong", shown.value_text(pick.config[knob])) if knob in pick.config else "as it is"
+                for pick in shown_in.values()
+            ),
+            _share_text(found, knob, is_changed=knob in answer.best.config),
+        )
+        for knob in changed
+    ]
+    columns = (
+        Column(title="Knob"),
+        Column(title="Your script"),
+        *(Column(title=name) for name in shown_in),
+        Column(title="Brings in best"),
+    )
+    parts = [
+        heading(
+            "knobs",
+            "What each knob does",
+            "What a knob brings within the winner was measured by taking it out again, where the budget had "
+            "room for that. All else is an estimate from single runs of the search, and says so.",
+        )
+    ]
+    if rows and shown_in:
+        parts.append(table(columns, rows, caption="What is changed"))
+    if kept:
+        stays = ", ".join(f"{knob} {shown.value_text(own[knob])}" for knob in kept)
+        parts.append(tag("p", f"As in your script: {stays}.", class_="small soft"))
+    parts += [_effects_figure(view, found), _interactions(view)]
+    if study.refusals:
+        refused = [
+            html(tag("code", knob), f": {clean(study, reason)}") for knob, reason in study.refusals.items()
+        ]
+        title = f"Left alone: {summary.plural(len(refused), 'knob')}, each with the reason"
+        parts.append(tag("details", tag("summary", title), bullets(refused)))
+    return html(*parts) if len(parts) > 1 and any(parts[1:]) else Markup()
+
+
+def _share_text(found: Sequence[Share], knob: str, *, is_changed: bool) -> str:
+    share = gains.share_of(found, knob)
+    if share is None:
+        return "not measured" if is_changed else ""
+    one, said = share
+    if one.pairs and one.low is not None and one.high is not None:
+        return f"{said} [{100 * (one.low - 1):+.0f}, {100 * (one.high - 1):+.0f}], {one.pairs} pairs"
+    return f"{said}, {one.how}"
+
+
+def _effects_figure(view: View, found: Sequence[Share]) -> Markup:
+    best = view.answer.best.config if view.answer is not None else _BASE
+    notes = {"single runs": "single runs", "estimated": "estimated"}
+    rows = [
+        figures.Ratio(
+            label=" with ".join(f"{knob} {shown.value_text(best[knob])}" for knob in share.knobs),
+            value=share.ratio,
+            # Two pairs give an interval that says nothing.
+            low=None if 0 < share.pairs < summary.FEWEST_PAIRS else share.low,
+            high=None if 0 < share.pairs < summary.FEWEST_PAIRS else share.high,
+            class_="best",
+            is_hollow=not share.pairs,
+            note=notes.get(share.how, summary.plural(share.pairs, "pair")),
+        )
+        for share in found
+    ]
+    room = max(3, _MOST_EFFECTS - len(rows))
+    told_already = {(knob, best[knob]) for share in found for knob in share.knobs}
+    rows += [
+        figures.Ratio(
+            label=f"{e.knob} {shown.value_text(e.value)}",
+            value=e.ratio,
+            low=e.low,
+            high=e.high,
+            class_="other",
+            shape="diamond",
+            is_hollow=True,
+            note=f"estimated, {summary.plural(e.configs, 'config')}",
+        )
+        for e in [e for e in best_of_each(view.effects) if (e.knob, e.value) not in told_already][:room]
+    ]
+    if not rows:
+        return Markup()
+    told = "; ".join(f"{r.label} {r.value:.2f}x ({r.note})" for r in rows[:8])
+    chart = svg.responsive(
+        "effects",
+        lambda width, name: figures.ratios(
+            rows,
+            width,
+            name,
+            title="How many times as fast with a knob as without it",
+            text=f"{told}.",
+            axis="times as fast with it as without",
+        ),
+    )
+    key = svg.legend(
+        ("circle", "best", "measured: taken out of the winner, in pairs of fresh runs"),
+        ("circle", "best hollow", "within the winner, from single runs with and without it; not confirmed"),
+        ("diamond", "other hollow", "over all single runs, the knob's best value; estimated, not confirmed"),
+    )
+    return html(tag("h3", "Knob by knob"), chart, key)
+
+
+def _interactions(view: View) -> Markup:
+    found = view.effects.interactions[:8]
+    if not found:
+        return Markup()
+    rows = [
+        (
+            f"{e.knobs[0]} with {e.knobs[1]}",
+            f"{100 * (e.ratio - 1):+.0f} % [{100 * (e.low - 1):+.0f}, {100 * (e.high - 1):+.0f}]",
+            "bring less together than apart" if e.ratio < 1 else "bring more together than apart",
+            summary.plural(e.configs, "configuration"),
+        )
+        for e in found
+    ]
+    columns = (
+        Column(title="Knobs"),
+        Column(title="Joint gain over the product of their own", is_number=True),
+        Column(title="In words"),
+        Column(title="Estimated from"),
+    )
+    return html(
+        tag("h3", "Knobs that depend on one another"),
+        table(columns, rows, caption="Estimated from single runs; not confirmed"),
+    )

@@ -1,0 +1,118 @@
+"""Every pick beside the script, with what there is no pick of, and how it was measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.core.trial import Stage
+from autotune.report import shown, summary
+from autotune.report.markup import Column, Markup, bullets, heading, html, paragraphs, table, tag
+from autotune.report.picks import effect_word, picks
+from autotune.report.shown import clean
+from autotune.report.why import pays_back_text
+
+if TYPE_CHECKING:
+    from autotune.core.answer import Answer
+    from autotune.core.study import Study
+    from autotune.report.study_view import View
+
+
+def picks_section(view: View) -> Markup:
+    """The table of picks; nothing without an answer."""
+    study, answer = view.study, view.answer
+    if answer is None:
+        return Markup()
+    missing = [f"{name}: {text}" for name, text in _missing(answer).items()]
+    advised = answer.fastest.advice if answer.fastest is not None else ""
+    advice = [f"fastest: {clean(study, advised)}"] if advised else []
+    lead = (
+        "safe leaves the arithmetic as it is, best may round differently, fastest may change the training "
+        "and is named only where it reaches the same loss sooner."
+    )
+    control = (
+        f"Control, your script against itself in the same pairs: {summary.control_text(answer.identical)}."
+        if answer.identical is not None
+        else ""
+    )
+    return html(
+        heading("picks", "Picks", lead),
+        _picks_table(answer),
+        bullets([*missing, *advice]),
+        paragraphs(control),
+        _method(study, answer),
+    )
+
+
+def _picks_table(answer: Answer) -> Markup:
+    base = answer.baseline_throughput
+    named = picks(answer)
+    chosen = {n: p for n, p in named.items() if not p.config.is_baseline}
+    compiles = any(pays_back_text(pick) for pick in chosen.values())
+    rows: list[tuple[object, ...]] = [
+        (
+            tag("span", "your script", class_="tag script"),
+            "as it is",
+            "1.00x",
+            f"{summary.number_text(base.value)} {base.unit}",
+            summary.bytes_text(answer.baseline_peak_bytes),
+            "",
+            *([""] if compiles else []),
+        )
+    ]
+    rows += [
+        (
+            tag("span", name, class_=f"tag {name}"),
+            shown.long_config(pick.config),
+            html(
+                tag("strong", summary.ratio_text(pick.speedup), class_="nowrap"),
+                " ",
+                tag("span", summary.plural(pick.speedup.n, "pair"), class_="soft nowrap"),
+            ),
+            f"{summary.number_text(pick.throughput.value)} {pick.throughput.unit}",
+            summary.bytes_text(pick.peak_bytes),
+            html(_verdict_tag(pick.loss.verdict), " ", effect_word(pick)),
+            *([pays_back_text(pick)] if compiles else []),
+        )
+        for name, pick in chosen.items()
+    ]
+    columns = (
+        Column(title="Pick"),
+        Column(title="Configuration", is_wide=True),
+        Column(title="Speed-up, confirmed"),
+        Column(title="Throughput", is_number=True),
+        Column(title="Peak memory", is_number=True),
+        Column(title="Loss and training"),
+        *([Column(title="Compiling")] if compiles else []),
+    )
+    return table(columns, rows, caption="Every pick beside your script")
+
+
+def _missing(answer: Answer) -> dict[str, str]:
+    """Picks that there are none of, with what that means."""
+    found: dict[str, str] = {}
+    if not answer.is_better:
+        found["best"] = "nothing that keeps the training was confirmed to be faster."
+    elif answer.safe.config.is_baseline:
+        found["safe"] = "nothing that leaves the training unchanged was confirmed to be faster."
+    if answer.fastest is None:
+        than = " than best" if answer.is_better else ""
+        text = f"nothing that changes the training was shown to reach the same loss sooner{than}."
+        found["fastest"] = text
+    return found
+
+
+def _method(study: Study, answer: Answer) -> Markup:
+    if not study.told(Stage.CONFIRM):
+        return paragraphs("Nothing was confirmed in pairs, so nothing is claimed.", class_="small soft")
+    best = answer.best
+    share = f" Its interval is one of {100 * best.speedup.confidence:.4g} %" if best.speedup.n else ""
+    said = (
+        "A speed-up rests on pairs of fresh processes made after the search, the script as it is and the "
+        "configuration in turns; runs that chose a configuration are not in it."
+        + (f"{share}, which allows for the number of finalists and looks." if share else "")
+    )
+    return paragraphs(said, class_="small soft")
+
+
+def _verdict_tag(verdict: str) -> Markup:
+    return tag("span", summary.LOSS_WORDS.get(verdict, verdict), class_=f"tag {verdict}")

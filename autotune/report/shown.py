@@ -1,0 +1,59 @@
+"""Names and texts as a report may show them: it is sent to others, so nothing in it is secret."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from autotune.core.redact import redact
+from autotune.report import summary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.core.config import Value
+    from autotune.core.study import Study
+
+_BEFORE: Final = r"(?:(?<![\w./~-])|(?<=://)|(?<=:///)|(?<=\s-[A-Za-z]))"
+"""Where a path begins: not within another one; behind a scheme and a compiler's option it does."""
+_BEHIND: Final = r"(?![\w~-]|\.\w)"
+
+
+def clean(study: Study, text: str) -> str:
+    """A text that is no command, without secrets, and without the folders of the person who searched."""
+    shown = redact(text, free=True)
+    for path, short in ((study.spec.cwd, "."), (str(Path("~").expanduser()), "~")):
+        if len(whole := path.rstrip("/")) > 1:
+            shown = re.sub(f"{_BEFORE}{re.escape(whole)}{_BEHIND}", short, shown)
+    return shown
+
+
+def shown_command(text: str) -> str:
+    """A command to be copied, without secrets; its paths stay, as no shell would find shortened ones."""
+    return redact(text, free=True)
+
+
+def shown_config(config: Mapping[str, Value]) -> dict[str, Value]:
+    """A configuration without secrets: a knob of the user's own may be of text."""
+    return {k: redact(v, free=True) if isinstance(v, str) else v for k, v in config.items()}
+
+
+def short_config(config: Mapping[str, Value]) -> str:
+    """``bf16 bs256 w8``, as `summary.short_config`, without secrets."""
+    return redact(summary.short_config(config), free=True)
+
+
+def long_config(config: Mapping[str, Value]) -> str:
+    """``bf16, batch 256, 8 workers``, as `summary.long_config`, without secrets."""
+    return redact(summary.long_config(config), free=True)
+
+
+def value_text(value: Value | None) -> str:
+    """A value as `summary.value_text` has it, without secrets."""
+    return redact(summary.value_text(value), free=True)
+
+
+def script_name(study: Study) -> str:
+    """``train_gpt.py``, without secrets and without folders of the person who searched."""
+    return clean(study, summary.script_name(study))
