@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.live import Part, visited
 from autotune.core.trial import Failure, FailureKind, Family
-from autotune.launch import measure
 from autotune.launch.classify import classify
+from autotune.launch.measure import measure, visit_part
 from autotune.launch.output import last_text, log_tail
+from autotune.launch.outside import Outside, read_samples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,11 +27,11 @@ LESS_MEMORY_SHARE = 0.75
 _STACKS_BYTES = 8 * 1024
 
 
-def outside_of(running: Running, result: dict[str, Any] | None, wrote: Sequence[str]) -> measure.Outside:
+def outside_of(running: Running, result: dict[str, Any] | None, wrote: Sequence[str]) -> Outside:
     """What was seen of a process from outside; `wrote` are files of the user's that changed meanwhile."""
-    return measure.Outside(
+    return Outside(
         start_ns=running.start_ns,
-        samples=measure.read_samples(result["samples"] if result else ()),
+        samples=read_samples(result["samples"] if result else ()),
         devices=tuple(running.devices),
         peak_bytes=int(result["peak_bytes"]) if result else 0,
         # What it had then less than that was somebody else's for a while, and bounds no other trial.
@@ -43,7 +44,7 @@ def outside_of(running: Running, result: dict[str, Any] | None, wrote: Sequence[
 
 
 def outcomes_of(
-    running: Running, result: dict[str, Any] | None, outside: measure.Outside, wrote: Sequence[str]
+    running: Running, result: dict[str, Any] | None, outside: Outside, wrote: Sequence[str]
 ) -> dict[int, Outcome]:
     """Closed segments keep what they measured; the one that was open is charged with the ending."""
     told, assignment = running.told, running.prepared.assignment
@@ -77,7 +78,7 @@ def outcomes_of(
             break
         # What a visit does to memory and device afterwards is none of the segment's.
         seen = outside if assignment.visit is None else outside.until(closed.sent_ns or closed.end_ns)
-        outcomes[segment.trial] = measure.measure(closed, told, seen, assignment.launch.changes)
+        outcomes[segment.trial] = measure(closed, told, seen, assignment.launch.changes)
     return outcomes
 
 
@@ -94,7 +95,7 @@ def _others_memory(failure: Failure, running: Running, result: dict[str, Any] | 
 
 
 def visit_of(
-    running: Running, result: dict[str, Any] | None, outside: measure.Outside, own: Measurement
+    running: Running, result: dict[str, Any] | None, outside: Outside, own: Measurement
 ) -> tuple[Visited | None, Failure | None]:
     """What came of the visit, None without one; and the failure that ended it.
 
@@ -118,7 +119,7 @@ def visit_of(
                 parts.append(Part(config=config, rate=None, seconds=seconds, failure=failure.kind.label))
             since_ns = max(now_ns, told.rows[-1].t_ns if told.rows else now_ns)
             break
-        parts.append(measure.visit_part(ended, config, told, outside, since_ns))
+        parts.append(visit_part(ended, config, told, outside, since_ns))
         since_ns = ended.sent_ns
     return visited(own.throughput, parts, max(0.0, (since_ns - begun_ns) / 1e9)), failure
 

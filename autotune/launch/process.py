@@ -13,7 +13,7 @@ from autotune.core.measurement import Measurement
 from autotune.core.trial import Failure, FailureKind, Start
 from autotune.core.writable import writable
 from autotune.devices.energy import Meter
-from autotune.launch import enclosure, library, measure, sweep
+from autotune.launch import enclosure, library, sweep
 from autotune.launch.deadline import LOCK_SHARE, shortened, whole_deadline_s
 from autotune.launch.device_care import DeviceCare, Held
 from autotune.launch.devices_sampler import device_sampler
@@ -27,6 +27,7 @@ from autotune.launch.output import hide_secrets, trim_logs
 from autotune.launch.prepared import prepare
 from autotune.launch.runner import NOT_BEGUN, Ended, Runner, said_of_cold_starts
 from autotune.launch.running import Running
+from autotune.launch.told import Told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from autotune.clock import Clock
     from autotune.core.live import Visited
     from autotune.core.trial import Assignment, Launch, Outcome
+    from autotune.launch.outside import DeviceSample, Outside
 
 GRACE_S = 5.0
 SHOWN_FILES = 3
@@ -73,11 +75,11 @@ class LocalRunner(Runner):
         isolation: str = "auto",
         clock: Clock | None = None,
         progress_floor_s: float = 30.0,
-        sample_devices: Callable[[], measure.DeviceSample | None] | None = None,
+        sample_devices: Callable[[], DeviceSample | None] | None = None,
         command: Callable[[str], Sequence[str]] | None = None,
         space_floor_bytes: int | None = None,
         grace_s: float = GRACE_S,
-        witness: Callable[[Assignment, measure.Told, measure.Outside], None] | None = None,
+        witness: Callable[[Assignment, Told, Outside], None] | None = None,
         device_care: DeviceCare | None = None,
         loaded: Sequence[str] = LOADED,
         free_memory: Callable[[], int] | None = None,
@@ -123,7 +125,7 @@ class LocalRunner(Runner):
         try:
             outcomes, told = self._run(assignment)
         except OSError as error:
-            outcomes, told = {assignment.trial: _not_set_up(error)}, measure.Told()
+            outcomes, told = {assignment.trial: _not_set_up(error)}, Told()
         finally:
             # Not at the beginning: a signal may come right before it, and must not be forgotten.
             self._stop_wanted = False
@@ -150,10 +152,10 @@ class LocalRunner(Runner):
         """End the fork servers, where there are any."""
         self._forks.close()
 
-    def _run(self, assignment: Assignment) -> tuple[dict[int, Outcome], measure.Told]:
+    def _run(self, assignment: Assignment) -> tuple[dict[int, Outcome], Told]:
         short = self._floor.refusal(self._study_dir)
         if short is not None:
-            return {assignment.trial: short}, measure.Told()
+            return {assignment.trial: short}, Told()
         launch, begun_s = assignment.launch, time.monotonic()
         held = self._device_care.hold(
             launch,
@@ -166,7 +168,7 @@ class LocalRunner(Runner):
                 held.hand_over()
             held = Failure(kind=FailureKind.KILLED_USER, message="ended by request before it began")
         if isinstance(held, Failure):
-            return {assignment.trial: held}, measure.Told()
+            return {assignment.trial: held}, Told()
         try:
             server = self._server(assignment)
             cut = shortened(assignment, time.monotonic() - begun_s)
@@ -206,7 +208,7 @@ class LocalRunner(Runner):
 
     def _run_held(
         self, assignment: Assignment, held: Held, server: ForkServer | None
-    ) -> tuple[dict[int, Outcome], measure.Told]:
+    ) -> tuple[dict[int, Outcome], Told]:
         launch = assignment.launch
         running, before = self._started(assignment, held, server)
         result = self._followed(running, held)
@@ -284,7 +286,7 @@ class LocalRunner(Runner):
             self._running = None
             running.close()
 
-    def _sampler(self, running: Running, held: Held) -> Callable[[], measure.DeviceSample | None] | None:
+    def _sampler(self, running: Running, held: Held) -> Callable[[], DeviceSample | None] | None:
         if self._sample_devices is not None:
             return self._sample_devices
         return device_sampler(
@@ -307,7 +309,7 @@ def _not_set_up(error: OSError) -> Failure:
     )
 
 
-def _uuids(told: measure.Told) -> tuple[str, ...]:
+def _uuids(told: Told) -> tuple[str, ...]:
     """The devices that the process itself says it uses."""
     return () if told.facts is None else tuple(d.uuid for d in told.facts.devices)
 

@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 from autotune.core.redact import plain_secrets
 from autotune.core.trial import Start
 from autotune.devices.energy import EnergySample
-from autotune.launch import guard, measure, sweep
+from autotune.launch import guard, sweep
 from autotune.launch.deadline import whole_deadline_s
 from autotune.launch.folders import SCRATCH
 from autotune.launch.leftovers import REAP_S, end_strays
+from autotune.launch.outside import DeviceSample
+from autotune.launch.told import Told
 from autotune.protocol.disturbed import Teller
 from autotune.protocol.lines import Reader, open_plain
 
@@ -51,8 +53,8 @@ class Running:
     command: Sequence[str]
     grace_s: float
     locks: tuple[int, ...] = ()
-    told: measure.Told = field(default_factory=measure.Told)
-    devices: list[measure.DeviceSample] = field(default_factory=list[measure.DeviceSample])
+    told: Told = field(default_factory=Told)
+    devices: list[DeviceSample] = field(default_factory=list[DeviceSample])
     progress_limit_s: float = 0.0
     meter: Meter | None = None
     energies: list[EnergySample] = field(default_factory=list[EnergySample])
@@ -178,7 +180,7 @@ class Running:
             log.warning("the guard of %s (pid %d) cannot be ended", self.prepared.folder.name, self.pid)
 
     def follow(
-        self, progress_floor_s: float, sample_devices: Callable[[], measure.DeviceSample | None] | None
+        self, progress_floor_s: float, sample_devices: Callable[[], DeviceSample | None] | None
     ) -> dict[str, Any] | None:
         """Watch until the guard has ended; its verdict, None where it left none."""
         with contextlib.closing(_EndOf(self._guard)) as ends:
@@ -197,7 +199,7 @@ class Running:
         self,
         ends: _EndOf,
         progress_floor_s: float,
-        sample_devices: Callable[[], measure.DeviceSample | None] | None,
+        sample_devices: Callable[[], DeviceSample | None] | None,
     ) -> None:
         moved_s = begun_s = looked_s = time.monotonic()
         last_s = begun_s + self.deadline_s + guard.ending_s(self.grace_s, REAP_S) + LINGER_S
@@ -235,7 +237,7 @@ class Running:
             if now > last_s + REAP_S:
                 break
 
-    def _look(self, sample_devices: Callable[[], measure.DeviceSample | None] | None) -> None:
+    def _look(self, sample_devices: Callable[[], DeviceSample | None] | None) -> None:
         """Accelerators and energy counters as they are now, where there are any."""
         sample = sample_devices() if sample_devices is not None else None
         if sample is not None:

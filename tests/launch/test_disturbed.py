@@ -8,7 +8,7 @@ import pytest
 
 from autotune.launch import guard
 from autotune.launch.guard import busy_ticks
-from autotune.launch.measure import DeviceSample, Outside
+from autotune.launch.outside import DeviceSample, Outside
 from autotune.launch.running import Running
 from autotune.protocol.disturbed import NAME, TOGETHER_NS, Listener, Teller, spans, touched
 

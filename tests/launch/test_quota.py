@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from autotune.launch import guard, quota
-from autotune.launch.measure import Outside, Sample, Told, measure, read_samples
+from autotune.launch.measure import measure
 from autotune.launch.outcomes import outside_of
+from autotune.launch.outside import Outside, Sample, read_samples
+from autotune.launch.told import Told
 from autotune.protocol.events import Closed, StepRow, Steps
 
 S = 1_000_000_000
