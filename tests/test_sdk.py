@@ -10,7 +10,9 @@ import autotune
 from autotune import sdk
 from autotune.core.change import Change, Keyword
 from autotune.core.measurement import Measurement
-from autotune.launch.measure import Outside, Told, measure
+from autotune.launch.measure import measure
+from autotune.launch.outside import Outside
+from autotune.launch.told import Told
 
 BATCH = Keyword("autotune.sdk.value", "batch")
 

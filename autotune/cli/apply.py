@@ -207,7 +207,7 @@ def _launch(pick: PickPart, run: Command) -> Launch:
 def _run(best: BestConfig, name: str, pick: PickPart, launch: Launch, run: Command) -> int:
     from dataclasses import replace
 
-    from autotune.launch.process import run_plain
+    from autotune.launch.plain import run_plain
 
     if not pick.changes:
         print(f"autotune: {name} is your script as it is; running it unchanged", file=sys.stderr)

@@ -57,7 +57,8 @@ from autotune.knobs.declared import own_values
 from autotune.knobs.registry import knobs_for
 from autotune.launch import enclosure
 from autotune.launch.forking import FORKS
-from autotune.launch.process import LocalRunner, clear_up
+from autotune.launch.leftovers import clear_up
+from autotune.launch.process import LocalRunner
 from autotune.report.gains import contributions
 from autotune.search.samplers import strategy_for
 from autotune.store.fold import fold

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.core.trial import Fidelity
-    from autotune.launch.measure import Told
+    from autotune.launch.told import Told
     from autotune.protocol.events import Broke
 
 TAIL_LINES = 20

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from autotune.core.trial import Launch, Outcome
     from autotune.devices.common import Device
-    from autotune.launch.measure import Told
+    from autotune.launch.told import Told
 
 log = logging.getLogger(__name__)
 

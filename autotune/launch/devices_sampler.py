@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from autotune.devices import common
-from autotune.launch.measure import DeviceSample
+from autotune.launch.outside import DeviceSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence

@@ -70,6 +70,17 @@ def make(place: Path, *, compiler: Sequence[str] = ()) -> str:
     return str(folder)
 
 
+def trial_command(python: str, folder: str, options: Sequence[str] = ()) -> tuple[str, ...]:
+    """The command that runs our part of the training process under this interpreter.
+
+    Args:
+        python: Interpreter.
+        folder: From `make`.
+        options: The interpreter's own, as the user gave them.
+    """
+    return (python, *options, folder)
+
+
 def environment(env: Mapping[str, str], folder: str) -> dict[str, str]:
     """The environment with this folder in front of the user's own `PYTHONPATH`."""
     own = env.get("PYTHONPATH", "")

@@ -8,8 +8,8 @@ from autotune.apply.environment import user_environment
 from autotune.core.config import Config
 from autotune.core.measurement import Measurement
 from autotune.core.trial import Assignment, Fidelity, Segment
-from autotune.launch.measure import raw_window
 from autotune.launch.process import LocalRunner
+from autotune.launch.raw_window import raw_window
 
 
 class Recording:

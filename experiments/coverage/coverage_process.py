@@ -10,7 +10,9 @@ from types import SimpleNamespace
 from autotune.core.config import Config
 from autotune.core.facts import LoaderFacts, RunFacts
 from autotune.core.trial import Fidelity, Segment
-from autotune.launch.measure import DeviceSample, Outside, Told, measure
+from autotune.launch.measure import measure
+from autotune.launch.outside import DeviceSample, Outside
+from autotune.launch.told import Told
 from autotune.protocol.disturbed import spans
 from autotune.protocol.events import Closed, Compiling, Seen, StepRow
 from autotune.trial.recorder import Recorder

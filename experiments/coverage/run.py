@@ -35,6 +35,8 @@ SEEDS = "b"
 """Chance begins anew with every revision of the estimator: none is judged by the traces it was made on."""
 ASKED = (0.93, 0.97)
 LABELLED_MOST = 0.05
+FOLD = ("measure", "told", "outside", "window", "estimates", "contamination", "energy", "extra")
+"""Modules of `autotune.launch` that make one measurement of what was told and seen."""
 _ENOUGH = 4000
 
 
@@ -132,7 +134,7 @@ def identity():
     deciding = (
         package / "core" / "stats.py",
         package / "trial" / "recorder.py",
-        package / "launch" / "measure.py",
+        *(package / "launch" / f"{part}.py" for part in FOLD),
         HERE / "coverage_process.py",
         HERE / "coverage_traces.py",
     )

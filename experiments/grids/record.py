@@ -81,8 +81,8 @@ from autotune.inspection.host import host_facts  # noqa: E402
 from autotune.inspection.script import script_facts  # noqa: E402
 from autotune.knobs.registry import knobs_for  # noqa: E402
 from autotune.launch import enclosure  # noqa: E402
-from autotune.launch.measure import raw_window  # noqa: E402
 from autotune.launch.process import LocalRunner  # noqa: E402
+from autotune.launch.raw_window import raw_window  # noqa: E402
 from autotune.launch.runner import Ended  # noqa: E402
 from autotune.store.paths import home  # noqa: E402
 

@@ -35,7 +35,7 @@ def here(monkeypatch):
 @pytest.fixture
 def ran(monkeypatch):
     """Launches handed to the runner, which runs nothing and ends with 7."""
-    import autotune.launch.process as process
+    import autotune.launch.plain as plain
 
     launches = []
 
@@ -44,7 +44,7 @@ def ran(monkeypatch):
         launches.append(launch)
         return 7
 
-    monkeypatch.setattr(process, "run_plain", run_plain)
+    monkeypatch.setattr(plain, "run_plain", run_plain)
     return launches
 
 

@@ -30,8 +30,10 @@ from autotune.core.table import Growth, ProtocolPart, Table, TableHeader, TableR
 from autotune.core.trial import Failure, FailureKind
 from autotune.errors import DiskFull, UsageError
 from autotune.knobs.registry import knobs_for
-from autotune.launch.measure import Outside, Told, measure
+from autotune.launch.measure import measure
+from autotune.launch.outside import Outside
 from autotune.launch.runner import Ended
+from autotune.launch.told import Told
 from autotune.protocol.events import Broke, Closed, Compiling, Seen, StepRow, Steps
 
 S = 1_000_000_000

@@ -79,7 +79,7 @@ def test_without_keeper_and_marks_a_daemon_survives_the_guard(
     injected, crippled_guard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crippled_guard(NO_KEEPER, NO_GROUP)
-    monkeypatch.setattr("autotune.launch.process.sweep.end_marked", lambda *_, **__: [])
+    monkeypatch.setattr("autotune.launch.sweep.end_marked", lambda *_, **__: [])
     assert injected(kills, case("daemon", "guard by KILL"), promise_s=1.5).survivors
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from autotune.core.trial import FailureKind, Fidelity
 from autotune.launch.classify import classify
-from autotune.launch.measure import Told
+from autotune.launch.told import Told
 from autotune.protocol.events import Broke, Done
 
 FIDELITY = Fidelity(

@@ -23,8 +23,8 @@ from autotune.devices.common import Device, DeviceSample
 from autotune.devices.nvidia import NvidiaDevices
 from autotune.launch import device_care, sweep
 from autotune.launch.device_care import DeviceCare, Held, run_canary
-from autotune.launch.measure import Told
 from autotune.launch.runner import NOT_BEGUN
+from autotune.launch.told import Told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.launch import guard, process
+from autotune.launch import guard
 from autotune.launch.guard import busy_ticks
-from autotune.launch.measure import DeviceSample, Outside
+from autotune.launch.outside import DeviceSample, Outside
+from autotune.launch.running import Running
 from autotune.protocol.disturbed import NAME, TOGETHER_NS, Listener, Teller, spans, touched
 
 S = 1_000_000_000
@@ -97,7 +98,7 @@ def test_cpu_time_is_that_of_the_cpus_that_may_be_used(monkeypatch: pytest.Monke
 
 
 def test_the_launcher_tells_while_the_trial_runs_what_it_sees(tmp_path: Path) -> None:
-    running = object.__new__(process._Running)
+    running = object.__new__(Running)
     running.devices, running.meter, running._teller = [], None, Teller(tmp_path)
     looks = [
         DeviceSample(t_ns=1 * S),

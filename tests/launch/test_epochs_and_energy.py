@@ -9,7 +9,9 @@ import pytest
 from autotune.core.facts import DeviceFacts, RunFacts
 from autotune.core.measurement import Measurement
 from autotune.devices.energy import EnergySample
-from autotune.launch.measure import DeviceSample, Outside, Told, measure
+from autotune.launch.measure import measure
+from autotune.launch.outside import DeviceSample, Outside
+from autotune.launch.told import Told
 from autotune.protocol.events import Closed, Seen, StepRow, Steps
 from autotune.protocol.marks import COMPILE, EVALUATION, LOADER
 

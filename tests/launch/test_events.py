@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autotune.core.measurement import LossPoint
-from autotune.launch.measure import Told
+from autotune.launch.told import Told
 from autotune.protocol import lines
 from autotune.protocol.events import Broke, Closed, Done, Hello, StepRow, Steps
 from autotune.protocol.lines import Reader, Writer, encode

@@ -13,7 +13,9 @@ from autotune.core.change import Change, Patch
 from autotune.core.facts import DeviceFacts, LoaderFacts, OptimizerFacts, RunFacts
 from autotune.core.measurement import LossPoint, Measurement, Reading
 from autotune.core.trial import Failure, FailureKind
-from autotune.launch.measure import DeviceSample, Outside, Sample, Told, measure
+from autotune.launch.measure import measure
+from autotune.launch.outside import DeviceSample, Outside, Sample
+from autotune.launch.told import Told
 from autotune.protocol.events import Closed, Compiling, Seen, StepRow, Steps
 
 S = 1_000_000_000

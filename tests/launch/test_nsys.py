@@ -12,7 +12,7 @@ import pytest
 
 from autotune.core.measurement import Measurement
 from autotune.core.trial import Assignment, Failure, FailureKind
-from autotune.launch import process, sweep
+from autotune.launch import sweep
 from autotune.protocol.plan import PRIVATE, PROFILE_NSYS
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def test_a_run_that_left_no_report_is_worth_nothing(traced: Any) -> None:
 def test_one_that_hangs_after_the_script_is_ended_and_its_report_is_not_trusted(
     traced: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "NSYS_LINGER_S", 0.5)
+    monkeypatch.setattr("autotune.launch.nsys.NSYS_LINGER_S", 0.5)
     found = traced("hangs")
     assert isinstance(found, Failure)
     assert found.kind is FailureKind.NO_METRIC

@@ -7,6 +7,7 @@ import json
 import mmap
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,8 +22,11 @@ import pytest
 
 from autotune.core.measurement import Measurement
 from autotune.core.trial import Assignment, Failure, FailureKind, Launch
-from autotune.launch import enclosure, guard, process, sweep
-from autotune.launch.process import LocalRunner, run_plain, temporary_folder
+from autotune.launch import enclosure, guard, leftovers, library, nsys, output, process, running, sweep
+from autotune.launch.deadline import shortened
+from autotune.launch.folders import temporary_folder
+from autotune.launch.plain import run_plain
+from autotune.launch.process import LocalRunner
 from autotune.launch.runner import NOT_BEGUN
 from autotune.testing.runners import RunnerContract
 
@@ -259,7 +263,7 @@ def test_what_cannot_be_started_leaves_nothing_behind(
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(11, "no process can be started")
 
-    monkeypatch.setattr(process.subprocess, "Popen", refuse)
+    monkeypatch.setattr(subprocess, "Popen", refuse)
     one = runner(isolation="redirect")
     assert failure(one, assignment("good()", uid="t0007-a1-000000")).kind is FailureKind.INFRA_LOST
     assert not temporary_folder("t0007-a1-000000").exists()
@@ -331,7 +335,7 @@ def test_of_a_measured_trial_the_end_of_its_output_is_kept(
 
 
 def test_of_trials_that_failed_the_last_keep_all_of_their_output(tmp_path: Path) -> None:
-    folders = [tmp_path / "trials" / f"t{n:04d}-a1-0" for n in range(process.KEPT_FAILURES + 3)]
+    folders = [tmp_path / "trials" / f"t{n:04d}-a1-0" for n in range(output.KEPT_FAILURES + 3)]
     for n, folder in enumerate(folders):
         folder.mkdir(parents=True)
         (folder / "stderr.log").write_bytes(b"x" * 200_000)
@@ -343,14 +347,14 @@ def test_of_trials_that_failed_the_last_keep_all_of_their_output(tmp_path: Path)
     (running / "stdout.log").write_bytes(b"y" * 200_000)
     (short / "stdout.log").write_bytes(b"z")
     (short / "result.json").touch()
-    process.trim_logs(folders[-1], failed=True)
+    output.trim_logs(folders[-1], failed=True)
     sizes = [(folder / "stderr.log").stat().st_size for folder in folders]
-    assert [size > 100_000 for size in sizes] == [False] * 3 + [True] * process.KEPT_FAILURES
+    assert [size > 100_000 for size in sizes] == [False] * 3 + [True] * output.KEPT_FAILURES
     assert (running / "stdout.log").stat().st_size == 200_000
     for _ in range(2):
-        process.trim_logs(folders[-1], failed=False)
+        output.trim_logs(folders[-1], failed=False)
         kept = (folders[-1] / "stderr.log").read_bytes()
-        assert kept == b"[134464 bytes left out]\n" + b"x" * process.KEPT_LOG_BYTES
+        assert kept == b"[134464 bytes left out]\n" + b"x" * output.KEPT_LOG_BYTES
 
 
 def test_too_little_disk_space_refuses_the_trial(runner: Any, assignment: Any) -> None:
@@ -397,7 +401,7 @@ def test_a_trial_that_fills_the_disk_is_ended_before_it_is_full(
     def disk_usage(place: object) -> SimpleNamespace:
         return SimpleNamespace(total=100 << 30, free=(100 << 20) if big.exists() else 50 << 30)
 
-    monkeypatch.setattr(process.shutil, "disk_usage", disk_usage)
+    monkeypatch.setattr(shutil, "disk_usage", disk_usage)
     text = "Path(os.environ['TMPDIR'], 'big').touch()\ntime.sleep(60)"
     found = failure(runner(space_floor_bytes=None), assignment(text))
     assert found.kind is FailureKind.DISK
@@ -407,10 +411,10 @@ def test_a_trial_that_fills_the_disk_is_ended_before_it_is_full(
 
 def test_time_that_was_waited_for_a_device_is_taken_off_the_trials(assignment: Any) -> None:
     made = assignment("")
-    assert process._shortened(made, 0.2) is made
-    fidelity = process._shortened(made, 6.0).segments[0].fidelity
+    assert shortened(made, 0.2) is made
+    fidelity = shortened(made, 6.0).segments[0].fidelity
     assert (fidelity.deadline_s, fidelity.setup_s) == (24.0, 20.0)
-    assert process._shortened(made, 100.0).segments[0].fidelity.deadline_s == 15.0
+    assert shortened(made, 100.0).segments[0].fidelity.deadline_s == 15.0
 
 
 TRAPS = """
@@ -555,7 +559,7 @@ def test_a_guard_whose_launcher_has_died_removes_what_nobody_reads_any_more(
 
     # What it would have done itself.
     monkeypatch.setattr(process, "hide_secrets", lambda *_: None)
-    monkeypatch.setattr(process, "_remove_scratch", lambda *_: None)
+    monkeypatch.setattr(process, "remove_scratch", lambda *_: None)
     thread = threading.Thread(target=die)
     thread.start()
     found = failure(launcher, mine)
@@ -579,12 +583,12 @@ def test_what_a_launcher_did_not_live_to_do_is_done_for_it(tmp_path: Path) -> No
     (folder / "work" / "work").chmod(0)
     (folder / "plan.json").write_text(json.dumps({"argv": ["--hf-token", "CANARY-option"]}))
     (folder / "stdout.log").write_text("CANARY-option CANARY-variable\n")
-    process.clear_up(folder, (), {"MY_TOKEN": "CANARY-variable"})
+    leftovers.clear_up(folder, (), {"MY_TOKEN": "CANARY-variable"})
     assert not temporary_folder(folder.name).exists()
     assert {p.name for p in folder.iterdir()} == {"plan.json", "stdout.log"}
     assert json.loads((folder / "plan.json").read_text()) == {"argv": ["--hf-token", "<redacted>"]}
     assert (folder / "stdout.log").read_text() == "<redacted> <redacted:MY_TOKEN>\n"
-    process.clear_up(tmp_path / "trials" / "t0010-never", (), {})
+    leftovers.clear_up(tmp_path / "trials" / "t0010-never", (), {})
 
 
 def test_the_environment_is_the_launch_and_ours_and_nothing_else(
@@ -625,7 +629,7 @@ PARENT = """
 import sys, pickle
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from autotune.launch.process import LocalRunner, temporary_folder
+from autotune.launch.process import LocalRunner
 assignment = pickle.loads(Path({pickled!r}).read_bytes())
 runner = LocalRunner(study_dir=Path({study!r}), command=lambda p: (p, "-S", {stub!r}), space_floor_bytes=1,
                      isolation={isolation!r}, grace_s=0.2)
@@ -798,14 +802,14 @@ def test_an_unmarked_daemon_that_outlived_all_of_ours_is_ended_by_its_group(
         sweep.end_marked(uid)
         assert carrying(token), "marks alone do not find it"
         place = Path((folder / "group").read_text())
-        process.end_strays(folder)
+        leftovers.end_strays(folder)
         assert carrying(token) == []
         assert not place.exists()
         assert not (folder / "group").exists()
     finally:
         parent.kill()
         parent.wait()
-        process.end_strays(folder)
+        leftovers.end_strays(folder)
         sweep.send(carrying(token), signal.SIGKILL)
         enclosure.remove(temporary)
 
@@ -822,7 +826,7 @@ def test_no_folder_but_a_trials_group_is_ever_written_to(tmp_path: Path) -> None
     (pretended / "cgroup.kill").symlink_to(other / "cgroup.kill")
     for text in (str(other), "", "/", str(pretended)):
         (folder / "group").write_text(text)
-        process.end_strays(folder)
+        leftovers.end_strays(folder)
         assert (other / "cgroup.kill").read_text() == ""
         assert not (folder / "group").exists()
     assert pretended.exists()
@@ -841,9 +845,11 @@ def test_a_guard_that_nothing_ends_holds_nobody_up(
             assert timeout is not None, "a wait without a bound"
             raise subprocess.TimeoutExpired(self.args, timeout)
 
-    monkeypatch.setattr(process.subprocess, "Popen", Endless)
-    monkeypatch.setattr(process, "REAP_S", 0.2)
-    monkeypatch.setattr(process, "LINGER_S", 0.1)
+    monkeypatch.setattr(subprocess, "Popen", Endless)
+    for module in (running, leftovers):
+        monkeypatch.setattr(module, "REAP_S", 0.2)
+    for module in (running, nsys):
+        monkeypatch.setattr(module, "LINGER_S", 0.1)
     begun = time.monotonic()
     outcome = only(runner(isolation="redirect"), assignment("good()", deadline_s=1.0)).outcome
     assert time.monotonic() - begun < 20
@@ -857,7 +863,7 @@ def test_a_trial_that_could_not_be_watched_to_its_end_leaves_no_descriptor_open(
     def breaks(self: object) -> bool:
         raise RuntimeError("something of ours broke")
 
-    monkeypatch.setattr(process._Running, "_read", breaks)
+    monkeypatch.setattr(running.Running, "_read", breaks)
     before = watched_ends()
     with pytest.raises(RuntimeError, match="of ours broke"):
         list(runner(isolation="redirect").run(assignment("good()")))
@@ -879,7 +885,7 @@ def test_a_daemon_of_a_good_trial_is_ended_and_the_measurement_kept(runner: Any,
 def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> int:
     script = tmp_path / "plain.py"
     script.write_text(text)
-    monkeypatch.setattr(process, "trial_command", lambda python, folder, options: (python, str(script)))
+    monkeypatch.setattr(library, "trial_command", lambda python, folder, options: (python, str(script)))
     launch = Launch(
         command=(),
         script=str(script),

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from autotune.launch import guard, process, quota
-from autotune.launch.measure import Outside, Sample, Told, measure, read_samples
+from autotune.launch import guard, quota
+from autotune.launch.measure import measure
+from autotune.launch.outcomes import outside_of
+from autotune.launch.outside import Outside, Sample, read_samples
+from autotune.launch.told import Told
 from autotune.protocol.events import Closed, StepRow, Steps
 
 S = 1_000_000_000
@@ -109,7 +112,7 @@ def test_the_launcher_judges_by_the_quota_that_the_guard_has_found(result: Any, 
         ),
     )
     told = None if result is None else {"samples": [], "peak_bytes": 1, **result}
-    assert process._outside(running, told, ()).quota == cpus
+    assert outside_of(running, told, ()).quota == cpus
 
 
 def run(

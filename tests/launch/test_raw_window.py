@@ -10,7 +10,10 @@ import pytest
 from autotune.core.facts import LoaderFacts, RunFacts
 from autotune.core.measurement import Measurement
 from autotune.core.stats import window_estimate
-from autotune.launch.measure import DeviceSample, Outside, Told, measure, raw_window
+from autotune.launch.measure import measure
+from autotune.launch.outside import DeviceSample, Outside
+from autotune.launch.raw_window import raw_window
+from autotune.launch.told import Told
 from autotune.protocol.events import Closed, Seen, StepRow, Steps
 
 S = 1_000_000_000

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.core.trial import Failure, Launch
-from autotune.launch.process import hide_secrets
+from autotune.launch.output import hide_secrets
 
 VARIABLE, OPTION, SHORT = "CANARY-variable", "CANARY-option", "Cs6!"
 

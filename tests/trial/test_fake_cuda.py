@@ -11,7 +11,9 @@ from fake_cuda import World
 from trial_kit import PRELUDE, SHORT
 
 from autotune.core.measurement import Measurement
-from autotune.launch.measure import Outside, Told, measure
+from autotune.launch.measure import measure
+from autotune.launch.outside import Outside
+from autotune.launch.told import Told
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.launch.measure import Told
+from autotune.launch.told import Told
 from autotune.protocol.events import Steps
 from autotune.protocol.lines import Reader
 from autotune.trial.channel import Channel, Row

@@ -16,7 +16,9 @@ from autotune.core.config import Config
 from autotune.core.facts import RunFacts
 from autotune.core.measurement import Measurement
 from autotune.core.trial import Fidelity, Segment
-from autotune.launch.measure import Outside, Told, measure
+from autotune.launch.measure import measure
+from autotune.launch.outside import Outside
+from autotune.launch.told import Told
 from autotune.protocol.events import Closed
 from autotune.protocol.lines import Reader
 from autotune.trial.channel import Channel

@@ -199,7 +199,9 @@ for epoch in range(1000):
 
 
 def test_evaluation_is_told_as_a_sign_of_life_and_does_not_use_up_the_window(run: Callable[..., Any]) -> None:
-    from autotune.launch.measure import Outside, Told, measure
+    from autotune.launch.measure import measure
+    from autotune.launch.outside import Outside
+    from autotune.launch.told import Told
 
     ran = run(SLOW_EVALUATION, fidelity=SHORT)
     empty = [e for e in ran.events if isinstance(e, Steps) and not e.rows]

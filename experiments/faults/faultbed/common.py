@@ -21,7 +21,7 @@ from typing import Any
 from autotune.core.config import Config
 from autotune.core.trial import Assignment, Fidelity, Launch, Segment
 from autotune.launch import enclosure, sweep
-from autotune.launch.process import temporary_folder
+from autotune.launch.folders import temporary_folder
 
 TRIALS = Path(__file__).resolve().parents[1] / "trials"
 Case = Mapping[str, Any]

@@ -17,8 +17,8 @@ from autotune.core.trial import Failure, FailureKind, Launch
 from autotune.devices.common import Device, DeviceSample
 from autotune.launch import device_care
 from autotune.launch.device_care import DeviceCare, Held
-from autotune.launch.measure import Told
 from autotune.launch.process import LocalRunner
+from autotune.launch.told import Told
 from autotune.protocol.events import Closed, Hello
 from autotune.protocol.lines import Reader
 from faultbed.common import TRIALS, Case, Child, Count, assignment, dice, end_all, users_tree

@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from autotune.core.trial import Failure, Start
-from autotune.launch import enclosure, process, sweep
+from autotune.launch import enclosure, sweep
 from autotune.launch.process import LocalRunner
+from autotune.launch.running import Running
 from faultbed.common import (
     TRIALS,
     Case,
@@ -158,15 +159,15 @@ def run(case: Case, folder: Path, *, promise_s: float = PROMISE_S) -> Count:
 
 def _fork_beside() -> None:
     """This program forks once a trial runs, as one may that we are only a part of: what is open stays so."""
-    begin = process._Running.__post_init__  # noqa: SLF001 (the moment that is meant)
+    begin = Running.__post_init__  # the moment that is meant
 
-    def begun(running: process._Running) -> None:
+    def begun(running: Running) -> None:
         begin(running)
         if os.fork() == 0:
             time.sleep(HOLDS_S)
             os._exit(0)
 
-    process._Running.__post_init__ = begun  # noqa: SLF001 (in this process alone, which ends here)
+    Running.__post_init__ = begun  # in this process alone, which ends here
 
 
 def _is_locked(path: Path) -> bool:

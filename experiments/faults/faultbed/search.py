@@ -25,7 +25,7 @@ from autotune.driver import sync, tune
 from autotune.errors import AutotuneError
 from autotune.inspection.script import script_facts
 from autotune.launch.fake import COMPUTE_BOUND, FakeRunner
-from autotune.launch.process import temporary_folder
+from autotune.launch.folders import temporary_folder
 from autotune.launch.runner import Ended, Runner
 from autotune.store.journal import Entry, Journal
 from faultbed.common import Child, until, users_tree

@@ -1,0 +1,139 @@
+"""What became of a trial once its process has ended: of its segments, of its visit, as seen from outside."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from autotune.core.live import Part, visited
+from autotune.core.trial import Failure, FailureKind, Family
+from autotune.launch.classify import classify
+from autotune.launch.measure import measure, visit_part
+from autotune.launch.output import last_text, log_tail
+from autotune.launch.outside import Outside, read_samples
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.core.live import Visited
+    from autotune.core.measurement import Measurement
+    from autotune.core.trial import Outcome
+    from autotune.launch.running import Running
+
+LESS_MEMORY_SHARE = 0.75
+"""Of what was planned for a trial: where less than that is free when it begins, others have come."""
+
+_STACKS_BYTES = 8 * 1024
+
+
+def outside_of(running: Running, result: dict[str, Any] | None, wrote: Sequence[str]) -> Outside:
+    """What was seen of a process from outside; `wrote` are files of the user's that changed meanwhile."""
+    return Outside(
+        start_ns=running.start_ns,
+        samples=read_samples(result["samples"] if result else ()),
+        devices=tuple(running.devices),
+        peak_bytes=int(result["peak_bytes"]) if result else 0,
+        # What it had then less than that was somebody else's for a while, and bounds no other trial.
+        limit_bytes=running.prepared.assignment.memory_limit_bytes or running.memory_limit_bytes,
+        cold=running.prepared.caches.cold,
+        quota=(result or {}).get("cpu_quota"),
+        energies=tuple(running.energies),
+        flags=("wrote_outside",) if wrote else (),
+    )
+
+
+def outcomes_of(
+    running: Running, result: dict[str, Any] | None, outside: Outside, wrote: Sequence[str]
+) -> dict[int, Outcome]:
+    """Closed segments keep what they measured; the one that was open is charged with the ending."""
+    told, assignment = running.told, running.prepared.assignment
+    outcomes: dict[int, Outcome] = {}
+    for segment in assignment.segments:
+        closed = told.closed.get(segment.trial)
+        if closed is None:
+            failure = classify(
+                result,
+                told,
+                log_tail(running.prepared.folder),
+                segment.fidelity,
+                progress_limit_s=running.progress_limit_s,
+            )
+            failure = _others_memory(failure, running, result)
+            extra: dict[str, str | int | float] = {
+                "attempt": assignment.attempt,
+                "dir": str(running.prepared.folder),
+            }
+            stacks = last_text(running.prepared.folder / "stacks.txt", _STACKS_BYTES)
+            if stacks:
+                extra["stacks"] = stacks
+            if wrote:
+                extra["wrote_outside"] = "; ".join(wrote[:10])
+            outcomes[segment.trial] = Failure(
+                kind=failure.kind,
+                message=failure.message,
+                evidence={**failure.evidence, **extra},
+                readings=failure.readings,
+            )
+            break
+        # What a visit does to memory and device afterwards is none of the segment's.
+        seen = outside if assignment.visit is None else outside.until(closed.sent_ns or closed.end_ns)
+        outcomes[segment.trial] = measure(closed, told, seen, assignment.launch.changes)
+    return outcomes
+
+
+def _others_memory(failure: Failure, running: Running, result: dict[str, Any] | None) -> Failure:
+    """Not charged to a config where others had taken much of the memory that the search counted on."""
+    allowed, had = running.prepared.assignment.memory_limit_bytes, running.memory_limit_bytes
+    if not result or result["why"] != "memory_limit" or not 0 < had < LESS_MEMORY_SHARE * allowed:
+        return failure
+    return replace(
+        failure,
+        kind=FailureKind.CONTENDED,
+        message=f"others had taken memory of this machine: {failure.message}",
+    )
+
+
+def visit_of(
+    running: Running, result: dict[str, Any] | None, outside: Outside, own: Measurement
+) -> tuple[Visited | None, Failure | None]:
+    """What came of the visit, None without one; and the failure that ended it.
+
+    A failure charges the part that was open. A script that came to its own end, and what ends a process for
+    reasons that are none of its config's, charge nothing.
+    """
+    told, assignment = running.told, running.prepared.assignment
+    visit, closed = assignment.visit, told.closed.get(assignment.trial)
+    if visit is None or closed is None:
+        return None, None
+    begun_ns = since_ns = closed.sent_ns or closed.end_ns
+    parts: list[Part] = []
+    failure: Failure | None = None
+    for number, config in enumerate(visit.parts(), start=1):
+        ended = told.parts.get(number)
+        if ended is None:
+            failure = _visit_failure(running, result)
+            now_ns = since_ns if failure is None else time.perf_counter_ns()
+            if failure is not None and config is not None:
+                seconds = (now_ns - since_ns) / 1e9
+                parts.append(Part(config=config, rate=None, seconds=seconds, failure=failure.kind.label))
+            since_ns = max(now_ns, told.rows[-1].t_ns if told.rows else now_ns)
+            break
+        parts.append(visit_part(ended, config, told, outside, since_ns))
+        since_ns = ended.sent_ns
+    return visited(own.throughput, parts, max(0.0, (since_ns - begun_ns) / 1e9)), failure
+
+
+def _visit_failure(running: Running, result: dict[str, Any] | None) -> Failure | None:
+    """What ended a process in the middle of its visit; None where nothing but the end of its script did."""
+    if running.told.done is not None:
+        return None
+    failure = classify(
+        result,
+        running.told,
+        log_tail(running.prepared.folder),
+        running.fidelity,
+        progress_limit_s=running.progress_limit_s,
+    )
+    is_its_own = failure.kind.family not in (Family.LOST, Family.CANCELLED)
+    return failure if is_its_own else None

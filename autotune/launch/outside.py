@@ -1,0 +1,134 @@
+"""What is seen of a trial process from outside: by its guard, by the launcher, by counters of energy."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from autotune.devices.energy import EnergySample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One look at the process tree and the machine, by the guard.
+
+    Args:
+        t_ns: `time.perf_counter_ns()`.
+        bytes: Memory of the tree.
+        busy_s: CPU seconds that all CPUs which the trial may use had spent by then; None where unreadable.
+        own_s: CPU seconds of the tree.
+        pressure_us: Microseconds for which some task had waited for a CPU (PSI); None unreadable.
+        quota_s: CPU seconds of all processes under the trial's quota; None without one, or unreadable.
+        still_s: Seconds for which that quota had CPUs stand still, those of all CPUs together.
+    """
+
+    t_ns: int
+    bytes: int
+    busy_s: float | None
+    own_s: float
+    pressure_us: float | None
+    quota_s: float | None = None
+    still_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSample:
+    """One look at the accelerators a trial uses, by the launcher.
+
+    Args:
+        used_bytes: Memory in use on the fullest of them.
+        foreign: A process outside the trial's tree computed on one of them.
+        throttled: Clocks were held down by hardware: heat, slowdown, power brake.
+        total_bytes: Memory of the fullest of them; 0 where unknown.
+        sm_clock_mhz: Of the slowest of them; None where unknown.
+        temperature_c: Of the hottest of them.
+        power_w: Of all of them together.
+        ecc_errors: Memory errors that could not be corrected, since the driver was loaded.
+        resident: A process outside the tree was on one of them, and whether it computed is not known.
+        busy_frac: Share of the time since the look before in which they computed, on average; None unknown.
+        tensor_frac: The same of their tensor units.
+        dram_frac: Share of the bandwidth of their memories.
+    """
+
+    t_ns: int
+    used_bytes: int = 0
+    foreign: bool = False
+    throttled: bool = False
+    total_bytes: int = 0
+    sm_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    ecc_errors: int | None = None
+    resident: bool = False
+    busy_frac: float | None = None
+    tensor_frac: float | None = None
+    dram_frac: float | None = None
+
+    @property
+    def spoils(self) -> bool:
+        """What is timed now is set aside."""
+        return self.foreign or self.throttled
+
+
+def _usable_cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """What was seen of a trial from outside.
+
+    Args:
+        start_ns: `perf_counter_ns` when its process was started.
+        peak_bytes: Memory of its tree.
+        limit_bytes: What it was allowed; 0 for no limit.
+        cold: Its compile caches were empty.
+        cpus: CPUs that this process may use, as ``busy_s`` counts them.
+        quota: CPUs' worth of time that the trial may use, where that is less; None else.
+        flags: Further contamination flags (``wrote_outside``).
+        energies: Looks at energy counters, where there are any.
+    """
+
+    start_ns: int
+    samples: Sequence[Sample] = ()
+    devices: Sequence[DeviceSample] = ()
+    peak_bytes: int = 0
+    limit_bytes: int = 0
+    cold: bool = False
+    cpus: int = field(default_factory=_usable_cpus)
+    quota: float | None = None
+    flags: tuple[str, ...] = ()
+    energies: Sequence[EnergySample] = ()
+
+    def until(self, t_ns: int) -> Outside:
+        """What had been seen by then; memory is the largest that had been looked at."""
+        samples = tuple(s for s in self.samples if s.t_ns <= t_ns)
+        seen_bytes = max((s.bytes for s in samples), default=self.peak_bytes)
+        return replace(
+            self,
+            samples=samples,
+            devices=tuple(d for d in self.devices if d.t_ns <= t_ns),
+            peak_bytes=min(seen_bytes, self.peak_bytes),
+        )
+
+
+def read_samples(rows: Iterable[Sequence[Any]]) -> tuple[Sample, ...]:
+    """Samples from the guard's result."""
+    return tuple(
+        Sample(
+            t_ns=int(r[0]),
+            bytes=int(r[1]),
+            busy_s=r[2],
+            own_s=float(r[3]),
+            pressure_us=r[4],
+            quota_s=r[5] if len(r) > 5 else None,
+            still_s=r[6] if len(r) > 6 else None,
+        )
+        for r in rows
+    )

@@ -1,0 +1,118 @@
+"""A trial before it starts: its folder, its plan and its environment."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autotune.apply.command import with_output
+from autotune.core import wire
+from autotune.launch import caches, enclosure, library
+from autotune.launch.folders import temporary_folder
+from autotune.launch.ports import with_port
+from autotune.protocol.plan import PLAN_VARIABLE, TRIAL_VARIABLE, Plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.core.trial import Assignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A trial's directory, ready to start."""
+
+    assignment: Assignment
+    folder: Path
+    temporary: Path
+    caches: caches.Caches
+    env: dict[str, str]
+    plan_path: Path
+    enclosed: bool
+    protected: tuple[str, ...]
+    places: tuple[str, ...]
+    """The project and the working directory: what is written there is the user's to know."""
+    watched: tuple[str, ...]
+
+
+def write_private(path: Path, text: str) -> None:
+    """A plan holds the user's arguments, and these may be secrets."""
+    path.unlink(missing_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(fd, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def prepare(study_dir: Path, assignment: Assignment, isolation: str, our_part: str) -> Prepared:
+    """Make a trial's folders, and its plan in them.
+
+    Args:
+        study_dir: The trial's folder lies in ``trials`` below it.
+        assignment: What is to run.
+        isolation: ``overlay`` or ``redirect``.
+        our_part: From `library.make`; empty where another command is run than ours.
+    """
+    launch = assignment.launch
+    folder = study_dir / "trials" / assignment.uid
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700)
+    temporary = temporary_folder(assignment.uid)
+    enclosure.remove(temporary)
+    temporary.mkdir(mode=0o700)
+    cached = caches.prepare(study_dir, folder, launch.cache_key)
+    overlay = launch.protect and isolation == "overlay"
+    redirect = launch.protect and isolation == "redirect"
+    protected = enclosure.protected(launch.script, launch.cwd, launch.env) if launch.protect else ()
+    if redirect:
+        (folder / "shadow").mkdir()
+    if launch.output_args:
+        (folder / "output").mkdir()
+    plan_path = folder / "plan.json"
+    write_private(plan_path, wire.dumps(_plan(assignment, folder, protected, redirect=redirect)))
+    env = {
+        **with_port(launch.env),
+        **cached.env,
+        "TMPDIR": str(temporary),
+        PLAN_VARIABLE: str(plan_path),
+        TRIAL_VARIABLE: assignment.uid,
+    }
+    if our_part:
+        env = library.environment(env, our_part)
+    home = os.path.realpath(launch.env.get("HOME") or "/")
+    # A home holds what other programs write all the time; only the project is compared.
+    ours = dict.fromkeys(os.path.realpath(p) for p in (enclosure.project_root(launch.script), launch.cwd))
+    places = tuple(place for place in ours if place != home)
+    return Prepared(
+        assignment=assignment,
+        folder=folder,
+        temporary=temporary,
+        caches=cached,
+        env=env,
+        plan_path=plan_path,
+        enclosed=overlay,
+        protected=protected,
+        places=places,
+        watched=places if redirect else (),
+    )
+
+
+def _plan(assignment: Assignment, folder: Path, protected: tuple[str, ...], *, redirect: bool) -> Plan:
+    launch = assignment.launch
+    return Plan(
+        nonce=assignment.uid,
+        script=launch.script,
+        module=launch.module,
+        argv=with_output(launch.argv, launch.output_args, str(folder / "output")),
+        events_path=str(folder / "events.jsonl"),
+        trial_dir=str(folder),
+        changes=launch.changes,
+        segments=assignment.segments,
+        seed=launch.seed,
+        measure=launch.measure,
+        batch=launch.batch,
+        shadow_dir=str(folder / "shadow") if redirect else "",
+        protected=(*protected, "/") if redirect else (),
+        sites=tuple(dict.fromkeys(c.site for c in launch.changes if c.site)),
+        visit=assignment.visit,
+    )

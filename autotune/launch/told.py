@@ -1,0 +1,81 @@
+"""What a trial process has told of itself so far."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from autotune.protocol.events import Broke, Closed, Compiling, Done, Hello, Seen, StepRow, Steps
+
+if TYPE_CHECKING:
+    from autotune.core.facts import RunFacts
+    from autotune.protocol.events import Event
+
+
+@dataclass
+class Told:
+    """Everything a trial process has told so far; `take` adds one event."""
+
+    hello: Hello | None = None
+    rows: list[StepRow] = field(default_factory=list[StepRow])
+    compiles: list[Compiling] = field(default_factory=list[Compiling])
+    facts: RunFacts | None = None
+    closed: dict[int, Closed] = field(default_factory=dict[int, Closed])
+    parts: dict[int, Closed] = field(default_factory=dict[int, Closed])
+    """Of a visit, by `Closed.part`."""
+    done: Done | None = None
+    broke: Broke | None = None
+    beating: bool = False
+    """Its last sign of life was no step: it evaluates or writes a checkpoint."""
+
+    def take(self, event: Event) -> None:
+        """Add one event."""
+        if isinstance(event, Steps):
+            self.rows.extend(event.rows)
+            self.beating = not event.rows
+        elif isinstance(event, Closed) and event.part:
+            self.parts[event.part] = event
+        elif isinstance(event, Closed):
+            self.closed[event.trial] = event
+        elif isinstance(event, Compiling):
+            self.compiles.append(event)
+        elif isinstance(event, Seen):
+            self.facts = event.facts
+        elif isinstance(event, Hello):
+            self.hello = event
+        elif isinstance(event, Done):
+            self.done = event
+        else:
+            self.broke = event
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps known of."""
+        said = [e.steps for e in (self.done, self.broke) if e is not None]
+        return max([len(self.rows), *said])
+
+    @property
+    def compiling(self) -> bool:
+        """A compile has begun and not ended."""
+        return sum(1 if c.began else -1 for c in self.compiles) > 0
+
+    def median_step_s(self) -> float:
+        """Median of the last steps' periods, 0 where fewer than two are known."""
+        recent = self.rows[-101:]
+        periods = [b.t_ns - a.t_ns for a, b in itertools.pairwise(recent)]
+        return statistics.median(periods) / 1e9 if periods else 0.0
+
+    def compile_s_before(self, t_ns: int) -> float:
+        """Seconds of compiling before a moment; overlapping compiles count once."""
+        total, depth, began = 0, 0, 0
+        for event in self.compiles:
+            t = min(event.t_ns, t_ns)
+            if event.began:
+                began = t if depth == 0 else began
+                depth += 1
+            elif depth:
+                depth -= 1
+                total += t - began if depth == 0 else 0
+        return (total + (t_ns - min(began, t_ns) if depth else 0)) / 1e9

@@ -1,0 +1,326 @@
+"""Which search is there sooner, for real? Ours beside another sampler, from the same start, on the clock.
+
+    python race.py                                            # what is missing of everything; hours
+    python race.py photos_denoise vision_digits --samplers staged,tpe --repeats 3 --budget 10m
+    python race.py --only-report
+
+Three stages, each taken up where it stopped: every search from nothing, samplers in turning order; every
+configuration that one of them would ever have recommended again, beside the script, in interleaved fresh
+processes by the stopwatch; when each search's recommendation came, and stayed, within 5 and 2 per cent of the
+fastest of them all. `results/<workload>.race.json` has everything, `results/race.md` the tables.
+"""
+
+import argparse
+import datetime
+import json
+import math
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+import oracle
+import searching
+import timer
+
+from autotune.cli.opened import open_study
+from autotune.core.config import Config
+from autotune.core.trial import Stage
+from autotune.driver.result import changes_of
+from autotune.export.best_config import write_best
+
+HERE = Path(__file__).resolve().parent
+WORKLOADS = HERE.parent / "workloads"
+sys.path[:0] = [str(HERE.parent / "search_replay"), str(HERE.parent / "grids")]
+from grid import duration_s  # noqa: E402 - after its folder is known
+from score import reached, read_fastest, recommended  # noqa: E402 - the same
+
+RESULTS = HERE / "results"
+NAMES = ("photos_denoise", "vision_digits")
+SAMPLERS = ("staged", "tpe")
+RULES = ("by_model", "by_reading")
+WITHIN = (5, 2)
+"""Per cent below the fastest that count as having arrived."""
+SCRIPT = "script"
+COLUMNS = (
+    "Sampler",
+    "Seed",
+    "Within 5 %, by model / by readings",
+    "Within 2 %",
+    "Answer, of the fastest",
+    "Trials",
+    "Failures",
+)
+
+
+# Stage 1: the searches -------------------------------------------------------------------------
+
+
+def search(name, sampler, seed, options, folder):
+    """One search from nothing; how it ended, and what it would have recommended when."""
+    home = folder / f"{sampler}-{seed}"
+    home.mkdir(parents=True, exist_ok=True)
+    words = ["search", "--budget", options.budget, "--driver", options.driver, "--python", sys.executable]
+    words += ["--sampler", sampler, "--seed", str(seed), "--out", str(home / "best.yaml")]
+    before = timer.load()
+    code = searching.run_autotune(
+        [*words, "--script", str(WORKLOADS / f"{name}.py")], cwd=home, home=home / "home", stdout=sys.stderr
+    )
+    if code not in (0, 1):
+        raise SystemExit(f"{name}, {sampler}, seed {seed}: the search ended with exit code {code}")
+    study, answer = opened(home)
+    commit, dirty = searching.commit()
+    return {
+        "sampler": sampler,
+        "seed": seed,
+        "exit": code,
+        "seconds": round(study.elapsed_s, 1),
+        "trials": len(study.trials),
+        "failures": sum(trial.failure is not None for trial in study.trials),
+        "answer": dict(answer.best.config) if answer is not None and answer.is_better else {},
+        "course": course(study, answer),
+        "beside": timer.neighbours(before, timer.load())["pressure_frac"],
+        "commit": commit,
+        "dirty": dirty,
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def opened(home):
+    """(study, answer) of the only search below that folder."""
+    (path,) = (home / "home" / "studies").iterdir()
+    found = open_study(path)
+    return found.study, found.answer
+
+
+def course(study, answer):
+    """What would have been recommended after each trial: [[seconds, {by_model, by_reading}]].
+
+    By the two rules of the replay: what the search would confirm (once confirmed, the winner), and what read
+    fastest. The answer itself is the last word of both.
+    """
+    told = sorted(study.told(*Stage), key=lambda trial: trial.finished_s)
+    points = []
+    for k, trial in enumerate(told):
+        until = sorted(told[: k + 1], key=lambda t: t.number)
+        seen = replace(study, trials=tuple(until), elapsed_s=trial.finished_s)
+        if study.space is None or len(seen.baseline) == 0:
+            continue
+        point = {"by_model": dict(recommended(seen)), "by_reading": dict(read_fastest(seen))}
+        if not points or points[-1][1] != point:
+            points.append([round(trial.finished_s, 1), point])
+    last = dict(answer.best.config) if answer is not None and answer.is_better else {}
+    points.append([round(study.elapsed_s, 1), dict.fromkeys(RULES, last)])
+    return points
+
+
+# Stage 2: the stopwatch ------------------------------------------------------------------------
+
+
+def key(config):
+    """A configuration's name in the results."""
+    return json.dumps(dict(sorted(config.items()))) if config else SCRIPT
+
+
+def recommendations(state):
+    """Every configuration that some search would have recommended, in the order of their names."""
+    found = {
+        key(point[rule]): point[rule] for s in state["searches"] for _, point in s["course"] for rule in RULES
+    }
+    found.setdefault(SCRIPT, {})
+    return dict(sorted(found.items()))
+
+
+def commands(name, state, folder):
+    """How each of them is started."""
+    plain = [sys.executable, str(WORKLOADS / f"{name}.py")]
+    arms = {SCRIPT: plain}
+    for number, (label, config) in enumerate(recommendations(state).items()):
+        if label == SCRIPT:
+            continue
+        path = folder / f"arm{number}.yaml"
+        path.unlink(missing_ok=True)
+        study = whose(state, config, folder)
+        write_best(path, study, oracle.as_answer(Config(config)), changes_of(study))
+        arms[label] = [sys.executable, "-m", "autotune", "apply", str(path), "--", *plain]
+    return arms
+
+
+def whose(state, config, folder):
+    """A study that has recommended it: it knows how it reaches the script."""
+    for one in state["searches"]:
+        if any(config in (point[rule] for rule in RULES) for _, point in one["course"]):
+            return opened(folder / f"{one['sampler']}-{one['seed']}")[0]
+    raise SystemExit(f"no search has recommended {key(config)}")
+
+
+def timed(name, state, options, folder):
+    """All runs of all cycles that are missing."""
+    arms = commands(name, state, folder)
+    if state.get("arms") != list(arms):
+        # Another set of arms is another comparison: cycles of both cannot be mixed.
+        state |= {"arms": list(arms), "runs": []}
+    os.environ["AUTOTUNE_HOME"] = str(folder / "apply")
+    done = {(run["cycle"], run["arm"]) for run in state["runs"]}
+    for cycle in range(options.cycles):
+        for arm in oracle.turned(list(arms), cycle):
+            if (cycle, arm) in done:
+                continue
+            figures = timer.run_once(
+                arms[arm], warm_s=options.warm, window_s=options.window, limit_s=options.limit
+            )
+            state["runs"].append({"cycle": cycle, "arm": arm, **figures})
+            print(f"{name} {cycle} {arm}: {figures['samples_per_s']:.1f}", file=sys.stderr, flush=True)
+            timer.write(RESULTS / f"{name}.race.json", state)
+
+
+# Stage 3: who was there when -------------------------------------------------------------------
+
+
+def rates(runs):
+    """Arm -> how many times the script's rate, geometric mean over undisturbed cycles.
+
+    Training alone, without the start: the searches charge a compile to the planned run, which their own
+    recommendation has weighed already.
+    """
+    spoilt = set(oracle.disturbed(runs))
+    cycles = {}
+    for run in runs:
+        if run["cycle"] not in spoilt:
+            cycles.setdefault(run["cycle"], {})[run["arm"]] = run["samples_per_s"]
+    names = {run["arm"] for run in runs}
+    whole = [arms for _, arms in sorted(cycles.items()) if arms.keys() == names]
+    if not whole:
+        return {}
+    return {arm: math.exp(fmean(math.log(c[arm] / c[SCRIPT]) for c in whole)) for arm in sorted(names)}
+
+
+def arrivals(one, gains):
+    """{rule: {per cent: seconds from which on it stayed within that of the fastest, or None}}."""
+    best = max(gains.values())
+    points = [
+        (at_s, at_s, *(gains[key(point[rule])] / best for rule in RULES)) for at_s, point in one["course"]
+    ]
+    found = {}
+    for column, rule in enumerate(RULES, start=2):
+        each = {percent: reached(points, percent, column) for percent in WITHIN}
+        found[rule] = {percent: None if at is None else at[0] for percent, at in each.items()}
+    return found
+
+
+def soonest(one, gains, percent, budget_s):
+    """Seconds until it arrived: ours by what it would confirm, another by the sooner of both rules.
+
+    Never arrived counts as the whole budget.
+    """
+    found = arrivals(one, gains)
+    rules = RULES if one["sampler"] != SAMPLERS[0] else RULES[:1]
+    times = [found[rule][percent] for rule in rules if found[rule][percent] is not None]
+    return min(times, default=budget_s)
+
+
+def compared(states, percent):
+    """Another sampler's seconds over ours, paired by workload and seed: {sampler: interval}."""
+    logs = {}
+    for state in states:
+        gains = rates(state["runs"])
+        if not gains:
+            continue
+        times = {
+            (s["sampler"], s["seed"]): soonest(s, gains, percent, state["budget_s"])
+            for s in state["searches"]
+        }
+        for (sampler, seed), seconds in times.items():
+            if sampler != SAMPLERS[0] and (SAMPLERS[0], seed) in times:
+                logs.setdefault(sampler, []).append(math.log(seconds / times[SAMPLERS[0], seed]))
+    return {sampler: timer.interval(values) for sampler, values in logs.items()}
+
+
+def report():
+    """The tables, of whatever is there."""
+    states = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.race.json"))]
+    lines = ["# Wall-clock seconds until the recommendation stays within 5 % of the fastest", ""]
+    for state in states:
+        gains = rates(state["runs"])
+        if not gains:
+            continue
+        best = max(gains, key=gains.get)
+        where = state["machine"]
+        lines += [
+            f"## {state['workload']}",
+            "",
+            f"Fastest of {len(gains)} that were ever recommended: `{best}`, {gains[best]:.2f} times the script.",
+            f"{where['cores']} cores, {where['cpu']}.",
+            "",
+            f"| {' | '.join(COLUMNS)} |",
+            "|" + "---|" * len(COLUMNS),
+        ]
+        for one in sorted(state["searches"], key=lambda s: (s["sampler"], s["seed"])):
+            found = arrivals(one, gains)
+            cells = [one["sampler"], str(one["seed"])]
+            cells += [" / ".join(seconds(found[rule][percent]) for rule in RULES) for percent in WITHIN]
+            cells += [
+                f"{gains[key(one['answer'])] / gains[best]:.2f}",
+                str(one["trials"]),
+                str(one["failures"]),
+            ]
+            lines.append("| " + " | ".join(cells) + " |")
+        lines.append("")
+    for percent in WITHIN:
+        for sampler, ratio in compared(states, percent).items():
+            lines.append(f"- {sampler} over ours to {percent} %: {oracle.shown(ratio)}, {ratio['n']} pairs")
+    text = "\n".join(lines) + "\n"
+    (RESULTS / "race.md").write_text(text)
+    return text
+
+
+def seconds(value):
+    return "never" if value is None else f"{value:.0f} s"
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("workloads", nargs="*", default=list(NAMES), metavar="WORKLOAD")
+    parser.add_argument("--samplers", default=",".join(SAMPLERS))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--budget", default="10m", help="of each search")
+    parser.add_argument("--driver", choices=["ray", "inline"], default="ray")
+    parser.add_argument("--cycles", type=int, default=6)
+    parser.add_argument("--warm", type=float, default=4.0, help="seconds skipped after the first step")
+    parser.add_argument("--window", type=float, default=10.0, help="seconds measured")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds that one run may take")
+    parser.add_argument("--only-report", action="store_true")
+    options = parser.parse_args()
+    if not options.only_report:
+        searching.check_tree()
+        searching.end_on_signals()
+        for name in options.workloads:
+            raced(name, options)
+    print(report())
+
+
+def raced(name, options):
+    """Everything of one workload that is missing."""
+    folder = HERE / "work" / f"{name}.race"
+    path = RESULTS / f"{name}.race.json"
+    state = {"workload": name, "budget": options.budget, "searches": [], "runs": []}
+    if path.exists():
+        state = json.loads(path.read_text())
+    if state["budget"] != options.budget:
+        raise SystemExit(f"{path.name} is of searches of {state['budget']}; move it away for another budget")
+    state |= {"machine": timer.machine(), "budget_s": duration_s(options.budget)}
+    done = {(s["sampler"], s["seed"]) for s in state["searches"]}
+    samplers = options.samplers.split(",")
+    for seed in range(options.repeats):
+        for sampler in oracle.turned(samplers, seed):
+            if (sampler, seed) not in done:
+                state["searches"].append(search(name, sampler, seed, options, folder))
+                timer.write(path, state)
+    timed(name, state, options, folder)
+
+
+if __name__ == "__main__":
+    main()
