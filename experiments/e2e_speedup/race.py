@@ -250,7 +250,7 @@ def report():
         lines += [
             f"## {state['workload']}",
             "",
-            f"Fastest of {len(gains)} that were ever recommended: `{best}`, {gains[best]:.2f} times the script.",
+            f"Fastest of {len(gains)} ever recommended: `{best}`, {gains[best]:.2f} times the script.",
             f"{where['cores']} cores, {where['cpu']}.",
             "",
             f"| {' | '.join(COLUMNS)} |",
