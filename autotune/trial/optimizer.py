@@ -22,7 +22,8 @@ from autotune.trial.state import is_user_file
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from autotune.trial.loader import Loader, Part
+    from autotune.trial.loader import Loader
+    from autotune.trial.loader_record import Part
     from autotune.trial.losses import Losses
     from autotune.trial.root import Root
     from autotune.trial.state import State

@@ -14,7 +14,7 @@ from trial_kit import PRELUDE
 from autotune.core.change import Change, Patch
 from autotune.trial.compiling import Compile
 from autotune.trial.faults import Faults
-from autotune.trial.loader import Part
+from autotune.trial.loader_record import Part
 from autotune.trial.optimizer import Accumulation, Optimizer
 from autotune.trial.state import State
 from autotune.trial.steps import Boundary
