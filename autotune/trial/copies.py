@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from autotune.trial.loader import keys_of
+from autotune.trial.batches import keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

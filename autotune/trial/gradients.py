@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.trial.optimizer import Accumulation
+    from autotune.trial.accumulation import Accumulation
     from autotune.trial.root import Root
     from autotune.trial.state import State
     from autotune.trial.undo import Undo

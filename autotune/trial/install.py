@@ -257,7 +257,7 @@ class Session:
         loader.inputs = root.inputs
         losses = Losses(state, root)
         optimizer = Optimizer(state, undo, self.boundary, loader, root, losses)
-        loader.sites = {*self.plan.sites, *(c.site for c in self.plan.changes if c.site)}
+        loader.overrides.sites = {*self.plan.sites, *(c.site for c in self.plan.changes if c.site)}
         compiling.on_own.append(root.drop_swapped)
         loader.install(torch)
         compiling.install(torch)

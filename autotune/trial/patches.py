@@ -59,7 +59,7 @@ class Patches:
         self.precision: PrecisionSeam = root
         self.compile: CompileSeam = compiling
         self.layout: LayoutSeam = root.layout
-        self.optimizer: OptimizerSeam = optimizer
+        self.optimizer: OptimizerSeam = optimizer.kernel
         self.accumulation: AccumulationSeam = optimizer.accumulation
         self.process: ProcessSeam = process
         self.collector: CollectorSeam = collector

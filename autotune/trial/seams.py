@@ -12,11 +12,12 @@ from autotune.trial.gradients import Gradients
 from autotune.trial.weights import Weights
 
 if TYPE_CHECKING:
+    from autotune.trial.accumulation import Accumulation
     from autotune.trial.compiling import Compile
     from autotune.trial.imports import AfterImport
-    from autotune.trial.optimizer import Accumulation, Boundary
     from autotune.trial.root import Root
     from autotune.trial.state import State
+    from autotune.trial.stepping import Boundary
     from autotune.trial.undo import Undo
 
 

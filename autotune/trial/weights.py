@@ -6,9 +6,9 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autotune.trial.optimizer import Boundary
     from autotune.trial.root import Root
     from autotune.trial.state import State
+    from autotune.trial.stepping import Boundary
     from autotune.trial.undo import Undo
 
 

@@ -14,7 +14,8 @@ from autotune.protocol.events import Steps
 from autotune.protocol.lines import Reader
 from autotune.trial.channel import Channel, Row
 from autotune.trial.faults import Faults
-from autotune.trial.loader import Loader, Record
+from autotune.trial.loader import Loader
+from autotune.trial.loader_record import Record
 from autotune.trial.memory import Memory
 from autotune.trial.recorder import Recorder
 from autotune.trial.state import EVALUATION, State

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import weakref
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +11,12 @@ import pytest
 from trial_kit import PRELUDE
 
 from autotune.core.change import Change, Patch
+from autotune.trial.accumulation import Accumulation
 from autotune.trial.compiling import Compile
 from autotune.trial.faults import Faults
-from autotune.trial.loader import Part
-from autotune.trial.optimizer import Accumulation, Optimizer
+from autotune.trial.kernel import Kernel
+from autotune.trial.loader_record import Part
+from autotune.trial.optimizer import Optimizer
 from autotune.trial.state import State
 from autotune.trial.steps import Boundary
 
@@ -135,14 +136,13 @@ def test_an_optimizer_that_merely_has_the_same_weights_is_not_the_one_that_anoth
 
     weights = [torch.nn.Parameter(torch.zeros(2))]
     anything: Any = None
-    optimizer: Any = Optimizer(made(), anything, anything, anything, anything, anything)
-    optimizer._torch = torch
+    kernel: Any = Kernel(made(), anything, anything)
+    kernel._torch = torch
     other = torch.optim.AdamW(weights)
-    optimizer._alive = [weakref.ref(other)]
-    assert optimizer._kernel(Lion(weights)) is None
-    assert optimizer._kernel(Lion(weights, base_optimizer=other)) is other
-    assert optimizer._kernel(Lion(weights, inside=[other])) is other
-    assert optimizer._kernel(other) is other
+    assert kernel.of(Lion(weights)) is None
+    assert kernel.of(Lion(weights, base_optimizer=other)) is other
+    assert kernel.of(Lion(weights, inside=[other])) is other
+    assert kernel.of(other) is other
 
 
 def test_optimizers_that_follow_each_other_count_as_one_and_those_that_take_turns_do_not() -> None:

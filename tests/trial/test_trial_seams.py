@@ -13,8 +13,9 @@ import pytest
 from trial_kit import LONG, PRELUDE, SHORT
 
 from autotune.core.change import Change, Patch
+from autotune.trial.batches import count, find_count, is_batch_of_one
+from autotune.trial.data_sets import shared_handle
 from autotune.trial.imports import AfterImport
-from autotune.trial.loader import count, find_count, is_batch_of_one, shared_handle
 from autotune.trial.readings import same
 from autotune.trial.undo import Undo
 
