@@ -1,0 +1,127 @@
+"""The race of two samplers on the clock: what was recommended when, and who was there first."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import race
+import recorded_world
+import score
+
+from autotune.core.config import Config
+from autotune.core.pick import answer_or_none
+from autotune.testing.replay import replay
+
+FAST, SLOW = {"threads": 1}, {"threads": 2}
+GAINS = {race.SCRIPT: 1.0, race.key(FAST): 2.0, race.key(SLOW): 1.5}
+
+
+def point(at_s: float, by_model: dict[str, Any], by_reading: dict[str, Any] | None = None) -> list[Any]:
+    return [at_s, {"by_model": by_model, "by_reading": by_model if by_reading is None else by_reading}]
+
+
+def searched(sampler: str, *course: list[Any], seed: int = 0) -> dict[str, Any]:
+    return {
+        "sampler": sampler,
+        "seed": seed,
+        "course": list(course),
+        "answer": course[-1][1]["by_model"],
+        "trials": len(course),
+        "failures": 0,
+    }
+
+
+def state(*searches: dict[str, Any]) -> dict[str, Any]:
+    rates = {arm: 100 * gain for arm, gain in GAINS.items()}
+    runs = [{"cycle": c, "arm": arm, "samples_per_s": rate} for c in range(3) for arm, rate in rates.items()]
+    return {
+        "workload": "made_up",
+        "budget": "10m",
+        "budget_s": 600.0,
+        "searches": list(searches),
+        "runs": runs,
+        "machine": {"cores": 2, "cpu": "X"},
+    }
+
+
+@pytest.mark.parametrize("sampler", race.SAMPLERS)
+def test_a_course_from_the_journal_is_what_was_seen_on_the_way(sampler: str) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def each(study: Any, _trial: Any) -> None:
+        if study.space is None:
+            return
+        now = {"by_model": dict(score.recommended(study)), "by_reading": dict(score.read_fastest(study))}
+        if not seen or seen[-1] != now:
+            seen.append(now)
+
+    study = replay(recorded_world.table(), budget_s=150.0, sampler=sampler, each=each).study
+    *on_the_way, last = race.course(study, answer_or_none(study))
+    assert len(seen) > 1
+    assert [what for _, what in on_the_way] == seen
+    assert last[0] == pytest.approx(study.elapsed_s, abs=0.1)
+    assert last[1]["by_model"] == last[1]["by_reading"]
+
+
+def test_having_arrived_means_staying_there() -> None:
+    one = searched("staged", point(10, {}), point(50, FAST), point(90, SLOW), point(130, FAST))
+    assert race.arrivals(one, GAINS)["by_model"] == {5: 130, 2: 130}
+    left = searched("staged", point(10, FAST), point(90, SLOW))
+    assert race.arrivals(left, GAINS)["by_model"] == {5: None, 2: None}
+
+
+def test_another_sampler_may_have_the_sooner_of_two_rules_and_ours_may_not() -> None:
+    course = (point(40, SLOW, FAST), point(200, FAST, FAST))
+    assert race.soonest(searched("tpe", *course), GAINS, 5, 600.0) == 40
+    assert race.soonest(searched("staged", *course), GAINS, 5, 600.0) == 200
+
+
+def test_whoever_never_arrives_has_taken_the_whole_budget() -> None:
+    assert race.soonest(searched("tpe", point(40, SLOW)), GAINS, 5, 600.0) == 600.0
+
+
+def test_searches_are_paired_by_workload_and_seed() -> None:
+    ours = [searched("staged", point(50, FAST), seed=s) for s in (0, 1)]
+    theirs = [searched("tpe", point(at, FAST), seed=s) for s, at in ((0, 100), (1, 200), (2, 999))]
+    found = race.compared([state(*ours, *theirs)], 5)
+    assert found["tpe"]["n"] == 2
+    assert found["tpe"]["value"] == pytest.approx((2 * 4) ** 0.5)
+
+
+def test_disturbed_cycles_count_for_nobody() -> None:
+    made = state(searched("staged", point(50, FAST)))
+    for run in made["runs"]:
+        if run["cycle"] == 0:
+            run |= {"samples_per_s": 1.0, "foreign_cores": 1.0}
+    assert race.rates(made["runs"]) == pytest.approx(GAINS)
+
+
+def test_every_configuration_that_was_ever_recommended_is_timed_once() -> None:
+    made = state(
+        searched("staged", point(10, {}), point(50, FAST)), searched("tpe", point(10, SLOW, FAST), seed=1)
+    )
+    assert race.recommendations(made) == {race.SCRIPT: {}, race.key(FAST): FAST, race.key(SLOW): SLOW}
+
+
+def test_a_configuration_that_nobody_recommended_is_of_no_search(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="no search has recommended"):
+        race.whose(state(searched("staged", point(1, FAST))), {"threads": 7}, tmp_path)
+
+
+def test_the_report_tells_who_arrived_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(race, "RESULTS", tmp_path)
+    made = state(searched("staged", point(50, FAST)), searched("tpe", point(10, SLOW), point(100, FAST)))
+    (tmp_path / "made_up.race.json").write_text(json.dumps(made))
+    text = race.report()
+    assert "| staged | 0 | 50 s / 50 s | 50 s / 50 s | 1.00 | 1 | 0 |" in text
+    assert "- tpe over ours to 5 %: 2.000, 1 pairs" in text
+    assert (tmp_path / "race.md").read_text() == text
+
+
+def test_names_of_configurations_do_not_hang_on_the_order_of_their_knobs() -> None:
+    both = {"b": 1, "a": 2}
+    assert race.key(both) == race.key(dict(sorted(both.items())))
+    assert race.key(dict(Config())) == race.SCRIPT
