@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 from dataclasses import asdict, dataclass
-from importlib import metadata
+from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,6 +37,10 @@ PACKAGES = (
 SHM = "/dev/shm"  # noqa: S108 (where loader workers share memory)
 MIN_FREE_BYTES = 1024**3
 MIN_SHM_BYTES = 256 * 1024**2
+MIN_OPEN_FILES = 1024
+"""What most systems give; each tensor on its way from a loader worker may hold a file of its own."""
+MIN_PROCESSES = 1024
+"""Of the user's, threads counted."""
 REACH_S = 5.0
 
 
@@ -101,7 +105,10 @@ def examined(tracking_uri: str, *, check_mlflow: bool) -> Iterator[Finding]:
     )
     yield from packages()
     yield from _machine(host)
+    yield _triton(host)
+    yield from _neighbours()
     yield _shared_memory()
+    yield from _limits()
     yield from _disk()
     yield _isolation()
     yield _energy()
@@ -117,7 +124,7 @@ def packages() -> Iterator[Finding]:
             yield Finding(name=name, state="ok", text=metadata.version(name))
         except metadata.PackageNotFoundError:
             if name == "torch":
-                hint = "install it for this interpreter, or name the script's with --python"
+                hint = "install it for this interpreter, or name the script's: autotune search --python PATH"
                 yield Finding(name=name, state="block", text="not installed", hint=hint)
             elif name == "ray":
                 yield Finding(name=name, state="warn", text="not installed", hint="use --driver inline")
@@ -134,7 +141,7 @@ def _machine(host: HostFacts) -> Iterator[Finding]:
     cores = f"{host.cpus} CPUs ({host.physical_cores} cores), {bytes_text(host.memory_bytes)}"
     yield Finding(name="cpu", state="ok", text=cores)
     if not host.devices:
-        yield Finding(name="device", state="ok", text="no NVIDIA GPU: training runs on the CPU")
+        yield _no_device()
     for device in host.devices:
         text = f"{device.name}, {bytes_text(device.memory_bytes)}, driver {device.driver or 'unknown'}"
         yield Finding(name="device", state="ok", text=text)
@@ -144,6 +151,43 @@ def _machine(host: HostFacts) -> Iterator[Finding]:
     else:
         hint = "install g++ or clang; until then compile_mode is left alone"
         yield Finding(name="compiler", state="warn", text="no C++ compiler for torch.compile", hint=hint)
+
+
+def _no_device() -> Finding:
+    """No accelerator was found: there is none, it is hidden, or it cannot be asked."""
+    from autotune.devices.find import why_unread
+
+    if why := why_unread():
+        hint = "until it can, a search sees no GPU: try nvidia-smi; a container needs --gpus all"
+        return Finding(name="device", state="warn", text=f"NVML could not be read: {why}", hint=hint)
+    shown = " that CUDA_VISIBLE_DEVICES shows" if "CUDA_VISIBLE_DEVICES" in os.environ else ""
+    return Finding(name="device", state="ok", text=f"no NVIDIA GPU{shown}: training runs on the CPU")
+
+
+def _triton(host: HostFacts) -> Finding:
+    """The compiler of kernels for NVIDIA GPUs, for this interpreter; nothing is imported."""
+    if util.find_spec("triton") is not None:
+        return Finding(name="triton", state="ok", text=host.versions.get("triton") or "installed")
+    if not host.devices:
+        return Finding(name="triton", state="ok", text="not installed; only NVIDIA GPUs need it")
+    hint = "install it where the script runs; until then compile_mode is left alone"
+    return Finding(name="triton", state="warn", text="not installed", hint=hint)
+
+
+def _neighbours() -> Iterator[Finding]:
+    """Who else is on each accelerator now. Whether they compute would take a second look."""
+    from autotune.devices.find import find_devices
+    from autotune.launch.devices_sampler import draws
+
+    for device in find_devices():
+        name = device.facts.name
+        pids = [str(p) for p in device.sample().pids if p != os.getpid() and not draws(p)]
+        if not pids:
+            yield Finding(name="neighbours", state="ok", text=f"no other process is seen on {name}")
+            continue
+        hint = "end them before a search: while they compute, its runs count as disturbed"
+        text = f"others are on {name}, by process id: {', '.join(pids)}"
+        yield Finding(name="neighbours", state="warn", text=text, hint=hint)
 
 
 def _shared_memory() -> Finding:
@@ -157,6 +201,26 @@ def _shared_memory() -> Finding:
         hint = "loader workers may fail; with docker: --shm-size=2g"
         return Finding(name=SHM, state="warn", text=f"{bytes_text(free)} free", hint=hint)
     return Finding(name=SHM, state="ok", text=f"{bytes_text(free)} free")
+
+
+def _limits() -> Iterator[Finding]:
+    """How many files and processes a script may have here."""
+    import resource
+
+    for name, what, option, fewest in (
+        ("open files", resource.RLIMIT_NOFILE, "-n", MIN_OPEN_FILES),
+        ("processes", resource.RLIMIT_NPROC, "-u", MIN_PROCESSES),
+    ):
+        soft, hard = resource.getrlimit(what)
+        if soft == resource.RLIM_INFINITY:
+            yield Finding(name=name, state="ok", text="no limit")
+        elif soft >= fewest:
+            yield Finding(name=name, state="ok", text=f"at most {soft}")
+        else:
+            may = hard == resource.RLIM_INFINITY or hard >= fewest
+            remedy = f"ulimit {option} {fewest}" if may else "ask who runs this machine for more"
+            hint = f"loader workers may fail; before a search: {remedy}"
+            yield Finding(name=name, state="warn", text=f"at most {soft}", hint=hint)
 
 
 def _disk() -> Iterator[Finding]:

@@ -28,7 +28,7 @@ from autotune.report.outlet import EXIT_S, Outlet
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from autotune.core.study import SpaceRequest
+    from autotune.core.study import SpaceRequest, StudySpec
     from autotune.driver.tune import DryRun, LastWords, SearchEnd
 
 PLAN_SCHEMA = "autotune.plan/v1"
@@ -208,6 +208,7 @@ def say_plan(plan: DryRun, *, as_json: bool, notes: Sequence[str] = ()) -> int:
                 "refused": dict(plan.refusals),
                 "not_here": list(plan.not_here),
                 "configurations_at_most": space.size_bound(),
+                "course": _course_data(spec),
                 "exit": EXIT_YES,
             }
         )
@@ -235,4 +236,50 @@ def _plan_text(plan: DryRun, knobs: dict[str, Any]) -> str:
     if plan.not_here:
         lines += ["", f"not for this script on this machine: {', '.join(plan.not_here)}"]
     lines += ["", f"at most {size} configurations; the first run of your script may narrow or widen this"]
+    lines += ["", *_course_lines(plan.spec)]
     return "\n".join(lines) + "\n"
+
+
+def _course_lines(spec: StudySpec) -> list[str]:
+    """The order of a search and how its budget is shared out; what a run takes only the first one tells."""
+    from autotune.core.trial import Stage
+    from autotune.report.summary import duration_text, plural
+    from autotune.search.course import course
+    from autotune.search.samplers import PLANNER
+
+    known = course(spec)
+    refining = "what promises most by then" if spec.sampler == PLANNER else f"what {spec.sampler} draws"
+    words = {
+        Stage.BASELINE: f"your script as it is ({plural(known.baselines, 'run')})",
+        Stage.START: "start points and single changes",
+        Stage.REFINE: refining,
+        Stage.CONFIRM: "pairs that confirm",
+        Stage.ABLATE: "the winner taken apart where there is room",
+    }
+    kept = (
+        f"kept for confirming are {known.cycles} rounds of your script and the finalists, up to "
+        f"{known.more_cycles} within {duration_text(known.more_cycles_s)}"
+    )
+    whole, first = duration_text(spec.budget.seconds), duration_text(known.first_run_s)
+    lines = [
+        f"order   {', '.join(words[stage] for stage in known.stages)}",
+        f"budget  {whole}: the first run is ended after {first}; {kept}; the rest explores",
+    ]
+    if known.screened is not None:
+        lines.append(f"trials  {spec.budget.trials}: at most {known.screened} come before confirming")
+    return lines
+
+
+def _course_data(spec: StudySpec) -> dict[str, Any]:
+    from autotune.search.course import course
+
+    known = course(spec)
+    return {
+        "stages": [stage.value for stage in known.stages],
+        "baseline_runs": known.baselines,
+        "first_run_s_at_most": round(known.first_run_s, 3),
+        "rounds_kept": known.cycles,
+        "rounds_kept_at_most": known.more_cycles,
+        "more_rounds_within_s": round(known.more_cycles_s, 3),
+        "trials_before_confirming_at_most": known.screened,
+    }

@@ -22,6 +22,9 @@ def resume(
         str, typer.Option(metavar="30m", help="More wall time from now; else what is left.")
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout at the end.")] = False,
+    jsonl: Annotated[
+        bool, typer.Option("--jsonl", help="JSON on stdout: a line per event, the result in the last.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     exit_zero: Annotated[
         bool, typer.Option("--exit-zero", help="End with 0 where nothing beats the script.")
@@ -31,22 +34,27 @@ def resume(
     from autotune.cli.ended import guarded, last_words, searched
     from autotune.driver.spec import budget_s
 
-    with guarded(as_json=json):
+    with guarded(as_json=json, as_lines=jsonl):
         seconds = budget_s(budget) if budget else None
         from autotune.store.paths import find_study
 
         path = find_study(study, searches=True)
         from autotune.driver import tune
+        from autotune.report.jsonl import Lines
         from autotune.report.live import Progress
 
-        progress = Progress(sys.stderr, quiet=quiet)
+        # Lines for a program on the same terminal would be drawn over.
+        drawn = False if jsonl and sys.stdout.isatty() else None
+        progress = Progress(sys.stderr, quiet=quiet, live=drawn)
         try:
             end = tune.resume_search(
                 path,
                 budget_s=seconds,
-                listeners=[progress],
-                last_words=last_words(close=progress.close, as_json=json, exit_zero=exit_zero),
+                listeners=[progress, Lines(sys.stdout)] if jsonl else [progress],
+                last_words=last_words(
+                    close=progress.close, as_json=json, exit_zero=exit_zero, as_lines=jsonl
+                ),
             )
         finally:
             progress.close()
-        return searched(end, as_json=json, exit_zero=exit_zero)
+        return searched(end, as_json=json, exit_zero=exit_zero, as_lines=jsonl)

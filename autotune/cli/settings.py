@@ -14,6 +14,9 @@ from autotune.edge.settings import KEYS, check_variables, project_settings, vari
 _PARAMETERS = {"set": "sets", "fix": "fixes", "knob": "knobs", "output-arg": "output_args"}
 """Settings whose parameter in Python is called otherwise."""
 
+_INTERPRETER, _WITH_INTERPRETER = "python", ("apply", "export", "inspect", "verify")
+"""Of the settings, the verbs other than `search` that start or read the script take this one."""
+
 _FILE, _VARIABLE, _TYPED = "DEFAULT_MAP", "ENVIRONMENT", "COMMANDLINE"
 """Names that click has for where a value came from."""
 
@@ -21,18 +24,21 @@ _FILE, _VARIABLE, _TYPED = "DEFAULT_MAP", "ENVIRONMENT", "COMMANDLINE"
 def defaults_for(argv: Sequence[str]) -> dict[str, Any]:
     """Defaults of each verb as the project's file has them, in the form that click takes.
 
-    Only `search` has settings; a request for help reads no file, so that help is there when the file
-    is not as it should be.
+    `search` has settings, and of these `_WITH_INTERPRETER` take the interpreter; a request for help reads no
+    file, so that help is there when the file is not as it should be.
 
     Raises:
         UsageError: The file, or a variable, sets something that does not exist.
     """
     typed = list(argv[: argv.index("--")]) if "--" in argv else list(argv)
-    if typed[:1] != ["search"] or {"-h", "--help"} & set(typed):
+    verb = typed[0] if typed else ""
+    if verb not in ("search", *_WITH_INTERPRETER) or {"-h", "--help"} & set(typed):
         return {}
-    check_variables(os.environ)
-    found = project_settings(Path.cwd())
-    return {"search": {_parameter(key): value for key, value in found.values.items()}}
+    if verb == "search":
+        check_variables(os.environ)
+    values = project_settings(Path.cwd()).values
+    taken = [key for key in values if verb == "search" or key == _INTERPRETER]
+    return {verb: {_parameter(key): values[key] for key in taken}}
 
 
 class Sources:

@@ -22,7 +22,7 @@ SCHEMA = "autotune.spaces/v1"
 
 @spaces.command("list")
 def list_spaces(*, json: Annotated[bool, _JSON] = False) -> int:
-    """List the presets, and the files in ./search_spaces."""
+    """List the presets, and your files in ./search_spaces and ~/.config/autotune/search_spaces."""
     from autotune.cli.ended import print_json
     from autotune.core.auto import CANDIDATES
     from autotune.edge.preset import ALIASES, find_spaces

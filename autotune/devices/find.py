@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.devices.none import NoDevice
@@ -27,3 +28,12 @@ def find_devices(environ: Mapping[str, str] | None = None) -> Sequence[Device]:
 def find_device(uuid: str) -> Device:
     """The accelerator with that UUID, or `NoDevice`."""
     return next((d for d in find_devices() if d.facts.uuid == uuid), NoDevice())
+
+
+def why_unread(dev: Path = Path("/dev")) -> str:
+    """Why NVML cannot be read although the driver has made its device files; empty where nothing is amiss.
+
+    Args:
+        dev: Where those files are.
+    """
+    return NvidiaDevices().why_not if any(dev.glob("nvidia*")) else ""

@@ -218,8 +218,13 @@ class NvidiaDevices:
 
     def __init__(self, nvml: Any | None = None, *, visible: str | None = None) -> None:
         """Connect to the driver, if there is one."""
-        self._nvml = _initialised(nvml)
+        self._nvml, self._refused = _initialised(nvml)
         self._visible = visible
+
+    @property
+    def why_not(self) -> str:
+        """Why the driver could not be asked; empty where it could."""
+        return "" if self._refused is None else str(self._refused)
 
     def devices(self) -> Sequence[Device]:
         """In NVML's order, which is that of the bus; of a device that is divided, its parts.
@@ -298,17 +303,18 @@ def _leading_number(word: str) -> int | None:
     return int(digits) if digits else None
 
 
-def _initialised(nvml: Any | None) -> Any | None:
+def _initialised(nvml: Any | None) -> tuple[Any | None, Exception | None]:
+    """The module where it has reached the driver, else None and why it has not."""
     if nvml is None:
         try:
             import pynvml as nvml
-        except ImportError:
-            return None
+        except ImportError as error:
+            return None, error
     try:
         nvml.nvmlInit()
-    except nvml.NVMLError:
-        return None
-    return nvml
+    except nvml.NVMLError as error:
+        return None, error
+    return nvml, None
 
 
 def _quiet(nvml: Any, name: str, *arguments: object, nothing: object = None) -> Any | None:

@@ -55,7 +55,7 @@ def device_sampler(
         # Who began or ended meanwhile is no stranger.
         tree.update(tree_pids())
         at_home = {n for n, s in enumerate(seen) if tree & set(s.pids)}
-        others = {n: {p for p in seen[n].pids if p not in tree and not _draws(p)} for n in at_home}
+        others = {n: {p for p in seen[n].pids if p not in tree and not draws(p)} for n in at_home}
         told = set(told_uuids())
         used.update(at_home, (n for n, d in enumerate(devices) if told and d.facts.uuid in told))
         if all(seen[n] == _UNKNOWN for n in used):
@@ -95,7 +95,8 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _draws(pid: int) -> bool:
+def draws(pid: int) -> bool:
+    """Whether a process is one that draws the screen."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip() in DISPLAYS
     except OSError:

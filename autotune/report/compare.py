@@ -120,6 +120,17 @@ def comparison_text(found: Compared, *, columns: int = 0) -> str:
         columns: Of the terminal: cells and sentences that are longer go on below; 0 leaves them whole.
     """
     rows = [("", found.a.study.spec.label, found.b.study.spec.label), *_table(found)]
+    return two_columns(rows, [statement.sentence for statement in found.statements], columns=columns)
+
+
+def two_columns(rows: Sequence[tuple[str, str, str]], sentences: Sequence[str], *, columns: int = 0) -> str:
+    """What two sides are and have, beside each other, and what may be said of that below.
+
+    Args:
+        rows: Name, and a cell for each side.
+        sentences: Whole ones.
+        columns: Of the terminal: cells and sentences that are longer go on below; 0 leaves them whole.
+    """
     head, *widths = (max(1, *(len(row[i]) for row in rows)) for i in range(3))
     if columns:
         room = max(_NARROWEST, (columns - head - 4) // 2)
@@ -131,8 +142,8 @@ def comparison_text(found: Compared, *, columns: int = 0) -> str:
             label = "" if number else name
             lines.append(f"{label:<{head}}  {left:<{widths[0]}}  {right}".rstrip())
     lines.append("")
-    for statement in found.statements:
-        lines += _folded(statement.sentence, columns) if columns else [statement.sentence]
+    for sentence in sentences:
+        lines += _folded(sentence, columns) if columns else [sentence]
     return "\n".join(lines) + "\n"
 
 

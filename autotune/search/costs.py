@@ -11,6 +11,7 @@ from autotune.core.effect import Effect
 from autotune.core.transfer import beliefs
 from autotune.core.trial import Fidelity, Stage, Start
 from autotune.knobs.declared import SDK_VALUE
+from autotune.search.trial_limit import CYCLES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -28,9 +29,9 @@ _CONFIRM_WIDTH = 0.02
 _COMPILE_S = {"default": 40.0, "reduce-overhead": 45.0, "max-autotune": 120.0}
 _COMPILE_GUESS_S = 45.0
 _WARM_COMPILE = 0.2
-_CYCLES = 3
-_PLANNED_CYCLES = 5
-_PLANNED_SHARE = 0.4
+PLANNED_CYCLES = 5
+PLANNED_SHARE = 0.4
+"""Of the budget: more cycles than the fewest are kept for confirmation as far as they fit into it."""
 _ABLATION_SHARE = 0.25
 _MARGIN_S = 2.0
 _TRAINING_SAMPLES = 1.5
@@ -132,11 +133,11 @@ class Costs:
         """What screening may not spend: three cycles at least, more where the budget has room."""
         cycle = self.cycle(members) if members else 2.0 * self.confirming(Config())
         budget_s = self.study.spec.budget.seconds
-        planned = min(_PLANNED_CYCLES * cycle, _PLANNED_SHARE * budget_s)
+        planned = min(PLANNED_CYCLES * cycle, PLANNED_SHARE * budget_s)
         apart_s = self.ablation(members[0], len(members[0])) if members else 0.0
         # Taking the winner apart is worth a part of a budget, and nothing of one that is too short for it.
         apart_s = apart_s if apart_s <= _ABLATION_SHARE * budget_s else 0.0
-        return max(_CYCLES * cycle, planned) + apart_s + _MARGIN_S
+        return max(CYCLES * cycle, planned) + apart_s + _MARGIN_S
 
     def ablation(self, config: Config, variants: int) -> float:
         """Expected seconds of taking a winner apart and of confirming what is left; 0 for a single change."""
@@ -144,12 +145,12 @@ class Costs:
             return 0.0
         cycles = self.ablation_cycles
         runs = cycles * (1 + variants) * self.confirming(config)
-        return runs + _CYCLES * self.cycle([config, config])
+        return runs + CYCLES * self.cycle([config, config])
 
     @property
     def ablation_cycles(self) -> int:
         """More where the budget has room: three cycles tell five per cent from nothing, not two."""
-        return _CYCLES if self.study.spec.budget.seconds <= _WINDOWS[1][0] else _CYCLES + 2
+        return CYCLES if self.study.spec.budget.seconds <= _WINDOWS[1][0] else CYCLES + 2
 
     def fidelity(self, stage: Stage, config: Config, *, remaining_s: float, reserve_s: float) -> Fidelity:
         """How long a trial of this stage may start up, measure and live."""

@@ -3,14 +3,19 @@
 import base64
 import http.server
 import json
+import os
 import threading
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from fake_nvml import FakeNvml
 from study_fakes import facts
 
 import autotune.cli.doctor as doctor
+from autotune.core.facts import DeviceFacts
+from autotune.devices.nvidia import NvidiaDevices
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +60,75 @@ def test_a_missing_torch_blocks_with_6(cli, monkeypatch):
     data = json.loads(out)
     assert code == data["exit"] == 6
     assert [f["name"] for f in data["findings"] if f["state"] == "block"] == ["torch"]
+
+
+def test_a_missing_torch_is_answered_by_an_option_that_there_is(cli, monkeypatch):
+    def version(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    found = {f.name: f for f in doctor.packages()}
+    assert found["torch"].hint.endswith("autotune search --python PATH")
+    assert "--python PATH" in cli("search", "--help")[1]
+
+
+def test_a_gpu_that_cannot_be_asked_is_a_warning_and_not_a_machine_without_one(cli, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("autotune.devices.find.why_unread", lambda: "Driver Not Loaded")
+    line = next(line for line in cli("doctor")[1].splitlines() if line.split()[1] == "device")
+    assert line.startswith("warn")
+    assert "NVML could not be read: Driver Not Loaded" in line
+    assert "no NVIDIA GPU" not in line
+    monkeypatch.setattr("autotune.devices.find.why_unread", lambda: "")
+    (found,) = [f for f in doctor._machine(facts().host) if f.name == "device"]
+    assert (found.state, found.text) == ("ok", "no NVIDIA GPU: training runs on the CPU")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    (found,) = [f for f in doctor._machine(facts().host) if f.name == "device"]
+    assert found.text == "no NVIDIA GPU that CUDA_VISIBLE_DEVICES shows: training runs on the CPU"
+
+
+def test_triton_is_missed_where_there_is_a_gpu_alone(monkeypatch):
+    host = facts().host
+    gpu = DeviceFacts(name="NVIDIA X", uuid="GPU-1", memory_bytes=1 << 34, capability=(9, 0))
+    with_gpu = replace(host, devices=(gpu,))
+    monkeypatch.setattr(doctor.util, "find_spec", lambda name: None)
+    assert doctor._triton(host).state == "ok"
+    missed = doctor._triton(with_gpu)
+    assert (missed.state, missed.text) == ("warn", "not installed")
+    assert "compile_mode" in missed.hint
+    monkeypatch.setattr(doctor.util, "find_spec", lambda name: object())
+    there = doctor._triton(replace(with_gpu, versions={"triton": "3.4.0"}))
+    assert (there.state, there.text) == ("ok", "3.4.0")
+
+
+def test_who_else_is_on_a_gpu_is_named_without_ourselves(monkeypatch):
+    nvml = FakeNvml(count=1)
+    monkeypatch.setattr("autotune.devices.find.find_devices", lambda: NvidiaDevices(nvml).devices())
+    monkeypatch.setattr("autotune.launch.devices_sampler.draws", lambda pid: pid == 7)
+    nvml.pids = [5, 7, os.getpid()]
+    (found,) = doctor._neighbours()
+    assert (found.state, found.text) == ("warn", "others are on NVIDIA H200, by process id: 5")
+    nvml.pids = [7, os.getpid()]
+    (found,) = doctor._neighbours()
+    assert (found.state, found.text) == ("ok", "no other process is seen on NVIDIA H200")
+
+
+@pytest.mark.parametrize(
+    ("limits", "states", "hint"),
+    [
+        ((1024, 4096), ["ok", "ok"], ""),
+        ((-1, -1), ["ok", "ok"], ""),
+        ((256, 4096), ["warn", "warn"], "ulimit -n 1024"),
+        ((256, -1), ["warn", "warn"], "ulimit -n 1024"),
+        ((256, 512), ["warn", "warn"], "who runs this machine"),
+    ],
+)
+def test_limits_that_break_loaders_are_warned_of(monkeypatch, limits, states, hint):
+    monkeypatch.setattr("resource.getrlimit", lambda what: limits)
+    found = list(doctor._limits())
+    assert [f.name for f in found] == ["open files", "processes"]
+    assert [f.state for f in found] == states
+    assert hint in found[0].hint
 
 
 def test_a_missing_ray_is_a_warning(monkeypatch):

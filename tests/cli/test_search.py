@@ -222,6 +222,26 @@ def test_a_dry_run_runs_nothing_and_shows_the_plan(cli, script, tune):
     }
 
 
+def test_a_dry_run_says_the_order_and_how_the_budget_is_shared_out(cli, script, tune):
+    words = ("search", "--script", "train.py", *REST, "--dry-run")
+    out = cli(*words)[1]
+    assert "\norder   your script as it is (2 runs), start points and single changes, what promises" in out
+    assert "\nbudget  10 min: the first run is ended after 7 min; kept for confirming are 3 rounds" in out
+    assert "up to 5 within 4 min; the rest explores\n" in out
+    out = cli(*words, "--sampler", "tpe", "--trials", "20")[1]
+    assert "\norder   your script as it is (2 runs), what tpe draws, pairs that confirm" in out
+    assert "\ntrials  20: at most 14 come before confirming\n" in out
+    assert json.loads(cli(*words, "--json")[1])["course"] == {
+        "stages": ["baseline", "start", "refine", "confirm", "ablate"],
+        "baseline_runs": 2,
+        "first_run_s_at_most": 420.0,
+        "rounds_kept": 3,
+        "rounds_kept_at_most": 5,
+        "more_rounds_within_s": 240.0,
+        "trials_before_confirming_at_most": None,
+    }
+
+
 def test_python_that_is_not_on_the_path_means_this_one(cli, script, tune, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     cli("search", *REST, "--", "python", "train.py")

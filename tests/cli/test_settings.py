@@ -2,12 +2,15 @@
 
 import inspect
 import json
+import sys
 
 import pytest
+from study_fakes import changes_of, facts, good_answer, study
 
 from autotune.cli.search import search
 from autotune.cli.settings import _parameter
 from autotune.edge.settings import KEYS, variable
+from autotune.export.best_config import write_best
 
 FILE = '[tool.autotune]\nbudget = "20m"\ndriver = "inline"\nset = ["num_workers=0,2"]\n'
 
@@ -97,3 +100,31 @@ def test_every_setting_is_an_option_of_search_with_its_variable_in_the_help(cli,
         assert _parameter(key) in parameters
         assert variable(key) in text
         assert f"--{key}" in text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("inspect", "train.py", "--static"),
+        ("apply", "best.yaml"),
+        ("verify", "best.yaml"),
+        ("export", "best.yaml", "--as", "diff"),
+    ],
+)
+def test_every_verb_with_an_interpreter_takes_that_of_the_file(cli, script, words):
+    write_best(script.parent / "best.yaml", study(facts=facts()), good_answer(), changes_of)
+    (script.parent / "pyproject.toml").write_text('[tool.autotune]\npython = "gone/bin/python"\n')
+    code, out, err = cli(*words)
+    assert (code, out) == (2, "")
+    assert "there is no interpreter" in err
+    assert "gone/bin/python" in err
+    assert cli(words[0], "--help")[0] == 0
+
+
+def test_an_interpreter_that_is_typed_or_in_a_variable_is_stronger_than_the_file(cli, script, monkeypatch):
+    monkeypatch.setattr("autotune.inspection.host.host_facts", lambda: facts().host)
+    (script.parent / "pyproject.toml").write_text('[tool.autotune]\npython = "gone/bin/python"\n')
+    words = ("inspect", "train.py", "--static")
+    assert cli(*words, "--python", sys.executable)[0] == 0
+    monkeypatch.setenv("AUTOTUNE_PYTHON", sys.executable)
+    assert cli(*words)[0] == 0

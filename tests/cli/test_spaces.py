@@ -42,6 +42,17 @@ def test_the_list_names_presets_short_names_and_files_of_the_user(cli, mine):
     assert (rows["cpu"]["origin"], rows["gpu_transformer"]["alias"]) == ("built-in", "transformer")
 
 
+def test_the_help_names_both_folders_in_which_files_of_the_user_are_found(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    told = " ".join(cli("spaces", "list", "--help")[1].split())
+    assert "./search_spaces and ~/.config/autotune/search_spaces" in told
+    folder = tmp_path / "config" / "autotune" / "search_spaces"
+    folder.mkdir(parents=True)
+    (folder / "yours.yaml").write_text(OWN)
+    rows = {row["name"]: row for row in json.loads(cli("spaces", "list", "--json")[1])["spaces"]}
+    assert rows["yours"]["origin"] == "yours"
+
+
 def test_a_malformed_file_is_listed_all_the_same(cli, mine):
     mine.write_text("nonsense: 1\n")
     code, out, _err = cli("spaces", "list")

@@ -150,6 +150,16 @@ def test_resume_hands_the_studys_folder_and_a_new_budget_on(cli, script, tune):
     assert code == 2
 
 
+def test_resume_tells_a_line_per_event_and_the_result_in_the_last(cli, script, tune):
+    journaled(script)
+    code, out, _err = cli("resume", "train-1", "--jsonl", "--quiet")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row.get("event") for row in rows] == ["study_began", "study_ended", None]
+    assert (rows[-1]["schema"], rows[-1]["exit"], code) == ("autotune.result/v1", 0, 0)
+    (line,) = cli("resume", "trian-1", "--jsonl")[1].splitlines()
+    assert json.loads(line)["error"]["kind"] == "StudyNotFound"
+
+
 @pytest.fixture
 def sending(monkeypatch):
     """What `sync` asks for; its `unsent` is how many records wait afterwards."""

@@ -7,7 +7,7 @@ import pynvml
 import pytest
 from fake_nvml import FUNCTIONS, QUERIES, TOTAL, FakeNvml
 
-from autotune.devices.find import find_device, find_devices
+from autotune.devices.find import find_device, find_devices, why_unread
 from autotune.devices.none import NoDevice
 from autotune.devices.nvidia import NvidiaDevices
 from autotune.launch.devices_sampler import device_sampler
@@ -123,6 +123,15 @@ def test_a_driver_that_does_not_tell_who_computes_is_not_one_that_saw_nobody() -
 
 def test_without_a_driver_there_are_no_devices() -> None:
     assert NvidiaDevices(FakeNvml(refuses=["nvmlInit"])).devices() == ()
+
+
+def test_a_driver_that_cannot_be_asked_is_told_of_where_it_has_made_its_files(tmp_path, monkeypatch) -> None:
+    broken = NvidiaDevices(FakeNvml(refuses=["nvmlInit"]))
+    monkeypatch.setattr("autotune.devices.find.NvidiaDevices", lambda: broken)
+    assert why_unread(tmp_path) == ""
+    (tmp_path / "nvidiactl").touch()
+    assert why_unread(tmp_path) == "nvmlInit"
+    assert NvidiaDevices(FakeNvml()).why_not == ""
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,9 @@ class FakeTune:
 
     def resume_search(self, directory, *, budget_s=None, listeners=(), last_words=None):
         self.resumed.append((directory, budget_s))
+        for listener in listeners:
+            listener.study_began(study())
+            listener.study_ended(study())
         return (self.end or ended)(study().spec)
 
     def plan_search(self, spec):
