@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -298,6 +300,28 @@ def test_what_others_used_meanwhile_stands_beside_a_run() -> None:
     assert timer.neighbours(before, after) == {"foreign_cores": 0.5, "pressure_frac": 0.1}
     unknown = {**before, "busy_s": None, "stalled_s": None}
     assert timer.neighbours(unknown, after) == {"foreign_cores": None, "pressure_frac": None}
+
+
+LEAVES_A_WORKER = r"""
+import os, subprocess, sys
+works = "import time\nwhile time.process_time() < 1: pass\nprint(flush=True)\ntime.sleep(60)"
+worker = subprocess.Popen([sys.executable, "-c", works], stdout=subprocess.PIPE)
+worker.stdout.readline()
+os._exit(0)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux alone")
+def test_a_worker_that_a_run_leaves_behind_is_none_of_the_others() -> None:
+    before = timer.load()
+    with timer.orphans_are_ours():
+        process = subprocess.Popen([sys.executable, "-c", LEAVES_A_WORKER], start_new_session=True)
+        try:
+            process.wait(60)
+        finally:
+            timer.end_group(process)
+    assert timer.load()["own_s"] - before["own_s"] >= 0.9
 
 
 def event(stage: str, at: float, knobs: dict[str, Any], **more: Any) -> dict[str, Any]:
