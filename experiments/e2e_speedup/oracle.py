@@ -125,6 +125,14 @@ def disturbed(runs):
     return sorted({run["cycle"] for run in runs if (run.get("foreign_cores") or 0.0) > MOST_FOREIGN_CORES})
 
 
+def undisturbed(runs, arms):
+    """Cycles in which every arm had its turn, failures included, and others left the machine alone."""
+    spoilt, seen = set(disturbed(runs)), {}
+    for run in runs:
+        seen.setdefault(run["cycle"], set()).add(run["arm"])
+    return sorted(cycle for cycle, found in seen.items() if cycle not in spoilt and set(arms) <= found)
+
+
 def ratios(runs, above, below, figure):
     """How many times as fast `above` is as `below`, cycle by cycle; whole, undisturbed cycles only."""
     cycles, spoilt = {}, set(disturbed(runs))
@@ -325,18 +333,37 @@ class Experiment:
     # -- stage 2
 
     def remeasure(self):
-        """Names the oracle: the best of the five, or the script as it is where none is better."""
+        """Names the oracle: the best of the five, or the script as it is where none is better.
+
+        A cycle in which others used the machine is made up for by another one, as far as the limit goes.
+
+        Raises:
+            SystemExit: Too few cycles were undisturbed, or none of the five could be measured.
+        """
         arms = {"A": self.plain}
         for number, _ in enumerate(self.state["finalists"]):
             arms[f"grid{number}"] = self.tuned(self.best_of(number))
         runs = self.kept("remeasured")
         done = {(run["cycle"], run["arm"]) for run in runs}
-        missing = {arm for arm in arms for cycle in range(self.options.cycles) if (cycle, arm) not in done}
-        self.prime({arm: command for arm, command in arms.items() if arm in missing and arm != "A"})
-        for cycle in range(self.options.cycles):
+        wanted = self.options.cycles
+        most = self.options.most_cycles or 2 * wanted
+        missing = [(n, arm) for n in range(most) for arm in arms if (n, arm) not in done]
+        if missing and len(undisturbed(runs, arms)) < wanted:
+            self.prime({arm: command for arm, command in arms.items() if arm != "A"})
+        cycle = 0
+        while cycle < most and len(undisturbed(runs, arms)) < wanted:
             for arm in turned(list(arms), cycle):
                 if (cycle, arm) not in done:
                     self.measure(runs, cycle, arm, arms[arm])
+            cycle += 1
+        spoilt = self.state["remeasured_disturbed"] = disturbed(runs)
+        if len(undisturbed(runs, arms)) < wanted:
+            self.state["verdict"] = "unresolved"
+            self.save()
+            raise SystemExit(
+                f"no oracle is named: others used the machine in {len(spoilt)} of {cycle} cycles "
+                f"of the five, and {wanted} without them are wanted; --most-cycles allows more"
+            )
         gains = {arm: interval(ratios(runs, arm, "A", self.cost)) for arm in arms if arm != "A"}
         gains = {arm: gain for arm, gain in gains.items() if gain is not None}
         if not gains:
@@ -344,12 +371,15 @@ class Experiment:
         arm = max(gains, key=lambda name: gains[name]["value"])
         better = gains[arm]["value"] > 1.0
         entry = self.state["finalists"][int(arm.removeprefix("grid"))]
-        self.state["gains"] = gains
-        self.state["oracle"] = {
+        named = {
             "arm": arm if better else "A",
             "config": entry["config"] if better else {},
             "gain": gains[arm],
         }
+        if self.state.get("oracle", named)["arm"] != named["arm"]:
+            # Pairs belong to the oracle that they measured.
+            self.state.pop("pairs", None)
+        self.state |= {"gains": gains, "oracle": named}
         self.save()
 
     def cost(self, run):
@@ -544,7 +574,8 @@ def main():
     parser.add_argument("workload")
     parser.add_argument("--budget", default="10m", help="of the search")
     parser.add_argument("--driver", choices=["ray", "inline"], default="ray")
-    parser.add_argument("--cycles", type=int, default=CYCLES, help="of the five again")
+    parser.add_argument("--cycles", type=int, default=CYCLES, help="undisturbed ones of the five again")
+    parser.add_argument("--most-cycles", type=int, help="of the five again, at most; twice --cycles else")
     parser.add_argument("--pairs", type=int, default=10, help="search against oracle, at least")
     parser.add_argument("--most-pairs", type=int, default=24, help="at most")
     parser.add_argument("--warm", type=float, default=4.0, help="seconds skipped after the first step")

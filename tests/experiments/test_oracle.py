@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grid
@@ -153,6 +154,60 @@ def test_a_cycle_is_set_aside_by_what_others_used_whichever_run_it_was(arm: str)
     runs.append({"cycle": 2, "arm": "again", "samples_per_s": 10, "foreign_cores": None})
     assert oracle.disturbed(runs) == [1]
     assert len(oracle.ratios(runs, "search", "oracle", lambda r: oracle.run_s(r, None))) == 2
+
+
+def remeasured(foreign: list[float], earlier: list[dict[str, Any]], most_cycles: int | None = None) -> Any:
+    """An experiment that wanted two cycles of one finalist; `foreign` is what others used, run after run."""
+    left = iter(foreign)
+    one: Any = object.__new__(oracle.Experiment)
+    one.options = SimpleNamespace(cycles=2, most_cycles=most_cycles)
+    one.state = {"finalists": [{"config": {"threads": 1}}], "remeasured": earlier}
+    one.script, one.work, one.table, one.samples = Path("w.py"), Path("work"), table(), None
+    one.save, one.primed = lambda: None, []
+    one.prime = one.primed.extend
+
+    def measure(runs: list[dict[str, Any]], cycle: int, arm: str, _command: list[str]) -> None:
+        runs.append(run(cycle, arm, 10 if arm == "A" else 20) | {"foreign_cores": next(left, 0.0)})
+
+    one.measure = measure
+    one.remeasure()
+    return one
+
+
+def test_a_disturbed_cycle_of_the_five_is_measured_again() -> None:
+    found = remeasured([0.0, 0.3, 0.01], [])
+    assert [each["cycle"] for each in found.state["remeasured"]] == [0, 0, 1, 1, 2, 2]
+    assert found.state["remeasured_disturbed"] == [0]
+    assert found.state["oracle"] == {
+        "arm": "grid0",
+        "config": {"threads": 1},
+        "gain": found.state["gains"]["grid0"],
+    }
+    assert found.state["gains"]["grid0"]["n"] == 2
+    assert found.primed == ["grid0"]
+
+
+def test_no_oracle_is_named_where_others_used_the_machine_all_the_time() -> None:
+    with pytest.raises(SystemExit, match="in 4 of 4 cycles"):
+        remeasured([0.3] * 8, [])
+    with pytest.raises(SystemExit, match="in 2 of 3 cycles"):
+        remeasured([0.3] * 4, [], most_cycles=3)
+
+
+def test_runs_of_an_earlier_sitting_count_but_for_what_failed_or_was_disturbed() -> None:
+    earlier = [run(0, "A", 10), run(0, "grid0", 20) | {"foreign_cores": 0.3}, run(1, "A", 10)]
+    earlier.append({"cycle": 1, "arm": "grid0", "failed": True})
+    found = remeasured([], earlier)
+    again = [(each["cycle"], each["arm"]) for each in found.state["remeasured"][3:]]
+    assert again == [(1, "grid0"), (2, "grid0"), (2, "A")]
+
+
+def test_a_cycle_counts_as_undisturbed_once_every_arm_had_its_turn() -> None:
+    runs = [run(0, "A", 10), run(0, "grid0", 20), run(1, "A", 10), run(2, "A", 10)]
+    runs.append({"cycle": 1, "arm": "grid0", "failed": True})
+    assert oracle.undisturbed(runs, ["A", "grid0"]) == [0, 1]
+    runs[0]["foreign_cores"] = 0.3
+    assert oracle.undisturbed(runs, ["A", "grid0"]) == [1]
 
 
 def test_the_whole_run_is_what_counts_and_the_way_to_its_first_step_with_it() -> None:
