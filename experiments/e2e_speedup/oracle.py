@@ -1,6 +1,6 @@
 """Is there anything better that a search misses? Compare its answer with the best of a recorded grid.
 
-    python oracle.py photos_denoise --budget 10m [--pairs 10] [--most-pairs 24] [--table FILE]
+    python oracle.py [photos_denoise ...] --budget 10m [--pairs 10] [--most-pairs 24] [--table FILE]
 
 Four stages, each taken up where it stopped: the five fastest configurations of the grid by their medians;
 these again in interleaved fresh processes, which names the oracle; a real `autotune search`; the search's
@@ -34,6 +34,7 @@ from autotune.core.measurement import Estimate
 from autotune.core.study import Budget, Study, StudySpec
 from autotune.core.table import decode
 from autotune.core.trial import FailureKind
+from autotune.errors import AutotuneError
 from autotune.export.best_config import write_best
 from autotune.inspection.host import host_facts
 from autotune.inspection.script import script_facts
@@ -189,8 +190,8 @@ def nothing_to_gain(search_exit, ratio):
 class Experiment:
     """One workload; its state is the result file."""
 
-    def __init__(self, options):
-        self.name = options.workload
+    def __init__(self, name, options):
+        self.name = name
         self.options = options
         self.script = WORKLOADS / f"{self.name}.py"
         self.work = HERE / "work" / f"{self.name}.oracle"
@@ -567,11 +568,37 @@ def shown(ratio):
     return f"{ratio['value']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]"
 
 
-def main():
+def recorded():
+    """Workloads with a committed table of this machine."""
+    tables = GRIDS.glob(f"*/{file_name(host_facts())}.jsonl")
+    return sorted(path.parent.name for path in tables if searching.is_committed(path))
+
+
+def proved(name, options):
+    """One workload from its grid to a verdict, said in a line; exit code. What stops it stops no other."""
+    try:
+        experiment = Experiment(name, options)
+        experiment.rank()
+        experiment.remeasure()
+        experiment.search()
+        experiment.compare()
+    except (SystemExit, AutotuneError) as stopped:
+        print(f"{name}: {stopped}", file=sys.stderr, flush=True)
+        return 1
+    print(f"{name}: {sentence(experiment.state)}", flush=True)
+    return 0 if experiment.state["verdict"] == "pass" else 1
+
+
+def main(words=None):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("workload")
+    parser.add_argument(
+        "workloads",
+        nargs="*",
+        metavar="WORKLOAD",
+        help="one after the other; all that have a committed grid of this machine where none is named",
+    )
     parser.add_argument("--budget", default="10m", help="of the search")
     parser.add_argument("--driver", choices=["ray", "inline"], default="ray")
     parser.add_argument("--cycles", type=int, default=CYCLES, help="undisturbed ones of the five again")
@@ -580,19 +607,18 @@ def main():
     parser.add_argument("--most-pairs", type=int, default=24, help="at most")
     parser.add_argument("--warm", type=float, default=4.0, help="seconds skipped after the first step")
     parser.add_argument("--window", type=float, default=10.0, help="seconds measured")
-    parser.add_argument("--table", type=Path, help="recorded grid, where there are several")
-    parser.add_argument("--result", type=Path, help="another result file")
+    parser.add_argument("--table", type=Path, help="recorded grid of one workload, where there are several")
+    parser.add_argument("--result", type=Path, help="another result file of one workload")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     searching.check_tree()
     searching.end_on_signals()
-    experiment = Experiment(options)
-    experiment.rank()
-    experiment.remeasure()
-    experiment.search()
-    experiment.compare()
-    print(f"{experiment.name}: {sentence(experiment.state)}")
-    return 0 if experiment.state["verdict"] == "pass" else 1
+    names = options.workloads or recorded()
+    if not names:
+        raise SystemExit("no workload has a committed grid of this machine; record.py makes one")
+    if len(names) > 1 and (options.table or options.result):
+        raise SystemExit("--table and --result are of one workload; name it")
+    return max([proved(name, options) for name in names])
 
 
 if __name__ == "__main__":

@@ -396,3 +396,63 @@ def test_a_timeline_tells_when_the_winner_was_seen_and_paired() -> None:
     assert told["failures"] == {"timeout": 1}
     assert (told["winner_first_seen_s"], told["winner_third_pair_s"]) == (30, 42)
     assert whole.told_by(events, {})["winner_first_seen_s"] is None
+
+
+# Several workloads in one call ------------------------------------------------------------------
+
+
+class Judged:
+    """An experiment that is over at once: the workload is named after its verdict."""
+
+    def __init__(self, name: str, options: Any) -> None:
+        if name == "refused":
+            raise SystemExit("it has no grid")
+        self.state = {"verdict": name, "ratio": None, "identical": None, "budget": options.budget}
+
+    def nothing(self) -> None:
+        pass
+
+    rank = remeasure = search = compare = nothing
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oracle, "Experiment", Judged)
+    for name in ("check_tree", "end_on_signals"):
+        monkeypatch.setattr(oracle.searching, name, lambda: None)
+
+
+@pytest.mark.usefixtures("judged")
+def test_workloads_follow_one_another_and_the_worst_ending_is_the_whole_ones(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert oracle.main(["pass"]) == 0
+    assert oracle.main(["pass", "fail", "pass"]) == 1
+    capsys.readouterr()
+    assert oracle.main(["refused", "pass"]) == 1
+    told = capsys.readouterr()
+    assert "refused: it has no grid" in told.err
+    assert "pass: no whole pair yet" in told.out
+
+
+@pytest.mark.usefixtures("judged")
+def test_without_a_name_all_with_a_committed_grid_of_this_machine_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = f"{oracle.file_name(oracle.host_facts())}.jsonl"
+    monkeypatch.setattr(oracle, "GRIDS", tmp_path)
+    monkeypatch.setattr(oracle.searching, "is_committed", lambda path: path.parent.name != "changed")
+    with pytest.raises(SystemExit, match="no workload has a committed grid"):
+        oracle.main([])
+    for place in (f"pass/{own}", f"fail/{own}", f"changed/{own}", f"held_out/hidden/{own}", "other/x.jsonl"):
+        (tmp_path / place).parent.mkdir(parents=True)
+        (tmp_path / place).touch()
+    assert oracle.recorded() == ["fail", "pass"]
+    assert oracle.main([]) == 1
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["fail", "pass"]
+
+
+@pytest.mark.usefixtures("judged")
+def test_one_table_is_not_that_of_several_workloads() -> None:
+    with pytest.raises(SystemExit, match="of one workload"):
+        oracle.main(["pass", "fail", "--table", "t.jsonl"])
