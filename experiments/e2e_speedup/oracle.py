@@ -394,13 +394,13 @@ class Experiment:
         if "search" not in self.state or not best.exists():
             # Pairs belong to the answer that they measured.
             self.state.pop("pairs", None)
+            best.unlink(missing_ok=True)
             began = time.monotonic()
             words = ["search", "--budget", self.options.budget, "--driver", self.options.driver]
             words += ["--python", sys.executable, "--out", str(best), "--script", str(self.script)]
             words += ["--", *self.table.header.workload.args] if self.table.header.workload.args else []
             code = searching.run_autotune(words, cwd=self.work, stdout=sys.stderr)
-            if code not in (0, 1):
-                raise SystemExit(f"the search ended with exit code {code}")
+            searching.check_answer(code, best)
             commit, dirty = searching.commit()
             document = yaml.safe_load(best.read_text())
             pick = document["picks"]["best"]

@@ -398,6 +398,45 @@ def test_a_timeline_tells_when_the_winner_was_seen_and_paired() -> None:
     assert whole.told_by(events, {})["winner_first_seen_s"] is None
 
 
+@pytest.mark.parametrize(
+    ("left", "why"), [((), r"no best\.yaml"), (("best.yaml",), "no journal")], ids=["nothing", "an answer"]
+)
+def test_an_interpreter_that_fails_is_no_search_that_found_nothing(
+    left: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_words: list[str], **_more: Any) -> int:
+        for name in left:
+            (tmp_path / name).touch()
+        return 1
+
+    monkeypatch.setattr(whole.searching, "run_autotune", broken)
+    with pytest.raises(SystemExit, match=why):
+        whole.search("w", "1h", "inline", tmp_path)
+    assert not (tmp_path / "search.json").exists()
+
+
+def test_a_search_that_found_nothing_is_one_with_an_answer_and_a_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def searched(_words: list[str], **_more: Any) -> int:
+        (tmp_path / "home" / "studies" / "s").mkdir(parents=True)
+        (tmp_path / "home" / "studies" / "s" / "journal.db").touch()
+        (tmp_path / "best.yaml").touch()
+        return 1
+
+    monkeypatch.setattr(whole.searching, "run_autotune", searched)
+    told = whole.search("w", "1h", "inline", tmp_path)
+    assert (told["exit"], told["resumed"]) == (1, False)
+    assert whole.search("w", "1h", "inline", tmp_path) == told
+
+
+def test_an_ending_without_an_answer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="exit code 3"):
+        whole.searching.check_answer(3, tmp_path / "best.yaml")
+    with pytest.raises(SystemExit, match="exit code 0 and left no"):
+        whole.searching.check_answer(0, tmp_path / "best.yaml")
+
+
 # Several workloads in one call ------------------------------------------------------------------
 
 
