@@ -20,6 +20,7 @@ GPU = Path(__file__).resolve().parents[2] / "experiments" / "gpu"
 GRIDS = GPU.parent / "grids"
 NAMES = ("small_steps", "gpt2", "resnet50", "vit_b16")
 MOST_CONFIGS = 40
+"""A repeat takes some ten minutes of a device that is rented; 20 of the points at least have to be valid."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def checks() -> Any:
 def test_a_grid_fits_into_minutes(name: str) -> None:
     asked = grid.read_grid(GRIDS / name / "grid.json")
     distinct = {tuple(sorted(point.items())) for point in asked.wanted()}
-    assert 20 <= len(distinct) <= MOST_CONFIGS
+    assert 30 <= len(distinct) <= MOST_CONFIGS
     assert asked.workload == name
     assert (GPU / "workloads" / f"{name}.py").is_file()
 

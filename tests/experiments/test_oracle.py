@@ -329,6 +329,17 @@ def test_an_oracle_needs_a_whole_and_committed_grid(tmp_path: Any, monkeypatch: 
         oracle.check_table(full, tmp_path / "t.jsonl")
 
 
+@pytest.mark.parametrize("name", ["small_steps", "gpt2", "resnet50", "vit_b16"])
+def test_a_grid_for_a_rented_device_may_be_smaller_and_its_script_is_found(name: str) -> None:
+    assert oracle.least_configs(name) == oracle.LEAST_ON_DEVICE < oracle.LEAST_CONFIGS
+    wanted = grid.read_grid(oracle.GRIDS / name / "grid.json").wanted()
+    # Not every point is valid on every device.
+    assert len({tuple(sorted(point.items())) for point in wanted}) >= 1.5 * oracle.LEAST_ON_DEVICE
+    assert oracle.least_configs("photos_denoise") == oracle.LEAST_CONFIGS
+    assert oracle.script_of(name).is_file()
+    assert oracle.script_of("photos_denoise").is_file()
+
+
 def stamps() -> Any:
     path = Path(oracle.__file__).parent / "stamps" / "sitecustomize.py"
     spec = importlib.util.spec_from_file_location("stamps_under_test", path)
