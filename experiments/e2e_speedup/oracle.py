@@ -1,6 +1,6 @@
 """Is there anything better that a search misses? Compare its answer with the best of a recorded grid.
 
-    python oracle.py photos_denoise --budget 10m [--pairs 10] [--most-pairs 24] [--table FILE]
+    python oracle.py [photos_denoise ...] --budget 10m [--pairs 10] [--most-pairs 24] [--table FILE]
 
 Four stages, each taken up where it stopped: the five fastest configurations of the grid by their medians;
 these again in interleaved fresh processes, which names the oracle; a real `autotune search`; the search's
@@ -34,6 +34,7 @@ from autotune.core.measurement import Estimate
 from autotune.core.study import Budget, Study, StudySpec
 from autotune.core.table import decode
 from autotune.core.trial import FailureKind
+from autotune.errors import AutotuneError
 from autotune.export.best_config import write_best
 from autotune.inspection.host import host_facts
 from autotune.inspection.script import script_facts
@@ -43,11 +44,13 @@ HERE = Path(__file__).resolve().parent
 GRIDS = HERE.parent / "grids"
 WORKLOADS = HERE.parent / "workloads"
 sys.path.insert(0, str(GRIDS))
-from record import device_name, file_name  # noqa: E402 - after its folder is known
+from record import FOR_CUDA, device_name, file_name  # noqa: E402 - after its folder is known
 
 FINALISTS = 5
 CYCLES = 6
 LEAST_CONFIGS = 60
+LEAST_ON_DEVICE = 20
+"""Grids for a CUDA device are small on purpose: its time is rented, and a repeat should take minutes."""
 LEAST_SHARE = 0.95
 MOST_HALF_WIDTH = 0.05
 MOST_FOREIGN_CORES = 0.15
@@ -125,6 +128,14 @@ def disturbed(runs):
     return sorted({run["cycle"] for run in runs if (run.get("foreign_cores") or 0.0) > MOST_FOREIGN_CORES})
 
 
+def undisturbed(runs, arms):
+    """Cycles in which every arm had its turn, failures included, and others left the machine alone."""
+    spoilt, seen = set(disturbed(runs)), {}
+    for run in runs:
+        seen.setdefault(run["cycle"], set()).add(run["arm"])
+    return sorted(cycle for cycle, found in seen.items() if cycle not in spoilt and set(arms) <= found)
+
+
 def ratios(runs, above, below, figure):
     """How many times as fast `above` is as `below`, cycle by cycle; whole, undisturbed cycles only."""
     cycles, spoilt = {}, set(disturbed(runs))
@@ -181,10 +192,10 @@ def nothing_to_gain(search_exit, ratio):
 class Experiment:
     """One workload; its state is the result file."""
 
-    def __init__(self, options):
-        self.name = options.workload
+    def __init__(self, name, options):
+        self.name = name
         self.options = options
-        self.script = WORKLOADS / f"{self.name}.py"
+        self.script = script_of(name)
         self.work = HERE / "work" / f"{self.name}.oracle"
         self.work.mkdir(parents=True, exist_ok=True)
         self.result = options.result or HERE / "results" / f"{self.name}.oracle.json"
@@ -275,7 +286,7 @@ class Experiment:
             label=f"grid-{self.name}",
             script=str(self.script),
             args=header.workload.args,
-            cwd=str(WORKLOADS),
+            cwd=str(self.script.parent),
             python=sys.executable,
             space=header.request,
             budget=Budget(seconds=0.0),
@@ -325,18 +336,37 @@ class Experiment:
     # -- stage 2
 
     def remeasure(self):
-        """Names the oracle: the best of the five, or the script as it is where none is better."""
+        """Names the oracle: the best of the five, or the script as it is where none is better.
+
+        A cycle in which others used the machine is made up for by another one, as far as the limit goes.
+
+        Raises:
+            SystemExit: Too few cycles were undisturbed, or none of the five could be measured.
+        """
         arms = {"A": self.plain}
         for number, _ in enumerate(self.state["finalists"]):
             arms[f"grid{number}"] = self.tuned(self.best_of(number))
         runs = self.kept("remeasured")
         done = {(run["cycle"], run["arm"]) for run in runs}
-        missing = {arm for arm in arms for cycle in range(self.options.cycles) if (cycle, arm) not in done}
-        self.prime({arm: command for arm, command in arms.items() if arm in missing and arm != "A"})
-        for cycle in range(self.options.cycles):
+        wanted = self.options.cycles
+        most = self.options.most_cycles or 2 * wanted
+        missing = [(n, arm) for n in range(most) for arm in arms if (n, arm) not in done]
+        if missing and len(undisturbed(runs, arms)) < wanted:
+            self.prime({arm: command for arm, command in arms.items() if arm != "A"})
+        cycle = 0
+        while cycle < most and len(undisturbed(runs, arms)) < wanted:
             for arm in turned(list(arms), cycle):
                 if (cycle, arm) not in done:
                     self.measure(runs, cycle, arm, arms[arm])
+            cycle += 1
+        spoilt = self.state["remeasured_disturbed"] = disturbed(runs)
+        if len(undisturbed(runs, arms)) < wanted:
+            self.state["verdict"] = "unresolved"
+            self.save()
+            raise SystemExit(
+                f"no oracle is named: others used the machine in {len(spoilt)} of {cycle} cycles "
+                f"of the five, and {wanted} without them are wanted; --most-cycles allows more"
+            )
         gains = {arm: interval(ratios(runs, arm, "A", self.cost)) for arm in arms if arm != "A"}
         gains = {arm: gain for arm, gain in gains.items() if gain is not None}
         if not gains:
@@ -344,12 +374,15 @@ class Experiment:
         arm = max(gains, key=lambda name: gains[name]["value"])
         better = gains[arm]["value"] > 1.0
         entry = self.state["finalists"][int(arm.removeprefix("grid"))]
-        self.state["gains"] = gains
-        self.state["oracle"] = {
+        named = {
             "arm": arm if better else "A",
             "config": entry["config"] if better else {},
             "gain": gains[arm],
         }
+        if self.state.get("oracle", named)["arm"] != named["arm"]:
+            # Pairs belong to the oracle that they measured.
+            self.state.pop("pairs", None)
+        self.state |= {"gains": gains, "oracle": named}
         self.save()
 
     def cost(self, run):
@@ -363,13 +396,13 @@ class Experiment:
         if "search" not in self.state or not best.exists():
             # Pairs belong to the answer that they measured.
             self.state.pop("pairs", None)
+            best.unlink(missing_ok=True)
             began = time.monotonic()
             words = ["search", "--budget", self.options.budget, "--driver", self.options.driver]
             words += ["--python", sys.executable, "--out", str(best), "--script", str(self.script)]
             words += ["--", *self.table.header.workload.args] if self.table.header.workload.args else []
             code = searching.run_autotune(words, cwd=self.work, stdout=sys.stderr)
-            if code not in (0, 1):
-                raise SystemExit(f"the search ended with exit code {code}")
+            searching.check_answer(code, best)
             commit, dirty = searching.commit()
             document = yaml.safe_load(best.read_text())
             pick = document["picks"]["best"]
@@ -470,6 +503,17 @@ def as_answer(config):
     )
 
 
+def script_of(name):
+    """A workload's script; those for a CUDA device have a folder of their own."""
+    own = FOR_CUDA / f"{name}.py"
+    return own if own.is_file() else WORKLOADS / f"{name}.py"
+
+
+def least_configs(name):
+    """So many configurations make a grid of which there can be a best."""
+    return LEAST_ON_DEVICE if script_of(name).parent == FOR_CUDA else LEAST_CONFIGS
+
+
 def check_table(table, path):
     """Refuse a grid that is not whole, too small, changed since it was committed, or of other surroundings.
 
@@ -478,16 +522,17 @@ def check_table(table, path):
     Raises:
         SystemExit: What is wrong with it.
     """
+    least = least_configs(table.header.workload.name)
     measured = len({row.config for row in table.rows if row.is_ok})
     failed = {row.config for row in table.rows if not row.is_ok}
     missing = [
         config for config in table.header.configs if not any(row.config == config for row in table.rows)
     ]
-    if missing or measured < LEAST_CONFIGS:
+    if missing or measured < least:
         raise SystemExit(
             f"{path.name}: {measured} configurations measured, {len(failed)} failed, "
             f"{len(missing)} not recorded; "
-            f"an oracle is the best of a whole grid of at least {LEAST_CONFIGS}"
+            f"an oracle is the best of a whole grid of at least {least}"
         )
     if not searching.is_committed(path):
         raise SystemExit(f"{path.name} is not committed as it is: the grid comes before the search")
@@ -537,31 +582,57 @@ def shown(ratio):
     return f"{ratio['value']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]"
 
 
-def main():
+def recorded():
+    """Workloads with a committed table of this machine."""
+    tables = GRIDS.glob(f"*/{file_name(host_facts())}.jsonl")
+    return sorted(path.parent.name for path in tables if searching.is_committed(path))
+
+
+def proved(name, options):
+    """One workload from its grid to a verdict, said in a line; exit code. What stops it stops no other."""
+    try:
+        experiment = Experiment(name, options)
+        experiment.rank()
+        experiment.remeasure()
+        experiment.search()
+        experiment.compare()
+    except (SystemExit, AutotuneError) as stopped:
+        print(f"{name}: {stopped}", file=sys.stderr, flush=True)
+        return 1
+    print(f"{name}: {sentence(experiment.state)}", flush=True)
+    return 0 if experiment.state["verdict"] == "pass" else 1
+
+
+def main(words=None):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("workload")
+    parser.add_argument(
+        "workloads",
+        nargs="*",
+        metavar="WORKLOAD",
+        help="one after the other; all that have a committed grid of this machine where none is named",
+    )
     parser.add_argument("--budget", default="10m", help="of the search")
     parser.add_argument("--driver", choices=["ray", "inline"], default="ray")
-    parser.add_argument("--cycles", type=int, default=CYCLES, help="of the five again")
+    parser.add_argument("--cycles", type=int, default=CYCLES, help="undisturbed ones of the five again")
+    parser.add_argument("--most-cycles", type=int, help="of the five again, at most; twice --cycles else")
     parser.add_argument("--pairs", type=int, default=10, help="search against oracle, at least")
     parser.add_argument("--most-pairs", type=int, default=24, help="at most")
     parser.add_argument("--warm", type=float, default=4.0, help="seconds skipped after the first step")
     parser.add_argument("--window", type=float, default=10.0, help="seconds measured")
-    parser.add_argument("--table", type=Path, help="recorded grid, where there are several")
-    parser.add_argument("--result", type=Path, help="another result file")
+    parser.add_argument("--table", type=Path, help="recorded grid of one workload, where there are several")
+    parser.add_argument("--result", type=Path, help="another result file of one workload")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     searching.check_tree()
     searching.end_on_signals()
-    experiment = Experiment(options)
-    experiment.rank()
-    experiment.remeasure()
-    experiment.search()
-    experiment.compare()
-    print(f"{experiment.name}: {sentence(experiment.state)}")
-    return 0 if experiment.state["verdict"] == "pass" else 1
+    names = options.workloads or recorded()
+    if not names:
+        raise SystemExit("no workload has a committed grid of this machine; record.py makes one")
+    if len(names) > 1 and (options.table or options.result):
+        raise SystemExit("--table and --result are of one workload; name it")
+    return max([proved(name, options) for name in names])
 
 
 if __name__ == "__main__":

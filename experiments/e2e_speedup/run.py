@@ -32,9 +32,9 @@ def search(name, budget, driver):
         began = time.monotonic()
         words = ["search", "--budget", budget, "--driver", driver, "--python", sys.executable]
         words += ["--out", str(best), "--script", str(WORKLOADS / f"{name}.py")]
+        best.unlink(missing_ok=True)
         code = searching.run_autotune(words, cwd=folder)
-        if code not in (0, 1):
-            raise SystemExit(f"search on {name} ended with exit code {code}")
+        searching.check_answer(code, best)
         note.write_text(
             json.dumps(
                 {

@@ -9,6 +9,7 @@ from pathlib import Path
 import autotune
 
 ROOT = Path(__file__).resolve().parents[2]
+DECIDED = (0, 1)
 _PATIENCE_S = 60.0
 
 
@@ -61,6 +62,18 @@ def run_autotune(words, *, cwd, stdout=None, home=None):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def check_answer(code, best):
+    """Refuse an ending that is no answer: a broken interpreter ends with 1, too, as if nothing were faster.
+
+    Raises:
+        SystemExit: The search failed, or left no file with what it found.
+    """
+    if code not in DECIDED:
+        raise SystemExit(f"the search ended with exit code {code}")
+    if not best.is_file():
+        raise SystemExit(f"the search ended with exit code {code} and left no {best.name}: it did not begin")
 
 
 def commit():

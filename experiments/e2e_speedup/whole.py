@@ -28,7 +28,10 @@ WORKLOADS = HERE.parent / "workloads"
 sys.path.insert(0, str(HERE.parent / "grids"))
 from grid import scrubbed  # noqa: E402 - after its folder is known
 
-DECIDED = (0, 1)
+
+def has_study(folder):
+    """A search has begun here."""
+    return any((folder / "home").glob("studies/*/journal.db"))
 
 
 def search(name, budget, driver, folder):
@@ -36,14 +39,16 @@ def search(name, budget, driver, folder):
     note, best = folder / "search.json", folder / "best.yaml"
     if note.exists():
         return json.loads(note.read_text())
-    begun = any((folder / "home").glob("studies/*/journal.db"))
+    begun = has_study(folder)
     words = ["resume"]
     if not begun:
         words = ["search", "--budget", budget, "--driver", driver, "--python", sys.executable]
         words += ["--out", str(best), "--script", str(WORKLOADS / f"{name}.py")]
+    best.unlink(missing_ok=True)
     code = searching.run_autotune(words, cwd=folder, stdout=sys.stderr)
-    if code not in DECIDED:
-        raise SystemExit(f"the search ended with exit code {code}")
+    searching.check_answer(code, best)
+    if not has_study(folder):
+        raise SystemExit(f"the search ended with exit code {code} and left no journal: it did not begin")
     commit, dirty = searching.commit()
     told = {
         "exit": code,

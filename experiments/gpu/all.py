@@ -45,7 +45,7 @@ def plan():
         Check("timing", "timing.py", 6, ("--pairs", "2")),
         Check("memory", "memory.py", 3),
         Check("failures", "failures.py", 4),
-        Check("knobs", "knobs.py", 8),
+        Check("knobs", "knobs.py", 12),
         Check("caches small_steps", "caches.py", 4, ("--workloads", "small_steps")),
         recorded[0],
         Check("search small_steps", "search.py", 7, ("--workloads", "small_steps", "--budget", "4m")),

@@ -1,6 +1,6 @@
 """Does each knob act on the device, and is what is read back true?
 
-    python knobs.py                        # about 8 minutes
+    python knobs.py                        # about 12 minutes
     python knobs.py --only tf32=high bf16  # some of them
     python knobs.py --device cpu --tiny
 
@@ -29,15 +29,18 @@ from autotune.protocol.plan import PLAN_VARIABLE, Plan
 
 LOADER = "torch.utils.data.DataLoader"
 LIMIT_S = 900
+KEPT = ("loss", "kernels", "calls", "copies", "launched", "waits", "graphs", "peak_bytes", "expandable")
 
 
 @dataclass(frozen=True)
 class Case:
     """One configuration and what it must leave behind.
 
-    `kernels` has to match a kernel's name, `never` none; `calls` names a call of the runtime, `copies` a
-    copy. `other` asks for other kernels than without the change. `needs` is a package beside torch, without
-    which the case is left out.
+    `kernels` has to match a kernel's name, `never` none; `calls` names a call of the runtime that has to be
+    there, `uncalled` one that must not; `copies` a copy. `beside` is what it is compared with, the script as
+    it is where empty: `other` asks for other kernels, `lower` names a figure that has to be lower, `more` one
+    that is there at all. `unclear` is the answer where what it leaves behind may go by another name. `needs`
+    is a package beside torch, without which the case is left out.
     """
 
     name: str
@@ -46,8 +49,12 @@ class Case:
     kernels: str = ""
     never: str = ""
     calls: str = ""
+    uncalled: str = ""
     copies: str = ""
+    beside: tuple = ()
     other: bool = False
+    lower: str = ""
+    more: str = ""
     unclear: bool = True
     needs: str = ""
 
@@ -61,6 +68,8 @@ def variable(knob, value, name, text):
 
 
 BF16 = patch("precision", "bf16")
+PINNED = keyword("pin_memory", True)
+COMPILED = patch("compile_mode", "default")
 CASES = (
     Case("bf16", "attention", (BF16,), kernels=r"bf16|bfloat16|nvjet_(?:sm\d+_)?t"),
     Case("bf16 conv", "conv", (BF16,), kernels=r"bf16|bfloat16|nvjet_(?:sm\d+_)?t", other=True),
@@ -87,16 +96,16 @@ CASES = (
     ),
     Case("cudnn_benchmark", "conv", (patch("cudnn_benchmark", True),), other=True),
     Case("fused_optimizer", "attention", (patch("fused_optimizer", True),), kernels=r"(?i)fused_?adam"),
-    Case("pin_memory", "conv", (keyword("pin_memory", True),), copies=r"Pinned -> Device", unclear=False),
+    Case("pin_memory", "conv", (PINNED,), copies=r"Pinned -> Device", unclear=False),
     Case(
         "non_blocking",
         "conv",
-        (keyword("pin_memory", True), patch("non_blocking", True)),
-        copies=r"Pinned -> Device",
+        (PINNED, patch("non_blocking", True)),
+        beside=(PINNED,),
+        lower="waits",
+        unclear=False,
     ),
-    Case(
-        "compile default", "attention", (patch("compile_mode", "default"),), kernels=r"triton_", unclear=False
-    ),
+    Case("compile default", "attention", (COMPILED,), kernels=r"triton_", unclear=False),
     Case(
         "compile reduce-overhead",
         "attention",
@@ -119,6 +128,14 @@ CASES = (
         kernels=r"triton_",
         unclear=False,
     ),
+    Case(
+        "compile max-autotune-no-cudagraphs",
+        "attention",
+        (patch("compile_mode", "max-autotune-no-cudagraphs"),),
+        kernels=r"triton_",
+        uncalled="cudaGraphLaunch",
+        unclear=False,
+    ),
     Case("attention flash", "attention", (patch("attention_backend", "flash"), BF16), kernels=r"flash"),
     Case(
         "attention efficient",
@@ -127,12 +144,47 @@ CASES = (
         kernels=r"fmha|cutlassF",
     ),
     Case("attention cudnn", "attention", (patch("attention_backend", "cudnn"), BF16), kernels=r"cudnn"),
-    Case("activation_checkpointing", "attention", (patch("activation_checkpointing", "full"),), other=False),
+    Case(
+        "activation_checkpointing",
+        "attention",
+        (patch("activation_checkpointing", "full"),),
+        lower="peak_bytes",
+        unclear=False,
+    ),
+    Case(
+        "memory_budget",
+        "attention",
+        (COMPILED, patch("memory_budget", 0.3)),
+        beside=(COMPILED,),
+        lower="peak_bytes",
+    ),
+    Case(
+        "compile_region",
+        "attention",
+        (COMPILED, patch("compile_region", "block")),
+        kernels=r"triton_",
+        beside=(COMPILED,),
+        other=True,
+    ),
+    Case(
+        "compile_shapes",
+        "attention-uneven",
+        (COMPILED, patch("compile_shapes", "dynamic")),
+        beside=(COMPILED,),
+        lower="graphs",
+    ),
+    Case(
+        "set_to_none",
+        "attention-zeros",
+        (patch("set_to_none", True),),
+        lower="launched",
+        unclear=False,
+    ),
     Case("pure_bf16", "attention", (patch("pure_bf16", True),), kernels=r"bf16|bfloat16|nvjet_(?:sm\d+_)?t"),
     Case(
         "fp8",
         "attention",
-        (patch("fp8", "tensorwise"), patch("compile_mode", "default"), BF16),
+        (patch("fp8", "tensorwise"), COMPILED, BF16),
         kernels=r"e4m3|fp8|f8|nvjet_(?:sm\d+_)?q",
         needs="torchao",
     ),
@@ -144,6 +196,8 @@ CASES = (
             variable("allocator", "expandable_segments", name, "expandable_segments:True")
             for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
         ),
+        more="expandable",
+        unclear=False,
     ),
 )
 
@@ -191,12 +245,21 @@ def judged(case, told, base):
         looked.append((not any(re.search(case.never, n) for n in names), f"no kernel like {case.never}"))
     if case.calls:
         looked.append((told["calls"].get(case.calls, 0) > 0, case.calls))
+    if case.uncalled:
+        looked.append((told["calls"].get(case.uncalled, 0) == 0, f"no {case.uncalled}"))
     if case.copies:
         looked.append((any(re.search(case.copies, n) for n in told["copies"]), f"a copy like {case.copies}"))
     if case.other and base is not None:
         looked.append((set(names) != set(base["kernels"]), "other kernels than without it"))
+    if case.lower or case.more:
+        figure = case.lower or case.more
+        without = None if base is None else base[figure]
+        if without is None or bool(without) is bool(case.more):
+            return "unclear", f"{figure} is {without} without it, which it cannot be told from"
+        there = told[figure] < without if case.lower else told[figure] > without
+        looked.append((there, f"{figure} {'below' if case.lower else 'above'} {without}"))
     if not looked:
-        return "unclear", "nothing of it shows in the names of kernels"
+        return "unclear", "nothing is known that it would leave behind"
     missing = [what for there, what in looked if not there]
     if not missing:
         return "yes", ", ".join(what for _, what in looked)
@@ -231,32 +294,38 @@ def main(words=None):
     cases = [c for c in CASES if not options.only or c.name in options.only]
     if options.tiny and not options.only:
         cases = [c for c in CASES if c.name in ("bf16 conv", "fused_optimizer")]
-    result, base = {}, {}
+    result, ran = {}, {}
     with tempfile.TemporaryDirectory(prefix="at-gpu-", ignore_cleanup_errors=True) as name:
+
+        def once(model, changes):
+            """A run of these changes; several cases are compared with the same one."""
+            if (model, changes) not in ran:
+                ran[model, changes] = run(model, changes, Path(name) / str(len(ran)))
+            return ran[model, changes]
+
         for model in sorted({c.model for c in cases}):
-            base[model], _, ended = run(model, (), Path(name) / f"base-{model}")
-            result[f"as it is, {model}"] = {"ended": ended, **(base[model] or {})}
-        for n, case in enumerate(cases):
+            told, _, ended = once(model, ())
+            result[f"as it is, {model}"] = {"ended": ended, **(told or {})}
+        for case in cases:
             if unknown(case):
                 continue
             if lacks(case):
                 print(f"{case.name:32} left out: {case.needs} is not installed", flush=True)
                 continue
-            told, readings, ended = run(case.model, case.changes, Path(name) / str(n))
+            told, readings, ended = once(case.model, case.changes)
+            base = once(case.model, case.beside)[0]
             asked = {
                 r["knob"]: {k: r[k] for k in ("found", "status", "reason")}
                 for r in readings
                 if r["wanted"] is not None
             }
-            seen, why = judged(case, told, base[case.model]) if told else ("no", ended["last_line"])
+            seen, why = judged(case, told, base) if told else ("no", ended["last_line"])
             result[case.name] = {
                 "readings": asked,
                 "seen": seen,
                 "why": why,
                 "ended": ended,
-                **(
-                    {k: told[k] for k in ("loss", "kernels", "calls", "copies", "peak_bytes")} if told else {}
-                ),
+                **({k: told[k] for k in KEPT} if told else {}),
             }
             states = ", ".join(sorted({r["status"] for r in asked.values()})) or "no reading"
             print(f"{case.name:32} read: {states:12} seen: {seen:8} {why}", flush=True)

@@ -20,6 +20,7 @@ GPU = Path(__file__).resolve().parents[2] / "experiments" / "gpu"
 GRIDS = GPU.parent / "grids"
 NAMES = ("small_steps", "gpt2", "resnet50", "vit_b16")
 MOST_CONFIGS = 40
+"""A repeat takes some ten minutes of a device that is rented; 20 of the points at least have to be valid."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def checks() -> Any:
 def test_a_grid_fits_into_minutes(name: str) -> None:
     asked = grid.read_grid(GRIDS / name / "grid.json")
     distinct = {tuple(sorted(point.items())) for point in asked.wanted()}
-    assert 20 <= len(distinct) <= MOST_CONFIGS
+    assert 30 <= len(distinct) <= MOST_CONFIGS
     assert asked.workload == name
     assert (GPU / "workloads" / f"{name}.py").is_file()
 
@@ -68,6 +69,82 @@ def test_a_case_is_judged_by_kernels_launches_and_copies(checks: Any) -> None:
         == "yes"
     )
     assert checks.knobs.judged(checks.knobs.Case("x", "conv", ()), told, base)[0] == "unclear"
+
+
+@pytest.mark.parametrize(
+    ("case", "told", "beside", "seen"),
+    [
+        ("non_blocking", {"waits": 1}, {"waits": 7}, "yes"),
+        ("non_blocking", {"waits": 7}, {"waits": 7}, "no"),
+        ("non_blocking", {"waits": 0}, {"waits": 0}, "unclear"),  # the profiler saw no call of the runtime
+        ("activation_checkpointing", {"peak_bytes": 60}, {"peak_bytes": 90}, "yes"),
+        ("activation_checkpointing", {"peak_bytes": 90}, {"peak_bytes": 90}, "no"),
+        ("activation_checkpointing", {"peak_bytes": None}, {"peak_bytes": None}, "unclear"),  # a CPU
+        ("memory_budget", {"peak_bytes": 90}, {"peak_bytes": 90}, "unclear"),
+        ("compile_shapes", {"graphs": 1}, {"graphs": 2}, "yes"),
+        ("set_to_none", {"launched": 400}, {"launched": 500}, "yes"),
+        ("set_to_none", {"launched": 500}, {"launched": 500}, "no"),
+        ("allocator", {"expandable": 3}, {"expandable": 0}, "yes"),
+        ("allocator", {"expandable": 0}, {"expandable": 0}, "no"),
+        ("allocator", {"expandable": 3}, {"expandable": 3}, "unclear"),  # the caller's own setting
+    ],
+)
+def test_what_leaves_no_name_behind_is_judged_by_a_figure(
+    checks: Any, case: str, told: dict[str, int | None], beside: dict[str, int | None], seen: str
+) -> None:
+    asked = next(c for c in checks.knobs.CASES if c.name == case)
+    nameless: dict[str, Any] = {"kernels": {}, "calls": {}, "copies": {"Memcpy HtoD (Pinned -> Device)": 6}}
+    assert checks.knobs.judged(asked, {**nameless, **told}, {**nameless, **beside})[0] == seen
+    assert checks.knobs.judged(asked, {**nameless, **told}, None)[0] == "unclear"
+
+
+def test_a_mode_without_graphs_is_one_that_launches_none(checks: Any) -> None:
+    case = next(c for c in checks.knobs.CASES if c.name == "compile max-autotune-no-cudagraphs")
+    told: dict[str, Any] = {"kernels": {"triton_poi_fused_0": 3}, "calls": {}, "copies": {}}
+    assert checks.knobs.judged(case, told, None)[0] == "yes"
+    assert checks.knobs.judged(case, {**told, "calls": {"cudaGraphLaunch": 3}}, None)[0] == "no"
+
+
+def test_blocks_that_are_compiled_one_by_one_have_other_kernels_than_the_whole(checks: Any) -> None:
+    case = next(c for c in checks.knobs.CASES if c.name == "compile_region")
+    whole: dict[str, Any] = {"kernels": {"triton_poi_fused_0": 3}, "calls": {}, "copies": {}}
+    blocks = {**whole, "kernels": {"triton_poi_fused_0": 3, "reduce_kernel": 1}}
+    assert checks.knobs.judged(case, blocks, whole)[0] == "yes"
+    assert checks.knobs.judged(case, whole, whole)[0] == "unclear"
+
+
+def test_a_case_is_compared_with_all_that_it_changes_but_its_own_knob(checks: Any) -> None:
+    for case in checks.knobs.CASES:
+        assert set(case.beside) <= set(case.changes), case.name
+        own = {change.knob for change in case.changes} - {change.knob for change in case.beside}
+        assert not case.beside or own == {case.name}
+
+
+def test_a_run_that_several_cases_are_compared_with_is_made_once(
+    checks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[str, tuple[str, ...]]] = []
+
+    def run(model: str, changes: Any, folder: Path) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
+        made.append((model, tuple(change.knob for change in changes)))
+        told = dict.fromkeys(checks.knobs.KEPT, 1)
+        return {**told, "kernels": {}, "calls": {}, "copies": {}}, [], {"code": 0, "last_line": ""}
+
+    monkeypatch.setattr(checks.common, "machine", lambda: {"devices": [], "cpu": "x"})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(checks.knobs, "run", run)
+    names = ["pin_memory", "non_blocking", "memory_budget", "compile_region"]
+    assert checks.knobs.main(["--device", "cpu", "--out", str(tmp_path), "--only", *names]) == 0
+    assert len(set(made)) == len(made)
+    assert set(made) == {
+        ("conv", ()),
+        ("attention", ()),
+        ("conv", ("pin_memory",)),
+        ("conv", ("pin_memory", "non_blocking")),
+        ("attention", ("compile_mode",)),
+        ("attention", ("compile_mode", "memory_budget")),
+        ("attention", ("compile_mode", "compile_region")),
+    }
 
 
 @pytest.mark.parametrize(
@@ -118,7 +195,7 @@ def test_every_case_names_knobs_and_values_that_exist(checks: Any) -> None:
     given = facts(host=GPU_HOST, run=GPU_RUN)
     for case in checks.knobs.CASES:
         assert not checks.knobs.unknown(case), case.name
-        for change in case.changes:
+        for change in (*case.changes, *case.beside):
             domain = builtin()[change.knob].domain(given)
             # fp16 and cuDNN's attention are not worth a try on every device, and can be had on each.
             assert change.value in domain or change.value in ("fp16", "cudnn", "flash"), (case.name, domain)

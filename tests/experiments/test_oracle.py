@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grid
@@ -153,6 +156,60 @@ def test_a_cycle_is_set_aside_by_what_others_used_whichever_run_it_was(arm: str)
     assert len(oracle.ratios(runs, "search", "oracle", lambda r: oracle.run_s(r, None))) == 2
 
 
+def remeasured(foreign: list[float], earlier: list[dict[str, Any]], most_cycles: int | None = None) -> Any:
+    """An experiment that wanted two cycles of one finalist; `foreign` is what others used, run after run."""
+    left = iter(foreign)
+    one: Any = object.__new__(oracle.Experiment)
+    one.options = SimpleNamespace(cycles=2, most_cycles=most_cycles)
+    one.state = {"finalists": [{"config": {"threads": 1}}], "remeasured": earlier}
+    one.script, one.work, one.table, one.samples = Path("w.py"), Path("work"), table(), None
+    one.save, one.primed = lambda: None, []
+    one.prime = one.primed.extend
+
+    def measure(runs: list[dict[str, Any]], cycle: int, arm: str, _command: list[str]) -> None:
+        runs.append(run(cycle, arm, 10 if arm == "A" else 20) | {"foreign_cores": next(left, 0.0)})
+
+    one.measure = measure
+    one.remeasure()
+    return one
+
+
+def test_a_disturbed_cycle_of_the_five_is_measured_again() -> None:
+    found = remeasured([0.0, 0.3, 0.01], [])
+    assert [each["cycle"] for each in found.state["remeasured"]] == [0, 0, 1, 1, 2, 2]
+    assert found.state["remeasured_disturbed"] == [0]
+    assert found.state["oracle"] == {
+        "arm": "grid0",
+        "config": {"threads": 1},
+        "gain": found.state["gains"]["grid0"],
+    }
+    assert found.state["gains"]["grid0"]["n"] == 2
+    assert found.primed == ["grid0"]
+
+
+def test_no_oracle_is_named_where_others_used_the_machine_all_the_time() -> None:
+    with pytest.raises(SystemExit, match="in 4 of 4 cycles"):
+        remeasured([0.3] * 8, [])
+    with pytest.raises(SystemExit, match="in 2 of 3 cycles"):
+        remeasured([0.3] * 4, [], most_cycles=3)
+
+
+def test_runs_of_an_earlier_sitting_count_but_for_what_failed_or_was_disturbed() -> None:
+    earlier = [run(0, "A", 10), run(0, "grid0", 20) | {"foreign_cores": 0.3}, run(1, "A", 10)]
+    earlier.append({"cycle": 1, "arm": "grid0", "failed": True})
+    found = remeasured([], earlier)
+    again = [(each["cycle"], each["arm"]) for each in found.state["remeasured"][3:]]
+    assert again == [(1, "grid0"), (2, "grid0"), (2, "A")]
+
+
+def test_a_cycle_counts_as_undisturbed_once_every_arm_had_its_turn() -> None:
+    runs = [run(0, "A", 10), run(0, "grid0", 20), run(1, "A", 10), run(2, "A", 10)]
+    runs.append({"cycle": 1, "arm": "grid0", "failed": True})
+    assert oracle.undisturbed(runs, ["A", "grid0"]) == [0, 1]
+    runs[0]["foreign_cores"] = 0.3
+    assert oracle.undisturbed(runs, ["A", "grid0"]) == [1]
+
+
 def test_the_whole_run_is_what_counts_and_the_way_to_its_first_step_with_it() -> None:
     assert oracle.run_s(run(0, "a", 10, start_s=3.0), 100) == pytest.approx(13.0)
     assert oracle.run_s(run(0, "a", 10, start_s=3.0), None) == pytest.approx(0.1)
@@ -272,6 +329,17 @@ def test_an_oracle_needs_a_whole_and_committed_grid(tmp_path: Any, monkeypatch: 
         oracle.check_table(full, tmp_path / "t.jsonl")
 
 
+@pytest.mark.parametrize("name", ["small_steps", "gpt2", "resnet50", "vit_b16"])
+def test_a_grid_for_a_rented_device_may_be_smaller_and_its_script_is_found(name: str) -> None:
+    assert oracle.least_configs(name) == oracle.LEAST_ON_DEVICE < oracle.LEAST_CONFIGS
+    wanted = grid.read_grid(oracle.GRIDS / name / "grid.json").wanted()
+    # Not every point is valid on every device.
+    assert len({tuple(sorted(point.items())) for point in wanted}) >= 1.5 * oracle.LEAST_ON_DEVICE
+    assert oracle.least_configs("photos_denoise") == oracle.LEAST_CONFIGS
+    assert oracle.script_of(name).is_file()
+    assert oracle.script_of("photos_denoise").is_file()
+
+
 def stamps() -> Any:
     path = Path(oracle.__file__).parent / "stamps" / "sitecustomize.py"
     spec = importlib.util.spec_from_file_location("stamps_under_test", path)
@@ -300,6 +368,28 @@ def test_what_others_used_meanwhile_stands_beside_a_run() -> None:
     assert timer.neighbours(unknown, after) == {"foreign_cores": None, "pressure_frac": None}
 
 
+LEAVES_A_WORKER = r"""
+import os, subprocess, sys
+works = "import time\nwhile time.process_time() < 1: pass\nprint(flush=True)\ntime.sleep(60)"
+worker = subprocess.Popen([sys.executable, "-c", works], stdout=subprocess.PIPE)
+worker.stdout.readline()
+os._exit(0)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux alone")
+def test_a_worker_that_a_run_leaves_behind_is_none_of_the_others() -> None:
+    before = timer.load()
+    with timer.orphans_are_ours():
+        process = subprocess.Popen([sys.executable, "-c", LEAVES_A_WORKER], start_new_session=True)
+        try:
+            process.wait(60)
+        finally:
+            timer.end_group(process)
+    assert timer.load()["own_s"] - before["own_s"] >= 0.9
+
+
 def event(stage: str, at: float, knobs: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"stage": stage, "elapsed_s": at, "seconds": 10.0, "knobs": knobs, **more}
 
@@ -317,3 +407,102 @@ def test_a_timeline_tells_when_the_winner_was_seen_and_paired() -> None:
     assert told["failures"] == {"timeout": 1}
     assert (told["winner_first_seen_s"], told["winner_third_pair_s"]) == (30, 42)
     assert whole.told_by(events, {})["winner_first_seen_s"] is None
+
+
+@pytest.mark.parametrize(
+    ("left", "why"), [((), r"no best\.yaml"), (("best.yaml",), "no journal")], ids=["nothing", "an answer"]
+)
+def test_an_interpreter_that_fails_is_no_search_that_found_nothing(
+    left: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_words: list[str], **_more: Any) -> int:
+        for name in left:
+            (tmp_path / name).touch()
+        return 1
+
+    monkeypatch.setattr(whole.searching, "run_autotune", broken)
+    with pytest.raises(SystemExit, match=why):
+        whole.search("w", "1h", "inline", tmp_path)
+    assert not (tmp_path / "search.json").exists()
+
+
+def test_a_search_that_found_nothing_is_one_with_an_answer_and_a_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def searched(_words: list[str], **_more: Any) -> int:
+        (tmp_path / "home" / "studies" / "s").mkdir(parents=True)
+        (tmp_path / "home" / "studies" / "s" / "journal.db").touch()
+        (tmp_path / "best.yaml").touch()
+        return 1
+
+    monkeypatch.setattr(whole.searching, "run_autotune", searched)
+    told = whole.search("w", "1h", "inline", tmp_path)
+    assert (told["exit"], told["resumed"]) == (1, False)
+    assert whole.search("w", "1h", "inline", tmp_path) == told
+
+
+def test_an_ending_without_an_answer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="exit code 3"):
+        whole.searching.check_answer(3, tmp_path / "best.yaml")
+    with pytest.raises(SystemExit, match="exit code 0 and left no"):
+        whole.searching.check_answer(0, tmp_path / "best.yaml")
+
+
+# Several workloads in one call ------------------------------------------------------------------
+
+
+class Judged:
+    """An experiment that is over at once: the workload is named after its verdict."""
+
+    def __init__(self, name: str, options: Any) -> None:
+        if name == "refused":
+            raise SystemExit("it has no grid")
+        self.state = {"verdict": name, "ratio": None, "identical": None, "budget": options.budget}
+
+    def nothing(self) -> None:
+        pass
+
+    rank = remeasure = search = compare = nothing
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oracle, "Experiment", Judged)
+    for name in ("check_tree", "end_on_signals"):
+        monkeypatch.setattr(oracle.searching, name, lambda: None)
+
+
+@pytest.mark.usefixtures("judged")
+def test_workloads_follow_one_another_and_the_worst_ending_is_the_whole_ones(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert oracle.main(["pass"]) == 0
+    assert oracle.main(["pass", "fail", "pass"]) == 1
+    capsys.readouterr()
+    assert oracle.main(["refused", "pass"]) == 1
+    told = capsys.readouterr()
+    assert "refused: it has no grid" in told.err
+    assert "pass: no whole pair yet" in told.out
+
+
+@pytest.mark.usefixtures("judged")
+def test_without_a_name_all_with_a_committed_grid_of_this_machine_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = f"{oracle.file_name(oracle.host_facts())}.jsonl"
+    monkeypatch.setattr(oracle, "GRIDS", tmp_path)
+    monkeypatch.setattr(oracle.searching, "is_committed", lambda path: path.parent.name != "changed")
+    with pytest.raises(SystemExit, match="no workload has a committed grid"):
+        oracle.main([])
+    for place in (f"pass/{own}", f"fail/{own}", f"changed/{own}", f"held_out/hidden/{own}", "other/x.jsonl"):
+        (tmp_path / place).parent.mkdir(parents=True)
+        (tmp_path / place).touch()
+    assert oracle.recorded() == ["fail", "pass"]
+    assert oracle.main([]) == 1
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["fail", "pass"]
+
+
+@pytest.mark.usefixtures("judged")
+def test_one_table_is_not_that_of_several_workloads() -> None:
+    with pytest.raises(SystemExit, match="of one workload"):
+        oracle.main(["pass", "fail", "--table", "t.jsonl"])

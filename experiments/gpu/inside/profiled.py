@@ -1,6 +1,9 @@
 """A short training run that tells which kernels it launched; run by knobs.py, with a knob or without.
 
-python profiled.py conv|attention
+python profiled.py conv|attention[-zeros|-uneven]
+
+`-zeros` fills gradients with zeros where the others let them go; `-uneven` trains on batches of two more sizes
+before the steps that are told of.
 """
 
 import json
@@ -61,31 +64,50 @@ class Attention(nn.Module):
         return self.head(x.mean(dim=1))
 
 
-kind = sys.argv[1]
+kind, _, variant = sys.argv[1].partition("-")
 torch.manual_seed(0)
 device = "cuda" if torch.cuda.is_available() else "cpu"
 count, side, length, batch = (2048, 32, 128, 64) if device == "cuda" else (64, 8, 8, 8)
+if variant == "uneven":
+    batch = 48  # like no other size: the compiler takes equal ones for the same
 images = torch.randn(count, 3, side, side) if kind == "conv" else torch.randn(count, length, 64)
-loader = DataLoader(TensorDataset(images, torch.randint(0, 10, (count,))), batch_size=batch, drop_last=True)
+data = TensorDataset(images, torch.randint(0, 10, (count,)))
+loader = DataLoader(data, batch_size=batch, drop_last=True)
 model = (Conv() if kind == "conv" else Attention()).to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+def step(x, y):
+    x, y = x.to(device), y.to(device)
+    optimizer.zero_grad(set_to_none=variant != "zeros")
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    return loss
 
 
 def steps(wanted):
     done = 0
     while True:
         for x, y in loader:
-            x, y = x.to(device), y.to(device)
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
+            loss = step(x, y)
             done += 1
             if done == wanted:
                 return loss.item()
 
 
+def graphs():
+    """Pieces of code that the compiler was given so far."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo.counters["stats"]["unique_graphs"] if dynamo else 0
+
+
 steps(16)
+if variant == "uneven":
+    for size in (batch - 1, batch - 2):
+        step(*data[:size])
+if device == "cuda":
+    torch.cuda.reset_peak_memory_stats()
 activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
 with profile(activities=activities) as profiler:
     loss = steps(3)
@@ -95,11 +117,17 @@ for event in profiler.events():
         (copies if event.name.startswith(("Memcpy", "Memset")) else kernels)[event.name] += 1
     elif event.name.startswith(("cuda", "cu")):
         calls[event.name] += 1
+segments = torch.cuda.memory_snapshot() if device == "cuda" else []
 told = {
     "loss": loss,
     "kernels": dict(kernels),
     "calls": {name: n for name, n in calls.items() if "Launch" in name or "Graph" in name},
     "copies": dict(copies),
+    "launched": sum(kernels.values()),
+    "waits": calls["cudaStreamSynchronize"],
+    "graphs": graphs(),
     "peak_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else None,
+    "expandable": sum(bool(segment.get("is_expandable")) for segment in segments),
+    "backend": torch.cuda.get_allocator_backend() if device == "cuda" else None,
 }
 print("TOLD " + json.dumps(told), flush=True)
