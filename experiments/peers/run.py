@@ -28,6 +28,7 @@ import searching  # noqa: E402 - the same
 import third_party_envs as envs  # noqa: E402 - the same
 import timer  # noqa: E402 - the same
 from grid import scrubbed  # noqa: E402 - the same
+from oracle import turned  # noqa: E402 - the same
 
 RESULTS = HERE / "results"
 BY_HAND = {
@@ -107,13 +108,6 @@ def arms_of(state, name):
     return arms, of_tool
 
 
-def order(arms, cycle):
-    """The arms, begun with another one in each cycle, and backwards in every other."""
-    names = list(arms)
-    turned = names[cycle % len(names) :] + names[: cycle % len(names)]
-    return turned[::-1] if cycle % 2 else turned
-
-
 def timed(state, name, options):
     """All runs of all cycles that are missing."""
     arms, _ = arms_of(state, name)
@@ -125,7 +119,7 @@ def timed(state, name, options):
     os.environ["AUTOTUNE_HOME"] = str(home)
     done = {(run["cycle"], run["arm"]) for run in state["runs"]}
     for cycle in range(options.cycles):
-        for arm in order(arms, cycle):
+        for arm in turned(list(arms), cycle):
             if (cycle, arm) in done:
                 continue
             figures = timer.run_once(

@@ -162,13 +162,6 @@ def test_what_is_known_by_hand_and_found_by_a_tool_is_timed_once() -> None:
     assert of_tool == {"tool": "bf16"}
 
 
-def test_every_arm_is_first_once() -> None:
-    arms = ["a", "b", "c", "d"]
-    orders = [RUN.order(arms, cycle) for cycle in range(4)]
-    assert all(sorted(o) == arms for o in orders)
-    assert len({o[0] for o in orders}) == 4
-
-
 def _runs(*cycles: dict[str, float]) -> list[dict[str, Any]]:
     return [
         {"cycle": c, "arm": arm, "samples_per_s": rate}
