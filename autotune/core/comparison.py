@@ -13,7 +13,8 @@ from autotune.core.config import Config
 from autotune.core.cycles import confirmation_cycles
 from autotune.core.effect import Effect
 from autotune.core.energy import counters, samples_per_joule
-from autotune.core.loss_guard import MOST_RUNS, LossVerdict
+from autotune.core.inferiority import USUAL_RUNS
+from autotune.core.loss_guard import LossVerdict
 from autotune.core.measurement import Estimate
 from autotune.core.memo import Memo, study_key
 from autotune.core.objective import ENERGY
@@ -113,7 +114,7 @@ def _compared(study: Study) -> list[Comparison]:
                 effect=effect,
                 speedup=speedup,
                 is_early=is_early and (saved is None or saved[1]),
-                wanted_pairs=pairs_wanted(pairs, share, tau=tau, df=freedom, most=MOST_RUNS),
+                wanted_pairs=pairs_wanted(pairs, share, tau=tau, df=freedom, most=USUAL_RUNS),
                 logs=values,
                 loss=by_rule(study, config, loss),
                 throughput=mean_rate([r[config] for r in rates.values() if config in r], rate_unit(study)),

@@ -10,14 +10,10 @@ from typing import TYPE_CHECKING
 from autotune.core.chances import FEWEST_PAIRS
 from autotune.core.config import Config
 from autotune.core.effect import Effect
+from autotune.core.equal_loss import time_to_equal_loss
 from autotune.core.late_harm import barred
-from autotune.core.loss_guard import (
-    LossVerdict,
-    finite_and_sane,
-    judge,
-    scaler_skips,
-    time_to_equal_loss,
-)
+from autotune.core.loss_guard import LossVerdict, finite_and_sane, judge, scaler_skips
+from autotune.core.more_cycles import cycles_left
 from autotune.core.rates import own_batch
 from autotune.core.trial import Stage
 
@@ -50,7 +46,13 @@ def loss_verdict(study: Study, config: Config) -> LossVerdict:
         return bad or LossVerdict(level=0, verdict="unclear", reason="The script shows no loss.")
     effect = space.effect(config) if space is not None else Effect.TRAINING
     redeals = space.redeals(config) if space is not None else True
-    verdict = judge(candidate, baseline, redeals=redeals, effective_batch=own_batch(study))
+    verdict = judge(
+        candidate,
+        baseline,
+        redeals=redeals,
+        effective_batch=own_batch(study),
+        most_runs=len(candidate) + cycles_left(study),
+    )
     if not candidate and sum(1 for t in study.of(config) if t.measurement) >= FEWEST_PAIRS:
         verdict = replace(verdict, can_clear=False)
     if effect is not Effect.EXACT or verdict.verdict != "unclear":

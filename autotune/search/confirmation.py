@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from autotune.core.comparison import Comparison, compare
 from autotune.core.config import Config
+from autotune.core.more_cycles import cycles_left
 from autotune.core.trial import Proposal, Stage
 from autotune.search.ablating import next_ablation, under_way
 from autotune.search.costs import Costs
-from autotune.search.racing import MOST_CYCLES, active_members, focus, given_up, select_members
+from autotune.search.racing import active_members, focus, given_up, select_members
 from autotune.search.trial_limit import CYCLES
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def next_confirmation(study: Study, remaining_s: float, parts: Parts) -> Proposa
     members = select_members(study, now, study, costs, remaining_s, parts)
     active = active_members(now, members, group)
     active = focus(now, active, study, remaining_s, group, parts)
-    if active and group < MOST_CYCLES:
+    if active and cycles_left(study) > 0:
         following = _first_of_cycle(group + 1, active, costs, remaining_s)
         if following is not None:
             return _cycle_proposal(costs, group + 1, following, active, remaining_s, given_up(now, parts))

@@ -13,7 +13,7 @@ from autotune.core.broken import broken
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.finalists import may_win
-from autotune.core.loss_guard import MOST_RUNS
+from autotune.core.inferiority import USUAL_RUNS
 from autotune.core.trial import Family, Stage
 from autotune.search.costs import Costs
 from autotune.search.finalists import shortlist
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from autotune.core.comparison import Comparison
     from autotune.core.study import Study
     from autotune.search.parts import Parts
-
-MOST_CYCLES = MOST_RUNS
-"""Of confirmation: as many runs of a finalist as the loss guard reckons with."""
 
 _CYCLES_WITH_MORE = 4
 _PLANNED_CYCLES = 6
@@ -98,6 +95,8 @@ def active_members(past: Sequence[Comparison], members: Sequence[Config], cycles
     open_ones = [c for c in members if c not in compared or not _settled(compared[c], cycles)]
     if cycles >= _PLANNED_CYCLES:
         open_ones = [c for c in open_ones if c == members[0] or len(_logs(compared, c)) < _PLANNED_CYCLES]
+    if cycles >= USUAL_RUNS:
+        open_ones = [c for c in open_ones if len(_logs(compared, c)) < _PLANNED_CYCLES or _waits(compared[c])]
     if any(c not in compared for c in open_ones):
         # Who comes late is compared with the first as well, in the same cycles.
         return tuple(c for c in members if c == members[0] or c in open_ones)
@@ -134,7 +133,7 @@ def focus(
         found = compared.get(config)
         if found is None or found.wanted_pairs is None:
             return False
-        more = min(left_s // max(0.1, costs.cycle(members)), MOST_CYCLES - cycles)
+        more = min(left_s // max(0.1, costs.cycle(members)), USUAL_RUNS - cycles)
         if limit is not None:
             more = min(more, (limit - len(before.trials)) // (1 + len(members)))
         return found.speedup.n + more >= found.wanted_pairs
@@ -218,6 +217,15 @@ def _as_hopeless(study: Study, compared: Sequence[Comparison], parts: Parts) -> 
     ]
     seen = {t.config for t in study.told(Stage.START, Stage.REFINE)}
     return {c for c in seen if any(changes <= set(c.items()) for changes in touching)}
+
+
+def _waits(compared: Comparison) -> bool:
+    """It wins, but for a loss that is not judged yet and that more runs may clear.
+
+    Only for that is the usual number of cycles gone beyond: were it done for the gain, a search would go on
+    until it has won.
+    """
+    return compared.wins and compared.loss.verdict == "unclear" and compared.loss.can_clear
 
 
 def _logs(compared: dict[Config, Comparison], config: Config) -> dict[int, float]:

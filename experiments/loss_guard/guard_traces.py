@@ -69,6 +69,36 @@ class Simulated:
         return points(values)
 
 
+class Wandering:
+    """A script that begins to learn at a moment of the seed's, and whose runs part under rounding.
+
+    As a small residual network on digits does: the same seed on the same samples gives the same losses for
+    some hundred steps; then what rounding has changed grows until it sets the moment off, and is outgrown.
+    """
+
+    def __init__(self, draw):
+        self.tag = draw.random()
+        self.moment = draw.uniform(0.3, 0.5)
+        self.seed_sd = draw.choice((0.05, 0.1))
+        self.batch_sd = draw.choice((0.03, 0.1))
+        self.wander_sd = draw.choice((0.02, 0.05))
+
+    def level(self, k):
+        """The loss after k steps without noise."""
+        return 0.2 + 2.1 / (1.0 + math.exp(12.0 * (k / STEPS - self.moment)))
+
+    def run(self, seed, delay, random, rounding=True):
+        """A trace; `random` makes a generator from text. Rounding makes the clock stray."""
+        shared, own = random(f"{self.tag}/{seed}"), random(f"{self.tag}/{seed}/own/{delay}")
+        pace, strayed, values = math.exp(shared.gauss(0.0, self.seed_sd)), 0.0, []
+        for k in range(1, STEPS + 1):
+            if rounding and k % (STEPS // 10) == 1:
+                strayed = 0.5 * strayed + own.gauss(0.0, self.wander_sd)
+            level = self.level(k * pace * (1.0 - delay) * math.exp(strayed))
+            values.append(level + shared.gauss(0.0, self.batch_sd) * self.level(k) / 2.0)
+        return points(values)
+
+
 class Recorded:
     """A script whose runs at several seeds were recorded; a delay is planted into its mean curve."""
 

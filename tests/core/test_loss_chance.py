@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from search_world import loss_trace
 
-from autotune.core.loss_guard import MOST_RUNS, LossVerdict, judge
+from autotune.core.inferiority import USUAL_RUNS
+from autotune.core.loss_guard import LossVerdict, judge
 from autotune.core.measurement import LossPoint
 
 Traces = dict[int, tuple[LossPoint, ...]]
@@ -43,7 +44,7 @@ def test_what_lies_near_the_margin_in_every_run_is_not_cleared_by_more() -> None
 
 
 def test_many_runs_that_differ_much_leave_too_few_to_come() -> None:
-    wide = [3.0, -2.4] * (MOST_RUNS // 2 - 1)
+    wide = [3.0, -2.4] * (USUAL_RUNS // 2 - 1)
     assert judged(wide[:4]).can_clear
     late = judged(wide)
     assert late.verdict == "unclear"

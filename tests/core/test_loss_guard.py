@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from search_world import loss_trace, measurement
 
-from autotune.core.loss_guard import finite_and_sane, judge, scaler_skips, time_to_equal_loss
+from autotune.core.equal_loss import time_to_equal_loss
+from autotune.core.loss_guard import finite_and_sane, judge, scaler_skips
 from autotune.core.measurement import LossPoint, Measurement
 
 Traces = dict[int, tuple[LossPoint, ...]]
@@ -150,7 +151,8 @@ def test_what_runs_of_one_seed_share_lets_streams_dealt_anew_pass_after_few_runs
 
 def test_a_margin_of_few_runs_is_not_used_up() -> None:
     base = {s: loss_trace(seed=s, batch_sd=0.0) for s in range(5)}
-    margin = judge(base, base, redeals=False).margin
+    shifted = {s: tuple(replace(p, loss=p.loss + 1e-4) for p in t) for s, t in base.items()}
+    margin = judge(shifted, base, redeals=False).margin
     nearly = {s: tuple(replace(p, loss=p.loss + 0.9 * margin) for p in t) for s, t in base.items()}
     verdict = judge(nearly, base, redeals=False)
     assert verdict.verdict == "unclear"

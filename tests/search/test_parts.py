@@ -375,7 +375,7 @@ def test_a_number_of_trials_that_is_nearly_spent_counts_as_time_does() -> None:
 # Loss that cannot be cleared -------------------------------------------------------------------------
 
 
-DELAY = 0.027
+DELAY = 0.02
 
 
 def near_the_margin(parts: Parts, rates: dict[Config, float]) -> Study:
