@@ -100,8 +100,8 @@ def _recorded(script, delay, draw):
 def _asked(sums, base, own, *, redeals=False, planned=FEWEST, longest=MOST):
     """Add the verdicts after fixed numbers of cycles, and the one a confirmation ends with.
 
-    A confirmation has `longest` cycles at the most. Runs that are over before the guard could tell, and before so many cycles as were planned, end with no
-    verdict.
+    A confirmation has `longest` cycles at the most. Runs that are over before the guard could tell, and
+    before so many cycles as were planned, end with no verdict.
     """
 
     def after(cycles):
