@@ -38,7 +38,16 @@ def defaults_for(argv: Sequence[str]) -> dict[str, Any]:
         check_variables(os.environ)
     values = project_settings(Path.cwd()).values
     taken = [key for key in values if verb == "search" or key == _INTERPRETER]
+    if _names_interpreter(argv[len(typed) + 1 :]):
+        # What is typed is stronger than the file, wherever it is typed.
+        taken = [key for key in taken if key != _INTERPRETER]
     return {verb: {_parameter(key): values[key] for key in taken}}
+
+
+def _names_interpreter(command: Sequence[str]) -> bool:
+    """The command after ``--`` begins with an interpreter by its path; a plain ``python`` names none."""
+    word = command[0] if command else ""
+    return os.sep in word and Path(word).name.startswith("python")
 
 
 class Sources:

@@ -8,7 +8,7 @@ import pytest
 from study_fakes import changes_of, facts, good_answer, study
 
 from autotune.cli.search import search
-from autotune.cli.settings import _parameter
+from autotune.cli.settings import _parameter, defaults_for
 from autotune.edge.settings import KEYS, variable
 from autotune.export.best_config import write_best
 
@@ -128,3 +128,18 @@ def test_an_interpreter_that_is_typed_or_in_a_variable_is_stronger_than_the_file
     assert cli(*words, "--python", sys.executable)[0] == 0
     monkeypatch.setenv("AUTOTUNE_PYTHON", sys.executable)
     assert cli(*words)[0] == 0
+
+
+def test_an_interpreter_that_is_typed_after_the_dashes_is_stronger_than_the_file(script):
+    (script.parent / "pyproject.toml").write_text(
+        '[tool.autotune]\npython = "gone/bin/python"\nbudget = "30m"\n'
+    )
+    typed = defaults_for(["search", "--", "/opt/venv/bin/python3.12", "train.py"])["search"]
+    assert "python" not in typed
+    assert typed["budget"] == "30m"
+    for words in (
+        ["search", "--", "python", "train.py"],
+        ["search", "--script", "train.py"],
+        ["inspect", "--"],
+    ):
+        assert "gone/bin/python" in str(defaults_for(words)[words[0]]["python"])
