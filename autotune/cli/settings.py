@@ -14,8 +14,9 @@ from autotune.edge.settings import KEYS, check_variables, project_settings, vari
 _PARAMETERS = {"set": "sets", "fix": "fixes", "knob": "knobs", "output-arg": "output_args"}
 """Settings whose parameter in Python is called otherwise."""
 
-_INTERPRETER, _WITH_INTERPRETER = "python", ("apply", "export", "inspect", "verify")
-"""Of the settings, the verbs other than `search` that start or read the script take this one."""
+_INTERPRETER, _LOOKS = "python", "inspect"
+"""Of the settings, the verb that looks at a script as `search` would takes this one. Others start what
+best.yaml names, which was typed once and may be another."""
 
 _FILE, _VARIABLE, _TYPED = "DEFAULT_MAP", "ENVIRONMENT", "COMMANDLINE"
 """Names that click has for where a value came from."""
@@ -24,30 +25,27 @@ _FILE, _VARIABLE, _TYPED = "DEFAULT_MAP", "ENVIRONMENT", "COMMANDLINE"
 def defaults_for(argv: Sequence[str]) -> dict[str, Any]:
     """Defaults of each verb as the project's file has them, in the form that click takes.
 
-    `search` has settings, and of these `_WITH_INTERPRETER` take the interpreter; a request for help reads no
-    file, so that help is there when the file is not as it should be.
+    `search` has settings, and of these `inspect` takes the interpreter; a request for help reads no file, so
+    that help is there when the file is not as it should be.
 
     Raises:
         UsageError: The file, or a variable, sets something that does not exist.
     """
     typed = list(argv[: argv.index("--")]) if "--" in argv else list(argv)
     verb = typed[0] if typed else ""
-    if verb not in ("search", *_WITH_INTERPRETER) or {"-h", "--help"} & set(typed):
+    if verb not in ("search", _LOOKS) or {"-h", "--help"} & set(typed):
         return {}
     if verb == "search":
         check_variables(os.environ)
     values = project_settings(Path.cwd()).values
     taken = [key for key in values if verb == "search" or key == _INTERPRETER]
-    if _names_interpreter(argv[len(typed) + 1 :]):
+    if "--" in argv and "--script" not in typed:
+        from autotune.inspection.command import names_interpreter
+
         # What is typed is stronger than the file, wherever it is typed.
-        taken = [key for key in taken if key != _INTERPRETER]
+        if names_interpreter(argv[len(typed) + 1 :]):
+            taken = [key for key in taken if key != _INTERPRETER]
     return {verb: {_parameter(key): values[key] for key in taken}}
-
-
-def _names_interpreter(command: Sequence[str]) -> bool:
-    """The command after ``--`` begins with an interpreter by its path; a plain ``python`` names none."""
-    word = command[0] if command else ""
-    return os.sep in word and Path(word).name.startswith("python")
 
 
 class Sources:

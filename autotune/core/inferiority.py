@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 USUAL_RUNS: Final = 12
 """Runs of one config, a cycle each, after which a search asks for more of them for the loss alone."""
 
+FULL: Final = USUAL_RUNS + 2
+"""The same with runs of screening, of which two at the most are none of a cycle."""
+
 _CONFIDENCE = 0.95
 _LATE_CONFIDENCE = 0.975
 """Beyond the usual runs, as it is looked at again and again."""
 
+_LIKELY = 0.75
 _MARGIN_OF_SEED_SD = 0.5
 _FLOAT_NOISE = 1e-5
 _PIECES = 6
@@ -38,20 +42,32 @@ class Margin:
     low: float
     high: float
 
-    @classmethod
-    def of(cls, noise: _Noise, learned: float, share: float, *, more: int = 0) -> Margin:
-        """By so many runs, or as it would be if so many more had the same spread."""
-        low, high = sd_bounds(noise.spread, noise.df + more, confidence=_confidence(noise.df + 1 + more))
-        # Rounding is no noise that runs have to show, and what is learned bounds all of it.
-        most = max(0.0, learned / 2) if learned > 0.0 else math.inf
-        return cls(*(min(most, max(share * s, noise.least)) for s in (noise.spread, low, high)))
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """What the script does by itself over a stretch, and what of it is allowed.
 
-@dataclass(frozen=True, slots=True)
-class _Noise:
+    Args:
+        spread: Of the mean losses of its runs, or of its own curve where seeds change nothing.
+        df: Degrees of freedom that this is known by.
+        by_seeds: More runs would make it known better.
+        least: Rounding is no noise that runs have to show.
+        most: What is learned bounds all of it.
+        share: How much of the spread is allowed.
+    """
+
     spread: float
     df: int
+    by_seeds: bool
     least: float
+    most: float
+    share: float
+
+    def margin(self, confidence: float, *, more: int = 0) -> Margin:
+        """By these runs, or as it would be if so many more had the same spread."""
+        df = self.df + more if self.by_seeds else self.df
+        low, high = sd_bounds(self.spread, df, confidence=confidence)
+        return Margin(*(min(self.most, max(self.share * s, self.least)) for s in (self.spread, low, high)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,21 +78,24 @@ class Stretch:
         delta: Mean difference of the losses, positive = worse.
         low: Its lower bound, one-sided.
         high: Its upper bound.
-        margin: What the script's own noise allows.
-        later: The same, known by as many runs as may still be made.
+        noise: Of the script.
         loss_per_run: By how much the script's loss would differ, were it a whole run behind.
-        runs: Of the candidate, and as many as there may be in all.
+        runs: Of the candidate.
         most_runs: As many as there may be in all.
     """
 
     delta: float
     low: float
     high: float
-    margin: Margin
-    later: Margin
+    noise: Noise
     loss_per_run: float
     runs: int
     most_runs: int
+
+    @property
+    def margin(self) -> Margin:
+        """What the script's own noise allows."""
+        return self.noise.margin(_confidence(self.runs))
 
     @property
     def excess(self) -> tuple[float, float]:
@@ -91,17 +110,50 @@ class Stretch:
         return least, most
 
     @property
+    def ends_well(self) -> bool:
+        """The difference is more likely than not, three to one, inside the margin."""
+        return self.delta + self._half(self.runs, _LIKELY) <= self.margin.value
+
+    @property
     def may_clear(self) -> bool:
         """Whether the runs still to come have a fair chance to bring the bound below the margin.
 
         The mean of all runs lies as far from that of these as the runs still to come may pull it; what
-        they differ by is taken to stay what it is.
+        they differ by is taken to stay what it is. Beyond the usual runs the bound is stricter, so the end of
+        those counts as well.
         """
-        runs, most, margin = self.runs, max(self.most_runs, self.runs + 1), self.later
-        each = (self.high - self.delta) / t_quantile(_confidence(runs), runs - 1) * math.sqrt(runs)
-        pull = t_quantile(1.0 - _FAIR_CHANCE, runs - 1) * each * math.sqrt(1.0 / runs - 1.0 / most)
-        half = t_quantile(_confidence(most), most - 1) * each / math.sqrt(most)
-        return self.delta - pull - margin.value + math.hypot(half, margin.value - margin.low) <= 0.0
+        return any(self._clears_by(runs) for runs in self._ends())
+
+    @property
+    def may_end_well(self) -> bool:
+        """The same of `ends_well`."""
+        return any(
+            self.delta - self._pull(runs) + self._half(runs, _LIKELY) <= self.margin.value
+            for runs in self._ends()
+        )
+
+    def _ends(self) -> set[int]:
+        most = max(self.most_runs, self.runs + 1)
+        return {most, min(most, FULL)} if self.runs < FULL else {most}
+
+    def _clears_by(self, runs: int) -> bool:
+        margin = self.noise.margin(_confidence(runs), more=runs - self.runs)
+        half = self._half(runs, _confidence(runs))
+        excess = self.delta - self._pull(runs) - margin.value
+        return excess + math.hypot(half, margin.value - margin.low) <= 0.0
+
+    @property
+    def _each(self) -> float:
+        """Standard deviation of a single run's difference."""
+        quantile = t_quantile(_confidence(self.runs), self.runs - 1)
+        return (self.high - self.delta) / quantile * math.sqrt(self.runs)
+
+    def _pull(self, runs: int) -> float:
+        quantile = t_quantile(1.0 - _FAIR_CHANCE, self.runs - 1)
+        return quantile * self._each * math.sqrt(1.0 / self.runs - 1.0 / runs)
+
+    def _half(self, runs: int, confidence: float) -> float:
+        return t_quantile(confidence, runs - 1) * self._each / math.sqrt(runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,15 +211,12 @@ class Curve:
         bounds = _by_distribution(mine, base) if redeals else _by_pairs(mine, base, FEWEST_PAIRS)
         if bounds is None:
             return None
-        share = 1.0 if redeals else _MARGIN_OF_SEED_SD
-        noise = self._noise_of(base)
         delta, low, high = bounds
         return Stretch(
             delta=delta,
             low=low,
             high=high,
-            margin=Margin.of(noise, self.learned, share),
-            later=Margin.of(noise, self.learned, share, more=max(most_runs, len(mine) + 1) - len(mine)),
+            noise=self._noise_of(base, redeals=redeals),
             loss_per_run=self._behind(theirs, begin, end),
             runs=len(mine),
             most_runs=most_runs,
@@ -181,13 +230,19 @@ class Curve:
     def margin(self, theirs: Traces, begin: float, end: float, *, redeals: bool) -> Margin:
         """What the script's own noise allows there, where nothing can be compared with it yet."""
         base = {s: mean_between(t, begin, end) for s, t in theirs.items()}
-        return Margin.of(self._noise_of(base), self.learned, 1.0 if redeals else _MARGIN_OF_SEED_SD)
+        return self._noise_of(base, redeals=redeals).margin(_CONFIDENCE)
 
-    def _noise_of(self, means: Mapping[int, float]) -> _Noise:
-        spread, df, least = sd(list(means.values())), len(means) - 1, _resolution(means)
-        if spread <= least and self.noise > spread:
-            return _Noise(self.noise, _PIECES - 2, least)
-        return _Noise(spread, df, least)
+    def _noise_of(self, means: Mapping[int, float], *, redeals: bool) -> Noise:
+        spread, least = sd(list(means.values())), _resolution(means)
+        by_seeds = spread > least or self.noise <= spread
+        return Noise(
+            spread=spread if by_seeds else self.noise,
+            df=len(means) - 1 if by_seeds else _PIECES - 2,
+            by_seeds=by_seeds,
+            least=least,
+            most=self.learned / 2 if self.learned > 0.0 else math.inf,
+            share=1.0 if redeals else _MARGIN_OF_SEED_SD,
+        )
 
     def _behind(self, traces: Traces, begin: float, end: float) -> float:
         """Loss per whole run behind, by both ends of the stretch; the curve's own where it is its part."""
@@ -201,8 +256,7 @@ class Curve:
 
 
 def _confidence(runs: int) -> float:
-    # Runs of screening count as well: two, at the most, that are none of a cycle.
-    return _CONFIDENCE if runs <= USUAL_RUNS + 2 else _LATE_CONFIDENCE
+    return _CONFIDENCE if runs <= FULL else _LATE_CONFIDENCE
 
 
 def _resolution(means: Mapping[int, float]) -> float:

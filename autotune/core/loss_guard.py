@@ -7,7 +7,7 @@ import statistics
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from autotune.core.inferiority import USUAL_RUNS, Curve, Stretch
+from autotune.core.inferiority import FULL, USUAL_RUNS, Curve, Stretch
 from autotune.core.loss_trace import FEWEST_PAIRS, FEWEST_POINTS, FEWEST_SEEDS, common_part, is_usable
 
 if TYPE_CHECKING:
@@ -150,16 +150,17 @@ def judge(
     Compared is the mean loss over the last two thirds of the samples that all runs saw, and over their last
     third: runs of one seed drift apart and come together again, so the longer stretch tells more; the last
     third shows what comes late. A candidate passes where the bound of the first lies within its margin and
-    the difference in the second does. The margin is half the spread that the baseline has from seed to seed,
-    or one spread where the candidate re-deals random streams, so that its runs are not on the same samples.
-    It is never more than half of what the baseline learned, so that a candidate which learns nothing cannot
-    hide in a noisy script. Where seeds change nothing, the noise of the baseline's own curve takes the place
-    of the spread, and its last third alone is compared.
+    the difference in the second does so with three chances in four. The margin is half the spread that the
+    baseline has from seed to seed, or one spread where the candidate re-deals random streams, so that its
+    runs are not on the same samples. It is never more than half of what the baseline learned, so that a
+    candidate which learns nothing cannot hide in a noisy script. Where seeds change nothing, the noise of the
+    baseline's own curve takes the place of the spread, and its last third alone is compared.
 
     A few runs know neither the difference nor the spread well, so both count: the bound of 95 % is one
-    of the difference less the margin (`Stretch.excess`), of 97.5 % beyond the usual runs. Runs of one seed
-    keep much in common even where streams are dealt anew (first weights, mostly the order of samples), so
-    their paired differences are used wherever those tell more than two separate groups would.
+    of the difference less the margin (`Stretch.excess`), of 97.5 % beyond the usual runs, whose pass stands
+    unless all runs show harm. Runs of one seed keep much in common even where streams are dealt anew (first
+    weights, mostly the order of samples), so their paired differences are used wherever those tell more than
+    two separate groups would.
 
     Args:
         candidate: Loss traces by seed.
@@ -172,6 +173,22 @@ def judge(
         ``pass``, ``fail``, or ``unclear`` where the runs cannot tell; `delay_frac_upper95` says
         how many of the steps the candidate may lie behind.
     """
+    if len(candidate) > FULL:
+        # What the usual runs have shown stands unless all of them show harm: from here the bound is stricter.
+        usual = sorted(candidate)[:FULL]
+        known = {s: t for s, t in baseline.items() if s <= usual[-1]}
+        passed = judge(
+            {s: candidate[s] for s in usual}, known, redeals=redeals, effective_batch=effective_batch
+        )
+        if passed.passed:
+            now = _judged(candidate, baseline, redeals, effective_batch, most_runs)
+            return now if now.verdict == "fail" else passed
+    return _judged(candidate, baseline, redeals, effective_batch, most_runs)
+
+
+def _judged(
+    candidate: Traces, baseline: Traces, redeals: bool, effective_batch: float, most_runs: int
+) -> LossVerdict:
     # Traces are walked several times, and a packed one makes its points anew each time.
     candidate, baseline = ({s: tuple(t) for s, t in side.items()} for side in (candidate, baseline))
     for trace in candidate.values():
@@ -220,21 +237,20 @@ def _decided(blank: LossVerdict, late: Stretch, long: Stretch, *, learns: bool, 
             reason = f"{told}{stretch.margin.value:.4g}."
             return replace(_shown(blank, stretch), verdict="fail", reason=reason)
     inside = long.excess[1] <= 0.0
-    ends_well = late.delta <= late.margin.value
-    if inside and ends_well and learns:
+    if inside and late.ends_well and learns:
         verdict = _shown(blank, long)
         return replace(verdict, verdict="pass", reason=_told(verdict))
     # What stands against it is what is told, and what more runs would have to clear.
     against = late if inside else long
-    can_clear = learns and against.may_clear
+    can_clear = learns and (inside or long.may_clear) and (late.ends_well or late.may_end_well)
     tell = "More runs would tell." if can_clear else "More runs would hardly tell."
     margin = against.margin
     if not learns:
         reason = f"The script's own loss does not fall within {blank.steps} steps, so nothing can be told."
     elif inside:
         reason = (
-            f"By the end the loss is worse by {against.delta:.4g}; the script's own noise allows "
-            f"{margin.value:.4g}. {tell}"
+            f"By the end the loss may be worse, by {against.delta:.4g} as it reads; the script's own noise "
+            f"allows {margin.value:.4g}. {tell}"
         )
     elif against.high <= margin.value:
         reason = (

@@ -18,7 +18,8 @@ MOST_CYCLES: Final = 32
 def cycles_left(study: Study) -> int:
     """The usual cycles that are left, or as many as the budget has room for where those are more.
 
-    By when the last run ended and by how long a run takes: it stays as it is while a cycle is under way.
+    By when the last run ended and by how long a run takes. Of the study without the cycle under way it stays
+    as it is throughout that cycle.
     """
     runs = study.told(Stage.CONFIRM)
     if not runs:

@@ -137,6 +137,12 @@ def verify(command: Command) -> Interpreter:
 # What the words mean ------------------------------------------------------------------------
 
 
+def names_interpreter(words: Sequence[str]) -> bool:
+    """Whether a command begins with an interpreter of its own; a plain ``python`` names none."""
+    word = words[0] if words else ""
+    return word not in _BARE and _PYTHON.fullmatch(Path(word).name) is not None
+
+
 def _after_python(words: Sequence[str], python: str) -> Command:
     options, module, rest = _interpreter_options(words[1:])
     if module in launchers.MODULES:

@@ -53,7 +53,7 @@ def next_confirmation(study: Study, remaining_s: float, parts: Parts) -> Proposa
         before = _before(study, group)
         past = _compared(before)
         members = select_members(before, past, study, costs, remaining_s, parts)
-        active = active_members(past, members, group - 1)
+        active = active_members(past, members, group - 1, _begun(before))
         running_s = sum(t.seconds for t in study.told(Stage.CONFIRM) if t.group == group)
         focused = focus(past, active, before, remaining_s + running_s, group - 1, parts)
         # Seconds between runs may tip the reckoning; who has run in this cycle stays in it.
@@ -68,7 +68,7 @@ def next_confirmation(study: Study, remaining_s: float, parts: Parts) -> Proposa
         if apart is not None:
             return apart
     members = select_members(study, now, study, costs, remaining_s, parts)
-    active = active_members(now, members, group)
+    active = active_members(now, members, group, _begun(study))
     active = focus(now, active, study, remaining_s, group, parts)
     if active and cycles_left(study) > 0:
         following = _first_of_cycle(group + 1, active, costs, remaining_s)
@@ -81,6 +81,15 @@ def _before(study: Study, group: int) -> Study:
     return replace(
         study, trials=tuple(t for t in study.trials if t.stage is not Stage.CONFIRM or t.group < group)
     )
+
+
+def _begun(study: Study) -> dict[Config, int]:
+    """In which cycle each config ran first."""
+    found: dict[Config, int] = {}
+    for trial in study.trials:
+        if trial.stage is Stage.CONFIRM:
+            found[trial.config] = min(trial.group, found.get(trial.config, trial.group))
+    return found
 
 
 def _last_cycle(study: Study) -> tuple[int, list[Config]]:

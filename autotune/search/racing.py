@@ -20,7 +20,7 @@ from autotune.search.finalists import shortlist
 from autotune.search.trial_limit import CYCLES, most_members
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autotune.core.comparison import Comparison
     from autotune.core.study import Study
@@ -60,6 +60,8 @@ def select_members(
     if began:
         failed = broken(before)
         replaced = bool(out) or _failed(before) or not began.isdisjoint(failed)
+        # Beyond the usual cycles nobody new comes in.
+        replaced = replaced and max(t.group for t in cycles) < USUAL_RUNS
         kept = tuple(c for c in chosen if c in began or replaced)
         if replaced and parts.ties_after_pairs:
             # Who stood beside one that is gone goes on without it.
@@ -81,13 +83,16 @@ def select_members(
     return kept
 
 
-def active_members(past: Sequence[Comparison], members: Sequence[Config], cycles: int) -> tuple[Config, ...]:
+def active_members(
+    past: Sequence[Comparison], members: Sequence[Config], cycles: int, begun: Mapping[Config, int]
+) -> tuple[Config, ...]:
     """Members that more cycles can still tell something about; the best is the last to leave.
 
     Args:
         past: Of the cycles before.
         members: Best first.
         cycles: There were so far.
+        begun: In which cycle each of them ran first.
     """
     if cycles < CYCLES:
         return tuple(members)
@@ -96,7 +101,9 @@ def active_members(past: Sequence[Comparison], members: Sequence[Config], cycles
     if cycles >= _PLANNED_CYCLES:
         open_ones = [c for c in open_ones if c == members[0] or len(_logs(compared, c)) < _PLANNED_CYCLES]
     if cycles >= USUAL_RUNS:
-        open_ones = [c for c in open_ones if len(_logs(compared, c)) < _PLANNED_CYCLES or _waits(compared[c])]
+        # Who came late, as what an ablation leaves does, gets the pairs that were planned.
+        late = {c for c in open_ones if cycles - begun.get(c, cycles) < _PLANNED_CYCLES}
+        open_ones = [c for c in open_ones if c in late or (c in compared and _waits(compared[c]))]
     if any(c not in compared for c in open_ones):
         # Who comes late is compared with the first as well, in the same cycles.
         return tuple(c for c in members if c == members[0] or c in open_ones)
@@ -225,7 +232,9 @@ def _waits(compared: Comparison) -> bool:
     Only for that is the usual number of cycles gone beyond: were it done for the gain, a search would go on
     until it has won.
     """
-    return compared.wins and compared.loss.verdict == "unclear" and compared.loss.can_clear
+    is_open = compared.effect is not Effect.EXACT and compared.loss.level == 1
+    is_open = is_open and compared.loss.verdict == "unclear" and compared.loss.can_clear
+    return is_open and compared.wins and (compared.saving is None or compared.saving.low > 1.0)
 
 
 def _logs(compared: dict[Config, Comparison], config: Config) -> dict[int, float]:

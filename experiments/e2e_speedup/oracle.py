@@ -299,16 +299,11 @@ class Experiment:
     def measure(self, runs, cycle, arm, command):
         """One fresh process, appended to `runs` and saved; a failure is a value."""
         limit_s = self.options.warm + self.options.window + 300.0
-        try:
-            figures = timer.run_once(
-                command, warm_s=self.options.warm, window_s=self.options.window, limit_s=limit_s
-            )
-        except SystemExit as failed:
-            print(failed, file=sys.stderr)
-            figures = {"failed": True}
+        figures = timer.run_or_failed(
+            command, warm_s=self.options.warm, window_s=self.options.window, limit_s=limit_s
+        )
         runs.append({"cycle": cycle, "arm": arm, **figures})
-        said = f"{figures['samples_per_s']:.1f} samples/s" if "failed" not in figures else "failed"
-        print(f"cycle {cycle} {arm:8} {said}", file=sys.stderr, flush=True)
+        print(f"cycle {cycle} {arm:8} {timer.told(figures)}", file=sys.stderr, flush=True)
         self.save()
 
     def prime(self, commands):

@@ -12,9 +12,11 @@ fastest of them all. `results/<workload>.race.json` has everything, `results/rac
 
 import argparse
 import datetime
+import hashlib
 import json
 import math
 import os
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -60,7 +62,9 @@ COLUMNS = (
 def search(name, sampler, seed, options, folder):
     """One search from nothing; how it ended, and what it would have recommended when."""
     home = folder / f"{sampler}-{seed}"
-    home.mkdir(parents=True, exist_ok=True)
+    # A search that was cut off begins anew: what is compared is the time from nothing.
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
     words = ["search", "--budget", options.budget, "--driver", options.driver, "--python", sys.executable]
     words += ["--sampler", sampler, "--seed", str(seed), "--out", str(home / "best.yaml")]
     before = timer.load()
@@ -69,6 +73,7 @@ def search(name, sampler, seed, options, folder):
     )
     if code not in (0, 1):
         raise SystemExit(f"{name}, {sampler}, seed {seed}: the search ended with exit code {code}")
+    searching.check_answer(code, home / "best.yaml")
     study, answer = opened(home)
     commit, dirty = searching.commit()
     return {
@@ -167,11 +172,11 @@ def timed(name, state, options, folder):
         for arm in oracle.turned(list(arms), cycle):
             if (cycle, arm) in done:
                 continue
-            figures = timer.run_once(
+            figures = timer.run_or_failed(
                 arms[arm], warm_s=options.warm, window_s=options.window, limit_s=options.limit
             )
             state["runs"].append({"cycle": cycle, "arm": arm, **figures})
-            print(f"{name} {cycle} {arm}: {figures['samples_per_s']:.1f}", file=sys.stderr, flush=True)
+            print(f"{name} {cycle} {arm}: {timer.told(figures)}", file=sys.stderr, flush=True)
             timer.write(RESULTS / f"{name}.race.json", state)
 
 
@@ -182,25 +187,33 @@ def rates(runs):
     """Arm -> how many times the script's rate, geometric mean over undisturbed cycles.
 
     Training alone, without the start: the searches charge a compile to the planned run, which their own
-    recommendation has weighed already.
+    recommendation has weighed already. What failed in any cycle has no rate.
     """
-    spoilt = set(oracle.disturbed(runs))
+    spoilt, dead = set(oracle.disturbed(runs)), {run["arm"] for run in runs if "failed" in run}
     cycles = {}
     for run in runs:
-        if run["cycle"] not in spoilt:
+        if run["cycle"] not in spoilt and run["arm"] not in dead:
             cycles.setdefault(run["cycle"], {})[run["arm"]] = run["samples_per_s"]
-    names = {run["arm"] for run in runs}
+    names = {run["arm"] for run in runs} - dead
+    if SCRIPT not in names:
+        return {}
     whole = [arms for _, arms in sorted(cycles.items()) if arms.keys() == names]
     if not whole:
         return {}
     return {arm: math.exp(fmean(math.log(c[arm] / c[SCRIPT]) for c in whole)) for arm in sorted(names)}
 
 
+def is_timed(state):
+    """Whether every configuration that was recommended has had its runs."""
+    return {run["arm"] for run in state["runs"]} >= recommendations(state).keys()
+
+
 def arrivals(one, gains):
     """{rule: {per cent: seconds from which on it stayed within that of the fastest, or None}}."""
     best = max(gains.values())
     points = [
-        (at_s, at_s, *(gains[key(point[rule])] / best for rule in RULES)) for at_s, point in one["course"]
+        (at_s, at_s, *(gains.get(key(point[rule]), 0.0) / best for rule in RULES))
+        for at_s, point in one["course"]
     ]
     found = {}
     for column, rule in enumerate(RULES, start=2):
@@ -240,6 +253,7 @@ def compared(states, percent):
 def report():
     """The tables, of whatever is there."""
     states = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.race.json"))]
+    states = [state for state in states if is_timed(state)]
     lines = ["# Wall-clock seconds until the recommendation stays within 5 % of the fastest", ""]
     for state in states:
         gains = rates(state["runs"])
@@ -261,7 +275,7 @@ def report():
             cells = [one["sampler"], str(one["seed"])]
             cells += [" / ".join(seconds(found[rule][percent]) for rule in RULES) for percent in WITHIN]
             cells += [
-                f"{gains[key(one['answer'])] / gains[best]:.2f}",
+                f"{gains.get(key(one['answer']), 0.0) / gains[best]:.2f}",
                 str(one["trials"]),
                 str(one["failures"]),
             ]
@@ -306,12 +320,20 @@ def raced(name, options):
     """Everything of one workload that is missing."""
     folder = HERE / "work" / f"{name}.race"
     path = RESULTS / f"{name}.race.json"
-    state = {"workload": name, "budget": options.budget, "searches": [], "runs": []}
+    script = WORKLOADS / f"{name}.py"
+    identity = {
+        "script_sha256": hashlib.sha256(script.read_bytes()).hexdigest(),
+        "budget": options.budget,
+        "driver": options.driver,
+        "warm_s": options.warm,
+        "window_s": options.window,
+        "machine": timer.machine(),
+    }
+    state = {"workload": name, **identity, "searches": [], "runs": []}
     if path.exists():
         state = json.loads(path.read_text())
-    if state["budget"] != options.budget:
-        raise SystemExit(f"{path.name} is of searches of {state['budget']}; move it away for another budget")
-    state |= {"machine": timer.machine(), "budget_s": duration_s(options.budget)}
+        timer.check_identity(state, identity, path)
+    state["budget_s"] = duration_s(options.budget)
     done = {(s["sampler"], s["seed"]) for s in state["searches"]}
     samplers = options.samplers.split(",")
     for seed in range(options.repeats):

@@ -113,6 +113,31 @@ def orphans_are_ours():
         prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
+def run_or_failed(command, **how):
+    """The same; a process that wrote no figures is told, and is ``{"failed": True}``."""
+    try:
+        return run_once(command, **how)
+    except SystemExit as failed:
+        print(failed, file=sys.stderr)
+        return {"failed": True}
+
+
+def told(figures):
+    """A run for people."""
+    return "failed" if "failed" in figures else f"{figures['samples_per_s']:.1f} samples/s"
+
+
+def check_identity(earlier, identity, path):
+    """Refuse to go on with results of something else.
+
+    Raises:
+        SystemExit: What differs.
+    """
+    differs = [name for name, value in identity.items() if earlier.get(name) != value]
+    if differs:
+        raise SystemExit(f"{path.name} is of another {', '.join(differs)}; move it away to begin anew")
+
+
 def load():
     """The clock, and what the kernel has counted so far; None where it does not count."""
     own = os.times()

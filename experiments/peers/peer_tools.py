@@ -22,6 +22,7 @@ HERE = Path(__file__).resolve().parent
 SCRIPTS, ADAPTERS = HERE / "scripts", HERE / "adapters"
 LIMIT_S = 1800.0
 LAST_WORDS = 300
+CARRIED_OUT = {"FRX_NUM_WORKERS", "FRX_PREFETCH_FACTOR", "FRX_PERSISTENT_WORKERS"}
 
 PEERS = {
     "train-doctor": envs.Candidate(
@@ -61,14 +62,18 @@ def autotune(bench, name):
     folder = bench.folder / name
     folder.mkdir(parents=True, exist_ok=True)
     best = folder / "best.yaml"
+    best.unlink(missing_ok=True)
     words = ["search", "--budget", bench.budget, "--python", sys.executable, "--out", str(best)]
     began = time.monotonic()
     code = searching.run_autotune(
         [*words, "--script", str(SCRIPTS / f"{name}.py")], cwd=folder, home=folder / "home", stdout=sys.stderr
     )
     told = {"version": version("autotune-training"), "seconds": time.monotonic() - began, "exit": code}
-    if code != 0 or not best.exists():
-        return {**told, "flags": [], "says": "nothing is shown to be faster" if code == 1 else "failed"}
+    if code not in (0, 1):
+        return {**told, "failed": True, "says": f"it ended with exit code {code}"}
+    searching.check_answer(code, best)
+    if code == 1:
+        return {**told, "flags": [], "says": "nothing is shown to be faster"}
     pick = yaml.safe_load(best.read_text())["picks"]["best"]
     changed = {change["knob"] for change in pick["changes"]}
     says = {knob: value for knob, value in pick["knobs"].items() if knob in changed}
@@ -77,7 +82,8 @@ def autotune(bench, name):
 
 def train_doctor(bench, name):
     """`train-doctor fix`: it sets workers, pinned memory and cuDNN's trials, and advises the rest."""
-    words = ["fix", "--json", "--quiet", "--no-card", "--", sys.executable, str(SCRIPTS / f"{name}.py")]
+    python = str(bench.rooms.python("train-doctor"))
+    words = ["fix", "--json", "--quiet", "--no-card", "--", python, str(SCRIPTS / f"{name}.py")]
     told, said, _ = _called(bench, "train-doctor", words, label=name)
     answer = _json_in(said)
     if answer is None:
@@ -128,7 +134,16 @@ def _fournex(bench, name, script, how):
     else:
         flags = []
     claim = {"value": 1 + winner["throughput_delta"]}
-    return {**told, "flags": flags, "claim": claim, "says": winner["label"], "tried": seen}
+    # The scripts have no option for pinned memory, which a CPU has no use for.
+    left_out = ", ".join(sorted(given.keys() - CARRIED_OUT))
+    return {
+        **told,
+        "flags": flags,
+        "claim": claim,
+        "says": winner["label"],
+        "tried": seen,
+        "left_out": left_out,
+    }
 
 
 def loadtune(bench, name):
@@ -207,7 +222,7 @@ def _called(bench, peer, words, *, label, variables=None, whole=False):
     command = words if whole else [str(bench.rooms.env(peer) / "bin" / candidate.entry["console"]), *words]
     began = time.monotonic()
     log = place / "said.txt"
-    with log.open("w") as stream:
+    with log.open("w") as stream, timer.orphans_are_ours():
         process = subprocess.Popen(
             command,
             cwd=place,

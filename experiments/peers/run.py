@@ -12,6 +12,7 @@ whose order turns. Answers and runs that are there are kept, so that it goes on 
 
 import argparse
 import datetime
+import hashlib
 import json
 import math
 import os
@@ -73,7 +74,12 @@ def asked(state, name, options, bench):
         except RuntimeError as why:
             answer = {"flags": [], "says": str(why), "failed": True}
         beside = timer.neighbours(before, timer.load())
-        state["answers"][tool] = {**answer, "edits": edits, **beside, "date": today()}
+        if answer.get("failed"):
+            print(f"{name}: {tool} failed, and is asked again next time: {answer['says']}", file=sys.stderr)
+            continue
+        commit, dirty = searching.commit()
+        made = {"edits": edits, **beside, "date": today(), "commit": commit, "dirty": dirty}
+        state["answers"][tool] = {**answer, **made}
         keep(state, name)
 
 
@@ -122,21 +128,26 @@ def timed(state, name, options):
         for arm in turned(list(arms), cycle):
             if (cycle, arm) in done:
                 continue
-            figures = timer.run_once(
+            figures = timer.run_or_failed(
                 arms[arm], warm_s=options.warm, window_s=options.window, limit_s=options.limit
             )
             state["runs"].append({"cycle": cycle, "arm": arm, **figures})
-            print(f"{name} {cycle} {arm}: {figures['samples_per_s']:.1f}", file=sys.stderr, flush=True)
-            state["machine"] = timer.machine()
+            print(f"{name} {cycle} {arm}: {timer.told(figures)}", file=sys.stderr, flush=True)
             keep(state, name)
 
 
 def ratios(runs):
-    """Arm -> how many times the script's rate, with a 95 % t interval over whole cycles."""
-    cycles = {}
+    """Arm -> how many times the script's rate, with a 95 % t interval over whole cycles.
+
+    What failed in any cycle has no rate.
+    """
+    dead, cycles = {run["arm"] for run in runs if "failed" in run}, {}
     for run in runs:
-        cycles.setdefault(run["cycle"], {})[run["arm"]] = run["samples_per_s"]
-    names = {run["arm"] for run in runs}
+        if run["arm"] not in dead:
+            cycles.setdefault(run["cycle"], {})[run["arm"]] = run["samples_per_s"]
+    names = {run["arm"] for run in runs} - dead
+    if AS_IT_IS not in names:
+        return {}
     whole = [rates for _, rates in sorted(cycles.items()) if rates.keys() == names]
     if not whole:
         return {}
@@ -162,6 +173,7 @@ def holds(claim, measured):
 def table(state, name):
     """What every tool found, as lines of Markdown."""
     measured = ratios(state["runs"])
+    measured[AS_IT_IS] = {"value": 1.0, "low": 1.0, "high": 1.0, "n": 0}
     _, of_tool = arms_of(state, name)
     by_hand = {arm: measured[arm] for arm in BY_HAND[name] if arm in measured}
     best = max((m["value"] for m in by_hand.values()), default=1.0)
@@ -174,10 +186,11 @@ def table(state, name):
     for tool, answer in state["answers"].items():
         arm = of_tool[tool]
         value = measured.get(arm)
-        rate = 1.0 if arm == AS_IT_IS else value["value"] if value else None
+        rate = value["value"] if value else None
         verdict = {None: NOTHING, True: "yes", False: "**no**"}[holds(answer.get("claim"), value)]
         handed = answer["says"] if "apply" in answer else " ".join(answer["flags"]) or "the script as it is"
         handed += ", **trains differently**" if answer.get("changes_training") else ""
+        handed += f" (not carried out: {answer['left_out']})" if answer.get("left_out") else ""
         spent = f"{answer['seconds']:.0f} s" if "seconds" in answer else NOTHING
         cells = [f"{tool} {answer.get('version', '')}", answer["edits"], spent, handed]
         cells += [shown(answer.get("claim")), "1" if arm == AS_IT_IS else shown(value)]
@@ -241,18 +254,19 @@ def main():
         os.environ["OMP_NUM_THREADS"] = options.threads
         bench = tools.Bench(rooms=envs.Rooms(options.work), folder=HERE / "work", budget=options.budget)
         for name in names:
-            path = RESULTS / f"{name}.json"
-            commit, dirty = searching.commit()
-            state = {
-                "script": name,
+            path, script = RESULTS / f"{name}.json", tools.SCRIPTS / f"{name}.py"
+            identity = {
+                "script_sha256": hashlib.sha256(script.read_bytes()).hexdigest(),
                 "threads": options.threads,
                 "budget": options.budget,
-                "answers": {},
-                "runs": [],
+                "warm_s": options.warm,
+                "window_s": options.window,
+                "machine": timer.machine(),
             }
+            state = {"script": name, **identity, "answers": {}, "runs": []}
             if path.exists():
                 state = json.loads(path.read_text())
-            state |= {"commit": commit, "dirty": dirty}
+                timer.check_identity(state, identity, path)
             asked(state, name, options, bench)
             timed(state, name, options)
     print(report())

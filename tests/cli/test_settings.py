@@ -5,12 +5,11 @@ import json
 import sys
 
 import pytest
-from study_fakes import changes_of, facts, good_answer, study
+from study_fakes import facts
 
 from autotune.cli.search import search
 from autotune.cli.settings import _parameter, defaults_for
 from autotune.edge.settings import KEYS, variable
-from autotune.export.best_config import write_best
 
 FILE = '[tool.autotune]\nbudget = "20m"\ndriver = "inline"\nset = ["num_workers=0,2"]\n'
 
@@ -102,23 +101,18 @@ def test_every_setting_is_an_option_of_search_with_its_variable_in_the_help(cli,
         assert f"--{key}" in text
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("inspect", "train.py", "--static"),
-        ("apply", "best.yaml"),
-        ("verify", "best.yaml"),
-        ("export", "best.yaml", "--as", "diff"),
-    ],
-)
-def test_every_verb_with_an_interpreter_takes_that_of_the_file(cli, script, words):
-    write_best(script.parent / "best.yaml", study(facts=facts()), good_answer(), changes_of)
+def test_a_script_is_looked_at_with_the_interpreter_of_the_file(cli, script):
     (script.parent / "pyproject.toml").write_text('[tool.autotune]\npython = "gone/bin/python"\n')
-    code, out, err = cli(*words)
+    code, out, err = cli("inspect", "train.py", "--static")
     assert (code, out) == (2, "")
     assert "there is no interpreter" in err
     assert "gone/bin/python" in err
-    assert cli(words[0], "--help")[0] == 0
+    assert cli("inspect", "--help")[0] == 0
+
+
+@pytest.mark.parametrize("verb", ["apply", "verify", "export"])
+def test_what_starts_a_best_yaml_keeps_the_interpreter_that_this_names(verb):
+    assert defaults_for([verb, "best.yaml"]) == {}
 
 
 def test_an_interpreter_that_is_typed_or_in_a_variable_is_stronger_than_the_file(cli, script, monkeypatch):
@@ -137,9 +131,11 @@ def test_an_interpreter_that_is_typed_after_the_dashes_is_stronger_than_the_file
     typed = defaults_for(["search", "--", "/opt/venv/bin/python3.12", "train.py"])["search"]
     assert "python" not in typed
     assert typed["budget"] == "30m"
+    assert "python" not in defaults_for(["inspect", "--", "python3.11", "train.py"])["inspect"]
     for words in (
         ["search", "--", "python", "train.py"],
-        ["search", "--script", "train.py"],
+        ["search", "--script", "train.py", "--", "/data/python3"],
+        ["search", "--", "./python_bench.py"],
         ["inspect", "--"],
     ):
         assert "gone/bin/python" in str(defaults_for(words)[words[0]]["python"])

@@ -181,6 +181,33 @@ def test_ratios_are_taken_within_whole_cycles() -> None:
     assert found["x"]["n"] == 2
 
 
+def test_an_arm_that_failed_once_has_no_rate_and_stops_nothing() -> None:
+    rates = {RUN.AS_IT_IS: 100, RUN.AGAIN: 100, "x": 200, "y": 300}
+    runs = _runs(rates, rates)
+    runs[2] = {"cycle": 0, "arm": "x", "failed": True}
+    found = RUN.ratios(runs)
+    assert "x" not in found
+    assert found["y"]["n"] == 2
+
+
+def test_a_tool_that_failed_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RUN, "RESULTS", tmp_path)
+    told = iter([{"failed": True, "flags": [], "says": "no network"}, {"flags": [], "says": "nothing"}])
+    monkeypatch.setattr(tools, "TOOLS", {"one": (lambda *_: next(told), "none")})
+    made, options = _state(), type("Options", (), {"tools": ["one"]})
+    RUN.asked(made, "input_cnn", options, None)
+    assert made["answers"] == {}
+    RUN.asked(made, "input_cnn", options, None)
+    assert made["answers"]["one"]["says"] == "nothing"
+
+
+def test_a_gain_that_is_stated_for_the_script_as_it_is_does_not_hold() -> None:
+    made = _state(one={"flags": [], "edits": "none", "says": "", "claim": {"value": 1.3}})
+    rates = {RUN.AS_IT_IS: 100, RUN.AGAIN: 100, **dict.fromkeys(RUN.BY_HAND["input_cnn"], 200)}
+    made["runs"] = _runs(rates, rates, rates)
+    assert any("| one" in line and "**no**" in line for line in RUN.table(made, "input_cnn"))
+
+
 @pytest.mark.parametrize(
     ("claim", "verdict"),
     [

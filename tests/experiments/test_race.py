@@ -10,6 +10,7 @@ import pytest
 import race
 import recorded_world
 import score
+import timer
 
 from autotune.core.config import Config
 from autotune.core.pick import answer_or_none
@@ -77,6 +78,33 @@ def test_another_sampler_may_have_the_sooner_of_two_rules_and_ours_may_not() -> 
     course = (point(40, SLOW, FAST), point(200, FAST, FAST))
     assert race.soonest(searched("tpe", *course), GAINS, 5, 600.0) == 40
     assert race.soonest(searched("staged", *course), GAINS, 5, 600.0) == 200
+
+
+def test_what_failed_once_has_no_rate_and_stops_nothing() -> None:
+    made = state(searched("staged", point(10, SLOW), point(50, FAST)))
+    failed = {"cycle": 1, "arm": race.key(SLOW), "failed": True}
+    made["runs"] = [r for r in made["runs"] if (r["cycle"], r["arm"]) != (1, race.key(SLOW))] + [failed]
+    gains = race.rates(made["runs"])
+    assert race.key(SLOW) not in gains
+    assert gains[race.key(FAST)] == pytest.approx(2.0)
+    assert race.arrivals(made["searches"][0], gains)["by_model"] == {5: 50, 2: 50}
+
+
+def test_results_that_are_not_whole_are_left_out_of_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(race, "RESULTS", tmp_path)
+    made = state(searched("staged", point(50, FAST)))
+    made["runs"] = [r for r in made["runs"] if r["arm"] != race.key(FAST)]
+    (tmp_path / "made_up.race.json").write_text(json.dumps(made))
+    assert "made_up" not in race.report()
+
+
+def test_results_of_something_else_are_not_gone_on_with(tmp_path: Path) -> None:
+    earlier = {"budget": "10m", "machine": {"cores": 2}}
+    timer.check_identity(earlier, {"budget": "10m", "machine": {"cores": 2}}, tmp_path / "a.json")
+    with pytest.raises(SystemExit, match="another machine"):
+        timer.check_identity(earlier, {"budget": "10m", "machine": {"cores": 4}}, tmp_path / "a.json")
 
 
 def test_whoever_never_arrives_has_taken_the_whole_budget() -> None:
