@@ -87,7 +87,16 @@ class Wandering:
         """The loss after k steps without noise."""
         return 0.2 + 2.1 / (1.0 + math.exp(12.0 * (k / STEPS - self.moment)))
 
-    def run(self, seed, delay, random, rounding=True):
+    def spread(self, random):
+        """How much the mean loss of the last third varies from seed to seed, by two hundred of them."""
+        ends = []
+        for seed in range(10_000, 10_200):
+            trace = self.run(seed, 0.0, random, rounding=False)
+            ends.append(math.fsum(p.loss for p in trace[-(len(trace) // 3) :]) / (len(trace) // 3))
+        mean = math.fsum(ends) / len(ends)
+        return math.sqrt(math.fsum((x - mean) ** 2 for x in ends) / (len(ends) - 1))
+
+    def run(self, seed, delay, random, rounding=True, late=0.0):
         """A trace; `random` makes a generator from text. Rounding makes the clock stray."""
         shared, own = random(f"{self.tag}/{seed}"), random(f"{self.tag}/{seed}/own/{delay}")
         pace, strayed, values = math.exp(shared.gauss(0.0, self.seed_sd)), 0.0, []
@@ -95,7 +104,8 @@ class Wandering:
             if rounding and k % (STEPS // 10) == 1:
                 strayed = 0.5 * strayed + own.gauss(0.0, self.wander_sd)
             level = self.level(k * pace * (1.0 - delay) * math.exp(strayed))
-            values.append(level + shared.gauss(0.0, self.batch_sd) * self.level(k) / 2.0)
+            harm = late if k > STEPS * 2 / 3 else 0.0
+            values.append(level + harm + shared.gauss(0.0, self.batch_sd) * self.level(k) / 2.0)
         return points(values)
 
 

@@ -45,6 +45,7 @@ def units():
     found += [f"risk_paired/{m:g}" for m in MARGINS]
     found += [f"risk_redealt_{k:g}/{m:g}" for k in KEPT for m in MARGINS]
     found += [f"{source}/delay_{100 * d:g}" for source in WANDERING for d in DELAYS]
+    found += [f"late/{m:g}" for m in MARGINS if m]
     if guard_traces.recorded():
         found += [f"recorded/delay_{100 * d:g}" for d in DELAYS]
     # A little of every case first.
@@ -66,6 +67,9 @@ def work(case, part):
             base, own = _wandering(float(change.removeprefix("delay_")) / 100, draw, longest)
             _asked(sums, base, own, longest=longest)
             continue
+        if source == "late":
+            _asked(sums, *_late(float(change), draw))
+            continue
         script = guard_traces.Simulated(draw)
         delay, kept, worse = 0.0, None, 0.0
         if source == "simulated":
@@ -86,6 +90,15 @@ def _wandering(delay, draw, cycles):
     base_seeds, own_seeds = seeds(cycles)
     base = {s: script.run(s, 0.0, random.Random, rounding=False) for s in base_seeds}
     return base, {s: script.run(s, delay, random.Random) for s in own_seeds}
+
+
+def _late(margins, draw):
+    """The same, with a harm that comes with the last third alone, in true margins of that."""
+    script = guard_traces.Wandering(draw)
+    worse = margins * 0.5 * script.spread(random.Random)
+    base_seeds, own_seeds = seeds(MOST)
+    base = {s: script.run(s, 0.0, random.Random, rounding=False) for s in base_seeds}
+    return base, {s: script.run(s, 0.0, random.Random, late=worse) for s in own_seeds}
 
 
 def _recorded(script, delay, draw):
@@ -111,23 +124,28 @@ def _asked(sums, base, own, *, redeals=False, planned=FEWEST, longest=MOST):
             {s: base[s] for s in base_seeds},
             redeals=redeals,
             effective_batch=guard_traces.BATCH,
-        ).verdict
+            most_runs=len(own_seeds) + most - cycles,
+        )
 
     most = min(longest, len(base) - 2)
-    found, spent = "", 0
+    found, spent, given_up = "", 0, False
     for cycles in range(FEWEST, most + 1):
         if cycles not in FIXED and found in ("pass", "fail"):
             continue
-        verdict = after(cycles)
+        judged = after(cycles)
+        verdict = judged.verdict
         if cycles in FIXED:
             _count(sums, str(cycles), verdict)
         if found not in ("pass", "fail"):
             found, spent = verdict, cycles
+            given_up = given_up or (verdict == "unclear" and not judged.can_clear)
     if found == "unclear" and most < planned:
         sums["unfinished"] = sums.get("unfinished", 0) + 1
     elif found:
         sums["cycles"] = sums.get("cycles", 0) + spent
         _count(sums, "end", found)
+        # A search turns to another config where more runs would hardly clear this one.
+        sums["kept_pass"] = sums.get("kept_pass", 0) + (found == "pass" and not given_up)
 
 
 def _count(sums, when, verdict):
@@ -159,7 +177,7 @@ def trained():
 def table(totals):
     """Rows for people and for README.md: how often a change is accepted."""
     when = [*(str(c) for c in FIXED), "end"]
-    heads = [*(f"accepted after {c} cycles" for c in FIXED), "as many as it takes"]
+    heads = [*(f"accepted after {c} cycles" for c in FIXED), "as many as it takes", "unless given up"]
     lines = [
         f"| change | verdicts | {' | '.join(heads)} | refused then | cycles | worse by |",
         "|---|---|" + "---|" * (len(heads) + 3),
@@ -170,6 +188,7 @@ def table(totals):
             told = [s.get(f"{key}_{c}", 0) for key in ("pass", "unclear", "fail")]
             whole = n if c == "end" else n + s.get("unfinished", 0)
             cells.append(f"{told[0] / sum(told):.1%}" if whole and sum(told) == whole else "-")
+        cells.append(f"{s['kept_pass'] / n:.1%}" if n and "kept_pass" in s else "-")
         worse = f"{s['worse_sds'] / s['n']:+.1f} seed sd" if s.get("n") else "-"
         cells += [f"{s['fail_end'] / n:.1%}" if n else "-", f"{s['cycles'] / n:.1f}" if n else "-", worse]
         lines.append(f"| {case} | {n} | {' | '.join(cells)} |")

@@ -384,7 +384,7 @@ def test_a_training_that_stopped_before_this_guard_can_tell_has_no_verdict_and_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, guard_runs = script("loss_guard"), pytest.importorskip("guard_runs")
-    unclear = lambda *_, **__: SimpleNamespace(verdict="unclear")  # noqa: E731
+    unclear = lambda *_, **__: SimpleNamespace(verdict="unclear", can_clear=True)  # noqa: E731
     for module in (run, guard_runs):
         monkeypatch.setattr(module, "judge", unclear)
     draw, kept = random.Random(3), tmp_path / "trainings.jsonl"
