@@ -16,7 +16,7 @@ from autotune.search.stages import Staged
 
 A = Config({"a": 1})
 FIDELITY = Fidelity(min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30)
-SCATTER = 0.25
+SCATTER = 0.125
 """Of a point of a's losses: its runs part from the script's, and are no worse."""
 RUN_S = 7.0
 
