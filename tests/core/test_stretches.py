@@ -10,7 +10,7 @@ import pytest
 from study_fakes import measured, spec, study
 
 from autotune.core.config import Config
-from autotune.core.inferiority import USUAL_RUNS
+from autotune.core.inferiority import FULL, USUAL_RUNS
 from autotune.core.loss_guard import LossVerdict, judge
 from autotune.core.measurement import LossPoint
 from autotune.core.more_cycles import MOST_CYCLES, cycles_left
@@ -146,3 +146,31 @@ def test_a_number_of_trials_bounds_them_too() -> None:
 
 def test_there_is_an_end_to_them() -> None:
     assert cycles_left(confirming(MOST_CYCLES, budget_s=1e9)) == 0
+
+
+# A pass that stands -------------------------------------------------------------------------------
+
+
+def shifted(traces: dict[int, Trace], wild: range, *, worse: float, turns: bool) -> dict[int, Trace]:
+    """All but the wild runs are as their seed's to five digits; those differ, to both sides or to one."""
+
+    def by(seed: int) -> float:
+        if seed not in wild:
+            return 1e-6
+        return -worse if turns and seed % 2 else worse
+
+    return {s: tuple(replace(p, loss=p.loss + by(s)) for p in t) for s, t in traces.items()}
+
+
+def test_what_the_usual_runs_have_shown_stands_when_later_ones_scatter() -> None:
+    base = of(range(FULL + 4))
+    late = shifted(base, range(FULL, FULL + 4), worse=0.5, turns=True)
+    early = shifted(base, range(4), worse=0.5, turns=True)
+    assert judge(late, base, redeals=False, most_runs=MOST_CYCLES).passed
+    assert judge(early, base, redeals=False, most_runs=MOST_CYCLES).verdict == "unclear"
+
+
+def test_it_falls_when_all_runs_show_harm() -> None:
+    base = of(range(2 * FULL))
+    late = shifted(base, range(FULL, 2 * FULL), worse=0.5, turns=False)
+    assert judge(late, base, redeals=False, most_runs=MOST_CYCLES).verdict == "fail"
