@@ -29,7 +29,7 @@ from autotune.cli.report import report
 from autotune.cli.resume import resume
 from autotune.cli.schema import schema
 from autotune.cli.search import search
-from autotune.cli.settings import defaults_for
+from autotune.cli.settings import defaults_for, with_typed_interpreter
 from autotune.cli.show import show
 from autotune.cli.spaces import spaces
 from autotune.cli.sync import sync
@@ -142,7 +142,10 @@ def _called(argv: list[str]) -> Any:
     """What a verb gives back; what teaches or serves a shell ends the process instead."""
     try:
         return _command()(
-            args=argv, prog_name="autotune", standalone_mode=False, default_map=defaults_for(argv)
+            args=with_typed_interpreter(argv),
+            prog_name="autotune",
+            standalone_mode=False,
+            default_map=defaults_for(argv),
         )
     except SystemExit as error:
         if os.environ.get("_AUTOTUNE_COMPLETE"):

@@ -18,6 +18,9 @@ _INTERPRETER, _LOOKS = "python", "inspect"
 """Of the settings, the verb that looks at a script as `search` would takes this one. Others start what
 best.yaml names, which was typed once and may be another."""
 
+_STARTS = ("search", _LOOKS, "apply", "verify", "export")
+"""Verbs that take a command after ``--``."""
+
 _FILE, _VARIABLE, _TYPED = "DEFAULT_MAP", "ENVIRONMENT", "COMMANDLINE"
 """Names that click has for where a value came from."""
 
@@ -39,13 +42,24 @@ def defaults_for(argv: Sequence[str]) -> dict[str, Any]:
         check_variables(os.environ)
     values = project_settings(Path.cwd()).values
     taken = [key for key in values if verb == "search" or key == _INTERPRETER]
-    if "--" in argv and "--script" not in typed:
-        from autotune.inspection.command import names_interpreter
-
-        # What is typed is stronger than the file, wherever it is typed.
-        if names_interpreter(argv[len(typed) + 1 :]):
-            taken = [key for key in taken if key != _INTERPRETER]
     return {verb: {_parameter(key): values[key] for key in taken}}
+
+
+def with_typed_interpreter(argv: Sequence[str]) -> list[str]:
+    """The words of a call; an interpreter named by the command after ``--`` is the only one that counts.
+
+    What is typed is stronger than a variable and the file, wherever it is typed; ``--python`` stays stronger
+    than the command.
+    """
+    words = list(argv)
+    if "--" not in words or words[0] not in _STARTS:
+        return words
+    at = words.index("--")
+    if any(word == "--python" or word.startswith(("--python=", "--script")) for word in words[:at]):
+        return words
+    from autotune.inspection.command import names_interpreter
+
+    return [words[0], "--python", "", *words[1:]] if names_interpreter(words[at + 1 :]) else words
 
 
 class Sources:

@@ -8,7 +8,7 @@ import pytest
 from study_fakes import facts
 
 from autotune.cli.search import search
-from autotune.cli.settings import _parameter, defaults_for
+from autotune.cli.settings import _parameter, defaults_for, with_typed_interpreter
 from autotune.edge.settings import KEYS, variable
 
 FILE = '[tool.autotune]\nbudget = "20m"\ndriver = "inline"\nset = ["num_workers=0,2"]\n'
@@ -124,18 +124,39 @@ def test_an_interpreter_that_is_typed_or_in_a_variable_is_stronger_than_the_file
     assert cli(*words)[0] == 0
 
 
-def test_an_interpreter_that_is_typed_after_the_dashes_is_stronger_than_the_file(script):
-    (script.parent / "pyproject.toml").write_text(
-        '[tool.autotune]\npython = "gone/bin/python"\nbudget = "30m"\n'
-    )
-    typed = defaults_for(["search", "--", "/opt/venv/bin/python3.12", "train.py"])["search"]
-    assert "python" not in typed
-    assert typed["budget"] == "30m"
-    assert "python" not in defaults_for(["inspect", "--", "python3.11", "train.py"])["inspect"]
-    for words in (
+@pytest.mark.parametrize("source", ["file", "variable"])
+def test_an_interpreter_that_is_typed_after_the_dashes_is_stronger(cli, script, monkeypatch, source):
+    if source == "file":
+        (script.parent / "pyproject.toml").write_text('[tool.autotune]\npython = "gone/bin/python"\n')
+    else:
+        monkeypatch.setenv("AUTOTUNE_PYTHON", "gone/bin/python")
+    monkeypatch.setattr("autotune.inspection.host.host_facts", lambda: facts().host)
+    code, _, err = cli("inspect", "--static", "--", "python", "train.py")
+    assert (code, "gone/bin/python" in err) == (2, True)
+    assert cli("inspect", "--static", "--", sys.executable, "train.py")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
         ["search", "--", "python", "train.py"],
         ["search", "--script", "train.py", "--", "/data/python3"],
+        ["search", "--script=train.py", "--", "/data/python3"],
+        ["verify", "best.yaml", "--python", "python3.12", "--", "/opt/venv/bin/python3.12", "train.py"],
+        ["verify", "best.yaml", "--python=python3.12", "--", "/opt/venv/bin/python3.12", "train.py"],
         ["search", "--", "./python_bench.py"],
         ["inspect", "--"],
-    ):
-        assert "gone/bin/python" in str(defaults_for(words)[words[0]]["python"])
+        ["inspect", "train.py"],
+        ["compare", "--", "/opt/venv/bin/python3.12"],
+        ["--", "/opt/venv/bin/python3.12"],
+        [],
+    ],
+)
+def test_what_names_no_interpreter_of_its_own_stays_as_it_is(words):
+    assert with_typed_interpreter(words) == words
+
+
+@pytest.mark.parametrize("verb", ["search", "inspect", "apply", "verify", "export"])
+def test_every_verb_that_takes_a_command_knows_the_interpreter_in_it(verb):
+    words = [verb, "--force", "--", "/opt/venv/bin/python3.12", "train.py"]
+    assert with_typed_interpreter(words) == [verb, "--python", "", *words[1:]]
