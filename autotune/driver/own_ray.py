@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -14,6 +15,9 @@ MARK = "AUTOTUNE_RAY"
 
 FOLDER = "at-ray-"
 """How the name of a temporary folder begins that we give to a Ray of ours."""
+
+OWNER = "owner"
+"""File in such a folder: the mark of the study whose Ray it is."""
 
 SNAPSHOTS = "tune"
 """Folder of a study: what Ray Tune keeps while it runs."""
@@ -87,18 +91,54 @@ def mark_of(study_dir: Path) -> str:
 def end_marked_rays(mark: str, *, bound_s: float = ENDING_S) -> None:
     """Kill what the Ray of a dead driver has left: its agents may wait for long for one that is gone.
 
-    Only what is Ray's by its command line as well: a variable may have been inherited by anything.
+    Only what is Ray's by its command line as well: a variable may have been inherited by anything. An agent
+    that has given itself a title may have written it over the variables that it was started with; such a one
+    is known by the files that it has open.
 
     Args:
         mark: From `mark_of`; nobody else may drive that study now.
         bound_s: How long to go on until nothing is left.
     """
     until_s = time.monotonic() + bound_s
-    while left := [pid for pid in sweep.marked(mark, MARK) if _is_rays(pid)]:
+    while left := _of(mark):
         sweep.send(left, signal.SIGKILL)
         if time.monotonic() >= until_s:
             return
         time.sleep(_POLL_S)
+
+
+def sign(folder: str, mark: str) -> None:
+    """Note in the folder of a Ray of ours whose it is."""
+    Path(folder, OWNER).write_text(mark, encoding="utf-8", errors="surrogateescape")
+
+
+def _of(mark: str) -> list[int]:
+    """Living processes of Rays that were started for this study."""
+    marked = {pid for pid in sweep.marked(mark, MARK) if _is_rays(pid)}
+    titled = [pid for pid in sweep.all_pids() if pid not in marked and _words(pid)[0].startswith(_WORKER)]
+    return [
+        *marked,
+        *(pid for pid in titled if not sweep.is_zombie(pid) and mark in map(_owner, _folders(pid))),
+    ]
+
+
+def _folders(pid: int) -> set[str]:
+    """Temporary folders of Rays of ours in which a process has files open."""
+    found: set[str] = set()
+    with contextlib.suppress(OSError):
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                before, begins, rest = str(file.readlink()).partition(f"/{FOLDER}")
+                if begins:
+                    found.add(f"{before}{begins}{rest.partition('/')[0]}")
+    return found
+
+
+def _owner(folder: str) -> str:
+    """The mark of the study whose Ray has this folder, "" where nothing says it."""
+    with contextlib.suppress(OSError):
+        return Path(folder, OWNER).read_text(encoding="utf-8", errors="surrogateescape")
+    return ""
 
 
 def _is_rays(pid: int) -> bool:

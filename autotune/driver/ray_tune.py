@@ -37,7 +37,7 @@ from autotune.core.redact import redact, redact_args
 from autotune.core.trial import Assignment, Stage
 from autotune.driver.bell import Bell, ring
 from autotune.driver.host_memory import free_memory, node_limit
-from autotune.driver.own_ray import FOLDER, MARK, SNAPSHOTS, OwnRay, end_marked_rays, mark_of
+from autotune.driver.own_ray import FOLDER, MARK, SNAPSHOTS, OwnRay, end_marked_rays, mark_of, sign
 from autotune.driver.ray_head import Head
 from autotune.errors import RayUnavailable
 from autotune.launch import enclosure
@@ -382,6 +382,7 @@ class RayDriver:
         # Sockets live below this folder and their paths are limited to 107 bytes.
         self._temp = tempfile.mkdtemp(prefix=FOLDER)
         mark = mark_of(self._study_dir)
+        sign(self._temp, mark)
         os.environ[MARK] = mark
         ours = [name for name in AT_REST if name not in os.environ]
         os.environ.update({name: AT_REST[name] for name in ours})

@@ -121,6 +121,29 @@ def test_what_merely_inherited_the_mark_is_not_killed(marked_as, tmp_path: Path)
     assert users.poll() is None
 
 
+def test_an_agent_whose_title_lies_over_its_variables_is_known_by_its_open_files(tmp_path: Path) -> None:
+    folders = [tmp_path / f"{own_ray.FOLDER}{name}" for name in ("mine", "another")]
+    code = "import sys, time\nfile = open(sys.argv[1], 'w')\nprint(flush=True)\ntime.sleep(120)"
+    agents = list[subprocess.Popen[bytes]]()
+    for folder in folders:
+        (folder / "session" / "logs").mkdir(parents=True)
+        own_ray.sign(str(folder), own_ray.mark_of(folder))
+        # No mark among the variables, and the folder nowhere in the first word.
+        words = ["ray::DashboardAgent", "-S", "-c", code, str(folder / "session" / "logs" / "agent.log")]
+        agents.append(subprocess.Popen(words, executable=sys.executable, env={}, stdout=subprocess.PIPE))
+    try:
+        for agent in agents:
+            assert agent.stdout is not None
+            assert agent.stdout.readline()
+        own_ray.end_marked_rays(own_ray.mark_of(folders[0]))
+        assert agents[0].wait(30) == -signal.SIGKILL
+        assert agents[1].poll() is None
+    finally:
+        for agent in agents:
+            agent.kill()
+            agent.communicate()
+
+
 def test_what_was_killed_is_waited_for(marked_as, tmp_path: Path) -> None:
     mark = own_ray.mark_of(tmp_path)
     marked_as("ray::IDLE", mark)
