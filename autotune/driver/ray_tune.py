@@ -26,6 +26,8 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
 os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
+# Tune asks the head now and then what there is, to print it, and waits a minute for one that is gone.
+os.environ.setdefault("TUNE_STATE_REFRESH_PERIOD", "1e9")
 os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
 
 import ray
@@ -333,16 +335,26 @@ class RayDriver:
         isolation: Handed to the runner.
         address: Of an existing cluster; empty starts a local Ray that ends with us.
         concurrency: Trials at once; 0 = one per GPU, one on a machine without.
+        lost: Told when Ray has died, from a thread of ours: the main one may be inside a call that waits for
+            a head that is gone, where nothing reaches it.
     """
 
     def __init__(
-        self, session: Session, *, study_dir: Path, isolation: str, address: str = "", concurrency: int = 0
+        self,
+        session: Session,
+        *,
+        study_dir: Path,
+        isolation: str,
+        address: str = "",
+        concurrency: int = 0,
+        lost: Callable[[RayUnavailable], None] = lambda _: None,
     ) -> None:
         self._session = session
         self._study_dir = study_dir
         self._isolation = isolation
         self._address = address
         self._concurrency = concurrency
+        self._lost = lost
         self._temp = ""
         self._scratch = ""
         self._searcher: SessionSearcher | None = None
@@ -531,6 +543,7 @@ class RayDriver:
         while not self._over.wait(1.0):
             why, hint = self._death()
             if why and self._searcher is not None:
+                self._lost(RayUnavailable(why, hint=hint))
                 self._break(why, hint)
                 return
             waited_s = waited_s + 1.0 if searcher.waiting() else 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import platform
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from autotune.apply.choose import choose
 from autotune.apply.environment import user_environment
@@ -47,6 +48,7 @@ from autotune.errors import (
     StudyLocked,
     UsageError,
     add_note,
+    notes_of,
 )
 from autotune.export.best_config import write_best
 from autotune.inspection.advice import advise
@@ -84,9 +86,16 @@ log = logging.getLogger(__name__)
 FLUSH_S = 15.0
 """The sink gets this long after the end of the budget; the process is gone 20 s after it."""
 
+LOST_S = 5.0
+"""So long a search whose Ray has died may take to come back from it, before its answer is written by force;
+Ray itself ends this process a minute after the death, which is noticed within 25 s."""
+
 WARM_UP_SHARE, WARM_UP_S = 0.1, 30.0
 """At most this share of the budget, and no longer than this, is waited for MLflow's store to open before the
 first trial: one that answers byte by byte never fails."""
+
+
+_Failed = TypeVar("_Failed", bound=Exception)
 
 
 class _Now(TypedDict):
@@ -275,6 +284,8 @@ class _Search:
         self._last_words = last_words
         self._doing = "the search"
         self._flushing = False
+        self._wall: HardWall | None = None
+        self._lost: AutotuneError | None = None
         self._writing = threading.Lock()
         self._written: tuple[Study, Answer] | None = None
         self._files: list[Path] = []
@@ -378,6 +389,7 @@ class _Search:
             say=lambda: self._say_last(session.stopping),
             may_exit=self._owns_process,
         )
+        self._wall = wall
         wall.start()
         syncer.start()
         drivers: list[InlineDriver | RayDriver] = []
@@ -450,7 +462,20 @@ class _Search:
         except Exception as error:  # noqa: BLE001 (raised again when the answer is written)
             session.stop(_why_broken(error))
             return error
+        finally:
+            # It came back; what is left to do has bounds of its own.
+            self._lose(None)
         return None
+
+    def _lose(self, error: AutotuneError | None) -> None:
+        """What runs trials is gone: a call into it may hold the main thread for as long as it likes.
+
+        Args:
+            error: What then ends the search; None where the main thread has come back.
+        """
+        self._lost = error
+        if self._wall is not None:
+            self._wall.bring_forward(math.inf if error is None else LOST_S)
 
     def _clear_up_behind_ray(self, failed: Exception | None) -> None:
         """Workers of a Ray of ours are gone by now, perhaps before they had cleared up behind a trial."""
@@ -475,6 +500,7 @@ class _Search:
             isolation=isolation,
             address=self._spec.ray_address,
             concurrency=self._spec.concurrency,
+            lost=self._lose,
         )
 
     def _end(self, session: Session, failed: Exception | None) -> tuple[Study, Exception | None]:
@@ -491,9 +517,15 @@ class _Search:
             study = session.close()
         except Exception as error:  # noqa: BLE001 (raised again when everybody was told)
             failed = failed or error
-        if failed is not None and self._written is not None and self._files:
-            add_note(failed, f"the best so far is in {self._files[-1]}: {self._written[1].sentence}")
-        return study, failed
+        return study, None if failed is None else self._with_answer(failed)
+
+    def _with_answer(self, error: _Failed) -> _Failed:
+        """The same error; it names what was saved."""
+        if self._written is not None and self._files:
+            note = f"the best so far is in {self._files[-1]}: {self._written[1].sentence}"
+            if note not in notes_of(error):
+                add_note(error, note)
+        return error
 
     def _write(self, study: Study) -> None:
         """The answer as of now, beside the journal and where the user wants it; the first one stands.
@@ -544,6 +576,8 @@ class _Search:
 
     def _forced(self, stopped: str) -> SearchEnd | AutotuneError:
         """How a search ended that did not come back in time; takes no lock, for one may be what hangs."""
+        if self._lost is not None:
+            return self._with_answer(self._lost)
         if self._written is None and stopped in ("interrupted", "signal"):
             return why_nothing(Study(spec=self._spec, stopped=stopped))
         if self._written is None:

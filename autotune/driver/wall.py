@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -47,22 +49,47 @@ class HardWall:
         self._code = code
         self._say = say
         self._may_exit = may_exit
-        self._over = threading.Event()
+        self._turn = threading.Condition()
+        self._is_over = False
+        self._brought_forward_s = math.inf
 
     def start(self) -> None:
         """Arm both."""
         threading.Thread(target=self._watch, name="hard-wall", daemon=True).start()
 
+    def bring_forward(self, seconds: float) -> None:
+        """Take it for so long at the most that the budget lasts; infinity takes that back.
+
+        Args:
+            seconds: From now on.
+        """
+        with self._turn:
+            self._brought_forward_s = time.monotonic() + seconds
+            self._turn.notify_all()
+
     def disarm(self) -> None:
         """The process ends by itself now."""
-        self._over.set()
+        with self._turn:
+            self._is_over = True
+            self._turn.notify_all()
+
+    def _reached(self, offset_s: float) -> bool:
+        """Wait until so much after the end of the budget; False where the process ends by itself before."""
+        end_s = time.monotonic() + self._remaining_s()
+        with self._turn:
+            while not self._is_over:
+                left_s = min(end_s, self._brought_forward_s) + offset_s - time.monotonic()
+                if left_s <= 0.0:
+                    return True
+                self._turn.wait(min(left_s, threading.TIMEOUT_MAX))
+        return False
 
     def _watch(self) -> None:
-        if self._over.wait(max(0.0, self._remaining_s() - ANSWER_S)):
+        if not self._reached(-ANSWER_S):
             return
         # What hangs may hold what writing needs; this thread must come back.
         _begun(self._write, "the answer could not be written at the end of the budget")
-        if self._may_exit and not self._over.wait(max(0.0, self._remaining_s() + GONE_S)):
+        if self._may_exit and self._reached(GONE_S):
             _begun(self._say, "the end could not be told").join(WORDS_S)
             os._exit(self._code())
 

@@ -149,6 +149,8 @@ def test_a_cluster_whose_head_has_gone_ends_the_search_with_a_message(
     monkeypatch.setattr(ray_tune, "Head", partial(Head, every_s=0.0))
     monkeypatch.setattr(ray_tune._thread, "interrupt_main", lambda: interrupted.append(True))
     one = driver(tmp_path, "ray-head.example:6379")
+    lost: list[str] = []
+    one._lost = lambda error: lost.append(str(error))
     one.connect()
     one._session = session = Session()
     one._searcher = begun = Begun()
@@ -157,7 +159,16 @@ def test_a_cluster_whose_head_has_gone_ends_the_search_with_a_message(
     one._watch(begun)
     assert (interrupted, session.stopped) == ([True], "backend")
     assert one._broken == f"the head of the cluster ({address}) does not answer any more"
+    assert lost == [one._broken]
     one.close()
+
+
+def test_tune_does_not_ask_a_head_for_what_it_would_only_print(tmp_path: Path) -> None:
+    """A head that is gone would hold the loop for a minute in such a question."""
+    from ray.tune.utils import resource_updater
+
+    driver(tmp_path)
+    assert resource_updater._ResourceUpdater()._refresh_period > 1e6
 
 
 def test_the_interrupt_by_which_it_breaks_its_loop_is_known_once(
