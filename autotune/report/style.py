@@ -107,7 +107,7 @@ MARK_PAIRS: Final = (
 
 _RULES = """
 *{box-sizing:border-box}
-html{-webkit-text-size-adjust:100%;scroll-behavior:smooth}
+html{-webkit-text-size-adjust:100%;scroll-behavior:smooth;scroll-padding-top:60px}
 @media (prefers-reduced-motion:reduce){html{scroll-behavior:auto}}
 body{margin:0;background:var(--page);color:var(--ink);font:16px/1.55 system-ui,-apple-system,"Segoe UI",
 Roboto,"Helvetica Neue",Arial,sans-serif;font-variant-numeric:tabular-nums}
@@ -131,14 +131,14 @@ header.top{display:flex;flex-wrap:wrap;gap:4px 18px;align-items:baseline;padding
 color:var(--soft)}
 header.top strong{color:var(--ink)}
 nav.toc{position:sticky;top:0;z-index:5;background:var(--page);border-bottom:1px solid var(--line)}
-nav.toc ul{list-style:none;display:flex;gap:4px;margin:0 auto;padding:6px 20px;max-width:1080px;
+nav.toc ul{list-style:none;display:flex;gap:1px;margin:0 auto;padding:6px 20px;max-width:1080px;
 overflow-x:auto;
 scrollbar-width:thin}
-nav.toc a{display:block;padding:5px 10px;border-radius:999px;color:var(--soft);text-decoration:none;
+nav.toc a{display:block;padding:5px 8px;border-radius:999px;color:var(--soft);text-decoration:none;
 font-size:.86rem;white-space:nowrap}
 nav.toc a:hover{background:var(--sunk);color:var(--ink)}
 section,.hero{background:var(--card);border:1px solid var(--line);border-radius:14px;padding:26px 28px;
-margin:18px 0;scroll-margin-top:56px}
+margin:18px 0}
 .hero{padding:24px 32px 22px}
 .hero .verdict{display:grid;grid-template-columns:minmax(0,5fr) minmax(0,6fr);gap:10px 36px;
 align-items:center}
@@ -173,6 +173,7 @@ margin:10px 0;overflow:hidden}
 .run button{border:0;border-left:1px solid var(--line);background:transparent;color:var(--link);font:inherit;
 font-size:.86rem;padding:0 16px;cursor:pointer}
 .run button:hover{background:var(--card)}
+.run button:focus-visible{outline-offset:-3px}
 .lead{font-weight:640;margin:14px 0 0}
 .note{border-left:4px solid var(--warn);background:var(--warnwash);border-radius:0 10px 10px 0;
 padding:10px 16px;
@@ -249,7 +250,7 @@ section,.hero{padding:18px 16px;border-radius:12px;margin:12px 0}
 .tile{padding:10px 12px}.tile dd{font-size:1.02rem}.tile .nowrap{white-space:normal}
 .run{flex-direction:column}.run button{border-left:0;border-top:1px solid var(--line);padding:9px}
 dl.env{grid-template-columns:minmax(0,1fr);gap:0}dl.env dd{margin-bottom:8px}
-table.cards thead{position:absolute;left:-999em}
+table.cards thead{position:absolute;left:-999em;visibility:hidden}
 table.cards tr{display:block;border-bottom:1px solid var(--line);padding:8px 0}
 table.cards td,table.cards th{display:flex;justify-content:space-between;gap:14px;border:0;padding:3px 0;
 text-align:right;white-space:normal;min-width:0}

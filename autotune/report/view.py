@@ -1,7 +1,8 @@
 """Saved views of MLflow's UI: which columns in which order, sorted by what, which charts. Pure.
 
 A view is a tag of the experiment, and its format is MLflow's own and undocumented: read in the bundles of the
-UI of 3.10 to 3.18, and tried in a browser with 3.17.2. Whoever writes one does so guarded; nothing depends on
+UI of 3.10 to 3.18, and tried in a browser with 3.17.2, and with 3.10.0, which stays
+empty. Whoever writes one does so guarded; nothing depends on
 it.
 """
 
@@ -27,8 +28,12 @@ TAG = "mlflow.sharedViewState."
 """Begins the name of the tag that holds a view."""
 LONGEST_TAG = 20_000
 """Characters that MLflow takes for a tag of an experiment (`mlflow/utils/validation.py`)."""
-TESTED = ((3, 10), (3, 18))
-"""The first and the last version of MLflow whose UI was found to know the words of the format."""
+TESTED = ((3, 17), (3, 18))
+"""The first and the last version of MLflow that is given a view.
+
+3.10.0 knows the words of the format as well, but draws no runs with the view: an empty page is worse
+than none.
+"""
 
 _KNOB_COLUMNS = 12
 _KNOB_AXES = 3

@@ -49,7 +49,8 @@ SEEN = """(() => {
 })()"""
 """Texts of the first screen with the part of them that is visible: left, top, right, bottom in pixels."""
 
-
+KEYS = {"Tab": 9, "Enter": 13}
+"""Names of keys and their Windows codes, which a browser asks for on every system."""
 AS_THREE_AND_FOUR = """import os, sys
 os.dup2(int(sys.argv[1]), 3)
 os.dup2(int(sys.argv[2]), 4)
@@ -178,6 +179,20 @@ class Browser:
         # Only the part behind the mark may differ, which alone loads nothing.
         self.call("Page.navigate", url="about:blank")
         self.call("Page.navigate", url=url)
+
+    def prefer(self, *, dark=False, still=False):
+        """What the page is told of its reader: dark colours, nothing that moves."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        motion = {"name": "prefers-reduced-motion", "value": "reduce" if still else "no-preference"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme, motion])
+
+    def press(self, key, *, shift=False):
+        """A key of the keyboard, down and up."""
+        known = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key], "modifiers": 8 if shift else 0}
+        # What a button does at Enter, it does at the character and not at the key.
+        text = {"text": "\r"} if key == "Enter" else {}
+        self.call("Input.dispatchKeyEvent", type="keyDown", **known, **text)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **known)
 
     def run(self, script):
         """The value of an expression in the page."""

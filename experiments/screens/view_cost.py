@@ -1,11 +1,11 @@
 """Does our saved view make MLflow's page slower? The same page of the same store with the view and without.
 
-    python experiments/screens/view_cost.py [--trials 500] [--times 9]
+    python experiments/screens/view_cost.py [--trials 500] [--times 9] [--out FILE]
 
 A study of that many made-up trials is logged into a store of its own and served by `autotune ui`. One
 browser opens each address in turn, its cache warm, the order turning; what counts is the time from the
 beginning of the navigation to the moment at which the name of a run stands in the page. Needs a Chromium,
-as `run.py` does.
+as `run.py` does. Stopped, the same command goes on behind the last whole pair of looks.
 """
 
 import argparse
@@ -76,22 +76,33 @@ def opened_ms(page, address):
     return float(page.run("window.autotuneSeenMs"))
 
 
-def compared(chromium, pages, times):
-    """Page -> milliseconds with the view and without, one after the other, the order turning."""
-    found = {}
+def compared(chromium, pages, times, found, keep):
+    """Fills page -> milliseconds with the view and without, one after the other, the order turning.
+
+    Args:
+        chromium: The browser's path.
+        pages: Page -> address.
+        times: How many looks at each.
+        found: What an earlier call has filled.
+        keep: Called after every pair of looks.
+    """
     size = mlflow_pages.SIZES["desktop"]
     with Browser(chromium, *size, storage=mlflow_pages.PANEL_CLOSED) as page:
         page.call("Page.addScriptToEvaluateOnNewDocument", source=WATCH)
         for name in ("table", "charts"):
             both = {"view": pages[name], "plain": without_view(pages[name])}
+            seen = found.setdefault(name, {which: [] for which in both})
+            done = len(seen["plain"])
+            if done >= times:
+                continue
             for address in both.values():
                 opened_ms(page, address)  # fills the cache
-            seen = {which: [] for which in both}
-            for turn in range(times):
-                for which in sorted(both, reverse=bool(turn % 2)):
-                    seen[which].append(round(opened_ms(page, both[which])))
-            found[name] = seen
-    return found
+            for turn in range(done, times):
+                order = sorted(both, reverse=bool(turn % 2))
+                pair = {which: round(opened_ms(page, both[which])) for which in order}
+                for which, took in pair.items():
+                    seen[which].append(took)
+                keep()
 
 
 def ratio(seen, figure=statistics.median):
@@ -103,16 +114,27 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--trials", type=int, default=500)
     parser.add_argument("--times", type=int, default=9)
+    parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
     chromium = browser.find()
     if chromium is None:
         raise SystemExit("no Chromium is on this machine; name one: CHROMIUM=/path/to/chrome")
     import mlflow
 
+    given.out.parent.mkdir(exist_ok=True)
+    part = given.out.with_suffix(".part")
+    asked = {"trials": given.trials, "mlflow": mlflow.__version__}
+    found = {}
+    if part.is_file() and (begun := json.loads(part.read_text(encoding="utf-8")))["asked"] == asked:
+        found = begun["milliseconds"]
+
+    def keep():
+        part.write_text(json.dumps({"asked": asked, "milliseconds": found}), encoding="utf-8")
+
     with tempfile.TemporaryDirectory() as folder:
         study, uri, environment = logged(given.trials, folder)
         with mlflow_pages.served(study.spec.study_id, uri, environment) as pages:
-            found = compared(chromium, pages, given.times)
+            compared(chromium, pages, given.times, found, keep)
     told = {
         "trials": len(study.trials),
         "mlflow": mlflow.__version__,
@@ -122,8 +144,8 @@ def main():
         "ratio": {name: round(ratio(seen), 3) for name, seen in found.items()},
         "at_most": AT_MOST,
     }
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    given.out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    part.unlink(missing_ok=True)
     for name, seen in found.items():
         medians = {which: statistics.median(values) for which, values in seen.items()}
         print(f"{name}: {medians['view']:.0f} ms with the view, {medians['plain']:.0f} ms without")

@@ -11,6 +11,7 @@ from autotune.report.page import report_html
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "screens"))
 import browser
+from devtools import Browser
 
 CHROMIUM = browser.find()
 pytestmark = [
@@ -20,15 +21,25 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    path = tmp_path_factory.mktemp("page") / "report.html"
-    study = report_study.made(60)
+def written(folder, trials):
+    path = folder / "report.html"
+    study = report_study.made(trials)
     path.write_text(report_html(study, answer(study)), encoding="utf-8")
     return path
 
 
-@pytest.mark.parametrize("width", [360, 700, 1280])
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    return written(tmp_path_factory.mktemp("page"), 60)
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    """The report of a study of more than 500 trials."""
+    return written(tmp_path_factory.mktemp("long"), 480)
+
+
+@pytest.mark.parametrize("width", [360, 390, 700, 1280])
 def test_nothing_sticks_out_and_letters_stay_legible(page, width):
     seen = browser.look(CHROMIUM, page, width)
     assert seen["inner"] == width
@@ -47,6 +58,32 @@ def test_on_a_phone_which_and_how_much_come_first(page):
     seen = browser.look(CHROMIUM, page, 390, 844)["seen"]
     assert seen["h1"] <= 300
     assert seen["interval"] <= 400
+
+
+def test_on_a_phone_the_command_and_the_cost_are_two_screens_away_at_most(page):
+    seen = browser.look(CHROMIUM, page, 390, 844)["seen"]
+    assert set(seen) >= {"h1", "interval", "chips", "tiles", "why", "run"}
+    assert seen["chips"] <= 844, "which configuration"
+    assert max(seen.values()) <= 2.5 * 844
+
+
+def test_every_entry_of_the_list_of_sections_is_seen_on_a_desktop(page):
+    with Browser(CHROMIUM, 1280, 940) as shown:
+        shown.open(page.as_uri())
+        shown.wait_until("location.protocol === 'file:' && document.readyState === 'complete'")
+        assert shown.run("(e => e.scrollWidth <= e.clientWidth)(document.querySelector('nav.toc ul'))")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_five_hundred_trials_change_nothing_of_the_first_screen(page, long, width):
+    few, many = browser.look(CHROMIUM, page, width), browser.look(CHROMIUM, long, width)
+    assert many["width"] <= width
+    assert many["wide"] == []
+    assert many["small"] == []
+    assert set(many["seen"]) == set(few["seen"])
+    moved = {name: at - few["seen"][name] for name, at in many["seen"].items()}
+    assert max(moved.values()) <= 160, moved
+    assert many["height"] <= 2.5 * few["height"], "what is long is folded"
 
 
 def test_the_dark_is_dark_and_heads_sort(page):

@@ -1,0 +1,187 @@
+"""The report for those who see little or use no mouse: contrast as drawn, names, the keyboard alone."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import report_study
+
+from autotune.core.pick import answer
+from autotune.report.page import report_html
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "screens"))
+import browser
+from devtools import Browser
+
+CHROMIUM = browser.find()
+SIZES = {"desktop": (1280, 940), "phone": (390, 844)}
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is on this machine"),
+]
+
+FAINT = r"""(() => {
+  // Every text as it is drawn: its colour over all grounds below it, WCAG 2.2, 1.4.3.
+  const parts = (css) => {
+    const [r, g, b, a] = css.match(/[\d.]+/g).map(Number);
+    return [r, g, b, a === undefined ? 1 : a];
+  };
+  const over = (top, below) => [0, 1, 2].map((i) => top[i] * top[3] + below[i] * (1 - top[3]));
+  const light = (c) => {
+    const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    const [r, g, b] = c.map((v) => linear(v / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const faint = [];
+  let seen = 0;
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node; (node = walk.nextNode());) {
+    const holder = node.parentElement;
+    const box = holder.getBoundingClientRect();
+    const style = getComputedStyle(holder);
+    if (!node.textContent.trim() || !box.width || !box.height || style.visibility === "hidden") continue;
+    if (holder.closest("script,style,title,desc")) continue;
+    const grounds = [];
+    let opacity = 1;
+    for (let e = holder; e; e = e.parentElement) {
+      const own = getComputedStyle(e);
+      opacity *= Number(own.opacity);
+      if (!(e instanceof SVGElement)) grounds.unshift(parts(own.backgroundColor));
+    }
+    const ground = grounds.reduce((below, top) => over(top, below), [255, 255, 255]);
+    const ink = parts(holder instanceof SVGElement ? style.fill : style.color);
+    ink[3] *= opacity;
+    const pair = [light(over(ink, ground)), light(ground)].sort((a, b) => b - a);
+    const size = parseFloat(style.fontSize);
+    const large = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700);
+    const contrast = (pair[0] + 0.05) / (pair[1] + 0.05);
+    seen += 1;
+    if (contrast < (large ? 3 : 4.5)) faint.push([node.textContent.trim().slice(0, 40), contrast.toFixed(2)]);
+  }
+  return {seen, faint};
+})()"""
+FOCUS = r"""(() => {
+  const e = document.activeElement;
+  if (!e || e === document.body || e === document.documentElement) return null;
+  const box = e.getBoundingClientRect(), nav = document.querySelector("nav.toc");
+  const below = nav.contains(e) || e.closest(".skip") ? 0 : nav.getBoundingClientRect().bottom;
+  const style = getComputedStyle(e);
+  return {
+    at: wanted.indexOf(e),
+    what: e.tagName + " " + (e.getAttribute("aria-label") || e.textContent).slice(0, 40),
+    shown: box.right > 0 && box.left < innerWidth && box.bottom > below && box.top < innerHeight,
+    top: box.bottom - box.top > innerHeight - below || box.top >= below - 1,
+    ring: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2,
+    cut: (() => {
+      // A ring outside of a box that cuts off what sticks out is none.
+      const cutting = e.parentElement.closest(".run");
+      return Boolean(cutting) && getComputedStyle(cutting).overflowY === "hidden"
+        && parseFloat(style.outlineOffset) > 0;
+    })(),
+  };
+})()"""
+TABLE = "document.querySelector('table.sorts')"
+OPEN = "document.querySelectorAll('details').forEach((e) => { e.open = true; })"
+WANTED = r"""var all = document.querySelectorAll("a[href],button,summary,[tabindex='0']");
+window.wanted = [...all].filter((e) => {
+  const box = e.getBoundingClientRect();
+  // What is folded away is not to be reached before it is opened.
+  return box.width > 0 && box.height > 0 && e.checkVisibility({visibilityProperty: true});
+});
+wanted.length"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    study = report_study.made(60)
+    path.write_text(report_html(study, answer(study)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def shown(page, request):
+    with Browser(CHROMIUM, *SIZES[request.param]) as opened:
+        opened.open(page.as_uri())
+        opened.wait_until("location.protocol === 'file:' && document.readyState === 'complete'")
+        yield opened
+
+
+ON_BOTH = pytest.mark.parametrize("shown", SIZES, indirect=True)
+
+
+@ON_BOTH
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_every_text_stands_out_from_what_is_drawn_below_it(shown, dark):
+    shown.prefer(dark=dark)
+    shown.run(OPEN)
+    found = shown.run(FAINT)
+    assert found["seen"] > 300
+    assert found["faint"] == []
+
+
+@ON_BOTH
+def test_all_that_acts_or_shows_has_a_name_for_those_who_hear_the_page(shown):
+    shown.call("Accessibility.enable")
+    nodes = shown.call("Accessibility.getFullAXTree")["nodes"]
+    kinds = {
+        "image",
+        "img",
+        "button",
+        "link",
+        "region",
+        "navigation",
+        "heading",
+        "table",
+        "DisclosureTriangle",
+    }
+    nameless, met = [], set()
+    for node in nodes:
+        role = node.get("role", {}).get("value")
+        if node.get("ignored") or role not in kinds:
+            continue
+        met.add(role)
+        if not node.get("name", {}).get("value", "").strip():
+            nameless.append(role)
+    assert {"image", "button", "link", "region", "heading"} <= met | ({"image"} if "img" in met else set())
+    assert nameless == []
+
+
+@ON_BOTH
+def test_the_keyboard_alone_reaches_everything_in_order_and_shows_where_it_is(shown):
+    shown.prefer(still=True)  # else it is still scrolling when it is asked where the focus is
+    shown.run(OPEN)
+    count = shown.run(WANTED)
+    assert count > 20
+    shown.press("Tab")
+    first = shown.run(FOCUS)
+    assert "Skip" in first["what"] or "answer" in first["what"]
+    assert first["shown"], "the link that skips comes into view"
+    reached = [first]
+    while len(reached) < count:
+        shown.press("Tab")
+        now = shown.run(FOCUS)
+        assert now is not None, f"the keyboard left the page after {reached[-1]['what']}"
+        reached.append(now)
+    assert [row["at"] for row in reached] == list(range(count))
+    for _ in range(count - 1):
+        shown.press("Tab", shift=True)
+        reached.append(shown.run(FOCUS))
+    for bad in ("shown", "top", "ring"):
+        assert [row["what"] for row in reached if not row[bad]] == [], bad
+    assert [row["what"] for row in reached if row["cut"]] == []
+
+
+@pytest.mark.parametrize("shown", ["desktop"], indirect=True)
+def test_enter_skips_to_the_answer_unfolds_and_sorts_a_table(shown):
+    shown.press("Tab")
+    shown.press("Enter")
+    shown.wait_until("document.activeElement.id === 'answer'")
+    shown.run(f"{TABLE}.closest('details').querySelector('summary').focus()")
+    shown.press("Enter")
+    shown.wait_until(f"{TABLE}.closest('details').open")
+    shown.run(f"{TABLE}.querySelector('thead th:nth-child(2) button').focus()")
+    for way in ("ascending", "descending"):
+        shown.press("Enter")
+        shown.wait_until(f"{TABLE}.querySelector('thead th:nth-child(2)').ariaSort === '{way}'")
