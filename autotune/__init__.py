@@ -4,6 +4,8 @@ The root stays light: importing it loads nothing but the standard library. `tune
 two calls for scripts are loaded when they are asked for.
 """
 
+from __future__ import annotations
+
 import importlib
 import sys
 from typing import TYPE_CHECKING

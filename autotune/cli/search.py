@@ -206,6 +206,7 @@ def search(
     from autotune.cli.ended import guarded, head_start_s, last_words, say_plan, searched
     from autotune.cli.settings import Sources
     from autotune.driver.spec import SearchOptions, build_spec, objective_notes
+    from autotune.errors import UsageError, add_note
     from autotune.inspection.command import read_command
 
     with guarded(as_json=json, as_lines=jsonl):
@@ -243,7 +244,13 @@ def search(
             output_args=tuple(output_args or ()),
         )
         run = read_command(command or [], script=script, python=python)
-        spec = build_spec(run, options)
+        try:
+            spec = build_spec(run, options)
+        except UsageError as error:
+            # What is wrong may not have been typed.
+            for note in sources.notes(narrowed):
+                add_note(error, note)
+            raise
         notes = [*run.notes, *sources.notes(narrowed), *objective_notes(spec)]
         from autotune.driver import tune
 

@@ -85,13 +85,20 @@ class Sources:
 
         Args:
             narrowed: What was left of the narrowings.
+
+        Returns:
+            Besides, those of the file that do not count because another space was chosen.
         """
-        told = [
-            f"{key}={self._value(key)} ({self._origin(key)})"
-            for key in KEYS
-            if self._source(key) in (_FILE, _VARIABLE) and narrowed.get(key, True)
-        ]
-        return [f"settings: {', '.join(told)}"] if told else []
+        set_here = [key for key in KEYS if self._source(key) in (_FILE, _VARIABLE)]
+        used = [key for key in set_here if narrowed.get(key, True)]
+        unused = [key for key in set_here if key not in used and self._value(key)]
+        notes = [f"settings: {self._told(used)}"] if used else []
+        if unused:
+            notes.append(f"not used, as --space is chosen and these are of another: {self._told(unused)}")
+        return notes
+
+    def _told(self, keys: Sequence[str]) -> str:
+        return ", ".join(f"{key}={self._value(key)} ({self._origin(key)})" for key in keys)
 
     def _source(self, key: str) -> str:
         source = self._context.get_parameter_source(_parameter(key))

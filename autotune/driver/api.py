@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -210,6 +211,16 @@ def tune(
     """
     from autotune.driver.tune import run_search
 
+    for name, value in (("trials", trials), ("run_steps", run_steps)):
+        _check(name, value, (Integral,), "a whole number", may_be_none=True)
+    for name, value in (("seed", seed), ("concurrency", concurrency)):
+        _check(name, value, (Integral,), "a whole number")
+    _check("budget", budget, (str, Real), 'a duration, "30m", or a number of seconds')
+    _check("price_per_hour", price_per_hour, (Real,), "a number", may_be_none=True)
+    _check("args", args, (str, Iterable), "a list of words, or one text as it is typed")
+    _check("command", command, (str, Iterable), "a list of words, or one text as it is typed")
+    for name, value in (("knobs", knobs), ("allow", allow), ("output_args", output_args)):
+        _check(name, value, (str, Iterable), "a name, or a list of names")
     options = SearchOptions(
         budget=budget if isinstance(budget, str) else f"{budget:f}s",
         space=os.fspath(space),
@@ -245,6 +256,21 @@ def tune(
     with ExitStack() as closers:
         listeners = _listeners(progress, run.notes, closers)
         return Tuned(run_search(spec, listeners=listeners, owns_process=False))
+
+
+def _check(
+    name: str, value: object, kinds: tuple[type, ...], expected: str, *, may_be_none: bool = False
+) -> None:
+    """A notebook's slip is told like one on the command line, and not by whatever trips over it.
+
+    Raises:
+        UsageError: The value is of another kind.
+    """
+    if value is None and may_be_none:
+        return
+    # A bool is an int to Python; where a list or a text is wanted it is none of either.
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise UsageError(f"{name} cannot be {value!r}", hint=f"it is {expected}")
 
 
 def _command(script: str, args: str | Iterable[object], command: str | Sequence[str], python: str) -> Command:

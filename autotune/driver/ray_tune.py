@@ -89,6 +89,10 @@ AWAKE_S = 0.5
 """So long nothing rests after the bell, which a result follows, and after a result, as others may follow."""
 
 
+def _not_set(_handler: object) -> None:
+    """In place of what sets a handler of signals."""
+
+
 def _keep() -> None:
     """Handlers of signals stay as they are."""
 
@@ -374,7 +378,8 @@ class RayDriver:
             RayUnavailable: With the mode of authentication on our side in the message.
         """
         try:
-            with _command_without_secrets():
+            # Ray's own handler would leave by SystemExit from wherever this process is.
+            with _command_without_secrets(), _replaced("set_sigterm_handler", _not_set):
                 if self._address:
                     ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
                     self._head = _head()
@@ -586,20 +591,25 @@ class RayDriver:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def _command_without_secrets() -> Generator[None, None, None]:
+def _command_without_secrets() -> contextlib.AbstractContextManager[None]:
     """Ray shows to everybody on a cluster by which command each of its drivers was started."""
+    return _replaced("get_entrypoint_name", lambda: shlex.join(redact_args(sys.argv)))
+
+
+@contextlib.contextmanager
+def _replaced(name: str, stand_in: Callable[..., object]) -> Generator[None, None, None]:
+    """Meanwhile Ray finds this in place of one of its own helpers; nothing happens where it has none such."""
     try:
         utils: Any = importlib.import_module("ray._private.utils")
-        told = utils.get_entrypoint_name
+        theirs = getattr(utils, name)
     except (ImportError, AttributeError):
         yield
         return
-    utils.get_entrypoint_name = lambda: shlex.join(redact_args(sys.argv))
+    setattr(utils, name, stand_in)
     try:
         yield
     finally:
-        utils.get_entrypoint_name = told
+        setattr(utils, name, theirs)
 
 
 def _head() -> Head | None:

@@ -113,6 +113,10 @@ def project_settings(folder: Path) -> Settings:
             table = _parsed(text, path).get("tool", {}).get("autotune")
             if isinstance(table, dict):
                 return _checked(table, text, path, folder)
+            if table is not None:
+                where = f"{FILE if path.parent == folder else path}:{_line(text, '')}"
+                message = f"{where}: [tool.autotune] is no table, it is {table!r}"
+                raise UsageError(message, hint='it holds settings: budget = "10m"')
     return Settings()
 
 

@@ -348,6 +348,7 @@ def _shape_problem(fault: Any, path: Sequence[str | int], where: str) -> Invalid
         message, hint = "it has no values", "auto leaves them to the knob, ~ drops an inherited one."
     elif section in ("knobs", "allowed_only"):
         message = "an entry is a list of values, auto, {low, high, step} or null"
+        hint = "low, high and step are whole numbers, step 1 or more." if _is_range(fault["input"]) else ""
     elif kind == "missing":
         message = f"{location[-1]} is missing"
         if location[-1] == "effect":
@@ -362,6 +363,10 @@ def _shape_problem(fault: Any, path: Sequence[str | int], where: str) -> Invalid
     elif section == "declare" and "values" in path:
         message = "values are a list, or {low, high, step}"
     return InvalidSpace(f"{where}: {shown}: {message}", hint=hint)
+
+
+def _is_range(given: object) -> bool:
+    return not isinstance(given, (list, str))
 
 
 def _line(data: Any, path: Sequence[str | int]) -> int:

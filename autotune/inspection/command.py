@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _PYTHON: Final = re.compile(r"python(\d+(\.\d+)*)?t?")
 _BARE: Final = ("python", "python3")
+_INTERPRETERS: Final = "name an interpreter, or the folder of its environment: --python PATH"
 _FLAGS: Final = "bBdEIOPqRsSuv"
 """Options of the interpreter that mean the same when it starts our part first."""
 
@@ -288,15 +289,15 @@ def _named(name: str) -> str:
         inside = path / "bin" / "python"
         path = inside if path.is_dir() and inside.is_file() else path
         if not path.is_file():
-            raise UsageError(f"there is no interpreter {name}")
+            raise UsageError(f"there is no interpreter {name}", hint=_INTERPRETERS)
         if not os.access(path, os.X_OK):
-            raise UsageError(f"{name} may not be executed", hint="name an interpreter: --python PATH")
+            raise UsageError(f"{name} may not be executed", hint=_INTERPRETERS)
         return str(path)
     found = shutil.which(name)
     if found is None and name in _BARE:
         return sys.executable
     if found is None:
-        raise UsageError(f"there is no interpreter {name} on the PATH")
+        raise UsageError(f"there is no interpreter {name} on the PATH", hint=_INTERPRETERS)
     return str(Path(found).absolute())
 
 

@@ -386,7 +386,7 @@ class Experiment:
     # -- stage 3
 
     def search(self):
-        """A real search, once; its answer stays in `work/`."""
+        """A real search, once; its answer stays in `work/`, since it names places of this machine."""
         best = self.work / "best.yaml"
         if "search" not in self.state or not best.exists():
             # Pairs belong to the answer that they measured.
@@ -440,6 +440,10 @@ class Experiment:
                     self.measure(runs, cycle, name, commands[name])
             cycle += 1
         self.judge()
+
+    def is_proved(self):
+        """An earlier sitting came to its verdict: for that its answer need not lie in `work/` any more."""
+        return "search" in self.state and bool(self.kept("pairs")) and self.is_settled()
 
     def is_settled(self):
         """There is a verdict."""
@@ -589,8 +593,9 @@ def proved(name, options):
         experiment = Experiment(name, options)
         experiment.rank()
         experiment.remeasure()
-        experiment.search()
-        experiment.compare()
+        if not experiment.is_proved():
+            experiment.search()
+            experiment.compare()
     except (SystemExit, AutotuneError) as stopped:
         print(f"{name}: {stopped}", file=sys.stderr, flush=True)
         return 1

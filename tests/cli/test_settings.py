@@ -48,6 +48,22 @@ def test_a_space_that_was_chosen_is_stronger_than_the_file(cli, tune, monkeypatc
     assert workers(spec_of(cli, tune, "--set", "num_workers=4")) == {(4,)}
 
 
+def test_a_setting_that_is_wrong_is_told_with_its_place(cli, script, monkeypatch):
+    (script.parent / "pyproject.toml").write_text('[tool.autotune]\nbudget = "30"\n')
+    code, _out, err = cli("search", "--script", "train.py")
+    assert code == 2
+    assert '"30" has no unit' in err
+    assert "settings: budget=30 (pyproject.toml:2)" in err
+    monkeypatch.setenv("AUTOTUNE_BUDGET", "x")
+    assert "budget=x (AUTOTUNE_BUDGET)" in cli("search", "--script", "train.py")[2]
+
+
+def test_settings_of_another_space_that_do_not_count_are_named(cli, tune):
+    _code, _out, err = cli("search", "--script", "train.py", "--space", "quick")
+    assert "not used, as --space is chosen and these are of another: set=num_workers=0,2" in err
+    assert "not used" not in cli("search", "--script", "train.py")[2]
+
+
 def test_what_was_not_typed_is_named_before_the_search_and_in_a_dry_run(cli, tune, monkeypatch):
     monkeypatch.setenv("AUTOTUNE_TRACKING_URI", "http://me:canary-pass@x")
     words = ("search", "--script", "train.py", "--seed", "3")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -69,6 +70,24 @@ def test_nothing_that_another_system_lacks_is_loaded_before_the_sentence() -> No
     assert (done.returncode, done.stderr) == (6, "error: autotune runs on Linux only, and this is Windows\n")
     ours = ["autotune.__main__", "autotune.core", "autotune.core.supported", "autotune.errors"]
     assert done.stdout == f"{ours} []\n"
+
+
+@pytest.mark.parametrize("version", [(3, 7), (3, 8), (3, 9)])
+def test_what_is_read_before_the_sentence_can_be_read_by_older_pythons(version: tuple[int, int]) -> None:
+    """Their grammar, and no annotation that they would have to make sense of."""
+    read = ["__init__", "__main__", "errors", "core/__init__", "core/supported"]
+    for name in read:
+        source = (ROOT / "autotune" / f"{name}.py").read_text(encoding="utf-8")
+        tree = ast.parse(source, feature_version=version)
+        typed = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AnnAssign))]
+        postponed = "from __future__ import annotations" in source
+        plain = all(ast.unparse(_annotation(node)) in ("None", "object", "bool", "str") for node in typed)
+        assert postponed or plain, name
+
+
+def _annotation(node: ast.FunctionDef | ast.AnnAssign) -> ast.expr:
+    found = node.returns if isinstance(node, ast.FunctionDef) else node.annotation
+    return found or ast.Constant(value=None)
 
 
 def test_the_python_interface_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,12 @@ def test_a_listener_of_ones_own_is_told(fake: FakeTune) -> None:
         ({"script": "train.py", "budget": "10m", "sets": ["precision"]}, UsageError, "sets names no values"),
         ({"script": "train.py", "budget": "10m", "sets": {"threads": None}}, UsageError, "cannot be None"),
         ({"script": "train.py", "budget": "10m", "fixes": {"x": "a,b"}}, UsageError, "holds a comma"),
+        ({"script": "train.py", "budget": None}, UsageError, "budget cannot be None"),
+        ({"script": "train.py", "budget": "10m", "trials": "x"}, UsageError, "trials cannot be 'x'"),
+        ({"script": "train.py", "budget": "10m", "seed": True}, UsageError, "seed cannot be True"),
+        ({"script": "train.py", "budget": "10m", "knobs": 3}, UsageError, "knobs cannot be 3"),
+        ({"script": "train.py", "budget": "10m", "args": 3}, UsageError, "args cannot be 3"),
+        ({"script": "train.py", "budget": "10m", "price_per_hour": "2"}, UsageError, "cannot be '2'"),
     ],
 )
 def test_errors_are_those_of_the_tree(

@@ -85,6 +85,32 @@ def test_others_on_a_cluster_are_not_shown_the_secrets_of_our_command(
     assert utils.get_entrypoint_name is before
 
 
+def test_a_signal_while_ray_starts_is_told_to_our_handler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's own would leave by SystemExit from wherever the driver is."""
+    from ray._private import utils
+
+    from autotune.driver import ray_tune
+
+    told: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+
+    def init(**_: object) -> None:
+        utils.set_sigterm_handler(lambda number, _: sys.exit(number))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(ray_tune.ray, "init", init)
+    monkeypatch.setattr(ray_tune.ray, "shutdown", lambda: None)
+    try:
+        one = driver(tmp_path)
+        one.connect()
+        one.close()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert told == [signal.SIGTERM]
+
+
 def test_what_never_comes_ends_the_search_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

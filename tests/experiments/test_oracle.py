@@ -210,6 +210,30 @@ def test_a_cycle_counts_as_undisturbed_once_every_arm_had_its_turn() -> None:
     assert oracle.undisturbed(runs, ["A", "grid0"]) == [1]
 
 
+def compared(arms: tuple[float, float, float], *, searched: bool = True) -> Any:
+    """An experiment with ten cycles of oracle, search and oracle again at these rates."""
+    one: Any = object.__new__(oracle.Experiment)
+    one.options, one.samples, one.save = SimpleNamespace(pairs=10), None, lambda: None
+    names = ("oracle", "search", "again")
+    pairs = [
+        run(cycle, name, rate * (1 + 0.001 * (cycle % 3)))
+        for cycle in range(10)
+        for name, rate in zip(names, arms, strict=True)
+    ]
+    one.state = {"pairs": pairs, "oracle": {"config": {"threads": 1}}}
+    if searched:
+        one.state["search"] = {"exit": 0, "changed": {}}
+    return one
+
+
+def test_a_comparison_that_came_to_its_verdict_needs_no_answer_on_disk() -> None:
+    """A clone has the pairs, and not the answer that they measured: that names places of a machine."""
+    assert compared((10.0, 10.0, 10.0)).is_proved()
+    assert compared((10.0, 8.0, 10.0)).is_proved()
+    assert not compared((10.0, 10.0, 20.0)).is_proved(), "the oracle differs from itself"
+    assert not compared((10.0, 10.0, 10.0), searched=False).is_proved()
+
+
 def test_the_whole_run_is_what_counts_and_the_way_to_its_first_step_with_it() -> None:
     assert oracle.run_s(run(0, "a", 10, start_s=3.0), 100) == pytest.approx(13.0)
     assert oracle.run_s(run(0, "a", 10, start_s=3.0), None) == pytest.approx(0.1)
@@ -462,7 +486,7 @@ class Judged:
     def nothing(self) -> None:
         pass
 
-    rank = remeasure = search = compare = nothing
+    rank = remeasure = search = compare = is_proved = nothing
 
 
 @pytest.fixture
