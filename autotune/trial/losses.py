@@ -325,7 +325,9 @@ def _over_samples(node: Any, outputs: dict[Any, int]) -> bool:
             rows.add(outputs[inner])
             continue
         name = type(inner).__name__
-        if name in _BY_ROW:
+        if name == "SliceBackward0" and _takes_all(inner):
+            pass
+        elif name in _BY_ROW:
             shape = _sizes(inner)
             if _over_pairs(shape):
                 return False
@@ -342,6 +344,12 @@ def _over_samples(node: Any, outputs: dict[Any, int]) -> bool:
             return False  # samples become columns, to be spread over the others
         queue += [further for further, _ in inner.next_functions if further is not None]
     return not queue and len(rows) == 1 and bool(sizes) and sizes[0] in rows and not _over_pairs(sizes)
+
+
+def _takes_all(node: Any) -> bool:
+    """``z[:, 0]`` is a slice of all rows in the graphs of PyTorch 2.6, before it is a column."""
+    sizes, dim = _sizes(node), _signed(node._saved_dim)
+    return bool(sizes) and (node._saved_start, node._saved_step) == (0, 1) and node._saved_end >= sizes[dim]
 
 
 def _over_pairs(sizes: tuple[int, ...]) -> bool:

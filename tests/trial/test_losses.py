@@ -96,6 +96,7 @@ def over_the_others(torch: Any, functional: Any, z: Any, _weight: Any) -> Any:
         ("unknown", lambda t, f, z, w: f.l1_loss(z, z * 0) + t.ones(8, requires_grad=True).sum()),
         ("unknown", lambda t, f, z, w: z.abs().sum(1).mean() - z.view(-1).abs().mean()),
         ("unknown", lambda t, f, z, w: (-pairs(z).square().sum(-1)).exp().sum(1).log().mean()),
+        ("unknown", lambda t, f, z, w: z[:3].abs().mean()),
         ("unknown", lambda t, f, z, w: pairs(z).abs().mean()),
         ("unknown", lambda t, f, z, w: pairs(z).abs().sum(1).mean()),
         ("unknown", lambda t, f, z, w: (z.sum(1)[None] - t.ones(3, 1)).abs().mean()),
