@@ -67,6 +67,9 @@ class NoWall:
     def disarm(self) -> None:
         pass
 
+    def bring_forward(self, seconds: float) -> None:
+        pass
+
 
 class Ends(Listener):
     def __init__(self) -> None:

@@ -47,6 +47,9 @@ class NoWall:
     def disarm(self) -> None:
         pass
 
+    def bring_forward(self, seconds: float) -> None:
+        pass
+
 
 def as_it_is(ended: Ended, assignment: Assignment) -> Ended:
     return ended
