@@ -651,6 +651,21 @@ def begin_anew(path):
     path.rename(path.with_suffix(f".{number}.jsonl"))
 
 
+def _at_least(least):
+    """Reads a whole number that is no smaller."""
+
+    def read(text):
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least {least}")
+        return number
+
+    return read
+
+
 def parsed(words):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -662,7 +677,9 @@ def parsed(words):
         metavar="20m",
         help="end cleanly when this much time is over, but not within the first run",
     )
-    parser.add_argument("--repeats", type=int, metavar="N", help="only the first N repeats this time")
+    parser.add_argument(
+        "--repeats", type=_at_least(1), metavar="N", help="only the first N repeats this time"
+    )
     parser.add_argument("--list", action="store_true", help="show how far it is, run nothing")
     parser.add_argument("--new", action="store_true", help="keep the earlier table beside, begin another")
     parser.add_argument(
@@ -673,7 +690,7 @@ def parsed(words):
     )
     parser.add_argument(
         "--remeasure",
-        type=int,
+        type=_at_least(0),
         default=REMEASURED,
         metavar="N",
         help="repeat a run that had a neighbour on the machine so often at most",

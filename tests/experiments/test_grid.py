@@ -110,6 +110,14 @@ def test_a_grid_says_how_much_memory_a_run_may_use() -> None:
     assert record.free_bytes(2**20, 64) == int(record.MEMORY_SHARE * 2**20)
 
 
+@pytest.mark.parametrize("words", [("--repeats", "0"), ("--repeats", "two"), ("--remeasure", "-1")])
+def test_numbers_that_record_nothing_are_refused(words, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        record.parsed(["small", *words])
+    assert ended.value.code == 2
+    assert f"{words[1]!r} is no whole number" in capsys.readouterr().err
+
+
 def test_what_a_script_refuses_is_left_out_with_the_reason() -> None:
     wanted = {"fused_optimizer": (True,), "threads": (1,)}
     asked = grid.Grid(workload="tabular_mlp", parts=(wanted,), seeds=(0,), window_s=1, sentinel_every=8)
