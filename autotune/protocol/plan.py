@@ -16,8 +16,8 @@ TRIAL_VARIABLE = "AUTOTUNE_TRIAL"
 FORKS_VARIABLE = "AUTOTUNE_FORKS"
 """In place of a plan: the connection over which forks are asked for, see `autotune.protocol.forking`."""
 PROFILE_TRACE, PROFILE_TOP = "profile.pt.trace.json.gz", "profile.txt"
-"""Files in the trial's directory: a trace, under a name as TensorBoard's plugin for profiles looks for them (Perfetto
-opens any); and the operators that took most time."""
+"""Files in the trial's directory: a trace, under a name as TensorBoard's plugin for profiles looks for them
+(Perfetto opens any); and the operators that took most time."""
 PROFILE_NSYS = "profile.nsys-rep"
 """The same: what Nsight Systems has recorded."""
 PRIVATE = ".private"
