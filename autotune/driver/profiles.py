@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.core.bottleneck import why_not_probed
+from autotune.core.config import Config
+from autotune.core.pick import answer_or_none
 from autotune.core.trial import Stage
 from autotune.protocol.plan import PRIVATE, PROFILE_NSYS, PROFILE_TOP, PROFILE_TRACE
 
@@ -59,12 +62,14 @@ def profile_files(study: Study, folder: Path) -> dict[str, Path]:
 
 
 def profile_lines(study: Study, folder: Path) -> list[str]:
-    """Where the traces and reports are, a line each; and why Nsight Systems left none, where it was asked."""
+    """Where the traces and reports are, a line each; and why there is none, where one was asked for."""
+    kept = kept_profiles(study, folder)
     lines = [
-        f"{name}: {place / PROFILE_TRACE}   (https://ui.perfetto.dev opens it; the longest operators: "
-        f"{PROFILE_TOP} beside it)"
-        for name, place in kept_profiles(study, folder).items()
+        f"{name}: {place / PROFILE_TRACE}   (https://ui.perfetto.dev opens it, and tensorboard --logdir "
+        f"{place} with torch-tb-profiler; the longest operators: {PROFILE_TOP} beside it)"
+        for name, place in kept.items()
     ]
+    lines += [f"{name}: none. {why}" for name, why in _missing(study).items() if name not in kept]
     reports = kept_reports(study, folder)
     lines += [
         f"{name}: {path}   (nsys-ui opens it{_PRIVATE_NOTE if _is_private(path) else ''})"
@@ -74,6 +79,33 @@ def profile_lines(study: Study, folder: Path) -> list[str]:
     return lines + [
         f"{_name(t)}: nothing by Nsight Systems: {t.failure.message}" for t in tried if t.failure is not None
     ]
+
+
+def _missing(study: Study) -> dict[str, str]:
+    """Whose trace a search was asked for -> why it may hold none, a sentence."""
+    if not study.spec.profile:
+        return {}
+    answer = answer_or_none(study)
+    wanted = {"baseline": Config()}
+    if answer is not None and answer.is_better:
+        wanted["winner"] = answer.best.config
+    traced = {_name(t) for t in study.told(Stage.WHY) if t.measurement and not t.fidelity.under_nsys}
+    return {
+        name: "The process that was to keep it ended without one."
+        if name in traced
+        else _why_none(study, config)
+        for name, config in wanted.items()
+    }
+
+
+def _why_none(study: Study, config: Config) -> str:
+    if any(t.config == config for t in study.told(Stage.WHY)):
+        return why_not_probed(study, config)
+    if study.facts is not None and study.facts.run is not None and study.facts.run.without_torch:
+        return "The script does not use PyTorch."
+    if study.stopped not in ("", "finished", "budget"):
+        return "The search was stopped before."
+    return "The budget had no time left for the run that it takes: give more, --budget."
 
 
 def _is_private(path: Path) -> bool:

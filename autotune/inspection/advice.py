@@ -17,7 +17,7 @@ from autotune.inspection.sources import shown, sources
 from autotune.inspection.told import constant_samples, told_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from autotune.core.facts import HostFacts
 
@@ -45,6 +45,14 @@ _ACTING: Final = frozenset(
 """Packages whose importers learn from what they do."""
 _TENSOR_CORES: Final = (7, 0)
 _MULTIPLE: Final = 8
+_SIZES: Final = (
+    "in_features",
+    "out_features",
+    "num_embeddings",
+    "embedding_dim",
+    "input_size",
+    "hidden_size",
+)
 _SIZED: Final = ("Linear", "Embedding", "LSTM", "GRU", "TransformerEncoderLayer", "MultiheadAttention")
 
 
@@ -363,20 +371,66 @@ def _is_copying(call: ast.Call) -> bool:
 
 
 def _shapes(tree: ast.Module, name: str) -> Iterator[Advice]:
+    known = _sizes(tree)
     for call in ast.walk(tree):
         if not isinstance(call, ast.Call) or _called(call) not in _SIZED:
             continue
-        sizes = [a.value for a in call.args[:2] if isinstance(a, ast.Constant) and type(a.value) is int]
-        odd = next((s for s in sizes if s >= 64 and s % _MULTIPLE), None)
+        given = [*call.args[:2], *(k.value for k in call.keywords if k.arg in _SIZES)]
+        sizes = [(size, what) for a in given for size, what in _size(a, known)]
+        odd = next(((s, what) for s, what in sizes if s >= 64 and s % _MULTIPLE), None)
         if odd is not None:
-            up = -(-odd // _MULTIPLE) * _MULTIPLE
+            size, what = odd
+            up = -(-size // _MULTIPLE) * _MULTIPLE
             yield Advice(
                 kind="shape",
                 file=name,
                 line=call.lineno,
                 part="compute",
-                text=f"{odd} is no multiple of {_MULTIPLE}, which tensor cores want; {up} may be faster.",
+                text=f"{what} is no multiple of {_MULTIPLE}, which tensor cores want; {up} may be faster.",
             )
+
+
+def _size(given: ast.expr, known: Mapping[str, int]) -> Iterator[tuple[int, str]]:
+    """A size that is written out, or has a name whose only value in the file is."""
+    if isinstance(given, ast.Constant) and type(given.value) is int:
+        yield given.value, str(given.value)
+        return
+    name = given.id if isinstance(given, ast.Name) else given.attr if isinstance(given, ast.Attribute) else ""
+    if name in known:
+        yield known[name], f"{ast.unparse(given)}, {known[name]},"
+
+
+def _sizes(tree: ast.Module) -> dict[str, int]:
+    """Names that are given one whole number and nothing else: variables, fields, defaults."""
+    found: dict[str, set[int]] = {}
+    other: set[str] = set()
+    for node in ast.walk(tree):
+        for name, value in _named(node):
+            if isinstance(value, ast.Constant) and type(value.value) is int:
+                found.setdefault(name, set()).add(value.value)
+            else:
+                other.add(name)
+    return {name: min(sizes) for name, sizes in found.items() if len(sizes) == 1 and name not in other}
+
+
+def _named(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
+    """What a statement gives to names; None where that is not a value that can be read off."""
+    if isinstance(node, ast.Assign):
+        yield from ((target.id, node.value) for target in node.targets if isinstance(target, ast.Name))
+    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        yield node.target.id, node.value
+    elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+        yield node.target.id, None
+    elif isinstance(node, ast.arguments):
+        given = [*node.posonlyargs, *node.args]
+        # What has no default is given by callers, by names of their own.
+        yield from ((a.arg, v) for a, v in zip(reversed(given), reversed(node.defaults), strict=False))
+        yield from ((a.arg, v) for a, v in zip(node.kwonlyargs, node.kw_defaults, strict=True) if v)
+    elif isinstance(node, ast.Call) and _called(node) == "add_argument":
+        options = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+        default = next((k.value for k in node.keywords if k.arg == "default"), None)
+        if long := next((o for o in options if o.startswith("--")), ""):
+            yield long.removeprefix("--").replace("-", "_"), default
 
 
 def _copies(tree: ast.Module, name: str) -> Iterator[Advice]:

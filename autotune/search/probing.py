@@ -27,8 +27,15 @@ NSYS_S = 30.0
 _BASE = Config()
 
 
-def probe_s(study: Study, costs: Costs, config: Config) -> float:
-    """Seconds that a probe of this config takes; 0 where none is worth it."""
+def probe_s(study: Study, costs: Costs, config: Config, *, is_spare: bool = False) -> float:
+    """Seconds that a probe of this config takes; 0 where none is worth it.
+
+    Args:
+        study: As of now.
+        costs: Of it.
+        config: To be probed.
+        is_spare: In time that nothing else wants, of which a probe may take any share.
+    """
     if not study.spec.why or study.spec.budget.trials is not None or costs.plain_s <= 0:
         return 0.0
     run = None if study.facts is None else study.facts.run
@@ -38,7 +45,7 @@ def probe_s(study: Study, costs: Costs, config: Config) -> float:
     warm_s = 0.0 if config.is_baseline else 0.2 * costs.cold_compile(config)
     seconds = costs.plain_s + PROBE_S + PROBE_STEPS * max(steps, default=0.0) + warm_s
     share = PROFILE_SHARE if study.spec.profile else BUDGET_SHARE
-    return seconds if seconds <= share * study.spec.budget.seconds else 0.0
+    return seconds if is_spare or seconds <= share * study.spec.budget.seconds else 0.0
 
 
 def nsys_s(study: Study, costs: Costs, config: Config) -> float:
@@ -65,11 +72,19 @@ def script_probe(study: Study, costs: Costs, remaining_s: float) -> Proposal | N
 
 
 def winner_probe(study: Study, costs: Costs, remaining_s: float) -> Proposal | None:
-    """Of what is recommended, once nothing is left to be confirmed."""
+    """Of what is recommended, once nothing is left to be confirmed.
+
+    Where the budget had no room of its own for a probe, it takes what time is left over; so does the
+    script's, before it.
+    """
     found = answer_or_none(study) if any(t.stage is Stage.CONFIRM for t in study.trials) else None
-    if found is None or not found.is_better:
-        return None
-    return _probe(study, costs, found.best.config, remaining_s, "the winner")
+    winner = None if found is None or not found.is_better else found.best.config
+    # As long as anything is kept for probes, what is left may be wanted by another pair.
+    is_spare = not kept_s(study, costs, _BASE)
+    own = _probe(study, costs, _BASE, remaining_s, "your script", is_spare=True) if is_spare else None
+    if own is not None or winner is None:
+        return own
+    return _probe(study, costs, winner, remaining_s, "the winner", is_spare=is_spare)
 
 
 def kept_s(study: Study, costs: Costs, config: Config) -> float:
@@ -81,12 +96,14 @@ def kept_s(study: Study, costs: Costs, config: Config) -> float:
     return probing_s + (0.0 if traced else nsys_s(study, costs, config))
 
 
-def _probe(study: Study, costs: Costs, config: Config, remaining_s: float, whose: str) -> Proposal | None:
+def _probe(
+    study: Study, costs: Costs, config: Config, remaining_s: float, whose: str, *, is_spare: bool = False
+) -> Proposal | None:
     """What holds it back, then the same under Nsight Systems where that was asked for and is installed."""
     if study.open_trials:
         return None
     runs = [t for t in study.trials if t.stage is Stage.WHY and t.config == config]
-    seconds = probe_s(study, costs, config)
+    seconds = probe_s(study, costs, config, is_spare=is_spare)
     if not any(not t.fidelity.under_nsys for t in runs):
         probe, reason, slow_s = "profile" if study.spec.profile else "why", "What holds {} back.", 0.0
     elif not any(t.fidelity.under_nsys for t in runs):

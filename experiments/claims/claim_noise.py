@@ -9,7 +9,7 @@ import functools
 import json
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autotune.core import table as tables
@@ -17,6 +17,8 @@ from autotune.core.cycles import ALIKE_CORES
 
 HERE = Path(__file__).resolve().parent
 EXPERIMENTS = HERE.parent
+KEPT = HERE / "results" / "series.json"
+"""The series that the figures beside it were drawn from; what is recorded later changes nothing of them."""
 FEWEST = 6
 TEN_STEPS = 10
 WIDTH = 5
@@ -138,6 +140,24 @@ def _from_own(path):
 
 
 def recorded():
+    """The series that were kept; where none are, those that are there now."""
+    if not KEPT.exists():
+        return gathered()
+    return [
+        Series(name=one["name"], processes=tuple(Process(**run) for run in one["processes"]))
+        for one in json.loads(KEPT.read_text())
+    ]
+
+
+def keep(series, path=KEPT):
+    """Have figures drawn from these from now on."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    told = [{"name": s.name, "processes": [asdict(p) for p in s.processes]} for s in series]
+    # A line each, so that a change of the file can be read.
+    path.write_text("[\n" + ",\n".join(json.dumps(one) for one in told) + "\n]\n")
+
+
+def gathered():
     """Every series that is long enough, by what is in the folder tree now."""
     found = []
     for path in sorted((EXPERIMENTS / "grids").glob("*/*.jsonl")):
@@ -180,7 +200,9 @@ class Draw:
         self._lost += self._drift
         return self._scale * value - self._lost, self._series.processes[one].foreign
 
-    def first_steps(self):
-        """ln rate of a run's first ten steps."""
-        value, _ = self.run()
-        return value + (self._scale * self._random.choice(self._starts) if self._starts else 0.0)
+    def start(self, random):
+        """ln(rate of a run's first ten steps / rate of the run).
+
+        By a chance of its own, so that the course of the machine is the same for who asks and who does not.
+        """
+        return self._scale * random.choice(self._starts) if self._starts else 0.0

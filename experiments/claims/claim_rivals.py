@@ -1,4 +1,7 @@
-"""What others would have said of the same machine's course: a plain timing, and a paired comparison.
+"""What others would have said of the very pairs of a verification: a plain timing, and a paired comparison.
+
+Both read the machine's course where `autotune verify` reads it: two runs that are in no pair, then pairs of
+which the odd ones begin with the script. The first times ten steps of either half of the first pair.
 
 The second does as `train-doctor compare` 0.2.0 does by default (read in its source): one run of each arm is
 discarded, five pairs in turning order follow. A run is a stall if it lies below its arm's median by more
@@ -17,21 +20,26 @@ MAD_TO_SD = 1.4826
 LEAST_EFFECT = 0.02
 
 
-def ten_steps(draw, gain):
-    """ln ratio of one run each, ten steps."""
-    base = draw.first_steps()
-    return gain + draw.first_steps() - base
-
-
-def paired(draw, gain):
-    """(low, middle, high) of ln ratios, after setting stalls aside."""
+def same_pairs(draw, gain):
+    """(script, config) of ln rates, in the places of the course that a verification gives them."""
     for _ in ("a", "b"):
         draw.run()
     pairs = []
     for k in range(PAIRS):
         first, second = draw.run()[0], draw.run()[0]
-        a, b = (first, second) if k % 2 == 0 else (second, first)
-        pairs.append((a, gain + b))
+        base, ours = (first, second) if k % 2 == 0 else (second, first)
+        pairs.append((base, gain + ours))
+    return pairs
+
+
+def ten_steps(draw, pairs, chance):
+    """ln ratio of the first pair by ten steps of either half; `chance` deals what first steps differ by."""
+    base, ours = pairs[0]
+    return ours + draw.start(chance) - base - draw.start(chance)
+
+
+def paired(pairs):
+    """(low, middle, high) of ln ratios, after setting stalls aside."""
     ratios = sorted(b - a for a, b in _without_stalls(pairs))
     return ratios[0], statistics.median(ratios), ratios[-1]
 

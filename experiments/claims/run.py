@@ -2,6 +2,7 @@
 
     python run.py --limit 20m --jobs 2     # as often as it takes; goes on where it stopped
     python run.py --list                   # what is done and what it says; runs nothing
+    python run.py --gather --new           # from all noise that is recorded by now, from the beginning
 
 Simulated runs, with noise taken from recorded ones, go through the search and the verification that ship.
 """
@@ -41,19 +42,45 @@ SETTINGS = {
 on a machine on which others worked."""
 DECIDING = (
     "ablation",
+    "agreement",
+    "answer",
+    "bounds",
     "break_even",
+    "broken",
     "chances",
+    "choice",
+    "comparison",
+    "config",
+    "control",
     "cycles",
+    "effect",
+    "finalists",
+    "front",
+    "inferiority",
     "late_harm",
     "loss_guard",
+    "loss_trace",
     "measurement",
+    "memo",
+    "more_cycles",
+    "objections",
+    "pareto",
     "pick",
+    "rates",
     "run_length",
     "space",
+    "spread",
     "stats",
+    "study",
+    "transfer",
     "trial",
+    "verdicts",
 )
 """Modules of `autotune.core` that have a say in a claim."""
+TELLING = ("caveats", "disturbances", "drift", "learning_rate", "reasons")
+"""Modules that an answer is made with as well, for its words alone."""
+EXPLAINING = "probing"
+"""Module of `autotune.search` that explains what was found, and proposes nothing to be compared."""
 LABELS = {
     "search": "autotune search",
     "verify": "autotune verify",
@@ -107,13 +134,15 @@ def series_of(noise):
 
 def work(case, part):
     """One part of one case: sums over its comparisons."""
-    _, who, noise, ratio = case.split("/")
+    what, who, noise, ratio = case.split("/")
     gain = math.log(float(ratio))
     pool = series_of(noise)
     starts = [p.start for s in _SERIES for p in s.processes if p.start is not None]
+    # Rivals are asked about the very pairs of a verification.
+    course = f"{what}/verify/{noise}/{ratio}" if who == "rivals" else case
     sums = {}
     for k in range(part_of(case)):
-        chance = random.Random(f"{case}/{part}/{k}")
+        chance = random.Random(f"{course}/{part}/{k}")
         series = chance.choices(pool, [len(s.processes) for s in pool])[0]
         draw = claim_noise.Draw(series, chance, starts=starts, **SETTINGS[noise])
         if who == "search":
@@ -121,15 +150,16 @@ def work(case, part):
         elif who == "verify":
             one = claim_studies.verified(draw, gain)
         else:
-            one = _rivals(draw, gain)
+            one = _rivals(draw, gain, random.Random(f"{case}/{part}/{k}/starts"))
         for key, value in one.items():
             sums[key] = sums.get(key, 0) + value
     return sums
 
 
-def _rivals(draw, gain):
-    ten = claim_rivals.ten_steps(draw, gain)
-    low, _, _ = claim_rivals.paired(draw, gain)
+def _rivals(draw, gain, chance):
+    pairs = claim_rivals.same_pairs(draw, gain)
+    ten = claim_rivals.ten_steps(draw, pairs, chance)
+    low, _, _ = claim_rivals.paired(pairs)
     return {
         "n": 1,
         "ten": int(ten > 0.0),
@@ -248,15 +278,20 @@ def identity():
     noise = json.dumps([[s.name, s.logs] for s in claim_noise.recorded()])
     own = [HERE / f"claim_{part}.py" for part in ("noise", "rivals", "studies")]
     core = [proofs.PACKAGE / "core" / f"{part}.py" for part in DECIDING]
+    search = sorted(p for p in (proofs.PACKAGE / "search").rglob("*.py") if p.stem != EXPLAINING)
     return {
-        "sources": proofs.sources_sha256(*core, proofs.PACKAGE / "search", *own),
+        "sources": proofs.sources_sha256(*core, *search, *own),
         "noise": hashlib.sha256(noise.encode()).hexdigest(),
     }
 
 
 def main(words=None):
-    chosen = proofs.options(__doc__).parse_args(words)
+    parser = proofs.options(__doc__)
+    parser.add_argument("--gather", action="store_true", help="draw from all noise that is recorded by now")
+    chosen = parser.parse_args(words)
     path = chosen.out or HERE / "results" / "claims.jsonl"
+    if chosen.gather or not claim_noise.KEPT.exists():
+        claim_noise.keep(claim_noise.gathered())
     found = claim_noise.recorded()
     if not found:
         raise SystemExit("no recorded runs to take noise from; see README.md")

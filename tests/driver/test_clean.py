@@ -80,7 +80,10 @@ def test_a_study_keeps_its_journal_and_its_answer(temporary: Path) -> None:
 
 def test_profiles_that_were_asked_for_stay_until_their_study_goes(temporary: Path) -> None:
     folder = made("one")
-    for name, file in (("t0007-a1-bbbbbb", "profile.json.gz"), ("t0008-a1-cccccc", "profile.nsys-rep")):
+    for name, file in (
+        ("t0007-a1-bbbbbb", "profile.pt.trace.json.gz"),
+        ("t0008-a1-cccccc", "profile.nsys-rep"),
+    ):
         (folder / "trials" / name).mkdir()
         (folder / "trials" / name / file).write_bytes(b"y" * 50_000)
     found = clean.find()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from study_fakes import BASE, BEST, measured, study, told
+from study_fakes import BASE, BEST, good_answer, measured, no_answer, study, told
 
 from autotune.core.trial import Failure, FailureKind, Stage
 from autotune.driver.profiles import kept_profiles, kept_reports, profile_files, profile_lines
@@ -14,6 +14,8 @@ from autotune.protocol.plan import PRIVATE
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
+
 
 def test_a_whole_trace_of_script_and_winner_is_found_by_its_trial(tmp_path: Path) -> None:
     made = study()
@@ -21,9 +23,9 @@ def test_a_whole_trace_of_script_and_winner_is_found_by_its_trial(tmp_path: Path
     made = replace(made, trials=(*made.trials, *probes))
     assert kept_profiles(made, tmp_path) == {}
     for name, files in {
-        "t0006-a1-aa": ("profile.json.gz", "profile.txt"),
-        "t0007-a1-bb": ("profile.json.gz.part",),  # cut off
-        "t0003-a1-cc": ("profile.json.gz",),  # of no probe
+        "t0006-a1-aa": ("profile.pt.trace.json.gz", "profile.txt"),
+        "t0007-a1-bb": ("profile.pt.trace.json.gz.part",),  # cut off
+        "t0003-a1-cc": ("profile.pt.trace.json.gz",),  # of no probe
     }.items():
         (tmp_path / "trials" / name).mkdir(parents=True)
         for file in files:
@@ -31,10 +33,33 @@ def test_a_whole_trace_of_script_and_winner_is_found_by_its_trial(tmp_path: Path
     place = tmp_path / "trials" / "t0006-a1-aa"
     assert kept_profiles(made, tmp_path) == {"baseline": place}
     assert profile_files(made, tmp_path) == {
-        "profile/baseline/profile.json.gz": place / "profile.json.gz",
+        "profile/baseline/profile.pt.trace.json.gz": place / "profile.pt.trace.json.gz",
         "profile/baseline/profile.txt": place / "profile.txt",
     }
     assert "perfetto" in profile_lines(made, tmp_path)[0]
+    assert f"tensorboard --logdir {place}" in profile_lines(made, tmp_path)[0]
+
+
+def test_a_trace_that_was_asked_for_and_is_not_there_is_told_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.driver.profiles.answer_or_none", lambda _: good_answer())
+    made = study()
+    assert profile_lines(made, tmp_path) == [], "none was asked for"
+    asked = replace(made, spec=replace(made.spec, profile=True, why=True), stopped="finished")
+    lines = profile_lines(asked, tmp_path)
+    assert [line.partition(":")[0] for line in lines] == ["baseline", "winner"]
+    assert all("The budget had no time left for the run that it takes" in line for line in lines)
+    lost = told(6, BASE, Failure(kind=FailureKind.NO_METRIC, message="no step was seen"), Stage.WHY)
+    ended = replace(asked, trials=(*asked.trials, lost, measured(7, BEST, 200.0, Stage.WHY)))
+    lines = profile_lines(ended, tmp_path)
+    assert lines[0] == "baseline: none. The probe that tells more ended early: no step was seen."
+    assert lines[1] == "winner: none. The process that was to keep it ended without one."
+    stopped = replace(asked, stopped="interrupted")
+    assert "stopped before" in profile_lines(stopped, tmp_path)[0]
+    # Where nothing won there is no winner to be missed.
+    monkeypatch.setattr("autotune.driver.profiles.answer_or_none", lambda _: no_answer())
+    assert len(profile_lines(asked, tmp_path)) == 1
 
 
 def test_a_report_by_nsight_systems_is_found_where_it_is_whole_and_told_where_there_is_none(

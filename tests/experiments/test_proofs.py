@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.util
 import itertools
 import json
@@ -181,13 +182,86 @@ def test_identical_configs_are_seldom_told_apart_and_an_end_before_ten_pairs_is_
     assert max(groups) == 3
 
 
+def test_rivals_are_asked_about_the_very_pairs_of_a_verification() -> None:
+    run = script("claims")
+    asked: dict[str, list[float]] = {}
+
+    class Heard(claim_noise.Draw):
+        def run(self) -> tuple[float, float]:
+            found = super().run()
+            asked[who].append(found[0])
+            return found
+
+    run._SERIES.append(series())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(claim_noise, "Draw", Heard)
+        patched.setattr(run, "part_of", lambda _case: 1)
+        for who in ("verify", "rivals"):
+            asked[who] = []
+            run.work(f"power/{who}/recorded/1.02", 7)
+    # Two runs in no pair, then the pairs, in the same places of the same course.
+    assert len(asked["rivals"]) == 2 + 2 * claim_rivals.PAIRS
+    assert asked["verify"][: len(asked["rivals"])] == asked["rivals"]
+    draw = drawn(3)
+    pairs = claim_rivals.same_pairs(draw, 0.5)
+    study = claim_studies.carried_through(
+        claim_studies.Verification(claim_studies.HELPS), drawn(3), lambda c: 0.5 if c else 0.0
+    )
+    rates: dict[int, dict[bool, float]] = {}
+    for trial in study.of(claim_studies.BASE, Stage.CONFIRM) + study.of(claim_studies.HELPS, Stage.CONFIRM):
+        assert trial.measurement is not None
+        worth = math.log(trial.measurement.throughput.value / claim_studies.RATE)
+        rates.setdefault(trial.group, {})[bool(trial.config)] = worth
+    for group, (base, ours) in enumerate(pairs, start=1):
+        if group in rates:
+            assert rates[group] == {False: pytest.approx(base), True: pytest.approx(ours)}
+
+
+def test_whatever_a_claim_is_made_with_is_among_the_sources_of_its_figures() -> None:
+    run = script("claims")
+    called: set[str] = set()
+
+    def called_now(frame: Any, event: str, _: Any) -> None:
+        name = frame.f_globals.get("__name__", "")
+        if event == "call" and name.startswith("autotune.core."):
+            called.add(name.removeprefix("autotune.core."))
+
+    sys.setprofile(called_now)
+    try:
+        claim_studies.searched(drawn(1), math.log(1.2))
+        claim_studies.verified(drawn(1), math.log(1.2))
+    finally:
+        sys.setprofile(None)
+    assert "comparison" in called
+    assert called <= {*run.DECIDING, *run.TELLING}
+
+
+def test_the_claims_that_are_kept_are_of_the_noise_that_is_kept_beside_them() -> None:
+    """Or nobody could go on with them: `run.py` refuses to add to figures of other noise."""
+    lines = (EXPERIMENTS / "claims" / "results" / "claims.jsonl").read_text().splitlines()
+    header = json.loads(lines[0])
+    noise = json.dumps([[s.name, s.logs] for s in claim_noise.recorded()])
+    assert header["identity"]["noise"] == hashlib.sha256(noise.encode()).hexdigest()
+
+
+def test_kept_series_are_read_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "results" / "series.json"
+    monkeypatch.setattr(claim_noise, "KEPT", path)
+    claim_noise.keep([series()], path)
+    assert claim_noise.recorded() == [series()]
+
+
 def test_a_plain_timing_claims_half_of_all_that_is_nothing() -> None:
-    wins = sum(claim_rivals.ten_steps(drawn(k), 0.0) > 0.0 for k in range(400))
+    wins = 0
+    for k in range(400):
+        draw = drawn(k)
+        pairs = claim_rivals.same_pairs(draw, 0.0)
+        wins += claim_rivals.ten_steps(draw, pairs, random.Random(k)) > 0.0
     assert 140 <= wins <= 260
 
 
 def test_a_range_of_five_pairs_is_above_one_in_about_three_of_a_hundred() -> None:
-    wins = sum(claim_rivals.paired(drawn(k), 0.0)[0] > 0.0 for k in range(2000))
+    wins = sum(claim_rivals.paired(claim_rivals.same_pairs(drawn(k), 0.0))[0] > 0.0 for k in range(2000))
     assert 0.015 <= wins / 2000 <= 0.05
     assert not claim_rivals.says_faster(math.log(1.015)), "and it has to clear one by two per cent"
     assert claim_rivals.says_faster(math.log(1.025))

@@ -184,6 +184,43 @@ def test_shapes_are_spoken_of_only_where_tensor_cores_are(tmp_path: Path) -> Non
     assert "50264" in found[0].text
 
 
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("VOCAB = 50257\nhead = nn.Linear(768, VOCAB)\n", "VOCAB, 50257,"),
+        (
+            "class C:\n    vocab: int = 50257\nmade = nn.Embedding(config.vocab, 768)\n",
+            "config.vocab, 50257,",
+        ),
+        ("def make(vocab=50257):\n    return nn.Linear(768, out_features=vocab)\n", "vocab, 50257,"),
+        (
+            "p.add_argument('-v', '--vocab-size', type=int, default=50257)\nnn.Linear(64, args.vocab_size)\n",
+            "args.vocab_size, 50257,",
+        ),
+    ],
+)
+def test_a_size_is_found_under_the_name_that_it_has(tmp_path: Path, lines: str, told: str) -> None:
+    found = hints(tmp_path, lines, GPU)
+    assert [hint.kind for hint in found] == ["shape"]
+    assert found[0].text.startswith(f"{told} is no multiple of 8")
+    assert "50264" in found[0].text
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "size = 100\nsize = len(words)\nnn.Linear(64, size)\n",
+        "size = 100\nsize = 128\nnn.Linear(64, size)\n",
+        "size = 100\nsize += 28\nnn.Linear(64, size)\n",
+        "size: int\nnn.Linear(64, size)\n",
+        "flag = True\nnn.Linear(64, flag)\n",
+        "p.add_argument('size')\nnn.Linear(64, args.size)\n",
+    ],
+)
+def test_a_name_that_may_have_another_value_tells_no_size(tmp_path: Path, lines: str) -> None:
+    assert hints(tmp_path, lines, GPU) == []
+
+
 def test_a_tensor_made_on_the_host_in_every_step_is_found_where_there_is_a_device(tmp_path: Path) -> None:
     line = "    noise = torch.randn(8, 100).to(device)\n"
     assert ("copy", "train.py:6") in places(hints(tmp_path, LOOP + line, GPU))

@@ -47,10 +47,33 @@ def test_the_script_is_probed_after_its_first_runs_and_the_winner_at_the_end() -
 
 
 @pytest.mark.thorough
-def test_a_probe_is_charged_to_the_budget_and_left_out_of_a_short_one() -> None:
-    assert Stage.WHY not in stages(search(spec(seconds=120.0, why=True)))
+def test_a_probe_is_charged_to_the_budget_and_comes_last_in_a_short_one() -> None:
+    short = stages(search(spec(seconds=120.0, why=True)))
+    assert set(short[short.index(Stage.WHY) :] if Stage.WHY in short else ()) <= {Stage.WHY}
     assert Stage.WHY not in stages(search(spec(seconds=900.0, why=False)))
     assert Stage.WHY not in stages(search(spec(seconds=900.0, trials=20, why=True)))
+
+
+def test_time_that_nothing_else_wants_is_spent_on_what_a_budget_had_no_room_for() -> None:
+    """Ten seconds a run, and a minute: no search fits in, and most of the minute was left over."""
+    flat = World(space=usual_space(training=False), speed={("precision", "bf16"): 0.7}, input_s=0.0)
+    short = spec(seconds=60.0, why=True)
+    costs = Costs.of(replace(long_search(), spec=short))
+    assert probe_s(replace(long_search(), spec=short), costs, BASE) == 0.0
+    found = search(short, world=flat)
+    assert stages(found).count(Stage.WHY) == 1
+    assert found.trials[-1].stage is Stage.WHY
+    assert found.trials[-1].config.is_baseline
+    assert found.elapsed_s <= 60.0
+
+
+def test_both_are_probed_at_the_end_where_a_short_search_has_won_early() -> None:
+    fast = World(space=usual_space(), speed={("precision", "bf16"): 4.0}, noise=0.001)
+    found = search(spec(seconds=200.0, why=True), world=fast)
+    probes = [t.config for t in found.trials if t.stage is Stage.WHY]
+    assert [config.is_baseline for config in probes] == [True, False]
+    assert {t.stage for t in found.trials[-2:]} == {Stage.WHY}
+    assert found.elapsed_s <= 200.0
 
 
 @pytest.mark.slow  # a whole search

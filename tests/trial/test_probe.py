@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import pytest
 from trial_kit import PRELUDE, SHORT
 
 from autotune.core.bottleneck import PREFIX
+from autotune.protocol.plan import PROFILE_TRACE
 from autotune.trial.drain import drain
 from autotune.trial.phases import Phases
 from autotune.trial.replay import Cached, Replay
@@ -205,7 +207,12 @@ def test_a_run_without_a_probe_holds_none_of_it(run: Callable[..., Ran]) -> None
 def test_a_profile_opens_as_a_trace_and_names_operators(run: Callable[..., Ran]) -> None:
     ran = run(PRELUDE + SLEEPS.format(load_s=0.0, sleep_s=0.001), fidelity=replace(SHORT, probe="profile"))
     assert figures(ran)["ops"] > 20
-    trace = json.loads(gzip.decompress((ran.folder / "profile.json.gz").read_bytes()))
+    trace = json.loads(gzip.decompress((ran.folder / PROFILE_TRACE).read_bytes()))
     assert any("addmm" in str(event.get("name")) for event in trace["traceEvents"])
     assert "addmm" in (ran.folder / "profile.txt").read_text()
     assert not (ran.folder / "profile.json.part").exists()
+
+
+def test_a_trace_has_a_name_that_tensorboard_looks_for() -> None:
+    """As torch_tb_profiler 0.4.3 has it (`consts.WORKER_PATTERN`); others are no runs for it."""
+    assert re.fullmatch(r"(.*?)(\.\d+)?\.pt\.trace\.json(?:\.gz)?", PROFILE_TRACE)
