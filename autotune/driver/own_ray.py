@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import tempfile
 import time
 from pathlib import Path
 
-from autotune.launch import guard, sweep
+from autotune.launch import enclosure, guard, sweep
+from autotune.protocol.lines import open_plain
 
 MARK = "AUTOTUNE_RAY"
 """Variable of the processes of a Ray of ours: the folder of the study that it was started for."""
@@ -112,6 +114,22 @@ def sign(folder: str, mark: str) -> None:
     Path(folder, OWNER).write_text(mark, encoding="utf-8", errors="surrogateescape")
 
 
+def remove_marked_folders(mark: str) -> None:
+    """Remove the temporary folders of Rays that a dead driver of this study has left.
+
+    Copies of Tune's snapshots lie in them, with the user's environment as trials were given it.
+
+    Args:
+        mark: From `mark_of`; nothing of these Rays may live any more.
+    """
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
+        with contextlib.suppress(OSError):
+            # Anybody may make a folder of such a name, and say that it is ours.
+            is_own = folder.lstat().st_uid == os.geteuid() and not folder.is_symlink()
+            if is_own and _owner(str(folder)) == mark:
+                enclosure.remove(folder)
+
+
 def _of(mark: str) -> list[int]:
     """Living processes of Rays that were started for this study."""
     marked = {pid for pid in sweep.marked(mark, MARK) if _is_rays(pid)}
@@ -136,8 +154,9 @@ def _folders(pid: int) -> set[str]:
 
 def _owner(folder: str) -> str:
     """The mark of the study whose Ray has this folder, "" where nothing says it."""
-    with contextlib.suppress(OSError):
-        return Path(folder, OWNER).read_text(encoding="utf-8", errors="surrogateescape")
+    # Not anything but a file: a pipe that somebody has put there would be waited for.
+    with contextlib.suppress(OSError), open_plain(Path(folder, OWNER)) as file:
+        return file.read().decode("utf-8", errors="surrogateescape")
     return ""
 
 

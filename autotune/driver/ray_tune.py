@@ -64,6 +64,11 @@ OBJECT_STORE_BYTES = 100 * 1024 * 1024
 """Only assignments and outcomes travel, some kilobytes each; Ray's floor is 75 MB."""
 
 
+STAGED = "staged"
+"""Folder in that of the snapshots in which Tune prepares them."""
+
+_STORAGE = "ray.train._internal.storage"
+
 AT_REST = {
     "RAY_worker_niceness": "0",
     "RAY_prestart_worker_first_driver": "0",
@@ -396,7 +401,8 @@ class RayDriver:
             raise RayUnavailable(message, hint=hint) from error
 
     def _start_local(self) -> None:
-        # Sockets live below this folder and their paths are limited to 107 bytes.
+        # Sockets live below this folder and their paths are limited to 107 bytes. Ray lets everybody write to
+        # the folder that it is given (sockets, logs, sessions), so it lies in one that only we may enter.
         self._temp = tempfile.mkdtemp(prefix=FOLDER)
         mark = mark_of(self._study_dir)
         sign(self._temp, mark)
@@ -411,7 +417,7 @@ class RayDriver:
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 object_store_memory=OBJECT_STORE_BYTES,
-                _temp_dir=self._temp,
+                _temp_dir=str(Path(self._temp, "r")),
             )
         except BaseException:
             end_marked_rays(mark, bound_s=LEAVING_S)
@@ -466,7 +472,8 @@ class RayDriver:
         )
         try:
             self._searcher = searcher
-            with _Quiet():
+            staged = str(Path(self._snapshots(), STAGED))
+            with _Quiet(), _replaced("_get_ray_train_session_dir", lambda: staged, module=_STORAGE):
                 tuner.fit()
         except KeyboardInterrupt:
             if searcher.breaking.error is not None:
@@ -482,7 +489,8 @@ class RayDriver:
     def _snapshots(self) -> str:
         """A folder that only we may enter, and that goes with us, or else when the study is gone on with.
 
-        Tune writes every assignment, the user's environment in it, into snapshots nobody reads.
+        Tune writes every assignment, the user's environment in it, into snapshots nobody reads. What it
+        stages them in would be the folder of a Ray's session, which everybody on a machine may read.
         """
         if not self._scratch:
             place = self._study_dir / SNAPSHOTS
@@ -597,19 +605,21 @@ def _command_without_secrets() -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def _replaced(name: str, stand_in: Callable[..., object]) -> Generator[None, None, None]:
+def _replaced(
+    name: str, stand_in: Callable[..., object], *, module: str = "ray._private.utils"
+) -> Generator[None, None, None]:
     """Meanwhile Ray finds this in place of one of its own helpers; nothing happens where it has none such."""
     try:
-        utils: Any = importlib.import_module("ray._private.utils")
-        theirs = getattr(utils, name)
+        place: Any = importlib.import_module(module)
+        theirs = getattr(place, name)
     except (ImportError, AttributeError):
         yield
         return
-    setattr(utils, name, stand_in)
+    setattr(place, name, stand_in)
     try:
         yield
     finally:
-        setattr(utils, name, theirs)
+        setattr(place, name, theirs)
 
 
 def _head() -> Head | None:

@@ -29,7 +29,7 @@ from autotune.driver import ray_auth
 from autotune.driver.ending import answer_or_none, exit_code, why_nothing
 from autotune.driver.host_memory import free_for, free_memory, trial_limit
 from autotune.driver.inline import InlineDriver
-from autotune.driver.own_ray import SNAPSHOTS, end_marked_rays, mark_of
+from autotune.driver.own_ray import SNAPSHOTS, end_marked_rays, mark_of, remove_marked_folders
 from autotune.driver.page import write_report
 from autotune.driver.planner import Planner, dead_ways
 from autotune.driver.session import ENDING_S, RAY_ENDING_S, Session
@@ -623,6 +623,7 @@ def _clear_up(home: Path, journal: Journal, spec: StudySpec) -> None:
     """End and remove what a dead driver has left: processes, secrets, scratch. Nobody else drives it now."""
     # First who supervises: a living worker would go on with the next trial.
     end_marked_rays(mark_of(home))
+    remove_marked_folders(mark_of(home))
     words = [restore(word) for word in (*spec.options, *spec.args)]
     for uid in unfinished(journal.entries(), platform.node()):
         clear_up(home / "trials" / uid, words, os.environ)

@@ -15,12 +15,15 @@ from autotune.launch import enter
 from autotune.protocol.lines import open_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 PROBE_S = 15.0
 KILLED_S = 1.0
 MANIFEST_FILES = 20_000
 _SKIPPED = frozenset({".git", "__pycache__", "node_modules", ".venv", "venv"})
+
+_PASSING = ("/tmp", "/var/tmp", "/dev", "/proc", "/run", "/sys")  # noqa: S108 (told from others, not used)
+"""What is written there is nobody's to miss."""
 
 Manifest = dict[str, tuple[int, int, int, int]]
 """Path -> (size, mtime in ns, inode, mode); of a folder inode and mode alone, the rest is its entries'."""
@@ -139,6 +142,38 @@ def kept_off(trial_dir: Path, folders: Sequence[str]) -> list[str]:
         folders: Real paths.
     """
     found: list[str] = []
+    for seen, names, files in _written(trial_dir):
+        if any(_inside(seen, folder) for folder in folders):
+            names[:] = [n for n in names if n not in _SKIPPED and not n.startswith(".")]
+            found += [os.path.join(seen, name) for name in files]
+    return sorted(found)
+
+
+def kept_off_elsewhere(trial_dir: Path, folders: Sequence[str], passing: Sequence[str] = ()) -> list[str]:
+    """The same of everywhere else: a script that writes to a home or to ``/srv`` reaches nobody's files.
+
+    Folders for what does not last are passed over where the project is not in them, and so are names with a
+    dot before them: libraries keep their caches there.
+
+    Args:
+        trial_dir: Its layers are still there.
+        folders: Real paths; what is told by `kept_off`.
+        passing: Further folders that are passed over.
+    """
+    real = (os.path.realpath(folder) for folder in (*_PASSING, *passing) if folder)
+    passed = tuple(place for place in real if not any(_inside(folder, place) for folder in folders))
+    found: list[str] = []
+    for seen, names, files in _written(trial_dir):
+        if any(_inside(seen, folder) for folder in (*folders, *passed)):
+            names[:] = []
+            continue
+        names[:] = [n for n in names if n not in _SKIPPED and not n.startswith(".")]
+        found += [os.path.join(seen, name) for name in files if not name.startswith(".")]
+    return sorted(found)
+
+
+def _written(trial_dir: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Folders of a trial's layers as it saw them, as by `os.walk`, until many have been looked at."""
     looked = 0
     for note in sorted((trial_dir / "upper").glob(f"*{enter.NOTE}")):
         with contextlib.suppress(OSError):
@@ -146,14 +181,14 @@ def kept_off(trial_dir: Path, folders: Sequence[str]) -> list[str]:
                 lower = file.read().decode("utf-8", errors="surrogateescape")
             layer = str(note)[: -len(enter.NOTE)]
             for place, names, files in os.walk(layer):
-                seen = os.path.normpath(os.path.join(lower, os.path.relpath(place, layer)))
-                if any(f"{seen}/".startswith(f.rstrip("/") + "/") for f in folders):
-                    names[:] = [n for n in names if n not in _SKIPPED and not n.startswith(".")]
-                    found += [os.path.join(seen, name) for name in files]
+                yield os.path.normpath(os.path.join(lower, os.path.relpath(place, layer))), names, files
                 looked += len(files) + len(names)
                 if looked > MANIFEST_FILES:
-                    return sorted(found)
-    return sorted(found)
+                    return
+
+
+def _inside(path: str, folder: str) -> bool:
+    return f"{path}/".startswith(folder.rstrip("/") + "/")
 
 
 def violations(before: Manifest, after: Manifest) -> list[str]:

@@ -219,7 +219,10 @@ class LocalRunner(Runner):
         )
         wrote = [writable(path) for path in wrote]
         kept = [writable(path) for path in enclosure.kept_off(prepared.folder, prepared.places)]
-        self._notes += _said_of_writes(wrote, kept, launch.cwd)
+        passing = launch.env.get("TMPDIR", "")
+        far = enclosure.kept_off_elsewhere(prepared.folder, prepared.places, (passing,))
+        far = [writable(path) for path in far]
+        self._notes += _said_of_writes(wrote, kept, far, launch.cwd)
         outside = outside_of(running, result, wrote)
         if self._witness is not None:
             self._witness(assignment, running.told, outside)
@@ -314,8 +317,10 @@ def _uuids(told: Told) -> tuple[str, ...]:
     return () if told.facts is None else tuple(d.uuid for d in told.facts.devices)
 
 
-def _said_of_writes(wrote: Sequence[str], kept: Sequence[str], cwd: str) -> tuple[str, ...]:
-    """What a person should know of the files that a trial has written in the project."""
+def _said_of_writes(
+    wrote: Sequence[str], kept: Sequence[str], far: Sequence[str], cwd: str
+) -> tuple[str, ...]:
+    """What a person should know of the files that a trial has written in the project, and elsewhere."""
     notes: list[str] = []
     if wrote:
         notes.append(f"while a trial ran, by it or by others, files of yours changed: {_listed(wrote, cwd)}")
@@ -323,10 +328,12 @@ def _said_of_writes(wrote: Sequence[str], kept: Sequence[str], cwd: str) -> tupl
         notes.append(
             f"the script writes into its project ({_listed(kept, cwd)}); that is kept off your files"
         )
+    if far:
+        notes.append(f"the script writes outside its project ({_listed(far, '')}); that is kept off, too")
     return tuple(notes)
 
 
 def _listed(paths: Sequence[str], cwd: str) -> str:
-    shown = [os.path.relpath(path, cwd) for path in paths[:SHOWN_FILES]]
+    shown = [os.path.relpath(path, cwd) if cwd else path for path in paths[:SHOWN_FILES]]
     more = len(paths) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -142,6 +143,25 @@ def test_an_agent_whose_title_lies_over_its_variables_is_known_by_its_open_files
         for agent in agents:
             agent.kill()
             agent.communicate()
+
+
+def test_folders_of_a_dead_driver_are_removed_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    mark = own_ray.mark_of(tmp_path / "study")
+    for name, whose in (("mine", mark), ("another", own_ray.mark_of(tmp_path)), ("nobodys", "")):
+        folder = tmp_path / f"{own_ray.FOLDER}{name}"
+        (folder / "r" / "session").mkdir(parents=True)
+        (folder / "r" / "session" / "experiment_state.json").touch()
+        own_ray.sign(str(folder), whose)
+    piped = tmp_path / f"{own_ray.FOLDER}piped"
+    piped.mkdir()
+    os.mkfifo(piped / own_ray.OWNER)
+    (tmp_path / f"{own_ray.FOLDER}link").symlink_to(tmp_path / f"{own_ray.FOLDER}another")
+    own_ray.remove_marked_folders(mark)
+    left = {path.name.removeprefix(own_ray.FOLDER) for path in tmp_path.glob(f"{own_ray.FOLDER}*")}
+    assert left == {"another", "nobodys", "piped", "link"}
 
 
 def test_what_was_killed_is_waited_for(marked_as, tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ MOST_TRIALS = 11
 
 class TestRay(DriverContract):
     ended: ClassVar[dict[str, tuple[Study, list[Entry]]]] = {}
+    staged: ClassVar[dict[str, list[Path]]] = {}
+    """Script -> what Ray's own folder held of Tune's snapshots when the loop had ended."""
 
     def drive(self, folder: Path, *, script: str, budget_s: float) -> tuple[Study, list[Entry]]:
         # A Ray is started and ended per search; the same search is not made twice.
@@ -40,9 +42,16 @@ class TestRay(DriverContract):
         try:
             driver.connect()
             driver.run()
+            self.staged[script] = list(Path(driver._temp).rglob("*experiment_state*"))
+            assert list((folder / "study").rglob("*experiment_state*")), "Tune writes no snapshots any more"
         finally:
             driver.close()
         study = session.close()
         entries = list(journal.entries())
         journal.close()
         return study, entries
+
+    def test_tune_stages_no_environment_where_others_may_read_it(self, tmp_path: Path) -> None:
+        """The folder of a Ray's session is open to everybody, and on a cluster it is not ours to close."""
+        self.drive(tmp_path, script="good", budget_s=60.0)
+        assert self.staged["good"] == []

@@ -55,6 +55,26 @@ def test_somebody_elses_ray_in_the_environment_is_not_joined(
     assert not Path(asked[0]["_temp_dir"]).exists()
 
 
+def test_nobody_else_may_enter_the_folder_of_our_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray lets everybody into the folder that it is given, and Tune stages the user's environment there."""
+    from autotune.driver import ray_tune
+
+    modes: list[int] = []
+
+    def init(**asked: Any) -> None:
+        theirs = Path(asked["_temp_dir"])
+        theirs.mkdir(parents=True, exist_ok=True)
+        theirs.chmod(0o777)  # as Ray does
+        modes.extend(place.stat().st_mode & 0o777 for place in (theirs, *theirs.parents))
+
+    monkeypatch.setattr(ray_tune.ray, "init", init)
+    monkeypatch.setattr(ray_tune.ray, "shutdown", lambda: None)
+    one = driver(tmp_path)
+    one.connect()
+    one.close()
+    assert 0o700 in modes
+
+
 def test_a_cluster_is_joined_where_its_address_is_given_and_then_nothing_of_it_is_made(
     asked: list[dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -14,3 +14,15 @@ BUSY_S = 10.0
 @pytest.mark.parametrize("case", forks.sample(), ids=lambda case: case["key"])
 def test_nothing_survives_a_kill(injected, is_clean, case) -> None:
     is_clean(injected(forks, case, promise_s=BUSY_S))
+
+
+def test_without_the_keeper_an_unmarked_daemon_of_a_forked_trial_survives_the_guard(
+    injected, crippled_guard
+) -> None:
+    crippled_guard(
+        ("sweep.send(sweep.descendants(os.getpid()), signal.SIGKILL)", "return 1"),
+        # Where a control group can be made, it ends what the layers before it have left.
+        ("folder = sweep.make_group(self.uid)", 'folder = ""'),
+    )
+    bare = {"key": "bare/guard by KILL", "shape": "bare", "victim": "guard by KILL", "starting": False}
+    assert injected(forks, bare, promise_s=1.5).survivors

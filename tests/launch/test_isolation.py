@@ -359,6 +359,33 @@ def test_what_a_script_writes_into_its_project_is_told(
     assert "by_shell_a, by_shell_b, by_shell_c and " in said
 
 
+@pytest.mark.skipif(not HAS_OVERLAY, reason="this machine lets nobody mount an overlay")
+def test_what_a_script_writes_outside_its_project_is_told(
+    runner: Any, assignment: Any, files: Path, tmp_path: Path
+) -> None:
+    """It reaches nobody's files; whoever counts on it (a results folder, a database) is to know that."""
+    far = tmp_path / "elsewhere"
+    far.mkdir()
+    writes = f"Path({str(far)!r}, 'w').write_text('1'); Path.home().joinpath('theirs.txt').write_text('2')\n"
+    passing = (
+        "Path.home().joinpath('.cache').mkdir(); Path.home().joinpath('.cache', 'hub').write_text('3')\n"
+    )
+    before = tree(files.parent)
+    inside = "Path('ckpt.pt').write_text('w')\n"
+    (ended,) = runner(isolation="overlay").run(assignment(inside + writes + passing + "good()"))
+    if not ended.notes:
+        pytest.skip("the layers are in memory here")
+    _, said = ended.notes
+    assert said.startswith("the script writes outside its project (")
+    assert str(far / "w") in said
+    assert str(files.parent / "theirs.txt") in said
+    assert "hub" not in said
+    assert list(far.iterdir()) == []
+    assert {p: s for p, s in tree(files.parent).items() if "train.py" not in p} == {
+        p: s for p, s in before.items() if "train.py" not in p
+    }
+
+
 @EITHER
 def test_a_name_that_is_no_text_is_told_of_so_that_it_can_be_written_down(
     runner: Any, assignment: Any, files: Path, isolation: str
@@ -395,6 +422,19 @@ def test_an_overlays_layer_tells_what_lies_in_which_folder(tmp_path: Path) -> No
     (tmp_path / "upper" / "2.of").write_text("/mnt")
     assert enclosure.kept_off(tmp_path, ["/home/me/project"]) == []
     assert enclosure.kept_off(tmp_path, ["/mnt/home/me/else"]) == ["/mnt/home/me/else/b"]
+
+
+def test_what_is_told_of_elsewhere_leaves_out_the_project_and_what_does_not_last(tmp_path: Path) -> None:
+    layer = tmp_path / "upper" / "1"
+    for name in ("home/me/project/a", "home/me/b", "home/me/.cache/c", "tmp/d", "scratch/e", "srv/f"):
+        (layer / name).parent.mkdir(parents=True, exist_ok=True)
+        (layer / name).touch()
+    (tmp_path / "upper" / "1.of").write_text("/")
+    told = enclosure.kept_off_elsewhere(tmp_path, ["/home/me/project"], ("/scratch",))
+    assert told == ["/home/me/b", "/srv/f"]
+    # Where the project lies in such a folder itself, what is beside it is told.
+    told = enclosure.kept_off_elsewhere(tmp_path, ["/tmp/project"], ("",))
+    assert "/tmp/d" in told
 
 
 def test_in_place_of_a_folder_of_ours_a_link_is_removed_and_nothing_behind_it(tmp_path: Path) -> None:
