@@ -34,17 +34,24 @@ def weighed(
         hints: Of `advise`.
         verdict: On the script as it is; None where it was not measured.
         on_device: It trains on an accelerator. Waiting for that one hides what the host could do meanwhile:
-            what reading or writing less often would buy has no bound then.
+            what reading or writing less often would buy is bounded by the time in which the device computed
+            nothing, as far as its own counters tell, and by nothing else.
     """
     bounds: dict[str, float | None] = {}
     if verdict is not None:
         bounds = {k: verdict.shares.get(k) for k in ("compute", "transfer")}
         bounds |= {
             "input": verdict.input_frac_at_most,
-            "host": None if on_device else verdict.host_frac,
+            "host": _idle_frac(verdict) if on_device else verdict.host_frac,
         }
     told = [replace(hint, gain_frac_at_most=bounds.get(hint.part)) for hint in hints]
     return tuple(sorted(told, key=lambda h: -(h.gain_frac_at_most or 0.0)))
+
+
+def _idle_frac(verdict: Bottleneck) -> float | None:
+    """Share of the time in which the accelerator computed nothing; None where no counter tells."""
+    busy = None if verdict.evidence is None else verdict.evidence.busy_frac
+    return None if busy is None else max(0.0, 1.0 - busy)
 
 
 def advice_text(hint: Advice) -> str:

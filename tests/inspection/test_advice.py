@@ -269,7 +269,18 @@ def test_where_no_cached_batch_was_tried_waiting_alone_bounds_nothing(tmp_path: 
     assert hint.gain_frac_at_most is None
 
 
-def test_what_reading_a_value_costs_beside_an_accelerator_has_no_bound(tmp_path: Path) -> None:
+def test_what_reading_a_value_buys_is_bounded_by_the_time_an_accelerator_stands_still(tmp_path: Path) -> None:
+    seen = Evidence(
+        step_s=0.1, wait_frac=0.1, phases_s={"forward": 0.09, "host": 0.003}, on_device=True, busy_frac=0.7
+    )
+    (hint,) = weighed(hints(tmp_path, LOOP + "    total += loss.item()\n"), judge(seen), on_device=True)
+    # Who reads less often runs ahead, which hides waiting for data as well: the whole of what is idle.
+    assert hint.gain_frac_at_most == pytest.approx(0.3)
+
+
+def test_what_reading_a_value_costs_beside_an_accelerator_without_counters_has_no_bound(
+    tmp_path: Path,
+) -> None:
     seen = Evidence(step_s=0.1, wait_frac=0.0, replay_step_s=0.1, phases_s={"forward": 0.097, "host": 0.003})
     found = hints(tmp_path, LOOP + "    total += loss.item()\n")
     (beside,) = weighed(found, judge(seen), on_device=True)
