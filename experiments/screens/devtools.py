@@ -49,6 +49,32 @@ SEEN = """(() => {
 })()"""
 """Texts of the first screen with the part of them that is visible: left, top, right, bottom in pixels."""
 
+WHOLE = """(text => {
+  // Whether some place shows every letter of this text: each of its lines in the window, and cut by no box.
+  if (!document.body) return false;
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node; (node = walk.nextNode());) {
+    const at = node.textContent.indexOf(text);
+    if (at < 0) continue;
+    let right = innerWidth, bottom = innerHeight, left = 0, top = 0;
+    for (let e = node.parentElement; e && e !== document.body; e = e.parentElement) {
+      const style = getComputedStyle(e);
+      if (style.overflowX === "visible" && style.overflowY === "visible") continue;
+      const box = e.getBoundingClientRect();
+      left = Math.max(left, box.left); right = Math.min(right, box.right);
+      top = Math.max(top, box.top); bottom = Math.min(bottom, box.bottom);
+    }
+    const range = document.createRange();
+    range.setStart(node, at);
+    range.setEnd(node, at + text.length);
+    const lines = [...range.getClientRects()].filter(line => line.width > 0);
+    const fits = line => line.left >= left - 1 && line.right <= right + 1
+      && line.top >= top - 1 && line.bottom <= bottom + 1;
+    if (lines.length && lines.every(fits)) return true;
+  }
+  return false;
+})(%s)"""
+
 KEYS = {"Tab": 9, "Enter": 13}
 """Names of keys and their Windows codes, which a browser asks for on every system."""
 AS_THREE_AND_FOUR = """import os, sys
@@ -204,6 +230,10 @@ class Browser:
     def seen(self):
         """Texts on the first screen, each with its visible box: left, top, right, bottom."""
         return self.run(SEEN)
+
+    def shows_whole(self, text):
+        """Whether every letter of a text can be read on the first screen, in one line or in several."""
+        return self.run(WHOLE % json.dumps(text))
 
     def wait_for(self, *texts, timeout_s=90.0):
         """Wait until all of these are on the first screen.

@@ -112,7 +112,7 @@ def test_a_study_becomes_one_run_with_one_below_it_per_trial(uri: str, client: A
         "2.41x faster: bf16, 2 workers (safe pick 1.30x)\n"
     )
     assert experiment.artifact_location == f"file://{tmp_path}/mlartifacts/autotune-train"
-    assert parent.info.run_name == "2.41x · bf16 w2 · train · 7 trials"
+    assert parent.info.run_name == "2.41x [2.34, 2.48] · bf16, 2 workers · 7 trials"
     assert parent.info.status == "FINISHED"
     assert (parent.info.start_time, parent.info.end_time) == (1_700_000_000_000, 1_700_000_100_000)
     assert parent.data.params["precision"] == "bf16"

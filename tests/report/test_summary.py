@@ -59,7 +59,7 @@ def test_a_config_is_named_shortly_and_in_words() -> None:
 
 def test_a_gain_is_named_with_its_config_and_count() -> None:
     study, answer = made.study(), made.found()
-    assert summary.run_name(study, answer) == "2.41x · bf16 w2 · train · 7 trials"
+    assert summary.run_name(study, answer) == "2.41x [2.34, 2.48] · bf16, 2 workers · 7 trials"
     assert summary.headline(study, answer) == "2.41x faster: bf16, 2 workers (safe pick 1.30x)"
     assert summary.headline(study, answer, interval=True).startswith("2.41x faster [2.34, 2.48]: bf16")
     note = notes.note(study, answer).splitlines()
