@@ -68,6 +68,8 @@ SAME_RESULT = frozenset(
     }
 )
 """Knobs that may not change what is trained."""
+ROUNDS_OTHERWISE = frozenset({"accumulation", "threads", "wait_policy"})
+"""Knobs whose claim is the same training up to the order of summation; `wait_policy` brings threads along."""
 TOGETHER = (
     ("num_workers", "prefetch_factor", "gc_control", "set_to_none"),
     ("threads", "wait_policy"),
@@ -507,7 +509,7 @@ class World:
             whole = facts.run.loader.length if facts.run and facts.run.loader else None
             at = last_common(seen, self.bare, whole or 1)
         away = distance(seen, self.bare, at)
-        if away is not None and away > PATH_TOLERANCE and knob == "accumulation" and at is None:
+        if away is not None and away > PATH_TOLERANCE and knob in ROUNDS_OTHERWISE and at is None:
             at = self._rounding_keeps()
             away = distance(seen, self.bare, at)
         if away is not None and away <= PATH_TOLERANCE:
