@@ -1,4 +1,4 @@
-"""A best.yaml under torchrun with two processes: every rank trains with the values, and one that fails counts."""
+"""A best.yaml under torchrun with two processes: each rank trains with the values, and a failure counts."""
 
 from __future__ import annotations
 
