@@ -176,6 +176,8 @@ class LoaderFacts:
         changed: The script itself changes what the data set holds, ``between`` two passes or ``inside`` one;
             empty where that was not seen.
         takes_one: Batches are of one sample, which a collate function of the script's own hands over as is.
+        eager_order: Code of the script's own settles the order as soon as it is asked for an iterator, for
+            which a loader asks once a pass without workers, and twice as it starts some.
     """
 
     site: str
@@ -202,6 +204,7 @@ class LoaderFacts:
     beside: int = 0
     changed: str = ""
     takes_one: bool = False
+    eager_order: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 Another micro-batch at the same effective batch is to be the same training. But scripts derive learning rates
 from their batch option, and some that have an option for accumulation do not divide their loss by it: what
-was seen of the process tells, as for every other knob.
+was seen of the process tells, as for every other knob. So it does of an option for workers with which the
+script deals its samples otherwise as well.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from typing import TYPE_CHECKING, Final
 from autotune.core.trial import Failure, FailureKind
 
 if TYPE_CHECKING:
-    from autotune.core.facts import OptimizerFacts, RunFacts
+    from autotune.core.facts import LoaderFacts, OptimizerFacts, RunFacts
     from autotune.core.study import Study
     from autotune.core.trial import Trial
 
 MICRO: Final = "batch_size"
 FACTOR: Final = "accumulation"
 _EFFECTIVE: Final = "effective_batch"
+_WORKERS: Final = "num_workers"
+_OUTLIVE: Final = "persistent_workers"
 MOVES_OTHERS: Final = "moves_others"
 """`status` in the evidence of a way that acts on more than its knob, whatever the value is."""
 ALIKE_FRAC: Final = 0.05
@@ -37,12 +40,17 @@ def unlike_step(study: Study, trial: Trial, run: RunFacts | None) -> Failure | N
     """
     own = study.facts.run if study.facts is not None else None
     config = trial.config
-    if own is None or run is None or not {MICRO, FACTOR} & set(config):
+    if own is None or run is None:
+        return None
+    hows = {change.knob: change.spelling.how for change in trial.changes or ()}
+    workers_by_option = hows.get(_WORKERS) == "flag" and _OUTLIVE not in config
+    if workers_by_option and (redealt := _redealt(own.loader, run.loader)):
+        return _failure(trial, _WORKERS, "flag", redealt)
+    if not {MICRO, FACTOR} & set(config):
         return None
     # What the user declared may be the rate itself.
     if any(spec.name in config for spec in study.spec.space.declared):
         return None
-    hows = {change.knob: change.spelling.how for change in trial.changes or ()}
     if hows.get(FACTOR) == "flag":
         compiles = config.get("compile_mode", "off") != "off"
         if weighed := _weighed(own, run, config.get(FACTOR), compiles=compiles):
@@ -61,6 +69,15 @@ def _failure(trial: Trial, knob: str, how: str, why: str) -> Failure:
         message=f"{knob}={trial.config.get(knob)} does not act alone: {why}",
         evidence={"knob": knob, "how": how, "status": MOVES_OTHERS},
     )
+
+
+def _redealt(own: LoaderFacts | None, now: LoaderFacts | None) -> str:
+    """Why an option for workers deals the samples in another order, where the script's order is drawn."""
+    if own is None or now is None or not own.shuffles or own.persistent_workers:
+        return ""
+    if not now.persistent_workers:
+        return ""
+    return "the script keeps its workers from one pass to the next with it, so later passes are dealt anew"
 
 
 def _moved(own: OptimizerFacts | None, now: OptimizerFacts | None) -> str:

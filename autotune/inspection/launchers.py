@@ -201,7 +201,8 @@ def _torchrun(words: Sequence[str]) -> Within:
             if name in _ONE and value not in _ONE[name]:
                 raise UsageError(
                     f"torchrun {word}{'' if equals else f' {value}'} starts several processes, and {_LATER}",
-                    hint="with one process: leave torchrun out, -- python train.py ...",
+                    hint="with one process: leave torchrun out, -- python train.py ...; what was found so "
+                    "goes under it: torchrun ... -m autotune apply best.yaml -- python train.py ...",
                 )
         else:
             raise UsageError(

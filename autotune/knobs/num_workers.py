@@ -30,7 +30,9 @@ class NumWorkers(Knob):
     2 ms read per sample, 16 workers on 2 cores gave 5.4 times the samples of none.
 
     Effect: EXACT; NUMERIC where the dataset draws random numbers (which worker seeds which
-    sample changes). Unit: processes. Source: torch.utils.data docs, "Multi-process data loading".
+    sample changes), where workers share out a stream, and where a sampler of the script's own settles its
+    order when it is asked for an iterator, which workers do once more.
+    Unit: processes. Source: torch.utils.data docs, "Multi-process data loading".
     """
 
     name: ClassVar[str] = "num_workers"
@@ -91,7 +93,7 @@ class NumWorkers(Knob):
 
     def redeals(self, facts: Facts) -> bool:
         loader = loader_of(facts)
-        return loader is not None and (loader.random or loader.kind == "iterable")
+        return loader is not None and (loader.random or loader.eager_order or loader.kind == "iterable")
 
     def arguments(self, value: Value, spelling: Keyword) -> Mapping[str, Value | None]:
         if spelling.target != ARGUMENTS or value != 0:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.trial.data_sets import settings_of, shared_handle
 from autotune.trial.fetches import LOOKED_AT, TIMED, TIMED_EACH, Fetches
-from autotune.trial.loader_facts import batch_size_of, described, start_method
+from autotune.trial.loader_facts import batch_size_of, described, settles_at_once, start_method
 from autotune.trial.loader_record import BETWEEN, INSIDE, Record
 from autotune.trial.overrides import Overrides
 from autotune.trial.sending import Sent, try_sending
@@ -210,6 +210,7 @@ class Loader(Fetches):
                 record.workers = 0
                 record.pins = bool(getattr(loader, "pin_memory", False))
                 record.count_workers()
+                record.eager_order = settles_at_once(this)
                 if record.kept is None:
                     self._keep(record, loader)
                 record.method = start_method(this)
@@ -378,6 +379,7 @@ class Loader(Fetches):
             beside=self._beside(record),
             changed=record.changed,
             takes_one=record.takes_one,
+            eager_order=record.eager_order,
         )
 
     def _keep(self, record: Record, loader: Any) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import sys
 from typing import Any
@@ -74,6 +75,18 @@ def _draws_order(loader: Any, torch: Any) -> bool:
     if batches is not None and type(batches) is not torch.utils.data.BatchSampler:
         return True
     return not isinstance(getattr(batches, "sampler", sampler), torch.utils.data.SequentialSampler)
+
+
+def settles_at_once(iterator: Any) -> bool:
+    """Whether code of the script's own made the order of this iterator before anybody asked for a batch.
+
+    A generator runs nothing before the first batch, so that to ask it twice does no harm.
+    """
+    sampler = getattr(iterator, "_index_sampler", None)
+    order = getattr(iterator, "_sampler_iter", None)
+    if order is None or inspect.isgenerator(order):
+        return False
+    return str(attribute_of(type(sampler), "__module__")).partition(".")[0] not in ("torch", "builtins")
 
 
 def start_method(iterator: Any) -> str:

@@ -76,6 +76,8 @@ class Record:
         self.in_process = 0
         self.probes = 0
         self.random = False
+        self.eager_order = False
+        """What gives the order of its last iterator is no generator, and not torch's."""
         self.method = ""
         """How the workers of its last iterator were started."""
         self.in_order: bool | None = None

@@ -279,3 +279,44 @@ def test_an_option_that_does_not_divide_the_loss_by_its_parts_gives_way(
     assert study.trials[-1].measurement is not None
     assert way(changes_of(study)(HALF)) == hows
     made.journal.close()
+
+
+@pytest.mark.parametrize(
+    ("own", "seen", "hows"),
+    [
+        ({"shuffles": True}, {"persistent_workers": True}, ["flag", "keyword"]),
+        ({"shuffles": True}, {}, ["flag"]),
+        ({"shuffles": False}, {"persistent_workers": True}, ["flag"]),
+        ({"shuffles": True, "persistent_workers": True}, {"persistent_workers": True}, ["flag"]),
+    ],
+)
+def test_an_option_for_workers_that_deals_the_samples_anew_gives_way_to_the_loader(
+    tmp_path: Path, own: dict[str, bool], seen: dict[str, bool], hows: list[str]
+) -> None:
+    made = Ways(tmp_path, [Config(), TWO])
+    known = made.session._study.facts
+    assert known is not None
+    run = replace(OURS, loader=replace(LOADER, **own))
+    made.session._study = replace(made.session._study, facts=replace(known, run=run))
+
+    def told(assignment: Assignment, **changed: bool) -> None:
+        facts = replace(run, loader=replace(LOADER, **{**own, **changed}))
+        made.session.tell(
+            assignment.uid, Ended(trial=assignment.trial, outcome=measurement(), seconds=1.0, facts=facts)
+        )
+
+    told(made.ask())
+    first = made.ask()
+    asked = way(first.launch.changes)
+    told(first, **seen)
+    if len(hows) == 2:
+        failure = made.session.study.trials[1].failure
+        assert failure is not None
+        assert "dealt anew" in failure.message
+        again = made.ask()
+        assert again.segments[0].config == TWO
+        asked += way(again.launch.changes)
+        told(again)
+    assert asked == hows
+    assert made.folded().trials[-1].measurement is not None
+    made.journal.close()

@@ -72,6 +72,7 @@ def test_names_of_worker_counts(wanted, plain) -> None:
     [
         (facts(), Effect.EXACT),
         (facts(run=loader(random=True)), Effect.NUMERIC),
+        (facts(run=loader(eager_order=True)), Effect.NUMERIC),
     ],
 )
 def test_facts_decide_how_far_it_reaches(given, effect) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from autotune.apply.choose import choose
+from autotune.apply.choose import Dead, choose
 from autotune.apply.command import build_launch
 from autotune.apply.environment import user_environment
 from autotune.apply.space import build_space
@@ -30,8 +30,9 @@ from autotune.core import wire
 from autotune.core.change import Change, Env, Flag, Keyword
 from autotune.core.config import Config
 from autotune.core.facts import Facts, RunFacts
-from autotune.core.study import SpaceRequest
-from autotune.core.trial import Assignment, Failure, Fidelity, Segment
+from autotune.core.same_step import unlike_step
+from autotune.core.study import Budget, SpaceRequest, Study, StudySpec
+from autotune.core.trial import Assignment, Failure, Fidelity, Segment, Stage, Trial
 from autotune.errors import AutotuneError
 from autotune.inspection.command import read_command
 from autotune.inspection.host import host_facts
@@ -67,6 +68,8 @@ SAME_RESULT = frozenset(
     }
 )
 """Knobs that may not change what is trained."""
+ROUNDS_OTHERWISE = frozenset({"accumulation", "threads", "wait_policy"})
+"""Knobs whose claim is the same training up to the order of summation; `wait_policy` brings threads along."""
 TOGETHER = (
     ("num_workers", "prefetch_factor", "gc_control", "set_to_none"),
     ("threads", "wait_policy"),
@@ -89,6 +92,17 @@ _LONG = Fidelity(
 )
 _SHORT = Fidelity(
     min_window_s=0.2, max_window_s=1.0, min_steps=10, target_width=0.5, setup_s=60.0, deadline_s=60.0
+)
+
+_SPEC = StudySpec(
+    study_id="zoo",
+    label="zoo",
+    script="",
+    args=(),
+    cwd="",
+    python=sys.executable,
+    space=SpaceRequest(name="zoo"),
+    budget=Budget(seconds=600.0),
 )
 
 
@@ -347,13 +361,17 @@ class World:
         if knob in refusals:
             cell.reason = refusals[knob]
             return None
-        wanted = self.script.tried.get(knob) or self._wanted(knob)
+        wanted = self._asked(knob)
         if wanted is None:
             cell.reason = "the script's own batch size could not be read"
         return wanted
 
+    def _asked(self, knob: str) -> Mapping[str, Value] | None:
+        """The knob with what comes along with it."""
+        return self.script.tried.get(knob) or self._wanted(knob)
+
     def _changes(
-        self, knobs: Sequence[str], wanted: Mapping[str, Value]
+        self, knobs: Sequence[str], wanted: Mapping[str, Value], dead: Dead = frozenset()
     ) -> tuple[Config, Sequence[Change]] | str:
         assert self.facts is not None
         config = self._space()[0].complete(wanted)
@@ -362,16 +380,37 @@ class World:
         dropped = [knob for knob in knobs if knob not in config]
         if dropped:
             return f"{dropped[0]} drops out: {config.text() or 'nothing is left'}"
-        changes, refused = choose(config, self.facts, builtin())
+        changes, refused = choose(config, self.facts, builtin(), dead=dead)
         return f"{refused[0].knob}: {refused[0].reason}" if refused else (config, changes)
 
     def _alone(self, knob: str, wanted: Mapping[str, Value], cell: Cell) -> None:
-        found = self._changes([knob], wanted)
-        if isinstance(found, str):
-            cell.reason = found
-            return
-        cell.by = _by(knob, found[1])
-        self._carry_out(knob, cell, *found)
+        dead: Dead = frozenset()
+        while True:
+            found = self._changes([knob], wanted, dead)
+            if isinstance(found, str):
+                cell.outcome, cell.by, cell.reason, cell.problems = "refused", "", found, []
+                return
+            cell.by = _by(knob, found[1])
+            self._carry_out(knob, cell, *found)
+            gone = self._gives_way(*found) if cell.problems else None
+            if gone is None or gone in dead:
+                return
+            dead |= {gone}
+
+    def _gives_way(self, config: Config, changes: Sequence[Change]) -> tuple[str, str] | None:
+        """The way that a search would not go again after a trial of this; see decision 68."""
+        assert self.facts is not None
+        self.count += 1
+        name = f"{self.count:02d}-trial"
+        plan = self._plan(changes, measure=True, name=name)
+        environ = {c.spelling.name: c.delivered for c in changes if isinstance(c.spelling, Env)}
+        self._observed(("trial",), {PLAN_VARIABLE: str(plan), **environ}, name)
+        events = Reader(self.folder / "runs" / name / "events.jsonl", name).read()
+        seen = [e.facts for e in events if isinstance(e, Seen)]
+        study = Study(spec=_SPEC, facts=self.facts)
+        trial = Trial(number=1, config=config, stage=Stage.REFINE, fidelity=_LONG, changes=tuple(changes))
+        failure = unlike_step(study, trial, seen[-1] if seen else None)
+        return None if failure is None else (str(failure.evidence["knob"]), str(failure.evidence["how"]))
 
     def _all_fine(
         self, knobs: Sequence[str], offered: Mapping[str, Mapping[str, Value]], cells: Mapping[str, Cell]
@@ -459,14 +498,18 @@ class World:
 
     def _astray(self, knob: str, seen: dict[str, Any]) -> list[str]:
         """Whether a run that may train nothing else left the way of the bare run; see decision 35."""
-        assert self.facts is not None
+        facts = self.facts
+        assert facts is not None
         at = None
-        if builtin()[knob].redeals(self.facts):
+        brought = {name for name in self._asked(knob) or () if name in SAME_RESULT}
+        if any(builtin()[name].redeals(facts) for name in {knob, *brought}):
+            if facts.run and facts.run.loader and facts.run.loader.eager_order and "num_workers" in brought:
+                return []  # the first batch is another one already
             # Another order is what the knob claims; it says nothing of the first pass, whose order is drawn.
-            whole = self.facts.run.loader.length if self.facts.run and self.facts.run.loader else None
+            whole = facts.run.loader.length if facts.run and facts.run.loader else None
             at = last_common(seen, self.bare, whole or 1)
         away = distance(seen, self.bare, at)
-        if away is not None and away > PATH_TOLERANCE and knob == "accumulation" and at is None:
+        if away is not None and away > PATH_TOLERANCE and knob in ROUNDS_OTHERWISE and at is None:
             at = self._rounding_keeps()
             away = distance(seen, self.bare, at)
         if away is not None and away <= PATH_TOLERANCE:

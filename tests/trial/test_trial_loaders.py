@@ -147,3 +147,50 @@ def test_the_start_of_a_loader_belongs_to_what_it_is_for_and_collecting_is_train
     for (_, aside_s), span_s in zip(evaluated, ran.told["spans"], strict=True):
         assert aside_s == pytest.approx(span_s, abs=0.15)
     assert all(row.aside_ns == 0 for row in ran.rows[25:])
+
+
+BUCKETS = (
+    PRELUDE
+    + """
+class AtOnce:
+    def __init__(self):
+        self.batches = [list(range(i, i + 4)) for i in range(0, 32, 4)]
+    def __iter__(self):
+        random.shuffle(self.batches)
+        return iter(self.batches)
+class Lazy(AtOnce):
+    def __iter__(self):
+        random.shuffle(self.batches)
+        yield from self.batches
+import random
+data = TensorDataset(torch.randn(32, 4), torch.randn(32, 1))
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+for epoch in range(4):
+    for x, y in LOADER:
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        optimizer.step()
+told(end=True)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("loader", "eager"),
+    [
+        ("DataLoader(data, batch_sampler=AtOnce())", True),
+        ("DataLoader(data, batch_sampler=AtOnce(), num_workers=1)", True),
+        ("DataLoader(data, batch_sampler=Lazy())", False),
+        ("DataLoader(data, batch_sampler=[[0, 1], [2, 3]])", False),
+        # Torch's own batches ask the sampler behind them once, at the first batch.
+        ("DataLoader(data, batch_size=4, sampler=[3, 1, 2, 0])", False),
+        ("DataLoader(data, batch_size=4, shuffle=True)", False),
+    ],
+)
+def test_an_order_that_is_settled_before_the_first_batch_is_told(
+    run: Callable[..., Any], loader: str, eager: bool
+) -> None:
+    ran = run(BUCKETS.replace("LOADER", loader))
+    assert ran.faults == ""
+    assert ran.facts.loader.eager_order is eager
