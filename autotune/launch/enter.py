@@ -39,8 +39,8 @@ _PSEUDO = frozenset(
 _SYSTEM = ("/proc", "/sys", "/dev", "/run")
 _MEMORY_SHARE = 4
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where the kernel has it)
-_OF_PROCESSES = ("torch_", "nccl-", "sem.mp-", "__KMP_REGISTERED_LIB_")
-"""Names that torch, NCCL, Python and OpenMP make up for their own processes: nobody else looks for them."""
+_OF_PROCESSES = ("torch_", "nccl-", "sem.mp-", "__KMP_REGISTERED_LIB_", "autotune-replay-")
+"""Names that torch, NCCL, Python, OpenMP and we make up for our own processes: nobody else looks for them."""
 _MOST_SHARED = 64
 _COPY_BYTES = 16 * 1024 * 1024
 NOTE = ".of"

@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 ANSWER_S = 120.0
 """A draw that takes longer is given up; the first one imports PyTorch."""
 
+KILLED_S = 5.0
+"""A killed child is waited for so long."""
+
 
 class DrawsProcess:
     """Draws for questions, made by a child.
@@ -121,7 +124,9 @@ def _end(child: subprocess.Popen[bytes]) -> None:
             with contextlib.suppress(OSError):
                 pipe.close()
     child.kill()
-    child.wait()
+    # What waits inside the kernel is ended by nothing, and the search goes on without it.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(KILLED_S)
 
 
 def serve(lines: Iterator[str]) -> Iterator[str]:

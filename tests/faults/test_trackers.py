@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import http.client
+import json
+import re
+import time
 import urllib.parse
+from pathlib import Path
 from unittest import mock
 
 import pytest
-from faultbed import trackers
+from faultbed import search, trackers
+from faultbed.common import Child
 
 from autotune.driver.session import Session
 from autotune.driver.sync import Syncer
@@ -55,3 +60,48 @@ def test_a_call_from_the_search_itself_is_seen(injected) -> None:
         patches=(mock.patch.object(Session, "tell", tell_and_ask),),
     )
     assert any("MainThread" in note for note in count.notes)
+
+
+class Refusing(search.Nowhere):
+    """A tracker that is not there."""
+
+    def open(self) -> None:
+        raise ConnectionRefusedError
+
+
+class Failing(search.Nowhere):
+    """A tracker that is there and takes nothing, after a while."""
+
+    def send(self, *_: object) -> None:
+        time.sleep(0.2)
+        raise ConnectionResetError
+
+
+def _told(folder: Path, sink: type, **more: int) -> list[str]:
+    """Every event of a search in simulated time, without what names its process and its place."""
+    home = search.begin(folder, **more)
+    with Child(lambda: search.lived(home, sink=sink), folder / "driver.log") as child:
+        assert child.wait(120.0)
+    assert "picks" in child.answer
+    # The label of an event is of the clock on the wall; what counts is in it.
+    rows = [
+        json.dumps([e.uid, {k: v for k, v in e.data.items() if k not in ("pid", "wall_s")}], sort_keys=True)
+        for e in search.entries(home)
+    ]
+    return [re.sub(r"(-a\d+)-[0-9a-f]{6}", r"\1", row.replace(str(folder), "")) for row in rows]
+
+
+@pytest.mark.parametrize("ill", [Refusing, Failing])
+def test_in_replay_a_search_beside_a_failing_tracker_is_the_same_to_the_last_event(
+    tmp_path: Path, ill: type
+) -> None:
+    well = _told(tmp_path / "well", search.Nowhere)
+    assert len(well) > 30
+    assert _told(tmp_path / "ill", ill) == well
+
+
+def test_a_search_that_took_another_course_is_not_the_same(tmp_path: Path) -> None:
+    told = [_told(tmp_path / str(n), search.Nowhere, trials=n) for n in (8, 9)]
+    assert told[0] != told[1]
+    # Nor by the spec alone, which says how many trials were asked for.
+    assert [row for row in told[0] if "told/" in row] != [row for row in told[1] if "told/" in row]

@@ -236,6 +236,13 @@ def test_shared_memory_is_the_trials_own_and_as_large_as_the_machines(tmp_path: 
 
 
 @pytest.mark.skipif(not HAS_OVERLAY, reason="this machine lets nobody mount an overlay")
+def test_a_replay_that_left_its_journal_in_shared_memory_costs_no_trial_its_own(tmp_path: Path) -> None:
+    told = in_shared_memory(tmp_path, "autotune-replay-x1")
+    assert told["private"]
+    assert (told["seen"], told["outside"]) == ([], ["autotune-replay-x1", "torch_1_2_3"])
+
+
+@pytest.mark.skipif(not HAS_OVERLAY, reason="this machine lets nobody mount an overlay")
 @pytest.mark.parametrize(
     ("names", "more"),
     [

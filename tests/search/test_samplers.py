@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -256,3 +257,22 @@ def test_the_gaussian_process_draws_in_its_own_process() -> None:
     assert process._child is not None
     assert sampler.propose(known, SMALL, 3) == first
     process.close()
+
+
+def test_a_killed_child_that_does_not_end_holds_nobody_up() -> None:
+    """It waits inside the kernel; in its place a process that never seems to end."""
+    waits: list[float] = []
+
+    class Stuck:
+        stdin = stdout = None
+
+        def kill(self) -> None:
+            waits.append(-1.0)
+
+        def wait(self, timeout: float | None = None) -> int:
+            assert timeout is not None, "a wait without a bound"
+            waits.append(timeout)
+            raise subprocess.TimeoutExpired("draws", timeout)
+
+    draws_process._end(Stuck())
+    assert waits == [-1.0, draws_process.KILLED_S]
