@@ -2,9 +2,10 @@
 
     python run.py                 # everything once: 18 runs of about 12 s
     python run.py --repeats 3 --limit 10m   # go on until there are three of each, or until the time is over
-    python run.py --table         # what is there, nothing is run
+    python run.py --table         # what is there; nothing is run, and nothing is written
 
-Every run is kept as it ends (results/raw.jsonl); a run that is there is not made again.
+Every run is kept as it ends (results/raw.jsonl), with the machine and the sources that made it, and is not
+made again. Runs of other sources are not mixed in: `--new` begins again.
 """
 
 import argparse
@@ -19,18 +20,28 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from autotune.apply.command import build_launch
-from autotune.apply.environment import user_environment
-from autotune.core.bottleneck import evidence_of, judge
-from autotune.core.config import Config
-from autotune.core.measurement import Measurement
-from autotune.core.trial import Assignment, Fidelity, Segment
-from autotune.edge.duration import duration_s
-from autotune.inspection.host import host_facts
-from autotune.launch.process import LocalRunner
-
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "claims"))
+
+import proofs  # noqa: E402 - in the folder beside, which is found by the line above
+
+from autotune.apply.command import build_launch  # noqa: E402
+from autotune.apply.environment import user_environment  # noqa: E402
+from autotune.core.bottleneck import evidence_of, judge  # noqa: E402
+from autotune.core.config import Config  # noqa: E402
+from autotune.core.measurement import Measurement  # noqa: E402
+from autotune.core.trial import Assignment, Fidelity, Segment  # noqa: E402
+from autotune.edge.duration import duration_s  # noqa: E402
+from autotune.inspection.host import host_facts  # noqa: E402
+from autotune.launch.process import LocalRunner  # noqa: E402
+
+PLANTED = HERE / "planted.py"
 RAW = HERE / "results" / "raw.jsonl"
+DECIDING = (
+    "core/bottleneck.py",
+    *(f"trial/{part}.py" for part in ("counting", "drain", "phases", "probe", "replay")),
+)
+"""What a verdict is made by."""
 KINDS = ("input", "compute", "memory", "overhead", "sync")
 STRENGTHS = (0.5, 0.7, 0.9)
 BALANCED = {
@@ -62,7 +73,7 @@ def cells():
 def one(runner, number, shares, threads):
     """The verdict on one fresh run, with what it rests on."""
     env = {**user_environment(os.environ, keep_loggers=False, trial=True), "OMP_NUM_THREADS": str(threads)}
-    script = HERE / "planted.py"
+    script = PLANTED
     each = json.loads(
         subprocess.run(
             [sys.executable, str(script), "--calibrate"], env=env, capture_output=True, text=True, check=True
@@ -104,6 +115,24 @@ def known():
     return [json.loads(line) for line in RAW.read_text().splitlines()] if RAW.is_file() else []
 
 
+def stamp():
+    """By what and where a run was made, as far as a verdict depends on it."""
+    host = host_facts()
+    return {
+        "sources": sources(),
+        "date": datetime.date.today().isoformat(),
+        "cpu": host.cpu_model,
+        "cpus": host.cpus,
+        "python": platform.python_version(),
+    }
+
+
+def sources():
+    """Of the code that decides, and of what is planted."""
+    own = (PLANTED, *(proofs.PACKAGE / part for part in DECIDING))
+    return proofs.sources_sha256(*own)
+
+
 def confusion(rows):
     """planted -> verdict -> count, by strength too, and how many are right."""
     good = [row for row in rows if "verdict" in row]
@@ -114,7 +143,9 @@ def confusion(rows):
             table[key][row["verdict"]] = table[key].get(row["verdict"], 0) + 1
     planted = [row for row in good if row["planted"] != "balanced"]
     wrong = [r for r in planted if r["verdict"] not in (r["planted"], "balanced", "unclear")]
+    made = [row["made"] for row in rows if "made" in row]
     return {
+        "made": [json.loads(one) for one in sorted({json.dumps(m, sort_keys=True) for m in made})],
         "runs": len(good),
         "failed": len(rows) - len(good),
         "right": sum(row["verdict"] == row["planted"] for row in good),
@@ -132,9 +163,16 @@ def main():
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--table", action="store_true", help="run nothing")
+    parser.add_argument("--new", action="store_true", help="begin again")
     parser.add_argument("--limit", default="", metavar="10m", help="begin no run after this much time")
     options = parser.parse_args()
-    rows, begun_s = known(), time.monotonic()
+    rows, begun_s = [] if options.new and not options.table else known(), time.monotonic()
+    if any(row.get("made", {}).get("sources") != sources() for row in rows):
+        if not options.table:
+            raise SystemExit("what is kept is of other sources; --new begins again")
+        print("these are figures of other sources than those that are here now")
+    if options.new and not options.table:
+        RAW.unlink(missing_ok=True)
     limit_s = duration_s(options.limit) if options.limit else float("inf")
     if not options.table:
         with tempfile.TemporaryDirectory() as folder:
@@ -144,19 +182,16 @@ def main():
                     is_known = any((r["cell"], r["repeat"]) == (name, repeat) for r in rows)
                     if is_known or time.monotonic() - begun_s > limit_s:
                         continue
-                    row = {"cell": name, "repeat": repeat, "planted": planted}
+                    row = {"cell": name, "repeat": repeat, "planted": planted, "made": stamp()}
+                    row |= {"threads": options.threads}
                     row |= one(runner, len(rows), shares, options.threads)
                     rows.append(row)
                     with RAW.open("a") as file:
                         file.write(json.dumps(row) + "\n")
                     print(f"{name:<20} {row.get('verdict', row.get('failed'))}", flush=True)
-    host = host_facts()
-    found = confusion(rows) | {
-        "date": datetime.date.today().isoformat(),
-        "machine": {"cpu": host.cpu_model, "cpus": host.cpus, "python": platform.python_version()},
-        "threads": options.threads,
-    }
-    (HERE / "results" / "confusion.json").write_text(json.dumps(found, indent=1) + "\n")
+    found = confusion(rows)
+    if not options.table:
+        (HERE / "results" / "confusion.json").write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found["matrix"], indent=1))
     print(f"{found['right']} of {found['runs']} right, another kind named in {found['another_kind_named']}")
 

@@ -32,7 +32,10 @@ _ROOM_S = 2.0
 
 
 def record(name, seconds):
-    """One long run of a workload as it is: a file with the time of every step, in tens of microseconds."""
+    """One long run of a workload as it is: a file with the time of every step, and of the evaluation in it.
+
+    In tens of microseconds.
+    """
     import recording
 
     with tempfile.TemporaryDirectory() as folder:
@@ -42,8 +45,8 @@ def record(name, seconds):
             raise SystemExit("the run failed; nothing is kept of it")
         told, _ = runner.seen
         closed = next(iter(told.closed.values()))
-    stamps = [row.t_ns for row in told.rows if closed.begin_ns <= row.t_ns <= closed.end_ns]
-    periods = [round((b - a) / 1e9 / TENS_US) for a, b in itertools.pairwise(stamps)]
+    rows = [row for row in told.rows if closed.begin_ns <= row.t_ns <= closed.end_ns]
+    periods = [round((b.t_ns - a.t_ns) / 1e9 / TENS_US) for a, b in itertools.pairwise(rows)]
     kept = {
         "workload": name,
         "date": datetime.date.today().isoformat(),
@@ -51,6 +54,8 @@ def record(name, seconds):
         "others_cores": line["foreign"],
         "flags": line["flags"],
         "steps": periods,
+        # Evaluations before a step, which a search takes off.
+        "asides": [round(max(0, row.aside_ns) / 1e9 / TENS_US) for row in rows[1:]],
     }
     KEPT.mkdir(parents=True, exist_ok=True)
     path = KEPT / f"{name}.json"
@@ -58,13 +63,15 @@ def record(name, seconds):
     return path
 
 
-def held(periods_s, window_s, *, draws=DRAWS):
+def held(periods_s, window_s, *, asides_s=None, draws=DRAWS):
     """How many windows of this length hold the rate of the whole, and of how many; None if it is too short.
 
-    Windows overlap, so they are fewer than they seem.
+    Windows overlap, so they are fewer than they seem. `asides_s` is what of each step is an evaluation and
+    not in the rate; none of it where it was not kept.
     """
+    asides_s = [0.0] * len(periods_s) if asides_s is None else asides_s
     whole_s = sum(periods_s)
-    truth = process.BATCH * len(periods_s) / whole_s
+    truth = process.BATCH * len(periods_s) / (whole_s - sum(asides_s))
     ends = list(itertools.accumulate(periods_s))
     last = next((k for k, end in enumerate(ends) if whole_s - end < window_s + _ROOM_S), 0)
     if last < 2:
@@ -72,7 +79,8 @@ def held(periods_s, window_s, *, draws=DRAWS):
     hits = 0
     for k in range(draws):
         begin = random.Random(f"{window_s}/{k}").randrange(last)
-        steps = (process.Step(period_s=p) for p in itertools.islice(periods_s, begin, None))
+        both = itertools.islice(zip(periods_s, asides_s, strict=True), begin, None)
+        steps = (process.Step(period_s=p, aside_s=aside) for p, aside in both)
         found = process.run(steps, process.fidelity(window_s)).measurement.throughput
         hits += found.low <= truth <= found.high
     return hits, draws
@@ -85,9 +93,10 @@ def table():
     for path in sorted(KEPT.glob("*.json")):
         kept = json.loads(path.read_text())
         periods_s = [n * TENS_US for n in kept["steps"]]
+        asides_s = [n * TENS_US for n in kept["asides"]] if "asides" in kept else None
         whole_s = sum(periods_s)
         for window_s in WINDOWS_S:
-            found = held(periods_s, window_s)
+            found = held(periods_s, window_s, asides_s=asides_s)
             if found is not None:
                 share = found[0] / found[1]
                 lines.append(

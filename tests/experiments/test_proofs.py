@@ -22,6 +22,7 @@ import claim_rivals
 import claim_studies
 import coverage_process
 import coverage_traces
+import fastest
 import guard_traces
 import proofs
 import pytest
@@ -304,6 +305,26 @@ def test_what_is_told_of_the_claims_can_be_read_off_their_sums(tmp_path: Path) -
     assert len(lines) == 3
     assert "1.2x  of 98 claims 99.0%" in lines[1]
     assert "of all 98.0%, of 2 claims 0.0%" in lines[2]
+
+
+# The time to equal loss
+
+
+def test_a_config_that_trains_otherwise_and_is_worth_nothing_is_seldom_claimed_and_a_doubling_is() -> None:
+    found = [fastest.compared(drawn(k), 0.0, random.Random(k)) for k in range(6)]
+    assert sum(f["claimed"] for f in found) <= 1
+    assert all(f["n"] == 1 and f["claimed"] + f["unreached"] <= 1 for f in found)
+    double = [fastest.compared(drawn(k), math.log(2.0), random.Random(k)) for k in range(6)]
+    assert sum(f["claimed"] for f in double) >= 5
+    assert all(f["held"] for f in double)
+
+
+def test_what_is_said_of_the_time_to_equal_loss_is_read_off_its_sums() -> None:
+    line = fastest.table({"recorded/1": {"n": 200, "claimed": 2, "unreached": 1, "held": 196, "wide": 39.8}})[
+        -1
+    ]
+    assert line.startswith("| recorded | 1x | 2 of 200 | 0.00% to 3.1")
+    assert line.endswith("| 1 | 98.0% | 0.200 |")
 
 
 # Coverage ------------------------------------------------------------------------------------------
