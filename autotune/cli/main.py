@@ -238,13 +238,33 @@ def _as_ours(error: BaseException) -> AutotuneError:
 
 
 def _usage(error: Any) -> UsageError:
-    message = str(error.format_message())
+    message = _plain(str(error.format_message()))
     if not message:
         print(error.ctx.get_help(), file=sys.stderr)
         return UsageError("")
     context = getattr(error, "ctx", None)
-    hint = "" if context is None else f"{context.command_path} --help shows what there is"
+    verb = "autotune" if context is None else context.command_path
+    message, _, choices = message.partition(" Choose from:")
+    # The parser lists them below each other.
+    listed = ", ".join(choices.replace(",", " ").split())
+    hint = f"one of: {listed}" if listed else f"{verb} --help shows what there is"
     return UsageError(message, hint=_meant(message) or hint)
+
+
+_PARSERS_WORDS = (
+    ("Value error, ", ""),
+    ("Input should be a valid integer, unable to parse string as an integer", "a whole number is wanted"),
+    ("Input should be a valid number, unable to parse string as a number", "a number is wanted"),
+    ("Input should be greater than or equal to ", "the least is "),
+    ("Input should be less than or equal to ", "the most is "),
+)
+"""What the parser's own validator says, and what that means."""
+
+
+def _plain(message: str) -> str:
+    for theirs, ours in _PARSERS_WORDS:
+        message = message.replace(theirs, ours)
+    return message
 
 
 def _meant(message: str) -> str:

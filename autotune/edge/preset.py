@@ -222,8 +222,10 @@ def _near(name: str, cwd: str) -> str:
 def _folders(cwd: str) -> Iterator[tuple[Path, str]]:
     """Where names are looked up, nearest first."""
     package = Path(__file__).resolve().parents[1]
-    # Where a user has no home, the tilde stays, and nothing lies below it.
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"))  # noqa: PTH111
+    # The XDG specification has relative paths ignored. Where a user has no home, the tilde stays, and
+    # nothing lies below it.
+    xdg = os.environ.get("XDG_CONFIG_HOME", "")
+    config = Path(xdg if xdg.startswith("/") else os.path.expanduser("~/.config"))  # noqa: PTH111
     yield Path(cwd, "search_spaces"), "here"
     yield config / "autotune" / "search_spaces", "yours"
     yield package / "search_spaces", "built-in"
@@ -349,19 +351,22 @@ def _check_options(space: _Space, options: _Options) -> None:
                 raise UsageError(f"{option} {name}: it changes the training", hint=f"Add --allow {name}.")
     for name in options.allow:
         _check_allowed(space, name)
-    for name, values in {**options.sets, **{n: (v,) for n, v in options.fixes.items()}}.items():
-        _check_values(space, name, values)
+    for name, values in options.sets.items():
+        _check_values(space, "--set", name, values)
+    for name, value in options.fixes.items():
+        _check_values(space, "--fix", name, (value,))
 
 
-def _check_values(space: _Space, name: str, values: Sequence[Value]) -> None:
+def _check_values(space: _Space, option: str, name: str, values: Sequence[Value]) -> None:
     if name in space.declared:
         if lost := undeclared(space.declared[name], values):
             held = ", ".join(str(v) for v in space.declared[name].values)
-            raise UsageError(f"{name} is declared without the value {lost[0]}", hint=f"Declared are: {held}.")
+            text = f"{option}: {name} is declared without the value {lost[0]}"
+            raise UsageError(text, hint=f"Declared are: {held}.")
         return
     knob = builtin()[name]
     if (unknown := meaningless(knob, values)) is not None:
-        raise UsageError(f"{name} knows no value {unknown}", hint=known_values(knob, unknown))
+        raise UsageError(f"{option}: {name} knows no value {unknown}", hint=known_values(knob, unknown))
 
 
 def _check_allowed(space: _Space, name: str) -> None:

@@ -15,8 +15,9 @@ from autotune.core.config import Value
 from autotune.core.effect import Effect
 from autotune.core.redact import is_secret_name, redact
 from autotune.core.study import DeclaredSpec
+from autotune.edge.faults import wanted
 from autotune.edge.memory import memory_bytes
-from autotune.edge.yaml import MAX_BYTES, Items, Lines, load
+from autotune.edge.yaml import MAX_BYTES, Items, Lines, line_at, load, steps
 from autotune.errors import InvalidSpace, UnknownKnob, UsageError, did_you_mean
 from autotune.knobs.declared import SDK_VALUE, declared_knob
 from autotune.knobs.registry import builtin, needs_permission
@@ -184,7 +185,7 @@ class Written:
 
     def place(self, *path: str | int) -> str:
         """``mine.yaml:12``, for the deepest part of this path that exists."""
-        return f"{self.source}:{_line(self.data, path)}"
+        return f"{self.source}:{line_at(self.data, path)}"
 
     @property
     def parent(self) -> str:
@@ -330,20 +331,20 @@ def _shape_problems(error: ValidationError, data: Lines, source: str) -> Iterato
         location = list(fault["loc"])
         if location[:1] == ["schema"] or (fault["type"] == "extra_forbidden" and len(location) == 1):
             continue
-        path: list[str | int] = [part for part, _, _ in _steps(data, location)]
+        path: list[str | int] = [part for part, _, _ in steps(data, location)]
         missing = location[-1] if fault["type"] == "missing" else ""
         depth = _DEPTHS.get(path[0], len(path)) if path else 0
         key = (*path[:depth], "" if depth == _DEPTHS["knobs"] else missing)
         if key not in told:
             told.add(key)
-            yield _shape_problem(fault, path, f"{source}:{_line(data, location)}")
+            yield _shape_problem(fault, path, f"{source}:{line_at(data, location)}")
 
 
 def _shape_problem(fault: Any, path: Sequence[str | int], where: str) -> InvalidSpace:
     location, kind = list(fault["loc"]), fault["type"]
     shown = ".".join(str(part) for part in path) or "the file"
     section = path[0] if path else ""
-    message, hint = str(fault["msg"]).removeprefix("Value error, "), ""
+    message, hint = wanted(fault), ""
     if section in ("knobs", "allowed_only") and kind == "too_short":
         message, hint = "it has no values", "auto leaves them to the knob, ~ drops an inherited one."
     elif section in ("knobs", "allowed_only"):
@@ -362,39 +363,13 @@ def _shape_problem(fault: Any, path: Sequence[str | int], where: str) -> Invalid
         hint = did_you_mean(str(fault["input"]).upper(), _EFFECTS)
     elif section == "declare" and "values" in path:
         message = "values are a list, or {low, high, step}"
+    elif section == "constraints":
+        hint = "Write: constraints: {peak_memory: {at_most: 80%}}"
     return InvalidSpace(f"{where}: {shown}: {message}", hint=hint)
 
 
 def _is_range(given: object) -> bool:
     return not isinstance(given, (list, str))
-
-
-def _line(data: Any, path: Sequence[str | int]) -> int:
-    """The line of the deepest part of a path that exists."""
-    lines: list[int] = [getattr(data, "line", 1), *(line for _, line, _ in _steps(data, path))]
-    return lines[-1]
-
-
-def _steps(data: Any, path: Sequence[str | int]) -> Iterator[tuple[str | int, int, Any]]:
-    """Parts of a path that name something in the file, with line and value; others are skipped.
-
-    pydantic's locations hold names of types beside those of keys.
-    """
-    here = data
-    for part in path:
-        found = _step(here, part)
-        if found is not None:
-            line, here = found
-            yield part, line, here
-
-
-def _step(data: Any, part: str | int) -> tuple[int, Any] | None:
-    """Line and value of one part, where it exists."""
-    if isinstance(data, Lines) and isinstance(part, str) and part in data:
-        return data.lines[part], data[part]
-    if isinstance(data, Items) and isinstance(part, int) and part < len(data):
-        return data.lines[part], data[part]
-    return None
 
 
 # Names ---------------------------------------------------------------------------------------

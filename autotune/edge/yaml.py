@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -88,6 +89,34 @@ def scalar(text: str) -> bool | int | float | str | None:
         return text
     number = float(text)
     return number if math.isfinite(number) else text
+
+
+def line_at(data: Any, path: Sequence[str | int]) -> int:
+    """The line of the deepest part of a path that exists."""
+    lines: list[int] = [getattr(data, "line", 1), *(line for _, line, _ in steps(data, path))]
+    return lines[-1]
+
+
+def steps(data: Any, path: Sequence[str | int]) -> Iterator[tuple[str | int, int, Any]]:
+    """Parts of a path that name something in the file, with line and value; others are skipped.
+
+    pydantic's locations hold names of types beside those of keys.
+    """
+    here = data
+    for part in path:
+        found = _step(here, part)
+        if found is not None:
+            line, here = found
+            yield part, line, here
+
+
+def _step(data: Any, part: str | int) -> tuple[int, Any] | None:
+    """Line and value of one part, where it exists."""
+    if isinstance(data, Lines) and isinstance(part, str) and part in data:
+        return data.lines[part], data[part]
+    if isinstance(data, Items) and isinstance(part, int) and part < len(data):
+        return data.lines[part], data[part]
+    return None
 
 
 class _Composer(Composer, BaseResolver):

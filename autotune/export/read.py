@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from autotune.core.change import Change, Env, Flag, Keyword, Patch
-from autotune.errors import UsageError, did_you_mean
+from autotune.errors import UnknownKnob, UsageError, did_you_mean
 from autotune.export.parts import MINOR, SCHEMA, BestConfig, ChangePart, Part, PickPart
 
 if TYPE_CHECKING:
@@ -102,10 +102,20 @@ def _core_change(part: ChangePart) -> Change:
         _check_name(part, "keyword argument", is_one=name.isidentifier() and not keyword.iskeyword(name))
         spelling = Keyword(target, name, part.defining_module)
     else:
+        _check_known(part)
         spelling = Patch()
     return Change(
         knob=part.knob, value=part.value, spelling=spelling, delivered=part.delivered, site=part.site
     )
+
+
+def _check_known(part: ChangePart) -> None:
+    """What acts inside the process has to be a knob of ours, or of a package that is installed."""
+    from autotune.knobs.registry import builtin
+
+    if part.knob not in (known := builtin()):
+        hint = did_you_mean(part.knob, known) or "was it found with a package of knobs? install that here too"
+        raise UnknownKnob(f'there is no knob "{part.knob}", which this pick changes', hint=hint)
 
 
 def _check_name(part: ChangePart, what: str, *, is_one: bool) -> None:
@@ -122,9 +132,9 @@ def _check_schema(data: Mapping[str, Any], source: str) -> bool:
     given = data.get("schema")
     match = re.fullmatch(r"autotune\.config/v(\d+)(?:\.(\d+))?", given) if isinstance(given, str) else None
     if match is None:
-        raise UsageError(
-            f"{source}: schema is {given!r}, not {SCHEMA}", hint="is this a file that autotune search wrote?"
-        )
+        near = next((key for key in data if did_you_mean(key, ["schema"])), None) if given is None else None
+        hint = f'is "{near}" meant to be schema?' if near else "is this a file that autotune search wrote?"
+        raise UsageError(f"{source}: schema is {given!r}, not {SCHEMA}", hint=hint)
     if match[1] != "1":
         raise UsageError(
             f"{source}: schema {given} is not one that this version reads ({SCHEMA})",
@@ -135,7 +145,9 @@ def _check_schema(data: Mapping[str, Any], source: str) -> bool:
 
 def _validate(data: dict[str, Any], source: str, *, is_newer: bool) -> BestConfig:
     try:
-        return BestConfig.model_validate(data)
+        best = BestConfig.model_validate(data)
+        _check_names(best, data, source)
+        return best
     except ValidationError as error:
         faults = error.errors()
     unknown = [fault["loc"] for fault in faults if fault["type"] == "extra_forbidden"]
@@ -143,14 +155,45 @@ def _validate(data: dict[str, Any], source: str, *, is_newer: bool) -> BestConfi
         for location in unknown:
             _drop(data, location)
         return BestConfig.model_validate(data)
-    fault = faults[0]
-    where = ".".join(str(part) for part in fault["loc"] if part != "[key]")
-    if fault["type"] == "extra_forbidden":
-        hint = did_you_mean(str(fault["loc"][-1]), _field_names())
-        raise UsageError(f'{source}: unknown key "{where}"', hint=hint)
-    raise UsageError(
-        f"{source}: {where or 'the file'}: {fault['msg']}", hint=f"found {_short(fault.get('input'))}"
-    )
+    # A key that is misspelt is missing as well: what stands there says more than what does not.
+    raise _told(next((f for f in faults if f["type"] == "extra_forbidden"), faults[0]), data, source)
+
+
+def _check_names(best: BestConfig, data: dict[str, Any], source: str) -> None:
+    """Refuse a knob of a pick that is nearly a known one: what it was meant for would be passed over."""
+    from autotune.edge.yaml import line_at
+    from autotune.knobs.registry import builtin
+
+    changed = {change.knob for pick in best.picks.values() for change in pick.changes}
+    known = {*builtin(), *best.baseline.knobs, *changed}
+    for name, pick in best.picks.items():
+        for knob in pick.knobs:
+            if knob not in known and (hint := did_you_mean(knob, known)):
+                where = f"{source}:{line_at(data, ('picks', name, 'knobs', knob))}"
+                raise UnknownKnob(f'{where}: there is no knob "{knob}"', hint=hint)
+
+
+def _told(fault: Any, data: dict[str, Any], source: str) -> UsageError:
+    """One fault with its place, and what to do about it."""
+    from autotune.edge.faults import choices_of, wanted
+    from autotune.edge.yaml import line_at, steps
+
+    location, kind = list(fault["loc"]), fault["type"]
+    path = [part for part, _, _ in steps(data, location)]
+    where = f"{source}:{line_at(data, location)}"
+    if kind == "extra_forbidden":
+        shown = ".".join(map(str, path))
+        hint = did_you_mean(str(location[-1]), _field_names()) or "remove it"
+        return UsageError(f'{where}: unknown key "{shown}"', hint=hint)
+    if kind == "missing":
+        shown = ".".join(map(str, (*path, location[-1])))
+        return UsageError(f"{where}: {shown} is missing", hint="take it from the file that the search wrote")
+    shown, found = ".".join(map(str, path)) or "the file", f"found {_short(fault.get('input'))}"
+    if path[-2:-1] == ["knobs"]:
+        # Each of the kinds that a value may be of complains by itself.
+        return UsageError(f"{where}: {shown}: text, a number, true or false is wanted", hint=found)
+    guess = did_you_mean(str(fault.get("input")), choices_of(fault))
+    return UsageError(f"{where}: {shown}: {wanted(fault)}", hint=f"{found}. {guess}" if guess else found)
 
 
 def _short(value: object) -> str:

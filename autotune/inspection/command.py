@@ -88,6 +88,7 @@ def read_command(words: Sequence[str], *, script: str = "", python: str = "") ->
                 hint="rename it, or give the script another way to it",
             )
     if script:
+        _check_once(script, words)
         return _by(python or None, _existing(script), words)
     if not words:
         raise UsageError(
@@ -108,6 +109,30 @@ def read_command(words: Sequence[str], *, script: str = "", python: str = "") ->
         shown = redact_args(words[:2])
         raise UsageError(f"{shown[0]} is no script", hint=f"-- python {' '.join(shown)} ...")
     return _program(words, python)
+
+
+def _check_once(script: str, words: Sequence[str]) -> None:
+    """Refuse a command behind ``--`` where its script was named already: all of it would be arguments.
+
+    Raises:
+        UsageError: It is one.
+    """
+    named = Path(script).expanduser().absolute()
+    at = next((n for n, word in enumerate(words) if Path(word).expanduser().absolute() == named), None)
+    if at is None or (at and not _starts(words[0])):
+        return
+    shown, rest = " ".join(redact_args(words[: at + 1])), " ".join(redact_args(words[at + 1 :]))
+    alone = f"--script {script}" + (f" -- {rest}" if rest else "")
+    raise UsageError(
+        f"the script is named twice: by --script {script}, and by {shown} behind --",
+        hint=f"either {alone}, or without --script: -- {' '.join(redact_args(words))}",
+    )
+
+
+def _starts(word: str) -> bool:
+    """Whether a command that begins so starts a script: an interpreter, or a launcher."""
+    name = Path(word).name
+    return _PYTHON.fullmatch(name) is not None or name in launchers.STARTERS
 
 
 def _is_text(text: str) -> bool:

@@ -28,6 +28,9 @@ MODULES: Final = {
 }
 """Modules behind ``python -m`` that are launchers by another name."""
 
+STARTERS: Final = ("uv", "poetry", "torchrun", "accelerate", "accelerate-launch")
+"""First words of commands that `unwrapped` sees through."""
+
 _LATER: Final = "searching with several processes comes later"
 _SEVERAL: Final = ("deepspeed", "mpirun", "mpiexec", "srun", "ray", "horovodrun", "composer")
 _RUNNERS: Final = ("conda", "mamba", "micromamba", "pipenv", "pdm", "hatch", "pixi", "rye", "tox", "nox")

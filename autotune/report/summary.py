@@ -262,8 +262,8 @@ def best_so_far(study: Study, *, up_to: int | None = None) -> tuple[float, Trial
 def run_name(study: Study, answer: Answer | None) -> str:
     """The study's run: ``2.41x [2.34, 2.48] · bf16, batch 256, 8 workers · 41 trials``.
 
-    In a narrow window it is all that MLflow shows of the answer. It wraps between words only and is as wide as
-    its longest one, so it has plain words, and no name of the script where the experiment has it.
+    In a narrow window it is all that MLflow shows of the answer. It wraps between words only and is as wide
+    as its longest one, so it has plain words, and no name of the script where the experiment has it.
     """
     stem, trials = study.spec.stem, plural(len(study.told()), "trial")
     state = status(study, answer)

@@ -1,9 +1,8 @@
 """Saved views of MLflow's UI: which columns in which order, sorted by what, which charts. Pure.
 
 A view is a tag of the experiment, and its format is MLflow's own and undocumented: read in the bundles of the
-UI of 3.10 to 3.18, and tried in a browser with 3.17.2, and with 3.10.0, which stays
-empty. Whoever writes one does so guarded; nothing depends on
-it.
+UI of 3.10 to 3.18, and tried in a browser: 3.15.2, 3.16.1, 3.17.2 and 3.18.0 draw it, 3.10.0, 3.11.1, 3.12.0,
+3.13.0 and 3.14.0 stay empty. Whoever writes one does so guarded; nothing depends on it.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ TAG = "mlflow.sharedViewState."
 """Begins the name of the tag that holds a view."""
 LONGEST_TAG = 20_000
 """Characters that MLflow takes for a tag of an experiment (`mlflow/utils/validation.py`)."""
-TESTED = ((3, 17), (3, 18))
+TESTED = ((3, 15), (3, 18))
 """The first and the last version of MLflow that is given a view.
 
-3.10.0 knows the words of the format as well, but draws no runs with the view: an empty page is worse
+Those before it know the words of the format as well, but draw no runs with the view: an empty page is worse
 than none.
 """
 

@@ -322,6 +322,8 @@ class KnobContract:
                 assert self.knob.seen(patches) == value
             patches.undo()
             assert patches.state() == before
+            # A part that was made for this knob alone is none of the state's.
+            assert self.knob.seen(patches) == self.knob.seen(FakePatches()), "what it patched is not undone"
 
     def test_a_switch_shows_what_a_fresh_process_would_and_is_taken_back_without_a_trace(self) -> None:
         for given, value in self.values():

@@ -1,6 +1,7 @@
 """What every command line is expected to have: completion, version, schemas for editors, words meant."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -163,3 +164,75 @@ def test_completion_is_silent_where_studies_cannot_be_read(monkeypatch, tmp_path
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "file"))
     assert study_labels("") == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "said", "hint"),
+    [
+        (("schema", "nope"), "'nope' is not one of 'space', 'config'", "autotune schema --help"),
+        (("schema",), "Missing argument 'which'.", "one of: space, config"),
+        (("export", "best.yaml"), "Missing option '--as'.", "one of: argv, env, hf, lightning"),
+        (("ui", "--port", "x"), "'--port': a whole number is wanted", "autotune ui --help"),
+        (("ui", "--port", "99999"), "'--port': the most is 65535", "autotune ui --help"),
+        (("ui", "--port", "-1"), "'--port': the least is 0", "autotune ui --help"),
+        (("search", "--script", "train.py", "--price-per-hour", "x"), "a number is wanted", "search --help"),
+        (("inspect", "--knobs=precision"), "'--knobs' does not take a value", "autotune --help"),
+        (
+            ("search", "--script", "train.py", "--budget", "1m", "--", "python", "train.py"),
+            "the script is named twice: by --script train.py, and by python train.py behind --",
+            "without --script: -- python train.py",
+        ),
+        (
+            ("search", "--script", "train.py", "--budget", "1m", "--set", "precision=bf61"),
+            "--set: precision knows no value bf61",
+            'Did you mean "bf16"?',
+        ),
+    ],
+)
+def test_a_wrong_word_is_told_with_its_place_and_what_to_do_in_our_words(cli, script, typed, said, hint):
+    code, out, err = cli(*typed)
+    message, _, remedy = err.partition("\nhint: ")
+    assert (code, out) == (2, "")
+    assert said in message
+    assert hint in remedy
+    for theirs in ("Value error", "Input should", "Choose from", "\t"):
+        assert theirs not in err
+
+
+@pytest.mark.parametrize("verb", ["show", "report", "resume", "sync", "ui", "clean"])
+def test_a_study_that_is_nearly_named_is_meant(cli, tmp_path, monkeypatch, verb):
+    from report_study import spec
+
+    from autotune.core.wire import to_wire
+    from autotune.store.journal import Journal
+
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
+    with Journal.create(tmp_path / "home" / "studies" / spec().study_id, ballast_bytes=0) as journal:
+        opened = {"spec": spec(), "wall_s": 1.0, "host": "", "pid": 1, "version": "0.1.0"}
+        journal.append("opened", "opened/1", to_wire(opened))
+    code, _out, err = cli(verb, "trian-1121-1002")
+    assert code == 5
+    assert 'Did you mean "train-1121-1002"?' in err
+
+
+def test_an_editor_finds_the_schemas_as_the_documentation_says(cli, script):
+    jsonschema = pytest.importorskip("jsonschema", reason="comes with Ray, as it happens")
+    text = (ROOT / "docs" / "starting.md").read_text(encoding="utf-8")
+    kept = dict(re.findall(r"^autotune schema (\w+) > (\S+)$", text, re.MULTILINE))
+    assert set(kept) == {"space", "config"}
+    folder = script.parent
+    for which, name in kept.items():
+        (folder / name).write_text(cli("schema", which)[1])
+    settings = json.loads("{" + re.search(r'`("yaml\.schemas": .*)`', text)[1] + "}")["yaml.schemas"]
+    assert settings == {kept["space"]: ["search_spaces/*.yaml"], kept["config"]: ["best.yaml"]}
+    (first,) = re.findall(r"`(# yaml-language-server: \$schema=\S+)`", text)
+    space = folder / "mine.yaml"
+    space.write_text(
+        f"{first}\nschema: autotune.space/v1\nextends: default\nknobs: {{precisoin: [bf16], threads: 4}}\n"
+    )
+    # What a language server does: the path in the first line, from the file's own folder.
+    found = folder / space.read_text().splitlines()[0].partition("$schema=")[2]
+    judge = jsonschema.Draft202012Validator(json.loads(found.read_text()))
+    told = [error.json_path for error in judge.iter_errors(yaml.safe_load(space.read_text()))]
+    assert told == ["$.knobs.threads"]
+    assert cli("spaces", "validate", str(space))[0] == 2, "and what the loader says of it, first line and all"

@@ -383,3 +383,14 @@ def test_the_quick_space_tries_the_allocator_on_a_device_alone(here) -> None:
         "expandable_segments",
     )
     assert "allocator" in build_space(request, facts(), builtin())[1]
+
+
+def test_a_relative_xdg_folder_is_passed_over_as_its_specification_says(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "relative" / "autotune" / "search_spaces", HEAD + "extends: default\n", "wrong.yaml")
+    write(tmp_path / ".config" / "autotune" / "search_spaces", HEAD + "extends: default\n", "right.yaml")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
+    names = [found.name for found in find_spaces(cwd=str(tmp_path))]
+    assert "right" in names
+    assert "wrong" not in names

@@ -15,7 +15,7 @@ from autotune.core.change import Keyword
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.measurement import Estimate
-from autotune.errors import UsageError
+from autotune.errors import UnknownKnob, UsageError
 from autotune.export import files, write
 from autotune.export.best_config import (
     BestConfig,
@@ -190,6 +190,13 @@ def test_text_that_does_not_read_back_as_meant_is_not_written(tmp_path, monkeypa
     assert not path.exists()
 
 
+def test_a_change_inside_the_process_has_to_be_of_a_knob_that_is_here():
+    text = render(built()).replace("{knob: precision, how: patch", "{knob: precisoin, how: patch")
+    with pytest.raises(UnknownKnob, match='there is no knob "precisoin"') as caught:
+        core_changes(parse(text, source="best.yaml").picks["best"])
+    assert caught.value.hint == 'Did you mean "precision"?'
+
+
 def test_infinite_interval_ends_are_left_out():
     once = Estimate(value=1.5, low=-math.inf, high=math.inf, n=1, unit="ratio")
     best = build_best(study(), good_answer(best=pick("best", BEST, once)), changes_of)
@@ -202,7 +209,46 @@ def test_infinite_interval_ends_are_left_out():
     ("before", "after", "message", "hint"),
     [
         ("\npick:", "\npik:", 'unknown key "pik"', 'Did you mean "pick"?'),
-        ("pick: best", "pick: bets", "pick:", "bets"),
+        (
+            "pick: best",
+            "pick: bets",
+            "best.yaml:4: pick: one of safe, best, fastest",
+            "found 'bets'. Did you mean \"best\"?",
+        ),
+        ("\nbaseline:", "\nbaseliine:", 'best.yaml:8: unknown key "baseliine"', 'Did you mean "baseline"?'),
+        ("\nschema:", "\nshcema:", "schema is None", 'is "shcema" meant to be schema?'),
+        (
+            "    trial: 3",
+            "    trail: 3",
+            'best.yaml:14: unknown key "picks.best.trail"',
+            'Did you mean "trial"?',
+        ),
+        ("    trial: 3\n", "", "picks.best.trial is missing", "the search wrote"),
+        (
+            "    effect: NUMERIC",
+            "    effect: NUMERC",
+            "effect: one of EXACT, NUMERIC",
+            'Did you mean "NUMERIC"?',
+        ),
+        (
+            "how: patch",
+            "how: ptch",
+            "changes.2.how: one of flag, env, keyword, patch",
+            'Did you mean "patch"?',
+        ),
+        (
+            "precision: bf16, batch",
+            "precisoin: bf16, batch",
+            'best.yaml:16: there is no knob "precisoin"',
+            'Did you mean "precision"?',
+        ),
+        (
+            "precision: bf16, batch",
+            "precision: [1], batch",
+            "best.yaml:16: picks.best.knobs.precision: text, a number",
+            "found [1]",
+        ),
+        ("is_better: true", "is_better: maybe", "best.yaml:5: is_better: true or false", "found 'maybe'"),
         ("autotune.config/v1", "autotune.config/v2", "v2 is not one", "install"),
         ("autotune.config/v1", "autotune.space/v1", "schema is 'autotune.space/v1'", "is this a file"),
         ("trial: 3", "trial: three", "picks.best.trial", "three"),

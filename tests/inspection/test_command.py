@@ -395,3 +395,34 @@ def test_a_script_with_requirements_of_its_own_has_no_environment_that_stays(pro
     (project / "train.py").write_text("# /// script\n# dependencies = ['torch']\n# ///\n")
     with pytest.raises(UsageError, match="its own requirements"):
         read_command(["uv", "run", "train.py"])
+
+
+@pytest.mark.parametrize(
+    ("words", "named", "alone"),
+    [
+        (["python", "train.py", "--lr", "1"], "by python train.py", "--script train.py -- --lr 1"),
+        (["python", "-u", "./train.py"], "by python -u ./train.py", "--script train.py, or"),
+        (["train.py"], "by train.py", "--script train.py, or"),
+        (["torchrun", "train.py"], "by torchrun train.py", "--script train.py, or"),
+    ],
+)
+def test_a_script_that_is_named_twice_is_told_before_anything_runs(
+    words: Any, named: str, alone: str
+) -> None:
+    with pytest.raises(UsageError, match=r"the script is named twice: by --script train\.py, and ") as caught:
+        read_command(words, script="train.py")
+    assert named in caught.value.message
+    assert caught.value.hint.startswith(f"either {alone}")
+    assert f"without --script: -- {' '.join(words)}" in caught.value.hint
+
+
+def test_arguments_that_only_look_like_a_command_are_the_scripts(project: Path) -> None:
+    (project / "other.py").write_text("")
+    for words in (["python", "other.py"], ["--resume", "train.py"], ["data", "train.py"]):
+        assert read_command(words, script="train.py").args == tuple(words)
+
+
+def test_no_secret_is_repeated_where_a_script_is_named_twice() -> None:
+    with pytest.raises(UsageError) as caught:
+        read_command(["python", "train.py", "--api-key", "canary-secret-1"], script="train.py")
+    assert "canary-secret-1" not in caught.value.message + caught.value.hint

@@ -1,6 +1,5 @@
 """One source: speed-up, interval and configuration read the same wherever a person reads them."""
 
-import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -14,6 +13,7 @@ import yaml
 from autotune.core.pick import answer
 from autotune.driver.result import result_data
 from autotune.export.best_config import write_best
+from autotune.report import mlflow_record as record
 from autotune.report.data import report_data
 from autotune.report.gains import contributions, gains_text, share_text, shares
 from autotune.report.page import report_html
@@ -100,9 +100,10 @@ def test_what_people_read_in_the_terminal_stands_on_the_first_screen(study, foun
     assert why in hero
 
 
-@pytest.mark.mlflow
-@pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason="MLflow is not installed")
-def test_mlflow_holds_the_same_figures_and_the_page(study, found, page, tmp_path, tmp_path_factory):
+@pytest.fixture
+def logged(study, found, tmp_path, tmp_path_factory):
+    """What MLflow's API gives back of the study's run, and its artifact `report.html`."""
+    pytest.importorskip("mlflow")
     from mlflow import MlflowClient
 
     from autotune.report.mlflow import MlflowSink
@@ -118,14 +119,52 @@ def test_mlflow_holds_the_same_figures_and_the_page(study, found, page, tmp_path
     client = MlflowClient(tracking_uri=uri)
     experiment = next(e for e in client.search_experiments() if e.name != "Default")
     (run,) = client.search_runs([experiment.experiment_id])
-    best = page["picks"]["best"]
-    assert run.data.metrics["speedup"] == significant(best["speedup"]["value"])
-    assert run.data.metrics["speedup_ci_low"] == significant(best["speedup"]["low"])
-    assert run.data.metrics["speedup_ci_high"] == significant(best["speedup"]["high"])
-    assert run.data.metrics["safe_speedup"] == significant(page["picks"]["safe"]["speedup"]["value"])
-    for knob, value in best["config"].items():
-        assert run.data.params[knob] == (str(value).lower() if isinstance(value, bool) else str(value))
     names = {a.path for a in client.list_artifacts(run.info.run_id)}
     assert {"report.html", "report.md"} <= names
-    kept = Path(client.download_artifacts(run.info.run_id, "report.html", str(tmp_path))).read_text()
+    return run, Path(client.download_artifacts(run.info.run_id, "report.html", str(tmp_path))).read_text()
+
+
+def changed(knobs, own):
+    """What a pick changes, told by its complete values and those of the script."""
+    return {knob: value for knob, value in knobs.items() if knob in own and value != own[knob]}
+
+
+@pytest.mark.mlflow
+def test_terminal_json_best_yaml_mlflow_and_page_read_back_one_speedup_interval_and_config(
+    page, written, terminal, logged
+):
+    run, _ = logged
+    metrics, own = run.data.metrics, written["baseline"]["knobs"]
+    by_text = {
+        record.param_text(value): value
+        for knobs in (own, page["picks"]["best"]["config"])
+        for value in knobs.values()
+    }
+    params = {knob: by_text.get(text, text) for knob, text in run.data.params.items() if knob in own}
+    speedups = {
+        "page": [page["picks"]["best"]["speedup"][end] for end in ENDS],
+        "best.yaml": [written["picks"]["best"]["speedup"][end] for end in ENDS],
+        "terminal": [terminal["picks"]["best"]["speedup"][end] for end in ENDS],
+        "mlflow": [metrics[name] for name in ("speedup", "speedup_ci_low", "speedup_ci_high")],
+    }
+    # MLflow's table prints every digit that it is given, so it is given four.
+    assert len({tuple(map(significant, found)) for found in speedups.values()}) == 1, speedups
+    assert speedups["page"] == speedups["best.yaml"] == speedups["terminal"], "to the last digit"
+    assert speedups["page"][1] < speedups["page"][0] < speedups["page"][2]
+    configs = {
+        "page": page["picks"]["best"]["config"],
+        "best.yaml": changed(written["picks"]["best"]["knobs"], own),
+        "terminal": changed(terminal["picks"]["best"]["knobs"], terminal["baseline"]["knobs"]),
+        "mlflow": changed(params, own),
+    }
+    assert all(config == configs["page"] for config in configs.values()), configs
+    assert len(configs["page"]) == 4
+    value, low, high = speedups["page"]
+    assert run.info.run_name.startswith(f"{value:.2f}x [{low:.2f}, {high:.2f}] · ")
+
+
+@pytest.mark.mlflow
+def test_mlflow_holds_the_other_figures_and_the_page(page, logged):
+    run, kept = logged
+    assert run.data.metrics["safe_speedup"] == significant(page["picks"]["safe"]["speedup"]["value"])
     assert pages.data(kept)["picks"] == page["picks"]

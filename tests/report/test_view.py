@@ -82,13 +82,13 @@ def test_a_view_of_many_trials_is_as_small_as_of_few() -> None:
     assert state["compareRunCharts"][0]["runsCountToCompare"] == 100
 
 
-@pytest.mark.parametrize("version", ["3.17.2", "3.18.0", "3.18.1.dev0"])
+@pytest.mark.parametrize("version", ["3.15.2", "3.16.1", "3.17.2", "3.18.0", "3.18.1.dev0"])
 def test_versions_that_were_looked_at_get_a_view(version: str) -> None:
     assert view.is_tested(version)
 
 
 @pytest.mark.parametrize(
-    "version", ["", "unknown", "2.22.5", "3.10.0", "3.16.1", "3.99.0", "4.0.0", "databricks"]
+    "version", ["", "unknown", "2.22.5", "3.10.0", "3.13.0", "3.14.0", "3.99.0", "4.0.0", "databricks"]
 )
 def test_versions_that_nobody_has_looked_at_get_none(version: str) -> None:
     assert not view.is_tested(version)

@@ -35,7 +35,8 @@ def commands(path: Path) -> Iterator[tuple[int, list[str]]]:
             for number, line in enumerate(block.text.splitlines(), block.line + 1):
                 for words in _parts(line):
                     if _PROGRAM.fullmatch(words[0]):
-                        yield number, words[1:]
+                        # Where the output goes, the shell decides.
+                        yield number, words[1 : words.index(">") if ">" in words else None]
 
 
 def inline_commands(path: Path) -> Iterator[tuple[int, list[str]]]:

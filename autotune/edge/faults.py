@@ -1,0 +1,49 @@
+"""What is wrong with a value of a file, in words for its writer instead of the validator's. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+_WANTED: Final[Mapping[str, str]] = {
+    "missing": "it is missing",
+    "string": "text is wanted",
+    "int": "a whole number is wanted",
+    "float": "a number is wanted",
+    "bool": "true or false is wanted",
+    "list": "a list is wanted",
+    "tuple": "a list is wanted",
+    "dict": "a mapping is wanted: key: value",
+    "model": "a mapping is wanted: key: value",
+}
+_BOUNDS: Final[Mapping[str, tuple[str, str]]] = {
+    "greater_than": ("gt", "more than {} is wanted"),
+    "greater_than_equal": ("ge", "at least {} is wanted"),
+    "less_than": ("lt", "less than {} is wanted"),
+    "less_than_equal": ("le", "at most {} is wanted"),
+}
+
+
+def wanted(fault: Mapping[str, Any]) -> str:
+    """What one fault of the validator asks for.
+
+    Args:
+        fault: As pydantic lists it: ``type``, ``msg``, ``ctx``.
+    """
+    kind, context = str(fault["type"]), fault.get("ctx") or {}
+    if choices := choices_of(fault):
+        return f"one of {', '.join(choices)} is wanted"
+    if kind in _BOUNDS:
+        name, text = _BOUNDS[kind]
+        return text.format(context.get(name))
+    # Its kinds are called string_type, int_parsing, model_attributes_type and the like.
+    known = _WANTED.get(kind) or _WANTED.get(kind.partition("_")[0])
+    return known or str(fault["msg"]).removeprefix("Value error, ")
+
+
+def choices_of(fault: Mapping[str, Any]) -> list[str]:
+    """The words that a value may be one of; empty for any other fault."""
+    if fault["type"] not in ("literal_error", "enum"):
+        return []
+    return re.findall(r"'([^']*)'", str((fault.get("ctx") or {}).get("expected", "")))
