@@ -391,7 +391,8 @@ class RunFacts:
             divides by four parts. None where that is not known.
         bce_outside: `binary_cross_entropy` was applied to the model's output.
         own_autocast, own_scaler, own_compile: The script does it itself.
-        owners: Frameworks that were constructed: ``accelerate``, ``lightning``, ``transformers``.
+        owners: Frameworks that were constructed: ``accelerate``, ``lightning``, ``transformers``; and
+            ``keras`` where its `fit` was called.
         owner_settings: What they were constructed with, as in ``transformers.optim``.
         threads: `torch.get_num_threads()` after the first steps.
         sets_threads: The script, or a library of it, called `torch.set_num_threads`, and not for what the
