@@ -320,7 +320,6 @@ def test_a_fused_kernel_of_the_trainer_is_there_already() -> None:
     [
         ("batch_size", 16, "Keras counts the batches"),
         ("precision", "bf16", "by a dtype policy"),
-        ("persistent_workers", True, "a loader of its own for every pass"),
     ],
 )
 def test_what_keras_decides_itself_is_refused_with_its_reason(name: str, value: Value, words: str) -> None:
