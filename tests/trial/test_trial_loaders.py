@@ -202,7 +202,7 @@ def test_an_order_that_is_settled_before_the_first_batch_is_told(
         ("DataLoader(data, batch_size=8)", True),
         ("DataLoader(data, batch_size=8, num_workers=1, persistent_workers=True)", True),
         ("known", False),
-        ("folds[epoch // 2]", False),
+        ("folds[epoch // 6]", False),
     ],
 )
 def test_a_loader_that_is_built_for_every_pass_is_told(
