@@ -123,6 +123,7 @@ class ScriptFacts:
             ``own_compile``, ``lbfgs``, ``float64``, ``bce_on_sigmoid``,
             ``exec_config`` (globals overridden from the command line), ``hf_arguments``
             (options made from dataclasses), ``hidden_state`` (a hidden state sized by the batch),
+            ``forks`` (`os.fork` is called),
             and those of `autotune.core.loops`.
         import_runs: Importing the script does its work: not all of that stands in functions or under
             a main guard.
@@ -178,6 +179,7 @@ class LoaderFacts:
         takes_one: Batches are of one sample, which a collate function of the script's own hands over as is.
         eager_order: Code of the script's own settles the order as soon as it is asked for an iterator, for
             which a loader asks once a pass without workers, and twice as it starts some.
+        rebuilt: Several loaders were built there and each was read once: one for every pass.
     """
 
     site: str
@@ -205,6 +207,7 @@ class LoaderFacts:
     changed: str = ""
     takes_one: bool = False
     eager_order: bool = False
+    rebuilt: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -391,7 +394,8 @@ class RunFacts:
             divides by four parts. None where that is not known.
         bce_outside: `binary_cross_entropy` was applied to the model's output.
         own_autocast, own_scaler, own_compile: The script does it itself.
-        owners: Frameworks that were constructed: ``accelerate``, ``lightning``, ``transformers``.
+        owners: Frameworks that were constructed: ``accelerate``, ``lightning``, ``transformers``; and
+            ``keras`` where its `fit` was called.
         owner_settings: What they were constructed with, as in ``transformers.optim``.
         threads: `torch.get_num_threads()` after the first steps.
         sets_threads: The script, or a library of it, called `torch.set_num_threads`, and not for what the

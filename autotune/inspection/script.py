@@ -536,6 +536,8 @@ def _hazards(node: ast.AST) -> Iterator[str]:
         name = _last(node.func)
         if name in _CALLS and not (name == "double" and node.args):
             yield _CALLS[name]
+        if ast.unparse(node.func) in ("os.fork", "fork"):
+            yield "forks"
         if name == "exec" and any("open" in ast.unparse(a) or "config" in ast.unparse(a) for a in node.args):
             yield "exec_config"
 

@@ -12,7 +12,7 @@ from autotune.knobs.base import Knob, Patches
 from autotune.knobs.batching import shown, unseen
 from autotune.knobs.common import LOADER, as_count, family, joined, loader_of
 from autotune.knobs.declared import given_value
-from autotune.knobs.frameworks import ARGUMENTS, is_row, refuse_engine, setting
+from autotune.knobs.frameworks import ARGUMENTS, fits_by_keras, is_row, refuse_engine, setting
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -105,6 +105,8 @@ class BatchSize(Knob):
             return None
         if loader.custom_batch_sampler:
             return "The loader uses a batch sampler of the script's own, which decides the batches itself."
+        if fits_by_keras(facts):
+            return "Keras counts the batches of a pass by the batch size that it was given itself."
         if loader.takes_one:
             return "The loader hands over the one sample of a batch, and would lose others of a larger one."
         if is_row(spelling):

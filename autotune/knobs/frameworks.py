@@ -28,6 +28,8 @@ OWNER_OF: Final = {
     ACCELERATOR: "accelerate",
 }
 """Target of a row -> the word for its framework in `RunFacts.owners`."""
+KERAS: Final = "keras"
+"""Has no rows: what it takes is given to `compile` and `fit`, and to the layers as they are built."""
 _OUTERMOST_FIRST: Final = ("transformers", "lightning", "accelerate")
 _UNSEEN: Final = "Whether the script trains through a framework shows when it has run."
 
@@ -81,6 +83,11 @@ def _unused(spelling: Spelling) -> str:
 def setting(facts: Facts, name: str) -> Value | None:
     """What a framework was built with, as in ``transformers.optim``; None where that was not seen."""
     return None if facts.run is None else facts.run.owner_settings.get(name)
+
+
+def fits_by_keras(facts: Facts) -> bool:
+    """Whether Keras runs the training loop, on PyTorch."""
+    return facts.run is not None and KERAS in facts.run.owners
 
 
 def refuse_engine(facts: Facts) -> str | None:

@@ -8,7 +8,7 @@ from autotune.core.change import Keyword, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import LOADER, as_count, family, joined, loader_of, no_loader
-from autotune.knobs.frameworks import ARGUMENTS
+from autotune.knobs.frameworks import ARGUMENTS, fits_by_keras
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,8 +30,8 @@ class NumWorkers(Knob):
     2 ms read per sample, 16 workers on 2 cores gave 5.4 times the samples of none.
 
     Effect: EXACT; NUMERIC where the dataset draws random numbers (which worker seeds which
-    sample changes), where workers share out a stream, and where a sampler of the script's own settles its
-    order when it is asked for an iterator, which workers do once more.
+    sample changes), where workers share out a stream, where a sampler of the script's own settles its
+    order when it is asked for an iterator, which workers do once more, and where Keras shuffles.
     Unit: processes. Source: torch.utils.data docs, "Multi-process data loading".
     """
 
@@ -93,7 +93,11 @@ class NumWorkers(Knob):
 
     def redeals(self, facts: Facts) -> bool:
         loader = loader_of(facts)
-        return loader is not None and (loader.random or loader.eager_order or loader.kind == "iterable")
+        if loader is None:
+            return False
+        # Keras asks for one iterator more than it reads; workers draw the order of that one too.
+        unread = loader.shuffles and fits_by_keras(facts)
+        return unread or loader.random or loader.eager_order or loader.kind == "iterable"
 
     def arguments(self, value: Value, spelling: Keyword) -> Mapping[str, Value | None]:
         if spelling.target != ARGUMENTS or value != 0:

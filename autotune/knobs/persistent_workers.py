@@ -53,6 +53,13 @@ class PersistentWorkers(Knob):
         loader = loader_of(facts)
         if loader is not None and loader.changed and not loader.persistent_workers:
             return "The script changes the data set as it trains; workers that outlive a pass keep their own."
+        if loader is not None and loader.rebuilt:
+            return "A loader is built anew for every pass, and workers end with it."
+        if "forks" in facts.script.hazards and (loader is None or not loader.persistent_workers):
+            return (
+                "The script forks a child of its own, which may wait for the end of a pipe that workers hold "
+                "open for as long as they live."
+            )
         return no_loader(facts)
 
     def idle(self, facts: Facts, varied: Collection[str]) -> str | None:

@@ -13,6 +13,7 @@ from autotune.knobs.frameworks import (
     ACCELERATOR,
     ARGUMENTS,
     LIGHTNING,
+    fits_by_keras,
     owner_of,
     refuse_engine,
     rows,
@@ -194,6 +195,8 @@ def _arguments_bound(spelling: Spelling, facts: Facts) -> str | None:
 
 def _numbers(facts: Facts) -> str | None:
     run, hazards = facts.run, facts.script.hazards
+    if fits_by_keras(facts):
+        return "Layers of Keras choose number formats themselves, by a dtype policy, and undo others."
     if "bce_on_sigmoid" in hazards if run is None else run.bce_outside:
         return "The loss is BCELoss on the model's output, and a sigmoid in half precision saturates."
     if run is None:

@@ -9,7 +9,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from autotune.knobs.frameworks import ACCELERATOR, ARGUMENTS
+from autotune.knobs.frameworks import ACCELERATOR, ARGUMENTS, KERAS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -53,6 +53,7 @@ class Frameworks:
         for module, (name, owner) in OWNERS.items():
             hooks.on(module, functools.partial(self._watch, name, owner))
         hooks.on("transformers.loss.loss_utils", self._watch_items)
+        hooks.on("keras.src.backend.torch.trainer", self._watch_fit)
 
     def _watch(self, name: str, owner: str, module: Any) -> None:
         cls = getattr(module, name, None)
@@ -83,6 +84,21 @@ class Frameworks:
             return original(this, *models)
 
         self._undo.assign(cls, "accumulate", accumulate)
+
+    def _watch_fit(self, module: Any) -> None:
+        """Models of Keras may also be parts of a loop of the script's own: who fits them trains by Keras."""
+        cls = getattr(module, "TorchTrainer", None)
+        original = getattr(cls, "fit", None)
+        if cls is None or original is None:
+            return
+
+        @functools.wraps(original)
+        def fit(this: Any, *args: Any, **kwargs: Any) -> Any:
+            if KERAS not in self.owners:
+                self.owners.append(KERAS)
+            return original(this, *args, **kwargs)
+
+        self._undo.assign(cls, "fit", fit)
 
     def _watch_items(self, module: Any) -> None:
         """Losses of transformers that divide by the items of the whole step, padding left out."""

@@ -57,6 +57,8 @@ class Loader(Fetches):
         """Take back what stands in the way of every batch."""
         self._sent_from: dict[str, Sent] = {}
         """Chain -> what came of sending what a loader built there needs."""
+        self._read_at: dict[str, tuple[int, int]] = {}
+        """Chain -> how many loaders were built there and read, and how often."""
 
     def override(self, keyword: str, value: Value | None) -> None:
         """Build the training loader with this keyword from now on; None removes the argument."""
@@ -205,6 +207,7 @@ class Loader(Fetches):
             record = getattr(loader, "_autotune_record", None)
             if record is not None and state.active:
                 this._autotune_record = record
+                self._passed(record, another=record.iterator is None)
                 record.ahead = 0
                 record.iterator = weakref.ref(this)
                 record.workers = 0
@@ -224,6 +227,9 @@ class Loader(Fetches):
             original_reset(this, *args, **kwargs)
             record = getattr(this, "_autotune_record", None)
             if record is not None and state.active:
+                # Workers are reset as they are started, too.
+                if not (kwargs.get("first_iter") or args[1:2] == (True,)):
+                    self._passed(record, another=False)
                 record.ahead = 0
                 # A short epoch is over before anybody asks.
                 record.count_workers()
@@ -363,6 +369,7 @@ class Loader(Fetches):
         if record.kept is None:
             return None
         in_process = record.in_process > 0
+        loaders, passes = self._read_at.get(record.chain, (0, 0))
         sent = self._sent(record)
         return replace(
             record.kept,
@@ -380,7 +387,13 @@ class Loader(Fetches):
             changed=record.changed,
             takes_one=record.takes_one,
             eager_order=record.eager_order,
+            rebuilt=1 < loaders == passes,
         )
+
+    def _passed(self, record: Record, *, another: bool) -> None:
+        """A pass begins, over another loader of its place perhaps."""
+        loaders, passes = self._read_at.get(record.chain, (0, 0))
+        self._read_at[record.chain] = (loaders + another, passes + 1)
 
     def _keep(self, record: Record, loader: Any) -> None:
         try:

@@ -12,7 +12,7 @@ import pytest
 from study_fakes import facts, good_answer, spec, study
 
 from autotune.core.change import Change, Flag, Keyword, Patch
-from autotune.core.config import Config
+from autotune.core.config import Config, Value
 from autotune.core.facts import ScriptFacts
 from autotune.export.best_config import write_best
 from autotune.inspection.host import host_facts
@@ -58,7 +58,7 @@ dist.destroy_process_group()
 """
 
 
-def change(knob: str, value: int | str, line: int) -> Change:
+def change(knob: str, value: Value, line: int) -> Change:
     if knob == "batch_size":
         return Change(knob=knob, value=value, spelling=Flag(("--batch-size",)), delivered=str(value))
     if knob == "num_workers":

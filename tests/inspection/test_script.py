@@ -227,6 +227,8 @@ def test_constants_are_no_options_without_a_configurator(tmp_path) -> None:
         ("l = F.binary_cross_entropy(a, b)", "bce_on_sigmoid"),
         ("try: x\nexcept: pass", "bare_except"),
         ("try: x\nexcept BaseException: pass", "bare_except"),
+        ("import os\npid = os.fork()", "forks"),
+        ("from os import fork\nif fork() == 0: pass", "forks"),
         ("h = model.init_hidden(4)", "hidden_state"),
         ("p = HfArgumentParser(A)", "hf_arguments"),
         ("for i in range(max_iters):\n    loss.backward()", "step_counted_loop"),

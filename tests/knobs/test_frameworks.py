@@ -313,3 +313,31 @@ def test_the_trainers_optimizer_stays_the_one_it_is(settings, text) -> None:
 def test_a_fused_kernel_of_the_trainer_is_there_already() -> None:
     fused = trained_by("transformers", optimizer=replace(CPU_RUN.optimizer, fused=True, kernel_given=True))
     assert "already" in str(KNOBS["fused_optimizer"].refuse(fused))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("batch_size", 16, "Keras counts the batches"),
+        ("precision", "bf16", "by a dtype policy"),
+    ],
+)
+def test_what_keras_decides_itself_is_refused_with_its_reason(name: str, value: Value, words: str) -> None:
+    given = trained_by("keras")
+    reason = KNOBS[name].refuse(given) or way_of(name, value, given)
+    assert words in reason
+    assert words not in str(KNOBS[name].refuse(facts()) or way_of(name, value, facts()))
+
+
+def test_the_script_may_have_an_option_for_the_batch_size_that_it_gives_to_keras() -> None:
+    option = ScriptFlag(names=("--batch-size",), dest="batch_size", kind="int", default=32)
+    given = replace(trained_by("keras"), script=replace(SCRIPT, flags=(option,)))
+    assert way_of("batch_size", 16, given) == "--batch-size"
+
+
+@pytest.mark.parametrize(("shuffles", "redeals"), [(True, True), (False, False)])
+def test_workers_under_keras_deal_a_drawn_order_otherwise(shuffles: bool, redeals: bool) -> None:
+    given = trained_by("keras", loader=replace(LOADER, shuffles=shuffles))
+    assert KNOBS["num_workers"].redeals(given) is redeals
+    plain = trained_by(loader=replace(LOADER, shuffles=shuffles))
+    assert not KNOBS["num_workers"].redeals(plain)

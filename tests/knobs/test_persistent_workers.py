@@ -1,11 +1,13 @@
 """`persistent_workers`: the contract, the facts that refuse it, and what is its own."""
 
+from dataclasses import replace
+
 import pytest
 from knob_facts import loader, model, run
 
 from autotune.core.effect import Effect
 from autotune.knobs.persistent_workers import PersistentWorkers
-from autotune.testing.knobs import KnobContract, facts
+from autotune.testing.knobs import SCRIPT, KnobContract, facts
 
 KNOB = PersistentWorkers()
 
@@ -46,3 +48,13 @@ def test_what_is_drawn_at_random_is_dealt_anew(drawn) -> None:
 def test_in_a_fixed_order_nothing_changes() -> None:
     assert not KNOB.redeals(facts())
     assert KNOB.effect_for(facts()) is Effect.EXACT
+
+
+def test_a_loader_of_one_pass_has_nothing_to_keep_workers_for() -> None:
+    assert "built anew" in str(KNOB.refuse(facts(run=loader(rebuilt=True))))
+
+
+def test_a_child_that_the_script_forks_may_wait_for_what_workers_hold() -> None:
+    script = replace(SCRIPT, hazards=("forks",))
+    assert "end of a pipe" in str(KNOB.refuse(facts(script=script)))
+    assert KNOB.refuse(facts(script=script, run=loader(num_workers=2, persistent_workers=True))) is None

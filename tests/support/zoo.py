@@ -506,7 +506,8 @@ class World:
             if facts.run and facts.run.loader and facts.run.loader.eager_order and "num_workers" in brought:
                 return []  # the first batch is another one already
             # Another order is what the knob claims; it says nothing of the first pass, whose order is drawn.
-            whole = facts.run.loader.length if facts.run and facts.run.loader else None
+            batches = facts.run.loader.length if facts.run and facts.run.loader else None
+            whole = batches and facts.run and int(batches / max(1.0, facts.run.backward_per_step))
             at = last_common(seen, self.bare, whole or 1)
         away = distance(seen, self.bare, at)
         if away is not None and away > PATH_TOLERANCE and knob in ROUNDS_OTHERWISE and at is None:

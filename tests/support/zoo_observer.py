@@ -54,6 +54,8 @@ class Observer:
         self.children: Counter[int] = Counter()
         self.iterators: list[dict[str, Any]] = []
         self.modules: dict[int, Any] = {}
+        self.leaves: list[Any] = []
+        """Parameters of a model that is made of no layers of torch's."""
         self.first: list[float] | None = None
         self.way: dict[str, list[float]] = {}
         self.rounds = os.environ.get("ZOO_ROUNDING") == "1"
@@ -156,6 +158,10 @@ class Observer:
         first = tensors[0] if isinstance(tensors, (list, tuple)) else tensors
         if len(self.losses) < 5000:
             self.losses.append(float(first.detach().mean()))
+        if not self.optimizers and self.losses:
+            if not self.modules and not self.leaves:
+                self.leaves = _leaves(first.grad_fn)
+            self.look(self.backwards)
 
     def after_zero_grad(self, _: Any, optimizer: Any, *__: Any, **___: Any) -> None:
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
@@ -177,15 +183,21 @@ class Observer:
             self.silent += 1
             if self.silent > 8:  # the first one has ended: another phase, with an optimizer of its own
                 self.anchor, self.steps, self.silent = at, self.steps + self.silent, 0
-        if self.first is None:
-            self.first = self.parameters()
-        if self.steps & (self.steps - 1) == 0:
-            self.way[str(self.steps)] = self.parameters()
-        self.children[self._alive()] += 1
-        self.collector = [gc.isenabled(), *gc.get_threshold(), gc.get_freeze_count() > 0]
+        if self.steps == 1:
+            self.first, self.way = None, {}  # what was seen before any optimizer is not of its parameters
+        self.look(self.steps)
         if self.last_step and self.steps >= self.last_step:
             self.write()
             _really_exit(0)
+
+    def look(self, step: int) -> None:
+        """What there is after a step; after a backward pass where no optimizer of torch steps."""
+        if self.first is None:
+            self.first = self.parameters()
+        if step & (step - 1) == 0:
+            self.way[str(step)] = self.parameters()
+        self.children[self._alive()] += 1
+        self.collector = [gc.isenabled(), *gc.get_threshold(), gc.get_freeze_count() > 0]
 
     def _alive(self) -> int:
         try:
@@ -199,7 +211,7 @@ class Observer:
     def parameters(self) -> list[float]:
         held = [p for opt in self.optimizers[:1] for group in opt.param_groups for p in group["params"]]
         if not held:
-            held = [p for module in self.modules.values() for p in module.parameters()]
+            held = [p for module in self.modules.values() for p in module.parameters()] or self.leaves
         values: list[float] = []
         for p in held:
             flat = p.detach().double().reshape(-1)
@@ -247,6 +259,21 @@ class Observer:
         except Exception as error:  # noqa: BLE001 - the script goes on whatever we could not read
             text = json.dumps({"error": repr(error)})
         self.path.write_text(text, encoding="utf-8")
+
+
+def _leaves(node: Any) -> list[Any]:
+    """The tensors that a backward pass gives gradients to, in the order of its graph."""
+    found: dict[int, Any] = {}
+    known, todo = set(), [node]
+    while todo:
+        at = todo.pop()
+        if at is None or at in known:
+            continue
+        known.add(at)
+        if hasattr(at, "variable"):
+            found.setdefault(id(at.variable), at.variable)
+        todo += [after for after, _ in at.next_functions]
+    return list(found.values())
 
 
 class Finder:

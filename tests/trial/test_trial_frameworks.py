@@ -76,7 +76,17 @@ class Accelerator:
     def accumulate(self, *models):
         return models
 """
+KERAS_MODULE = """
+class TorchTrainer:
+    def fit(self, x, epochs=1):
+        return x * epochs
+"""
 FAKES = {
+    "keras": "",
+    "keras.src": "",
+    "keras.src.backend": "",
+    "keras.src.backend.torch": "",
+    "keras.src.backend.torch.trainer": KERAS_MODULE,
     "transformers": "",
     "transformers.training_args": ARGUMENTS_MODULE,
     "transformers.trainer": TRAINER_MODULE,
@@ -106,7 +116,8 @@ class Bench:
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     for name, text in FAKES.items():
         path = tmp_path.joinpath(*name.split("."))
-        path = path / "__init__.py" if "." not in name else path.with_suffix(".py")
+        is_package = any(other.startswith(f"{name}.") for other in FAKES)
+        path = path / "__init__.py" if is_package else path.with_suffix(".py")
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -146,6 +157,18 @@ def test_arguments_reach_a_dataclass_of_the_scripts_own(bench: Bench) -> None:
         assert (made.bf16, made.fp16, made.mixed_precision) == (True, False, "bf16")
         assert (made.dataloader_num_workers, made.dataloader_prefetch_factor) == (2, 4)
     assert bench.readings.delivered[ARGUMENTS, "bf16"] == "bf16"
+
+
+def test_keras_owns_what_its_fit_trains_and_no_model_that_is_only_built(bench: Bench) -> None:
+    cls = importlib.import_module("keras.src.backend.torch.trainer").TorchTrainer
+    model = cls()
+    assert bench.frameworks.owners == []
+    assert model.fit(3, epochs=2) == 6
+    assert model.fit(1) == 1
+    assert bench.frameworks.owners == ["keras"]
+    assert bench.frameworks.settings() == {}
+    bench.undo.undo_all()
+    assert not hasattr(cls.fit, "__wrapped__")
 
 
 def test_no_workers_take_what_only_workers_have_along(bench: Bench) -> None:

@@ -108,7 +108,7 @@ validation = DataLoader(Numbers(16), batch_size=4, num_workers=1, worker_init_fn
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
 spans = []
-for epoch in range(4):
+for epoch in range(12):
     training = DataLoader(Numbers(24), batch_size=4, num_workers=1, worker_init_fn=begin)
     for x, y in training:
         optimizer.zero_grad()
@@ -166,7 +166,7 @@ import random
 data = TensorDataset(torch.randn(32, 4), torch.randn(32, 1))
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-for epoch in range(4):
+for epoch in range(12):
     for x, y in LOADER:
         optimizer.zero_grad()
         F.mse_loss(model(x), y).backward()
@@ -194,3 +194,22 @@ def test_an_order_that_is_settled_before_the_first_batch_is_told(
     ran = run(BUCKETS.replace("LOADER", loader))
     assert ran.faults == ""
     assert ran.facts.loader.eager_order is eager
+
+
+@pytest.mark.parametrize(
+    ("loader", "rebuilt"),
+    [
+        ("DataLoader(data, batch_size=8)", True),
+        ("DataLoader(data, batch_size=8, num_workers=1, persistent_workers=True)", True),
+        ("known", False),
+        ("folds[epoch // 6]", False),
+    ],
+)
+def test_a_loader_that_is_built_for_every_pass_is_told(
+    run: Callable[..., Any], loader: str, rebuilt: bool
+) -> None:
+    made = "known = DataLoader(data, batch_size=8, num_workers=1, persistent_workers=True)\n"
+    made += "folds = [DataLoader(data, batch_size=8) for _ in range(2)]\nfor epoch"
+    ran = run(BUCKETS.replace("for epoch", made, 1).replace("LOADER", loader))
+    assert ran.faults == ""
+    assert ran.facts.loader.rebuilt is rebuilt
