@@ -17,12 +17,27 @@ from autotune.testing.drivers import DriverContract
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
 
 MOST_TRIALS = 11
+CANARY = "CANARY-under-ray-17"
+
+
+def open_to_others(path: Path, root: Path) -> bool:
+    """Whether somebody else on this machine may read it, once inside the folder in which `root` lies."""
+    ways = (p for p in path.parents if p.is_relative_to(root))
+    return bool(path.stat().st_mode & 0o004) and all(p.stat().st_mode & 0o001 for p in ways)
+
+
+def holding(root: Path) -> list[Path]:
+    """Files below it in which the canary stands."""
+    files = (p for p in root.rglob("*") if p.is_file() and not p.is_symlink())
+    return [p for p in files if CANARY.encode() in p.read_bytes()]
 
 
 class TestRay(DriverContract):
     ended: ClassVar[dict[str, tuple[Study, list[Entry]]]] = {}
     staged: ClassVar[dict[str, list[Path]]] = {}
     """Script -> what Ray's own folder held of Tune's snapshots when the loop had ended."""
+    told: ClassVar[dict[str, tuple[list[Path], list[Path]]]] = {}
+    """Script -> files with the value of a variable in them at that time; those that others could read."""
 
     def drive(self, folder: Path, *, script: str, budget_s: float) -> tuple[Study, list[Entry]]:
         # A Ray is started and ended per search; the same search is not made twice.
@@ -36,7 +51,12 @@ class TestRay(DriverContract):
 
         python = stub_python(folder, WORLDS[script])
         session, journal = open_session(
-            folder, clock=SystemClock(), budget_s=200, python=python, trials=MOST_TRIALS
+            folder,
+            clock=SystemClock(),
+            budget_s=200,
+            python=python,
+            trials=MOST_TRIALS,
+            environ={"MY_API_TOKEN": CANARY},
         )
         driver = RayDriver(session, study_dir=folder / "study", isolation="redirect")
         try:
@@ -44,6 +64,9 @@ class TestRay(DriverContract):
             driver.run()
             self.staged[script] = list(Path(driver._temp).rglob("*experiment_state*"))
             assert list((folder / "study").rglob("*experiment_state*")), "Tune writes no snapshots any more"
+            roots = [Path(driver._temp), *(folder / "study").iterdir()]
+            found = [(path, root) for root in roots for path in (holding(root) if root.is_dir() else [])]
+            self.told[script] = [p for p, _ in found], [p for p, r in found if open_to_others(p, r)]
         finally:
             driver.close()
         study = session.close()
@@ -55,3 +78,10 @@ class TestRay(DriverContract):
         """The folder of a Ray's session is open to everybody, and on a cluster it is not ours to close."""
         self.drive(tmp_path, script="good", budget_s=60.0)
         assert self.staged["good"] == []
+
+    def test_no_value_of_a_variable_lies_where_others_may_read_it(self, tmp_path: Path) -> None:
+        """Tune writes down what every trial is given: that has to lie in a folder of ours."""
+        self.drive(tmp_path, script="good", budget_s=60.0)
+        holds, is_open = self.told["good"]
+        assert holds, "nothing holds the value: this test looks in the wrong places"
+        assert is_open == []

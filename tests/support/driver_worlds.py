@@ -82,7 +82,13 @@ def stub_python(folder: Path, world: World) -> str:
 
 
 def open_session(
-    folder: Path, *, clock: Clock, budget_s: float, python: str = sys.executable, trials: int | None = None
+    folder: Path,
+    *,
+    clock: Clock,
+    budget_s: float,
+    python: str = sys.executable,
+    trials: int | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> tuple[Session, Journal]:
     """A session over a new journal in this folder, wired as a search is, with the real strategy."""
     script = folder / "train.py"
@@ -107,7 +113,9 @@ def open_session(
         journal=journal,
         study=Study(spec=spec, facts=facts),
         strategy=Staged(),
-        planner=Planner(knobs=builtin(), environ={"PATH": "/usr/bin:/bin"}, memory_limit_bytes=0),
+        planner=Planner(
+            knobs=builtin(), environ={"PATH": "/usr/bin:/bin", **(environ or {})}, memory_limit_bytes=0
+        ),
         clock=clock,
     )
     return session, journal
