@@ -3,8 +3,9 @@
     python run.py --limit 20m --jobs 2     # as often as it takes; goes on where it stopped
     python run.py --list                   # what is done and what it says; runs nothing
 
-Traces go through `core.loss_guard.judge` with as many seeds as a confirmation has. Traces of real
-trainings are those of `guard_runs.py`, which is run beforehand.
+Traces go through `core.loss_guard.judge` with as many seeds as a confirmation has. Traces of small
+trainings are those of `guard_runs.py`, those of the workloads what the recorder of grids has written;
+both are run beforehand.
 """
 
 import json
@@ -18,7 +19,10 @@ import guard_runs
 import guard_traces
 from guard_runs import FEWEST, MOST, seeds
 
+from autotune.core import table as tables
+from autotune.core.config import Config
 from autotune.core.loss_guard import judge
+from autotune.core.measurement import LossPoint
 from autotune.core.more_cycles import MOST_CYCLES
 
 HERE = Path(__file__).resolve().parent
@@ -36,6 +40,8 @@ KEPT = (0.0, 0.5, 0.9)
 WANDERING = {"wandering": MOST, "wandering_long": MOST_CYCLES}
 """Cycles at the most: the usual ones, and as many as a search makes that has the time."""
 SIMULATED, PART = 400, 50
+WORKLOADS = HERE / "results" / "workloads"
+"""Tables of runs of the workloads, see `on_workloads`."""
 ACCEPTED_LEAST = 0.95
 
 
@@ -110,7 +116,7 @@ def _recorded(script, delay, draw):
     return base, own
 
 
-def _asked(sums, base, own, *, redeals=False, planned=FEWEST, longest=MOST):
+def _asked(sums, base, own, *, redeals=False, planned=FEWEST, longest=MOST, batch=guard_traces.BATCH):
     """Add the verdicts after fixed numbers of cycles, and the one a confirmation ends with.
 
     A confirmation has `longest` cycles at the most. Runs that are over before the guard could tell, and
@@ -123,7 +129,7 @@ def _asked(sums, base, own, *, redeals=False, planned=FEWEST, longest=MOST):
             {s: own[s] for s in own_seeds},
             {s: base[s] for s in base_seeds},
             redeals=redeals,
-            effective_batch=guard_traces.BATCH,
+            effective_batch=batch,
             most_runs=len(own_seeds) + most - cycles,
         )
 
@@ -172,6 +178,49 @@ def trained():
         # How bad it is, in spreads between seeds: a reader can tell a harm from a trifle.
         sums["worse_sds"] = sums.get("worse_sds", 0.0) + (worse if math.isfinite(worse) else 0.0)
     return totals
+
+
+def on_workloads(folder=WORKLOADS):
+    """Case -> sums, of the workloads' own runs: what `../grids/record.py` has recorded of single changes.
+
+    Every seed once begins a confirmation, and the later ones follow in a ring; so the verdicts on a change
+    share runs, each as first, as screened or as half of a pair.
+    """
+    totals = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        table = tables.decode(path.read_bytes(), source=path.name)
+        redealt = {d.knob for d in table.header.space if d.redeals}
+        runs = {}
+        for row in table.rows:
+            if row.is_ok:
+                runs.setdefault(row.config, {}).setdefault(row.seed, row)
+        base = runs.pop(Config(), {})
+        for config, own in runs.items():
+            sums = totals.setdefault(f"{table.header.workload.name}/{_change(config)}", {})
+            shared = sorted(set(base) & set(own))
+            for first in range(len(shared)):
+                ring = dict(enumerate(shared[first:] + shared[:first]))
+                _asked(
+                    sums,
+                    {k: _loss(base[seed]) for k, seed in ring.items()},
+                    {k: _loss(own[seed]) for k, seed in ring.items()},
+                    redeals=bool(redealt & set(config)),
+                    planned=MOST,
+                    batch=base[shared[0]].effective_batch or 0.0,
+                )
+    return totals
+
+
+def _change(config):
+    """The name that the small trainings have for it."""
+    words = {"precision": "bf16", "fused_optimizer": "fused", "num_workers": "workers"}
+    return " and ".join(words.get(knob, knob) for knob in config)
+
+
+def _loss(row):
+    """The trace of a recorded run, as a trial tells it."""
+    points = zip(row.loss_samples, row.loss_values, row.loss_t_s, strict=True)
+    return tuple(LossPoint(samples=n, loss=loss, t_s=t_s) for n, loss, t_s in points)
 
 
 def table(totals):
@@ -233,7 +282,7 @@ def main(words=None):
     done = True
     if not chosen.list:
         done = proofs.carry_out(ledger, wanted, work, jobs=chosen.jobs, limit=chosen.limit)
-    totals = {**ledger.totals(), **trained()}
+    totals = {**ledger.totals(), **trained(), **on_workloads()}
     print("\n".join(table(totals)))
     for sentence in unfinished(totals):
         print(sentence)

@@ -474,6 +474,39 @@ def test_the_experiment_on_the_guard_counts_its_verdicts(
     assert any(row.startswith("| mlp/frozen_first | 1 |") for row in run.table(totals))
 
 
+def test_recorded_runs_of_workloads_are_judged_from_every_seed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = script("loss_guard")
+    draw = random.Random(11)
+
+    def row(seed: int, level: float, **config: object) -> SimpleNamespace:
+        shift, batch = random.Random(seed).gauss(0.0, 0.02), random.Random(seed + 1000)
+        losses = [level + shift + 2.0 * 0.9**k + batch.gauss(0.0, 0.01) for k in range(40)]
+        losses = [loss + draw.gauss(0.0, 1e-4) for loss in losses]
+        return SimpleNamespace(
+            config=Config(config),
+            seed=seed,
+            is_ok=True,
+            effective_batch=32.0,
+            loss_samples=[32 * k for k in range(40)],
+            loss_values=losses,
+            loss_t_s=[0.1 * k for k in range(40)],
+        )
+
+    rows = [row(seed, 0.3) for seed in range(20)]
+    rows += [row(seed, 0.3, precision="bf16") for seed in range(20)]
+    rows += [row(seed, 0.8, num_workers=2) for seed in range(20)]
+    header = SimpleNamespace(workload=SimpleNamespace(name="digits"), space=[])
+    table = SimpleNamespace(header=header, rows=rows)
+    (tmp_path / "digits.jsonl").write_text("")
+    monkeypatch.setattr(run.tables, "decode", lambda *_, **__: table)
+    totals = run.on_workloads(tmp_path)
+    assert totals["digits/bf16"]["pass_end"] == 20
+    assert totals["digits/workers"]["fail_end"] == 20
+    assert run.failing(totals) == ["digits/workers is accepted in 0 of 20 only"]
+
+
 @pytest.mark.torch
 def test_a_training_that_stopped_before_this_guard_can_tell_has_no_verdict_and_is_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
