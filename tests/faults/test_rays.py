@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from faultbed import rays
 
+from autotune.driver import tune
+from autotune.driver.own_ray import OwnRay
 from autotune.driver.session import Session
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]
@@ -23,3 +25,21 @@ def test_without_asking_again_what_a_worker_lost_it_is_missing(
     count = injected(rays, {**WORKER, "key": "forgotten"}, end_s=30.0)
     assert not count.survived
     assert any("told were" in note for note in count.notes)
+
+
+def test_without_looking_at_its_ray_the_search_has_no_answer_when_it_dies(
+    injected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OwnRay, "look", lambda *_: "")
+    count = injected(rays, {"key": "unseen", "victim": "head"}, end_s=40.0)
+    assert not count.survived
+    assert any("did not end" in note or "answer was not written" in note for note in count.notes), count
+
+
+def test_without_ending_the_ray_of_a_dead_driver_it_lives_on(
+    injected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tune, "end_marked_rays", lambda *_, **__: None)
+    count = injected(rays, {"key": "left alone", "victim": "driver"})
+    assert not count.survived
+    assert count.survivors, count
