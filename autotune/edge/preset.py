@@ -225,7 +225,7 @@ def _folders(cwd: str) -> Iterator[tuple[Path, str]]:
     # The XDG specification has relative paths ignored. Where a user has no home, the tilde stays, and
     # nothing lies below it.
     xdg = os.environ.get("XDG_CONFIG_HOME", "")
-    config = Path(xdg if xdg.startswith("/") else os.path.expanduser("~/.config"))  # noqa: PTH111
+    config = Path(xdg if xdg.startswith("/") else os.path.expanduser("~/.config"))  # noqa: PTH111 (see above)
     yield Path(cwd, "search_spaces"), "here"
     yield config / "autotune" / "search_spaces", "yours"
     yield package / "search_spaces", "built-in"

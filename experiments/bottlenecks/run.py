@@ -20,20 +20,20 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from autotune.apply.command import build_launch
+from autotune.apply.environment import user_environment
+from autotune.core.bottleneck import evidence_of, judge
+from autotune.core.config import Config
+from autotune.core.measurement import Measurement
+from autotune.core.trial import Assignment, Fidelity, Segment
+from autotune.edge.duration import duration_s
+from autotune.inspection.host import host_facts
+from autotune.launch.process import LocalRunner
+
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "claims"))
 
 import proofs  # noqa: E402 - in the folder beside, which is found by the line above
-
-from autotune.apply.command import build_launch  # noqa: E402
-from autotune.apply.environment import user_environment  # noqa: E402
-from autotune.core.bottleneck import evidence_of, judge  # noqa: E402
-from autotune.core.config import Config  # noqa: E402
-from autotune.core.measurement import Measurement  # noqa: E402
-from autotune.core.trial import Assignment, Fidelity, Segment  # noqa: E402
-from autotune.edge.duration import duration_s  # noqa: E402
-from autotune.inspection.host import host_facts  # noqa: E402
-from autotune.launch.process import LocalRunner  # noqa: E402
 
 PLANTED = HERE / "planted.py"
 RAW = HERE / "results" / "raw.jsonl"

@@ -16,21 +16,21 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from autotune.core.config import Config
+from autotune.core.effect import Effect
+from autotune.core.space import Dimension, SearchSpace
+from autotune.core.study import Study
+from autotune.core.trial import Trial, TrialState
+from autotune.search.verification import Verification
+
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "loss_guard")]
 
-import claim_noise  # noqa: E402 - neighbours of this file
-import claim_studies  # noqa: E402
-import guard_traces  # noqa: E402
-import proofs  # noqa: E402
-import run  # noqa: E402
-
-from autotune.core.config import Config  # noqa: E402
-from autotune.core.effect import Effect  # noqa: E402
-from autotune.core.space import Dimension, SearchSpace  # noqa: E402
-from autotune.core.study import Study  # noqa: E402
-from autotune.core.trial import Trial, TrialState  # noqa: E402
-from autotune.search.verification import Verification  # noqa: E402
+import claim_noise  # noqa: E402 - beside this file, found by the line above
+import claim_studies  # noqa: E402 - beside this file, found by the line above
+import guard_traces  # noqa: E402 - in a folder beside, found by the line above
+import proofs  # noqa: E402 - beside this file, found by the line above
+import run  # noqa: E402 - beside this file, found by the line above
 
 OTHER = Config({"effective_batch": 64})
 SPACE = SearchSpace(
