@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.core.change import Change, Env, Flag
-from autotune.core.launched import launch_variables
+from autotune.core.launched import launch_variables, ranks_of
 from autotune.core.trial import Launch
 from autotune.core.variables import with_setting
 
@@ -82,6 +82,7 @@ def build_launch(
         options=tuple(options),
         output_args=tuple(output_args),
         batch=batch,
+        ranks=ranks_of(launcher),
     )
 
 

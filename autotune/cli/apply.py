@@ -59,7 +59,7 @@ def apply(
         return 0
     from autotune.inspection.command import verify
 
-    run = command_of(best, command or [], python, Path(file))
+    run = _under_torchrun(command_of(best, command or [], python, Path(file)), typed=bool(command))
     for note in run.notes:
         print(f"autotune: {note}", file=sys.stderr)
     verify(run)
@@ -145,6 +145,25 @@ def command_of(best: BestConfig, words: list[str], python: str, file: Path) -> C
     if not written and not options:
         return replace(read_command(args, script=script, python=python), launcher=launcher)
     return replace(read_command([word, *options, script, *args], python=python), launcher=launcher)
+
+
+def _under_torchrun(run: Command, *, typed: bool) -> Command:
+    """Where torchrun has started this process as one of several: one of them, and no launch of its own.
+
+    Raises:
+        UsageError: A launcher was typed in each of them.
+    """
+    import os
+    from dataclasses import replace
+
+    if not run.launcher or not {"TORCHELASTIC_RUN_ID", "RANK"} <= os.environ.keys():
+        return run
+    if typed:
+        raise UsageError(
+            f"torchrun has started this process already, and {run.launcher} would start others in each",
+            hint="name the script: torchrun ... -m autotune apply best.yaml -- python train.py ...",
+        )
+    return replace(run, launcher="")
 
 
 def _check(best: BestConfig, pick: PickPart, run: Command, *, force: bool) -> None:

@@ -22,7 +22,7 @@ from autotune.core.rates import amortised, mean_rate, rate_unit
 from autotune.core.spread import LEAST_SPREAD, TAU_SHARE, pooled_spread, successive
 from autotune.core.study import Study
 from autotune.core.trial import Stage, Trial
-from autotune.core.verdicts import by_rule, level_two, loss_verdict, time_logs
+from autotune.core.verdicts import by_rule, found_equal_loss, level_two, loss_verdict
 
 _BASE = Config()
 _COMPARED: Memo[tuple[Comparison, ...]] = Memo()
@@ -98,22 +98,22 @@ def _compared(study: Study) -> list[Comparison]:
         effect = space.effect(config) if space is not None else Effect.TRAINING
         values = logs[config]
         if effect is Effect.TRAINING:
-            later = time_logs(config, cycles, rates)
-            loss = level_two(later)
-            values = later or values
+            later = found_equal_loss(study, config, cycles, rates)
+            loss, keeps_early = level_two(later), later is not None and later.keeps_up_early
+            values = (later.logs if later else None) or values
         else:
-            loss = loss_verdict(study, config)
+            loss, keeps_early = loss_verdict(study, config), True
         own_df = len(values) - 1
         share = shares.get(config if whole is None or config in shares else whole, min(shares.values()))
         pairs, tau, freedom = list(values.values()), max(floor, spread), max(own_df, df) if df else None
         speedup, is_early = claim_interval(pairs, share, tau=tau, df=freedom)
-        saved = _saving(config, effect, cycles, spent, share)
+        saved = _saving(study, config, effect, cycles, spent, share)
         found.append(
             Comparison(
                 config=config,
                 effect=effect,
                 speedup=speedup,
-                is_early=is_early and (saved is None or saved[1]),
+                is_early=is_early and (keeps_early or speedup.high < 1.0) and (saved is None or saved[1]),
                 wanted_pairs=pairs_wanted(pairs, share, tau=tau, df=freedom, most=USUAL_RUNS),
                 logs=values,
                 loss=by_rule(study, config, loss),
@@ -142,6 +142,7 @@ def spent_by_cycle(
 
 
 def _saving(
+    study: Study,
     config: Config,
     effect: Effect,
     cycles: Mapping[int, Mapping[Config, Trial]],
@@ -150,9 +151,12 @@ def _saving(
 ) -> tuple[Estimate, bool] | None:
     """Energy per sample of the script over a config's, compared as speed is; None without a counter."""
     both = {g: s for g, s in spent.items() if config in s and _BASE in s}
+    if not both:
+        return None
     logs: Mapping[int, float] | None = {g: math.log(s[config] / s[_BASE]) for g, s in both.items()}
     if effect is Effect.TRAINING:
-        logs = time_logs(config, {g: cycles[g] for g in both}, both)
+        later = found_equal_loss(study, config, {g: cycles[g] for g in both}, both)
+        logs = later.logs if later else None
     if not logs:
         return None
     spread, df = pooled_spread(spent)

@@ -276,6 +276,7 @@ class ModelFacts:
         blocks: Its repeated blocks, None where it has none.
         products: Products of matrices or convolutions were seen in its first training calls; True also where
             nobody could look into them.
+        mkldnn: Layers were seen to multiply in MKL-DNN's own memory layout (`Tensor.to_mkldnn`).
     """
 
     name: str
@@ -292,6 +293,7 @@ class ModelFacts:
     device: str = "cpu"
     blocks: BlockFacts | None = None
     products: bool = True
+    mkldnn: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -427,6 +429,8 @@ class RunFacts:
         loader_in_thread: A DataLoader was asked in another thread than the one that trains.
         modules: Files of the user's own that the script has imported -> SHA-256 of their content; those of
             `autotune.trial.modules`, without the script itself.
+        ranks: Processes that trained together, of which this was the first. Loader, model and optimizer are
+            its own; `effective_batch` is that of all.
     """
 
     loader: LoaderFacts | None = None
@@ -469,6 +473,7 @@ class RunFacts:
     environ_set: tuple[str, ...] | None = None
     loaded_first: tuple[str, ...] = ()
     deterministic: bool = False
+    ranks: int = 1
 
     @property
     def was_seen(self) -> bool:

@@ -209,6 +209,7 @@ class Launch:
         options: Of the interpreter: ``-u``, ``-X dev``.
         output_args: Options of the script that are to name a folder of the trial's own.
         batch: What the script's own option says its batch size is; 0 where that is not known.
+        ranks: Processes that train together, each of them started so.
     """
 
     command: tuple[str, ...]
@@ -226,6 +227,7 @@ class Launch:
     options: tuple[str, ...] = ()
     output_args: tuple[str, ...] = ()
     batch: int = 0
+    ranks: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

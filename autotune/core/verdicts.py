@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from autotune.core.chances import FEWEST_PAIRS
 from autotune.core.config import Config
 from autotune.core.effect import Effect
-from autotune.core.equal_loss import time_to_equal_loss
+from autotune.core.equal_loss import equal_loss
 from autotune.core.late_harm import barred
 from autotune.core.loss_guard import LossVerdict, finite_and_sane, judge, scaler_skips
 from autotune.core.more_cycles import cycles_left
@@ -20,6 +20,7 @@ from autotune.core.trial import Stage
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autotune.core.equal_loss import EqualLoss
     from autotune.core.measurement import LossPoint, Measurement
     from autotune.core.study import Study
     from autotune.core.trial import Trial
@@ -91,56 +92,77 @@ def judged_steps(study: Study, config: Config, loss: LossVerdict) -> int:
     return round(min((m.loss[-1].samples for m in runs), default=0) / (own_batch(study) or 1.0))
 
 
-def level_two(logs: Mapping[int, float] | None) -> LossVerdict:
+def level_two(found: EqualLoss | None) -> LossVerdict:
     """What the time to equal loss says of a config that changes the training.
 
     Args:
-        logs: Of `time_logs`.
+        found: Of `found_equal_loss`.
     """
-    if logs is None:
+    if found is None:
         return LossVerdict(
             level=2,
             verdict="unclear",
-            # One run that never gets there bars it for good.
+            # What a run did not show once, it does not show the next time.
             can_clear=False,
-            reason="It did not reach the baseline's loss within its runs, so no time to equal loss is known.",
+            reason="Its runs or the script's show too few losses, none that falls, or one that is no number, "
+            "so no time to equal loss is known.",
         )
-    enough = len(logs) >= FEWEST_PAIRS
-    ratio = math.exp(statistics.fmean(logs.values()))
-    return LossVerdict(
+    tell = "More runs would tell." if found.may_clear else "More runs would hardly tell."
+    judged = LossVerdict(
         level=2,
-        verdict="pass" if enough else "unclear",
-        reason=f"It reaches the baseline's loss {ratio:.2f} times as fast, {len(logs)} pairs.",
+        verdict="unclear",
+        delta=found.delta,
+        margin=found.margin,
+        can_clear=found.may_clear,
     )
+    if not found.logs:
+        reason = f"On average it did not reach the baseline's loss within its runs. {tell}"
+        return replace(judged, reason=reason)
+    ratio, n = math.exp(statistics.fmean(found.logs.values())), len(found.logs)
+    reads = f"It reaches the baseline's loss {ratio:.2f} times as fast, {n} {'pair' if n == 1 else 'pairs'}"
+    if n < FEWEST_PAIRS:
+        return replace(judged, can_clear=True, reason=f"{reads}.")
+    if found.keeps_up:
+        return replace(judged, verdict="pass", reason=f"{reads}.")
+    reason = (
+        f"{reads}, but late in a run of the same time its loss may be above the baseline's by up to "
+        f"{found.most:.2g}; the script's own noise allows {found.margin:.2g}, itself an estimate. {tell}"
+    )
+    return replace(judged, reason=reason)
 
 
-def time_logs(
+def found_equal_loss(
+    study: Study,
     config: Config,
     cycles: Mapping[int, Mapping[Config, Trial]],
     rates: Mapping[int, Mapping[Config, float]],
-) -> dict[int, float] | None:
-    """Logarithm of the time to equal loss, by cycle; None where a run never got there or nothing is seen.
+) -> EqualLoss | None:
+    """The time to equal loss, by cycle; None where a run shows no loss that could be compared.
 
     Args:
+        study: As of now.
         config: One that changes the training.
         cycles: Of `confirmation_cycles`.
         rates: Cycle -> config -> what its runs count for, of the config and the baseline.
     """
-    logs: dict[int, float] = {}
+    ours: dict[int, Sequence[LossPoint]] = {}
+    theirs: dict[int, Sequence[LossPoint]] = {}
+    log_rates: dict[int, float] = {}
     for group, runs in cycles.items():
-        ours, theirs = runs.get(config), runs.get(_BASE)
-        if ours is None or theirs is None or ours.measurement is None or theirs.measurement is None:
+        mine, base = runs.get(config), runs.get(_BASE)
+        if mine is None or base is None or mine.measurement is None or base.measurement is None:
             continue
-        ratio = time_to_equal_loss(
-            {0: ours.measurement.loss},
-            {0: theirs.measurement.loss},
-            candidate_rate={0: rates[group][config] * _samples_per_count(ours.measurement)},
-            baseline_rate={0: rates[group][_BASE] * _samples_per_count(theirs.measurement)},
+        rate, own = (
+            rates[group][c] * _samples_per_count(m)
+            for c, m in ((config, mine.measurement), (_BASE, base.measurement))
         )
-        if ratio is None or ratio.value <= 0:
+        if min(rate, own) <= 0.0:
             return None
-        logs[group] = math.log(ratio.value)
-    return logs or None
+        ours[group], theirs[group] = mine.measurement.loss, base.measurement.loss
+        log_rates[group] = math.log(rate / own)
+    paired = {runs[_BASE].seed for runs in cycles.values() if _BASE in runs}
+    others = [t for seed, t in loss_traces(study, _BASE).items() if seed not in paired]
+    return equal_loss(ours, theirs, log_rates, others=others, most_runs=len(log_rates) + cycles_left(study))
 
 
 def _samples_per_count(measurement: Measurement) -> float:

@@ -35,6 +35,7 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from autotune.core import wire
+from autotune.core.launched import ranks_of
 from autotune.core.redact import redact, redact_args
 from autotune.core.trial import Assignment, Stage
 from autotune.driver.bell import Bell, ring
@@ -309,7 +310,7 @@ def on_our_devices(assignment: Assignment, pinned: str) -> Assignment:
 
     Args:
         assignment: As the session made it.
-        pinned: The one device for it instead, where all of them are ours and nothing else runs: devices
+        pinned: Devices for it instead, where all of them are ours and nothing else runs: those
             of one kind differ by some per cent, and a pair must not be a comparison of two of them.
     """
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -442,15 +443,16 @@ class RayDriver:
         searcher = SessionSearcher(self._session, arm)
         searcher.bell = self._bell
         threading.Thread(target=self._watch, args=(searcher,), daemon=True).start()
-        gpus = 1 if ray.cluster_resources().get("GPU", 0) >= 1 else 0
-        self._needs = "1 CPU and 1 GPU" if gpus else "1 CPU"
+        # Processes that train together take a device each, as far as there are as many.
+        gpus = min(ranks_of(self._session.study.spec.launcher), int(ray.cluster_resources().get("GPU", 0)))
+        self._needs = f"1 CPU and {gpus} GPU{'s' if gpus > 1 else ''}" if gpus else "1 CPU"
         trainable = tune.with_resources(Launcher, {"cpu": 1, "gpu": gpus})
         tuner = tune.Tuner(
             trainable,
             param_space={
                 "study_dir": str(self._study_dir),
                 "isolation": self._isolation,
-                "pinned_device": self._pinned_device(),
+                "pinned_device": self._pinned_devices(gpus),
                 "bell": "" if self._bell is None else self._bell.path,
                 "is_ours": self._own is not None,
                 "at_once": self._slots(gpus),
@@ -500,16 +502,17 @@ class RayDriver:
             self._scratch = str(place)
         return self._scratch
 
-    def _pinned_device(self) -> str:
-        """Where pairs run: the first device of a Ray of our own; on a cluster, wherever Ray puts them."""
+    def _pinned_devices(self, gpus: int) -> str:
+        """Where pairs run: the first devices of a Ray of our own; on a cluster, wherever Ray puts them."""
         if self._address:
             return ""
-        return os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(max(1, gpus))))
+        return ",".join(word.strip() for word in visible.split(",")[: max(1, gpus)])
 
     def _slots(self, gpus: int) -> int:
         if self._concurrency:
             return self._concurrency
-        return max(1, int(ray.cluster_resources().get("GPU", 1))) if gpus else 1
+        return max(1, int(ray.cluster_resources().get("GPU", 1)) // gpus) if gpus else 1
 
     def interrupt(self) -> None:
         """Break Tune's loop. For signal handlers of the main thread."""

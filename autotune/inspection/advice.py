@@ -223,6 +223,9 @@ def _of_calls(node: ast.AST, loop: _Loop) -> Iterator[Advice]:
 
 def _is_a_setting(test: ast.expr) -> bool:
     """It asks how the run was set up, which is the same in every step; anything else may be true seldom."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        # ``rank == 0 and step % 20 == 0``
+        return all(_is_a_setting(part) for part in test.values)
     names = {n.id.lower() for n in ast.walk(test) if isinstance(n, ast.Name)}
     names |= {n.attr.lower() for n in ast.walk(test) if isinstance(n, ast.Attribute)}
     return any(word in held for held in names for word in _SETTINGS)

@@ -1,8 +1,8 @@
 """Commands that start a script for the user: what stands behind them, where that is safe to say.
 
-An environment's runner (uv, poetry) stands for an interpreter. A launcher of several processes
-(torchrun, accelerate) is taken for its script, with the variables that it sets, where it would start one
-process. Everything else is refused with what to do instead.
+An environment's runner (uv, poetry) stands for an interpreter. A launcher of several processes is taken for
+its script, with the variables that it sets: torchrun on one machine, accelerate where it would start one.
+Everything else is refused with what to do instead.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.launched import ACCELERATE, TORCHRUN
+from autotune.core.launched import ACCELERATE, several
 from autotune.errors import UsageError
+from autotune.inspection.host import host_facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MODULES: Final = {
     "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torchrun",
+    "torch.distributed.launch": "torch.distributed.launch",
     "accelerate.commands.launch": "accelerate-launch",
     "deepspeed.launcher.runner": "deepspeed",
 }
@@ -31,7 +32,6 @@ MODULES: Final = {
 STARTERS: Final = ("uv", "poetry", "torchrun", "accelerate", "accelerate-launch")
 """First words of commands that `unwrapped` sees through."""
 
-_LATER: Final = "searching with several processes comes later"
 _SEVERAL: Final = ("deepspeed", "mpirun", "mpiexec", "srun", "ray", "horovodrun", "composer")
 _RUNNERS: Final = ("conda", "mamba", "micromamba", "pipenv", "pdm", "hatch", "pixi", "rye", "tox", "nox")
 _SHELLS: Final = ("bash", "sh", "zsh", "fish", "make", "just")
@@ -45,8 +45,14 @@ _TORCHRUN_VALUES: Final = frozenset(
         *("local-ranks-filter", "node-rank", "master-addr", "master-port", "local-addr"),
     }
 )
-_ONE: Final = {"nnodes": ("1", "1:1"), "nproc-per-node": ("1",), "node-rank": ("0",)}
-"""Values with which torchrun starts a single process."""
+_ONE: Final = {"nnodes": ("1", "1:1"), "node-rank": ("0",)}
+"""Values with which torchrun starts processes on this machine alone."""
+_SHORT: Final = {"m": "module", "r": "redirects", "t": "tee"}
+_LEFT_OUT: Final = ("max-restarts", "redirects", "tee", "log-dir", "local-ranks-filter")
+"""Options whose absence may be missed: restarts, and what becomes of the output."""
+_SWITCHES: Final = ("no-python", "run-path", "virtual-local-rank")
+_LAUNCH: Final = "torch.distributed.launch"
+_MOST_RANKS: Final = 64
 
 _UV_PLAIN: Final = frozenset({"--no-sync", "--frozen", "--locked", "--offline", "--quiet", "-q", "--"})
 """Options of ``uv run`` that leave the interpreter and what the script sees alone."""
@@ -84,12 +90,15 @@ def unwrapped(words: Sequence[str]) -> Within | None:
         return _poetry(words)
     if first == "torchrun":
         return _torchrun(words[1:])
+    if first == _LAUNCH:
+        return _torchrun(words[1:], legacy=True)
     if first in ("accelerate", "accelerate-launch"):
         return _accelerate(words[2:] if first == "accelerate" else words[1:], words)
     if first in _SEVERAL:
         raise UsageError(
-            f"{first} starts processes of its own, and {_LATER}",
-            hint="with one process: name the script, -- python train.py ...",
+            f"{first} starts processes in a way of its own, which a trial cannot",
+            hint="with one process: name the script, -- python train.py ...; with several of one machine: "
+            "-- torchrun --nproc-per-node 2 train.py ...",
         )
     if first in _RUNNERS:
         raise UsageError(
@@ -189,35 +198,88 @@ def _in_environment(words: list[str], python: Path, *, hint: str) -> Within:
 # Launchers of processes ---------------------------------------------------------------------
 
 
-def _torchrun(words: Sequence[str]) -> Within:
-    rest, is_module = list(words), False
+def _torchrun(words: Sequence[str], *, legacy: bool = False) -> Within:
+    """What torchrun starts; with `legacy` what ``torch.distributed.launch`` does, its older name."""
+    rest, given, by_variable = list(words), _by_variables(), not legacy
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)
         name, equals, value = word.partition("=")
         name = name.lstrip("-").replace("_", "-")
-        if name in ("m", "module"):
-            is_module = True
+        name = _SHORT.get(name, name)
+        if name == "module":
+            given[name] = (word, "1")
+        elif legacy and name == "use-env":
+            by_variable = True
         elif name == "standalone":
             continue
         elif name in _TORCHRUN_VALUES:
             value = value if equals else (rest.pop(0) if rest else "")
-            if name in _ONE and value not in _ONE[name]:
-                raise UsageError(
-                    f"torchrun {word}{'' if equals else f' {value}'} starts several processes, and {_LATER}",
-                    hint="with one process: leave torchrun out, -- python train.py ...; what was found so "
-                    "goes under it: torchrun ... -m autotune apply best.yaml -- python train.py ...",
-                )
+            given[name] = (word if equals else f"{word} {value}", value)
         else:
+            raise _not_carried_over(word)
+    for name in _SWITCHES:
+        if name in given:
+            raise _not_carried_over(given[name][0])
+    for name, (said, value) in given.items():
+        if name in _ONE and value not in _ONE[name]:
             raise UsageError(
-                f"torchrun's option {word} cannot be carried over",
-                hint="leave torchrun out: -- python train.py ...",
+                f"torchrun {said} starts processes on several machines, and a trial runs on one",
+                hint="search on one: -- torchrun --nnodes 1 --nproc-per-node 2 train.py ...; what was found "
+                "so goes under all: torchrun --nnodes ... -m autotune apply best.yaml -- python train.py ...",
             )
+    count = _processes(given["nproc-per-node"][1]) if "nproc-per-node" in given else 1
     if not rest:
         raise UsageError("no script follows torchrun", hint="-- python train.py ...")
+    if not by_variable and count > 1:
+        raise UsageError(
+            f"{_LAUNCH} tells every process its number by an option --local-rank, and a trial's are all "
+            "started with the same options",
+            hint=f"where the script reads LOCAL_RANK: -- torchrun --nproc-per-node {count} {rest[0]} ...",
+        )
+    if not by_variable:
+        rest.insert(1, "--local-rank=0")
+    how = "one process" if count == 1 else f"{count} processes"
     note = (
-        "torchrun with one process: the script is started by itself, with RANK=0, WORLD_SIZE=1 and the like"
+        f"torchrun with {how}: the script is started by itself, with RANK=0, WORLD_SIZE={count} and the like"
     )
-    return Within(words=("python", *(["-m"] if is_module else []), *rest), launcher=TORCHRUN, notes=(note,))
+    left_out = [given[name][0] for name in _LEFT_OUT if name in given]
+    if left_out:
+        note += f"; left out: {', '.join(left_out)}"
+    words = ("python", *(["-m"] if "module" in given else []), *rest)
+    return Within(words=words, launcher=several(count), notes=(note,))
+
+
+def _not_carried_over(option: str) -> UsageError:
+    return UsageError(
+        f"torchrun's option {option} cannot be carried over",
+        hint="leave it out; with one process leave torchrun out: -- python train.py ...",
+    )
+
+
+def _by_variables() -> dict[str, tuple[str, str]]:
+    """Options that variables give where the command does not: how each is said, and its value."""
+    found: dict[str, tuple[str, str]] = {}
+    for name in ("nproc-per-node", *_ONE, "max-restarts", "module", *_SWITCHES):
+        variable = f"PET_{name.upper().replace('-', '_')}"
+        value = os.environ.get(variable, "")
+        if value and (value != "0" or name == "nproc-per-node" or name in _ONE):
+            found[name] = (f"{variable}={value}", value)
+    return found
+
+
+def _processes(text: str) -> int:
+    """What torchrun makes of its option: a number, ``cpu``, ``gpu``, or ``auto`` for what there is."""
+    devices = len(host_facts().devices) if text in ("gpu", "auto") else 0
+    if text == "gpu" and not devices:
+        raise UsageError("torchrun --nproc-per-node gpu finds no device here", hint="say a number")
+    if text in ("cpu", "gpu", "auto"):
+        return devices or os.cpu_count() or 1
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_RANKS:
+        raise UsageError(
+            f"torchrun --nproc-per-node {text!r} is no number of processes up to {_MOST_RANKS}",
+            hint="-- torchrun --nproc-per-node 2 train.py ...",
+        )
+    return int(text)
 
 
 def _accelerate(words: Sequence[str], whole: Sequence[str]) -> Within:
@@ -236,8 +298,9 @@ def _accelerate(words: Sequence[str], whole: Sequence[str]) -> Within:
             if value != "1":
                 raise UsageError(
                     f"accelerate launch {word}{'' if equals else f' {value}'} starts several processes, "
-                    f"and {_LATER}",
-                    hint="with one process: --num_processes 1",
+                    "and what it sets for them is not known here",
+                    hint="a script with an Accelerator runs under torchrun, too: -- torchrun "
+                    "--nproc-per-node 2 train.py ...; with one process: --num_processes 1",
                 )
         else:
             raise UsageError(
@@ -252,8 +315,9 @@ def _accelerate(words: Sequence[str], whole: Sequence[str]) -> Within:
         )
     if not is_one:
         raise UsageError(
-            f"accelerate launch starts a process per device, and {_LATER}",
-            hint="with one process: accelerate launch --num_processes 1 train.py, or -- python train.py ...",
+            "accelerate launch starts a process per device, and what it sets for them is not known here",
+            hint="with one process: accelerate launch --num_processes 1 train.py, or -- python train.py ...; "
+            "with several: -- torchrun --nproc-per-node 2 train.py ...",
         )
     if not rest:
         raise UsageError("no script follows accelerate launch", hint="-- python train.py ...")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,11 +17,19 @@ from autotune.core.loops import written_hazards
 from autotune.core.redact import is_secret_name
 from autotune.errors import UsageError
 from autotune.inspection.sources import sources
+from autotune.inspection.subcommands import (
+    applies,
+    argparse_owners,
+    click_owners,
+    positional_words,
+    typer_owners,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from autotune.core.config import Value
+    from autotune.inspection.subcommands import Owner
 
 _KINDS: Final = {
     "int": "int",
@@ -102,12 +110,14 @@ _WORK: Final = frozenset(
 """Calls that may not, even where their result is only kept."""
 
 
-def script_facts(path: str) -> ScriptFacts:
+def script_facts(path: str, args: Sequence[str] | None = None) -> ScriptFacts:
     """Options, imports and hazards of a script.
 
     Args:
         path: Of the script. A file that is no valid Python yields facts without options: what
             is wrong with it shows when it runs.
+        args: Its command line, where that is known: options that only another sub-command of the script
+            takes are left out.
 
     Raises:
         UsageError: The file cannot be read.
@@ -122,30 +132,63 @@ def script_facts(path: str) -> ScriptFacts:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ScriptFacts(path=path, sha256=digest)
     modules = _modules(Path(path), tree)
+    files = [module.tree for module in modules]
     hazards = {word for node in ast.walk(tree) for word in _hazards(node)} | written_hazards(tree)
-    hazards |= {word for m in modules for node in ast.walk(m) for word in _hazards(node)} & _OF_MODULES
-    flags = list(_flags(tree))
-    if "exec_config" in hazards:
-        flags += _global_flags(tree)
-    # Two parsers: what the script says of an option of its own counts.
-    own = {name for flag in flags for name in flag.names}
-    flags += [flag for module in modules for flag in _flags(module) if own.isdisjoint(flag.names)]
-    formats = _switched_formats([tree, *modules])
+    hazards |= {word for m in files for node in ast.walk(m) for word in _hazards(node)} & _OF_MODULES
+    flags = _options(tree, modules, args)
+    formats = _switched_formats([tree, *files])
     return ScriptFacts(
         path=path,
         sha256=digest,
         flags=tuple(_with_autocast(flag, formats) for flag in _merged(flags)),
-        imports=tuple(sorted(_imports(tree).union(*(_loaded(module) for module in modules)))),
+        imports=tuple(sorted(_imports(tree).union(*(_loaded(file) for file in files)))),
         hazards=tuple(sorted(hazards)),
         import_runs=_works(tree.body, _functions(tree)),
     )
 
 
-def _flags(tree: ast.Module) -> Iterator[ScriptFlag]:
-    yield from _argparse_flags(tree)
-    yield from _click_flags(tree)
-    yield from _absl_flags(tree)
-    yield from _signature_flags(tree)
+@dataclass(frozen=True)
+class _Module:
+    """A file beside the script, as it is there for it, and the names that other files may take."""
+
+    tree: ast.Module
+    used: set[str]
+
+
+def _options(tree: ast.Module, modules: Sequence[_Module], args: Sequence[str] | None) -> list[ScriptFlag]:
+    """Every option that the command line can take, in the order of the files."""
+    trees = [tree, *(module.tree for module in modules)]
+    decorated, signed = click_owners(trees), typer_owners(trees)
+    found = [
+        list(_flags(each, argparse_owners(each, outside), decorated, signed))
+        for each, outside in ((tree, None), *((module.tree, module.used) for module in modules))
+    ]
+    if args is not None:
+        known = [pair for file in found for pair in file]
+        words = positional_words([flag for flag, _ in known], [owner for _, owner in known], args)
+        found = [[pair for pair in file if applies(*pair, args, words)] for file in found]
+    (first, *rest) = [[flag for flag, _ in file] for file in found]
+    if any(word == "exec_config" for node in ast.walk(tree) for word in _hazards(node)):
+        first += _global_flags(tree)
+    # Two parsers: what the script says of an option of its own counts.
+    own = {name for flag in first for name in flag.names}
+    return [*first, *(flag for file in rest for flag in file if own.isdisjoint(flag.names))]
+
+
+def _flags(
+    tree: ast.Module,
+    parsers: Mapping[ast.Call, Owner],
+    decorated: Mapping[ast.AST, Owner],
+    signed: Mapping[ast.AST, Owner],
+) -> Iterator[tuple[ScriptFlag, Owner]]:
+    for call, flag in _argparse_flags(tree):
+        yield flag, parsers.get(call)
+    for node, flag in _click_flags(tree):
+        yield flag, decorated.get(node)
+    for flag in _absl_flags(tree):
+        yield flag, None
+    for node, flag in _signature_flags(tree):
+        yield flag, signed.get(node)
 
 
 def _merged(flags: list[ScriptFlag]) -> Iterator[ScriptFlag]:
@@ -181,13 +224,14 @@ def _loaded(module: ast.Module) -> set[str]:
 # Modules of the script's own -----------------------------------------------------------------
 
 
-def _modules(script: Path, tree: ast.Module) -> list[ast.Module]:
-    """What the script imports from beside it, as it is there for the script."""
+def _modules(script: Path, tree: ast.Module) -> list[_Module]:
+    """What the script imports from beside it."""
     followed = [found for file, found in sources(script) if file != script]
-    return [
-        _as_imported(module, _names_from(other for other in (tree, *followed) if other is not module))
-        for module in followed
-    ]
+    found: list[_Module] = []
+    for module in followed:
+        used = _names_from(other for other in (tree, *followed) if other is not module)
+        found.append(_Module(_as_imported(module, used), used))
+    return found
 
 
 def _names_from(trees: Iterable[ast.AST]) -> set[str]:
@@ -240,12 +284,12 @@ def _reached(nodes: Sequence[ast.AST], functions: Mapping[str, ast.AST]) -> set[
 # Options ------------------------------------------------------------------------------------
 
 
-def _argparse_flags(tree: ast.AST) -> Iterator[ScriptFlag]:
+def _argparse_flags(tree: ast.AST) -> Iterator[tuple[ast.Call, ScriptFlag]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _last(node.func) == "add_argument":
             names = _spellings(node)
             if names:
-                yield _argparse_flag(node, names)
+                yield node, _argparse_flag(node, names)
 
 
 def _argparse_flag(call: ast.Call, names: tuple[str, ...]) -> ScriptFlag:
@@ -291,7 +335,7 @@ def _kind_of(kind: ast.expr, default: Value | None) -> str:
     return "int" if isinstance(default, int) else "float"
 
 
-def _click_flags(tree: ast.AST) -> Iterator[ScriptFlag]:
+def _click_flags(tree: ast.AST) -> Iterator[tuple[ast.AST, ScriptFlag]]:
     for node in ast.walk(tree):
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
@@ -299,7 +343,7 @@ def _click_flags(tree: ast.AST) -> Iterator[ScriptFlag]:
             if isinstance(call, ast.Call) and _last(call.func) == "option":
                 names = _spellings(call)
                 if names:
-                    yield _click_flag(call, names)
+                    yield node, _click_flag(call, names)
 
 
 def _click_flag(call: ast.Call, names: tuple[str, ...]) -> ScriptFlag:
@@ -351,7 +395,7 @@ def _absl_flags(tree: ast.AST) -> Iterator[ScriptFlag]:
         )
 
 
-def _signature_flags(tree: ast.Module) -> Iterator[ScriptFlag]:
+def _signature_flags(tree: ast.Module) -> Iterator[tuple[ast.AST, ScriptFlag]]:
     """Options that Fire, Typer and tyro make of a function's arguments or of a class's fields."""
     defined = {n.name: n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
     made = [n for n in ast.walk(tree) if isinstance(n, ast.Assign) and _is_app(n.value)]
@@ -361,11 +405,11 @@ def _signature_flags(tree: ast.Module) -> Iterator[ScriptFlag]:
             found = defined.get(_last(node.args[0])) if node.args else None
             library = _MAKERS.get(ast.unparse(node.func), "") if found is not None else ""
             if found is not None and library:
-                yield from _of_definition(found, library)
+                yield from ((node, flag) for flag in _of_definition(found, library))
         elif isinstance(node, ast.FunctionDef):
             by = [d.func for d in node.decorator_list if isinstance(d, ast.Call)]
             if any(isinstance(f, ast.Attribute) and _last(f.value) in apps for f in by):
-                yield from _of_definition(node, "typer")
+                yield from ((node, flag) for flag in _of_definition(node, "typer"))
 
 
 def _is_app(value: ast.expr) -> bool:

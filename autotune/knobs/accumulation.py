@@ -14,6 +14,7 @@ from autotune.knobs.compile_mode import graphs_forbid_accumulation
 from autotune.knobs.frameworks import (
     ACCELERATOR,
     ARGUMENTS,
+    DEEPSPEED,
     LIGHTNING,
     TRAINER,
     is_row,
@@ -75,13 +76,14 @@ class Accumulation(Knob):
     derived: ClassVar[bool] = True
     unit: ClassVar[str] = "micro-batches"
     helps: ClassVar[Sequence[str]] = ("memory",)
-    # Accelerate's loop is the script's own: what the script derives from its option has to follow.
+    # Loops of Accelerate and DeepSpeed are the script's own: what it derives from its option has to follow.
     spellings: ClassVar[Sequence[Spelling]] = (
         Keyword(ARGUMENTS, "gradient_accumulation_steps"),
         Keyword(TRAINER, "gradient_accumulation_steps", defining_module="transformers.trainer"),
         Keyword(LIGHTNING, "accumulate_grad_batches"),
         ACCUMULATION_OPTIONS,
         Keyword(ACCELERATOR, "gradient_accumulation_steps"),
+        Keyword(DEEPSPEED, "gradient_accumulation_steps"),
         Patch(),
     )
 
@@ -115,8 +117,8 @@ class Accumulation(Knob):
         if isinstance(spelling, Flag):
             return _undivided(run)
         if isinstance(spelling, Keyword) and is_row(spelling):
-            loop = _of_accelerate(facts) if spelling.target == ACCELERATOR else _written(facts)
-            return refuse_accumulation(spelling, facts) or loop
+            loops_of_own = {ACCELERATOR: _of_accelerate, DEEPSPEED: _loop}
+            return refuse_accumulation(spelling, facts) or loops_of_own.get(spelling.target, _written)(facts)
         return _seams(run) or _mathematics(run) or _loop(facts)
 
     def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
@@ -199,6 +201,11 @@ def _undivided(run: RunFacts) -> str | None:
 
 def _seams(run: RunFacts) -> str | None:
     """What keeps the step from being deferred."""
+    if run.ranks > 1:
+        return (
+            f"{run.ranks} processes train together and add up their gradients in every backward pass, so "
+            f"that a step that is deferred would be paid for in each of its parts."
+        )
     if run.loader is None or run.loader.batch_size is None or run.loader.custom_batch_sampler:
         return "The micro-batch is not under our control, so the optimizer step cannot be deferred."
     if run.loader.beside:

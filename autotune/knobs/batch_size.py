@@ -109,11 +109,11 @@ class BatchSize(Knob):
             return "Keras counts the batches of a pass by the batch size that it was given itself."
         if loader.takes_one:
             return "The loader hands over the one sample of a batch, and would lose others of a larger one."
-        if is_row(spelling):
+        if isinstance(spelling, Keyword) and is_row(spelling):
             given = setting(facts, "transformers.per_device_train_batch_size")
             if given != self.own(facts):
                 return f"The loader's batches are not of the {given} samples that the Trainer was given."
-            return refuse_engine(facts)
+            return refuse_engine(spelling, facts)
         if loader.beside:
             return "Batches of several loaders train, and those of one alone would be of another size."
         if "hidden_state" in facts.script.hazards:

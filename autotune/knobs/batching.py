@@ -1,6 +1,7 @@
 """Micro-batch, accumulation and effective batch are one move: the arithmetic that ties the three.
 
-``effective = micro x accumulation`` always holds. What a config does not name keeps the script's
+``effective = micro x accumulation x processes`` always holds, where the processes are those that train
+together, each with micro-batches of its own. What a config does not name keeps the script's
 own value, except for accumulation, which always follows. Standard library only.
 """
 
@@ -34,11 +35,21 @@ class OwnBatch:
 
     micro: int
     factor: int
+    ranks: int = 1
 
     @property
     def effective(self) -> int:
         """Samples per optimizer step."""
-        return self.micro * self.factor
+        return self.of(self.micro, self.factor)
+
+    @property
+    def each(self) -> str:
+        """Said behind a micro-batch where there are several at once."""
+        return "" if self.ranks == 1 else f" in each of {self.ranks} processes"
+
+    def of(self, micro: int, factor: int) -> int:
+        """Samples per optimizer step with these instead."""
+        return micro * factor * self.ranks
 
 
 def own_micro(facts: Facts) -> int | None:
@@ -62,7 +73,8 @@ def own_factor(facts: Facts) -> int | None:
 def own_batch(facts: Facts) -> OwnBatch | None:
     """All of it, None where the micro-batch could not be read."""
     micro, factor = own_micro(facts), own_factor(facts)
-    return OwnBatch(micro, factor) if micro is not None and factor is not None else None
+    ranks = 1 if facts.run is None else facts.run.ranks
+    return OwnBatch(micro, factor, ranks) if micro is not None and factor is not None else None
 
 
 def shown(facts: Facts) -> InputFacts | None:
@@ -167,27 +179,31 @@ def settle_batch(config: Config, facts: Facts, varied: Collection[str]) -> Confi
         return f"A batch has to be a whole number of samples, found {config.text()}."
     if FACTOR not in varied:
         return _without_factor(config, own, effective, micro)
-    if micro > effective and MICRO not in config and MICRO in varied:
-        micro = effective
-    if micro > effective:
+    whole = own.of(micro, 1)
+    if whole > effective and MICRO not in config and MICRO in varied and effective % own.ranks == 0:
+        micro, whole = effective // own.ranks, effective
+    if whole > effective:
         return (
-            f"A micro-batch of {micro} does not fit into an effective batch of {effective}; "
+            f"A micro-batch of {micro}{own.each} does not fit into an effective batch of {effective}; "
             f"a larger effective_batch has to be named."
         )
-    if effective % micro:
-        return f"A micro-batch of {micro} does not divide the effective batch of {effective}."
-    return _named(config, own, micro, effective // micro)
+    if effective % whole:
+        return f"A micro-batch of {micro}{own.each} does not divide the effective batch of {effective}."
+    return _named(config, own, micro, effective // whole)
 
 
 def _without_factor(config: Config, own: OwnBatch, effective: int, micro: int) -> Config | str:
     if MICRO not in config:
-        if effective % own.factor:
-            return f"An effective batch of {effective} is no multiple of {own.factor} micro-batches."
-        micro = effective // own.factor
-    if micro * own.factor != effective:
+        if effective % own.of(1, own.factor):
+            return (
+                f"An effective batch of {effective} is no multiple of {own.of(1, own.factor)} micro-batches."
+            )
+        micro = effective // own.of(1, own.factor)
+    made = own.of(micro, own.factor)
+    if made != effective:
         return (
-            f"A batch_size of {micro} makes the effective batch {micro * own.factor}, not {effective}, "
-            f"because accumulation cannot make up for it here; effective_batch={micro * own.factor} "
+            f"A batch_size of {micro}{own.each} makes the effective batch {made}, not {effective}, "
+            f"because accumulation cannot make up for it here; effective_batch={made} "
             f"has to be named with it."
         )
     return _named(config, own, micro, own.factor)
@@ -199,8 +215,8 @@ def _named(config: Config, own: OwnBatch, micro: int, factor: int) -> Config:
         settled = settled.with_(**{MICRO: micro})
     if factor != own.factor:
         settled = settled.with_(**{FACTOR: factor})
-    if micro * factor != own.effective:
-        settled = settled.with_(**{EFFECTIVE: micro * factor})
+    if own.of(micro, factor) != own.effective:
+        settled = settled.with_(**{EFFECTIVE: own.of(micro, factor)})
     return settled
 
 
@@ -211,8 +227,9 @@ def factors(values: Mapping[str, Sequence[Value]], facts: Facts) -> tuple[int, .
         return ()
     micros = {*_counts(values.get(MICRO, ())), own.micro}
     effectives = {*_counts(values.get(EFFECTIVE, ())), own.effective}
-    micros |= effectives if MICRO in values else set()
-    return tuple(sorted({e // m for e in effectives for m in micros if e % m == 0}))
+    each = {e // own.ranks for e in effectives if e % own.ranks == 0}
+    micros |= each if MICRO in values else set()
+    return tuple(sorted({e // m for e in each for m in micros if e % m == 0}))
 
 
 def micros(values: Mapping[str, Sequence[Value]], facts: Facts) -> tuple[int, ...]:
@@ -221,7 +238,8 @@ def micros(values: Mapping[str, Sequence[Value]], facts: Facts) -> tuple[int, ..
     if own is None:
         return ()
     effectives = {*_counts(values.get(EFFECTIVE, ())), own.effective}
-    return tuple(sorted({e // own.factor for e in effectives if e % own.factor == 0}))
+    least = own.of(1, own.factor)
+    return tuple(sorted({e // least for e in effectives if e % least == 0}))
 
 
 def _counts(values: Sequence[Value]) -> set[int]:

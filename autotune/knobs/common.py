@@ -59,6 +59,14 @@ def no_loader(facts: Facts) -> str | None:
     return None
 
 
+def several_processes(count: int) -> str:
+    """Why what a model consists of stays as it is where gradients are added up between processes."""
+    return (
+        f"{count} processes train together, and what adds up their gradients was made for the parameters as "
+        f"they are."
+    )
+
+
 def torch_version(facts: Facts) -> tuple[int, int] | None:
     """(2, 13), of the run or else of this environment; None where it is not known."""
     versions = facts.host.versions if facts.run is None else facts.run.versions

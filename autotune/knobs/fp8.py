@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from autotune.core.change import Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import as_switch, devices_of, family, trains_on_cuda
+from autotune.knobs.common import as_switch, devices_of, family, several_processes, trains_on_cuda
 from autotune.knobs.compiled import has_dropout, is_compiled, without_compile
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ class Fp8(Knob):
         run = facts.run
         if run is None:
             return None
+        if run.ranks > 1:
+            return several_processes(run.ranks)
         if "torchao" not in run.versions:
             return "torchao is not installed where the script runs."
         if self.own(facts) != "off":

@@ -21,16 +21,19 @@ ARGUMENTS: Final = "transformers.TrainingArguments"
 TRAINER: Final = "transformers.Trainer"
 LIGHTNING: Final = "lightning.Trainer"
 ACCELERATOR: Final = "accelerate.Accelerator"
+DEEPSPEED: Final = "deepspeed.initialize"
+"""Its rows are entries of the configuration that it is given, as a dictionary or a file."""
 OWNER_OF: Final = {
     ARGUMENTS: "transformers",
     TRAINER: "transformers",
     LIGHTNING: "lightning",
     ACCELERATOR: "accelerate",
+    DEEPSPEED: "deepspeed",
 }
 """Target of a row -> the word for its framework in `RunFacts.owners`."""
 KERAS: Final = "keras"
 """Has no rows: what it takes is given to `compile` and `fit`, and to the layers as they are built."""
-_OUTERMOST_FIRST: Final = ("transformers", "lightning", "accelerate")
+_OUTERMOST_FIRST: Final = ("transformers", "lightning", "accelerate", "deepspeed")
 _UNSEEN: Final = "Whether the script trains through a framework shows when it has run."
 
 
@@ -90,10 +93,13 @@ def fits_by_keras(facts: Facts) -> bool:
     return facts.run is not None and KERAS in facts.run.owners
 
 
-def refuse_engine(facts: Facts) -> str | None:
-    """Why arguments of the transformers Trainer are not the last word on batches and formats."""
+def refuse_engine(row: Keyword, facts: Facts) -> str | None:
+    """Why this argument of a framework is not the last word on batches and formats."""
     if setting(facts, "transformers.deepspeed") is True:
         return "The Trainer hands the training to DeepSpeed, whose configuration file holds this as well."
+    owner = OWNER_OF.get(row.target, "deepspeed")
+    if owner != "deepspeed" and facts.run is not None and "deepspeed" in facts.run.owners:
+        return f"{owner} hands the training to DeepSpeed, whose configuration holds this as well."
     return None
 
 
@@ -113,11 +119,13 @@ def refuse_accumulation(row: Keyword, facts: Facts) -> str | None:
         return "The micro-batch is not under our control, so the optimizer step cannot be deferred."
     match OWNER_OF[row.target]:
         case "transformers":
-            return _of_transformers(row, facts) or refuse_engine(facts)
+            return _of_transformers(row, facts) or refuse_engine(row, facts)
         case "lightning":
-            return _of_lightning(facts) or _mean(facts)
+            return _of_lightning(facts) or refuse_engine(row, facts) or _mean(facts)
+        case "deepspeed":
+            return _of_deepspeed(facts) or _mean(facts)
         case _:
-            return _of_accelerate(facts) or _mean(facts)
+            return _of_accelerate(facts) or refuse_engine(row, facts) or _mean(facts)
 
 
 def _mean(facts: Facts) -> str | None:
@@ -180,12 +188,26 @@ def _of_accelerate(facts: Facts) -> str | None:
     return None
 
 
+def _of_deepspeed(facts: Facts) -> str | None:
+    if setting(facts, "deepspeed.pipeline") is True:
+        return "A pipeline of DeepSpeed's fetches the parts of a step itself, and needs so many to be full."
+    if setting(facts, "deepspeed.managed") is not True:
+        return "The loop decides itself when DeepSpeed steps, and how many parts a step has."
+    if setting(facts, "deepspeed.divides") is not True:
+        return (
+            "The loss does not pass through the engine's backward, which divides it by the parts of a step."
+        )
+    if facts.run is not None and facts.run.ranks > 1:
+        return "Configurations of DeepSpeed are changed for one process alone; several have not been tried."
+    return None
+
+
 def refuse_rest(spellings: Sequence[Spelling], facts: Facts, effective: Value | None) -> str | None:
     """Why a pass over the data must be a whole number of these steps, where it is not one.
 
     At the end of a pass frameworks step on the parts that are left, and divide each as one of a whole step
-    (Lightning, Accelerate), or count a smaller last part as a whole one (transformers): neither is the mean
-    that the script's own last batch was.
+    (Lightning, Accelerate), count a smaller last part as a whole one (transformers), or carry what is left
+    over to the next pass (DeepSpeed): none is the mean that the script's own last batch was.
     """
     owner, run = owner_of(spellings, facts), facts.run
     if owner is None or run is None or setting(facts, "transformers.loss_per_item") is True:

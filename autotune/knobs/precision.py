@@ -12,6 +12,7 @@ from autotune.knobs.common import devices_of, family, trains_on_cuda
 from autotune.knobs.frameworks import (
     ACCELERATOR,
     ARGUMENTS,
+    DEEPSPEED,
     LIGHTNING,
     fits_by_keras,
     owner_of,
@@ -54,6 +55,7 @@ class Precision(Knob):
         Keyword(ARGUMENTS, "bf16"),
         Keyword(LIGHTNING, "precision"),
         Keyword(ACCELERATOR, "mixed_precision"),
+        Keyword(DEEPSPEED, "torch_autocast"),
         family("precision", "mixed-precision", "amp-dtype", "dtype"),
         Flag(("--bf16",)),
         Flag(("--fp16",)),
@@ -190,7 +192,9 @@ def _arguments_bound(spelling: Spelling, facts: Facts) -> str | None:
     target = spelling.target if isinstance(spelling, Keyword) else ""
     if target == LIGHTNING and setting(facts, "lightning.plugins") is True:
         return "The Trainer was given plugins, one of which may set the number format."
-    return refuse_engine(facts) if target == ARGUMENTS else None
+    if target == DEEPSPEED and setting(facts, "deepspeed.torch_autocast") is None:
+        return "This DeepSpeed knows no torch_autocast, and turns every other autocast off."
+    return refuse_engine(spelling, facts) if isinstance(spelling, Keyword) else None
 
 
 def _numbers(facts: Facts) -> str | None:
@@ -210,6 +214,8 @@ def _numbers(facts: Facts) -> str | None:
             "The modules that were seen to train make no product of matrices, which alone autocast turns to "
             "half precision: what the script computes besides lies outside of them."
         )
+    if run.model.mkldnn:
+        return "Layers multiply in MKL-DNN's own memory layout, which PyTorch casts to no other format."
     return None
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from autotune.core.change import Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import as_switch, devices_of, family, listed, trains_on_cuda
+from autotune.knobs.common import as_switch, devices_of, family, listed, several_processes, trains_on_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -57,6 +57,8 @@ class PureBf16(Knob):
     def _refuse_run(self, facts: Facts) -> str | None:
         run = facts.run
         assert run is not None
+        if run.ranks > 1:
+            return several_processes(run.ranks)
         if run.model is None:
             return "No trained module was seen whose parameters could be converted."
         if run.owners:

@@ -24,6 +24,8 @@ _OOM_HOST = re.compile(
     r"\bMemoryError\b|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory|std::bad_alloc"
     r"|DataLoader worker \(pid\(?s?\)? [^)]*\) (?:is )?killed by signal: Killed"
 )
+_PORT = re.compile(r"failed to listen on any local network address.*EADDRINUSE")
+"""Of torch's store: between the look for a free port and its use another program took it."""
 _DISK = re.compile(r"No space left on device|Disk quota exceeded|errno 28|Errno 28|Errno 122")
 _PARSER = re.compile(
     r"[Ee]rror: (?P<what>.*(?:unrecognized arguments?|invalid choice|[Nn]o such option"
@@ -34,6 +36,7 @@ _PATTERNS = (
     (FailureKind.OOM_HOST, _OOM_HOST),
     (FailureKind.DISK, _DISK),
     (FailureKind.CONTENDED, device_errors.BUSY),
+    (FailureKind.INFRA_LOST, _PORT),
     (FailureKind.CUDA_FATAL, device_errors.FATAL),
 )
 
@@ -138,6 +141,12 @@ def _broke(broke: Broke, tail: str, evidence: _Evidence) -> tuple[FailureKind, s
     if kind is FailureKind.CRASH_EXIT:
         if broke.error == "SystemExit" and (found := _PARSER.search(tail)):
             return FailureKind.CONFIG_REJECTED, f"the script refused its arguments: {found['what']}"
+        if broke.error == "SystemExit" and broke.rank:
+            # It has told how it ended and not why; that is read as with one process.
+            found_kind = next(((k, p) for k, p in _PATTERNS if p.search(tail)), None)
+            if found_kind is not None:
+                return found_kind[0], _matching_line(tail, found_kind[1])
+            return kind, broke.message
         kind = next((k for k, pattern in _PATTERNS if pattern.search(f"{text}\n{broke.tail}")), kind)
     return kind, f"{text} (in {broke.phase}, after {broke.steps} steps)" if broke.phase else text
 

@@ -47,10 +47,14 @@ def run_plain(launch: Launch, plan_dir: Path) -> int:
         measure=False,
         sites=tuple(dict.fromkeys(c.site for c in launch.changes if c.site)),
         status_path=str(plan_dir / "status.json"),
+        ranks=launch.ranks,
     )
     plan_path = plan_dir / "plan.json"
     write_private(plan_path, wire.dumps(plan))
     folder = library.make(plan_dir / "lib")
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        # As some parents leave it: the kernel then forgets how a child ended, and a failure would pass for 0.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     process = subprocess.Popen(
         [*library.trial_command(launch.python, folder, launch.options)],
         cwd=launch.cwd,

@@ -115,4 +115,5 @@ def _plan(assignment: Assignment, folder: Path, protected: tuple[str, ...], *, r
         protected=(*protected, "/") if redirect else (),
         sites=tuple(dict.fromkeys(c.site for c in launch.changes if c.site)),
         visit=assignment.visit,
+        ranks=launch.ranks,
     )

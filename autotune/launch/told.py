@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -12,6 +13,14 @@ from autotune.protocol.events import Broke, Closed, Compiling, Done, Hello, Seen
 if TYPE_CHECKING:
     from autotune.core.facts import RunFacts
     from autotune.protocol.events import Event
+
+
+_NEIGHBOUR_LOST = re.compile(
+    r"onnection (?:closed|reset|refused)|[Bb]roken pipe|recvValue failed|Dist(?:Network|Store)Error"
+    r"|remote process exited|ncclRemoteError|[Tt]imed out (?:after )?waiting|wait timeout"
+    r"|collective operation timeout"
+)
+"""What gloo, NCCL and the store say where another process is gone; their own words, of torch 2.13."""
 
 
 @dataclass
@@ -47,8 +56,9 @@ class Told:
             self.hello = event
         elif isinstance(event, Done):
             self.done = event
-        else:
-            self.broke = event
+        elif self.broke is None or (_lost_neighbour(self.broke) and not _lost_neighbour(event)):
+            # Of processes that train together one fails, and the others for want of it, perhaps sooner.
+            self.broke = event if self.done is None or not event.rank else self.broke
 
     @property
     def steps(self) -> int:
@@ -79,3 +89,8 @@ class Told:
                 depth -= 1
                 total += t - began if depth == 0 else 0
         return (total + (t_ns - min(began, t_ns) if depth else 0)) / 1e9
+
+
+def _lost_neighbour(broke: Broke) -> bool:
+    """It failed because another process was gone."""
+    return _NEIGHBOUR_LOST.search(f"{broke.error} {broke.message} {broke.tail}") is not None

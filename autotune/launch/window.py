@@ -91,7 +91,8 @@ class Window:
         closed, facts = self.closed, self.told.facts
         if closed.ready_begin is None or closed.ready_end is None or facts is None:
             return 0.0, 0.0
-        samples = sum(r.samples for r in self.rows)
+        # Those of all processes; the loader is the first one's.
+        samples = sum(r.samples for r in self.rows) / facts.ranks
         batch = facts.loader.batch_size if facts.loader else None
         consumed = samples / batch if batch else len(self.rows) * facts.backward_per_step
         return consumed, float(closed.ready_begin - closed.ready_end)

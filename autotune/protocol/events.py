@@ -155,6 +155,7 @@ class Broke:
         tail: Last lines of the traceback.
         phase: ``import``, ``setup``, ``warmup``, ``window``.
         knob, how: For ``config_rejected``.
+        rank: Which of the processes that train together; 0 is the one that measures.
     """
 
     kind: str
@@ -167,6 +168,7 @@ class Broke:
     how: str = ""
     peak_bytes: int | None = None
     readings: tuple[Reading, ...] = ()
+    rank: int = 0
 
 
 Event = Hello | Steps | Compiling | Seen | Closed | Done | Broke

@@ -15,6 +15,8 @@ PLAN_VARIABLE = "AUTOTUNE_PLAN"
 TRIAL_VARIABLE = "AUTOTUNE_TRIAL"
 FORKS_VARIABLE = "AUTOTUNE_FORKS"
 """In place of a plan: the connection over which forks are asked for, see `autotune.protocol.forking`."""
+RANK_VARIABLE = "AUTOTUNE_RANK"
+"""Of several processes that train together: the number of this one. Without it the process starts them."""
 PROFILE_TRACE, PROFILE_TOP = "profile.pt.trace.json.gz", "profile.txt"
 """Files in the trial's directory: a trace, under a name as TensorBoard's plugin for profiles looks for them
 (Perfetto opens any); and the operators that took most time."""
@@ -48,6 +50,7 @@ class Plan:
         module: Dotted name where the script is to run as ``python -m NAME``; empty for a plain script.
         batch: What the script's own option says its batch size is in this run; 0 where that is not known.
         visit: What the process goes on with once its segment is measured; None for nothing.
+        ranks: Processes that train together. The first of them measures.
     """
 
     nonce: str
@@ -66,3 +69,4 @@ class Plan:
     module: str = ""
     batch: int = 0
     visit: Visit | None = None
+    ranks: int = 1

@@ -41,6 +41,8 @@ def probe_s(study: Study, costs: Costs, config: Config, *, is_spare: bool = Fals
     run = None if study.facts is None else study.facts.run
     if run is not None and run.without_torch:
         return 0.0  # all that a probe looks at is torch's
+    if run is not None and run.ranks > 1:
+        return 0.0  # one process alone is no faster without its loader: the others wait for theirs
     steps = [t.measurement.step_time_s.value for t in study.baseline if t.measurement]
     warm_s = 0.0 if config.is_baseline else 0.2 * costs.cold_compile(config)
     seconds = costs.plain_s + PROBE_S + PROBE_STEPS * max(steps, default=0.0) + warm_s

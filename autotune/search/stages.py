@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.core.config import Config
+from autotune.core.launched import ranks_of
 from autotune.core.trial import Proposal, Stage
 from autotune.search.confirmation import is_confirming, next_confirmation
 from autotune.search.costs import Costs
@@ -138,6 +139,9 @@ class Staged(Strategy):
     def _visit(self, study: Study, remaining_s: float) -> Visit | None:
         """What the second process of the script goes on with: single changes that it can be switched to."""
         if not study.spec.live or self._pure_sampler or study.space is None:
+            return None
+        if ranks_of(study.spec.launcher) > 1:
+            # All of them would have to switch before the same step.
             return None
         search = SearchState.of(study, study.space, remaining_s, self._parts)
         if search is None:

@@ -36,6 +36,8 @@ def refusal(study: Study) -> str:
         return "on a cluster it has never been tried"
     if facts.host.devices or run.devices:
         return "beside an accelerator it has never been tried"
+    if run.ranks > 1:
+        return f"{run.ranks} processes train together, which are started anew"
     if run.without_torch:
         return "the script does not use PyTorch, whose import is what a fork saves"
     if run.environ_set is None:

@@ -17,18 +17,21 @@ import sys
 import time
 import traceback
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from autotune.core import wire
 from autotune.protocol.events import Hello
 from autotune.protocol.plan import FORKS_VARIABLE, PLAN_VARIABLE, Plan
+from autotune.trial import ranks
 from autotune.trial.channel import Channel
 from autotune.trial.install import Session
 from autotune.trial.kinds import kind_of
 
 _TAIL_LINES = 40
 _MESSAGE_CHARS = 500
+_THREADS_S = 0.05
 
 
 def main() -> None:
@@ -41,12 +44,22 @@ def main() -> None:
         sys.stderr.write(f"autotune: {PLAN_VARIABLE} names no plan; this module is started by the launcher\n")
         raise SystemExit(2)
     plan = wire.loads(Plan, Path(path).read_text(encoding="utf-8"))
+    rank = 0
+    if plan.ranks > 1:
+        number = ranks.own_rank()
+        if number is None:
+            ranks.lead(plan)
+        rank = number
+        # What is read back is told by one of them.
+        plan = replace(plan, status_path="" if rank else plan.status_path)
     channel = None
-    if plan.measure and plan.segments:
+    if plan.measure and plan.segments and rank == 0:
         channel = Channel(Path(plan.events_path), plan.nonce)
         channel.send(Hello(pid=os.getpid(), t_ns=time.perf_counter_ns(), python=sys.version.split()[0]))
-    _register_stacks(plan)
+    _register_stacks(plan, rank)
     session = Session(plan, channel)
+    if plan.measure and rank:
+        session.recorder.on_untuned = lambda knob, why: ranks.tell_untuned(plan, rank, knob, why)
     if plan.shadow_dir and plan.measure:
         try:
             shadow = importlib.import_module("autotune.trial.shadow")
@@ -56,6 +69,9 @@ def main() -> None:
         except Exception as error:
             # Without protection the user's files could be overwritten: better no trial than that.
             session.faults.note("shadow", error)
+            if rank:
+                ranks.tell(plan, rank, error, "")
+                raise SystemExit(1) from error
             if channel is not None:
                 session.recorder.broke(
                     kind="crash_exit",
@@ -63,7 +79,9 @@ def main() -> None:
                     message=f"the user's files cannot be protected: {error}",
                 )
     session.begin()
-    if channel is None:
+    if rank and plan.measure:
+        _run_beside(plan, rank)
+    elif channel is None:
         _run_freely(plan, session)
     else:
         _run_measured(plan, session)
@@ -134,10 +152,40 @@ def _run_freely(plan: Plan, session: Session) -> None:
         raise SystemExit(130 if isinstance(error, KeyboardInterrupt) else 1) from None
     finally:
         session.ended()
+        _let_threads_end()
     why = session.recorder.unapplied() if session.state.active else None
     if why is not None:
         sys.stderr.write(f"autotune: {why}\n")
         raise SystemExit(6)
+
+
+def _let_threads_end() -> None:
+    """Threads of a process group get to let go of what they hold before the interpreter ends.
+
+    A backward puts a Python object into what its collectives carry along (torch 2.13,
+    `autograd.graph._engine_run_backward`). The thread of gloo that drops the last of it needs the
+    interpreter for it, and where that has begun to end, the process is aborted (SIGABRT, code 134).
+    """
+    if os.environ.get("WORLD_SIZE", "1") != "1" and "torch" in sys.modules:
+        time.sleep(_THREADS_S)
+
+
+def _run_beside(plan: Plan, rank: int) -> None:
+    """One of several processes that train together, and not the one that measures."""
+    try:
+        run_script(plan)
+    except SystemExit as ending:
+        code = _exit_code(ending)
+        ranks.tell_exit(plan, rank, code)
+        raise SystemExit(code) from None
+    except BaseException as error:
+        _show(error)
+        ranks.tell(plan, rank, error, "".join(_lines(error)))
+        # Other threads, of a process group that has lost a member, may keep it from ending.
+        sys.stdout.flush()
+        os._exit(130 if isinstance(error, KeyboardInterrupt) else 1)
+    finally:
+        _let_threads_end()
 
 
 def _run_measured(plan: Plan, session: Session) -> NoReturn:
@@ -190,12 +238,13 @@ def _lines(error: BaseException) -> list[str]:
     return traceback.format_exception(type(error), error, _own_part(error))[-_TAIL_LINES:]
 
 
-def _register_stacks(plan: Plan) -> None:
+def _register_stacks(plan: Plan, rank: int) -> None:
     """SIGUSR2 writes every thread's stack into the trial's directory."""
     if not plan.trial_dir or not plan.measure:
         return
     try:
-        file = Path(plan.trial_dir, "stacks.txt").open("w", encoding="utf-8")  # noqa: SIM115 (open to the end)
+        name = f"stacks.{rank}.txt" if rank else "stacks.txt"
+        file = Path(plan.trial_dir, name).open("w", encoding="utf-8")  # noqa: SIM115 (open to the end)
         faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
     except (OSError, ValueError, AttributeError):
         return

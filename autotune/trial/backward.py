@@ -203,9 +203,10 @@ class Backward(Stepping):
         if accumulation.factor <= 1 or gradient is not None:
             return 1.0
         reduction = self._losses.reduction
-        if reduction not in ("mean", "sum") and not self._root.compiles:
-            # The first run saw it on larger batches: a guess would train otherwise. In compiled code it
-            # cannot be seen; sums are not accumulated there (`Accumulation.settle`), so it is a mean.
+        ours = self._root.compiles and not self._root.own_compile
+        if reduction not in ("mean", "sum") and not ours:
+            # The first run saw it on larger batches: a guess would train otherwise. In code that only we
+            # compile it cannot be seen; sums are not accumulated there (`Accumulation.settle`): it is a mean.
             accumulation.give_up(_UNKNOWN_REDUCTION)
             return 1.0
         weight, others = accumulation.weigh(self._loader.part())

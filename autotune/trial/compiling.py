@@ -51,7 +51,12 @@ class Compile:
         self._own_mode = "default"
         self.roots = 0
         self.called = False
-        self.on_own: list[Callable[[], None]] = []
+        self.on_own_function: list[Callable[[], None]] = []
+        """Called where the script compiles code that is no call of a trained module.
+
+        Around such a call what stands in torch's functions is put back (`autotune.trial.root`); other
+        code would be traced with it, and once more when it is gone.
+        """
 
     def set(self, mode: str) -> None:
         """Compile the root in place in this mode, or override the script's own mode; ``off``: eager."""
@@ -137,9 +142,9 @@ class Compile:
         def compile_(model: Any = None, *args: Any, **kwargs: Any) -> Any:
             if not state.active or self._inside or kwargs.get("disable"):
                 return original(model, *args, **kwargs)
-            if not self.own:
-                self.own = True
-                for callback in self.on_own:
+            self.own = True
+            if not self._is_trained(model):
+                for callback in self.on_own_function:
                     callback()
             self._own_mode = str(kwargs.get("mode") or "default")
             if self._mode == "off":
@@ -156,6 +161,13 @@ class Compile:
 
         self._undo.assign(torch, "compile", compile_)
         self._hooks.on("torch._dynamo", self._dynamo)
+
+    def _is_trained(self, model: Any) -> bool:
+        """Whether this is a module with weights to train, or the call of one (`Module.compile`)."""
+        module: Any = getattr(model, "__self__", None) if _name(model) == "_call_impl" else model
+        if not isinstance(module, sys.modules["torch"].nn.Module):
+            return False
+        return any(p.requires_grad for p in module.parameters())
 
     def _dynamo(self, dynamo: Any) -> None:
         try:
@@ -210,6 +222,10 @@ class Compile:
         state.note(COMPILE)
         if self._channel is not None:
             self._channel.send(Compiling(t_ns=now, began=False))
+
+
+def _name(called: Any) -> str:
+    return str(getattr(called, "__name__", ""))
 
 
 def _through(module: Any) -> Callable[..., Any]:

@@ -102,6 +102,13 @@ def of_output(out: Any) -> Counter[str]:
     return Counter()
 
 
+def in_own_layout(out: Any) -> bool:
+    """Whether a layer's first output is in MKL-DNN's layout, which a product keeps from its input."""
+    return any(
+        str(getattr(tensor, "layout", "")) == "torch._mkldnn" for tensor in list(_tensors(out, _DEEP))[:1]
+    )
+
+
 def in_graph(out: Any) -> Counter[str]:
     """Elements that the products made from which this result came, by format, as autograd recorded them."""
     found: Counter[str] = Counter()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 OWNERS = {
     "accelerate.accelerator": ("Accelerator", "accelerate"),
+    "deepspeed.runtime.engine": ("DeepSpeedEngine", "deepspeed"),
     "lightning.pytorch.trainer.trainer": ("Trainer", "lightning"),
     "pytorch_lightning.trainer.trainer": ("Trainer", "lightning"),
     "transformers.trainer": ("Trainer", "transformers"),
@@ -72,6 +73,20 @@ class Frameworks:
         self._undo.assign(cls, "__init__", init)
         if owner == "accelerate" and hasattr(cls, "accumulate"):
             self._watch_accumulate(cls)
+        if owner == "deepspeed":
+            self._watch_backward(cls)
+
+    def _watch_backward(self, cls: Any) -> None:
+        """DeepSpeed divides a loss by the parts of a step where it is asked for the backward pass itself."""
+        original = cls.backward
+
+        @functools.wraps(original)
+        def backward(this: Any, *args: Any, **kwargs: Any) -> Any:
+            # In versions of it that have the switch, it is the last of the positional ones.
+            self._settings["deepspeed.divides"] = kwargs.get("scale_wrt_gas", True) is True and len(args) < 3
+            return original(this, *args, **kwargs)
+
+        self._undo.assign(cls, "backward", backward)
 
     def _watch_accumulate(self, cls: Any) -> None:
         original = cls.accumulate
@@ -135,6 +150,8 @@ class Frameworks:
                 self._settings["transformers.own_scheduler"] = optimizers[1] is not None
             case "lightning":
                 self._settings["lightning.plugins"] = "plugins" in given
+            case "deepspeed":
+                self._settings.setdefault("deepspeed.divides", False)
             case _:
                 self._settings["accelerate.plugin"] = "gradient_accumulation_plugin" in given
                 self._settings.setdefault("accelerate.accumulates", False)
@@ -145,6 +162,7 @@ class Frameworks:
             "transformers": _of_trainer,
             "lightning": _of_lightning,
             "accelerate": _of_accelerator,
+            "deepspeed": _of_engine,
         }
         for owner, reference in self._built.items():
             built = reference()
@@ -219,6 +237,17 @@ def _of_accelerator(accelerator: Any) -> dict[str, Any]:
     return {
         "gradient_accumulation_steps": getattr(accelerator, "gradient_accumulation_steps", None),
         "mixed_precision": str(getattr(accelerator, "mixed_precision", None)),
+    }
+
+
+def _of_engine(engine: Any) -> dict[str, Any]:
+    autocast = getattr(engine, "torch_autocast_enabled", None)
+    managed = getattr(engine, "managed_gradient_accumulation", None)
+    return {
+        "gradient_accumulation_steps": engine.gradient_accumulation_steps(),
+        "torch_autocast": None if autocast is None else bool(autocast()),
+        "pipeline": any(kind.__name__ == "PipelineEngine" for kind in type(engine).__mro__),
+        "managed": managed is None or bool(managed()),
     }
 
 

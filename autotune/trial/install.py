@@ -85,6 +85,7 @@ _VERSIONED = (
     "numpy",
     "torchvision",
     "accelerate",
+    "deepspeed",
     "lightning",
     "pytorch_lightning",
     "transformers",
@@ -144,6 +145,7 @@ class Session:
         self.channel = channel
         self.faults = Faults(Path(plan.trial_dir, "faults.log") if plan.trial_dir else None)
         self.state = State(self.faults, plan.script)
+        self.state.ranks = plan.ranks
         self.hooks = AfterImport()
         self.undo = Undo()
         self.knobs = builtin()
@@ -258,7 +260,8 @@ class Session:
         losses = Losses(state, root)
         optimizer = Optimizer(state, undo, self.boundary, loader, root, losses)
         loader.overrides.sites = {*self.plan.sites, *(c.site for c in self.plan.changes if c.site)}
-        compiling.on_own.append(root.drop_swapped)
+        compiling.on_own_function.append(root.drop_swapped)
+        compiling.graphs.watch(losses.compiled)
         loader.install(torch)
         compiling.install(torch)
         root.install(torch)
@@ -539,7 +542,7 @@ class Session:
             optimizer=optimizer.facts(),
             samples_source=self._samples_source(built, inputs),
             inputs=inputs,
-            effective_batch=effective if isinstance(effective, int) else None,
+            effective_batch=effective * self.plan.ranks if isinstance(effective, int) else None,
             backward_per_step=per_step,
             own_accumulation=own_accumulation,
             zero_grad_seen=optimizer.zero_grad_seen,
@@ -574,6 +577,7 @@ class Session:
             modules=self._imported(),
             environ_set=self.process.changed(),
             loaded_first=self.process.loaded_first(),
+            ranks=self.plan.ranks,
         )
 
     def _hazards(self, root: Root, optimizer: Optimizer) -> tuple[str, ...]:
@@ -610,6 +614,7 @@ class Session:
             values=self.readings.values(),
             versions=versions,
             modules=self._imported(),
+            ranks=self.plan.ranks,
         )
 
     def _owner_settings(self, optimizer: Optimizer) -> dict[str, Value]:

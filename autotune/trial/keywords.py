@@ -8,7 +8,8 @@ import inspect
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from autotune.knobs.frameworks import ARGUMENTS, TRAINER
+from autotune.knobs.frameworks import ARGUMENTS, DEEPSPEED, TRAINER
+from autotune.trial.deepspeed import configuration
 from autotune.trial.frameworks import let_divide, without_stronger
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ _DEFINED_IN = {
     "pytorch_lightning.Trainer": ("pytorch_lightning.trainer.trainer",),
     "transformers.TrainingArguments": ("transformers.training_args",),
     "transformers.Trainer": ("transformers.trainer",),
+    # Whoever starts an engine makes one of these of what it is given.
+    DEEPSPEED: ("deepspeed.runtime.config",),
 }
 
 
@@ -53,6 +56,9 @@ class Keywords:
 
     def _wrap(self, change: Change, spelling: Keyword, module: Any) -> None:
         try:
+            if spelling.target == DEEPSPEED:
+                self._wrap_configuration(module.DeepSpeedConfig, change, spelling)
+                return
             name = spelling.target.rpartition(".")[2]
             found = getattr(module, name)
             if spelling.target == TRAINER:
@@ -103,6 +109,20 @@ class Keywords:
             delivered[spelling.target, spelling.name] = change.value
 
         self._undo.assign(cls, "__post_init__", post_init)
+
+    def _wrap_configuration(self, cls: Any, change: Change, spelling: Keyword) -> None:
+        """DeepSpeed gets a copy that says otherwise, of a file or a dictionary; the script keeps its own."""
+        original, state, delivered = cls.__init__, self._state, self._readings.delivered
+
+        @functools.wraps(original)
+        def init(this: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+            if state.active:
+                config = configuration(config, spelling.name, change.value)
+            original(this, config, *args, **kwargs)
+            if state.active:
+                delivered[spelling.target, spelling.name] = change.value
+
+        self._undo.assign(cls, "__init__", init)
 
     def _wrapper(self, original: Any, change: Change, spelling: Keyword) -> Any:
         signature = inspect.signature(original)

@@ -19,6 +19,8 @@ _MOST_STACKS = 8
 _MOST_FRAMES = 100
 _MOST_CHARACTERS = 400_000
 """A syntax tree takes some forty times the memory of its source, and the peak of this process is measured."""
+_DRIVEN = f"{os.sep}deepspeed{os.sep}"
+"""DeepSpeed steps by itself, however many parts there are: what it does with gradients is not in the loop."""
 _TELLING = re.compile(r"\.grad\b|[\"']lr[\"']|parameters\(|state_dict\(|_foreach_")
 
 
@@ -62,7 +64,7 @@ def _frames(frame: FrameType | None, torch_folder: str) -> Iterator[FrameType]:
         seen += 1
         name = frame.f_code.co_filename
         library = "site-packages" in name or "dist-packages" in name
-        trains = library and not name.startswith(torch_folder) and not is_ours(name)
+        trains = library and not (name.startswith(torch_folder) or is_ours(name) or _DRIVEN in name)
         if trains or is_user_file(name) or _is_generated(name):
             yield frame
         frame = frame.f_back

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.trial.told import Later
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from autotune.trial.root import Root
     from autotune.trial.state import State
@@ -28,6 +28,7 @@ _NAMES = (
     "hinge_embedding_loss", "margin_ranking_loss", "cosine_embedding_loss", "triplet_margin_loss",
     "soft_margin_loss", "multi_margin_loss", "multilabel_soft_margin_loss",
 )  # fmt: skip
+_KNOWN = frozenset(_NAMES)
 _LINEAR = (
     "Add",
     "Sub",
@@ -76,10 +77,14 @@ class Losses:
         self._state = state
         self._root = root
         self._calls: list[tuple[Any, str, float, int]] = []
-        self._outputs: dict[Any, int] = {}
-        """Where the graphs of the model's outputs begin, with the number of their rows."""
+        self._outputs: dict[tuple[Any, int], int] = {}
+        """Where the graphs of the model's outputs begin, with the number of their rows.
+
+        A node and which of its results: a compiled model has one node for all.
+        """
         self._inside = False
         self._noted_in_call = False
+        self._compiled = False
         self._settled = False
         self._verdicts: list[str] = []
         self._scales: list[float] = []
@@ -187,6 +192,10 @@ class Losses:
         ignored = kwargs.get("ignore_index", -100)
         return bool((target == ignored).any())
 
+    def compiled(self, names: Iterable[str]) -> None:
+        """Code that calls these functions was compiled: a loss in it is made without our seeing it."""
+        self._compiled = self._compiled or not _KNOWN.isdisjoint(names)
+
     def returned(self, out: Any, rows: int) -> None:
         """A trained module returned this in a training call.
 
@@ -196,7 +205,7 @@ class Losses:
             rows: Of its first input. What has another number is a loss, or something of the model itself.
         """
         inside, self._noted_in_call = self._noted_in_call, False
-        if inside or rows < 2:
+        if inside or self._compiled or rows < 2:
             return
         pending = [out]
         while pending and len(self._outputs) < _MOST_OUTPUTS:
@@ -206,7 +215,7 @@ class Losses:
             elif isinstance(item, dict):
                 pending += list(item.values())[:_MOST_OUTPUTS]
             elif getattr(item, "grad_fn", None) is not None and item.dim() and len(item) == rows:
-                self._outputs[item.grad_fn] = rows
+                self._outputs[item.grad_fn, item.output_nr] = rows
 
     def settle(self) -> None:
         """Nothing is judged any more, even where models are looked for again: losses are not watched then."""
@@ -229,7 +238,7 @@ class Losses:
         known = {function: told for function, *told in calls}
         self._verdicts.append(self._judge(loss, known, outputs))
 
-    def _judge(self, loss: Any, known: dict[Any, list[Any]], outputs: dict[Any, int]) -> str:
+    def _judge(self, loss: Any, known: dict[Any, list[Any]], outputs: dict[tuple[Any, int], int]) -> str:
         start = getattr(loss, "grad_fn", None)
         if start is None or not (known or outputs) or loss.dim():
             return "unknown"
@@ -311,19 +320,20 @@ def _is_whole(given: Any, samples: int) -> bool:
     return bool(shape) and (shape[0] % samples == 0 or samples in shape[1:])
 
 
-def _over_samples(node: Any, outputs: dict[Any, int]) -> bool:
+def _over_samples(node: Any, outputs: dict[tuple[Any, int], int]) -> bool:
     """Whether what is reduced here is made of the model's outputs, sample by sample."""
     sizes = _sizes(node)
-    queue, visited = [inner for inner, _ in node.next_functions if inner is not None], set[Any]()
+    queue, visited = [place for place in node.next_functions if place[0] is not None], set[Any]()
     rows = set[int]()
     while queue and len(visited) < _MAX_NODES:
-        inner = queue.pop()
-        if inner in visited:
+        place = queue.pop()
+        if place in visited:
             continue
-        visited.add(inner)
-        if inner in outputs:
-            rows.add(outputs[inner])
+        visited.add(place)
+        if place in outputs:
+            rows.add(outputs[place])
             continue
+        inner = place[0]
         name = type(inner).__name__
         if name == "SliceBackward0" and _takes_all(inner):
             pass
@@ -342,7 +352,7 @@ def _over_samples(node: Any, outputs: dict[Any, int]) -> bool:
             return False
         elif act == "Unsqueeze" and getattr(inner, "_saved_dim", None) == 0:
             return False  # samples become columns, to be spread over the others
-        queue += [further for further, _ in inner.next_functions if further is not None]
+        queue += [further for further in inner.next_functions if further[0] is not None]
     return not queue and len(rows) == 1 and bool(sizes) and sizes[0] in rows and not _over_pairs(sizes)
 
 

@@ -268,7 +268,7 @@ class Recorder:
         self._on_settled(tuple(readings), True)
         bad = next(r for r in readings if r.wanted is not None and r.status != "applied")
         if self._channel is None:
-            self._end_untuned(f"{bad.knob}={bad.wanted} was not applied: {bad.reason}")
+            self._end_untuned(bad.knob, f"{bad.knob}={bad.wanted} was not applied: {bad.reason}")
         self.broke(
             kind="config_rejected",
             message=bad.reason,
@@ -277,8 +277,9 @@ class Recorder:
             readings=tuple(readings),
         )
 
-    def _end_untuned(self, why: str) -> NoReturn:
+    def _end_untuned(self, knob: str, why: str) -> NoReturn:
         """Under `apply`: better no training than one that is not what was asked for."""
+        self.on_untuned(knob, why)
         with contextlib.suppress(Exception):
             sys.stdout.flush()
         sys.stderr.write(f"autotune: {why}\n")
@@ -297,7 +298,7 @@ class Recorder:
         if not self._accepted or knob not in self.hows:
             return  # what was not accepted yet is judged by its reading
         if self._channel is None:
-            self._end_untuned(f"{knob} was given up in the middle of the run: {reason}")
+            self._end_untuned(knob, f"{knob} was given up in the middle of the run: {reason}")
         self.broke(
             kind="config_rejected",
             message=reason,
@@ -313,13 +314,13 @@ class Recorder:
         if seam in ("torch", "boundary") and not self._accepted:
             knob = next(iter(sorted(self.patched)))
             self._end_untuned(
-                f"{knob} was not applied: watching the script failed at {seam}; see faults.log."
+                knob, f"{knob} was not applied: watching the script failed at {seam}; see faults.log."
             )
         if self._accepted:
             bad = next(iter(self._unfit(self._readings())), None)
             if bad is not None:
                 self._end_untuned(
-                    f"{bad.knob}={bad.wanted} was given up in the middle of the run: {bad.reason}"
+                    bad.knob, f"{bad.knob}={bad.wanted} was given up in the middle of the run: {bad.reason}"
                 )
 
     def unapplied(self) -> str | None:
@@ -739,6 +740,9 @@ class Recorder:
 
     def _compiling_counts(self, begin_ns: int) -> bool:
         return compiling_counts([mark for end_ns, _, _, mark, _ in self._rows if end_ns > begin_ns])
+
+    def on_untuned(self, knob: str, why: str) -> None:
+        """Told before a process that is not measured ends for want of a knob; set where somebody listens."""
 
     def window_opens(self) -> None:
         """Told when a window opens; set where there is torch."""

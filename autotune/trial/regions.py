@@ -42,10 +42,11 @@ class Regions:
         return "block" if self._called else None
 
     def take(self, root: Any, compiled: Callable[[Any], Any]) -> bool:
-        """Compile the blocks of a root, each in place; whether that was asked for and possible."""
-        if not self.by_block:
+        """Compile parts of a root, each in place; whether that was asked for, or has to be, and can be."""
+        wrapped = _wrapped(root)
+        if not self.by_block and wrapped is None:
             return False
-        blocks = self._blocks.of(root)
+        blocks = self._blocks.of(root) if self.by_block else [wrapped]
         if not blocks:
             self._state.refusals.setdefault(
                 "compile_region", "The trained module has no repeated blocks that could be compiled."
@@ -67,6 +68,20 @@ class Regions:
             call.release()
         self._calls.clear()
         self.by_block = False
+
+
+_WRAPPERS = frozenset({"DistributedDataParallel", "DeepSpeedEngine"})
+
+
+def _wrapped(root: Any) -> Any:
+    """The model within a wrapper that adds up gradients between processes; None where there is none.
+
+    Dynamo leaves the frames of `DistributedDataParallel` eager, and cuts what it compiles below it where the
+    wrapper's buckets end. A call of `DeepSpeedEngine` is full of context managers and timers, which would cut
+    it into pieces.
+    """
+    is_wrapper = any(kind.__name__ in _WRAPPERS for kind in type(root).__mro__)
+    return getattr(root, "module", None) if is_wrapper else None
 
 
 class BlockCall:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.core.facts import ModelFacts
 from autotune.trial.draws import Draws
-from autotune.trial.formats import SHORT, in_graph, is_product, main_format, of_output
+from autotune.trial.formats import SHORT, in_graph, in_own_layout, is_product, main_format, of_output
 from autotune.trial.inputs import Inputs
 from autotune.trial.kept import Carried, Moves
 from autotune.trial.outputs import to_float32, unshared
@@ -217,7 +217,13 @@ class Root:
                     self._adopt(module, args, kwargs)
             except Exception as error:
                 state.faults.note("root", error)
-            return original(module, *args, **kwargs)
+            if not self._compile.own or not _compiled_by_script(module):
+                return original(module, *args, **kwargs)
+            self.step_aside()
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                self.step_back()
 
         self._watching_call = call
         self._undo.assign(module_class, "__call__", call)
@@ -285,8 +291,24 @@ class Root:
         """An attribute that is put back inside compiled roots and once detection has settled."""
         self._swapped.append((owner, name, original, watching))
 
+    def step_aside(self) -> None:
+        """A module is about to be called: nothing of ours runs, or is traced, inside of it."""
+        self._torch.nn.Module.__call__ = self._plain_call
+        if self._compile.active:
+            for owner, name, original, _ in self._swapped:
+                setattr(owner, name, original)
+
+    def step_back(self) -> None:
+        """The call is over; where nothing is looked for any more, all stays as torch has it."""
+        if not self.detecting:
+            return
+        self._torch.nn.Module.__call__ = self._watching_call
+        if self._compile.active:
+            for owner, name, _, watching in self._swapped:
+                setattr(owner, name, watching)
+
     def drop_swapped(self) -> None:
-        """The script compiles code of its own: nothing of ours may stand where it is traced."""
+        """The script compiles functions of its own: nothing of ours may stand where they are traced."""
         for owner, name, original, _ in self._swapped:
             setattr(owner, name, original)
         self._swapped.clear()
@@ -416,6 +438,7 @@ class Root:
             device=str(parameters[0].device.type) if parameters else "cpu",
             blocks=self.blocks.facts(first),
             products=self.has_products(),
+            mkldnn=any(call.mkldnn for call in self.calls),
         )
         return self._facts
 
@@ -448,6 +471,8 @@ class RootCall:
         """Samples in such a call, and the device that it is on."""
         self.looked = False
         """A training call was looked into."""
+        self.mkldnn = False
+        """A layer was seen to multiply in MKL-DNN's own layout."""
         self.draws = Draws(root._torch)
         self.moves, self.carried = Moves(root._torch), Carried(root._torch)
         self._grad_enabled = root._torch.is_grad_enabled
@@ -500,7 +525,9 @@ class RootCall:
             state.faults.note("root", error)
             return self._inner(*args, **kwargs)
         state.depth = 1
-        unswap = root.detecting and self._step_aside()
+        unswap = root.detecting
+        if unswap:
+            root.step_aside()
         try:
             if context is None:
                 out = self._inner(*args, **kwargs)
@@ -514,7 +541,7 @@ class RootCall:
         finally:
             state.depth = 0
             if unswap:
-                self._step_back()
+                root.step_back()
             for hook in hooks:
                 hook.remove()
         try:
@@ -685,6 +712,7 @@ class RootCall:
 
         def fired(_module: Any, _inputs: Any, output: Any) -> None:
             self.formats += of_output(output)
+            self.mkldnn = self.mkldnn or in_own_layout(output)
 
         layers = [m for m in module.modules() if is_product(m)]
         return [*(m.register_forward_hook(fired) for m in layers), *self._root.blocks.hooks(module)]
@@ -731,23 +759,6 @@ class RootCall:
             root.awaits_backward = True
         elif not root.awaits_backward and root.on_evaluated is not None:
             root.on_evaluated()
-
-    def _step_aside(self) -> bool:
-        root = self._root
-        root._torch.nn.Module.__call__ = root._plain_call
-        if root._compile.active:
-            for owner, name, original, _ in root._swapped:
-                setattr(owner, name, original)
-        return True
-
-    def _step_back(self) -> None:
-        root = self._root
-        if not root.detecting:
-            return
-        root._torch.nn.Module.__call__ = root._watching_call
-        if root._compile.active:
-            for owner, name, _, watching in root._swapped:
-                setattr(owner, name, watching)
 
 
 class Layout:
@@ -801,6 +812,15 @@ class Layout:
             return value
 
         return tuple(turn(a) for a in args), {k: turn(v) for k, v in kwargs.items()}
+
+
+def _compiled_by_script(module: Any) -> bool:
+    """``torch.compile(module)``, or a module whose ``compile`` was called; not one that is ours by now."""
+    held = module.__dict__
+    if "_orig_mod" in held.get("_modules", ()):
+        return not isinstance(held.get("_compiled_call_impl"), RootCall)
+    inner = held.get("_compiled_call_impl")
+    return inner is not None and not isinstance(inner, RootCall)
 
 
 def _dtype_of(out: Any) -> str | None:

@@ -73,6 +73,8 @@ class State:
         self.steps = 0
         self.micro_steps = 0
         self.samples_total = 0
+        self.ranks = 1
+        """Processes that train together. Each takes as many samples; those of a step are of all of them."""
         self.at_step: list[Callable[[], None]] = []
         """Called when a step has ended; their time belongs to the next one."""
         self.refusals: dict[str, str] = {}

@@ -110,7 +110,10 @@ class Boundary:
         self._first_backwards = 0
         self._collects_ns = self._collected_ns = self._counted_ns = 0
         """When a search for garbage began, how long all of them took, and since when these are counted."""
-        gc.callbacks.append(self._collected)
+        if recorder.measures:
+            # Python drops what is raised in there, and with it a Ctrl-C that comes meanwhile: nothing
+            # of the user's may be lost where they train for real.
+            gc.callbacks.append(self._collected)
 
     def anchor_optimizer(self) -> Any:
         """The optimizer whose step is the boundary; None where it is another source."""
@@ -198,7 +201,7 @@ class Boundary:
         samples = None if loader is None else loader.take_samples()
         batches, backwards, inputs, losses = state.batches, state.backwards, state.input_samples, state.losses
         row = (
-            *(now, state.wait_ns, inputs if samples is None else samples, -1.0),
+            *(now, state.wait_ns, (inputs if samples is None else samples) * state.ranks, -1.0),
             *(self._queued_ns(now), state.mark, 0),
         )
         state.losses = []
@@ -367,6 +370,7 @@ class Boundary:
         samples = period.fetched if given is None else given
         if samples is None:
             samples = period.input_samples
+        samples *= state.ranks
         state.samples_total += samples
         if period.fetched is not None and not state.replays:
             self._unfed = 0 if period.batches else self._unfed + 1

@@ -19,10 +19,11 @@ class Recording:
         script: To be run as it is.
         window_s: Measured of each.
         folder: Where they may write; of ours, and empty.
+        args: Of the script, such as for how long it trains.
     """
 
-    def __init__(self, script, window_s, folder):
-        self.script, self.window_s = script, window_s
+    def __init__(self, script, window_s, folder, args=()):
+        self.script, self.window_s, self.args = script, window_s, args
         self.seen = None
         self.runner = LocalRunner(study_dir=folder, witness=self._witness)
 
@@ -42,7 +43,7 @@ class Recording:
         )
         launch = build_launch(
             script=str(self.script),
-            args=[],
+            args=self.args,
             python=sys.executable,
             cwd=str(self.script.parent),
             env=user_environment(os.environ, keep_loggers=False, trial=True),

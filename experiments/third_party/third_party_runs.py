@@ -133,8 +133,10 @@ class Runs:
     def inspect(self):
         """The answer of ``autotune inspect --static --json``, knob by knob; `baseline` runs it."""
         python = str(self.rooms.python(self.candidate.name))
-        verb = [sys.executable, "-m", "autotune", "inspect", "--static", "--json"]
-        command = [*verb, "--python", python, "--"]
+        # The product beside this file, wherever one is installed; no variable says so.
+        run = "runpy.run_module('autotune', None, '__main__')"
+        start = f"import sys, runpy; sys.path[0] = {str(envs.ROOT)!r}; {run}"
+        command = [sys.executable, "-c", start, "inspect", "--static", "--json", "--python", python, "--"]
         began = time.monotonic()
         try:
             ended = subprocess.run(
@@ -215,7 +217,8 @@ class Runs:
             verify(self.command)
         finally:
             os.chdir(before)
-        self.facts = Facts(host=host_facts(), script=script_facts(self.command.inspected))
+        script = script_facts(self.command.inspected, self.command.args)
+        self.facts = Facts(host=host_facts(), script=script)
 
     def _as_baseline(self, run):
         outcome, told, records = run["outcome"], run["told"], run["records"]

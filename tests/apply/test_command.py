@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from autotune.apply.command import build_launch, with_flags
 from autotune.apply.environment import user_environment
 from autotune.core.change import Change, Env, Flag, Keyword
-from autotune.core.launched import FREE_PORT
+from autotune.core.launched import FREE_PORT, launch_words, ranks_of, several
 
 BATCH = Change(knob="batch_size", value=64, spelling=Flag(("--batch-size", "-b")), delivered="64")
 AMP = Change(knob="amp", value=True, spelling=Flag(("--amp",)))
@@ -137,6 +137,16 @@ def test_what_torchrun_sets_for_one_process_is_set_without_it() -> None:
     assert env["TORCHELASTIC_USE_AGENT_STORE"] == "False", "no agent of torchrun's keeps a store"
     assert "OMP_NUM_THREADS" not in env
     assert launched("", {"A": "1"}) == {"A": "1"}
+
+
+def test_what_torchrun_sets_for_several_processes_is_set_for_the_first_of_them() -> None:
+    env = launched(several(2), {"RANK": "3"})
+    assert (env["RANK"], env["WORLD_SIZE"], env["LOCAL_WORLD_SIZE"]) == ("0", "2", "2")
+    assert env["OMP_NUM_THREADS"] == "1", "torchrun's own rule where there are several"
+    assert launched(several(2), {"OMP_NUM_THREADS": "4"})["OMP_NUM_THREADS"] == "4"
+    assert (ranks_of(several(2)), ranks_of(several(1)), ranks_of(""), ranks_of("accelerate")) == (2, 1, 1, 1)
+    assert launch_words(several(2)) == ("torchrun", "--nproc-per-node", "2")
+    assert launch_words(several(2), "/py")[:3] == ("/py", "-m", "torch.distributed.run")
 
 
 def test_accelerate_gives_its_process_one_thread_unless_the_user_or_a_knob_says_otherwise() -> None:

@@ -72,6 +72,19 @@ def test_the_pick_reaches_the_launch_and_the_scripts_code_is_the_exit_code(cli, 
     assert "best: " in err
 
 
+@pytest.mark.parametrize("launcher", ["torchrun", "torchrun --nproc-per-node 2"])
+def test_under_a_torchrun_of_ones_own_every_process_is_one_of_it(cli, script, ran, monkeypatch, launcher):
+    for name in ("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(name, "3")
+    written(script, launcher=launcher)
+    cli("apply", "best.yaml", "--pick", "safe")
+    (launch,) = ran
+    assert (launch.ranks, launch.env["RANK"], launch.env["WORLD_SIZE"]) == (1, "3", "3")
+    code, _, err = cli("apply", "best.yaml", "--", "torchrun", "--nproc-per-node", "2", "train.py")
+    assert (code, len(ran)) == (2, 1)
+    assert "has started this process already" in err
+
+
 def test_without_a_command_the_files_own_is_run(cli, script, ran):
     written(script)
     cli("apply", "best.yaml", "--pick", "safe")

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from search_world import loss_trace, measurement
 
-from autotune.core.equal_loss import time_to_equal_loss
 from autotune.core.loss_guard import finite_and_sane, judge, scaler_skips
 from autotune.core.measurement import LossPoint, Measurement
 
@@ -170,22 +169,3 @@ def test_a_script_that_does_not_learn_tells_nothing() -> None:
     flat = traces(range(5), stuck=True)
     jittered = traces(range(5), stuck=True, jitter=1e-3, jitter_seed=5)
     assert judge(jittered, flat, redeals=False).verdict != "fail"
-
-
-def test_fewer_steps_to_the_same_loss_are_sooner() -> None:
-    base = traces(range(4), batch_sd=0.02)
-    twice = {s: tuple(replace(p, t_s=p.t_s / 2) for p in t) for s, t in base.items()}
-    found = time_to_equal_loss(twice, base)
-    assert found is not None
-    assert found.value == pytest.approx(2.0, rel=0.02)
-    assert found.n == 4
-    by_rate = time_to_equal_loss(
-        base, base, candidate_rate=dict.fromkeys(base, 300.0), baseline_rate=dict.fromkeys(base, 100.0)
-    )
-    assert by_rate is not None
-    assert by_rate.value == pytest.approx(3.0)
-
-
-def test_a_loss_that_is_never_reached_claims_nothing() -> None:
-    base = traces(range(4), batch_sd=0.02)
-    assert time_to_equal_loss(traces(range(4), stuck=True), base) is None

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from search_world import GIB, dimension, loss_trace, measurement, spec, tell
 
+from autotune.core import comparison, verdicts
 from autotune.core.comparison import compare
 from autotune.core.config import Config
 from autotune.core.control import control
 from autotune.core.effect import Effect
+from autotune.core.equal_loss import EqualLoss
 from autotune.core.finalists import finalists
 from autotune.core.measurement import LossPoint, Measurement
 from autotune.core.pick import answer, answer_or_none
@@ -338,6 +341,26 @@ def test_the_time_to_equal_loss_is_told_in_seconds_also_where_steps_alone_are_co
     assert known.speedup.value > 1.4
     assert told.speedup.value == pytest.approx(known.speedup.value)
     assert told.loss.passed
+
+
+@pytest.mark.parametrize("keeps_early", [True, False])
+def test_pairs_end_before_the_last_look_only_with_a_loss_that_keeps_up_at_the_level_of_that_look(
+    keeps_early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(*parts: Any) -> EqualLoss:
+        seen = verdicts.found_equal_loss(*parts)
+        assert seen is not None
+        return replace(seen, keeps_up_early=keeps_early)
+
+    monkeypatch.setattr(comparison, "found_equal_loss", found)
+    builder = Builder().baseline().screen({TRAINING: 150.0}, batch=64.0)
+    (told,) = compare(builder.confirm({TRAINING: 150.0}, cycles=3, batch=64.0).study)
+    assert told.wins
+    assert told.loss.passed
+    assert told.is_early is keeps_early
+    (slower,) = compare(Builder().baseline().confirm({TRAINING: 40.0}, cycles=3, batch=64.0).study)
+    assert slower.speedup.high < 1.0
+    assert slower.is_early
 
 
 def _in_steps(made: Measurement | None) -> Measurement:

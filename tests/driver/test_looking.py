@@ -53,6 +53,20 @@ def left(script: Path) -> list[str]:
     ]
 
 
+def test_options_of_another_sub_command_are_no_way_for_a_knob(script: Path) -> None:
+    script.write_text(
+        "import argparse\nparser = argparse.ArgumentParser()\ncommands = parser.add_subparsers()\n"
+        "commands.add_parser('train').add_argument('--epochs', type=int)\n"
+        "commands.add_parser('predict').add_argument('--num-workers', type=int)\n"
+    )
+    ways: dict[str, str] = {}
+    for verb in ("train", "predict"):
+        found = look(read_command(["train.py", verb]), limit_s=60.0, run=False)
+        ways[verb] = {row["knob"]: row["how"] for row in knob_rows(found.facts)}["num_workers"]
+    assert ways["train"] == "keyword torch.utils.data.DataLoader:num_workers"
+    assert ways["predict"] == "flag --num-workers"
+
+
 def test_a_short_run_shows_loader_model_optimizer_and_own_values(script: Path) -> None:
     found = look(read_command(["train.py", "--batch-size", "32"]), limit_s=120.0)
     assert found.problem is None

@@ -42,11 +42,18 @@ def test_a_trial_sees_the_device_that_is_meant_for_it(
 
 
 @pytest.mark.parametrize(
-    ("address", "visible", "pinned"),
-    [("", None, "0"), ("", "2,3", "2"), ("", "GPU-7ab,GPU-8cd", "GPU-7ab"), ("auto", "2,3", "")],
+    ("address", "visible", "gpus", "pinned"),
+    [
+        ("", None, 1, "0"),
+        ("", "2,3", 1, "2"),
+        ("", "GPU-7ab,GPU-8cd", 1, "GPU-7ab"),
+        ("", None, 2, "0,1"),  # processes that train together have one each
+        ("", "4, 2,3", 2, "4,2"),
+        ("auto", "2,3", 1, ""),
+    ],
 )
 def test_pairs_are_pinned_where_every_device_is_ours(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, address: str, visible: str | None, pinned: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, address: str, visible: str | None, gpus: int, pinned: str
 ) -> None:
     from autotune.driver.ray_tune import RayDriver
 
@@ -55,7 +62,7 @@ def test_pairs_are_pinned_where_every_device_is_ours(
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     driver = RayDriver(None, study_dir=tmp_path, isolation="redirect", address=address)  # type: ignore[arg-type]
-    assert driver._pinned_device() == pinned
+    assert driver._pinned_devices(gpus) == pinned
 
 
 @pytest.mark.parametrize(

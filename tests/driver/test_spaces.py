@@ -199,6 +199,18 @@ def test_a_dry_run_names_the_likely_space(tmp_path: Path, auto: SpaceRequest) ->
     assert plan.space.dimensions
 
 
+def test_a_search_uses_only_options_that_its_sub_command_takes(tmp_path: Path, auto: SpaceRequest) -> None:
+    search = Searched(tmp_path, auto, COMPUTE_BOUND)
+    (tmp_path / "train.py").write_text(
+        "import argparse\nparser = argparse.ArgumentParser()\ncommands = parser.add_subparsers()\n"
+        "commands.add_parser('train').add_argument('--epochs', type=int)\n"
+        "commands.add_parser('predict').add_argument('--num-workers', type=int)\n"
+    )
+    plans = {verb: plan_search(replace(search.spec, args=(verb,))) for verb in ("train", "predict")}
+    assert plans["train"].ways["num_workers"] == "torch.utils.data.DataLoader:num_workers"
+    assert plans["predict"].ways["num_workers"] == "--num-workers"
+
+
 def test_what_changes_the_training_is_tried_only_where_it_was_allowed(tmp_path: Path) -> None:
     """The world's loss falls alike, so what is faster reaches a loss sooner."""
     wild = replace(FUSED, effect=Effect.TRAINING)

@@ -23,7 +23,8 @@ import third_party_runs as runs  # noqa: E402 - the same
 pytestmark = pytest.mark.torch
 
 SCRIPT = """
-    import sys, time
+    import importlib.util, sys, time
+    assert importlib.util.find_spec("torch") is not None, "as transformers asks before it imports it"
     import torch
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
@@ -114,6 +115,12 @@ def test_a_bare_run_is_ended_after_some_steps(one: Any) -> None:
     assert bare["ok"], bare
     assert (bare["ended"], bare["optimizers"], bare["samples_per_step"]) == ("stopped", 2, 16)
     assert bare["steps"] > 10
+
+
+def test_the_product_beside_the_experiment_is_asked_what_it_says(one: Any) -> None:
+    told = one.inspect()
+    assert told["ok"], told
+    assert told["knobs"]["threads"][0] == "searched"
 
 
 def test_a_baseline_agrees_with_the_stopwatch_and_knobs_end_in_words(one: Any) -> None:

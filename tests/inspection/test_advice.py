@@ -62,6 +62,7 @@ def test_what_every_step_does_is_found_with_its_line(tmp_path: Path, line: str, 
     "line",
     [
         "    if step % 100 == 0: print(step, loss.item())",
+        "    if rank == 0 and step % 100 == 0: print(step, loss.item())",
         "    if step == last: torch.save(model, 'm.pt')",
         "    value = torch.log(output)",
         "    print('a step')",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from environments import environment, pretend_torch, program
 
+from autotune.core.launched import ranks_of
 from autotune.errors import BackendError, UsageError
 from autotune.inspection.command import read_command, verify
 from autotune.inspection.interpreter import interpreter
@@ -341,6 +343,44 @@ def test_a_launcher_of_one_process_is_taken_for_its_script_and_said(project: Pat
     assert command.launcher == ("accelerate" if "accelerate" in words else "torchrun")
 
 
+@pytest.mark.parametrize(("text", "count"), [("2", 2), ("cpu", os.cpu_count()), ("auto", os.cpu_count())])
+def test_torchrun_starts_so_many_processes_as_it_is_told(project: Path, text: str, count: int) -> None:
+    command = read_command(["torchrun", "--nproc-per-node", text, "train.py", "--lr", "1"])
+    assert (command.script, command.args) == (str(project / "train.py"), ("--lr", "1"))
+    assert ranks_of(command.launcher) == count
+    assert f"WORLD_SIZE={count}" in command.notes[0]
+
+
+def test_torchruns_options_may_be_variables(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "3")
+    assert ranks_of(read_command(["torchrun", "train.py"]).launcher) == 3
+    assert ranks_of(read_command(["torchrun", "--nproc-per-node", "2", "train.py"]).launcher) == 2
+    monkeypatch.setenv("PET_NNODES", "2")
+    with pytest.raises(UsageError, match="PET_NNODES=2 starts processes on several machines"):
+        read_command(["torchrun", "train.py"])
+    assert ranks_of(read_command(["torchrun", "--nnodes", "1", "train.py"]).launcher) == 3
+    monkeypatch.setenv("PET_NO_PYTHON", "1")
+    with pytest.raises(UsageError, match="PET_NO_PYTHON=1 cannot be carried over"):
+        read_command(["torchrun", "--nnodes", "1", "train.py"])
+
+
+def test_what_torchrun_does_beside_starting_is_left_out_and_said(project: Path) -> None:
+    words = ["--max-restarts", "3", "-t", "3", "--monitor-interval", "1", "train.py"]
+    command = read_command(["torchrun", "--nproc-per-node=2", *words])
+    assert command.notes[0].endswith("left out: --max-restarts 3, -t 3")
+
+
+def test_the_older_launcher_tells_its_processes_their_numbers_by_an_option(project: Path) -> None:
+    words = ["python", "-m", "torch.distributed.launch"]
+    one = read_command([*words, "train.py", "--lr", "1"])
+    assert (one.args, one.launcher) == (("--local-rank=0", "--lr", "1"), "torchrun")
+    two = read_command([*words, "--nproc_per_node=2", "--use_env", "train.py", "--lr", "1"])
+    assert (two.args, ranks_of(two.launcher)) == (("--lr", "1"), 2)
+    with pytest.raises(UsageError, match="by an option --local-rank") as told:
+        read_command([*words, "--nproc_per_node=2", "train.py"])
+    assert "LOCAL_RANK" in told.value.hint
+
+
 def test_a_module_behind_a_launcher_stays_one(project: Path) -> None:
     command = read_command(["torchrun", "-m", "package.train", "x"])
     assert (command.module, command.launcher) == ("package.train", "torchrun")
@@ -358,16 +398,18 @@ def test_a_launcher_in_an_environment_is_one(project: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        (["torchrun", "--nproc_per_node=2", "train.py"], "several processes", "leave torchrun out"),
-        (["torchrun", "--nproc-per-node", "gpu", "train.py"], "several processes", ""),
+        (["torchrun", "--nnodes", "2", "train.py"], "on several machines", "--nproc-per-node 2"),
+        (["torchrun", "--nproc-per-node", "gpu", "train.py"], "finds no device", "say a number"),
+        (["torchrun", "--nproc-per-node", "0", "train.py"], "no number of processes", ""),
+        (["torchrun", "--nproc-per-node", "two", "train.py"], "'two' is no number", ""),
         (["torchrun", "--what", "train.py"], "--what cannot be carried over", "leave torchrun out"),
         (["torchrun"], "no script follows torchrun", ""),
         (["accelerate", "launch", "train.py"], "a process per device", "--num_processes 1"),
         (["accelerate", "launch", "--num_processes=2", "train.py"], "several processes", ""),
         (["accelerate", "launch", "--num_processes=1", "--mixed_precision", "bf16", "t.py"], "sets some", ""),
         (["accelerate", "test"], "no training script", "accelerate launch"),
-        (["deepspeed", "train.py"], "processes of its own", "name the script"),
-        (["mpirun", "-n", "2", "python", "train.py"], "processes of its own", ""),
+        (["deepspeed", "train.py"], "in a way of its own", "name the script"),
+        (["mpirun", "-n", "2", "python", "train.py"], "in a way of its own", "torchrun"),
         (["uv", "sync"], "no training script", "uv run"),
         (["uv", "run", "--with", "x", "train.py"], "not known here", "--python"),
         (["uv", "run", "train.py"], "no interpreter", "uv sync"),

@@ -15,7 +15,7 @@ from autotune.core.config import Config
 from autotune.core.facts import Facts, OptimizerFacts, ScriptFlag
 from autotune.core.study import SpaceRequest
 from autotune.knobs import frameworks
-from autotune.knobs.frameworks import ACCELERATOR, ARGUMENTS, LIGHTNING, TRAINER
+from autotune.knobs.frameworks import ACCELERATOR, ARGUMENTS, DEEPSPEED, LIGHTNING, TRAINER
 from autotune.knobs.registry import builtin
 from autotune.testing.knobs import CPU_RUN, GPU_RUN, LOADER, SCRIPT, facts
 
@@ -28,6 +28,12 @@ HF: dict[str, Value] = {
     "transformers.optim": "adamw_torch",
     "transformers.divides": False,
 }
+ENGINE: dict[str, Value] = {
+    "deepspeed.divides": True,
+    "deepspeed.managed": True,
+    "deepspeed.pipeline": False,
+    "deepspeed.torch_autocast": False,
+}
 ACCUMULATION_OPTION = ScriptFlag(names=("--accum-steps",), dest="accum_steps", kind="int", default=1)
 
 
@@ -36,6 +42,8 @@ def trained_by(*owners: str, settings: dict[str, Value] | None = None, **changed
     given = dict(HF) if "transformers" in owners else {}
     if "accelerate" in owners:
         given["accelerate.accumulates"] = True
+    if "deepspeed" in owners:
+        given.update(ENGINE)
     given.update(settings or {})
     return facts(run=run(owners=owners, owner_settings=given, **changed))
 
@@ -66,6 +74,10 @@ def way_of(name: str, value: Value, given: Facts) -> str:
         (("lightning",), "fused_optimizer", True, "in-process patch"),
         (("accelerate",), "precision", "bf16", f"{ACCELERATOR}:mixed_precision"),
         (("accelerate",), "accumulation", 2, f"{ACCELERATOR}:gradient_accumulation_steps"),
+        (("deepspeed",), "precision", "bf16", f"{DEEPSPEED}:torch_autocast"),
+        (("deepspeed",), "accumulation", 2, f"{DEEPSPEED}:gradient_accumulation_steps"),
+        (("deepspeed",), "batch_size", 16, "torch.utils.data.DataLoader:batch_size"),
+        (("deepspeed",), "compile_mode", "default", "in-process patch"),
         ((), "precision", "bf16", "in-process patch"),
         ((), "num_workers", 2, "torch.utils.data.DataLoader:num_workers"),
     ],
@@ -341,3 +353,39 @@ def test_workers_under_keras_deal_a_drawn_order_otherwise(shuffles: bool, redeal
     assert KNOBS["num_workers"].redeals(given) is redeals
     plain = trained_by(loader=replace(LOADER, shuffles=shuffles))
     assert not KNOBS["num_workers"].redeals(plain)
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "reason"),
+    [
+        ({"deepspeed.torch_autocast": None}, "precision", "knows no torch_autocast"),
+        ({"deepspeed.pipeline": True}, "accumulation", "pipeline"),
+        ({"deepspeed.managed": False}, "accumulation", "decides itself"),
+        ({"deepspeed.divides": False}, "accumulation", "backward"),
+    ],
+)
+def test_what_deepspeed_would_not_do_is_refused(
+    settings: dict[str, Value | None], name: str, reason: str
+) -> None:
+    told = {key: value for key, value in settings.items() if value is not None}
+    given = trained_by("deepspeed", settings=told)
+    if None in settings.values():
+        assert given.run is not None
+        kept = {k: v for k, v in given.run.owner_settings.items() if k not in settings}
+        given = replace(given, run=replace(given.run, owner_settings=kept))
+    refused = KNOBS[name].refuse(given)
+    assert refused is not None
+    assert reason in refused
+
+
+def test_the_loop_of_the_script_may_not_count_the_parts_that_deepspeed_makes_of_a_step() -> None:
+    given = trained_by("deepspeed", scheduler_per_step=True)
+    assert "scheduled per step" in str(KNOBS["accumulation"].refuse(given))
+    assert "for one process alone" in str(KNOBS["accumulation"].refuse(trained_by("deepspeed", ranks=2)))
+
+
+@pytest.mark.parametrize("owner", ["accelerate", "lightning"])
+def test_frameworks_that_hand_over_to_deepspeed_are_not_the_last_word(owner: str) -> None:
+    given = trained_by(owner, "deepspeed")
+    for name in ("precision", "accumulation"):
+        assert f"{owner} hands the training to DeepSpeed" in str(KNOBS[name].refuse(given))

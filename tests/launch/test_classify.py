@@ -49,6 +49,10 @@ TAILS = [
     ("torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered", K.CUDA_FATAL),
     ("torch.distributed.DistBackendError: ncclUnhandledCudaError: Call to CUDA failed", K.CUDA_FATAL),
     ("RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable", K.CONTENDED),
+    (
+        "DistNetworkError: The server socket has failed to listen on any local network address. EADDRINUSE",
+        K.INFRA_LOST,
+    ),
     ("triton.runtime.errors.OutOfResources: out of resource: shared memory", K.CRASH_EXIT),
     ("RuntimeError: CUDA error: an illegal memory access was encountered", K.CUDA_FATAL),
     ("RuntimeError: CUDA error: device-side assert triggered", K.CUDA_FATAL),

@@ -30,6 +30,7 @@ from autotune.core import wire
 from autotune.core.change import Change, Env, Flag, Keyword
 from autotune.core.config import Config
 from autotune.core.facts import Facts, RunFacts
+from autotune.core.launched import launch_variables, several
 from autotune.core.same_step import unlike_step
 from autotune.core.study import Budget, SpaceRequest, Study, StudySpec
 from autotune.core.trial import Assignment, Failure, Fidelity, Segment, Stage, Trial
@@ -39,6 +40,7 @@ from autotune.inspection.host import host_facts
 from autotune.inspection.script import script_facts
 from autotune.knobs.batch_size import said_batch
 from autotune.knobs.registry import builtin
+from autotune.launch.ports import with_port
 from autotune.launch.process import LocalRunner
 from autotune.protocol.events import Broke, Done, Seen, Steps
 from autotune.protocol.lines import Reader
@@ -230,6 +232,8 @@ class World:
         self.start = start
         self.folder = folder
         self.timeout_s = timeout_s
+        self.ranks = int(script.run.get("torchrun", 1))
+        """Processes that train together; what the others than the first do is looked at as well."""
         self.place, self.words, self.module = self._copied()
         self.count = 0
         self.environ = {
@@ -262,11 +266,8 @@ class World:
 
     def look(self) -> None:
         """Run it bare and as a baseline, and find out what may be varied."""
-        if "torchrun" in self.script.run:
-            count = str(self.script.run["torchrun"])
-            self._read(["torchrun", "--nproc-per-node", count, *self.words])
-            return
-        command = self._read([sys.executable, *(("-m", self.module) if self.module else self.words)])
+        launcher = ["torchrun", "--nproc-per-node", str(self.ranks)] if self.ranks > 1 else [sys.executable]
+        command = self._read([*launcher, *(("-m", self.module) if self.module else self.words)])
         self.bare = self._bare()
         events = self._baseline(command)
         self.told = _told(events)
@@ -466,6 +467,10 @@ class World:
         cell.outcome, cell.reason = self._ended(name, config, code, error, trained="steps" in seen)
         if cell.outcome == "applied":
             cell.problems = self._contradictions(knob, config, seen)
+            for rank in range(1, self.ranks):
+                other = self._json(name, rank)
+                problems = self._contradictions(knob, config, other) if other else ["nothing was seen"]
+                cell.problems += [f"rank {rank}: {problem}" for problem in problems]
         return seen
 
     def _ended(self, name: str, config: Config, code: int, error: str, *, trained: bool) -> tuple[str, str]:
@@ -486,9 +491,7 @@ class World:
     # What the observer says of it
 
     def _contradictions(self, knob: str, config: Config, seen: dict[str, Any]) -> list[str]:
-        found: list[str] = []
-        found += _check(knob, config, seen, self.bare)
-        found += self._batch_contradictions(knob, config, seen)
+        found = [*_check(knob, config, seen, self.bare), *self._batch_contradictions(knob, config, seen)]
         same = knob in SAME_RESULT or (knob == "accumulation" and self.script.same_path)
         if same:
             found += self._astray(knob, seen)
@@ -568,6 +571,7 @@ class World:
             changes=changes,
             measure=measure,
             module=self.module,
+            launcher=several(self.ranks) if self.ranks > 1 else "",
         )
 
     def _plan(self, changes: Sequence[Change], *, measure: bool, name: str, inspected: str = "") -> Path:
@@ -587,6 +591,7 @@ class World:
             sites=tuple(dict.fromkeys(c.site for c in changes if c.site)),
             status_path="" if measure else str(folder / "status.json"),
             batch=said_batch(script_facts(inspected), launch.argv) if inspected else 0,
+            ranks=launch.ranks,
         )
         path = folder / "plan.json"
         path.write_text(wire.dumps(plan), encoding="utf-8")
@@ -603,12 +608,17 @@ class World:
         if "compile" in self.script.name:
             more["ZOO_FORWARD"] = "0"
         env = {**self.environ, **more, **environ}
-        if self.start is not None and not any(name.startswith(("OMP_", "KMP_")) for name in environ):
+        first = [sys.executable]
+        if self.ranks > 1 and words[0] == "bare":
+            first += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
+        elif self.ranks > 1:
+            env = with_port({**env, **launch_variables(several(self.ranks), env)})
+        elif self.start is not None and not any(name.startswith(("OMP_", "KMP_")) for name in environ):
             code, error = self.start(words, cwd=self.place, env=env, folder=folder, timeout_s=self.timeout_s)
             return self._json(name), code, (error.strip().splitlines() or [""])[-1]
         try:
             ended = subprocess.run(
-                [sys.executable, "-m", "zoo_observer", *words],
+                [*first, "-m", "zoo_observer", *words],
                 cwd=self.place,
                 env=env,
                 capture_output=True,
@@ -623,8 +633,8 @@ class World:
         last = (error.strip().splitlines() or [""])[-1]
         return self._json(name), code, last
 
-    def _json(self, name: str) -> dict[str, Any]:
-        path = self.folder / "runs" / name / "seen.json"
+    def _json(self, name: str, rank: int = 0) -> dict[str, Any]:
+        path = self.folder / "runs" / name / (f"seen.{rank}.json" if rank else "seen.json")
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
     def _readings(self, name: str) -> list[dict[str, Any]]:

@@ -34,7 +34,8 @@ class Observer:
     """Counts in one process; forked children are left alone."""
 
     def __init__(self) -> None:
-        self.path = Path(os.environ["ZOO_OBSERVED"])
+        path, rank = Path(os.environ["ZOO_OBSERVED"]), os.environ.get("RANK", "0")
+        self.path = path if rank == "0" else path.with_suffix(f".{rank}.json")
         self.last_step = int(os.environ.get("ZOO_STEPS", "0"))
         self.forwards = os.environ.get("ZOO_FORWARD") != "0"
         self.pid = os.getpid()
@@ -75,7 +76,7 @@ class Observer:
         optimizer.register_optimizer_step_post_hook(lambda opt, _args, _kwargs: self.took_effect(opt))
         if self.rounds:
             optimizer.register_optimizer_step_pre_hook(lambda opt, _args, _kwargs: self.round_once(opt))
-        self._around(torch.autograd, "backward", after=self.after_backward)
+        self._around(torch.autograd, "backward", after=self.after_backward, before=self.before_backward)
         self._around(optimizer.Optimizer, "zero_grad", after=self.after_zero_grad)
         data = importlib.import_module("torch.utils.data.dataloader")
         self._around(data._BaseDataLoaderIter, "__next__", after=self.after_batch)
@@ -86,10 +87,12 @@ class Observer:
             # Models that multiply by hand mostly call this.
             self._around(torch.nn.functional, "relu", after=self.after_function)
 
-    def _around(self, owner: Any, name: str, *, after: Any) -> None:
+    def _around(self, owner: Any, name: str, *, after: Any, before: Any = None) -> None:
         original = getattr(owner, name)
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if before is not None and self.here():
+                before(*args, **kwargs)
             out = original(*args, **kwargs)
             if self.here():
                 after(out, *args, **kwargs)
@@ -151,6 +154,16 @@ class Observer:
                     "persistent": bool(iterator._persistent_workers),
                 }
             )
+
+    def before_backward(self, tensors: Any, *_: Any, **__: Any) -> None:
+        """Look into forward passes that were compiled, where they could not be watched."""
+        if self.forwards:
+            return
+        for start in tensors if isinstance(tensors, (list, tuple)) else [tensors]:
+            for node in _compiled_calls(start.grad_fn):
+                name = _kept_format(node)
+                if name:
+                    self.formats[name] += 1
 
     def after_backward(self, _: Any, tensors: Any, *__: Any, **___: Any) -> None:
         self.backwards += 1
@@ -252,6 +265,8 @@ class Observer:
         }
 
     def write(self) -> None:
+        if self.torch is None and os.environ.get("WORLD_SIZE", "1") != "1":
+            return  # it has started those that train, and nothing else
         if os.getpid() != self.pid:
             return
         try:
@@ -274,6 +289,33 @@ def _leaves(node: Any) -> list[Any]:
             found.setdefault(id(at.variable), at.variable)
         todo += [after for after, _ in at.next_functions]
     return list(found.values())
+
+
+def _compiled_calls(node: Any) -> list[Any]:
+    """The calls of compiled forward passes that a value was made by, as autograd recorded them."""
+    known, todo, found = set(), [node], []
+    while todo:
+        at = todo.pop()
+        if at is None or at in known:
+            continue
+        known.add(at)
+        if "CompiledFunction" in type(at).__name__:
+            found.append(at)
+        todo += [after for after, _ in at.next_functions]
+    return found
+
+
+def _kept_format(call: Any) -> str:
+    """The format of most of what a compiled forward pass left for its backward pass, weights apart.
+
+    What lies inside of it cannot be watched while it runs; but what it computed on the way is there, in
+    the format in which it was computed, whatever its results were turned to afterwards.
+    """
+    elements: Counter[str] = Counter()
+    for tensor in call.saved_tensors:
+        if tensor is not None and tensor.is_floating_point() and not tensor.requires_grad:
+            elements[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
+    return max(elements, key=lambda name: elements[name], default="")
 
 
 class Finder:

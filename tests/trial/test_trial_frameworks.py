@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.core.change import Change, Keyword
-from autotune.knobs.frameworks import ACCELERATOR, ARGUMENTS, LIGHTNING, TRAINER
+from autotune.knobs.frameworks import ACCELERATOR, ARGUMENTS, DEEPSPEED, LIGHTNING, TRAINER
 from autotune.knobs.registry import builtin
 from autotune.trial.faults import Faults
 from autotune.trial.frameworks import (
@@ -76,6 +76,31 @@ class Accelerator:
     def accumulate(self, *models):
         return models
 """
+DEEPSPEED_CONFIG_MODULE = """
+import json
+
+class DeepSpeedConfig:
+    def __init__(self, config, mpu=None):
+        read = config if isinstance(config, dict) else json.load(open(config))
+        assert "train_batch_size" in read or "train_micro_batch_size_per_gpu" in read
+        self.read = read
+"""
+DEEPSPEED_ENGINE_MODULE = """
+from deepspeed.runtime.config import DeepSpeedConfig
+
+class DeepSpeedEngine:
+    def __init__(self, config):
+        self.read = DeepSpeedConfig(config).read
+
+    def gradient_accumulation_steps(self):
+        return self.read.get("gradient_accumulation_steps", 1)
+
+    def torch_autocast_enabled(self):
+        return self.read.get("torch_autocast", {}).get("enabled", False)
+
+    def backward(self, loss, retain_graph=False, scale_wrt_gas=True):
+        return loss / self.gradient_accumulation_steps() if scale_wrt_gas else loss
+"""
 KERAS_MODULE = """
 class TorchTrainer:
     def fit(self, x, epochs=1):
@@ -90,6 +115,10 @@ FAKES = {
     "transformers": "",
     "transformers.training_args": ARGUMENTS_MODULE,
     "transformers.trainer": TRAINER_MODULE,
+    "deepspeed": "",
+    "deepspeed.runtime": "",
+    "deepspeed.runtime.config": DEEPSPEED_CONFIG_MODULE,
+    "deepspeed.runtime.engine": DEEPSPEED_ENGINE_MODULE,
     "accelerate": "",
     "accelerate.accelerator": ACCELERATOR_MODULE,
 }
@@ -169,6 +198,75 @@ def test_keras_owns_what_its_fit_trains_and_no_model_that_is_only_built(bench: B
     assert bench.frameworks.settings() == {}
     bench.undo.undo_all()
     assert not hasattr(cls.fit, "__wrapped__")
+
+
+def engine() -> Any:
+    return importlib.import_module("deepspeed.runtime.engine").DeepSpeedEngine
+
+
+def test_deepspeed_trains_by_a_copy_of_the_configuration(bench: Bench, tmp_path: Path) -> None:
+    bench.change("accumulation", 4, DEEPSPEED, "gradient_accumulation_steps")
+    bench.change("precision", "bf16", DEEPSPEED, "torch_autocast")
+    own = {"train_batch_size": 64, "gradient_accumulation_steps": 2, "torch_autocast": {"lower": ["a"]}}
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps(own))
+    for given in (own, str(file)):
+        made = engine()(given)
+        assert made.read == {
+            "train_batch_size": 64,
+            "train_micro_batch_size_per_gpu": 16,
+            "gradient_accumulation_steps": 4,
+            "torch_autocast": {"lower": ["a"], "enabled": True, "dtype": "bfloat16"},
+        }
+    assert own["train_batch_size"] == 64
+    assert json.loads(file.read_text()) == own
+    assert bench.readings.delivered[DEEPSPEED, "gradient_accumulation_steps"] == 4
+    assert bench.frameworks.owners == ["deepspeed"]
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        ({"train_micro_batch_size_per_gpu": 32}, (32, 8)),
+        ({"train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2}, (16, 4)),
+        ({"train_micro_batch_size_per_gpu": 5, "train_batch_size": 5}, (None, 5)),  # no four parts of it
+    ],
+)
+def test_the_batch_that_deepspeed_counts_by_stays_that_of_a_step(
+    bench: Bench, own: dict[str, int], told: tuple[int | None, int]
+) -> None:
+    bench.change("accumulation", 4, DEEPSPEED, "gradient_accumulation_steps")
+    read = engine()(own).read
+    assert (read.get("train_batch_size"), read["train_micro_batch_size_per_gpu"]) == told
+
+
+def test_full_precision_turns_deepspeeds_autocast_off(bench: Bench) -> None:
+    bench.change("precision", "fp32", DEEPSPEED, "torch_autocast")
+    own = {"train_micro_batch_size_per_gpu": 8, "torch_autocast": {"enabled": True, "dtype": "float16"}}
+    assert engine()(own).torch_autocast_enabled() is False
+
+
+@pytest.mark.parametrize(
+    ("call", "divides"),
+    [
+        (lambda made: None, False),
+        (lambda made: made.backward(4.0), True),
+        (lambda made: made.backward(4.0, scale_wrt_gas=False), False),
+        (lambda made: made.backward(4.0, False, False), False),
+    ],
+)
+def test_whether_deepspeed_divides_shows_in_its_backward(
+    bench: Bench, call: Callable[[Any], Any], divides: bool
+) -> None:
+    made = engine()({"train_batch_size": 8, "gradient_accumulation_steps": 2})
+    call(made)
+    assert bench.frameworks.settings() == {
+        "deepspeed.divides": divides,
+        "deepspeed.gradient_accumulation_steps": 2,
+        "deepspeed.torch_autocast": False,
+        "deepspeed.pipeline": False,
+        "deepspeed.managed": True,
+    }
 
 
 def test_no_workers_take_what_only_workers_have_along(bench: Bench) -> None:

@@ -99,25 +99,28 @@ def test_giving_accumulation_up_is_told_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reduction", "compiles", "weighs", "reasons"),
+    ("reduction", "compiles", "own", "weighs", "reasons"),
     [
-        ("mean", False, 0.25, 0),
-        ("sum", False, 1.0, 0),
-        ("unknown", False, 1.0, 1),
-        # What is inside compiled code cannot be seen; only means are let through to here.
-        ("unknown", True, 0.25, 0),
-        ("sum", True, 1.0, 0),
+        ("mean", False, False, 0.25, 0),
+        ("sum", False, False, 1.0, 0),
+        ("unknown", False, False, 1.0, 1),
+        # What is inside code that we compile cannot be seen; only means are let through to here.
+        ("unknown", True, False, 0.25, 0),
+        ("sum", True, False, 1.0, 0),
+        # What the script compiles was so in the first run, too, which saw the loss beside it.
+        ("unknown", True, True, 1.0, 1),
+        ("mean", True, True, 0.25, 0),
     ],
 )
 def test_parts_of_a_loss_that_is_not_known_in_this_run_are_not_weighed_by_a_guess(
-    reduction: str, compiles: bool, weighs: float, reasons: int
+    reduction: str, compiles: bool, own: bool, weighs: float, reasons: int
 ) -> None:
     state, told = made(), list[tuple[str, str]]()
     state.lost = lambda knob, reason: told.append((knob, reason))
     anything: Any = None
     loader: Any = SimpleNamespace(part=lambda: None)
     losses: Any = SimpleNamespace(reduction=reduction)
-    root: Any = SimpleNamespace(compiles=compiles)
+    root: Any = SimpleNamespace(compiles=compiles, own_compile=own)
     optimizer: Any = Optimizer(state, anything, anything, loader, root, losses)
     optimizer.accumulation.set(4)
     assert optimizer._factor(None) == weighs

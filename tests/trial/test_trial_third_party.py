@@ -327,6 +327,24 @@ def without_products():
         (head - tail).abs().sum(1).mean().backward()
         opt.step()
 
+class Packed(nn.Module):
+    # As cellpose: convolutions in MKL-DNN's layout on a CPU.
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3)
+
+    def forward(self, x):
+        return self.conv(x.to_mkldnn()).to_dense()
+
+def in_own_layout():
+    model = Packed()
+    opt = sgd(model)
+    alive.append((model, opt))
+    for _ in range(6):
+        opt.zero_grad()
+        model(torch.randn(4, 1, 8, 8)).mean().backward()
+        opt.step()
+
 def sets_threads():
     torch.set_num_threads(1)
     supervised()
@@ -355,7 +373,8 @@ def watched(action, batch=0):
         steps=steps, gathers=run.gathers, source=run.samples_source, left=left, loader=loader is not None,
         in_thread=run.loader_in_thread, takes_one=loader and loader.takes_one,
         shards=loader and loader.shards,
-        products=model and model.products, sets_threads=run.sets_threads, spans=[*spans],
+        products=model and model.products, mkldnn=model and model.mkldnn,
+        sets_threads=run.sets_threads, spans=[*spans],
         faults=sorted(made.faults.off))
 
 here = os.path.dirname(os.path.abspath(__file__))
@@ -391,6 +410,7 @@ found = dict(
     in_backward=watched(lambda: in_backward(False)),
     in_threads=watched(lambda: in_backward(True)),
     without_products=watched(without_products),
+    in_own_layout=watched(in_own_layout),
     sets_threads=watched(sets_threads),
     asks_for_threads=watched(asks_for_threads),
 )
@@ -507,6 +527,10 @@ def test_steps_inside_of_a_backward_pass_are_one_for_each(loops: Any, kind: str)
 
 def test_a_model_without_a_product_is_known_as_one(loops: Any) -> None:
     assert [loops[kind].products for kind in ("without_products", "supervised")] == [False, True]
+
+
+def test_layers_that_multiply_in_a_layout_of_their_own_are_known(loops: Any) -> None:
+    assert {name for name, loop in loops.items() if loop.mkldnn} == {"in_own_layout"}
 
 
 def test_who_sets_threads_is_told_from_who_asks_for_their_number(loops: Any) -> None:

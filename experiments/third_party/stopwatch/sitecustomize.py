@@ -21,6 +21,7 @@ import sys
 import time
 import weakref
 from collections import Counter, deque
+from importlib.machinery import PathFinder
 
 RECORD = struct.Struct("<qqqq")
 LOOK_AT = 12
@@ -155,21 +156,25 @@ def size(batch):
 
 
 class AfterTorch:
-    """Starts the stopwatch once torch's own import has ended; finds nothing itself."""
+    """Starts the stopwatch once torch's own import has ended; finds nothing itself.
+
+    It stays where it is until then: programs ask whether there is a torch before they import it.
+    """
+
+    def __init__(self):
+        self.started = False
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch":
+        if name != "torch" or self.started:
             return None
-        sys.meta_path.remove(self)
-        from importlib.util import find_spec
-
-        spec = find_spec(name)
+        spec = PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
 
         def exec_module(module):
             execute(module)
+            self.started = True
             # A torch that has no such seams is not timed; the script must not notice.
             with contextlib.suppress(AttributeError, ImportError):
                 Watch(module, os.environ["STOPWATCH_FILE"]).install()
