@@ -234,7 +234,8 @@ class FakeRunner(Runner):
         begun_s = self.clock.now_s()
         try:
             for segment in assignment.segments:
-                key = (self.world.seed, assignment.launch.seed, assignment.uid, segment.trial)
+                # Not the uid, which is drawn anew in every search.
+                key = (self.world.seed, assignment.launch.seed, segment.trial, assignment.attempt)
                 noise = random.Random(repr(key))
                 outcome = self._outcome(segment.config, segment.fidelity, assignment, noise)
                 if self._stopped:

@@ -25,9 +25,9 @@ FIDELITY = Fidelity(
 )
 
 
-def assign(seed: int = 0, uid: str = "t0-a1", **knobs: Any) -> Assignment:
+def assign(seed: int = 0, uid: str = "t0-a1", trial: int = 0, **knobs: Any) -> Assignment:
     launch = Launch(command=(), script="/x.py", argv=(), python="python", cwd="/", env={}, seed=seed)
-    segment = Segment(trial=0, config=Config(knobs), fidelity=FIDELITY)
+    segment = Segment(trial=trial, config=Config(knobs), fidelity=FIDELITY)
     return Assignment(uid=uid, study_id="s", attempt=1, launch=launch, segments=(segment,))
 
 
@@ -70,11 +70,12 @@ def test_a_broken_script_fails_as_it_is() -> None:
 
 def test_what_is_measured_lies_around_the_truth_and_repeats() -> None:
     config = Config({"precision": "bf16", "batch_size": 64})
-    seen = [outcome(COMPUTE_BOUND, uid=f"t{i}", **config).throughput.value for i in range(30)]
+    seen = [outcome(COMPUTE_BOUND, trial=i, **config).throughput.value for i in range(30)]
     truth = COMPUTE_BOUND.throughput(config)
     assert abs(sum(seen) / len(seen) / truth - 1) < 0.01
     assert len(set(seen)) == len(seen)
-    assert outcome(COMPUTE_BOUND, uid="t0", **config) == outcome(COMPUTE_BOUND, uid="t0", **config)
+    again = outcome(COMPUTE_BOUND, uid="another, as each search draws its own", **config)
+    assert again == outcome(COMPUTE_BOUND, **config)
 
 
 def test_workers_help_where_input_bounds_and_only_there() -> None:
@@ -101,7 +102,7 @@ def test_time_passes_on_the_clock_alone_and_a_second_compile_is_warm() -> None:
 def test_losses_pair_by_seed_and_a_larger_batch_is_behind_per_sample() -> None:
     one, same, other = (
         outcome(COMPUTE_BOUND),
-        outcome(COMPUTE_BOUND, uid="t9"),
+        outcome(COMPUTE_BOUND, trial=9),
         outcome(COMPUTE_BOUND, seed=1),
     )
     pairs = list(zip(one.loss, same.loss, other.loss, strict=False))
