@@ -117,13 +117,24 @@ def _compared(study: Study) -> list[Comparison]:
                 wanted_pairs=pairs_wanted(pairs, share, tau=tau, df=freedom, most=USUAL_RUNS),
                 logs=values,
                 loss=by_rule(study, config, loss),
-                throughput=mean_rate([r[config] for r in rates.values() if config in r], rate_unit(study)),
+                throughput=_throughput(study, config, cycles, rates),
                 peak_bytes=largest_peak_bytes(study, config),
                 trial=next(t.number for t in study.told() if t.config == config and t.measurement),
                 saving=None if saved is None else saved[0],
             )
         )
     return found
+
+
+def _throughput(
+    study: Study,
+    config: Config,
+    cycles: Mapping[int, Mapping[Config, Trial]],
+    rates: Mapping[int, Mapping[Config, float]],
+) -> Estimate:
+    windows = {g: runs[config].measurement for g, runs in cycles.items() if config in runs}
+    runs = [(rates[g][config], m.throughput) for g, m in windows.items() if m is not None]
+    return mean_rate(runs, rate_unit(study))
 
 
 def spent_by_cycle(

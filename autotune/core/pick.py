@@ -94,7 +94,8 @@ def answer(study: Study) -> Answer:
 
 def _baseline_pick(study: Study, runs: Sequence[Trial]) -> Recommendation:
     confirmed = [t for t in runs if t.stage is Stage.CONFIRM] or list(runs)
-    rates = [amortised(study, t.measurement) for t in confirmed if t.measurement]
+    measured = [t.measurement for t in confirmed if t.measurement]
+    rates = [(amortised(study, m), m.throughput) for m in measured]
     pairs = len(confirmed) if confirmed[0].stage is Stage.CONFIRM else 0
     return Recommendation(
         pick="best",

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from autotune.core.break_even import over_epochs
 from autotune.core.cycles import in_own_unit, own_unit
 from autotune.core.energy import samples_per_joule
+from autotune.core.means import mean_of_windows, relative_error
 from autotune.core.measurement import Estimate
 from autotune.core.objective import ENERGY
 from autotune.core.run_length import planned_steps
-from autotune.core.stats import mean_interval
 from autotune.core.trial import Stage
 
 if TYPE_CHECKING:
@@ -95,12 +95,14 @@ def rate_unit(study: Study) -> str:
     return own_unit(study) or "samples/s"
 
 
-def mean_rate(rates: Sequence[float], unit: str) -> Estimate:
+def mean_rate(runs: Sequence[tuple[float, Estimate]], unit: str) -> Estimate:
     """Mean of several runs with its interval, which does not reach below 0.
 
     Args:
-        rates: One per run; at least one.
+        runs: The rate that each counts for and what its own window said, of which the relative width is
+            used; at least one.
         unit: Of `rate_unit`.
     """
-    mean, low, high = mean_interval(rates)
-    return Estimate(value=mean, low=max(0.0, low), high=high, n=len(rates), unit=unit)
+    errors = [rate * relative_error(window) for rate, window in runs]
+    mean, low, high = mean_of_windows([rate for rate, _ in runs], errors)
+    return Estimate(value=mean, low=max(0.0, low), high=high, n=len(runs), unit=unit)

@@ -122,12 +122,11 @@ def held_together(run, window_s, count, *, means=MEANS, draws=STARTS):
     last = run.starts(window_s)
     if last < 2:
         return None
-    rates = [
-        run.window(random.Random(f"{window_s}/{k}").randrange(last), window_s).value for k in range(draws)
-    ]
+    windows = [run.window(random.Random(f"{window_s}/{k}").randrange(last), window_s) for k in range(draws)]
+    runs = [(window.value, window) for window in windows]
     hits = 0
     for k in range(means):
-        mean = mean_rate(random.Random(f"{window_s}/{count}/{k}").choices(rates, k=count), "samples/s")
+        mean = mean_rate(random.Random(f"{window_s}/{count}/{k}").choices(runs, k=count), "samples/s")
         hits += mean.low <= run.truth <= mean.high
     return hits, means
 
