@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from autotune.trial.loader_record import Part
     from autotune.trial.state import State
 
-_RECENT_STEPS = 8
+RECENT_STEPS = 8
 
 
 class Accumulation:
@@ -27,8 +27,8 @@ class Accumulation:
         self._ends = False
         self._drops = False
         self._short = False
-        self._recent: deque[int] = deque(maxlen=_RECENT_STEPS)
-        self._rests: deque[int] = deque(maxlen=_RECENT_STEPS)
+        self._recent: deque[int] = deque(maxlen=RECENT_STEPS)
+        self._rests: deque[int] = deque(maxlen=RECENT_STEPS)
 
     def set(self, factor: int) -> None:
         """Let the optimizer step take effect every `factor` micro-batches."""

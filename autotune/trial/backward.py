@@ -7,9 +7,12 @@ nor the loss that the script prints is touched.
 from __future__ import annotations
 
 import functools
+import threading
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.loops import UNREAD
+from autotune.trial.accumulation import RECENT_STEPS
+from autotune.trial.calm import BACKWARD, OFF, PASSING, STEP
 from autotune.trial.loops import Loops
 from autotune.trial.stepping import Stepping
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
     from autotune.trial.loader import Loader
     from autotune.trial.losses import Losses
-    from autotune.trial.root import Root
+    from autotune.trial.root import Root, RootCall
     from autotune.trial.state import State
     from autotune.trial.stepping import Boundary
     from autotune.trial.undo import Undo
@@ -58,16 +61,39 @@ class Backward(Stepping):
     def _wrap_backward(self, torch: Any) -> None:
         original = torch.Tensor.backward
         direct = torch.autograd.backward
-        state = self._state
+        state, calm = self._state, self._state.calm
         is_compiling = torch.compiler.is_compiling
+
+        ident = threading.get_ident
 
         @functools.wraps(original)
         def backward(this: Any, gradient: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if calm.stage == BACKWARD and gradient is None and not (args or kwargs) and ident() == calm.main:
+                # Most passes by far. The loss is all that is noted of one.
+                try:
+                    loss = this.item() if this.is_cpu and not this.dim() else None
+                except Exception:  # an object of the script's that only looks like one number
+                    loss = None
+                if type(loss) is float:
+                    calm.loss = loss
+                    calm.stage = PASSING
+                    self._in_backward = state.in_backward = True
+                    try:
+                        result = original(this)
+                    finally:
+                        self._in_backward = state.in_backward = False
+                    if calm.stage == PASSING:
+                        calm.stage = STEP
+                    else:
+                        self._is_over()
+                    return result
+            if calm.stage != OFF and not self._in_backward and state.here():
+                calm.leave()
             if is_compiling() or self._gone:
                 return original(this, gradient, *args, **kwargs)
             if self._in_backward or not state.here() or "backward" in state.faults.off:
                 return original(this, gradient, *args, **kwargs)
-            if gradient is None and not args and not kwargs and self._is_plain(this):
+            if gradient is None and not args and not kwargs and self._is_plain():
                 return self._plain_backward(original, this)
             self._in_backward = True
             try:
@@ -84,8 +110,10 @@ class Backward(Stepping):
 
         @functools.wraps(direct)
         def autograd_backward(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or self._in_backward or self._gone:
+            if self._in_backward or is_compiling() or self._gone:
                 return direct(*args, **kwargs)
+            if calm.stage != OFF and state.here():
+                calm.leave()
             if not state.here() or "backward" in state.faults.off:
                 return direct(*args, **kwargs)
             self._in_backward = state.in_backward = True
@@ -102,7 +130,7 @@ class Backward(Stepping):
         self._replace(torch.Tensor, "backward", backward)
         self._replace(torch.autograd, "backward", autograd_backward)
 
-    def _is_plain(self, loss: Any) -> bool:
+    def _is_plain(self) -> bool:
         """A backward pass of which nothing is to be found out, and which goes as the script has it."""
         return (
             self._watched
@@ -128,14 +156,45 @@ class Backward(Stepping):
             result = original(loss)
         finally:
             self._in_backward = state.in_backward = False
+        self._is_over()
+        return result
+
+    def _is_over(self) -> None:
+        """A plain pass."""
         try:
             self._loader.backward_seen()
             if self._root.inputs.said:
                 self._root.inputs.backward()
         except Exception as error:
-            state.faults.note("backward", error)
+            self._state.faults.note("backward", error)
         self.backwards_seen += 1
-        return result
+
+    def calm_call(self, inputs: int) -> RootCall | None:
+        """The model whose calls, and passes over their losses, may go unseen in steps like the last one.
+
+        Args:
+            inputs: Samples that models were called with in that step.
+        """
+        call = None if self.own_scaler or self._root.own_compile else self._root.only()
+        if call is None or not self._is_plain() or call.calm_samples() != inputs:
+            return None
+        return call
+
+    def count_calm(self, count: int) -> None:
+        """So many steps of one pass each were taken like the last one."""
+        for _ in range(min(count, RECENT_STEPS)):
+            self.accumulation.note(1)
+        self.backwards_seen += count
+
+    def passes_calmly(self, loss: float, *, is_over: bool) -> None:
+        """A backward pass has begun like the last one, and what follows is not known."""
+        state = self._state
+        self._part_begun = False
+        state.backwards += 1
+        if len(state.losses) < _MAX_LOSSES:
+            state.losses.append((loss, 1.0))
+        if is_over:
+            self._is_over()
 
     def _keep_loss(self, value: Any, factor: float) -> None:
         """What `backward` is called on, as it is now: scripts divide or multiply it in place for their logs.

@@ -9,6 +9,7 @@ from autotune.protocol.events import Steps
 from autotune.protocol.lines import Row, Writer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from autotune.protocol.events import Event
@@ -28,6 +29,8 @@ class Channel:
         self._flushed_ns = 0
         self._beat_ns = 0
         """When the launcher was last told of life alone; 0 where it has been told of steps since."""
+        self.before_flush: Callable[[], None] | None = None
+        """Hands over first what is not buffered yet."""
 
     def send(self, event: Event) -> None:
         """Write now, buffered steps first, so that the order on disk is the order of events."""
@@ -40,8 +43,16 @@ class Channel:
         if row[0] - self._flushed_ns > FLUSH_NS:
             self.flush()
 
+    def steps(self, rows: Sequence[Row]) -> None:
+        """The same of one or more steps."""
+        self._rows += rows
+        if rows[-1][0] - self._flushed_ns > FLUSH_NS:
+            self.flush()
+
     def flush(self) -> None:
         """Write the buffered steps."""
+        if self.before_flush is not None:
+            self.before_flush()
         self._flushed_ns = time.perf_counter_ns()
         if not self._rows:
             return

@@ -142,6 +142,7 @@ class Compile:
         def compile_(model: Any = None, *args: Any, **kwargs: Any) -> Any:
             if not state.active or self._inside or kwargs.get("disable"):
                 return original(model, *args, **kwargs)
+            self._state.calm.leave()
             self.own = True
             if not self._is_trained(model):
                 for callback in self.on_own_function:

@@ -14,7 +14,7 @@ from autotune.trial.loader_record import WHOLE, Part, Record
 from autotune.trial.state import EVALUATION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from autotune.trial.state import State
 
@@ -184,6 +184,27 @@ class Fetches:
         state.wait_ns += record.wait_ns
         record.since = record.batches = record.wait_ns = 0
 
+    def calm_record(self, samples: int) -> Record | None:
+        """Of the loader whose fetches may go unseen: all that it hands over is trained on, one batch a pass.
+
+        Args:
+            samples: Of the step that has ended.
+        """
+        record = self.train
+        if (
+            record is None
+            or not samples
+            or record.usual != samples
+            # A rest that was fetched ahead would be taken for a whole batch.
+            or (record.ahead and record.left is None)
+            or self._fetched
+            or self._last is not None
+            or record.chain in self._evaluated
+            or not record.confirmed
+        ):
+            return None
+        return record
+
     def _usual(self, record: Record) -> int | None:
         """Samples of a whole batch of it, 0 for any number, where nothing else is to be found out at a fetch.
 
@@ -240,6 +261,48 @@ class Fetches:
         record.batches += 1
         self._last = record
 
+    def count_calm(self, record: Record, samples: int, waits_ns: Sequence[int]) -> None:
+        """Whole batches of the loader that trains, each with its pass: `_counted` and `backward_seen`.
+
+        Args:
+            record: Of that loader.
+            samples: Of each batch.
+            waits_ns: How long each was waited for.
+        """
+        count = len(waits_ns)
+        record.fetches += count
+        record.fetch_ns += sum(waits_ns)
+        record.recent.extend([samples] * min(count, record.recent.maxlen or count))
+        kept = _FORGET**count
+        for other in self.records:
+            other.weight *= kept
+        record.weight += samples * _FORGET * (1.0 - kept) / (1.0 - _FORGET)
+        self._passes += count
+        record.used_at = self._passes
+        if record.left is not None:
+            record.left -= count
+
+    def fetched_calmly(self, record: Record, batch: Any, samples: int, wait_ns: int) -> None:
+        """A batch was handed over, and what follows is not known.
+
+        Args:
+            record: Of its loader.
+            batch: None where the model was called with it, in the shapes of all others.
+            samples: Of it, in that case.
+            wait_ns: How long it was waited for.
+        """
+        iterator = record.iterator() if record.iterator is not None else None
+        record.wait_ns += wait_ns
+        record.fetch_ns += wait_ns
+        if batch is None:
+            record.fetches += 1
+            self._add(record, samples)
+        elif not self._counted(record, batch):
+            self._count(record, batch, trains=True)
+        if iterator is not None:
+            record.left = self._left(record, iterator)
+        record.ahead += 1
+
     def _left(self, record: Record, iterator: Any) -> int | None:
         """Batches that are left in this pass; None where that is not known."""
         kept = record.kept
@@ -252,7 +315,8 @@ class Fetches:
         how = record.how
         if how is None:
             loader = record.loader()
-            expected = getattr(loader, "batch_size", None)
+            # Loops often hold no more than the iterator.
+            expected = getattr(record.described, "batch_size", None)
             if expected is None:
                 expected = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
             record.how = how = find_count(batch, expected)

@@ -198,6 +198,7 @@ class Session:
         self.boundary = Boundary(self.state, self.recorder)
         if channel is not None:
             self.state.beat = channel.beat
+            channel.before_flush = self.state.calm.leave
         # Before everything else that waits for torch: what it would touch may not be there.
         self.hooks.on("torch", self._check_torch)
 

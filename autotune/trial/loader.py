@@ -14,6 +14,7 @@ import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from autotune.trial.calm import CALL, FETCH, OFF
 from autotune.trial.data_sets import settings_of, shared_handle
 from autotune.trial.fetches import LOOKED_AT, TIMED, TIMED_EACH, Fetches
 from autotune.trial.loader_facts import batch_size_of, described, settles_at_once, start_method
@@ -195,6 +196,8 @@ class Loader(Fetches):
 
         def starts(record: Record | None) -> None:
             """A loader starts (again): what that costs belongs to what it is for."""
+            if state.here():
+                state.calm.leave()
             if record is not None and state.here():
                 if self.on_started is not None:
                     self.on_started()
@@ -246,10 +249,27 @@ class Loader(Fetches):
         """What a batch is fetched with; most of a run's are fetched by its first, short way."""
         state = self._state
         clock, cpu = time.perf_counter_ns, time.thread_time_ns
-        off = state.faults.off
+        off, calm = state.faults.off, state.calm
 
         @functools.wraps(original_next)
         def advance(this: Any) -> Any:
+            if calm.stage == FETCH and calm.iterator == id(this):
+                # Most fetches by far. How long was waited is all that is noted of one.
+                begin = clock()
+                try:
+                    batch = original_next(this)
+                except BaseException:
+                    calm.leave()
+                    spent = clock() - begin
+                    this._autotune_record.wait_ns += spent
+                    this._autotune_record.fetch_ns += spent
+                    raise
+                calm.wait_ns = clock() - begin
+                calm.batch = batch
+                calm.stage = CALL
+                return batch
+            if calm.stage != OFF and state.here():
+                calm.leave()
             record: Record | None = getattr(this, "_autotune_record", None)
             if self._gone or record is None or not state.here() or "loader" in off:
                 self.in_thread = self.in_thread or (record is not None and state.active and not state.here())

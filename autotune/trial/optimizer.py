@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.facts import OptimizerFacts
 from autotune.trial.backward import Backward
+from autotune.trial.calm import OFF
 from autotune.trial.groups import share_weights
 from autotune.trial.kernel import Kernel
 from autotune.trial.stepping import StepMarker
@@ -75,11 +76,13 @@ class Optimizer(Backward):
     # What has to keep quiet
 
     def _wrap_zero_grad(self, cls: Any) -> None:
-        original = cls.zero_grad
+        original, calm = cls.zero_grad, self._state.calm
         is_compiling = self._torch.compiler.is_compiling
 
         @functools.wraps(original)
         def zero_grad(this: Any, *args: Any, **kwargs: Any) -> Any:
+            if calm.stage != OFF:
+                return original(this, *args, **kwargs)
             if is_compiling() or not self._state.active:
                 return original(this, *args, **kwargs)
             self.zero_grad_seen = True

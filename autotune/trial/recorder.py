@@ -23,6 +23,8 @@ from autotune.protocol.disturbed import touched
 from autotune.protocol.events import Broke, Closed, Done, Seen
 from autotune.protocol.losses import broken_at
 from autotune.protocol.marks import compiling_counts, evaluation_counts, trained_s
+from autotune.trial.forming import Forming
+from autotune.trial.forming import Row as WindowRow
 from autotune.trial.losses import read_loss
 from autotune.trial.state import ALLOCATOR, COMPILE, NEW_SHAPE, ROLLOUT
 
@@ -59,8 +61,8 @@ _LONGEST_ROUND = 1.5
 """Windows for which the end of a round is waited for."""
 _LEVEL_NS = 250_000_000
 """From one look at the queue of the loader to the next, while a window is open: about a block."""
-WindowRow = tuple[int, int, int, int, int]
-"""End of a step (ns), wait (ns), samples, mark, evaluation (ns)."""
+_CALM_NS = 500_000_000
+"""Steps that are alike are counted, and their losses looked at, after so long at the latest."""
 
 
 class Recorder:
@@ -132,6 +134,7 @@ class Recorder:
         self._last_ns = 0
         self._begin_ns = 0
         self._rows: list[WindowRow] = []
+        self._forming: Forming | None = None
         self._finished: list[tuple[WindowRow, float]] = []
         """Rows of the window that the device has come by, with their periods in seconds."""
         self._growths = 0
@@ -140,6 +143,7 @@ class Recorder:
         self._ready: list[tuple[int, int]] = []
         """When in the window, and how many batches lay ready in the loader's queue."""
         self._next_level_ns = 0
+        self._has_queue = False
         self._decided: tuple[str, int, int | None] | None = None
         self._opened_at_step = 0
         self._compile_before_ns = 0
@@ -170,6 +174,7 @@ class Recorder:
 
     def restart(self) -> None:
         """Warm up again: something changed that the window must not contain."""
+        self._state.calm.leave()
         if self._decided is not None:
             return  # the window is over
         self._begin_ns = 0
@@ -208,6 +213,34 @@ class Recorder:
             self._in_window(row)
         else:
             self._warm_up(row, batches)
+
+    def calm_until_ns(self, now: int) -> int:
+        """When an open window is looked at next; 0 where each step may be one to decide at."""
+        if not (
+            self._begin_ns and self._decided is None and self._accepted and self.on_host and self.measures
+        ):
+            return 0
+        look_ns = self._next_level_ns if self._has_queue else now + _CALM_NS
+        return min(self._next_check_ns, look_ns)
+
+    def calm_steps(self, rows: Sequence[Row], losses: Sequence[float], samples_total: int) -> None:
+        """Steps inside of an open window, before it is looked at again: `step` of each.
+
+        Args:
+            rows: Of one or more such steps.
+            losses: One each.
+            samples_total: Of the run, when the last of them had ended.
+        """
+        if not self._begin_ns or self._decided is not None:
+            return
+        assert self._channel is not None
+        self._channel.steps(rows)
+        self._rows += [(row[0], row[1], row[2], row[5], row[6]) for row in rows]
+        if not self._part:
+            seen = samples_total - sum(row[2] for row in rows)
+            for row, loss in zip(rows, losses, strict=True):
+                seen += row[2]
+                self._losses.append((seen, loss, row[0]))
 
     def _is_usual(self, row: Row) -> bool:
         """A step inside of an open window, before it is looked at again, on the host's clock."""
@@ -465,6 +498,7 @@ class Recorder:
         ready = self.loader.ready() if self.loader is not None else None
         if ready is not None:
             self._ready.append((now, ready))
+        self._has_queue = ready is not None
         self._next_level_ns = now + _LEVEL_NS
 
     def _ready_at(self, begin_ns: int) -> int | None:
@@ -474,6 +508,8 @@ class Recorder:
 
     def _apart_ns(self) -> int:
         """Time of the window so far that is no training."""
+        if self._formed() is not None:
+            return 0
         periods, trained = self._trained()
         return int(1e9 * sum(p - (t or 0.0) for p, t in zip(periods, trained, strict=True)))
 
@@ -514,6 +550,8 @@ class Recorder:
     def _blocks(self) -> tuple[tuple[int, ...], tuple[stats.Block, ...]]:
         """When each block began (ns), and the blocks, of the steps that are all training."""
         assert self._segment is not None
+        if not self.disturbed() and (formed := self._formed()) is not None:
+            return formed.of(self._rows)
         rows, periods = self._timed()
         trained = self._trained_s(rows, periods)
         begins = [self._begin_ns, *(r[0] for r in rows)][: len(rows)]
@@ -523,7 +561,7 @@ class Recorder:
         ]
         # On a clock that stands still while no step trains.
         ends = list(itertools.accumulate(s for _, s, _, _ in kept))
-        min_block_s = min(0.25, self._segment.fidelity.min_window_s / 8)
+        min_block_s = self._min_block_s()
         blocks = stats.form_blocks(
             [0.0, *ends[:-1]],
             ends,
@@ -539,6 +577,19 @@ class Recorder:
             firsts.append(kept[index][0])
             index += block.steps
         return tuple(firsts), blocks
+
+    def _min_block_s(self) -> float:
+        assert self._segment is not None
+        return min(0.25, self._segment.fidelity.min_window_s / 8)
+
+    def _formed(self) -> Forming | None:
+        """The open window by the host's clock, if its steps are all nothing but training."""
+        if self._clock is not None or self._decided is not None:
+            return None
+        key = (self._begin_ns, self._min_block_s(), max(1, self._workers()))
+        if self._forming is None or self._forming.key != key:
+            self._forming = Forming(*key)
+        return self._forming if self._forming.knows(self._rows) else None
 
     def _steady(self, blocks: Sequence[stats.Block]) -> tuple[int, str]:
         """Index of the first steady block of a window, and whether it was steady."""
@@ -795,6 +846,7 @@ class Recorder:
         """The script came to its end before the window did: close what is there, or only say so."""
         if self._channel is None:
             return
+        self._state.calm.leave()
         if self._part:
             self.done(why, code)
         if code == 0 and not self._state.steps and (reason := self.unseen()):
@@ -849,6 +901,7 @@ class Recorder:
     ) -> NoReturn:
         """Write `Broke` and end the process."""
         assert self._channel is not None
+        self._state.calm.leave()
         peak = None
         try:
             peak = self._memory.peak_bytes()

@@ -15,12 +15,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import threading
 import time
 import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.core.facts import ModelFacts
+from autotune.trial.calm import BACKWARD, CALL, CALLING, OFF
 from autotune.trial.draws import Draws
 from autotune.trial.formats import SHORT, in_graph, in_own_layout, is_product, main_format, of_output
 from autotune.trial.inputs import Inputs
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from autotune.trial.state import State
     from autotune.trial.undo import Undo
 
+_ident = threading.get_ident
 _MAX_ROOTS = 16
 _MOST_AWAITED = 16
 _PROBES = 2
@@ -107,6 +110,11 @@ class Root:
     def calls(self) -> list[RootCall]:
         """The roots that are alive; held by their modules alone, so that we keep no model alive."""
         return [call for call in (reference() for reference in self._roots) if call is not None]
+
+    def only(self) -> RootCall | None:
+        """The one root that is alive; None where there are more, or none."""
+        calls = self.calls
+        return calls[0] if len(calls) == 1 else None
 
     def is_first(self, call: RootCall) -> bool:
         """Whether this is the first of the roots that are alive."""
@@ -475,6 +483,7 @@ class RootCall:
         """A layer was seen to multiply in MKL-DNN's own layout."""
         self.draws = Draws(root._torch)
         self.moves, self.carried = Moves(root._torch), Carried(root._torch)
+        self._calm = state.calm
         self._grad_enabled = root._torch.is_grad_enabled
         self._size = root._torch.Size
 
@@ -500,8 +509,44 @@ class RootCall:
         assert module is not None
         return module._call_impl(*args, **kwargs)
 
+    def look_closely(self) -> None:
+        """At the next call."""
+        self._left = 1
+
+    def called_calmly(self) -> None:
+        """A training call went as the last one, and what follows is not known."""
+        self._state.called_to_train = True
+        self._state.input_samples += self._samples
+
+    def calm_samples(self) -> int | None:
+        """Samples in each call, where those to come may go unseen; None where they may not."""
+        return None if self._usual is None else self._samples
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        state, root = self._state, self._root
+        calm, state = self._calm, self._state
+        module = self.module() if calm.stage == CALL and calm.call is self and not kwargs else None
+        if module is not None and module.training and self._grad_enabled() and _ident() == calm.main:
+            try:
+                is_calm = tuple([value.shape for value in args]) == self._usual
+            except Exception:  # of another kind than before; what that means is found out the long way
+                is_calm = False
+            if is_calm:
+                calm.batch = None
+                calm.stage = CALLING
+                state.depth = 1
+                try:
+                    if self._root._dtype is not None:
+                        out = self._in_half(args)
+                    else:
+                        out = module._call_impl(*args) if self._compiled is None else self._compiled(*args)
+                finally:
+                    state.depth = 0
+                if calm.stage == CALLING:
+                    calm.stage = BACKWARD
+                return out
+        root = self._root
+        if calm.stage != OFF and not state.depth and state.here():
+            calm.leave()
         compiling = root.is_compiling()
         if compiling and not root.changes:
             return self._inner(*args, **kwargs)

@@ -9,6 +9,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from autotune.trial.calm import Calm
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
@@ -52,6 +54,8 @@ class State:
         """Told of a knob and why, where a seam stops carrying it out in the middle of a run."""
         self.beat: Callable[[], None] = _silent
         """Tells the launcher that the process is alive where no step ends."""
+        self.calm = Calm(self.main)
+        """Steps that are noted and not counted yet."""
         self.mark = 0
         """Bits of what happened since the last boundary."""
         self.evaluating = False
@@ -92,6 +96,7 @@ class State:
 
     def _in_child(self) -> None:
         self.active = False
+        self.calm.drop()
 
     def note(self, bits: int) -> None:
         """Something has happened; while an evaluation goes on it is a sign of life as well."""

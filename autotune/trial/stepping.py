@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import time
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.trial.accumulation import Accumulation
+from autotune.trial.calm import OFF, STEP, STEPPING
 from autotune.trial.frameworks import runs_once
 from autotune.trial.groups import gradient_hooks, is_users_hook, plain_numbers, rate_of
 
@@ -100,14 +102,37 @@ class Stepping:
         original = base.__dict__["profile_hook_step"]
         wrap = original.__func__ if isinstance(original, staticmethod) else original
         original_init = base.__init__
-        state = self._state
+        state, calm = self._state, self._state.calm
         is_compiling = self._torch.compiler.is_compiling
+        clock = time.perf_counter_ns
 
         def profile_hook_step(function: Any) -> Any:
             inner = wrap(function)
 
             @functools.wraps(inner)
             def step(this: Any, *args: Any, **kwargs: Any) -> Any:
+                if calm.stage == STEP and calm.optimizer == id(this) and not (args or kwargs):
+                    # Most steps by far. When it ended is all that is noted of one.
+                    state.micro_steps += 1
+                    self._nested = True
+                    calm.stage = STEPPING
+                    try:
+                        result = inner(this)
+                    finally:
+                        self._nested = False
+                    now = clock()
+                    if calm.stage != STEPPING or state.mark:
+                        calm.leave()
+                        self._boundary.passed(this)
+                    elif now >= calm.soon_ns or calm.left <= 1:
+                        calm.looked_at(now)
+                    else:
+                        calm.rows.append((now, calm.wait_ns, calm.loss, 0))
+                        calm.left -= 1
+                        calm.stage = calm.first
+                    return result
+                if calm.stage != OFF and not self._nested and state.here():
+                    calm.leave()
                 if is_compiling() or self._steps_gone:
                     return inner(this, *args, **kwargs)
                 if self._nested or not state.here() or "optimizer" in state.faults.off:
@@ -132,6 +157,8 @@ class Stepping:
 
         @functools.wraps(original_init)
         def init(this: Any, *args: Any, **kwargs: Any) -> None:
+            if state.here():
+                calm.leave()
             original_init(this, *args, **kwargs)
             if not state.active:
                 return

@@ -21,7 +21,10 @@ from autotune.trial.state import COLLECTION, EVALUATION
 from autotune.trial.told import Later, is_computed_later, number
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.trial.loader import Loader
+    from autotune.trial.loader_record import Record
     from autotune.trial.optimizer import Optimizer
     from autotune.trial.recorder import Recorder
     from autotune.trial.state import State
@@ -37,7 +40,7 @@ _COUNTED_FROM = 3
 """The step after which the time spent on garbage is counted: what precedes it is imports and set-up."""
 _COUNTED_NS = 1_000_000_000
 """The least time in which that share is known."""
-_QUEUE_NS = 25_000_000
+_QUEUE_NS = 50_000_000
 """How often the scheduler is asked; it takes a system call."""
 
 
@@ -142,6 +145,7 @@ class Boundary:
         """A step took effect (None: counted by backward passes)."""
         if self._by_sdk:
             return
+        self._state.calm.leave()
         ours = self.optimizer
         if ours is not None and not ours.closure and self._is_usual(optimizer):
             try:
@@ -227,6 +231,99 @@ class Boundary:
             for told in tuple(state.at_step):
                 told()
         self._recorder.step(row, loss, batches)
+        if backwards == 1 and len(losses) == 1 and not (state.at_step or state.mark):
+            self._begin_calm(optimizer, batches, samples, inputs)
+
+    def _begin_calm(self, optimizer: Optimizer, batches: int, samples: int | None, inputs: int) -> None:
+        """The step that has ended was one of one batch and one pass: those to come may be like it."""
+        state, loader, anchor = self._state, self.loader, self.anchor_optimizer()
+        until_ns = self._recorder.calm_until_ns(self._queue_read_ns)
+        if (
+            not until_ns
+            or self._late
+            or state.replays
+            or state.faults.off
+            or anchor is None
+            or loader is None
+        ):
+            return
+        call = optimizer.calm_call(inputs)
+        record = None if samples is None else loader.calm_record(samples)
+        if call is None or batches != (record is not None) or (record is None) != (samples is None):
+            return
+        state.calm.begin(
+            self,
+            record=record,
+            call=call,
+            optimizer=anchor,
+            samples=inputs if samples is None else samples,
+            until_ns=until_ns,
+            queue_ns=self._queue_read_ns + _QUEUE_NS,
+        )
+
+    def queued_ns(self, now: int) -> tuple[int, int]:
+        """Time in the run queue since it was read last, and when it is to be read again."""
+        queued_ns = self._queued_ns(now)
+        return queued_ns, self._queue_read_ns + _QUEUE_NS
+
+    def count_calm(
+        self, rows: Sequence[tuple[int, int, float, int]], record: Record | None, samples: int
+    ) -> None:
+        """Steps that were alike: `_close_usual` of each.
+
+        Args:
+            rows: End, wait, loss, and time in the run queue.
+            record: Of the loader; None without one.
+            samples: Of each, in this process.
+        """
+        state, loader, optimizer = self._state, self.loader, self.optimizer
+        count, batches = len(rows), 0 if record is None else 1
+        if record is not None and loader is not None:
+            loader.count_calm(record, samples, [row[1] for row in rows])
+            # The next batch is looked at closely.
+            record.usual = None
+        if not rows:
+            return
+        try:
+            if optimizer is not None:
+                optimizer.count_calm(count)
+            self.backward_total += count
+            self.batch_total += batches * count
+            samples *= state.ranks
+            told = [
+                (end_ns, wait_ns, samples, -1.0, queued_ns, 0, 0) for end_ns, wait_ns, _, queued_ns in rows
+            ]
+            losses = [row[2] for row in rows]
+            *inside, last = told
+            if inside:
+                state.steps += count - 1
+                state.samples_total += samples * (count - 1)
+                self._judge_calm(losses[:-1])
+                self._recorder.calm_steps(inside, losses[:-1], state.samples_total)
+            state.steps += 1
+            state.samples_total += samples
+            self._judge_calm(losses[-1:])
+            self._recorder.step(last, losses[-1], batches)
+        except Exception as error:
+            self._failed(error)
+
+    def _judge_calm(self, losses: Sequence[float]) -> None:
+        if self._bad or not all(map(math.isfinite, losses)):
+            for loss in losses:
+                self._judge(loss)
+
+    def fetched_calmly(self, record: Record, batch: Any, samples: int, wait_ns: int) -> None:
+        """The part of a calm step that goes on: its batch."""
+        try:
+            if self.loader is not None:
+                self.loader.fetched_calmly(record, batch, samples, wait_ns)
+        except Exception as error:
+            self._state.faults.note("loader", error)
+
+    def passes_calmly(self, loss: float, *, is_over: bool) -> None:
+        """The same: its backward pass."""
+        if self.optimizer is not None:
+            self.optimizer.passes_calmly(loss, is_over=is_over)
 
     def may_have_passed(self) -> None:
         """A backward pass ended, of which it is not known yet whether it stands for a step."""
@@ -305,6 +402,8 @@ class Boundary:
         """`autotune.sdk.step` was called, by whichever thread: who calls it means it."""
         if not self._state.active:
             return
+        if self._state.here():
+            self._state.calm.leave()
         with self._lock:
             try:
                 self._told_step(samples, loss)

@@ -1,0 +1,169 @@
+"""A stretch of steps that are all alike: each hook notes the least there is, and all is counted together.
+
+The hooks' cost is not in what they compute but in how many lines of code and objects the training has thrown
+out of the caches until the next of them is reached. While the steps of an open window do the same things in
+the same order (a batch is fetched, the model called with it, its loss goes backward, the optimizer steps), a
+hook asks for nothing but its turn. Whoever sees something else, or wants to know of what was counted, has
+`leave` count first what was noted. Nothing is decided later than at the step that it belongs to, but that a
+loss is no number: that is seen when the stretch is counted, within a quarter of a second.
+"""
+
+# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from autotune.trial.loader_record import Record
+    from autotune.trial.root import RootCall
+    from autotune.trial.steps import Boundary
+
+OFF: Final = -1
+FETCH: Final = 0
+CALL: Final = 1
+BACKWARD: Final = 2
+STEP: Final = 3
+CALLING: Final = 4
+PASSING: Final = 5
+STEPPING: Final = 6
+"""Whose turn it is; the last three while the script's own call, backward pass or step goes on."""
+_FETCHED: Final = frozenset({CALL, CALLING, BACKWARD, PASSING, STEP, STEPPING})
+_CALLED: Final = frozenset({CALLING, BACKWARD, PASSING, STEP, STEPPING})
+_PASSED: Final = frozenset({PASSING, STEP, STEPPING})
+_FRUITLESS: Final = 8
+"""Stretches of no step at all, after which none is begun: the script does things in another order."""
+_ENDLESS: Final = 1 << 60
+
+
+class Calm:
+    """The stretch that goes on, if one does.
+
+    The hooks read and set the attributes themselves; a call would cost more than what they note.
+    """
+
+    __slots__ = (
+        "batch",
+        "boundary",
+        "call",
+        "first",
+        "fruitless",
+        "iterator",
+        "left",
+        "loss",
+        "main",
+        "optimizer",
+        "queue_ns",
+        "record",
+        "rows",
+        "samples",
+        "soon_ns",
+        "stage",
+        "until_ns",
+        "wait_ns",
+    )
+
+    def __init__(self, main: int) -> None:
+        self.main = main
+        """The script's own thread."""
+        self.stage = OFF
+        self.boundary: Boundary | None = None
+        self.first = FETCH
+        """What a step begins with: a fetch, or the call where batches come from no loader."""
+        self.iterator = 0
+        """Which iterator and optimizer it is, by `id`: what is built anew has the stretch left."""
+        self.optimizer = 0
+        self.call: RootCall | None = None
+        self.record: Record | None = None
+        self.batch: Any = None
+        """The batch that was fetched, until the model is called with it."""
+        self.wait_ns = 0
+        self.loss = 0.0
+        self.samples = 0
+        self.rows: list[tuple[int, int, float, int]] = []
+        """End of each step, its wait, its loss, and the time in the run queue that was read then."""
+        self.left = 0
+        """Steps until the end of the pass over the loader comes near."""
+        self.soon_ns = 0
+        """When a step is to be looked at: to read the run queue, or because the stretch is over."""
+        self.until_ns = 0
+        self.queue_ns = 0
+        self.fruitless = 0
+
+    def begin(
+        self,
+        boundary: Boundary,
+        *,
+        record: Record | None,
+        call: RootCall,
+        optimizer: Any,
+        samples: int,
+        until_ns: int,
+        queue_ns: int,
+    ) -> None:
+        """The steps to come are like the last one, as far as is known.
+
+        Args:
+            boundary: Counts them in the end.
+            record: Of the loader that batches come from; None where they come from none.
+            call: The one model.
+            optimizer: The one that steps.
+            samples: Of a step.
+            until_ns: When the window is looked at.
+            queue_ns: When the run queue is read next.
+        """
+        iterator = record.iterator() if record is not None and record.iterator is not None else None
+        if record is not None and iterator is None:
+            return
+        left = _ENDLESS if record is None or record.left is None else record.left - 2
+        if left < 1 or self.fruitless >= _FRUITLESS:
+            return
+        self.boundary, self.record, self.call = boundary, record, call
+        self.iterator, self.optimizer = id(iterator), id(optimizer)
+        self.samples, self.left = samples, left
+        self.until_ns, self.queue_ns = until_ns, queue_ns
+        self.soon_ns = min(until_ns, queue_ns)
+        self.wait_ns = 0
+        self.stage = self.first = CALL if record is None else FETCH
+
+    def looked_at(self, now: int) -> None:
+        """A step has ended that is not to be passed over, or none is left."""
+        boundary = self.boundary
+        assert boundary is not None
+        queued_ns = 0
+        if now >= self.queue_ns:
+            queued_ns, self.queue_ns = boundary.queued_ns(now)
+            self.soon_ns = min(self.until_ns, self.queue_ns)
+        self.rows.append((now, self.wait_ns, self.loss, queued_ns))
+        self.left -= 1
+        self.stage = self.first
+        if now >= self.until_ns or self.left <= 0:
+            self.leave()
+
+    def drop(self) -> None:
+        """In a forked child: what was noted is the parent's."""
+        self.stage = OFF
+        self.rows = []
+        self.batch = self.call = self.record = None
+
+    def leave(self) -> None:
+        """Count what was noted, the part of a step that goes on as well, and note nothing any more."""
+        stage, boundary = self.stage, self.boundary
+        if stage == OFF or boundary is None:
+            return
+        self.stage = OFF
+        rows, self.rows = self.rows, []
+        self.fruitless = 0 if rows else self.fruitless + 1
+        record, call, batch = self.record, self.call, self.batch
+        self.record = self.call = self.batch = None
+        assert call is not None
+        # The next of each is looked at closely.
+        call.look_closely()
+        boundary.count_calm(rows, record, self.samples)
+        if record is not None and stage in _FETCHED:
+            boundary.fetched_calmly(record, batch, self.samples, self.wait_ns)
+        if stage in _CALLED:
+            call.called_calmly()
+        if stage in _PASSED:
+            boundary.passes_calmly(self.loss, is_over=stage != PASSING)
