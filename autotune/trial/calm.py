@@ -8,17 +8,14 @@ hook asks for nothing but its turn. Whoever sees something else, or wants to kno
 loss is no number: that is seen when the stretch is counted, within a quarter of a second.
 """
 
-# What scripts hand over is of any type; narrowing it yields partly unknown types.
-# pyright: reportPrivateUsage=false
-
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.trial.loader_record import Record
-    from autotune.trial.root import RootCall
-    from autotune.trial.steps import Boundary
 
 OFF: Final = -1
 FETCH: Final = 0
@@ -35,6 +32,37 @@ _PASSED: Final = frozenset({PASSING, STEP, STEPPING})
 _FRUITLESS: Final = 8
 """Stretches of no step at all, after which none is begun: the script does things in another order."""
 _ENDLESS: Final = 1 << 60
+
+
+Noted = tuple[int, int, float, int]
+"""End of a step (ns), its wait (ns), its loss, and the time in the run queue that was read then (ns)."""
+
+
+class Model(Protocol):
+    """The one that is called; `root.RootCall` is the one there is."""
+
+    def look_closely(self) -> None:
+        """At the next call."""
+
+    def called_calmly(self) -> None:
+        """A training call went as the last one, and what follows is not known."""
+
+
+class Counting(Protocol):
+    """Counts what was noted; `steps.Boundary` is the one there is."""
+
+    def queued_ns(self, now: int) -> tuple[int, int]:
+        """Time in the run queue since it was read last, and when it is to be read again."""
+        ...
+
+    def count_calm(self, rows: Sequence[Noted], record: Record | None, samples: int) -> None:
+        """Steps that were alike."""
+
+    def fetched_calmly(self, record: Record, batch: Any, samples: int, wait_ns: int) -> None:
+        """The part of a step that goes on: its batch."""
+
+    def passes_calmly(self, loss: float, *, is_over: bool) -> None:
+        """The same: its backward pass."""
 
 
 class Calm:
@@ -68,21 +96,20 @@ class Calm:
         self.main = main
         """The script's own thread."""
         self.stage = OFF
-        self.boundary: Boundary | None = None
+        self.boundary: Counting | None = None
         self.first = FETCH
         """What a step begins with: a fetch, or the call where batches come from no loader."""
         self.iterator = 0
         """Which iterator and optimizer it is, by `id`: what is built anew has the stretch left."""
         self.optimizer = 0
-        self.call: RootCall | None = None
+        self.call: Model | None = None
         self.record: Record | None = None
         self.batch: Any = None
         """The batch that was fetched, until the model is called with it."""
         self.wait_ns = 0
         self.loss = 0.0
         self.samples = 0
-        self.rows: list[tuple[int, int, float, int]] = []
-        """End of each step, its wait, its loss, and the time in the run queue that was read then."""
+        self.rows: list[Noted] = []
         self.left = 0
         """Steps until the end of the pass over the loader comes near."""
         self.soon_ns = 0
@@ -93,10 +120,10 @@ class Calm:
 
     def begin(
         self,
-        boundary: Boundary,
+        boundary: Counting,
         *,
         record: Record | None,
-        call: RootCall,
+        call: Model,
         optimizer: Any,
         samples: int,
         until_ns: int,

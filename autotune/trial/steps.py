@@ -23,6 +23,7 @@ from autotune.trial.told import Later, is_computed_later, number
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autotune.trial.calm import Noted
     from autotune.trial.loader import Loader
     from autotune.trial.loader_record import Record
     from autotune.trial.optimizer import Optimizer
@@ -266,9 +267,7 @@ class Boundary:
         queued_ns = self._queued_ns(now)
         return queued_ns, self._queue_read_ns + _QUEUE_NS
 
-    def count_calm(
-        self, rows: Sequence[tuple[int, int, float, int]], record: Record | None, samples: int
-    ) -> None:
+    def count_calm(self, rows: Sequence[Noted], record: Record | None, samples: int) -> None:
         """Steps that were alike: `_close_usual` of each.
 
         Args:
