@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ import yaml
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 from made_studies import migrated_store
 
+ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parents[1] / "scripts"
+CHECKOUT = (sys.executable, "-m", "autotune")
 
 
 class Ended:
@@ -59,10 +62,10 @@ class Place:
     def script(self, name: str) -> None:
         shutil.copy(SCRIPTS / name, self.folder / name)
 
-    def run(self, *words: str, timeout_s: float = 330) -> Ended:
+    def run(self, *words: str, timeout_s: float = 330, program: tuple[str, ...] = CHECKOUT) -> Ended:
         began = time.monotonic()
         done = subprocess.run(
-            [sys.executable, "-m", "autotune", *words],
+            [*program, *words],
             cwd=self.folder,
             env=self.environ,
             capture_output=True,
@@ -129,7 +132,46 @@ def place(tmp_path: Path, store: Path) -> Place:
     return Place(tmp_path, store)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def lasting_place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """For a search that several tests look at; the first of its user, who has no store of MLflow yet."""
     return Place(tmp_path_factory.mktemp("lasting"))
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    built = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert built.returncode == 0, built.stderr
+    (found,) = folder.glob("autotune_training-*.whl")
+    return found
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `autotune` of an environment into which the wheel alone was installed."""
+    folder = tmp_path_factory.mktemp("empty") / "env"
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    subprocess.run([*pip, "--disable-pip-version-check", str(wheel)], check=True)
+    (site_packages,) = folder.glob("lib/python*/site-packages")
+    # A folder named in a .pth file is searched, its own .pth files are not read: an editable autotune in the
+    # environment of the tests stays unseen.
+    (site_packages / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    return folder / "bin" / "autotune"
+
+
+@pytest.fixture(scope="session")
+def gain(installed: Path, lasting_place: Place) -> Ended:
+    """A search from the wheel that finds something; loader workers help its script twofold on any machine."""
+    uri = f"sqlite:///{lasting_place.home}/tracking.db"
+    lasting_place.script("slow_loader.py")
+    # No --trials: a busy machine needs more pairs, and those it disturbs are set aside.
+    words = ["search", "--script", "slow_loader.py", "--driver", "inline", "--budget", "4m", "--space", "cpu"]
+    words += ["--knob", "num_workers", "--set", "num_workers=0,2", "--tracking-uri", uri, "--json"]
+    return lasting_place.run(*words, program=(str(installed),))

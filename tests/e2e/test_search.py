@@ -19,15 +19,6 @@ AS_IT_IS_AND_ONE = (*ONE_KNOB, "--trials", "3")
 # A search that finds something, looked at from several sides.
 
 
-@pytest.fixture(scope="module")
-def gain(lasting_place):
-    """Loader workers help this script twofold, whatever else the machine does."""
-    uri = f"sqlite:///{lasting_place.home}/tracking.db"
-    # No --trials: a busy machine needs more pairs, and those it disturbs are set aside.
-    words = ("--knob", "num_workers", "--set", "num_workers=0,2")
-    return lasting_place.search("slow_loader.py", *words, "--tracking-uri", uri, "--json")
-
-
 def test_a_gain_that_is_there_is_found_confirmed_and_written(gain):
     assert gain.exit == 0, gain
     best = gain.best
