@@ -71,7 +71,7 @@ class Backward(Stepping):
             if calm.stage == BACKWARD and gradient is None and not (args or kwargs) and ident() == calm.main:
                 # Most passes by far. The loss is all that is noted of one.
                 try:
-                    loss = this.item() if this.is_cpu and not this.dim() else None
+                    loss = this.item()
                 except Exception:  # an object of the script's that only looks like one number
                     loss = None
                 if type(loss) is float:

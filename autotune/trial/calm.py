@@ -13,8 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from autotune.protocol.lines import Row
     from autotune.trial.loader_record import Record
 
 OFF: Final = -1
@@ -34,15 +33,15 @@ _FRUITLESS: Final = 8
 _ENDLESS: Final = 1 << 60
 
 
-Noted = tuple[int, int, float, int]
-"""End of a step (ns), its wait (ns), its loss, and the time in the run queue that was read then (ns)."""
-
-
 class Model(Protocol):
     """The one that is called; `root.RootCall` is the one there is."""
 
     def look_closely(self) -> None:
         """At the next call."""
+
+    def only_shape(self) -> Any:
+        """Of its one argument in the last training call; None where there were more."""
+        ...
 
     def called_calmly(self) -> None:
         """A training call went as the last one, and what follows is not known."""
@@ -55,7 +54,7 @@ class Counting(Protocol):
         """Time in the run queue since it was read last, and when it is to be read again."""
         ...
 
-    def count_calm(self, rows: Sequence[Noted], record: Record | None, samples: int) -> None:
+    def count_calm(self, rows: list[Row], losses: list[float], record: Record | None) -> None:
         """Steps that were alike."""
 
     def fetched_calmly(self, record: Record, batch: Any, samples: int, wait_ns: int) -> None:
@@ -80,14 +79,17 @@ class Calm:
         "iterator",
         "left",
         "loss",
+        "losses",
         "main",
         "optimizer",
         "queue_ns",
         "record",
         "rows",
         "samples",
+        "shape",
         "soon_ns",
         "stage",
+        "step_samples",
         "until_ns",
         "wait_ns",
     )
@@ -108,8 +110,13 @@ class Calm:
         """The batch that was fetched, until the model is called with it."""
         self.wait_ns = 0
         self.loss = 0.0
-        self.samples = 0
-        self.rows: list[Noted] = []
+        self.shape: Any = None
+        """Of the model's one argument; None where there are more."""
+        self.samples = self.step_samples = 0
+        """Of each step: in this process, and in all."""
+        self.rows: list[Row] = []
+        """As they are told of, and the loss of each."""
+        self.losses: list[float] = []
         self.left = 0
         """Steps until the end of the pass over the loader comes near."""
         self.soon_ns = 0
@@ -126,6 +133,7 @@ class Calm:
         call: Model,
         optimizer: Any,
         samples: int,
+        ranks: int,
         until_ns: int,
         queue_ns: int,
     ) -> None:
@@ -136,7 +144,8 @@ class Calm:
             record: Of the loader that batches come from; None where they come from none.
             call: The one model.
             optimizer: The one that steps.
-            samples: Of a step.
+            samples: Of a step, in this process.
+            ranks: Processes that train together.
             until_ns: When the window is looked at.
             queue_ns: When the run queue is read next.
         """
@@ -148,7 +157,8 @@ class Calm:
             return
         self.boundary, self.record, self.call = boundary, record, call
         self.iterator, self.optimizer = id(iterator), id(optimizer)
-        self.samples, self.left = samples, left
+        self.samples, self.step_samples, self.left = samples, samples * ranks, left
+        self.shape = call.only_shape()
         self.until_ns, self.queue_ns = until_ns, queue_ns
         self.soon_ns = min(until_ns, queue_ns)
         self.wait_ns = 0
@@ -162,7 +172,8 @@ class Calm:
         if now >= self.queue_ns:
             queued_ns, self.queue_ns = boundary.queued_ns(now)
             self.soon_ns = min(self.until_ns, self.queue_ns)
-        self.rows.append((now, self.wait_ns, self.loss, queued_ns))
+        self.rows.append((now, self.wait_ns, self.step_samples, -1.0, queued_ns, 0, 0))
+        self.losses.append(self.loss)
         self.left -= 1
         self.stage = self.first
         if now >= self.until_ns or self.left <= 0:
@@ -171,7 +182,7 @@ class Calm:
     def drop(self) -> None:
         """In a forked child: what was noted is the parent's."""
         self.stage = OFF
-        self.rows = []
+        self.rows, self.losses = [], []
         self.batch = self.call = self.record = None
 
     def leave(self) -> None:
@@ -181,13 +192,14 @@ class Calm:
             return
         self.stage = OFF
         rows, self.rows = self.rows, []
+        losses, self.losses = self.losses, []
         self.fruitless = 0 if rows else self.fruitless + 1
         record, call, batch = self.record, self.call, self.batch
         self.record = self.call = self.batch = None
         assert call is not None
         # The next of each is looked at closely.
         call.look_closely()
-        boundary.count_calm(rows, record, self.samples)
+        boundary.count_calm(rows, losses, record)
         if record is not None and stage in _FETCHED:
             boundary.fetched_calmly(record, batch, self.samples, self.wait_ns)
         if stage in _CALLED:

@@ -281,6 +281,8 @@ class Fetches:
         record.used_at = self._passes
         if record.left is not None:
             record.left -= count
+        # The next one is looked at closely.
+        record.usual = None
 
     def fetched_calmly(self, record: Record, batch: Any, samples: int, wait_ns: int) -> None:
         """A batch was handed over, and what follows is not known.

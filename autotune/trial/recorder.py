@@ -238,9 +238,9 @@ class Recorder:
         self._rows += [(row[0], row[1], row[2], row[5], row[6]) for row in rows]
         if not self._part:
             seen = samples_total - sum(row[2] for row in rows)
-            for row, loss in zip(rows, losses, strict=True):
-                seen += row[2]
-                self._losses.append((seen, loss, row[0]))
+            totals = itertools.accumulate((row[2] for row in rows), initial=seen)
+            next(totals)
+            self._losses += [(s, loss, row[0]) for s, loss, row in zip(totals, losses, rows, strict=True)]
 
     def _is_usual(self, row: Row) -> bool:
         """A step inside of an open window, before it is looked at again, on the host's clock."""

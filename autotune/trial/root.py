@@ -513,6 +513,10 @@ class RootCall:
         """At the next call."""
         self._left = 1
 
+    def only_shape(self) -> Any:
+        """Of its one argument in the last training call; None where there were more."""
+        return self._usual[0] if self._usual is not None and len(self._usual) == 1 else None
+
     def called_calmly(self) -> None:
         """A training call went as the last one, and what follows is not known."""
         self._state.called_to_train = True
@@ -527,7 +531,10 @@ class RootCall:
         module = self.module() if calm.stage == CALL and calm.call is self and not kwargs else None
         if module is not None and module.training and self._grad_enabled() and _ident() == calm.main:
             try:
-                is_calm = tuple([value.shape for value in args]) == self._usual
+                if calm.shape is not None and len(args) == 1:
+                    is_calm = args[0].shape == calm.shape
+                else:
+                    is_calm = tuple([value.shape for value in args]) == self._usual
             except Exception:  # of another kind than before; what that means is found out the long way
                 is_calm = False
             if is_calm:

@@ -127,7 +127,8 @@ class Stepping:
                     elif now >= calm.soon_ns or calm.left <= 1:
                         calm.looked_at(now)
                     else:
-                        calm.rows.append((now, calm.wait_ns, calm.loss, 0))
+                        calm.rows.append((now, calm.wait_ns, calm.step_samples, -1.0, 0, 0, 0))
+                        calm.losses.append(calm.loss)
                         calm.left -= 1
                         calm.stage = calm.first
                     return result

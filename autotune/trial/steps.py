@@ -23,7 +23,7 @@ from autotune.trial.told import Later, is_computed_later, number
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.trial.calm import Noted
+    from autotune.protocol.lines import Row
     from autotune.trial.loader import Loader
     from autotune.trial.loader_record import Record
     from autotune.trial.optimizer import Optimizer
@@ -258,6 +258,7 @@ class Boundary:
             call=call,
             optimizer=anchor,
             samples=inputs if samples is None else samples,
+            ranks=state.ranks,
             until_ns=until_ns,
             queue_ns=self._queue_read_ns + _QUEUE_NS,
         )
@@ -267,42 +268,35 @@ class Boundary:
         queued_ns = self._queued_ns(now)
         return queued_ns, self._queue_read_ns + _QUEUE_NS
 
-    def count_calm(self, rows: Sequence[Noted], record: Record | None, samples: int) -> None:
+    def count_calm(self, rows: list[Row], losses: list[float], record: Record | None) -> None:
         """Steps that were alike: `_close_usual` of each.
 
         Args:
-            rows: End, wait, loss, and time in the run queue.
+            rows: Of each.
+            losses: Of each.
             record: Of the loader; None without one.
-            samples: Of each, in this process.
         """
         state, loader, optimizer = self._state, self.loader, self.optimizer
         count, batches = len(rows), 0 if record is None else 1
-        if record is not None and loader is not None:
-            loader.count_calm(record, samples, [row[1] for row in rows])
-            # The next batch is looked at closely.
-            record.usual = None
-        if not rows:
-            return
         try:
+            if record is not None and loader is not None:
+                loader.count_calm(record, state.calm.samples, [row[1] for row in rows])
+            if not rows:
+                return
             if optimizer is not None:
                 optimizer.count_calm(count)
             self.backward_total += count
             self.batch_total += batches * count
-            samples *= state.ranks
-            told = [
-                (end_ns, wait_ns, samples, -1.0, queued_ns, 0, 0) for end_ns, wait_ns, _, queued_ns in rows
-            ]
-            losses = [row[2] for row in rows]
-            *inside, last = told
-            if inside:
+            last, last_loss = rows.pop(), losses.pop()
+            if rows:
                 state.steps += count - 1
-                state.samples_total += samples * (count - 1)
-                self._judge_calm(losses[:-1])
-                self._recorder.calm_steps(inside, losses[:-1], state.samples_total)
+                state.samples_total += last[2] * (count - 1)
+                self._judge_calm(losses)
+                self._recorder.calm_steps(rows, losses, state.samples_total)
             state.steps += 1
-            state.samples_total += samples
-            self._judge_calm(losses[-1:])
-            self._recorder.step(last, losses[-1], batches)
+            state.samples_total += last[2]
+            self._judge_calm([last_loss])
+            self._recorder.step(last, last_loss, batches)
         except Exception as error:
             self._failed(error)
 
