@@ -74,9 +74,10 @@ class Backward(Stepping):
                     loss = this.item()
                 except Exception:  # an object of the script's that only looks like one number
                     loss = None
-                if type(loss) is float:
+                if type(loss) is float and calm.stage == BACKWARD:
                     calm.loss = loss
                     calm.stage = PASSING
+                    self._part_begun, self._scaled = False, None
                     self._in_backward = state.in_backward = True
                     try:
                         result = original(this)
@@ -169,14 +170,19 @@ class Backward(Stepping):
             self._state.faults.note("backward", error)
         self.backwards_seen += 1
 
-    def calm_call(self, inputs: int) -> RootCall | None:
+    def calm_call(self, optimizer: Any, inputs: int) -> RootCall | None:
         """The model whose calls, and passes over their losses, may go unseen in steps like the last one.
 
         Args:
+            optimizer: The one that stepped.
             inputs: Samples that models were called with in that step.
         """
         call = None if self.own_scaler or self._root.own_compile else self._root.only()
-        if call is None or not self._is_plain() or call.calm_samples() != inputs:
+        if (
+            call is None
+            or not (self._is_plain() and self._is_usual(optimizer))
+            or call.calm_samples() != inputs
+        ):
             return None
         return call
 

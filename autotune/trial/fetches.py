@@ -194,9 +194,8 @@ class Fetches:
         if (
             record is None
             or not samples
-            or record.usual != samples
-            # A rest that was fetched ahead would be taken for a whole batch.
-            or (record.ahead and record.left is None)
+            or record.usual is None
+            or record.usual not in (0, samples)
             or self._fetched
             or self._last is not None
             or record.chain in self._evaluated
@@ -284,23 +283,20 @@ class Fetches:
         # The next one is looked at closely.
         record.usual = None
 
-    def fetched_calmly(self, record: Record, batch: Any, samples: int, wait_ns: int) -> None:
-        """A batch was handed over, and what follows is not known.
+    def fetched_calmly(self, record: Record, samples: int, wait_ns: int) -> None:
+        """A batch like the others was handed over, and what follows is not known.
 
         Args:
             record: Of its loader.
-            batch: None where the model was called with it, in the shapes of all others.
-            samples: Of it, in that case.
+            samples: Of it.
             wait_ns: How long it was waited for.
         """
         iterator = record.iterator() if record.iterator is not None else None
         record.wait_ns += wait_ns
         record.fetch_ns += wait_ns
-        if batch is None:
-            record.fetches += 1
-            self._add(record, samples)
-        elif not self._counted(record, batch):
-            self._count(record, batch, trains=True)
+        self._forget_evaluated()
+        record.fetches += 1
+        self._add(record, samples)
         if iterator is not None:
             record.left = self._left(record, iterator)
         record.ahead += 1

@@ -9,16 +9,17 @@ import functools
 import inspect
 import random
 import sys
+import threading
 import time
 import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from autotune.trial.calm import CALL, FETCH, OFF
+from autotune.trial.calm import CALL, FETCH, FETCHING, OFF
 from autotune.trial.data_sets import settings_of, shared_handle
 from autotune.trial.fetches import LOOKED_AT, TIMED, TIMED_EACH, Fetches
 from autotune.trial.loader_facts import batch_size_of, described, settles_at_once, start_method
-from autotune.trial.loader_record import BETWEEN, INSIDE, Record
+from autotune.trial.loader_record import BETWEEN, INSIDE, WHOLE, Record
 from autotune.trial.overrides import Overrides
 from autotune.trial.sending import Sent, try_sending
 from autotune.trial.state import LOADER, caller
@@ -248,25 +249,35 @@ class Loader(Fetches):
     ) -> Callable[[Any], Any]:
         """What a batch is fetched with; most of a run's are fetched by its first, short way."""
         state = self._state
-        clock, cpu = time.perf_counter_ns, time.thread_time_ns
+        clock, cpu, ident = time.perf_counter_ns, time.thread_time_ns, threading.get_ident
         off, calm = state.faults.off, state.calm
 
         @functools.wraps(original_next)
         def advance(this: Any) -> Any:
-            if calm.stage == FETCH and calm.iterator == id(this):
+            calmly = calm.iterator == id(this) and self._grad_enabled() and ident() == calm.main
+            if calm.stage == FETCH and calmly:
                 # Most fetches by far. How long was waited is all that is noted of one.
+                calm.stage = FETCHING
                 begin = clock()
                 try:
                     batch = original_next(this)
                 except BaseException:
-                    calm.leave()
                     spent = clock() - begin
+                    calm.leave()
                     this._autotune_record.wait_ns += spent
-                    this._autotune_record.fetch_ns += spent
                     raise
-                calm.wait_ns = clock() - begin
-                calm.batch = batch
-                calm.stage = CALL
+                spent = clock() - begin
+                try:
+                    part = batch if calm.place is WHOLE else batch[calm.place]
+                    is_alike = part.shape[calm.dimension] == calm.samples
+                except Exception:  # of another kind; what that means is found out the long way
+                    is_alike = False
+                if is_alike and calm.stage == FETCHING:
+                    calm.wait_ns = spent
+                    calm.stage = CALL
+                else:
+                    calm.leave()
+                    self._fetched_unlike(this, batch, spent)
                 return batch
             if calm.stage != OFF and state.here():
                 calm.leave()
@@ -282,6 +293,8 @@ class Loader(Fetches):
                 finally:
                     spent = clock() - begin
                     record.wait_ns += spent
+                if batch is None:
+                    return batch
                 try:
                     record.fetch_ns += spent
                     if not self._counted(record, batch):
@@ -323,6 +336,8 @@ class Loader(Fetches):
                     device.fetch_ends()
                 if trains:
                     record.wait_ns += spent
+            if batch is None:
+                return batch  # by a collate function that found nothing in it, and nothing is done with it
             try:
                 record.fetch_ns += spent
                 if timed:
@@ -343,6 +358,21 @@ class Loader(Fetches):
             return batch
 
         return advance
+
+    def _fetched_unlike(self, iterator: Any, batch: Any, spent_ns: int) -> None:
+        """A batch that is not like those before it, or in whose fetch something else has happened."""
+        record: Record = iterator._autotune_record
+        record.wait_ns += spent_ns
+        if batch is None:
+            return
+        try:
+            record.fetch_ns += spent_ns
+            self._count(record, batch, trains=True)
+            record.left = self._left(record, iterator)
+            record.ahead += 1
+            record.usual = self._usual(record)
+        except Exception as error:
+            self._state.faults.note("loader", error)
 
     def let_go(self) -> None:
         """Iterators are as if we were not there; loaders built from now on get their changes as before."""

@@ -76,12 +76,17 @@ class Optimizer(Backward):
     # What has to keep quiet
 
     def _wrap_zero_grad(self, cls: Any) -> None:
-        original, calm = cls.zero_grad, self._state.calm
+        original, calm, is_module = cls.zero_grad, self._state.calm, cls is self._torch.nn.Module
         is_compiling = self._torch.compiler.is_compiling
 
         @functools.wraps(original)
         def zero_grad(this: Any, *args: Any, **kwargs: Any) -> Any:
-            if calm.stage != OFF:
+            if (
+                calm.stage != OFF
+                and self.zero_grad_seen
+                and not self._part_begun
+                and (self.zeroes_module or not is_module)
+            ):
                 return original(this, *args, **kwargs)
             if is_compiling() or not self._state.active:
                 return original(this, *args, **kwargs)

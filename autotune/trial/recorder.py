@@ -175,6 +175,7 @@ class Recorder:
     def restart(self) -> None:
         """Warm up again: something changed that the window must not contain."""
         self._state.calm.leave()
+        self._state.calm.fruitless = 0
         if self._decided is not None:
             return  # the window is over
         self._begin_ns = 0
@@ -321,6 +322,7 @@ class Recorder:
 
     def reopen(self) -> None:
         """A new model has come: the knobs are read again with it, and measuring begins again."""
+        self._state.calm.leave()
         self._accepted = False
         if self._restarts < _MAX_RESTARTS:
             self._restarts += 1
@@ -454,6 +456,7 @@ class Recorder:
         self._begin_ns = now
         self._next_check_ns = now + int(self._segment.fidelity.min_window_s * 1e9)
         self._ready = []
+        self._has_queue = False
         self._note_level(now)
 
     # Window
@@ -498,7 +501,7 @@ class Recorder:
         ready = self.loader.ready() if self.loader is not None else None
         if ready is not None:
             self._ready.append((now, ready))
-        self._has_queue = ready is not None
+        self._has_queue = self._has_queue or ready is not None
         self._next_level_ns = now + _LEVEL_NS
 
     def _ready_at(self, begin_ns: int) -> int | None:

@@ -529,7 +529,13 @@ class RootCall:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         calm, state = self._calm, self._state
         module = self.module() if calm.stage == CALL and calm.call is self and not kwargs else None
-        if module is not None and module.training and self._grad_enabled() and _ident() == calm.main:
+        if (
+            module is not None
+            and module.training
+            and self._grad_enabled()
+            and _ident() == calm.main
+            and not self._root.is_compiling()
+        ):
             try:
                 if calm.shape is not None and len(args) == 1:
                     is_calm = args[0].shape == calm.shape
@@ -537,8 +543,7 @@ class RootCall:
                     is_calm = tuple([value.shape for value in args]) == self._usual
             except Exception:  # of another kind than before; what that means is found out the long way
                 is_calm = False
-            if is_calm:
-                calm.batch = None
+            if is_calm and calm.stage == CALL:
                 calm.stage = CALLING
                 state.depth = 1
                 try:

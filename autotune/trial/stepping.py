@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
@@ -104,18 +105,23 @@ class Stepping:
         original_init = base.__init__
         state, calm = self._state, self._state.calm
         is_compiling = self._torch.compiler.is_compiling
-        clock = time.perf_counter_ns
+        clock, ident = time.perf_counter_ns, threading.get_ident
 
         def profile_hook_step(function: Any) -> Any:
             inner = wrap(function)
 
             @functools.wraps(inner)
             def step(this: Any, *args: Any, **kwargs: Any) -> Any:
-                if calm.stage == STEP and calm.optimizer == id(this) and not (args or kwargs):
+                if (
+                    calm.optimizer is this
+                    and not (args or kwargs)
+                    and ident() == calm.main
+                    and calm.stage == STEP
+                ):
                     # Most steps by far. When it ended is all that is noted of one.
+                    calm.stage = STEPPING
                     state.micro_steps += 1
                     self._nested = True
-                    calm.stage = STEPPING
                     try:
                         result = inner(this)
                     finally:
@@ -125,12 +131,12 @@ class Stepping:
                         calm.leave()
                         self._boundary.passed(this)
                     elif now >= calm.soon_ns or calm.left <= 1:
-                        calm.looked_at(now)
+                        if not calm.looked_at(now):
+                            self._boundary.passed(this)
                     else:
-                        calm.rows.append((now, calm.wait_ns, calm.step_samples, -1.0, 0, 0, 0))
-                        calm.losses.append(calm.loss)
                         calm.left -= 1
                         calm.stage = calm.first
+                        calm.rows.append((now, calm.wait_ns, calm.loss, 0))
                     return result
                 if calm.stage != OFF and not self._nested and state.here():
                     calm.leave()

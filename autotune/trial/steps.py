@@ -21,9 +21,8 @@ from autotune.trial.state import COLLECTION, EVALUATION
 from autotune.trial.told import Later, is_computed_later, number
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from autotune.protocol.lines import Row
+    from autotune.trial.calm import Noted
     from autotune.trial.loader import Loader
     from autotune.trial.loader_record import Record
     from autotune.trial.optimizer import Optimizer
@@ -248,7 +247,7 @@ class Boundary:
             or loader is None
         ):
             return
-        call = optimizer.calm_call(inputs)
+        call = optimizer.calm_call(anchor, inputs)
         record = None if samples is None else loader.calm_record(samples)
         if call is None or batches != (record is not None) or (record is None) != (samples is None):
             return
@@ -258,7 +257,6 @@ class Boundary:
             call=call,
             optimizer=anchor,
             samples=inputs if samples is None else samples,
-            ranks=state.ranks,
             until_ns=until_ns,
             queue_ns=self._queue_read_ns + _QUEUE_NS,
         )
@@ -268,48 +266,47 @@ class Boundary:
         queued_ns = self._queued_ns(now)
         return queued_ns, self._queue_read_ns + _QUEUE_NS
 
-    def count_calm(self, rows: list[Row], losses: list[float], record: Record | None) -> None:
+    def count_calm(self, rows: list[Noted], record: Record | None, samples: int) -> None:
         """Steps that were alike: `_close_usual` of each.
 
         Args:
             rows: Of each.
-            losses: Of each.
             record: Of the loader; None without one.
+            samples: Of each, in this process.
         """
         state, loader, optimizer = self._state, self.loader, self.optimizer
         count, batches = len(rows), 0 if record is None else 1
         try:
             if record is not None and loader is not None:
-                loader.count_calm(record, state.calm.samples, [row[1] for row in rows])
+                loader.count_calm(record, samples, [row[1] for row in rows])
             if not rows:
                 return
             if optimizer is not None:
                 optimizer.count_calm(count)
             self.backward_total += count
             self.batch_total += batches * count
-            last, last_loss = rows.pop(), losses.pop()
-            if rows:
-                state.steps += count - 1
-                state.samples_total += last[2] * (count - 1)
-                self._judge_calm(losses)
-                self._recorder.calm_steps(rows, losses, state.samples_total)
-            state.steps += 1
-            state.samples_total += last[2]
-            self._judge_calm([last_loss])
-            self._recorder.step(last, last_loss, batches)
+            samples *= state.ranks
+            told: list[Row] = [(end, wait, samples, -1.0, queued, 0, 0) for end, wait, _, queued in rows]
+            losses = [row[2] for row in rows]
+            inside = count - 1 if not self._bad and all(map(math.isfinite, losses)) else 0
+            if inside:
+                state.steps += inside
+                state.samples_total += samples * inside
+                self._recorder.calm_steps(told[:inside], losses[:inside], state.samples_total)
+            for row, loss in zip(told[inside:], losses[inside:], strict=True):
+                state.steps += 1
+                state.samples_total += samples
+                if self._bad or not math.isfinite(loss):
+                    self._judge(loss)
+                self._recorder.step(row, loss, batches)
         except Exception as error:
             self._failed(error)
 
-    def _judge_calm(self, losses: Sequence[float]) -> None:
-        if self._bad or not all(map(math.isfinite, losses)):
-            for loss in losses:
-                self._judge(loss)
-
-    def fetched_calmly(self, record: Record, batch: Any, samples: int, wait_ns: int) -> None:
+    def fetched_calmly(self, record: Record, samples: int, wait_ns: int) -> None:
         """The part of a calm step that goes on: its batch."""
         try:
             if self.loader is not None:
-                self.loader.fetched_calmly(record, batch, samples, wait_ns)
+                self.loader.fetched_calmly(record, samples, wait_ns)
         except Exception as error:
             self._state.faults.note("loader", error)
 
@@ -395,8 +392,9 @@ class Boundary:
         """`autotune.sdk.step` was called, by whichever thread: who calls it means it."""
         if not self._state.active:
             return
-        if self._state.here():
-            self._state.calm.leave()
+        self._state.calm.leave()
+        if not self._state.here():
+            self._state.calm.end_soon()
         with self._lock:
             try:
                 self._told_step(samples, loss)

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.torch
 COLLECTION = 8
 
 WATCHED = """
+import gc
 import sys
 import time
 from autotune.trial import calm, loader, optimizer, recorder, root
@@ -69,6 +70,14 @@ def losses_of(loss):
 
 recorder.Recorder.step = step
 recorder.Recorder.calm_steps = steps
+
+told_at_once = told
+
+def told(**what):
+    for one in gc.get_objects():
+        if type(one) is calm.Calm:
+            one.leave()  # what is noted is counted
+    told_at_once(**what)
 
 def pause():
     time.sleep(0.002)  # long enough for a window to open
@@ -245,6 +254,136 @@ for epoch in range(6):
 told(weights=weights(model), taken=taken, losses=losses)
 """
 
+FROM_INSIDE = """
+torch.manual_seed(0)
+class Inner(Dataset):
+    def __len__(self):
+        return 512
+    def __getitem__(self, i):
+        return torch.full((8,), i / 512), torch.tensor(i % 2)
+class Chunks(torch.utils.data.IterableDataset):
+    # Reads chunks by a loader of its own, and now and then asks the model that is trained.
+    def __iter__(self):
+        count = 0
+        for chunk in range(21):
+            for x, y in DataLoader(Inner(), batch_size=128, shuffle=True):
+                for sample in zip(x, y):
+                    count += 1
+                    if count % 1000 == 999:
+                        with torch.no_grad():
+                            model(sample[0][None])
+                    yield *sample, count
+def collate(samples):
+    kept = [(x, y) for x, y, i in samples if i % 450 != 7]  # broken ones are left out
+    if any(i % 3001 == 3000 for _, _, i in samples):
+        return None
+    return tuple(map(torch.stack, zip(*kept)))
+model = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+batches = iter(DataLoader(Chunks(), batch_size=16, collate_fn=collate))
+done = 0
+for batch in batches:
+    if batch is None:
+        continue
+    x, y = batch
+    count = len(x)
+    x = F.pad(x, (0, 0, 0, 16 - count))  # the model sees one shape alone
+    loss = F.cross_entropy(model(x)[:count], y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    pause()
+    done += 1
+    if done % 120 == 119:
+        with torch.no_grad():
+            for _ in range(3):
+                batch = next(batches)
+                model(batch[0])
+told(weights=weights(model), taken=taken, losses=losses)
+"""
+
+BESIDES = """
+import weakref
+from autotune.trial.optimizer import Optimizer
+torch.manual_seed(0)
+class Keep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.kept = big = torch.zeros(10)
+        alive.append(weakref.ref(big))
+        return x * 1
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+alive, held = [], 0
+model = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+ours = next(o for o in gc.get_objects() if type(o) is Optimizer)
+scaler = torch.amp.GradScaler("cpu", enabled=False)
+data = torch.randn(4096, 8)
+other = torch.zeros(3, 8)
+for step in range(900):
+    if step > 230 and step % 20 == 7:
+        optimizer.param_groups[0]["lr"] *= 0.999  # now and then, no schedule by steps
+    ours.part_begins()  # as a framework does at the beginning of each part
+    x = data[torch.randint(0, 4096, (16,))]
+    scaler.scale(Keep.apply(model(x)).square().mean()).backward()
+    held += alive[-1]() is not None
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    pause()
+    if step in (600, 700):
+        torch.export.export(model, (x,))
+told(weights=weights(model), taken=taken, losses=losses, held=held, zeroes_first=ours.zeroes_first)
+"""
+
+HANDLER = """
+import random, signal
+torch.manual_seed(0)
+random.seed(1)
+asked = 0
+def handler(*_):
+    global asked
+    asked += 1
+    model.eval()
+    with torch.no_grad():
+        model(other)
+    model.train()
+    signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0003, 0.003))
+signal.signal(signal.SIGALRM, handler)
+other = torch.zeros(3, 8)
+model = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+data = torch.randn(4096, 8)
+for step in range(12000):
+    if step > 2000 and step % 400 == 300:
+        signal.setitimer(signal.ITIMER_REAL, 0.0005)
+    if step % 400 == 0:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    loss = model(data[:16]).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+signal.setitimer(signal.ITIMER_REAL, 0)
+told(taken=taken, losses=losses, asked=asked)
+"""
+
+NAN = """
+torch.manual_seed(0)
+model = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = torch.randn(4096, 8)
+for step in range(900):
+    loss = model(data[torch.randint(0, 4096, (16,))]).square().mean()
+    if step >= 500:
+        loss = loss * float("nan")
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    pause()
+"""
+
 BF16 = Change(knob="precision", value="bf16", spelling=Patch())
 COLLECTED = Change(knob="gc_control", value="boundary", spelling=Patch())
 
@@ -287,6 +426,8 @@ def the_same(ran: Ran, long: Ran, *, fetches: bool) -> bool:
         pytest.param(OWN_BATCHES, (), False, ("short",), id="batches of its own, two passes a step"),
         pytest.param(ONE_PASS, (), False, ("calm",), id="batches of its own"),
         pytest.param(ODD, (), True, ("calm",), id="all that a loop may do besides"),
+        pytest.param(FROM_INSIDE, (), True, ("calm",), id="data that asks the model"),
+        pytest.param(BESIDES, (), False, ("calm",), id="frameworks and exports beside it"),
         pytest.param(STREAM, (), True, ("calm", "short"), id="a stream, epochs broken off"),
     ],
 )
@@ -306,3 +447,21 @@ def test_every_way_tells_the_same(
             assert noted == 0
             usual = [count for key, count in taken.items() if fetches or key != "fetch"]
             assert min(usual) > len(long.rows) // 4, f"{taken} of {len(long.rows)} steps"
+        assert ran.told.get("held", 0) == long.told.get("held", 0)
+        assert ran.told.get("zeroes_first") == long.told.get("zeroes_first")
+
+
+def test_a_handler_that_asks_the_model_anywhere_costs_no_step(run: Callable[..., Ran]) -> None:
+    ran = looked_at(run, HANDLER, (), "calm")
+    assert ran.told["asked"] > 100
+    assert ran.told["taken"]["noted"] > 1000
+    assert len(ran.rows) == len(ran.told["losses"]) == 12000
+
+
+def test_steps_before_a_loss_that_is_no_number_are_told(run: Callable[..., Ran]) -> None:
+    long, noted = (run(PRELUDE + WATCHED + NAN, argv=("--way", way)) for way in ("long", "calm"))
+    for ran in (long, noted):
+        assert ran.broke is not None
+        assert (ran.broke.kind, ran.broke.steps) == ("diverged", 502)
+    assert rows(noted) == rows(long)
+    assert len(noted.rows) >= 500
