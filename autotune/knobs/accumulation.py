@@ -21,6 +21,7 @@ from autotune.knobs.frameworks import (
     refuse_accumulation,
     refuse_rest,
     rows,
+    setting,
 )
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Accumulation(Knob):
         if isinstance(spelling, Flag):
             return _undivided(run)
         if isinstance(spelling, Keyword) and is_row(spelling):
-            loops_of_own = {ACCELERATOR: _of_accelerate, DEEPSPEED: _loop}
+            loops_of_own = {ACCELERATOR: _of_accelerate, DEEPSPEED: _of_deepspeed}
             return refuse_accumulation(spelling, facts) or loops_of_own.get(spelling.target, _written)(facts)
         return _seams(run) or _mathematics(run) or _loop(facts)
 
@@ -258,8 +259,13 @@ def _of_accelerate(facts: Facts) -> str | None:
     return _loop(facts)
 
 
-def _loop(facts: Facts) -> str | None:
-    if facts.run is not None and facts.run.scheduler_per_step:
+def _of_deepspeed(facts: Facts) -> str | None:
+    """A schedule of the configuration is moved by the engine, once a step, and their number stays."""
+    return _loop(facts, scheduled=setting(facts, "deepspeed.own_schedule") is not True)
+
+
+def _loop(facts: Facts, *, scheduled: bool = True) -> str | None:
+    if scheduled and facts.run is not None and facts.run.scheduler_per_step:
         return (
             "The learning rate is scheduled per step, usually over the loader's length, so its schedule "
             "would end early with deferred steps."

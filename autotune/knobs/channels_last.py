@@ -8,6 +8,7 @@ from autotune.core.change import Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch, family
+from autotune.knobs.frameworks import setting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +48,8 @@ class ChannelsLast(Knob):
             return "No trained module was seen whose layout could be changed."
         if not facts.run.model.has_4d:
             return "The model has no 4-D parameters (no convolutions over images)."
+        if setting(facts, "deepspeed.zero") not in (None, 0):
+            return "ZeRO of DeepSpeed lays all parameters out in one piece, and cannot take another layout."
         if facts.run.model.has_5d:
             return "The model has convolutions over volumes, whose 5-D parameters have no such layout."
         if self.own(facts) is True and facts.script.flag("--channels-last", "--channels_last") is None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.core.change import Env, Flag, Keyword, Patch, Spelling
+from autotune.knobs.frameworks import DEEPSPEED
 from autotune.knobs.registry import builtin
 from autotune.testing.knobs import example_facts
 
@@ -93,6 +94,8 @@ def _way(spelling: Spelling) -> str:
             return f"the script's option `{spelling.names[0]}` or the like"
         case Env():
             return f"the variable `{spelling.name}`"
+        case Keyword() if spelling.target == DEEPSPEED:
+            return f"`{spelling.name}` in DeepSpeed's configuration"
         case Keyword():
             return f"`{spelling.target}({spelling.name}=...)`"
         case Patch():

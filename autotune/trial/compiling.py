@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from autotune.knobs.compile_mode import CUDA_GRAPHS
@@ -14,7 +15,7 @@ from autotune.trial.graphs import Graphs
 from autotune.trial.recordings import Recordings
 from autotune.trial.regions import Regions
 from autotune.trial.shapes import Shapes
-from autotune.trial.state import COMPILE
+from autotune.trial.state import COMPILE, caller, is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,7 +141,7 @@ class Compile:
 
         @functools.wraps(original)
         def compile_(model: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if not state.active or self._inside or kwargs.get("disable"):
+            if not state.active or self._inside or kwargs.get("disable") or _is_a_librarys(model):
                 return original(model, *args, **kwargs)
             self._state.calm.leave()
             self.own = True
@@ -238,3 +239,16 @@ def _through(module: Any) -> Callable[..., Any]:
 
 def _unchanged(model: Any) -> Any:
     return model
+
+
+def _is_a_librarys(model: Any) -> bool:
+    """A function that DeepSpeed compiles for itself as it is imported; ZeRO brings three of them."""
+    if not (model is None or isinstance(model, FunctionType)):
+        return False
+    frame = caller(1)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if not module.startswith("torch") and not is_ours(frame.f_code.co_filename):
+            return module.partition(".")[0] == "deepspeed"
+        frame = frame.f_back
+    return False

@@ -21,8 +21,8 @@ def configuration(given: Any, name: str, value: Value) -> Any:
     """A copy of a configuration in which this entry has this value.
 
     Args:
-        given: A dictionary, or the path of a file of JSON. What is neither comes back as it is, for
-            DeepSpeed to say what is wrong with it.
+        given: A dictionary, or the path of a file of JSON (Hjson where that is there). What is neither comes
+            back as it is, for DeepSpeed to say what is wrong with it.
         name: ``gradient_accumulation_steps``, or ``torch_autocast`` for a number format.
         value: Micro-batches per step; ``fp32`` or ``bf16``.
     """
@@ -44,7 +44,8 @@ def _read(given: Any) -> dict[str, Any] | None:
         return dict(given)
     try:
         with open(os.fspath(given), encoding="utf-8") as file:
-            read = json.load(file)
+            # With comments as well, as DeepSpeed reads it.
+            read = getattr(sys.modules.get("hjson"), "load", json.load)(file)
     except (OSError, TypeError, ValueError):
         return None
     return read if isinstance(read, dict) else None
@@ -56,7 +57,12 @@ def _in_parts(held: dict[str, Any], parts: Any) -> dict[str, Any]:
     if whole is None and isinstance(micro, int) and isinstance(before, int):
         whole = micro * before * _world()
     if not isinstance(whole, int) or not isinstance(parts, int) or whole % (parts * _world()):
-        return {key: kept for key, kept in held.items() if key != _BATCH} if micro is not None else held
+        # DeepSpeed ends where one does not follow from the others. What it counts is off then, nothing else.
+        left = {key: kept for key, kept in held.items() if key != _BATCH}
+        if micro is not None or not isinstance(whole, int):
+            return left if micro is not None else held
+        before = before if isinstance(before, int) else 1
+        return {**left, _MICRO: max(1, whole // (before * _world()))}
     return {**held, _BATCH: whole, _MICRO: whole // (parts * _world())}
 
 

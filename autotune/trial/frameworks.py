@@ -243,11 +243,18 @@ def _of_accelerator(accelerator: Any) -> dict[str, Any]:
 def _of_engine(engine: Any) -> dict[str, Any]:
     autocast = getattr(engine, "torch_autocast_enabled", None)
     managed = getattr(engine, "managed_gradient_accumulation", None)
+    stage = getattr(engine, "zero_optimization_stage", None)
     return {
         "gradient_accumulation_steps": engine.gradient_accumulation_steps(),
         "torch_autocast": None if autocast is None else bool(autocast()),
         "pipeline": any(kind.__name__ == "PipelineEngine" for kind in type(engine).__mro__),
         "managed": managed is None or bool(managed()),
+        "zero": None if stage is None else int(stage()),
+        # Its length is that of the configuration, whatever the batches of the loader inside of it are.
+        "own_loader": getattr(engine, "training_dataloader", None) is not None,
+        # Called once a step, by the engine itself.
+        "own_schedule": getattr(engine, "lr_scheduler", None) is not None
+        and getattr(engine, "client_lr_scheduler", None) is None,
     }
 
 

@@ -19,7 +19,7 @@ _MOST_STACKS = 8
 _MOST_FRAMES = 100
 _MOST_CHARACTERS = 400_000
 """A syntax tree takes some forty times the memory of its source, and the peak of this process is measured."""
-_DRIVEN = f"{os.sep}deepspeed{os.sep}"
+_DRIVEN = "deepspeed"
 """DeepSpeed steps by itself, however many parts there are: what it does with gradients is not in the loop."""
 _TELLING = re.compile(r"\.grad\b|[\"']lr[\"']|parameters\(|state_dict\(|_foreach_")
 
@@ -64,8 +64,9 @@ def _frames(frame: FrameType | None, torch_folder: str) -> Iterator[FrameType]:
         seen += 1
         name = frame.f_code.co_filename
         library = "site-packages" in name or "dist-packages" in name
-        trains = library and not (name.startswith(torch_folder) or is_ours(name) or _DRIVEN in name)
-        if trains or is_user_file(name) or _is_generated(name):
+        driven = str(frame.f_globals.get("__name__", "")).partition(".")[0] == _DRIVEN
+        trains = library and not (name.startswith(torch_folder) or is_ours(name))
+        if not driven and (trains or is_user_file(name) or _is_generated(name)):
             yield frame
         frame = frame.f_back
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from picks import VALUES, argument, env, every_way, flag, loader, patch, switch, tuned
 
-from autotune.core.change import Patch
+from autotune.core.change import Change, Keyword, Patch
 from autotune.export.formats.accelerate import accelerate_config
 from autotune.export.formats.command import command_line, environment_file
 from autotune.export.formats.content import Exported, Left
@@ -21,7 +21,7 @@ from autotune.export.formats.diff import script_diff
 from autotune.export.formats.huggingface import training_arguments
 from autotune.export.formats.lightning import lightning_keywords
 from autotune.export.formats.source import Source
-from autotune.knobs.frameworks import ACCELERATOR, ARGUMENTS, LIGHTNING, TRAINER
+from autotune.knobs.frameworks import ACCELERATOR, ARGUMENTS, DEEPSPEED, LIGHTNING, TRAINER
 from autotune.knobs.registry import builtin
 
 SCRIPT = Source("train.py", b"print('trained')\n")
@@ -306,6 +306,25 @@ def test_deepspeeds_file_has_a_micro_batch_even_where_it_is_the_scripts_own():
     }
     assert said.said == ("precision",)
     assert any("torch_autocast" in note for note in said.notes)
+
+
+def test_deepspeeds_file_says_what_was_measured_under_deepspeed_as_it_was():
+    rows = {"precision": "bf16", "accumulation": 2}
+    names = {"precision": "torch_autocast", "accumulation": "gradient_accumulation_steps"}
+    changes = [Change(knob=k, value=v, spelling=Keyword(DEEPSPEED, names[k])) for k, v in rows.items()]
+    said = deepspeed_config(tuned(*changes, batch_size=32))
+    assert json.loads(said.text) == {
+        "train_micro_batch_size_per_gpu": 32,
+        "gradient_accumulation_steps": 2,
+        "torch_autocast": {"enabled": True, "dtype": "bfloat16"},
+    }
+    assert not any("measured" in note for note in said.notes)
+    off = deepspeed_config(tuned(Change(knob="precision", value="fp32", spelling=changes[0].spelling)))
+    assert off.data["torch_autocast"] == {"enabled": False}
+    source = Source("train.py", b"engine, *_ = deepspeed.initialize(model=net, config=CONFIG)\n")
+    diff = script_diff(tuned(*changes), source, nothing, [])
+    assert [left.knob for left in diff.left] == ["precision", "accumulation"]
+    assert all("entry of DeepSpeed's configuration" in left.reason for left in diff.left)
 
 
 def test_deepspeeds_file_without_a_known_batch_says_so():

@@ -362,6 +362,7 @@ def test_workers_under_keras_deal_a_drawn_order_otherwise(shuffles: bool, redeal
         ({"deepspeed.pipeline": True}, "accumulation", "pipeline"),
         ({"deepspeed.managed": False}, "accumulation", "decides itself"),
         ({"deepspeed.divides": False}, "accumulation", "backward"),
+        ({"deepspeed.zero": 2}, "channels_last", "ZeRO"),
     ],
 )
 def test_what_deepspeed_would_not_do_is_refused(
@@ -378,9 +379,20 @@ def test_what_deepspeed_would_not_do_is_refused(
     assert reason in refused
 
 
+def test_a_loader_that_deepspeed_made_keeps_the_batches_of_its_configuration() -> None:
+    given, way = (
+        trained_by("deepspeed", settings={"deepspeed.own_loader": True}),
+        Keyword("torch.utils.data.DataLoader", "batch_size"),
+    )
+    assert "follows its configuration" in str(KNOBS["batch_size"].refuse_spelling(way, given))
+    assert KNOBS["batch_size"].refuse_spelling(way, trained_by("deepspeed")) is None
+
+
 def test_the_loop_of_the_script_may_not_count_the_parts_that_deepspeed_makes_of_a_step() -> None:
     given = trained_by("deepspeed", scheduler_per_step=True)
     assert "scheduled per step" in str(KNOBS["accumulation"].refuse(given))
+    owned = trained_by("deepspeed", scheduler_per_step=True, settings={"deepspeed.own_schedule": True})
+    assert KNOBS["accumulation"].refuse(owned) is None
     assert "for one process alone" in str(KNOBS["accumulation"].refuse(trained_by("deepspeed", ranks=2)))
 
 

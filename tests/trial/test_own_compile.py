@@ -49,6 +49,22 @@ def test_the_loss_of_a_model_that_the_script_compiles_is_seen(run: Callable[...,
     assert ran.facts.reduction == "mean"
 
 
+LIBRARY = """
+import types
+inside = types.ModuleType("deepspeed.runtime.zero.muon")
+source = "import torch\\n@torch.compile\\ndef scaled(x):\\n    return x * 2\\nwhole = torch.compile(scaled)"
+exec(source, vars(inside))
+assert float(inside.scaled.__wrapped__(torch.ones(()))) == 2
+"""
+
+
+def test_what_deepspeed_compiles_for_itself_is_none_of_the_scripts(run: Callable[..., Any]) -> None:
+    ran = run(script(LIBRARY, "F.mse_loss(model(x), y)"))
+    assert ran.code == 0, ran.err
+    assert not ran.facts.own_compile
+    assert ran.facts.reduction == "mean"
+
+
 def test_in_place_or_outermost_it_is_seen_as_well(run: Callable[..., Any]) -> None:
     assert run(script("model.compile(backend=BACKEND)", "F.mse_loss(model(x), y)")).facts.reduction == "mean"
     of_part = "model.body = torch.compile(model.body, backend=BACKEND)"

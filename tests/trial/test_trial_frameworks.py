@@ -7,9 +7,10 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -94,6 +95,11 @@ class DeepSpeedEngine:
 
     def gradient_accumulation_steps(self):
         return self.read.get("gradient_accumulation_steps", 1)
+
+    training_dataloader, lr_scheduler, client_lr_scheduler = None, object(), None
+
+    def zero_optimization_stage(self):
+        return 1
 
     def torch_autocast_enabled(self):
         return self.read.get("torch_autocast", {}).get("enabled", False)
@@ -230,6 +236,9 @@ def test_deepspeed_trains_by_a_copy_of_the_configuration(bench: Bench, tmp_path:
         ({"train_micro_batch_size_per_gpu": 32}, (32, 8)),
         ({"train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2}, (16, 4)),
         ({"train_micro_batch_size_per_gpu": 5, "train_batch_size": 5}, (None, 5)),  # no four parts of it
+        ({"train_batch_size": 30}, (None, 30)),
+        ({"train_batch_size": 30, "gradient_accumulation_steps": 2}, (None, 15)),
+        ({"train_batch_size": 1}, (None, 1)),
     ],
 )
 def test_the_batch_that_deepspeed_counts_by_stays_that_of_a_step(
@@ -238,6 +247,17 @@ def test_the_batch_that_deepspeed_counts_by_stays_that_of_a_step(
     bench.change("accumulation", 4, DEEPSPEED, "gradient_accumulation_steps")
     read = engine()(own).read
     assert (read.get("train_batch_size"), read["train_micro_batch_size_per_gpu"]) == told
+
+
+def test_a_configuration_with_comments_is_read_as_deepspeed_reads_it(bench: Bench, tmp_path: Path) -> None:
+    hjson = ModuleType("hjson")
+    hjson.__dict__["load"] = lambda file: json.loads(re.sub(r"#.*", "", file.read()))
+    bench.change("accumulation", 2, DEEPSPEED, "gradient_accumulation_steps")
+    file = tmp_path / "ds.hjson"
+    file.write_text('{"train_batch_size": 8 # of a step\n}')
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(sys.modules, "hjson", hjson)
+        assert engine()(str(file)).read["train_micro_batch_size_per_gpu"] == 4
 
 
 def test_full_precision_turns_deepspeeds_autocast_off(bench: Bench) -> None:
@@ -266,6 +286,9 @@ def test_whether_deepspeed_divides_shows_in_its_backward(
         "deepspeed.torch_autocast": False,
         "deepspeed.pipeline": False,
         "deepspeed.managed": True,
+        "deepspeed.zero": 1,
+        "deepspeed.own_loader": False,
+        "deepspeed.own_schedule": True,
     }
 
 

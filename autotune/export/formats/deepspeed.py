@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from autotune.core.change import Keyword
 from autotune.export.formats.content import Exported, Left, json_text, why_left
+from autotune.knobs.frameworks import DEEPSPEED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +19,7 @@ _BATCHES: Final = {
     "batch_size": "train_micro_batch_size_per_gpu",
     "accumulation": "gradient_accumulation_steps",
 }
+_DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16"}
 _REASONS: Final = {
     "activation_checkpointing": "its section of that name acts only where the model calls "
     "deepspeed.checkpointing itself",
@@ -38,6 +41,12 @@ def deepspeed_config(tuned: Tuned) -> Exported:
     for change in tuned.changes:
         if change.knob in _BATCHES:
             config[_BATCHES[change.knob]] = change.value
+        elif change.knob == "precision" and _is_its_own(change):
+            name = _DTYPES.get(str(change.value))
+            config["torch_autocast"] = {
+                "enabled": name is not None,
+                **({} if name is None else {"dtype": name}),
+            }
         elif change.knob == "precision":
             config |= {form: {"enabled": change.value == form} for form in ("bf16", "fp16")}
         else:
@@ -55,6 +64,11 @@ def deepspeed_config(tuned: Tuned) -> Exported:
     )
 
 
+def _is_its_own(change: Change) -> bool:
+    """It was measured as an entry of DeepSpeed's configuration."""
+    return isinstance(change.spelling, Keyword) and change.spelling.target == DEEPSPEED
+
+
 def _is_count(knobs: Mapping[str, Value], knob: str) -> bool:
     value = knobs.get(knob)
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
@@ -62,13 +76,16 @@ def _is_count(knobs: Mapping[str, Value], knob: str) -> bool:
 
 def _notes(said: list[Change], config: Mapping[str, Any]) -> list[str]:
     notes: list[str] = []
-    if said:
-        notes.append("none of this was measured under DeepSpeed")
+    others = [change for change in said if not _is_its_own(change)]
+    if others:
+        names = ", ".join(change.knob for change in others)
+        which = "none of this was" if len(others) == len(said) else f"{names}: not"
+        notes.append(f"{which} measured under DeepSpeed")
     if "train_micro_batch_size_per_gpu" in config:
         notes.append("`train_batch_size` follows from these and the number of processes; leave it out")
     else:
         notes.append("the script's micro-batch is not known; DeepSpeed wants one")
-    if any(change.knob == "precision" and change.value != "fp32" for change in said):
+    if any(change.knob == "precision" and change.value != "fp32" for change in others):
         notes.append(
             "DeepSpeed turns the weights to half precision beside a float32 copy; autocast was measured, "
             "which its section `torch_autocast` comes nearer to"

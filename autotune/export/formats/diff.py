@@ -26,7 +26,7 @@ from autotune.export.formats.source import (
     literal_of,
 )
 from autotune.knobs.common import LOADER
-from autotune.knobs.frameworks import ARGUMENTS, TRAINER
+from autotune.knobs.frameworks import ARGUMENTS, DEEPSPEED, TRAINER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -234,6 +234,8 @@ class _Finder:
     def _keyword(self, change: Change, spelling: Keyword) -> list[_Action] | str:
         if spelling.target == TRAINER:
             return "the Trainer is told besides to divide the loss, which is no literal (--as hf)"
+        if spelling.target == DEEPSPEED:
+            return f"{spelling.name} is an entry of DeepSpeed's configuration, no argument (--as deepspeed)"
         if spelling.target == _ASKED:
             return self._default_asked(spelling, change)
         wanted = arguments_of(change, (spelling.target,)) or {spelling.name: change.value}
