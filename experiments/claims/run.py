@@ -77,7 +77,7 @@ DECIDING = (
     "verdicts",
 )
 """Modules of `autotune.core` that have a say in a claim."""
-TELLING = ("caveats", "disturbances", "drift", "learning_rate", "reasons")
+TELLING = ("caveats", "disturbances", "drift", "learning_rate", "means", "reasons")
 """Modules that an answer is made with as well, for its words alone."""
 EXPLAINING = "probing"
 """Module of `autotune.search` that explains what was found, and proposes nothing to be compared."""

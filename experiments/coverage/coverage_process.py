@@ -4,6 +4,7 @@ No process is started: steps with known truth go through `trial.recorder.Recorde
 stop, steady state) and `launch.measure.measure` (what a window says), as those of a real script do.
 """
 
+import threading
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from autotune.launch.outside import DeviceSample, Outside
 from autotune.launch.told import Told
 from autotune.protocol.disturbed import spans
 from autotune.protocol.events import Closed, Compiling, Seen, StepRow
+from autotune.trial.calm import Calm
 from autotune.trial.recorder import Recorder
 
 NS = 1_000_000_000
@@ -128,7 +130,7 @@ def run(steps, wanted, *, workers=0, prefetch=2, beside=(), is_told=True, loss=N
     """
     state = SimpleNamespace(
         steps=0, samples_total=0, micro_steps=0, mark=0, compile_ns=0, compile_events=0, xla_events=0,
-        began_ns=0, device_clock=None, faults=SimpleNamespace(off=set()),
+        began_ns=0, device_clock=None, faults=SimpleNamespace(off=set()), calm=Calm(threading.get_ident()),
     )  # fmt: skip
     facts = RunFacts(
         samples_source="loader",
