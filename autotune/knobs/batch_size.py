@@ -105,8 +105,8 @@ class BatchSize(Knob):
             return None
         if loader.custom_batch_sampler:
             return "The loader uses a batch sampler of the script's own, which decides the batches itself."
-        if setting(facts, "deepspeed.own_loader") is True:
-            return "The length of DeepSpeed's own loader follows its configuration, and would stay as it is."
+        if setting(facts, "deepspeed.counts_batches") is True:
+            return "The script asks DeepSpeed's loader for its length, which follows the configuration alone."
         if fits_by_keras(facts):
             return "Keras counts the batches of a pass by the batch size that it was given itself."
         if loader.takes_one:

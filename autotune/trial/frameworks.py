@@ -10,6 +10,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from autotune.knobs.frameworks import ACCELERATOR, ARGUMENTS, KERAS
+from autotune.trial.state import caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -55,6 +56,7 @@ class Frameworks:
             hooks.on(module, functools.partial(self._watch, name, owner))
         hooks.on("transformers.loss.loss_utils", self._watch_items)
         hooks.on("keras.src.backend.torch.trainer", self._watch_fit)
+        hooks.on("deepspeed.runtime.dataloader", self._watch_length)
 
     def _watch(self, name: str, owner: str, module: Any) -> None:
         cls = getattr(module, name, None)
@@ -87,6 +89,22 @@ class Frameworks:
             return original(this, *args, **kwargs)
 
         self._undo.assign(cls, "backward", backward)
+
+    def _watch_length(self, module: Any) -> None:
+        """The length of DeepSpeed's own loader is that of its configuration, whatever its batches are."""
+        cls = getattr(module, "DeepSpeedDataLoader", None)
+        if cls is None:
+            return
+        original = cls.__len__
+
+        @functools.wraps(original)
+        def length(this: Any) -> Any:
+            asks = caller(1)
+            if asks is not None and self._state.is_users(asks.f_code.co_filename):
+                self._settings["deepspeed.counts_batches"] = True
+            return original(this)
+
+        self._undo.assign(cls, "__len__", length)
 
     def _watch_accumulate(self, cls: Any) -> None:
         original = cls.accumulate
@@ -250,8 +268,6 @@ def _of_engine(engine: Any) -> dict[str, Any]:
         "pipeline": any(kind.__name__ == "PipelineEngine" for kind in type(engine).__mro__),
         "managed": managed is None or bool(managed()),
         "zero": None if stage is None else int(stage()),
-        # Its length is that of the configuration, whatever the batches of the loader inside of it are.
-        "own_loader": getattr(engine, "training_dataloader", None) is not None,
         # Called once a step, by the engine itself.
         "own_schedule": getattr(engine, "lr_scheduler", None) is not None
         and getattr(engine, "client_lr_scheduler", None) is None,

@@ -379,12 +379,12 @@ def test_what_deepspeed_would_not_do_is_refused(
     assert reason in refused
 
 
-def test_a_loader_that_deepspeed_made_keeps_the_batches_of_its_configuration() -> None:
+def test_a_loop_that_counts_by_deepspeeds_loader_keeps_the_batches_of_its_configuration() -> None:
     given, way = (
-        trained_by("deepspeed", settings={"deepspeed.own_loader": True}),
+        trained_by("deepspeed", settings={"deepspeed.counts_batches": True}),
         Keyword("torch.utils.data.DataLoader", "batch_size"),
     )
-    assert "follows its configuration" in str(KNOBS["batch_size"].refuse_spelling(way, given))
+    assert "follows the configuration" in str(KNOBS["batch_size"].refuse_spelling(way, given))
     assert KNOBS["batch_size"].refuse_spelling(way, trained_by("deepspeed")) is None
 
 

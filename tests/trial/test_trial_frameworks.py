@@ -96,7 +96,7 @@ class DeepSpeedEngine:
     def gradient_accumulation_steps(self):
         return self.read.get("gradient_accumulation_steps", 1)
 
-    training_dataloader, lr_scheduler, client_lr_scheduler = None, object(), None
+    lr_scheduler, client_lr_scheduler = object(), None
 
     def zero_optimization_stage(self):
         return 1
@@ -106,6 +106,11 @@ class DeepSpeedEngine:
 
     def backward(self, loss, retain_graph=False, scale_wrt_gas=True):
         return loss / self.gradient_accumulation_steps() if scale_wrt_gas else loss
+"""
+DEEPSPEED_LOADER_MODULE = """
+class DeepSpeedDataLoader:
+    def __len__(self):
+        return 50
 """
 KERAS_MODULE = """
 class TorchTrainer:
@@ -125,6 +130,7 @@ FAKES = {
     "deepspeed.runtime": "",
     "deepspeed.runtime.config": DEEPSPEED_CONFIG_MODULE,
     "deepspeed.runtime.engine": DEEPSPEED_ENGINE_MODULE,
+    "deepspeed.runtime.dataloader": DEEPSPEED_LOADER_MODULE,
     "accelerate": "",
     "accelerate.accelerator": ACCELERATOR_MODULE,
 }
@@ -287,9 +293,17 @@ def test_whether_deepspeed_divides_shows_in_its_backward(
         "deepspeed.pipeline": False,
         "deepspeed.managed": True,
         "deepspeed.zero": 1,
-        "deepspeed.own_loader": False,
         "deepspeed.own_schedule": True,
     }
+
+
+def test_that_the_script_counts_by_deepspeeds_loader_is_told(bench: Bench, tmp_path: Path) -> None:
+    loader = importlib.import_module("deepspeed.runtime.dataloader").DeepSpeedDataLoader()
+    library = tmp_path / "site-packages" / "bar.py"
+    exec(compile("assert len(loader) == 50", str(library), "exec"), {"loader": loader})
+    assert "deepspeed.counts_batches" not in bench.frameworks.settings()
+    exec(compile("assert len(loader) == 50", str(tmp_path / "train.py"), "exec"), {"loader": loader})
+    assert bench.frameworks.settings()["deepspeed.counts_batches"] is True
 
 
 def test_no_workers_take_what_only_workers_have_along(bench: Bench) -> None:
