@@ -284,6 +284,7 @@ declare:
 """
 
 
+@pytest.mark.slow  # two minutes by itself
 def test_a_declared_option_wins_and_applies_without_the_file_that_declared_it(place):
     (place.folder / "mine.yaml").write_text(SPACE)
     ended = place.search("slow_option.py", "--space", "./mine.yaml", "--json")
