@@ -19,6 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from autotune.core.rates import mean_rate
+
 HERE = Path(__file__).resolve().parent
 WORKLOADS = HERE.parent / "workloads"
 KEPT = HERE / "results" / "long"
@@ -26,8 +28,6 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "claims")]
 
 import coverage_process as process  # noqa: E402 - neighbours of this file
 import proofs  # noqa: E402
-
-from autotune.core.rates import mean_rate  # noqa: E402
 
 WINDOWS_S = (4.0, 10.0, 20.0)
 TOGETHER = (3, 5, 8)

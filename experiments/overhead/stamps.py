@@ -69,7 +69,8 @@ def main():
         stamp(torch.optim.Optimizer, "zero_grad", "original", books, "zero_grad")
         stamp(type(optimizer), "step", "inner", books, "step")
         call = type(vars(hooks.session)["_root"].calls[0])
-        vars(model)["_call_impl"] = timed(model._call_impl, books[1], "call")  # noqa: SLF001 (what it calls)
+        called = vars(torch.nn.Module)["_call_impl"].__get__(model)
+        vars(model)["_call_impl"] = timed(called, books[1], "call")
         call.__call__ = timed(call.__call__, books[0], "call")
         wanted = max(2, round(2000 / options.step_ms))
         for _ in range(3):
