@@ -34,9 +34,18 @@ from autotune.launch.process import LocalRunner
 
 HERE = Path(__file__).resolve().parent
 WORKLOADS = HERE.parent / "workloads"
-SCRIPTS = {
+LONG = {
     "text_chargpt": ["--epochs", "1000", "--batch-size", "16"],
     "vision_digits": ["--epochs", "1000", "--batch-size", "32"],
+}
+"""The two by default, with arguments by which they last as long as anybody wants to measure."""
+
+SCRIPTS = LONG | {
+    name: []
+    for name in (
+        *("events_hawkes", "photos_colour", "photos_denoise", "shapes_vit"),
+        *("speech_vowels", "tabular_mlp", "weblog_sessions"),
+    )
 }
 ARMS = {"cold": Start.COLD, "again": Start.COLD, "fork": Start.FORK}
 SETUP_S = 300.0
@@ -162,9 +171,27 @@ def summed(rows):
                 r = ratio_interval(logs)
                 span = f"{r.value:.4f} [{r.low:.4f}, {r.high:.4f}]"
                 lines.append(f"{name} {arm} over cold: throughput {span}, {r.n} pairs")
+    if len({r["workload"] for r in rows}) > 1:
+        lines += everywhere(rows)
     failed = [r for r in rows if r["kind"] != "ok"]
     anew = [r for r in rows if r["arm"] == "fork" and r["start"] != "fork"]
     lines.append(f"{len(failed)} failed; {len(anew)} that were to be forked were started anew")
+    return lines
+
+
+def everywhere(rows):
+    """All workloads together: every round of each is a pair."""
+    rounds = {}
+    for r in rows:
+        if r["kind"] == "ok" and (r["arm"] != "fork" or r["start"] == "fork"):
+            rounds.setdefault((r["workload"], r["round"]), {})[r["arm"]] = r["throughput"]
+    lines = []
+    for arm in ("again", "fork"):
+        logs = [math.log(rs[arm] / rs["cold"]) for rs in rounds.values() if arm in rs and "cold" in rs]
+        if logs:
+            r = ratio_interval(logs)
+            span = f"{r.value:.4f} [{r.low:.4f}, {r.high:.4f}]"
+            lines.append(f"all workloads, {arm} over cold: throughput {span}, {r.n} pairs")
     return lines
 
 
@@ -177,7 +204,7 @@ def quantiles(values):
 
 def main():
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--workloads", nargs="*", choices=sorted(SCRIPTS), default=sorted(SCRIPTS))
+    made.add_argument("--workloads", nargs="*", choices=sorted(SCRIPTS), default=sorted(LONG))
     made.add_argument("--rounds", type=int, default=30)
     made.add_argument("--window-s", type=float, default=20.0, help="measured in each process")
     made.add_argument("--compile", default="", metavar="MODE", help="with this mode of torch.compile")

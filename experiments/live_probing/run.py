@@ -8,6 +8,7 @@ the same changes, and the script as it is once more, in processes of their own, 
 Needs a machine that does nothing else.
 """
 
+import itertools
 import json
 import math
 import os
@@ -244,6 +245,39 @@ def summary(rounds_by_name):
     return told
 
 
+def pooled(rounds_by_name):
+    """Knob -> what all workloads together say; a workload counts once for each of its configs and rounds.
+
+    Medians beside the mean: one fresh process that a neighbour outside of the machine has slowed down moves a
+    mean far. `moves_live` and `moves_fresh`: by how much two rounds of a config differ, the middle one.
+    """
+    biases, moves = {}, {}
+    for rounds in rounds_by_name.values():
+        for config, values in differences(rounds).items():
+            for knob in config:
+                biases.setdefault(knob, []).extend(live - fresh for live, fresh in values)
+                pairs = list(itertools.pairwise(values))
+                moves.setdefault(knob, []).extend((abs(a[0] - b[0]), abs(a[1] - b[1])) for a, b in pairs)
+    told = {}
+    for knob in sorted(biases):
+        mean, low, high = mean_interval(biases[knob])
+        told[knob] = {
+            "pairs": len(biases[knob]),
+            "bias": round(math.expm1(mean), 5),
+            "low": round(math.expm1(low), 5) if math.isfinite(low) else None,
+            "high": round(math.expm1(high), 5) if math.isfinite(high) else None,
+            "median": round(math.expm1(statistics.median(biases[knob])), 5),
+            "moves_live": _middle(live for live, _ in moves[knob]),
+            "moves_fresh": _middle(fresh for _, fresh in moves[knob]),
+        }
+    return told
+
+
+def _middle(values):
+    values = list(values)
+    return round(math.expm1(statistics.median(values)), 5) if values else None
+
+
 def _per(seconds, count):
     return round(seconds / count, 2) if count else None
 
@@ -263,6 +297,19 @@ def table(told):
                 f"  {knob}: {said['bias']:+.1%}{ends}, {said['within_bound']} of {said['configs']} within "
                 f"{BOUND:.0%}, order {said['rank_agreement']}"
             )
+    return rows
+
+
+def pooled_rows(told):
+    """Rows for people, a knob each."""
+    rows = []
+    for knob, found in told.items():
+        ends = "" if found["low"] is None else f" [{found['low']:+.1%}, {found['high']:+.1%}]"
+        row = f"{knob}, everywhere: {found['bias']:+.1%}{ends}, median {found['median']:+.1%}, "
+        row += f"{found['pairs']} pairs"
+        if found["moves_live"] is not None:
+            row += f"; two rounds differ by {found['moves_live']:.1%} live, {found['moves_fresh']:.1%} fresh"
+        rows.append(row)
     return rows
 
 
@@ -293,10 +340,13 @@ def main(words=None):
                 return {"rounds": [line]}
 
             done = proofs.carry_out(ledger, wanted, work, jobs=1, limit=chosen.limit)
-    told = summary({name: sums["rounds"] for name, sums in ledger.totals().items()})
-    print("\n".join(table(told)))
+    rounds = {name: sums["rounds"] for name, sums in ledger.totals().items()}
+    told = summary(rounds)
+    print("\n".join([*table(told), *pooled_rows(pooled(rounds))]))
     if not chosen.list:
-        path.with_suffix(".json").write_text(json.dumps(told, indent=1) + "\n")
+        path.with_suffix(".json").write_text(
+            json.dumps({"workloads": told, "knobs": pooled(rounds)}, indent=1) + "\n"
+        )
     if not done:
         print("not all is done; run it again to go on")
 

@@ -75,3 +75,22 @@ def test_what_failed_makes_no_difference_and_is_counted(probing: Any) -> None:
 def test_one_round_has_no_interval(probing: Any) -> None:
     found = probing.summary({"one": [line(0, {})]})["one"]["knobs"]["precision"]
     assert (found["low"], found["high"], found["spread_live"]) == (None, None, None)
+
+
+def test_all_workloads_together_are_told_by_knob_with_medians(probing: Any) -> None:
+    rounds = {name: [line(n + 10 * k, {"threads": 0.1}) for n in range(3)] for k, name in enumerate("ab")}
+    broken = next(x for x in rounds["a"][0]["fresh"] if x["config"] == {"threads": 1})
+    broken["rate"] /= 3.0
+    told = probing.pooled(rounds)
+    assert told["threads"]["pairs"] == 12
+    assert told["threads"]["median"] == pytest.approx(0.1, abs=0.01)
+    assert told["threads"]["bias"] > 0.15, "a single process that was slowed down moves the mean"
+    assert told["precision"]["bias"] == pytest.approx(0.0, abs=0.01)
+    assert told["threads"]["moves_live"] == pytest.approx(0.0, abs=1e-6)
+    assert 0.0 < told["threads"]["moves_fresh"] < 0.01
+    rows = probing.pooled_rows(told)
+    assert rows[1].startswith("threads, everywhere: +")
+    assert "12 pairs; two rounds differ by 0.0% live" in rows[1]
+    alone = probing.pooled({"a": [line(0, {})]})["precision"]
+    assert (alone["low"], alone["moves_live"]) == (None, None)
+    assert "[" not in probing.pooled_rows({"precision": alone})[0]
