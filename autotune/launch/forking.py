@@ -40,9 +40,18 @@ FORKS = "forks"
 LOAD_S = 120.0
 """A server that has not loaded its libraries by then ends itself."""
 
+MOST_SERVERS = 4
+"""Of one runner. Variables that libraries read when they are loaded need a server each."""
+
+MEMORY_SHARE = 0.1
+"""Of the memory that trials have: servers beside the one in use may hold so much of it."""
+
 ANSWER_S = 10.0
 LEAVING_S = 2.0
 MOST_DEATHS = 2
+MOST_REFUSALS = 2
+"""In so many environments a server may refuse to serve before no other one is asked."""
+
 _POLL_MS = 100
 _SAID_BYTES = 4096
 _SAID_CHARS = 200
@@ -297,10 +306,16 @@ class ForkServer:
 class Forks:
     """The fork servers of one runner, made when they are first needed.
 
+    A trial whose environment, command or folder is another one has another server, started in that
+    environment. A few are kept, those that were used last: a first trial of an environment takes about as
+    long as one that is started anew, as it waits for its server, and every later one is forked at once.
+
     Args:
         folder: Of the study.
         loaded: What a server imports.
         loaded_to_compile: The same for trials that compile, where that can be.
+        free_memory: Bytes that trials may take; servers that are only kept take little of it. None for no
+            other bound than their number.
     """
 
     def __init__(
@@ -308,12 +323,16 @@ class Forks:
         folder: Path,
         loaded: Sequence[str] = LOADED,
         loaded_to_compile: Sequence[str] = LOADED_TO_COMPILE,
+        free_memory: Callable[[], int] | None = None,
     ) -> None:
         self._folder = folder
         self._loaded = tuple(loaded)
         self._loaded_to_compile = tuple(loaded_to_compile)
-        self._servers: dict[tuple[str, ...], ForkServer] = {}
-        self._refused: dict[tuple[str, ...], str] = {}
+        self._free_memory = free_memory
+        self._servers: dict[_Key, ForkServer] = {}
+        self._refused: dict[_Key, str] = {}
+        self._served: set[tuple[str, ...]] = set()
+        self._given_up = ""
         self._deaths = 0
         self._made = 0
 
@@ -333,48 +352,60 @@ class Forks:
             within_s: How long a new one may take to load its libraries.
             stopped: Asked meanwhile: nobody wants it any more.
         """
-        if reason := _unsupported():
+        if reason := _unsupported() or self._given_up:
             return reason
         found: ForkServer | str = ""
-        wanted = (self._loaded_to_compile, self._loaded) if _compiles(launch) else (self._loaded,)
+        wanted = (self._loaded_to_compile, self._loaded) if compiles(launch) else (self._loaded,)
         for preload in dict.fromkeys(wanted):
-            found = self._refused.get(preload) or self._at_hand(launch, our_part, preload, within_s, stopped)
+            key = _key(launch, our_part, preload)
+            found = self._why_not(key) or self._at_hand(key, within_s, stopped)
             if isinstance(found, ForkServer):
                 return found
         return found
 
-    def _at_hand(
-        self,
-        launch: Launch,
-        our_part: str,
-        preload: tuple[str, ...],
-        within_s: float,
-        stopped: Callable[[], bool],
-    ) -> ForkServer | str:
-        key = _key(launch, our_part, preload)
-        known = self._servers.get(preload)
+    def _at_hand(self, key: _Key, within_s: float, stopped: Callable[[], bool]) -> ForkServer | str:
+        known = self._servers.pop(key, None)
+        if known is not None and known.is_alive():
+            self._servers[key] = known
+            return known
         if known is not None:
-            if known.is_alive() and known.key == key:
-                return known
-            self._deaths += bool(known.broken)
-            self._servers.pop(preload).close()
+            self._deaths += 1
+            known.close()
             if self._deaths >= MOST_DEATHS:
-                self._refused = dict.fromkeys((self._loaded, self._loaded_to_compile), known.broken)
+                self._given_up = known.broken
                 return known.broken
+        self._make_room()
         self._made += 1
         try:
             server = ForkServer(key, self._folder / FORKS / f"{os.getpid()}-{self._made}")
         except OSError as error:
-            self._refused[preload] = f"no fork server could be started: {error}"
-            return self._refused[preload]
+            self._refused[key] = f"no fork server could be started: {error}"
+            return self._refused[key]
         reason = server.await_ready(min(within_s, LOAD_S), stopped)
         if reason:
             server.close()
             if not stopped():
-                self._refused[preload] = reason
+                self._refused[key] = reason
             return reason
-        self._servers[preload] = server
+        self._servers[key] = server
+        self._served.add(key.preload)
         return server
+
+    def _why_not(self, key: _Key) -> str:
+        """Why no server of this kind is tried any more; empty where one is."""
+        refused = [reason for other, reason in self._refused.items() if other.preload == key.preload]
+        hopeless = len(refused) >= MOST_REFUSALS and key.preload not in self._served
+        return self._refused.get(key, refused[-1] if hopeless else "")
+
+    def _make_room(self) -> None:
+        """End those that were not used for longest, until another one may come."""
+        while len(self._servers) >= MOST_SERVERS or (self._servers and self._hold_too_much()):
+            self._servers.pop(next(iter(self._servers))).close()
+
+    def _hold_too_much(self) -> bool:
+        if self._free_memory is None:
+            return False
+        return sum(s.lent_bytes for s in self._servers.values()) > MEMORY_SHARE * self._free_memory()
 
     def close(self) -> None:
         """End all of them."""
@@ -383,7 +414,8 @@ class Forks:
         self._servers.clear()
 
 
-def _compiles(launch: Launch) -> bool:
+def compiles(launch: Launch) -> bool:
+    """It wants a server that has loaded the compiler."""
     return any(change.knob == "compile_mode" for change in launch.changes)
 
 

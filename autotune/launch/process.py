@@ -99,7 +99,8 @@ class LocalRunner(Runner):
         self._stop_wanted = False
         self._notes: tuple[str, ...] = ()
         self._start = Start.COLD
-        self._forks = Forks(self._study_dir, loaded, LOADED_TO_COMPILE if tuple(loaded) == LOADED else loaded)
+        to_compile = LOADED_TO_COMPILE if tuple(loaded) == LOADED else loaded
+        self._forks = Forks(self._study_dir, loaded, to_compile, free_memory)
         self._visited: Visited | None = None
         self._lost_visit: dict[int, Outcome] = {}
 

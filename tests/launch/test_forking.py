@@ -274,18 +274,43 @@ def test_nothing_is_forked_that_was_not_asked_for(forks: Any, assignment: Any) -
     assert servers_of(runner) == []
 
 
-def test_another_environment_or_folder_has_another_server(
-    forks: Any, assignment: Any, tmp_path: Path
+def test_every_environment_has_a_server_of_its_own_and_the_last_few_are_kept(
+    forks: Any, assignment: Any
 ) -> None:
-    runner = forks()
-    pids = []
-    for n, more in enumerate(({}, {}, {"env": {"PATH": "/bin"}}, {"options": ("-B",)})):
-        made = assignment("import os; os._exit(3)", uid=f"t003{n}-f{MINE}", **more)
-        assert only(runner, forked(made)).start is Start.FORK
-        pids += servers_of(runner)
-    assert pids[0] == pids[1]
-    assert len(set(pids)) == 3
-    assert [pid for pid in pids[:3] if Path(f"/proc/{pid}").exists()] == []
+    runner, text = forks(), "import os; os._exit(3 if os.environ.get('N') == {!r} else 4)"
+
+    def server(n: int, value: str, **more: Any) -> int:
+        made = assignment(
+            text.format(value), uid=f"t003{n}-f{MINE}", env={"PATH": os.environ["PATH"], "N": value}, **more
+        )
+        ended = only(runner, forked(made))
+        assert ended.start is Start.FORK
+        assert isinstance(ended.outcome, Failure)
+        assert "3" in ended.outcome.message, "it sees its own variables, not another trial's"
+        return servers_of(runner)[-1]
+
+    first = [server(0, "a"), server(1, "b"), server(2, "a", options=("-B",)), server(3, "a")]
+    assert first[3] == first[0]
+    assert len(set(first)) == 3
+    assert set(servers_of(runner)) == set(first)
+    more = [server(4, "c"), server(5, "d")]
+    assert set(servers_of(runner)) == {first[0], first[2], *more}
+    wait_for(lambda: not Path(f"/proc/{first[1]}").exists())
+    again = server(6, "b")
+    assert again != first[1]
+    assert first[2] not in servers_of(runner), "that one was not used for longest"
+
+
+def test_servers_that_are_only_kept_take_little_of_the_memory(forks: Any, assignment: Any) -> None:
+    free = [1 << 40]
+    runner = forks(free_memory=lambda: free[0])
+    text = "import os; os._exit(3)"
+    for n, value in enumerate("ab"):
+        only(runner, forked(assignment(text, uid=f"t004{n}-f{MINE}", env={"PATH": "/bin", "N": value})))
+    assert len(servers_of(runner)) == 2
+    free[0] = 1 << 20
+    only(runner, forked(assignment(text, uid=f"t0049-f{MINE}", env={"PATH": "/bin", "N": "c"})))
+    assert len(servers_of(runner)) == 1
 
 
 ENDS = [
@@ -538,6 +563,21 @@ def test_a_server_that_takes_too_long_is_given_up(assignment: Any, tmp_path: Pat
         found = forks.server(launch, folder, within_s=0.5, stopped=bool)
         assert "was not ready" in str(found)
     assert not (tmp_path / "study" / "forks").exists() or not list((tmp_path / "study" / "forks").iterdir())
+
+
+def test_what_refuses_in_every_environment_is_not_asked_in_the_next(assignment: Any, tmp_path: Path) -> None:
+    tried = tmp_path / "tried"
+    (tmp_path / "heavy_library.py").write_text(
+        f"open({str(tried)!r}, 'a').write('1'); raise ImportError('no')"
+    )
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+    forks = Forks(tmp_path / "study", ("heavy_library",), ("heavy_library",))
+    folder = library.make(tmp_path / "lib")
+    for n in range(4):
+        launch = assignment("", env={**env, "N": str(n)}).launch
+        found = forks.server(launch, folder, within_s=30.0, stopped=bool)
+        assert "no" in str(found)
+    assert tried.read_text() == "1" * forking.MOST_REFUSALS
 
 
 def test_trials_that_compile_have_a_server_of_their_own_or_the_plain_one(
