@@ -7,6 +7,7 @@ in full and the rest is sampled thinly. Standard library and autotune's own valu
 import hashlib
 import itertools
 import json
+import math
 import random
 import re
 from dataclasses import dataclass, replace
@@ -21,6 +22,9 @@ from autotune.errors import UsageError
 SCHEMA = "autotune.grid/v1"
 REMEASURED = 2
 """A run with a neighbour on the machine is repeated so often at most."""
+
+BETWEEN = 4
+"""Runs of the fastest between two of the script as it is, in a repeat that has no others."""
 
 SETUP_S = 300.0
 """Start and compile together; the slowest cold compile on two cores was seen at 137 s."""
@@ -233,6 +237,67 @@ def grown(old, new, begun):
         commit=new.commit,
         dirty=new.dirty,
     )
+
+
+def focused(plan, table, fastest):
+    """The plan with the script as it is and so many of the fastest alone in every repeat but the first.
+
+    Fastest by all repeats before, so that what was lucky once is asked again, and what takes its place
+    then as well. Nothing is planned behind a repeat that is not done.
+    """
+    settled, chosen, kept = table.settled(), set(), []
+    for repeat in sorted({slot.repeat for slot in plan}):
+        members = [slot for slot in plan if slot.repeat == repeat]
+        if repeat:
+            chosen = set(_fastest(table, repeat, fastest))
+            members = _thinned(members, chosen)
+        kept += members
+        if any(slot.key not in settled for slot in members):
+            break
+    return kept
+
+
+def _thinned(members, chosen):
+    """Runs of the chosen in their order, and of the script as it is before every few, and last."""
+    kept, since = [], 0
+    for slot in members:
+        if slot.config in chosen:
+            kept.append(slot)
+            since += 1
+        elif slot.config.is_baseline and (not kept or since >= BETWEEN or slot is members[-1]):
+            kept.append(slot)
+            since = 0
+    return kept
+
+
+def _fastest(table, before, count):
+    """Configurations by the mean of what they gained in the repeats before, compile included."""
+    gains, base = {}, {}
+    rows = [row for _, row in sorted(table.settled().items()) if row.repeat < before]
+    for row in rows:
+        rate = lasting_rate(row, table.header)
+        if rate is not None:
+            by_config = base if row.config.is_baseline else gains.setdefault(row.config, {})
+            by_config.setdefault(row.repeat, []).append(math.log(rate))
+    own = {repeat: math.fsum(logs) / len(logs) for repeat, logs in base.items()}
+    middle = math.fsum(own.values()) / len(own) if own else 0.0
+    means = {}
+    for config, each in gains.items():
+        logs = [log - own.get(repeat, middle) for repeat, found in each.items() for log in found]
+        means[config] = math.fsum(logs) / len(logs)
+    return sorted(means, key=lambda config: (-means[config], config.canonical()))[:count]
+
+
+def lasting_rate(row, header):
+    """Its rate over the run that is planned, a compile charged to it; None of what measured nothing."""
+    found = row.throughput(header.workload.unit) if row.is_ok else None
+    if found is None or not found.value > 0.0:
+        return None
+    steps = header.workload.planned_steps
+    if not steps or not row.compile_s:
+        return found.value
+    amount = steps * (row.effective_batch or 1.0) if header.workload.unit == "samples/s" else steps
+    return amount / (amount / found.value + row.compile_s)
 
 
 def is_lost(row):

@@ -37,6 +37,7 @@ from grid import (  # noqa: E402 - after the package can be found
     compiles,
     duration_s,
     expected_s,
+    focused,
     grown,
     is_lost,
     next_slot,
@@ -283,10 +284,11 @@ class Recorder:
 
     made = 0
     out_of_time = False
+    fastest = None
 
-    def __init__(self, grid, path, work, remeasured=REMEASURED, *, grows=False, sealed=False):
+    def __init__(self, grid, path, work, remeasured=REMEASURED, *, grows=False, sealed=False, fastest=None):
         self.grid, self.path, self.remeasured = grid, path, remeasured
-        self.grows, self.sealed = grows, sealed
+        self.grows, self.sealed, self.fastest = grows, sealed, fastest
         self.clock = SystemClock()
         folder = FOR_CUDA if (FOR_CUDA / f"{grid.workload}.py").is_file() else WORKLOADS
         self.script = folder / f"{grid.workload}.py"
@@ -503,9 +505,9 @@ class Recorder:
 
     @property
     def plan(self):
-        """Every run of the table, in order."""
-        header = self.table.header
-        return planned(header, self.grid)
+        """Every run of the table, in order; of later repeats those that are wanted in this sitting."""
+        plan = planned(self.table.header, self.grid)
+        return plan if self.fastest is None else focused(plan, self.table, self.fastest)
 
     def stop(self, *_):
         """End the running process; its row is not written."""
@@ -680,6 +682,12 @@ def parsed(words):
     parser.add_argument(
         "--repeats", type=_at_least(1), metavar="N", help="only the first N repeats this time"
     )
+    parser.add_argument(
+        "--fastest",
+        type=_at_least(1),
+        metavar="N",
+        help="after the first repeat only the script as it is and the N that are fastest so far",
+    )
     parser.add_argument("--list", action="store_true", help="show how far it is, run nothing")
     parser.add_argument("--new", action="store_true", help="keep the earlier table beside, begin another")
     parser.add_argument(
@@ -734,6 +742,7 @@ def run(options):
         options.remeasure,
         grows=options.grow,
         sealed=options.sealed,
+        fastest=options.fastest,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as table:

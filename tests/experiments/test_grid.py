@@ -26,7 +26,16 @@ from autotune.core.effect import Effect
 from autotune.core.facts import LoaderFacts, RunFacts
 from autotune.core.measurement import Contamination, LossPoint, Reading
 from autotune.core.study import SpaceRequest
-from autotune.core.table import Growth, ProtocolPart, Table, TableHeader, TableRow, WorkloadPart, decode
+from autotune.core.table import (
+    Blocks,
+    Growth,
+    ProtocolPart,
+    Table,
+    TableHeader,
+    TableRow,
+    WorkloadPart,
+    decode,
+)
 from autotune.core.trial import Failure, FailureKind
 from autotune.errors import DiskFull, UsageError
 from autotune.knobs.registry import knobs_for
@@ -340,6 +349,90 @@ def test_disturbed_runs_come_again_at_the_end_of_their_repeat_and_twice_at_most(
     per_repeat = len(plan) // 2
     assert bad == [(1, 1), (per_repeat, 2), (per_repeat + 1, 3)]
     assert len(rows) == len(plan) + 2
+
+
+def measured(slot: grid.Slot, seconds: float, **more: Any) -> TableRow:
+    """One block of 400 samples in so many seconds."""
+    blocks = Blocks(
+        num_steps=(100,) * 4,
+        num_samples=(100,) * 4,
+        elapsed_s=(seconds / 4,) * 4,
+        aside_s=(0.0,) * 4,
+        wait_s=(0.0,) * 4,
+        run_delay_s=(None,) * 4,
+        flags=("",) * 4,
+    )
+    return row(slot, blocks=blocks, window_s=seconds, effective_batch=1.0, **more)
+
+
+def recorded_fastest(seconds: Any, repeats: int = 3, fastest: int = 3, stop: int = 10_000) -> Table:
+    """A whole recording of the fastest; `seconds` is asked by config and repeat."""
+    seeds = tuple(range(repeats))
+    asked = grid.Grid(workload="w", parts=(), seeds=seeds, window_s=4, sentinel_every=8)
+    made = replace(table(), header=header(*CONFIGS, seeds=seeds, repeats=repeats))
+    while len(made.rows) < stop:
+        plan = grid.focused(grid.planned(made.header, asked), made, fastest)
+        found = grid.next_slot(plan, made)
+        if found is None:
+            break
+        made = replace(made, rows=(*made.rows, measured(found[0], seconds(found[0].config, found[0].repeat))))
+    return made
+
+
+def test_after_the_first_repeat_only_the_fastest_and_the_script_run_again() -> None:
+    ranks = {config: n for n, config in enumerate(CONFIGS)}
+    made = recorded_fastest(lambda config, _repeat: 4.0 - 0.1 * ranks[config])
+    first = [r.config for r in made.rows if r.repeat == 0 and not r.config.is_baseline]
+    assert sorted(first, key=ranks.__getitem__) == list(CONFIGS[1:])
+    for repeat in (1, 2):
+        again = [r.config for r in made.rows if r.repeat == repeat]
+        assert {c for c in again if not c.is_baseline} == set(CONFIGS[-3:])
+        assert len(again) == len(set(again)) - 1 + again.count(Config())
+        assert again[0].is_baseline
+        assert 1 <= again.count(Config()) <= 3
+
+
+def test_what_was_lucky_once_gives_way_to_what_is_fast_and_a_slow_day_tells_nothing() -> None:
+    lucky = CONFIGS[1]
+
+    def seconds(config: Config, repeat: int) -> float:
+        slow_day = 1.5 if repeat == 1 else 1.0
+        if config == lucky:
+            return slow_day * (1.0 if repeat == 0 else 5.0)
+        return slow_day * (4.0 - 0.1 * CONFIGS.index(config))
+
+    made = recorded_fastest(seconds)
+    runs = {r: {x.config for x in made.rows if x.repeat == r and x.config} for r in (1, 2)}
+    assert lucky in runs[1]
+    assert runs[1] - {lucky} == set(CONFIGS[-2:])
+    # By the mean of both it is still among the first three, and a day on which all are slow changes nothing.
+    assert runs[2] - {lucky} == set(CONFIGS[-2:])
+    longer = recorded_fastest(seconds, repeats=6)
+    last = {x.config for x in longer.rows if x.repeat == 5 and x.config}
+    assert last == set(CONFIGS[-3:])
+
+
+def test_a_recording_of_the_fastest_goes_on_where_it_stopped() -> None:
+    def seconds(config: Config, _repeat: int) -> float:
+        return 4.0 - 0.1 * CONFIGS.index(config)
+
+    whole = recorded_fastest(seconds)
+    part = recorded_fastest(seconds, stop=len(whole.rows) - 2)
+    assert part.rows == whole.rows[:-2]
+    asked = grid.Grid(workload="w", parts=(), seeds=(0, 1, 2), window_s=4, sentinel_every=8)
+    unfinished = replace(whole, rows=whole.rows[:5])
+    plan = grid.focused(grid.planned(unfinished.header, asked), unfinished, 3)
+    assert {slot.repeat for slot in plan} == {0}, "nobody knows yet who is fastest"
+
+
+def test_a_compile_counts_among_what_makes_fast() -> None:
+    slot = next(s for s in grid.slots(CONFIGS, (0,), 8, "w") if s.config)
+    plain = header(*CONFIGS)
+    run = replace(plain, workload=replace(plain.workload, unit="samples/s", planned_steps=1000))
+    made = measured(slot, 4.0, compile_s=10.0)
+    assert grid.lasting_rate(made, run) == pytest.approx(1000 / (10.0 + 10.0))
+    assert grid.lasting_rate(made, plain) == pytest.approx(100.0)
+    assert grid.lasting_rate(row(slot, kind="crash_exit"), run) is None
 
 
 @pytest.mark.parametrize(
