@@ -120,12 +120,12 @@ def search(
     start: Annotated[
         str,
         typer.Option(
-            metavar="cold|fork",
+            metavar="auto|fork|cold",
             envvar="AUTOTUNE_START",
-            help="How screening trials start: each anew, or forked from a process that has imported PyTorch "
-            "where that is safe.",
+            help="How screening trials start: forked from a process that has imported PyTorch where that is "
+            "safe (fork says where it is not), or each anew.",
         ),
-    ] = "cold",
+    ] = "auto",
     live: Annotated[
         str,
         typer.Option(

@@ -13,7 +13,7 @@ from autotune.core.effect import Effect
 from autotune.core.facts import Facts, HostFacts, RunFacts, training_memory_bytes
 from autotune.core.objective import DEFAULT_OBJECTIVES, Constraint, Objective
 from autotune.core.space import SearchSpace
-from autotune.core.trial import Stage, Start, Trial, TrialState
+from autotune.core.trial import Stage, StartPolicy, Trial, TrialState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ class StudySpec:
         why: Find out what holds the script and the winner back, in a process more for each.
         price_per_hour: Of the machine, in whatever currency; None where no cost is wanted.
         profile: Keep a profile of some steps of both as well.
-        start: `Start.FORK` where screening trials may be forked from a process with their libraries loaded.
+        start: Whether screening trials may be forked from a process with their libraries loaded.
         objective: What is searched for: ``throughput``, ``energy``, ``cost``; see `autotune.core.objective`.
         transfer: Which earlier studies may tell something: ``same-script``, ``all``, ``off``; see
             `autotune.core.earlier`.
@@ -164,7 +164,7 @@ class StudySpec:
     profile: bool = False
     objective: str = "throughput"
     transfer: str = SAME_SCRIPT
-    start: Start = Start.COLD
+    start: StartPolicy = StartPolicy.AUTO
     live: bool = False
 
     @property

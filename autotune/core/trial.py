@@ -125,6 +125,14 @@ class Start(Enum):
     FORK = "fork"
 
 
+class StartPolicy(Enum):
+    """How screening trials may come to be: forked wherever that is safe, with or without saying where not."""
+
+    AUTO = "auto"
+    FORK = "fork"
+    COLD = "cold"
+
+
 class TrialState(Enum):
     """Where a trial stands: ASKED -> RUNNING -> TOLD; RUNNING -> ASKED when re-queued."""
 

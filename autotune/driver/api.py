@@ -147,7 +147,7 @@ def tune(
     concurrency: int = 0,
     sampler: str = "staged",
     transfer: str = "same-script",
-    start: str = "cold",
+    start: str = "auto",
     live: bool = False,
     tracking_uri: str = "",
     experiment: str = "",
@@ -192,8 +192,8 @@ def tune(
         sampler: Who proposes configurations: ``staged``, ``tpe``, ``gp``, ``nsga2``, ``random``, ``brute``,
             ``coordinate``; see docs/search.md.
         transfer: Earlier studies that say where to begin: ``same-script``, ``all``, ``off``.
-        start: ``cold``, or ``fork`` for screening trials that are forked from a process which has imported
-            PyTorch, where that is safe; see docs/search.md.
+        start: ``auto`` for screening trials that are forked from a process which has imported PyTorch, where
+            that is safe; ``fork`` says where it is not, ``cold`` starts each anew; see docs/search.md.
         live: One process may measure several configurations by switching between steps; see docs/search.md.
         tracking_uri: MLflow store; a local one where empty.
         experiment: MLflow experiment.

@@ -153,7 +153,7 @@ class Planner:
             memory_limit_bytes=(
                 self._baseline_limit_bytes if trial.config.is_baseline else self._memory_limit_bytes
             ),
-            start=start_of(study, trial, changes),
+            start=start_of(study, trial),
             visit=trial.visit,
         )
 

@@ -32,6 +32,7 @@ from autotune.core.trial import (
     Measurement,
     Stage,
     Start,
+    StartPolicy,
     Trial,
     TrialState,
 )
@@ -40,7 +41,7 @@ from autotune.core.writable import writable
 from autotune.driver.planner import clipped, dead_ways, measured_changes
 from autotune.errors import BackendError, DiskFull
 from autotune.knobs.registry import knobs_for
-from autotune.launch.runner import NOT_BEGUN, Ended, said_of_cold_starts
+from autotune.launch.runner import NOT_BEGUN, Ended, is_of_cold_starts, said_of_cold_starts
 from autotune.search.costs import Costs
 from autotune.search.starting import mismatch, refusal, wants_forks
 from autotune.store.outbox import rows_for
@@ -259,7 +260,7 @@ class Session:
             self._doubt_forks(trial, ended)
             knob = self._dead_flag(trial, ended)
             self._close(trial, self._marked(ended), command=command)
-            self._say_once(ended.notes)
+            self._say_once(self._worth_saying(ended.notes))
             if knob:
                 self._ask_another_way(trial, knob)
 
@@ -305,8 +306,10 @@ class Session:
         """The same, started anew where forks are in doubt; who wanted them is told why there are none."""
         if not wants_forks(self._study, trial) or isinstance(planned, Failure):
             return planned
-        if reason := self._cold_because or refusal(self._study):
-            self._say_once([said_of_cold_starts(reason)])
+        if self._cold_because:
+            self._say_once([said_of_cold_starts(self._cold_because)])
+        elif reason := refusal(self._study):
+            self._say_once(self._worth_saying([said_of_cold_starts(reason)]))
         return replace(planned, start=Start.COLD) if self._cold_because else planned
 
     def _doubt_forks(self, trial: Trial, ended: Ended) -> None:
@@ -343,6 +346,11 @@ class Session:
             if kind not in self._said:
                 self._said.add(kind)
                 self.note(redact(text, free=True))
+
+    def _worth_saying(self, notes: Sequence[str]) -> list[str]:
+        """Who did not ask for forks need not know why there are none."""
+        asked = self._study.spec.start is StartPolicy.FORK
+        return [note for note in notes if asked or not is_of_cold_starts(note)]
 
     def _next_trial(self) -> Trial | None:
         left = self.remaining_s

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.earlier import SAME_SCRIPT, SETTINGS
 from autotune.core.objective import ENERGY, SEARCHED, WANTED
-from autotune.core.trial import Start
+from autotune.core.trial import StartPolicy
 from autotune.errors import InvalidBudget, UsageError, did_you_mean
 from autotune.search.samplers import SAMPLERS
 
@@ -38,7 +38,7 @@ JOB_MARGIN_S = 60.0
 """Left of a job when the search in it ends: for Ray and MLflow, and for what else the job has to do."""
 
 DRIVERS = ("ray", "inline")
-STARTS = tuple(start.value for start in Start)
+STARTS = tuple(start.value for start in StartPolicy)
 
 SWITCH = ("on", "off")
 
@@ -65,7 +65,7 @@ class SearchOptions:
     run_steps: int | None = None
     keep_loggers: bool = False
     sampler: str = "staged"
-    start: str = "cold"
+    start: str = "auto"
     concurrency: int = 0
     label: str = ""
     output_args: tuple[str, ...] = ()
@@ -300,7 +300,7 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
         keep_loggers=options.keep_loggers,
         concurrency=options.concurrency,
         sampler=one_of("--sampler", options.sampler, SAMPLERS),
-        start=Start(one_of("--start", options.start, STARTS)),
+        start=StartPolicy(one_of("--start", options.start, STARTS)),
         git_commit=_git_commit(Path(command.inspected).parent),
         version=version(),
         module=command.module,

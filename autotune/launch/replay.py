@@ -18,8 +18,9 @@ from autotune.core.live import Part, Visited, visited
 from autotune.core.measurement import Contamination, LossPoint, Measurement
 from autotune.core.stats import Block, window_estimate
 from autotune.core.stats import is_tight as is_narrow
-from autotune.core.trial import Failure, FailureKind, Family
+from autotune.core.trial import Failure, FailureKind, Family, Start
 from autotune.errors import AutotuneError
+from autotune.launch.forking import MOST_SERVERS, compiles
 from autotune.launch.runner import Ended, Runner
 
 if TYPE_CHECKING:
@@ -96,9 +97,12 @@ class ReplayRunner(Runner):
     - *Failures* are as recorded and cost what they cost; one that ran into its time limit costs the
       asker's limit. A run that would be longer than its deadline ends there.
     - *A visit* costs its windows and switches. Each part is a window drawn from some recorded process of its
-      config, of the same repeat where there is one; its own config's parts from a process of that. Tables
-      hold fresh processes alone, so a replayed segment has the spread between processes that a real one has
-      not, and no bias. A recorded failure, and too little memory, end the visit.
+      config, of the same repeat where there is one; its own config's parts from a process of that. What
+      such a process was faster or slower by than the others of its config is taken out, as a visit runs in
+      one process alone; what segments differ by beyond their windows is `segment_sd`, drawn for each. A
+      recorded failure, and too little memory, end the visit.
+    - *A fork* starts in `forked_start` of the time of the process that was drawn; the first of an environment
+      waits for its server and takes as long as a fresh one. What it measures is what a fresh one would.
     - A configuration outside of the table is `NotRecorded`: nothing is made up.
 
     Args:
@@ -107,15 +111,27 @@ class ReplayRunner(Runner):
         seed: Of all draws.
         clock: Moved on by what each run takes; a new `SimulatedClock` where None.
         limit_bytes: A smaller machine: runs whose peak is above it end out of memory. 0: as recorded.
+        forked_start: Start-up of a forked process over that of a fresh one.
+        segment_sd: In ln ratio: by how much a segment misses what fresh processes say, beside its window.
     """
 
     def __init__(
-        self, table: Table, *, seed: int = 0, clock: Clock | None = None, limit_bytes: int = 0
+        self,
+        table: Table,
+        *,
+        seed: int = 0,
+        clock: Clock | None = None,
+        limit_bytes: int = 0,
+        forked_start: float = 1.0,
+        segment_sd: float = 0.0,
     ) -> None:
         self.clock = clock or SimulatedClock()
         self._table = table
         self._seed = seed
         self._limit_bytes = limit_bytes
+        self._forked_start = forked_start
+        self._segment_sd = segment_sd
+        self._servers: dict[tuple[object, ...], None] = {}
         self._rows = _rows_by_config(table)
         seeds = sorted({row.seed for rows in self._rows.values() for row in rows})
         self._seeds = random.Random(f"{table.header.table}/{seed}").sample(seeds, len(seeds))
@@ -151,8 +167,9 @@ class ReplayRunner(Runner):
             NotRecorded: The table holds no run of a config.
         """
         begun_s = 0.0
+        start_share = self._start_share(assignment)
         for segment in assignment.segments:
-            outcome, seconds = self._outcome(segment.config, segment.fidelity, assignment)
+            outcome, seconds = self._outcome(segment.config, segment.fidelity, assignment, start_share)
             begun_s += seconds
             seen = None
             if assignment.visit is not None and isinstance(outcome, Measurement):
@@ -163,6 +180,7 @@ class ReplayRunner(Runner):
                 outcome=outcome,
                 seconds=begun_s,
                 facts=self._table.header.facts.run,
+                start=assignment.start,
                 visited=seen,
             )
             if isinstance(outcome, Failure):
@@ -174,9 +192,24 @@ class ReplayRunner(Runner):
 
     # -- one run
 
-    def _outcome(self, config: Config, fidelity: Fidelity, assignment: Assignment) -> tuple[Outcome, float]:
+    def _start_share(self, assignment: Assignment) -> float:
+        """Of a recorded start-up: what a process takes that is started as this one; servers as in `Forks`."""
+        if assignment.start is not Start.FORK:
+            return 1.0
+        launch = assignment.launch
+        key = (launch.python, launch.options, compiles(launch), *sorted(launch.env.items()))
+        is_there = key in self._servers
+        self._servers.pop(key, None)
+        self._servers[key] = None
+        if len(self._servers) > MOST_SERVERS:
+            del self._servers[next(iter(self._servers))]
+        return self._forked_start if is_there else 1.0
+
+    def _outcome(
+        self, config: Config, fidelity: Fidelity, assignment: Assignment, start_share: float
+    ) -> tuple[Outcome, float]:
         drawn, noise = self._draw(config, assignment.launch.seed)
-        row = drawn.row
+        row = _started(drawn.row, start_share)
         if not row.is_ok:
             return _failed(row, fidelity)
         compile_s, is_cold = self._compile(row)
@@ -240,8 +273,10 @@ class ReplayRunner(Runner):
         parts: list[Part] = []
         spent_s = 0.0
         for config in visit.parts():
-            row = self._any_row(own if config is None else config, seed, noise)
+            shown = own if config is None else config
+            row = self._any_row(shown, seed, noise)
             part = self._part(row, visit, noise, min(limits, default=0))
+            part = self._of_one_process(part, row, noise if config is not None else None)
             if spent_s + part.seconds > visit.limit_s:
                 spent_s = visit.limit_s
                 break
@@ -288,6 +323,18 @@ class ReplayRunner(Runner):
             data_wait_frac=min(1.0, wait_s / own_s) if own_s else 0.0,
             steps=window.steps,
         )
+
+    def _of_one_process(self, part: Part, row: TableRow, noise: random.Random | None) -> Part:
+        """The part without what its process was faster by than others, and with what segments miss by."""
+        if part.rate is None:
+            return part
+        unit = self._table.header.workload.unit
+        logs = [_log_rate(r, unit) for r in self._rows[row.config] if r.is_ok]
+        off = statistics.fmean(x for x in logs if math.isfinite(x)) - _log_rate(row, unit)
+        if noise is not None and self._segment_sd:
+            off += noise.gauss(0.0, self._segment_sd)
+        factor = math.exp(off)
+        return replace(part, rate=_scaled(part.rate, factor), seconds=part.seconds / factor)
 
     def _draw(self, config: Config, wanted: int) -> tuple[_Drawn, random.Random]:
         rows = self._rows.get(config, ())
@@ -363,6 +410,19 @@ def _warm_share(table: Table) -> float:
         if {"warm", "cold"} <= of.keys()
     ]
     return min(1.0, statistics.median(shares)) if shares else 1.0
+
+
+def _started(row: TableRow, share: float) -> TableRow:
+    """The same process, had its start-up taken so much of its time."""
+    saved_s = (1.0 - share) * (row.start_up_s or 0.0)
+    if not saved_s:
+        return row
+    return replace(row, start_up_s=share * (row.start_up_s or 0.0), charged_s=row.charged_s - saved_s)
+
+
+def _log_rate(row: TableRow, unit: str) -> float:
+    rate = row.throughput(unit)
+    return math.log(rate.value) if rate is not None and rate.value > 0.0 else -math.inf
 
 
 def _failed(row: TableRow, fidelity: Fidelity) -> tuple[Failure, float]:

@@ -43,9 +43,17 @@ class Ended:
     visited: Visited | None = None
 
 
+_ANEW = "trials are started anew: "
+
+
 def said_of_cold_starts(reason: str) -> str:
     """The note for a person who wanted trials to be forked, where none is."""
-    return f"trials are started anew: {reason}"
+    return f"{_ANEW}{reason}"
+
+
+def is_of_cold_starts(note: str) -> bool:
+    """It is one of those."""
+    return note.startswith(_ANEW)
 
 
 class Runner(ABC):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.earlier import SAME_SCRIPT
-from autotune.core.trial import Start
+from autotune.core.trial import StartPolicy
 from autotune.edge.preset import AUTO_SPACE, load_space
 from autotune.errors import UsageError
 from autotune.knobs.registry import knobs_for
@@ -48,7 +48,7 @@ def search_command(study: Study) -> str:
         words += ["--sampler", spec.sampler]
     if spec.transfer != SAME_SCRIPT:
         words += ["--transfer", spec.transfer]
-    if spec.start is not Start.COLD:
+    if spec.start is not StartPolicy.AUTO:
         words += ["--start", spec.start.value]
     if spec.live:
         words += ["--live", "on"]

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.change import Env
-from autotune.core.trial import Stage, Start
+from autotune.core.trial import Stage, Start, StartPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from autotune.core.change import Change
     from autotune.core.facts import RunFacts
     from autotune.core.study import Study
     from autotune.core.trial import Trial
@@ -22,8 +18,8 @@ _SHOWN = 3
 
 
 def wants_forks(study: Study, trial: Trial) -> bool:
-    """It was asked for forks, and this trial is of a kind that may be forked."""
-    return study.spec.start is Start.FORK and trial.stage in _FORKED and trial.attempt == 1
+    """Forks are allowed, and this trial is of a kind that may be forked."""
+    return study.spec.start is not StartPolicy.COLD and trial.stage in _FORKED and trial.attempt == 1
 
 
 def refusal(study: Study) -> str:
@@ -64,14 +60,6 @@ def mismatch(study: Study, facts: RunFacts | None) -> str:
     return ""
 
 
-def start_of(study: Study, trial: Trial, changes: Sequence[Change]) -> Start:
-    """How the process of a trial may come to be.
-
-    Args:
-        study: As of now.
-        trial: To be run.
-        changes: That carry its config. Variables are read by libraries when they are loaded.
-    """
-    if not wants_forks(study, trial) or refusal(study):
-        return Start.COLD
-    return Start.COLD if any(isinstance(c.spelling, Env) for c in changes) else Start.FORK
+def start_of(study: Study, trial: Trial) -> Start:
+    """How the process of a trial may come to be."""
+    return Start.FORK if wants_forks(study, trial) and not refusal(study) else Start.COLD

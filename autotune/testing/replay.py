@@ -21,7 +21,7 @@ from autotune.core.earlier import Transfer
 from autotune.core.space import SearchSpace
 from autotune.core.study import Budget, Study, StudySpec
 from autotune.core.transfer import fingerprint
-from autotune.core.trial import FailureKind, Family
+from autotune.core.trial import FailureKind, Family, StartPolicy
 from autotune.core.wire import to_wire
 from autotune.driver.inline import InlineDriver
 from autotune.driver.planner import Planner
@@ -167,6 +167,7 @@ def replay(
     each: Callable[[Study, Trial], None] | None = None,
     earlier: Sequence[Earlier] = (),
     live: bool = False,
+    start: StartPolicy = StartPolicy.COLD,
 ) -> Replayed:
     """Search a recorded table.
 
@@ -184,6 +185,7 @@ def replay(
         each: Called after every trial that was told, with the study as of then.
         earlier: What earlier studies tell this one at its start, newest first.
         live: One process may measure several configs, as under ``autotune search --live on``.
+        start: How screening trials may be started, as under ``autotune search --start``.
 
     Raises:
         NotRecorded: A strategy asked for what the space does not hold.
@@ -204,10 +206,11 @@ def replay(
                 each=each,
                 earlier=earlier,
                 live=live,
+                start=start,
             )
     clock = SimulatedClock()
     timed = _Timed(strategy or strategy_for(sampler))
-    study = _study(table, budget_s=budget_s, sampler=sampler, seed=seed, live=live)
+    study = _study(table, budget_s=budget_s, sampler=sampler, seed=seed, live=live, start=start)
     if earlier:
         told = Transfer(present=fingerprint(study), earlier=tuple(earlier))
         study = replace(study, transfer=told)
@@ -242,7 +245,9 @@ def _memory() -> str | None:
     return SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
 
 
-def _study(table: Table, *, budget_s: float, sampler: str, seed: int, live: bool) -> Study:
+def _study(
+    table: Table, *, budget_s: float, sampler: str, seed: int, live: bool, start: StartPolicy
+) -> Study:
     header = table.header
     name = header.workload.name
     spec = StudySpec(
@@ -258,6 +263,7 @@ def _study(table: Table, *, budget_s: float, sampler: str, seed: int, live: bool
         seed=seed,
         sampler=sampler,
         live=live,
+        start=start,
         driver="inline",
     )
     return Study(spec=spec, facts=replace(header.facts, run=None))

@@ -67,6 +67,9 @@ def search(name, sampler, seed, options, folder):
     home.mkdir(parents=True)
     words = ["search", "--budget", options.budget, "--driver", options.driver, "--python", sys.executable]
     words += ["--sampler", sampler, "--seed", str(seed), "--out", str(home / "best.yaml")]
+    if sampler != SAMPLERS[0]:
+        # The others as they are elsewhere: a fresh process for every configuration.
+        words += ["--start", "cold"]
     before = timer.load()
     code = searching.run_autotune(
         [*words, "--script", str(WORKLOADS / f"{name}.py")], cwd=home, home=home / "home", stdout=sys.stderr

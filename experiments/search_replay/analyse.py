@@ -18,6 +18,10 @@ from pathlib import Path
 import score
 
 OURS = "staged"
+ALL_MEANS = "staged live forked"
+"""The planner with segments of running processes and with forked trials: a search as a whole."""
+FORKED = "forked"
+"""Last word of a sampler whose screening trials are forked: a rival with that has a means of ours."""
 SLOW = ("gp",)
 """Takes so long that it may have fewer seeds: pairs of the others do not wait for it."""
 DRAWS = 2000
@@ -91,16 +95,16 @@ def arrival(line, percent, rule):
     return line["budget_s"] * line["workers"] if found is None else max(found[1], 1.0)
 
 
-def paired(lines, other, percent, rule, theirs=""):
+def paired(lines, other, percent, rule, theirs="", ours=OURS):
     """Workload -> ln ratios of the other sampler's arrival to ours, seed by seed of each table.
 
     The other one's is by another rule where `theirs` names one.
     """
-    ours = {_pair(x): arrival(x, percent, rule) for x in lines if x["sampler"] == OURS}
+    own = {_pair(x): arrival(x, percent, rule) for x in lines if x["sampler"] == ours}
     found = {}
     for line in lines:
-        if line["sampler"] == other and _pair(line) in ours:
-            ratio = math.log(arrival(line, percent, theirs or rule) / ours[_pair(line)])
+        if line["sampler"] == other and _pair(line) in own:
+            ratio = math.log(arrival(line, percent, theirs or rule) / own[_pair(line)])
             found.setdefault(workload(line), []).append(ratio)
     return found
 
@@ -126,26 +130,28 @@ def interval(groups, seed=0):
     return tuple(math.exp(x) for x in (middle, low, high))
 
 
-def verdict(lines):
+def verdict(lines, ours=OURS):
     """(met, sentence) of the bar that was set beforehand, against the best of the rivals in these lines.
 
     Ours is judged by what it would confirm, a rival by that or by its fastest reading, whichever arrives
     sooner in a search: our way to a shortlist, with its ties, is no part of a rival and must not hold it up.
-    The planner with parts left out is no rival.
+    The planner with parts left out is no rival, nor is a rival with our fork server.
     """
-    wanted = {_pair(x) for x in lines if x["sampler"] == OURS}
+    wanted = {_pair(x) for x in lines if x["sampler"] == ours}
     pairs = {
-        s: {_pair(x) for x in lines if x["sampler"] == s} for s in _others(lines) if s.split()[0] != OURS
+        s: {_pair(x) for x in lines if x["sampler"] == s}
+        for s in _others(lines)
+        if s.split()[0] != OURS and s.split()[-1] != FORKED
     }
     # One that has not run everywhere yet is no best of them.
     rivals = [s for s, mine in pairs.items() if mine >= wanted] or list(pairs)
-    ratios = {r: interval(paired(lines, r, 2, "by_model", "sooner")) for r in rivals}
+    ratios = {r: interval(paired(lines, r, 2, "by_model", "sooner", ours)) for r in rivals}
     known = {r: ratio for r, ratio in ratios.items() if ratio is not None}
     if not known:
         return False, "There is nothing to compare with."
     best = min(known, key=lambda r: known[r][0])
     value, low, high = known[best]
-    failed = statistics.median(_failed(x) for x in lines if x["sampler"] == OURS)
+    failed = statistics.median(_failed(x) for x in lines if x["sampler"] == ours)
     met = value >= BAR_RATIO and low > 1 and failed <= BAR_FAILURES
     return met, (
         f"Against the best of them, {best}: {value:.2f} [{low:.2f}, {high:.2f}] times fewer trial-seconds to "
@@ -230,22 +236,22 @@ def _others(lines):
     return sorted({x["sampler"] for x in lines} - {OURS})
 
 
-def threshold_rows(lines):
+def threshold_rows(lines, ours=OURS):
     """One row per rival: pairs, ratio with interval and share of searches that arrive, by threshold."""
     rows = []
-    for rival in _others(lines):
+    for rival in sorted({x["sampler"] for x in lines} - {ours}):
         mine = [x for x in lines if x["sampler"] == rival]
         row = [rival, len(mine)]
         for percent in score.WITHIN:
-            found = interval(paired(lines, rival, percent, "by_model", _theirs(rival)))
+            found = interval(paired(lines, rival, percent, "by_model", _theirs(rival), ours))
             share = statistics.fmean(_came(x, percent) for x in mine)
             ratio = "-" if found is None else f"{found[0]:.2f} [{found[1]:.2f}, {found[2]:.2f}]"
             row.append(f"{ratio}, {share:.0%}")
         rows.append([*row, *_regrets(mine)])
-    ours = [x for x in lines if x["sampler"] == OURS]
-    if ours:
-        shares = [f"1, {statistics.fmean(_kept(x, p, 'by_model') for x in ours):.0%}" for p in score.WITHIN]
-        rows.insert(0, [OURS, len(ours), *shares, *_regrets(ours)])
+    own = [x for x in lines if x["sampler"] == ours]
+    if own:
+        shares = [f"1, {statistics.fmean(_kept(x, p, 'by_model') for x in own):.0%}" for p in score.WITHIN]
+        rows.insert(0, [ours, len(own), *shares, *_regrets(own)])
     return rows
 
 
@@ -382,6 +388,14 @@ def report(every, frozen=FROZEN):
         "after that share of the budget."
     )
     parts.append(table(THRESHOLD_HEAD, threshold_rows(lines)))
+    if any(x["sampler"] == ALL_MEANS for x in lines):
+        parts.append(
+            "## All means together\n\n"
+            "The same over the trial-seconds of a search whose second process measures many configurations "
+            "and whose screening trials are forked; rivals start a fresh process for each, but for those "
+            f"that are called {FORKED}. {verdict(lines, ALL_MEANS)[1]}"
+        )
+        parts.append(table(THRESHOLD_HEAD, threshold_rows(lines, ALL_MEANS)))
     if kind == "adverse":
         head = ["variant", "against", "to 5 %", "to 2 %", "its failures"]
         parts += ["## By variant", table(head, variant_rows(lines))]

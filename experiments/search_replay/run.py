@@ -19,6 +19,7 @@ Markdown and as a drawing. README.md has the method and the bar.
 
 import argparse
 import datetime
+import functools
 import hashlib
 import importlib.metadata
 import itertools
@@ -39,6 +40,7 @@ from rivals import RIVALS
 from autotune.core.config import Config
 from autotune.core.table import decode
 from autotune.core.transfer import beliefs
+from autotune.core.trial import StartPolicy
 from autotune.errors import AutotuneError, UsageError, did_you_mean
 from autotune.launch.replay import ReplayRunner
 from autotune.search.lessons import lessons
@@ -84,8 +86,12 @@ AFTER = {
 TRANSFER = (PLANNER, *(f"{PLANNER} after {name}" for name in AFTER))
 EARLIER_SEEDS = 1000
 """Between the seed of a search and that of the earlier ones: no draw is shared."""
-LIVE = f"{PLANNER} live"
-"""The planner where one process measures several configurations (``autotune search --live on``)."""
+LIVE = "live"
+"""After the planner's name: one process measures several configurations (``autotune search --live on``)."""
+FORKED = analyse.FORKED
+"""Last word of any sampler in our frame: its screening trials are forked (``--start fork``)."""
+SEGMENT_SD = 0.03
+"""In ln ratio: what a segment may miss fresh processes by, beside its window (`autotune.core.agreement`)."""
 
 
 def sha256(path):
@@ -188,15 +194,28 @@ def held_out(options):
 # One search ------------------------------------------------------------------------------------
 
 
+def means_of(label):
+    """(the label without them, whether it has segments, whether it forks)."""
+    words = label.split()
+    forked = len(words) > 1 and words[-1] == FORKED
+    words = words[:-1] if forked else words
+    live = len(words) > 1 and words[-1] == LIVE
+    return " ".join(words[:-1] if live else words), live, forked
+
+
 def meant_by(label):
     """(sampler, parts of the planner) behind a label: ``staged without PART+PART`` leaves parts out."""
+    label, live, forked = means_of(label)
+    name = label.split()[0] if label else ""
+    if live and name != PLANNER:
+        raise UsageError(f"only {PLANNER} has segments")
+    if forked and name not in SAMPLERS:
+        raise UsageError(f"only what runs in our frame forks: {', '.join(SAMPLERS)}")
     name, is_after, when = label.partition(" after ")
     if is_after:
         if name != PLANNER or when not in AFTER:
             raise UsageError(f'there is no "{label}"', hint=did_you_mean(label, TRANSFER))
         return name, DEFAULT
-    if label == LIVE:
-        return PLANNER, DEFAULT
     for word, present in ((" without ", False), (" with ", True)):
         name, is_there, parts = label.partition(word)
         if is_there:
@@ -211,8 +230,12 @@ def meant_by(label):
 def one(world, key, earlier=()):
     """A search as a line; everything in it is a pure function of the key, but for `planning_s`."""
     sampler, parts = meant_by(key["sampler"])
+    _, live, forked = means_of(key["sampler"])
     rival, truth = RIVALS.get(sampler), world.truth
     course = score.Course(truth, parts, is_bare=rival is not None and rival.is_bare)
+    runner = ReplayRunner if rival is None else rival.runner
+    if live or forked:
+        runner = functools.partial(runner, forked_start=world.forked_start, segment_sd=SEGMENT_SD)
     ended = replay(
         world.table,
         budget_s=key["budget_s"],
@@ -220,10 +243,11 @@ def one(world, key, earlier=()):
         strategy=strategy_for(sampler, parts) if rival is None else rival.make(),
         seed=key["seed"],
         workers=key["workers"],
-        runner=ReplayRunner if rival is None else rival.runner,
+        runner=runner,
         each=course,
         earlier=earlier,
-        live=key["sampler"] == LIVE,
+        live=live,
+        start=StartPolicy.FORK if forked else StartPolicy.COLD,
     )
     found = course.close(ended.study)
     arrived = {
@@ -245,6 +269,8 @@ def one(world, key, earlier=()):
         "end_s": round(ended.study.elapsed_s, 1),
         "trial_s": round(ended.trial_s, 1),
         "planning_s": round(ended.planning_s, 2),
+        **({"forked_start": world.forked_start} if forked else {}),
+        **({"segment_sd": SEGMENT_SD} if live else {}),
         **({"told": list(beliefs(ended.study).told)} if earlier else {}),
         "answer": score.judged(truth, found),
     }

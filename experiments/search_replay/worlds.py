@@ -1,28 +1,32 @@
 """Recorded tables as a replay needs them: with processes that scatter, and, where wanted, made adverse.
 
-A table of several repeats is replayed as it is. One of a single repeat holds one process of each
-configuration: drawn again and again it would read the same but for the waves inside its window, and every
-search would know after one run what is true. What is missing is how much processes of one configuration
-differ, and the table tells that of one configuration, the script as it is, which ran between the others:
+A table of several whole repeats is replayed as it is. Where a configuration has been run once (all of
+them, or all but the fastest and the script as it is) it holds one process of it: drawn again and again
+it would read the same but for the waves inside its window, and every search would know after one run
+what is true. What is missing is how much processes of one configuration differ, and the table tells
+that of one configuration, the script as it is, which ran between the others:
 
 - every run of the script as it is becomes a repeat of its own;
-- every other configuration gets as many processes as the script has: its one recorded process, as much faster
-  or slower as the runs of the script were than their mean, each of those deviations once, in an order of
-  the configuration's own. Its mean stays what was recorded, so in such a world the recorded rate is the true
-  one, and the oracle is the fastest of all by one process: as lucky as it is fast, and out of reach of
-  any model as far as it is luck;
-- losses are those of the script as it is, for everybody: one seed does not show what seeds do to a loss, and
-  a guard that reads the difference of one pair as a rule bars what a real search would pass. A loss
-  that breaks stays as it was.
+- every other configuration gets as many processes as the script has: its first recorded one, as fast as
+  all that were recorded are in the mean (the drift between repeats taken out), and then as much faster
+  or slower as the runs of the script were than their mean, each of those deviations once, in an order
+  of the configuration's own. Its mean stays what was recorded, so in such a world the recorded rate is
+  the true one. Where the fastest was run once as well, it is as lucky as it is fast, and out of reach
+  of any model as far as it is luck; where the fastest were run again and again, most of that is gone;
+- losses are those of the script as it is, for everybody: one seed does not show what seeds do to a
+  loss, and a guard that reads the difference of one pair as a rule bars what a real search would pass.
+  A loss that breaks stays as it was.
 
 Adverse variants change a table so that what is usually known of speed misleads.
 """
 
 import bisect
+import json
 import math
 import random
 from dataclasses import dataclass, replace
-from statistics import fmean, stdev
+from pathlib import Path
+from statistics import fmean, median, stdev
 
 import score
 
@@ -30,6 +34,8 @@ from autotune.core.loss_guard import finite_and_sane
 from autotune.core.measurement import LossPoint
 from autotune.core.table import Blocks, Table
 from autotune.errors import UsageError, did_you_mean
+
+FORK_STARTS = Path(__file__).resolve().parents[1] / "fork_start" / "results"
 
 FEWEST_OWN = 4
 """Runs of the script as it is below which its scatter is not known."""
@@ -45,23 +51,67 @@ class World:
     table: Table
     truth: score.Truth
     notes: dict
+    forked_start: float = 1.0
+    """Start-up of a forked process over that of a fresh one; 1 where that was never measured."""
 
 
 def world(table, variant=""):
-    """A table as it is replayed; of a single repeat with scattered processes."""
+    """A table as it is replayed; with scattered processes where a configuration has been run once."""
     if variant:
         table = adverse(table, variant)
     truth = score.Truth.of(table)
     own = own_rows(table)
     logs = [log_rate(table, row) for row in own]
-    repeats = len({row.repeat for row in table.rows})
+    runs = [len(rows) for config, rows in rows_of(table).items() if not config.is_baseline]
+    scatters = min(runs, default=0) <= 1
+    if scatters:
+        # Its processes are made around what was recorded: that is what is true in it, all luck included.
+        truth = replace(truth, oracle_rate=truth.rates[truth.oracle])
     notes = {
-        "repeats": repeats,
+        "repeats": len({row.repeat for row in table.rows}),
+        "runs": [min(runs, default=0), max(runs, default=0)],
+        "oracle_runs": len(table.of(truth.oracle)),
         "own_runs": len(own),
         "own_sd": round(stdev(logs), 5) if len(logs) > 1 else None,
         "within": {str(percent): truth.within(percent) for percent in score.WITHIN},
     }
-    return World(scattered(table) if repeats == 1 else table, truth, notes)
+    share = forked_start(table.header.workload.name)
+    return World(_known(scattered(table) if scatters else table), truth, notes, share)
+
+
+def rows_of(table):
+    """Config -> its settled runs, in the order of recording."""
+    found = {}
+    for _, row in sorted(table.settled().items()):
+        found.setdefault(row.config, []).append(row)
+    return found
+
+
+def forked_start(workload, files=None):
+    """Of the start-up of a fresh process: what a forked one took on this workload, wherever both ran.
+
+    `experiments/fork_start` measured both, in turns; 1 where a process that was to be forked was not.
+    """
+    rows = [
+        json.loads(line)
+        for file in (FORK_STARTS.glob("rows-*.jsonl") if files is None else files)
+        for line in file.read_text().splitlines()
+    ]
+    rows = [r for r in rows if r["workload"] == workload and r["kind"] == "ok" and not r["compile"]]
+    fresh = [r["startup_s"] for r in rows if r["arm"] != "fork"]
+    forked = [r["startup_s"] for r in rows if r["start"] == "fork"]
+    if not forked or any(r["start"] != "fork" for r in rows if r["arm"] == "fork"):
+        return 1.0
+    return round(min(1.0, median(forked) / median(fresh)), 4)
+
+
+def _known(table):
+    """Older tables do not say what their script does before it imports PyTorch; the workloads do nothing."""
+    facts = table.header.facts
+    if facts.run is None or facts.run.environ_set is not None:
+        return table
+    run = replace(facts.run, environ_set=(), loaded_first=())
+    return replace(table, header=replace(table.header, facts=replace(facts, run=run)))
 
 
 def own_rows(table):
@@ -79,11 +129,11 @@ def _counts(row):
     return row.is_ok and len(row.blocks) > 0
 
 
-# One repeat ------------------------------------------------------------------------------------
+# Few repeats -----------------------------------------------------------------------------------
 
 
 def scattered(table):
-    """A table of one repeat with as many processes of each configuration as the script has runs."""
+    """A table with as many processes of each configuration as the script has runs, around their means."""
     header, own = table.header, own_rows(table)
     if len(own) < FEWEST_OWN:
         raise UsageError(
@@ -91,15 +141,39 @@ def scattered(table):
             hint=f"record {FEWEST_OWN} at least, or more repeats",
         )
     spread, count = deviations(table, own), len(own)
-    shown = _longest(own)
+    shown, drifts = _longest(own), _drifts(table, own)
     rows = [_repeat(_with_loss(row, shown), repeat, 0) for repeat, row in enumerate(own)]
-    recorded = {row.config: row for _, row in sorted(table.settled().items()) if not row.config.is_baseline}
-    for order, (config, row) in enumerate(recorded.items(), 1):
+    recorded = {config: mine for config, mine in rows_of(table).items() if not config.is_baseline}
+    for order, (config, mine) in enumerate(recorded.items(), 1):
         drawn = random.Random(f"{header.table}/{config.digest}/processes").sample(spread, count)
+        row = _typical(table, mine, drifts)
         plain = _with_loss(row, shown)
         rows += [_repeat(stretched(plain, math.exp(-x)), k, order) for k, x in enumerate(drawn)]
     protocol = replace(header.protocol, seeds=tuple(range(count)), repeats=count)
     return replace(table, header=replace(header, protocol=protocol), rows=tuple(rows))
+
+
+def _drifts(table, own):
+    """Repeat -> how much faster than otherwise the script as it is was in it, in ln rate."""
+    by_repeat = {}
+    for row in own:
+        by_repeat.setdefault(row.repeat, []).append(log_rate(table, row))
+    means = {repeat: fmean(logs) for repeat, logs in by_repeat.items()}
+    whole = fmean(means.values())
+    return {repeat: mean - whole for repeat, mean in means.items()}
+
+
+def _typical(table, rows, drifts):
+    """The first run of a configuration that stands for all of them, as fast as they are in the mean."""
+    fine = [row for row in rows if _counts(row)]
+    if 2 * len(fine) <= len(rows):
+        return next(row for row in rows if not _counts(row))
+    fine = [row for row in fine if not row.is_disturbed] or fine
+    first = fine[0]
+    if len(fine) == 1 and len(drifts) == 1:
+        return first
+    mean = fmean(log_rate(table, row) - drifts.get(row.repeat, 0.0) for row in fine)
+    return stretched(first, math.exp(log_rate(table, first) - mean))
 
 
 def deviations(table, own):

@@ -11,7 +11,7 @@ from cli_fakes import ended
 from environments import environment
 from study_fakes import good_answer, no_answer
 
-from autotune.core.trial import Start
+from autotune.core.trial import StartPolicy
 
 REST = ("--budget", "10m", "--driver", "inline")
 
@@ -60,7 +60,7 @@ def test_options_reach_the_spec(cli, script, tune):
     assert (spec.seed, spec.run_steps, spec.tracking_uri, spec.experiment) == (3, 500, "http://x", "e")
     assert (spec.sampler, spec.concurrency, spec.keep_loggers, spec.label) == ("tpe", 2, True, "mine")
     assert spec.transfer == "all"
-    assert spec.start is Start.FORK
+    assert spec.start is StartPolicy.FORK
     assert spec.out.endswith("/sub.yaml")
     assert spec.output_args == ("--out-dir",)
     assert spec.live is True
@@ -84,7 +84,7 @@ def test_options_reach_the_spec(cli, script, tune):
         (["--script", "train.py", "--budget", "5s"], "too short", "10m"),
         (["--script", "train.py", "--driver", "rya"], "--driver", 'Did you mean "ray"?'),
         (["--script", "train.py", "--sampler", "grid"], "--sampler", "staged"),
-        (["--script", "train.py", "--start", "warm"], "--start", "cold, fork"),
+        (["--script", "train.py", "--start", "warm"], "--start", "auto, fork, cold"),
         (["--script", "train.py", "--live", "onn"], "--live", 'Did you mean "on"?'),
         (["--script", "train.py", "--effective-batch", "64..16"], "holds no batch", "64..1024"),
         (["--script", "train.py", "--effective-batch", "kep"], "not known", '"keep"'),

@@ -13,7 +13,7 @@ from session_fakes import RUN_FACTS, Listed, PlainPlanner, facts, measurement, s
 from autotune.clock import SimulatedClock
 from autotune.core.config import Config
 from autotune.core.study import Study
-from autotune.core.trial import Assignment, Failure, FailureKind, Start, Trial, TrialState
+from autotune.core.trial import Assignment, Failure, FailureKind, Start, StartPolicy, Trial, TrialState
 from autotune.core.wire import to_wire
 from autotune.driver.inline import InlineDriver
 from autotune.driver.session import Session
@@ -32,7 +32,7 @@ class Planner(PlainPlanner):
     def assign(self, study: Study, trial: Trial) -> Assignment | Failure:
         planned = super().assign(study, trial)
         assert isinstance(planned, Assignment)
-        return replace(planned, start=start_of(study, trial, ()))
+        return replace(planned, start=start_of(study, trial))
 
 
 Make = Callable[..., Session]
@@ -42,9 +42,11 @@ Make = Callable[..., Session]
 def make(tmp_path: Path) -> Iterator[Make]:
     journals: list[Journal] = []
 
-    def session(configs: Sequence[Config], *, run: object = RUN) -> Session:
+    def session(
+        configs: Sequence[Config], *, run: object = RUN, policy: StartPolicy = StartPolicy.FORK
+    ) -> Session:
         journals.append(Journal.create(tmp_path / "journal.db"))
-        asked = replace(spec(), start=Start.FORK)
+        asked = replace(spec(), start=policy)
         journals[-1].append("opened", "opened/1", {"spec": to_wire(asked), "wall_s": 0.0})
         return Session(
             journal=journals[-1],
@@ -147,6 +149,30 @@ def test_who_wanted_forks_is_told_once_why_there_are_none(make: Make) -> None:
     assert {tell(session, measurement())[2] for _ in range(3)} == {Start.COLD}
     (text,) = said(session)
     assert text.startswith("trials are started anew: the script sets OMP_NUM_THREADS before")
+
+
+def test_who_did_not_ask_for_forks_is_told_only_of_those_that_went_wrong(make: Make) -> None:
+    session = make(CONFIGS[:3], run=replace(RUN, environ_set=("A",)), policy=StartPolicy.AUTO)
+    planned = session.ask()
+    assert planned is not None
+    session.start(planned)
+    notes = ("trials are started anew: no overlay", "while a trial ran, files of yours changed: a")
+    session.tell(
+        planned.uid,
+        Ended(trial=0, outcome=measurement(), seconds=1.0, notes=notes),
+    )
+    assert {tell(session, measurement())[2] for _ in range(2)} == {Start.COLD}
+    assert said(session) == [notes[1]]
+
+
+def test_forks_that_went_wrong_are_told_of_whoever_asked(make: Make) -> None:
+    session = make(CONFIGS, policy=StartPolicy.AUTO)
+    tell(session, measurement())
+    assert tell(session, failure(FailureKind.CRASH_SIGNAL))[2] is Start.FORK
+    tell(session, measurement())
+    tell(session, measurement())
+    (text,) = said(session)
+    assert "failed when it was forked" in text
 
 
 def test_the_plain_loop_lets_its_runner_go(make: Make) -> None:

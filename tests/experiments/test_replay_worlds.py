@@ -83,8 +83,54 @@ def test_a_slower_process_costs_what_it_trains_longer_and_starts_as_fast() -> No
 
 def test_a_table_of_several_repeats_is_replayed_as_it_is() -> None:
     made = worlds.world(TABLE)
-    assert made.table is TABLE
+    assert made.table.rows is TABLE.rows
     assert made.notes["repeats"] == 3
+
+
+def uneven() -> Table:
+    """The first repeat whole; of two more the script as it is and one configuration, on slower days."""
+    rows = list(single().rows)
+    for repeat, slower in ((1, 0.5), (2, 0.8)):
+        for n, config in enumerate((Config(), BF16, Config(), Config())):
+            rows.append(recorded_world.row(config, repeat, n, produced_frac=slower))
+    return recorded_world.table(*rows)
+
+
+def test_where_only_the_fastest_ran_again_processes_are_made_around_the_mean_of_all_their_runs() -> None:
+    recorded = uneven()
+    made = worlds.world(recorded)
+    own = len(logs(recorded, Config()))
+    assert own == OWN + 6
+    plain = {row.repeat: worlds.log_rate(recorded, row) for row in recorded.of(BF16)}
+    base = {
+        r: statistics.fmean(worlds.log_rate(recorded, x) for x in recorded.of(Config()) if x.repeat == r)
+        for r in range(3)
+    }
+    middle = statistics.fmean(base.values())
+    expected = statistics.fmean(plain[r] - (base[r] - middle) for r in range(3))
+    assert len(logs(made.table, BF16)) == own
+    assert statistics.fmean(logs(made.table, BF16)) == pytest.approx(expected, abs=1e-9)
+    once = recorded_world.CONFIGS[1]
+    (single_run,) = (worlds.log_rate(recorded, row) for row in recorded.of(once))
+    assert statistics.fmean(logs(made.table, once)) == pytest.approx(
+        single_run - (base[0] - middle), abs=1e-9
+    )
+    assert made.notes["runs"] == [1, 3]
+    assert made.truth.quality(made.truth.oracle) == 1.0
+    assert made.truth.rates[made.truth.oracle] == made.truth.oracle_rate
+    searched = replay(made.table, budget_s=200).study
+    assert len(searched.trials) > 4
+
+
+def test_what_failed_in_most_of_its_runs_fails_in_all_that_are_made_of_it() -> None:
+    rows = [r for r in uneven().rows if r.config != BF16]
+    rows += [
+        recorded_world.row(BF16, 0, 50),
+        *(recorded_world.failed(BF16, r, 50, "crash_exit") for r in (1, 2)),
+    ]
+    made = worlds.world(recorded_world.table(*rows))
+    assert {row.kind for row in made.table.of(BF16)} == {"crash_exit"}
+    assert BF16 not in made.truth.rates
 
 
 def test_too_few_runs_of_the_script_do_not_show_their_scatter() -> None:

@@ -213,6 +213,53 @@ def test_the_planner_without_a_part_stands_beside_it_and_is_no_rival() -> None:
     assert [row[0] for row in analyse.ratio_rows(lines, "by_model")] == ["staged without all", "tpe"]
 
 
+def test_all_means_together_are_judged_beside_the_planner_alone_and_forks_make_no_rival() -> None:
+    lines = [line("w", "staged", s, 200) for s in range(3)]
+    lines += [line("w", analyse.ALL_MEANS, s, 50) for s in range(3)]
+    lines += [line("w", "tpe", s, 400) for s in range(3)] + [
+        line("w", "tpe forked", s, 100) for s in range(3)
+    ]
+    assert "tpe: 2.00" in analyse.verdict(lines)[1]
+    met, sentence = analyse.verdict(lines, analyse.ALL_MEANS)
+    assert met
+    assert "tpe: 8.00" in sentence
+    rows = {row[0]: row for row in analyse.threshold_rows(lines, analyse.ALL_MEANS)}
+    assert rows["tpe forked"][3].startswith("2.00")
+    assert rows["staged"][3].startswith("4.00")
+    assert "## All means together" in analyse.report(lines)
+    assert "## All means" not in analyse.report([x for x in lines if x["sampler"] != analyse.ALL_MEANS])
+
+
+def test_what_a_fork_starts_in_is_what_was_measured_of_that_workload(tmp_path: Path) -> None:
+    def rows(*found: tuple[str, str, float]) -> Path:
+        file = tmp_path / "rows.jsonl"
+        plain = {"workload": "w", "kind": "ok", "compile": ""}
+        made = [{**plain, "arm": arm, "start": start, "startup_s": s} for arm, start, s in found]
+        file.write_text("".join(json.dumps(row) + "\n" for row in made))
+        return file
+
+    cold = [("cold", "cold", 4.0), ("again", "cold", 4.0)]
+    assert worlds.forked_start("w", [rows(*cold, ("fork", "fork", 1.0), ("fork", "fork", 1.2))]) == 0.275
+    assert worlds.forked_start("other", [rows(*cold, ("fork", "fork", 1.0))]) == 1.0
+    refused = rows(*cold, ("fork", "fork", 1.0), ("fork", "cold", 4.0))
+    assert worlds.forked_start("w", [refused]) == 1.0
+
+
+def test_forks_and_segments_make_a_search_cheaper_and_its_line_says_by_what(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, "seen")
+    monkeypatch.setattr(worlds, "forked_start", lambda _workload: 0.1)
+    run.run("develop", options(samplers=["tpe", "tpe forked", "staged live forked"], budget=300.0))
+    found = [json.loads(text) for text in (tmp_path / "develop.jsonl").read_text().splitlines()]
+    by_name = {x["sampler"]: x for x in found}
+    assert by_name["tpe forked"]["forked_start"] == 0.1
+    assert "forked_start" not in by_name["tpe"]
+    assert by_name["staged live forked"]["segment_sd"] == run.SEGMENT_SD
+    seconds = {name: x["trial_s"] / x["trials"] for name, x in by_name.items()}
+    assert seconds["tpe forked"] < seconds["tpe"]
+
+
 def test_a_rival_that_has_not_run_everywhere_is_not_the_best_of_them() -> None:
     lines = [line(t, s, 0, at) for t in "uv" for s, at in (("staged", 100), ("tpe", 400))]
     lines.append(line("u", "gp", 0, 10))
@@ -420,8 +467,12 @@ def test_a_label_says_which_parts_of_the_planner_are_left_out() -> None:
     less = module.meant_by("staged without pair_terms+free_draws")
     assert less == ("staged", DEFAULT.put("pair_terms", "free_draws", present=False))
     assert module.meant_by("staged with all") == ("staged", DEFAULT.put("all", present=True))
-    assert module.meant_by("staged live") == ("staged", DEFAULT)
-    for label in ("stage", "tpe without all", "staged without luck", "tpe live"):
+    for label in ("staged live", "staged forked", "staged live forked"):
+        assert module.meant_by(label) == ("staged", DEFAULT)
+    assert module.meant_by("tpe forked") == ("tpe", DEFAULT)
+    assert module.means_of("staged without all live forked") == ("staged without all", True, True)
+    wrong = ("stage", "tpe without all", "staged without luck", "tpe live", "asha forked", "forked", "live")
+    for label in wrong:
         with pytest.raises(UsageError):
             module.meant_by(label)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from statistics import fmean, stdev
 from typing import Any
 
 import pytest
@@ -10,9 +12,11 @@ import recorded_world
 
 from autotune.clock import SimulatedClock
 from autotune.core.config import Config
+from autotune.core.live import Visit
 from autotune.core.measurement import Measurement
-from autotune.core.trial import Assignment, Failure, FailureKind, Fidelity, Launch, Segment
+from autotune.core.trial import Assignment, Failure, FailureKind, Fidelity, Launch, Segment, Start
 from autotune.launch.fake import COMPUTE_BOUND
+from autotune.launch.forking import MOST_SERVERS
 from autotune.launch.replay import NotRecorded, ReplayRunner
 from autotune.testing.runners import RunnerContract
 
@@ -170,6 +174,68 @@ def test_what_was_lost_or_disturbed_is_not_drawn() -> None:
 def test_what_was_not_recorded_is_no_failure_but_an_error() -> None:
     with pytest.raises(NotRecorded, match="threads=4"):
         run(ReplayRunner(TABLE), Config({"threads": 4}))
+
+
+def forked(assignment: Assignment, **variables: str) -> Assignment:
+    return replace(assignment, start=Start.FORK, launch=replace(assignment.launch, env=variables))
+
+
+def test_a_fork_saves_its_share_of_the_start_once_its_server_is_there() -> None:
+    runner = ReplayRunner(TABLE, forked_start=0.25)
+    fresh = run(ReplayRunner(TABLE, forked_start=0.25))
+    waited, served = (next(runner.run(forked(assign()))) for _ in range(2))
+    assert waited.seconds == pytest.approx(fresh.seconds)
+    start_s = fresh.outcome.startup_s
+    assert served.outcome.startup_s == pytest.approx(0.25 * start_s)
+    again = ReplayRunner(TABLE)
+    run(again)
+    plain = run(again)
+    assert plain.seconds - served.seconds == pytest.approx(0.75 * start_s)
+    assert served.outcome.throughput == plain.outcome.throughput
+    assert {waited.start, served.start} == {Start.FORK}
+    assert fresh.start is Start.COLD
+
+
+def test_every_environment_waits_for_a_server_of_its_own_and_only_the_last_few_are_kept() -> None:
+    runner = ReplayRunner(TABLE, forked_start=0.1)
+
+    def start_s(value: str) -> float:
+        return round(next(runner.run(forked(assign(), N=value))).outcome.startup_s, 6)
+
+    whole = start_s("0")
+    assert start_s("0") == pytest.approx(0.1 * whole)
+    others = [str(n) for n in range(1, MOST_SERVERS + 1)]
+    assert {start_s(value) for value in others} == {whole}
+    assert start_s(others[0]) == pytest.approx(0.1 * whole)
+    assert start_s("0") == whole
+
+
+def visited(runner: ReplayRunner, config: Config, parts: int = 40) -> Any:
+    visit = Visit(configs=(config,) * parts, window_s=2.0, limit_s=1e6)
+    (ended,) = runner.run(replace(assign(Config()), visit=visit))
+    return ended.visited
+
+
+def test_a_visit_runs_in_one_process_and_its_segments_have_no_process_of_their_own_to_differ_by() -> None:
+    fast = [recorded_world.row(BF16, r, 7) for r in range(3)]
+    logs = [math.log(r.throughput("samples/s").value) for r in fast]
+    apart = [replace(r, produced_frac=x) for r, x in zip(fast, (1.0, 0.8, 0.6), strict=True)]
+    others = [r for r in TABLE.rows if r.config != BF16]
+    runner = ReplayRunner(replace(TABLE, rows=(*others, *apart)))
+    ratios = [math.log(o.ratio.value) for o in visited(runner, BF16).observations]
+    own = [math.log(r.throughput("samples/s").value) for r in TABLE.rows if r.config.is_baseline]
+    expected = fmean(logs) + fmean(map(math.log, (1.0, 0.8, 0.6))) - fmean(own)
+    assert fmean(ratios) == pytest.approx(expected, abs=0.02)
+    assert stdev(ratios) < 0.03
+
+
+def test_what_segments_miss_by_is_drawn_for_each() -> None:
+    quiet, loud = (
+        [math.log(o.ratio.value) for o in visited(ReplayRunner(TABLE, segment_sd=sd), BF16).observations]
+        for sd in (0.0, 0.1)
+    )
+    assert stdev(loud) == pytest.approx(math.hypot(0.1, stdev(quiet)), rel=0.3)
+    assert fmean(loud) == pytest.approx(fmean(quiet), abs=0.05)
 
 
 def test_stopping_ends_the_run_as_the_users_wish() -> None:

@@ -9,7 +9,7 @@ from study_fakes import spec, study
 
 from autotune.core.config import Config
 from autotune.core.study import Budget
-from autotune.core.trial import Start
+from autotune.core.trial import StartPolicy
 from autotune.edge.preset import load_space
 from autotune.report.again import memory_text, pinned_command, search_command, space_words
 
@@ -76,7 +76,7 @@ def test_what_the_user_limited_stays_limited():
         concurrency=2,
         sampler="tpe",
         transfer="off",
-        start=Start.FORK,
+        start=StartPolicy.COLD,
         live=True,
         price_per_hour=2.5,
         keep_loggers=True,
@@ -91,7 +91,7 @@ def test_what_the_user_limited_stays_limited():
         ("--concurrency", "2"),
         ("--sampler", "tpe"),
         ("--transfer", "off"),
-        ("--start", "fork"),
+        ("--start", "cold"),
         ("--live", "on"),
         ("--price-per-hour", "2.5"),
         ("--trials", "30"),

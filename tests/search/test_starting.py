@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 from session_fakes import FIDELITY, RUN_FACTS, facts, measurement, spec
 
-from autotune.core.change import Change, Env, Patch
 from autotune.core.config import Config
 from autotune.core.facts import DeviceFacts
 from autotune.core.study import Study
-from autotune.core.trial import Stage, Start, Trial, TrialState
+from autotune.core.trial import Stage, Start, StartPolicy, Trial, TrialState
 from autotune.search.costs import Costs
 from autotune.search.starting import refusal, start_of, wants_forks
 
@@ -19,7 +18,7 @@ RUN = replace(RUN_FACTS, versions={"python": "3.11", "torch": "2.13"}, environ_s
 WORKERS = Config({"workers": 1})
 
 
-def study(*, run=RUN, start=Start.FORK, **more) -> Study:
+def study(*, run=RUN, start=StartPolicy.FORK, **more) -> Study:
     return Study(spec=replace(spec(), start=start, **more), facts=replace(facts(), run=run))
 
 
@@ -33,20 +32,15 @@ def told(number, stage, config, start, *, seconds, startup_s=0.0) -> Trial:
 
 
 def test_what_chooses_may_be_forked_and_what_is_claimed_may_not():
-    forked = {stage for stage in Stage if start_of(study(), trial(stage=stage), ()) is Start.FORK}
+    forked = {stage for stage in Stage if start_of(study(), trial(stage=stage)) is Start.FORK}
     assert forked == {Stage.START, Stage.REFINE}
 
 
 def test_nothing_is_forked_that_was_not_asked_for_nor_what_is_run_again():
-    assert start_of(study(start=Start.COLD), trial(), ()) is Start.COLD
-    assert start_of(study(), trial(attempt=2), ()) is Start.COLD
+    assert start_of(study(start=StartPolicy.COLD), trial()) is Start.COLD
+    assert start_of(study(start=StartPolicy.AUTO), trial()) is Start.FORK
+    assert start_of(study(), trial(attempt=2)) is Start.COLD
     assert not wants_forks(study(), trial(attempt=2))
-
-
-def test_a_variable_is_read_when_a_library_is_loaded():
-    variable = Change(knob="threads", value=2, delivered="2", spelling=Env("OMP_NUM_THREADS"))
-    assert start_of(study(), trial(), (variable,)) is Start.COLD
-    assert start_of(study(), trial(), (replace(variable, spelling=Patch()),)) is Start.FORK
 
 
 DEVICE = DeviceFacts(name="a", uuid="GPU-1", memory_bytes=2**34)
@@ -65,7 +59,7 @@ DEVICE = DeviceFacts(name="a", uuid="GPU-1", memory_bytes=2**34)
 )
 def test_where_a_fork_is_not_safe_the_reason_is_said(changed, words):
     assert words in refusal(changed)
-    assert start_of(changed, trial(), ()) is Start.COLD
+    assert start_of(changed, trial()) is Start.COLD
 
 
 def test_an_accelerator_of_the_machine_is_enough():
