@@ -17,6 +17,9 @@ from autotune.launch.runner import Ended
 
 Change = Callable[[Ended, Assignment], Ended]
 
+CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16")
+"""Of the machine that all of these searches believe to be on."""
+
 
 class NoSync:
     """In place of the thread that sends to MLflow."""
@@ -100,6 +103,8 @@ def inline(
         monkeypatch.setattr(module, "SystemClock", lambda: clock)
         monkeypatch.setattr(module.enclosure, "available", lambda *a, **more: "redirect")
     monkeypatch.setattr("autotune.cli.ended.head_start_s", lambda: 0.0)
+    # What may be tried hangs on the processor: half precision does.
+    monkeypatch.setattr("autotune.inspection.host._cpu_flags", lambda blocks: frozenset(CPU_FLAGS))
     # The noise of a run hangs on its name.
     monkeypatch.setattr("autotune.driver.planner.secrets", SimpleNamespace(token_hex=lambda n: "0" * 2 * n))
     return ran
