@@ -149,11 +149,12 @@ class TableHeader:
     def identity(self) -> dict[str, str]:
         """What rows of one table have in common, by name: a change of any of these is another table."""
         host = self.facts.host
+        flags = " ".join(sorted(host.cpu_flags))
         return {
             "grid": self.grid_sha256,
             "script": self.workload.script_sha256,
             "arguments": " ".join(self.workload.args),
-            "device": f"{self.device}, {host.cpus} CPUs, {host.cpu_model}",
+            "device": f"{self.device}, {host.cpus} CPUs, {host.cpu_model}, {flags}",
             "versions": ", ".join(f"{name} {self.versions.get(name, '')}" for name in ("python", "torch")),
             "autotune": self.autotune,
             "environment": " ".join(f"{k}={v}" for k, v in sorted(self.environment.items())),

@@ -166,12 +166,15 @@ def as_baseline(study: Study, fidelity: Fidelity) -> Fidelity:
 
 
 def cache_key(config: Config, facts: Facts) -> str:
-    """Names the compile caches of one config under one script, one set of versions and kinds of device."""
-    versions = dict(facts.host.versions) | (dict(facts.run.versions) if facts.run else {})
-    devices = sorted({(d.name, d.capability, d.driver) for d in facts.host.devices})
-    told = "|".join(
-        (facts.script.sha256, repr(sorted(versions.items())), facts.host.cpu_model, repr(devices))
-    )
+    """Names the compile caches of one config under one script, one set of versions and kinds of device.
+
+    Processors of several generations go by one name; what a compiler makes use of tells them apart.
+    """
+    host = facts.host
+    versions = dict(host.versions) | (dict(facts.run.versions) if facts.run else {})
+    devices = sorted({(d.name, d.capability, d.driver) for d in host.devices})
+    cpu = f"{host.cpu_model} {' '.join(sorted(host.cpu_flags))}"
+    told = "|".join((facts.script.sha256, repr(sorted(versions.items())), cpu, repr(devices)))
     return f"{config.digest}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
 
 

@@ -17,16 +17,18 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from autotune.launch import caches, enclosure, guard, library, sweep
 from autotune.protocol import forking
 from autotune.protocol.plan import FORKS_VARIABLE, PLAN_VARIABLE, TRIAL_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from autotune.core.trial import Launch
+
+_K = TypeVar("_K")
 
 LOADED = ("torch", "torch._dynamo")
 """PyTorch, and what it imports itself as soon as an optimizer is made (torch 2.13, `torch._compile`)."""
@@ -331,6 +333,7 @@ class Forks:
         self._free_memory = free_memory
         self._servers: dict[_Key, ForkServer] = {}
         self._refused: dict[_Key, str] = {}
+        self._asked: set[_Key] = set()
         self._served: set[tuple[str, ...]] = set()
         self._given_up = ""
         self._deaths = 0
@@ -355,9 +358,12 @@ class Forks:
         if reason := _unsupported() or self._given_up:
             return reason
         found: ForkServer | str = ""
-        wanted = (self._loaded_to_compile, self._loaded) if compiles(launch) else (self._loaded,)
-        for preload in dict.fromkeys(wanted):
-            key = _key(launch, our_part, preload)
+        wanted = [_key(launch, our_part, self._loaded)]
+        if compiles(launch) and self._loaded_to_compile != self._loaded:
+            wanted = in_order(
+                self._servers, self._asked, wanted[0], _key(launch, our_part, self._loaded_to_compile)
+            )
+        for key in wanted:
             found = self._why_not(key) or self._at_hand(key, within_s, stopped)
             if isinstance(found, ForkServer):
                 return found
@@ -412,6 +418,18 @@ class Forks:
         for server in self._servers.values():
             server.close()
         self._servers.clear()
+
+
+def in_order(at_hand: Collection[_K], asked: set[_K], plain: _K, with_compiler: _K) -> list[_K]:
+    """Whom a trial that compiles is forked from, the better first.
+
+    The first in an environment takes the server that is there and imports the compiler itself, which a server
+    of its own would do no sooner; one that is not the only one is worth such a server.
+    """
+    if with_compiler in at_hand or plain not in at_hand or with_compiler in asked:
+        return [with_compiler, plain]
+    asked.add(with_compiler)
+    return [plain, with_compiler]
 
 
 def compiles(launch: Launch) -> bool:

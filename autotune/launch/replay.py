@@ -20,7 +20,7 @@ from autotune.core.stats import Block, window_estimate
 from autotune.core.stats import is_tight as is_narrow
 from autotune.core.trial import Failure, FailureKind, Family, Start
 from autotune.errors import AutotuneError
-from autotune.launch.forking import MOST_SERVERS, compiles
+from autotune.launch.forking import MOST_SERVERS, compiles, in_order
 from autotune.launch.runner import Ended, Runner
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ class ReplayRunner(Runner):
         self._forked_start = forked_start
         self._segment_sd = segment_sd
         self._servers: dict[tuple[object, ...], None] = {}
+        self._asked_of: set[tuple[object, ...]] = set()
         self._rows = _rows_by_config(table)
         seeds = sorted({row.seed for rows in self._rows.values() for row in rows})
         self._seeds = random.Random(f"{table.header.table}/{seed}").sample(seeds, len(seeds))
@@ -197,7 +198,10 @@ class ReplayRunner(Runner):
         if assignment.start is not Start.FORK:
             return 1.0
         launch = assignment.launch
-        key = (launch.python, launch.options, compiles(launch), *sorted(launch.env.items()))
+        plain = (launch.python, launch.options, False, *sorted(launch.env.items()))
+        key = plain
+        if compiles(launch):
+            key = in_order(self._servers, self._asked_of, plain, (*plain[:2], True, *plain[3:]))[0]
         is_there = key in self._servers
         self._servers.pop(key, None)
         self._servers[key] = None

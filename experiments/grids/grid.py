@@ -20,6 +20,9 @@ from autotune.core.trial import FailureKind, Family, Fidelity
 from autotune.errors import UsageError
 
 SCHEMA = "autotune.grid/v1"
+_AS_IT_IS = {"precision": "fp32"}
+"""What every workload has by itself, of knobs that a machine may refuse."""
+
 REMEASURED = 2
 """A run with a neighbour on the machine is repeated so often at most."""
 
@@ -139,9 +142,8 @@ def valid_configs(grid, space):
     for wanted in grid.wanted():
         named = {k: v for k, v in wanted.items() if k in space.dimensions}
         missing = [k for k in wanted if k not in space.dimensions]
-        unusual = [
-            k for k in missing if wanted[k] not in (False, "off")
-        ]  # a refused switch that is off anyway costs nothing
+        # What is refused and wanted as it is anyway costs nothing.
+        unusual = [k for k in missing if wanted[k] not in (False, "off", _AS_IT_IS.get(k))]
         config = space.complete(named)
         text = " ".join(f"{k}={v}" for k, v in wanted.items())
         if unusual:

@@ -234,8 +234,13 @@ def device_name(host):
 
 
 def file_name(host):
-    """`nvidia-h200`, `cpu2-intel-xeon-processor`."""
-    return slug(" ".join(accelerators(host)) or f"cpu{host.cpus} {host.cpu_model or platform.machine()}")
+    """`nvidia-h200`, `cpu2-intel-xeon-processor`, `cpu2-amd-epyc-without-bf16`.
+
+    Some machines call processors of several generations by one name; half precision parts them most.
+    """
+    cpu = f"cpu{host.cpus} {host.cpu_model or platform.machine()}"
+    half = "" if {"avx512_bf16", "amx_bf16"} & set(host.cpu_flags) else " without bf16"
+    return slug(" ".join(accelerators(host)) or cpu + half)
 
 
 def free_bytes(total, allowed_mib=0):

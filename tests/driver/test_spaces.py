@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from inline_search import on_one_processor
 
 from autotune.cli.main import run as command
 from autotune.clock import SimulatedClock
@@ -158,6 +159,11 @@ def test_an_option_that_the_script_lacks_is_left_alone_with_the_reason(tmp_path:
     other = replace(FUSED, spelling=Flag(("--fused-los",)))
     study = Searched(tmp_path, replace(OWN, declared=(other,)), WORLD).run(trials=3)
     assert "shows no option --fused-los" in study.refusals["fused_loss"]
+
+
+@pytest.fixture(autouse=True)
+def _same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_one_processor(monkeypatch)
 
 
 @pytest.fixture

@@ -598,6 +598,31 @@ def test_trials_that_compile_have_a_server_of_their_own_or_the_plain_one(
         forks.close()
 
 
+def test_the_first_that_compiles_takes_the_server_that_is_there_and_the_next_has_one_with_the_compiler(
+    assignment: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "compiler.py").write_text("")
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+    forks = Forks(tmp_path / "study", ("colorsys",), ("colorsys", "compiler"))
+    folder = library.make(tmp_path / "lib")
+    change = Change(knob="compile_mode", value="default", delivered="default", spelling=Patch())
+
+    def preload(**variables: str) -> tuple[str, ...]:
+        launch = replace(assignment("", env=env | variables).launch, changes=(change,))
+        found = forks.server(launch, folder, within_s=30.0, stopped=bool)
+        assert isinstance(found, forking.ForkServer), found
+        return found.key.preload
+
+    try:
+        plain = forks.server(assignment("", env=env).launch, folder, within_s=30.0, stopped=bool)
+        assert isinstance(plain, forking.ForkServer), plain
+        assert [preload() for _ in range(3)] == [("colorsys",)] + 2 * [("colorsys", "compiler")]
+        # Where no server is there anyway, it may as well be the better one.
+        assert preload(N="1") == ("colorsys", "compiler")
+    finally:
+        forks.close()
+
+
 TORCH = """
 import hashlib, json, os, sys, threading
 before = sorted(name for name in sys.modules if name.partition(".")[0] not in sys.stdlib_module_names)

@@ -11,6 +11,7 @@ import pytest
 import recorded_world
 
 from autotune.clock import SimulatedClock
+from autotune.core.change import Change, Patch
 from autotune.core.config import Config
 from autotune.core.live import Visit
 from autotune.core.measurement import Measurement
@@ -208,6 +209,26 @@ def test_every_environment_waits_for_a_server_of_its_own_and_only_the_last_few_a
     assert {start_s(value) for value in others} == {whole}
     assert start_s(others[0]) == pytest.approx(0.1 * whole)
     assert start_s("0") == whole
+
+
+def test_the_first_compile_of_an_environment_is_forked_from_the_plain_server() -> None:
+    rows = [
+        replace(r, config=COMPILED, order=99, compile_s=5.0, compile_cache="cold")
+        for r in TABLE.rows
+        if r.config == BF16
+    ]
+    runner = ReplayRunner(replace(TABLE, rows=(*TABLE.rows, *rows)), forked_start=0.1)
+    change = Change(knob="compile_mode", value="default", delivered="default", spelling=Patch())
+
+    def start_s(config: Config) -> float:
+        planned = forked(assign(config))
+        if config == COMPILED:
+            planned = replace(planned, launch=replace(planned.launch, changes=(change,)))
+        return round(next(runner.run(planned)).outcome.startup_s, 6)
+
+    whole = start_s(BF16)
+    tenth = pytest.approx(0.1 * whole)
+    assert [start_s(COMPILED) for _ in range(3)] == [tenth, whole, tenth]
 
 
 def visited(runner: ReplayRunner, config: Config, parts: int = 40) -> Any:

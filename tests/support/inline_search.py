@@ -11,7 +11,8 @@ import pytest
 
 from autotune.clock import SimulatedClock
 from autotune.core.trial import Assignment, Failure, FailureKind
-from autotune.driver import tune, verification
+from autotune.driver import host_memory, tune, verification
+from autotune.inspection import host
 from autotune.launch.fake import FakeRunner, World
 from autotune.launch.runner import Ended
 
@@ -56,6 +57,13 @@ class NoWall:
 
 def as_it_is(ended: Ended, assignment: Assignment) -> Ended:
     return ended
+
+
+def on_one_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every machine have the same instructions: half precision may be tried where they are there."""
+    here = replace(host.host_facts(), cpu_flags=CPU_FLAGS)
+    for module in (host, tune, verification, host_memory):
+        monkeypatch.setattr(module, "host_facts", lambda: here)
 
 
 def inline(
@@ -103,8 +111,7 @@ def inline(
         monkeypatch.setattr(module, "SystemClock", lambda: clock)
         monkeypatch.setattr(module.enclosure, "available", lambda *a, **more: "redirect")
     monkeypatch.setattr("autotune.cli.ended.head_start_s", lambda: 0.0)
-    # What may be tried hangs on the processor: half precision does.
-    monkeypatch.setattr("autotune.inspection.host._cpu_flags", lambda blocks: frozenset(CPU_FLAGS))
+    on_one_processor(monkeypatch)
     # The noise of a run hangs on its name.
     monkeypatch.setattr("autotune.driver.planner.secrets", SimpleNamespace(token_hex=lambda n: "0" * 2 * n))
     return ran
