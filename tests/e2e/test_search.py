@@ -139,18 +139,19 @@ def test_a_memory_error_of_the_scripts_own_is_named(place):
     assert ended.best["picks"]["best"]["knobs"].get("batch_size") != 128
 
 
-BF16 = ("--knob", "precision", "--set", "precision=bf16")
+ONE_THREAD = ("--knob", "threads", "--set", "threads=1")
+"""May be tried on every machine; half precision may not."""
 
 
-def test_a_crash_in_bf16_is_named_and_bf16_is_not_picked(place):
-    ended = place.search("crash_on_bf16.py", *BF16)
+def test_a_crash_is_named_and_what_crashed_is_not_picked(place):
+    ended = place.search("crash_on_one_thread.py", *ONE_THREAD)
     assert ended.exit == 1, ended
     assert place.show()["failures"] == {"crash_exit": 1}
     assert ended.best["picks"]["best"]["changes"] == []
 
 
 def test_a_loss_that_turns_nan_is_named_and_not_picked(place):
-    ended = place.search("nan_on_bf16.py", *BF16)
+    ended = place.search("nan_on_one_thread.py", *ONE_THREAD)
     assert ended.exit == 1, ended
     assert place.show()["failures"] == {"diverged": 1}
     assert ended.best["picks"]["best"]["changes"] == []

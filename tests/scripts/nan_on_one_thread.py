@@ -1,4 +1,4 @@
-"""Overflows in bfloat16: its activations are no numbers from the twentieth batch on."""
+"""Overflows on a single thread: its activations are no numbers from the twentieth batch on."""
 
 import argparse
 
@@ -12,7 +12,7 @@ class Activation(nn.Module):
 
     def forward(self, x):
         self.calls += 1
-        if x.dtype is torch.bfloat16 and self.calls > 20:
+        if torch.get_num_threads() == 1 and self.calls > 20:
             x = x * float("inf") - x * float("inf")
         return torch.relu(x)
 
