@@ -69,7 +69,13 @@ def test_products_are_found_in_the_graph_of_a_result(made: Any, half: bool) -> N
     import torch
 
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
-        found = formats.in_graph(made(torch))
+        try:
+            result = made(torch)
+        except RuntimeError as error:
+            if half and "could not create a primitive" in str(error):
+                pytest.skip("this processor has no such operation in bf16")
+            raise
+        found = formats.in_graph(result)
     assert set(found) == {"bf16" if half else "fp32"}
 
 
