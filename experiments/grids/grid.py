@@ -29,6 +29,9 @@ REMEASURED = 2
 BETWEEN = 4
 """Runs of the fastest between two of the script as it is, in a repeat that has no others."""
 
+LEAST = 100
+"""Spare parts are taken, one after another, until so many configurations are valid."""
+
 SETUP_S = 300.0
 """Start and compile together; the slowest cold compile on two cores was seen at 137 s."""
 
@@ -37,7 +40,8 @@ SETUP_S = 300.0
 class Grid:
     """One workload's grid.
 
-    `parts` are mappings from knob to values; `seeds` one per repeat; `window_s` what every process measures;
+    `parts` are mappings from knob to values, `spare` those that are taken where a machine refuses so much of the
+    others that fewer than `LEAST` configurations are left; `seeds` one per repeat; `window_s` what every process measures;
     `sentinel_every` so many runs apart stands the script as it is. `memory_mib` is what a run may use, as
     in a container; 0 for what is free.
     """
@@ -47,6 +51,7 @@ class Grid:
     seeds: tuple
     window_s: float
     sentinel_every: int
+    spare: tuple = ()
     args: tuple = ()
     memory_mib: int = 0
     sha256: str = ""
@@ -55,16 +60,15 @@ class Grid:
     def knobs(self):
         """Knob -> all its values, in the order in which the parts name them."""
         found = {}
-        for part in self.parts:
+        for part in (*self.parts, *self.spare):
             for knob, values in part.items():
                 found.setdefault(knob, {}).update(dict.fromkeys(_typed(v) for v in values))
         return {knob: tuple(value for _, value in values) for knob, values in found.items()}
 
     def wanted(self):
-        """Every point of every part, duplicates included."""
+        """Every point of every part that is not spare, duplicates included."""
         for part in self.parts:
-            for values in itertools.product(*part.values()):
-                yield dict(zip(part, values, strict=True))
+            yield from points(part)
 
     def request(self):
         """The grid as a search space is asked for."""
@@ -85,6 +89,12 @@ class Grid:
             setup_s=SETUP_S,
             deadline_s=SETUP_S + 60.0 + 4 * self.window_s,
         )
+
+
+def points(part):
+    """The full product of one part."""
+    for values in itertools.product(*part.values()):
+        yield dict(zip(part, values, strict=True))
 
 
 def _typed(value):
@@ -114,8 +124,13 @@ def read_grid(path):
     }
     if unknown:
         raise UsageError(f"{path.name}: unknown key {min(unknown)}")
-    parts = tuple(
-        {knob: tuple(values) for knob, values in part["knobs"].items()} for part in raw.get("parts", ())
+    parts, spare = (
+        tuple(
+            {knob: tuple(values) for knob, values in part["knobs"].items()}
+            for part in raw.get("parts", ())
+            if bool(part.get("spare", False)) is wanted
+        )
+        for wanted in (False, True)
     )
     if not parts or not raw.get("seeds"):
         raise UsageError(f"{path.name} holds no parts or no seeds: there is nothing to record")
@@ -123,6 +138,7 @@ def read_grid(path):
         workload=raw["workload"],
         args=tuple(raw.get("args", ())),
         parts=parts,
+        spare=spare,
         seeds=tuple(raw["seeds"]),
         window_s=float(raw["window_s"]),
         sentinel_every=int(raw.get("sentinel_every", 8)),
@@ -139,7 +155,7 @@ def valid_configs(grid, space):
     """
     found = {Config(): None}
     left_out = {}
-    for wanted in grid.wanted():
+    for wanted in _until_enough(grid, found):
         named = {k: v for k, v in wanted.items() if k in space.dimensions}
         missing = [k for k in wanted if k not in space.dimensions]
         # What is refused and wanted as it is anyway costs nothing.
@@ -155,6 +171,15 @@ def valid_configs(grid, space):
         else:
             found[config] = None
     return tuple(found), left_out
+
+
+def _until_enough(grid, found):
+    """Every wanted point; then those of spare parts, part by part, as long as too few are in `found`."""
+    yield from grid.wanted()
+    for part in grid.spare:
+        if len(found) >= LEAST:
+            return
+        yield from points(part)
 
 
 # What is run when ---------------------------------------------------------------------------
@@ -370,7 +395,7 @@ def scrubbed(data, host=""):
 
 def slug(text):
     """A file's name from a device's: lower case, words with dashes."""
-    plain = re.sub(r"\((?:R|TM|C)\)|@.*$|\bCPU\b", " ", text, flags=re.IGNORECASE)
+    plain = re.sub(r"\((?:R|TM|C)\)|@\s*[\d.]+\s*[MG]Hz|\bCPU\b", " ", text, flags=re.IGNORECASE)
     return re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-") or "unknown"
 
 
