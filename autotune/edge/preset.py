@@ -48,6 +48,7 @@ __all__ = [
     "Found",
     "Range",
     "SpaceFile",
+    "built_in",
     "find_spaces",
     "load_space",
     "locate",
@@ -193,6 +194,19 @@ def find_spaces(*, cwd: str) -> tuple[Found, ...]:
     return tuple(found.values())
 
 
+def built_in(name: str) -> Path:
+    """The file of a preset as it comes with autotune, whatever of its name the user has.
+
+    Raises:
+        InvalidSpace: No preset has that name.
+    """
+    for folder in _shipped():
+        path = folder / f"{name}.yaml"
+        if _NAME.fullmatch(name) and path.is_file():
+            return path
+    raise InvalidSpace(f'autotune comes with no search space "{name}"')
+
+
 def locate(name_or_path: str, *, cwd: str) -> Path:
     """The file that a name or a path means.
 
@@ -221,15 +235,20 @@ def _near(name: str, cwd: str) -> str:
 
 def _folders(cwd: str) -> Iterator[tuple[Path, str]]:
     """Where names are looked up, nearest first."""
-    package = Path(__file__).resolve().parents[1]
     # The XDG specification has relative paths ignored. Where a user has no home, the tilde stays, and
     # nothing lies below it.
     xdg = os.environ.get("XDG_CONFIG_HOME", "")
     config = Path(xdg if xdg.startswith("/") else os.path.expanduser("~/.config"))  # noqa: PTH111 (see above)
     yield Path(cwd, "search_spaces"), "here"
     yield config / "autotune" / "search_spaces", "yours"
-    yield package / "search_spaces", "built-in"
-    yield package.parent / "search_spaces", "built-in"
+    for folder in _shipped():
+        yield folder, "built-in"
+
+
+def _shipped() -> Iterator[Path]:
+    package = Path(__file__).resolve().parents[1]
+    yield package / "search_spaces"
+    yield package.parent / "search_spaces"
 
 
 def _is_path(name: str) -> bool:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _WINDOWS = ((240.0, 1.5, 4.0), (1200.0, 2.0, 6.0), (3600.0, 3.0, 10.0))
 _LONG_WINDOW = (4.0, 20.0)
+_SCREENED = (0.5, 0.4)
+"""Of the shortest and longest window: a run that only chooses. Runs differ by more than such a window leaves open."""
 _FEWEST_STEPS = 10
 _CONFIRM_WINDOW = 1.5
 _EXPLORE_WIDTH = 0.05
@@ -36,6 +38,7 @@ _ABLATION_SHARE = 0.25
 _MARGIN_S = 2.0
 _TRAINING_SAMPLES = 1.5
 _PAIRED = (Stage.CONFIRM, Stage.ABLATE)
+_CHOOSING = (Stage.START, Stage.REFINE, Stage.SENTINEL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +190,8 @@ class Costs:
     def _window(self, stage: Stage) -> tuple[float, float]:
         budget = self.study.spec.budget.seconds
         low, high = next(((a, b) for limit, a, b in _WINDOWS if budget <= limit), _LONG_WINDOW)
+        if stage in _CHOOSING:
+            low, high = low * _SCREENED[0], high * _SCREENED[1]
         slow = [t.measurement.step_time_s.value for t in self.study.baseline if t.measurement]
         needed = _FEWEST_STEPS * max(slow, default=0.0)
         high = max(high, min(needed, 0.05 * budget))

@@ -37,7 +37,7 @@ def shortlist(
         out: Configs that confirmation has ruled out; the next best take their places.
     """
     space = study.space
-    model = None if space is None else ThroughputModel.of(study, space, pairs=parts.pair_terms)
+    model = None if space is None else ThroughputModel.of(study, space, pairs=parts.pair_terms, expects=parts.expects)
     chosen = find_leaders(study, model, out=out, parts=parts)
     if not parts.ties_after_pairs or model is None or space is None or not chosen:
         return chosen
@@ -67,7 +67,7 @@ def find_leaders(
     """
     space = study.space
     if model is None and space is not None:
-        model = ThroughputModel.of(study, space, pairs=parts.pair_terms)
+        model = ThroughputModel.of(study, space, pairs=parts.pair_terms, expects=parts.expects)
     simpler = "none" if parts.ties_after_pairs else "instead"
     if model is None or space is None:
         return finalists(study, out=out, simpler=simpler)

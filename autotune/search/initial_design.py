@@ -10,6 +10,7 @@ from autotune.core.config import Config
 from autotune.core.finalists import may_win
 from autotune.core.transfer import beliefs
 from autotune.core.trial import Stage
+from autotune.search.acquisition import LEAST_GAIN, score
 from autotune.search.candidates import varied
 from autotune.search.feasible import is_single
 from autotune.search.looks import run_sd
@@ -38,7 +39,7 @@ def next_start(search: SearchState) -> Suggestion | None:
             return Suggestion(start.config, start.reason)
     asked = [t for t in search.study.trials if t.stage is Stage.START]
     is_told_live = bool(search.model.live) and not asked
-    is_due = len(asked) % _JUMP_EVERY == _JUMP_EVERY - 1
+    is_due = not search.parts.expects and len(asked) % _JUMP_EVERY == _JUMP_EVERY - 1
     # Where it is told already what helps, all of that together is the first to be tried.
     if is_due or is_told_live or (told.first and not asked):
         jump = _jump(search)
@@ -47,6 +48,8 @@ def next_start(search: SearchState) -> Suggestion | None:
     fresh = _afresh(search)
     if fresh is not None:
         return fresh
+    if search.parts.expects:
+        return _most_expected(search, told)
     live = search.told_live()
     listed = [(c, r) for c, r in _in_order(search, told) if c not in told.trusted and c not in live]
     for config, reason in _beside_leader(search, listed):
@@ -92,14 +95,8 @@ def _beside_leader(search: SearchState, listed: Sequence[tuple[Config, str]]) ->
 
     Beside what compiles a run costs a compile of its own, so that is left out of the best.
     """
-    space, model, failed = search.space, search.model, broken(search.study)
-    seen = [c for c in model.seen if search.tame(c) and c not in failed and may_win(search.study, c)]
-    plain = [c for c in seen if not search.costs.cold_compile(c)]
-    doubts = model.doubting(max(_BELIEVED_SD, run_sd(search.study)))
-    leader, ahead = _BASE, max(HELPS, run_sd(search.study) / 2)
-    if search.parts.from_leader and plain:
-        leader = max(plain, key=lambda c: (doubts.predict(model.point(c))[0], c.canonical()))
-    if leader.is_baseline or doubts.predict(model.point(leader))[0] <= ahead:
+    space, leader = search.space, _leader(search)
+    if leader.is_baseline:
         yield from listed
         return
     around = space.resolved_free(leader)
@@ -121,6 +118,93 @@ def _beside_leader(search: SearchState, listed: Sequence[tuple[Config, str]]) ->
             yield beside, f"What {what} brings beside the best so far."
         else:
             yield config, reason
+
+
+def _leader(search: SearchState) -> Config:
+    """The best so far that doubts leave ahead of the script; the script as it is where there is none.
+
+    Beside what compiles a run costs a compile of its own, so that is none.
+    """
+    model, failed = search.model, broken(search.study)
+    seen = [c for c in model.seen if search.tame(c) and c not in failed and may_win(search.study, c)]
+    plain = [c for c in seen if not search.costs.cold_compile(c)]
+    if not search.parts.from_leader or not plain:
+        return _BASE
+    doubts = model.doubting(max(_BELIEVED_SD, run_sd(search.study)))
+    leader = max(plain, key=lambda c: (doubts.predict(model.point(c))[0], c.canonical()))
+    ahead = max(HELPS, run_sd(search.study) / 2)
+    return leader if doubts.predict(model.point(leader))[0] > ahead else _BASE
+
+
+def _most_expected(search: SearchState, told: Beliefs) -> Suggestion | None:
+    """Of start points, changes beside the best so far, and all that is likely to help: most gain for its cost."""
+    live = search.told_live()
+    listed = [c for c, _ in start_list(search) if c not in told.trusted and c not in live]
+    starts = (c for c in search.space.starts if c not in live)
+    found: dict[Config, str] = dict.fromkeys(starts, "A start that is worth trying first.")
+    found.update(_changes(search, listed))
+    # Changes that help only together are climbed past, unless a start holds them.
+    for begun in (_leader(search), *search.space.starts):
+        found.setdefault(_climbed_from(search, begun), "What is likely to help, together.")
+    options = [c for c in found if search.tame(c) and search.hopeful(c)]
+    scored = score(search, options, search.best_tame())
+    _, gain, config = max(scored, key=lambda s: (s[0], s[2].canonical()), default=(0.0, 0.0, _BASE))
+    if gain >= LEAST_GAIN:
+        ratio = math.exp(search.model.predict(config)[0])
+        return Suggestion(config, f"{found[config]} {ratio:.2f} times the baseline expected.")
+    for config in listed:
+        if _only_failed_beside_others(search, config) and _runs(search, config):
+            return Suggestion(config, f"Is it {config.text()} that failed, or what it was tried with?")
+    return None
+
+
+def _changes(search: SearchState, listed: Sequence[Config]) -> Iterable[tuple[Config, str]]:
+    """Each change of the list whose values have not run yet, beside the best so far, or as much of it as goes."""
+    space, leader = search.space, _leader(search)
+    around = space.resolved_free(leader)
+    tried = {
+        item
+        for t in search.study.trials
+        if t.failure is None or is_single(space, t.config)
+        for item in t.config.items()
+    }
+    for config in listed:
+        changes = space.resolved_free(config)
+        if tried.issuperset(changes.items()):
+            continue
+        what = ", ".join(f"{k}={v}" for k, v in changes.items())
+        beside = space.complete({**around, **changes})
+        options = [beside] if _runs(search, beside) else []
+        if not options:
+            without = ({k: v for k, v in around.items() if k != out} for out in around)
+            options = [o for o in (space.complete({**part, **changes}) for part in without) if _runs(search, o)]
+        for option in options:
+            assert isinstance(option, Config)
+            yield option, f"What {what} brings beside the best so far." if around else f"What {what} does by itself."
+        yield config, f"What {what} does by itself."
+
+
+def _only_failed_beside_others(search: SearchState, config: Config) -> bool:
+    """A single change that has ended no run well, and failed in one that changed more."""
+    space, items = search.space, set(config.items())
+    if not is_single(space, config):
+        return False
+    ran = [t for t in search.study.told() if items <= set(t.config.items()) and not t.group]
+    return bool(ran) and all(t.failure is not None and not is_single(space, t.config) for t in ran)
+
+
+def _runs(search: SearchState, config: Config | str) -> bool:
+    return isinstance(config, Config) and search.tame(config) and search.may_try(config)
+
+
+def _climbed_from(search: SearchState, config: Config) -> Config:
+    """Uphill by the model from here, knob by knob, as far as a change is expected to count."""
+    for dimension in search.space.free():
+        options = varied(search, config, dimension)
+        best = max(options, key=lambda c: (search.model.predict(c)[0], c.canonical()), default=config)
+        if search.model.predict(best)[0] > search.model.predict(config)[0] + HELPS:
+            config = best
+    return config
 
 
 def _in_order(search: SearchState, told: Beliefs) -> list[tuple[Config, str]]:

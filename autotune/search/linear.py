@@ -58,6 +58,7 @@ class Process:
         lower: Cholesky factor of the observations' covariance.
         weights: Covariance solved against the observations.
         evidence: Logarithm of the density that the prior gave to what was observed.
+        expected: Prior mean of a point; 0 everywhere where it is None.
     """
 
     kernel: Callable[[object, object], float]
@@ -65,6 +66,7 @@ class Process:
     lower: Sequence[Sequence[float]]
     weights: Sequence[float]
     evidence: float = 0.0
+    expected: Callable[[object], float] | None = None
 
     @classmethod
     def of(
@@ -73,9 +75,10 @@ class Process:
         values: Sequence[float],
         noise: Sequence[float],
         kernel: Callable[[object, object], float],
+        expected: Callable[[object], float] | None = None,
     ) -> Process:
-        """Condition on values with these standard deviations of noise; the prior mean is 0."""
-        return cls.from_covariance(covariance(points, kernel), points, values, noise, kernel)
+        """Condition on values with these standard deviations of noise; the prior mean is 0 without `expected`."""
+        return cls.from_covariance(covariance(points, kernel), points, values, noise, kernel, expected)
 
     @classmethod
     def from_covariance(
@@ -85,6 +88,7 @@ class Process:
         values: Sequence[float],
         noise: Sequence[float],
         kernel: Callable[[object, object], float],
+        expected: Callable[[object], float] | None = None,
     ) -> Process:
         """The same where the kernel's values are known already.
 
@@ -94,19 +98,22 @@ class Process:
             values: What was observed.
             noise: Standard deviation of each.
             kernel: Prior covariance of two points.
+            expected: Prior mean of a point.
         """
+        if expected is not None:
+            values = [value - expected(point) for value, point in zip(values, points, strict=True)]
         noisy = [[*row[:i], row[i] + noise[i] ** 2] for i, row in enumerate(matrix)]
         lower = cholesky(noisy)
         half = forward(lower, values)
         evidence = -0.5 * math.fsum(h * h for h in half)
         evidence -= math.fsum(math.log(row[i]) for i, row in enumerate(lower))
         evidence -= 0.5 * len(values) * math.log(2.0 * math.pi)
-        return cls(kernel, tuple(points), lower, backward(lower, half), evidence)
+        return cls(kernel, tuple(points), lower, backward(lower, half), evidence, expected)
 
     def predict(self, point: object) -> tuple[float, float]:
         """Mean and standard deviation at a point, noise not included."""
         across = [self.kernel(point, other) for other in self.points]
-        mean = sum(map(float.__mul__, across, self.weights))
+        mean = sum(map(float.__mul__, across, self.weights)) + self._prior(point)
         half = forward(self.lower, across)
         variance = self.kernel(point, point) - sum(h * h for h in half)
         return mean, math.sqrt(max(0.0, variance))
@@ -114,10 +121,13 @@ class Process:
     def difference(self, one: object, other: object) -> tuple[float, float]:
         """Mean and standard deviation of what one point has over the other, noise not included."""
         across = [self.kernel(one, p) - self.kernel(other, p) for p in self.points]
-        mean = sum(map(float.__mul__, across, self.weights))
+        mean = sum(map(float.__mul__, across, self.weights)) + self._prior(one) - self._prior(other)
         half = forward(self.lower, across)
         apart = self.kernel(one, one) - 2.0 * self.kernel(one, other) + self.kernel(other, other)
         return mean, math.sqrt(max(0.0, apart - sum(h * h for h in half)))
+
+    def _prior(self, point: object) -> float:
+        return 0.0 if self.expected is None else self.expected(point)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ class Parts:
             that works, the value is left alone from there on.
         focuses: The leader is confirmed alone from where on the time left shows its gain only so.
         front_share: Where nothing faster is expected, a part of the time goes to less memory.
+        expects: What is known of values beforehand is where the throughput model begins, and says what is
+            tried first; without this part nothing is known, and the list of the space is gone through.
         from_leader: What one change brings is tried beside the best so far, without this part by itself.
     """
 
@@ -42,6 +44,7 @@ class Parts:
     focuses: bool = True
     front_share: bool = True
     from_leader: bool = True
+    expects: bool = True
 
     def put(self, *names: str, present: bool) -> Parts:
         """With these parts, or without them; ``all`` is every one.

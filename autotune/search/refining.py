@@ -62,6 +62,7 @@ def random_draw(search: SearchState) -> Suggestion | None:
         completed = [space.complete({d.knob: draw.choice(d.values) for d in free}) for _ in range(DRAWS)]
         pool = [c for c in completed if isinstance(c, Config)]
     likely = (c for c in pool if search.tame(c) and search.hopeful(c) and search.may_try(c))
+    likely = (c for c in likely if search.conceivable(c))
     drawn = list(itertools.islice(likely, _DRAWN))
     if not drawn:
         return None

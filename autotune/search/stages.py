@@ -36,6 +36,8 @@ _BASE = Config()
 _ATTEMPTS = 64
 _TRAINING_EVERY = 4
 _SAMPLER_EVERY = 3
+_BASELINE_AFTER = 3
+"""Runs of others, after which the script as it is runs once more."""
 _SENTINEL_FROM_S = 900.0
 _SENTINEL_EVERY = 12
 
@@ -71,8 +73,9 @@ class Staged(Strategy):
         kept = kept_s(study, costs, _BASE)
         if not is_confirming(study):
             proposal = self._screen(study, study.space, remaining_s - kept)
-            if proposal is not None:
-                return proposal
+            again = self._baseline_again(study, costs, remaining_s - kept, is_last=proposal is None)
+            if again is not None or proposal is not None:
+                return again or proposal
         proposal = next_confirmation(study, remaining_s - kept, self._parts)
         if proposal is not None or not kept:
             return proposal or winner_probe(study, costs, remaining_s)
@@ -111,6 +114,27 @@ class Staged(Strategy):
             "nothing that is left, fits into the time and is likely to run was expected to be faster"
         )
 
+    def _baseline_again(
+        self, study: Study, costs: Costs, remaining_s: float, *, is_last: bool
+    ) -> Proposal | None:
+        """Another run of the script as it is, where one run alone began the search.
+
+        What it tells, how much runs differ and where gains are counted from, nothing needs before some runs
+        of others are there to be told apart.
+        """
+        asked = [t for t in study.trials if t.stage is Stage.BASELINE]
+        screened = sum(t.stage in (Stage.START, Stage.REFINE) for t in study.trials)
+        limit = study.spec.budget.trials
+        if len(asked) != 1 or (limit is not None and len(study.trials) >= limit):
+            return None
+        if screened < _BASELINE_AFTER and not (is_last and not study.open_trials):
+            return None
+        if costs.plain_s * (1 + 2 * CYCLES) > remaining_s:
+            return None
+        fidelity = costs.fidelity(Stage.BASELINE, _BASE, remaining_s=remaining_s, reserve_s=0.0)
+        reason = "Your script as it is, once more with another seed."
+        return Proposal(stage=Stage.BASELINE, config=_BASE, fidelity=fidelity, reason=reason, seed=1)
+
     def _baseline(self, study: Study, remaining_s: float) -> Proposal | None:
         asked = [t for t in study.trials if t.stage is Stage.BASELINE]
         limit = study.spec.budget.trials
@@ -118,6 +142,9 @@ class Staged(Strategy):
         if study.open_trials or len(asked) >= wanted or len(asked) < len(study.trials):
             return None
         if asked and not _measured_baselines(study):
+            return None
+        # Where trials are counted, or the second goes on with segments, it comes at once.
+        if asked and limit is None and not study.spec.live:
             return None
         costs = Costs.of(study)
         if asked and costs.plain_s * (1 + 2 * CYCLES) > remaining_s:
@@ -202,12 +229,16 @@ class Staged(Strategy):
     def _sampled(self, search: SearchState) -> Suggestion | None:
         if self._sampler is None:
             return None
+
+        def may(config: Config) -> bool:
+            return search.may_try(config) and (self._pure_sampler or search.plausible(config))
+
         for attempt in range(_ATTEMPTS):
             number = search.trials * _ATTEMPTS + attempt
-            config = self._sampler.propose(search.study, search.space, number, search.may_try)
+            config = self._sampler.propose(search.study, search.space, number, may)
             if config is None:
                 return None
-            if search.may_try(config):
+            if may(config):
                 return Suggestion(config, "Drawn by the sampler.")
         return None
 

@@ -29,6 +29,7 @@ HELPS = 0.01
 
 _LEAST_HOPE = 0.02
 _DOMINATED = 0.8
+_DOUBT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +78,13 @@ class SearchState:
     @classmethod
     def of(cls, study: Study, space: SearchSpace, remaining_s: float, parts: Parts) -> SearchState | None:
         """Read the study; None where nothing was counted to compare by, or no knob is left to vary."""
-        own = ThroughputModel.of(study, space, pairs=parts.pair_terms)
+        own = ThroughputModel.of(study, space, pairs=parts.pair_terms, expects=parts.expects)
         if own is None or not space.free():
             return None
         costs, model = Costs.of(study), own
         leaders = find_leaders(study, own, parts=parts)
         if beliefs(study).first:
-            model = ThroughputModel.of(study, space, pairs=parts.pair_terms, informed=True) or own
+            model = ThroughputModel.of(study, space, pairs=parts.pair_terms, expects=parts.expects, informed=True) or own
         pending = [t.config for t in study.open_trials if t.config not in own.seen]
         if pending and parts.believes_pending:
             believed = own.believing(pending)
@@ -137,6 +138,18 @@ class SearchState:
     def hopeful(self, config: Config) -> bool:
         """The waits seen so far leave room for a gain over the baseline."""
         return self.model.roof(config) > _LEAST_HOPE
+
+    def plausible(self, config: Config) -> bool:
+        """By the model it may yet be the fastest, though it need not be likely."""
+        if not self.parts.expects:
+            return True
+        mean, sd = self.model.predict(config)
+        return mean + _DOUBT * sd > self.best_tame()
+
+    def conceivable(self, config: Config) -> bool:
+        """By what was known before anything was tried it may be faster than the script as it is."""
+        mean, sd = self.model.foreseen(config)
+        return mean + _DOUBT * sd > 0.0
 
     def tame(self, config: Config) -> bool:
         """It leaves the training as it is, as far as runs of a search can show that."""

@@ -19,10 +19,11 @@ from autotune.core.memo import Memo, study_key
 from autotune.core.objective import ENERGY
 from autotune.core.rates import amortised, merit_runs
 from autotune.core.transfer import beliefs
+from autotune.search.expectations import Expectations
 from autotune.search.linear import Process, covariance
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from autotune.core.config import Value
     from autotune.core.measurement import Measurement
@@ -77,7 +78,13 @@ class ThroughputModel:
 
     @classmethod
     def of(
-        cls, study: Study, space: SearchSpace, *, pairs: bool = False, informed: bool = False
+        cls,
+        study: Study,
+        space: SearchSpace,
+        *,
+        pairs: bool = False,
+        informed: bool = False,
+        expects: bool = True,
     ) -> ThroughputModel | None:
         """Fit; None as long as the baseline was not measured.
 
@@ -87,14 +94,19 @@ class ThroughputModel:
             pairs: Let pairs of changes differ from the sum of their gains where what was seen asks for it.
             informed: Believe what earlier studies tell, as far as it has not been measured here; to choose
                 what to run next, and never to say what is fastest.
+            expects: Begin from what is known of values beforehand (`autotune.search.expectations`).
         """
         # Confirmation teaches it nothing, so that what it knew before still holds.
         known = tuple(t for t in study.trials if not t.group)
-        key = study_key(study, space, pairs, informed, trials=known)
-        return _MODELS.get(key, lambda: cls._fit(study, space, pairs=pairs, informed=informed))
+        key = study_key(study, space, pairs, informed, expects, trials=known)
+        return _MODELS.get(
+            key, lambda: cls._fit(study, space, pairs=pairs, informed=informed, expects=expects)
+        )
 
     @classmethod
-    def _fit(cls, study: Study, space: SearchSpace, *, pairs: bool, informed: bool) -> ThroughputModel | None:
+    def _fit(
+        cls, study: Study, space: SearchSpace, *, pairs: bool, informed: bool, expects: bool
+    ) -> ThroughputModel | None:
         ran = merit_runs(study)
         rates = {c: statistics.fmean(values) for c, values in ran.items()}
         base = rates.get(Config(), 0.0)
@@ -112,7 +124,10 @@ class ThroughputModel:
         points = [*(_point(space, c) for c in seen), *(point for point, _, _ in beside)]
         values = [*seen.values(), *(log for _, log, _ in beside)]
         noise = [*(_NOISE / math.sqrt(runs[c]) for c in seen), *(sd for _, _, sd in beside)]
-        process = _fitted(_Kernel.of(space), points, values, noise, pairs=pairs)
+        known = Expectations.of(study, space) if expects and study.spec.objective != ENERGY else None
+        kernel = _Kernel.of(space, None if known is None else known.spreads())
+        expected = None if known is None else Remembered(known.mean)
+        process = _fitted(kernel, points, values, noise, expected, pairs=pairs)
         # What the loop waits for bounds how fast it can get, not how little energy it takes.
         loader, compute = ({}, {}) if study.spec.objective == ENERGY else _roofs(study, base)
         return cls(study, space, base, seen, runs, process, loader, compute, beside, live)
@@ -136,6 +151,13 @@ class ThroughputModel:
             mean, sd = min(mean, roof), min(sd, max(_SLACK, (roof - mean) / 2 if mean < roof else _SLACK))
         return mean, sd
 
+    def foreseen(self, config: Config) -> tuple[float, float]:
+        """As `predict`, before anything but the baseline was measured."""
+        kernel, expected = self.process.kernel, self.process.expected
+        point, base = self.point(config), self.point(Config())
+        variance = kernel(point, point) - 2.0 * kernel(point, base) + kernel(base, base)
+        return 0.0 if expected is None else expected(point), math.sqrt(max(0.0, variance))
+
     def believing(self, pending: Collection[Config]) -> ThroughputModel:
         """As if what runs at the moment had ended as expected: little is left to be learned there."""
         told = [
@@ -144,7 +166,8 @@ class ThroughputModel:
             *((self.point(c), self.predict(c)[0], _NOISE) for c in pending),
         ]
         points, values, noise = [p for p, _, _ in told], [y for _, y, _ in told], [sd for _, _, sd in told]
-        return replace(self, process=Process.of(points, values, noise, self.process.kernel))
+        process = self.process
+        return replace(self, process=Process.of(points, values, noise, process.kernel, process.expected))
 
     def doubting(self, run_sd: float) -> Process:
         """What was seen, by somebody who takes every single run for so uncertain (ln rate).
@@ -156,7 +179,7 @@ class ThroughputModel:
             *((point, y, max(sd, run_sd)) for point, y, sd in self.earlier),
         ]
         points, values, noise = [p for p, _, _ in told], [y for _, y, _ in told], [sd for _, _, sd in told]
-        return Process.of(points, values, noise, self.process.kernel)
+        return Process.of(points, values, noise, self.process.kernel, self.process.expected)
 
     def point(self, config: Config) -> Point:
         """Where the process has a config."""
@@ -253,15 +276,36 @@ def _point(space: SearchSpace, config: Config) -> Point:
     return tuple(config.get(d.knob, d.own) for d in space.dimensions.values())
 
 
+class Remembered:
+    """What is expected of points, each reckoned once."""
+
+    def __init__(self, mean: Callable[[Point], float]) -> None:
+        self._mean = mean
+        self._known: dict[Point, float] = {}
+
+    def __call__(self, point: object) -> float:
+        assert isinstance(point, tuple)
+        found = self._known.get(point)
+        if found is None:
+            found = self._known[point] = self._mean(point)
+        return found
+
+
 def _fitted(
-    kernel: _Kernel, points: list[Point], values: list[float], noise: list[float], *, pairs: bool
+    kernel: _Kernel,
+    points: list[Point],
+    values: list[float],
+    noise: list[float],
+    expected: Remembered | None,
+    *,
+    pairs: bool,
 ) -> Process:
     """With the size of pair terms under which what was seen is likeliest; larger ones have to be clearly so.
 
     Nothing but configs with two changes or more tells of pairs, so as long as gains add up the size stays 0.
     """
     plain = covariance(points, kernel)
-    best = Process.from_covariance(plain, points, values, noise, kernel)
+    best = Process.from_covariance(plain, points, values, noise, kernel, expected)
     if not pairs:
         return best
     shared = covariance(points, kernel.pairs)
@@ -272,7 +316,8 @@ def _fitted(
             [p + pair_sd**2 * s for p, s in zip(*rows, strict=True)]
             for rows in zip(plain, shared, strict=True)
         ]
-        other = Process.from_covariance(matrix, points, values, noise, replace(kernel, pair_sd=pair_sd))
+        wider = replace(kernel, pair_sd=pair_sd)
+        other = Process.from_covariance(matrix, points, values, noise, wider, expected)
         if other.evidence > best.evidence + _MORE_LIKELY:
             best = other
     return best
@@ -288,11 +333,12 @@ class _Kernel:
     pair_sd: float = 0.0
 
     @classmethod
-    def of(cls, space: SearchSpace) -> _Kernel:
+    def of(cls, space: SearchSpace, spreads: Sequence[float] | None = None) -> _Kernel:
         start, ratio, floor = _AMPLITUDES
         dimensions = list(space.dimensions.values())
+        by_place = (max(floor, start * ratio**k) for k in range(len(dimensions)))
         return cls(
-            tuple(max(floor, start * ratio**k) for k in range(len(dimensions))),
+            tuple(by_place if spreads is None else spreads),
             tuple({v: i for i, v in enumerate(d.values)} if d.ordinal else None for d in dimensions),
             tuple(d.own for d in dimensions),
         )

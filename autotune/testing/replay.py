@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.clock import SimulatedClock
+from autotune.core.auto import CANDIDATES
 from autotune.core.config import Config
 from autotune.core.earlier import Transfer
 from autotune.core.space import SearchSpace
@@ -26,6 +27,7 @@ from autotune.core.wire import to_wire
 from autotune.driver.inline import InlineDriver
 from autotune.driver.planner import Planner
 from autotune.driver.session import Session
+from autotune.edge.preset import AUTO_SPACE, built_in, load_space
 from autotune.knobs.registry import knobs_for
 from autotune.launch.guard import SHARED_MEMORY
 from autotune.launch.replay import ReplayRunner
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from autotune.apply.choose import Dead
     from autotune.core.earlier import Earlier
     from autotune.core.facts import Facts
+    from autotune.core.study import SpaceRequest
     from autotune.core.table import Table
     from autotune.core.trial import Assignment, Proposal, Trial
     from autotune.launch.runner import Ended
@@ -257,7 +260,7 @@ def _study(
         args=header.workload.args,
         cwd="/replay",
         python="/usr/bin/python3",
-        space=header.request,
+        space=as_searched(header.request),
         budget=Budget(seconds=budget_s),
         effective_batch="keep",
         seed=seed,
@@ -267,6 +270,21 @@ def _study(
         driver="inline",
     )
     return Study(spec=spec, facts=replace(header.facts, run=None))
+
+
+def as_searched(request: SpaceRequest) -> SpaceRequest:
+    """A recorded request as ``autotune search`` would have put it: the first run chooses start points and order.
+
+    Knobs and values stay those that were recorded. They stand in the order of the preset, what it does not
+    name behind them; and its start points are those of the search, as far as they were recorded.
+    """
+    candidates: list[SpaceRequest] = []
+    for name in CANDIDATES:
+        preset = load_space(str(built_in(name)), cwd="/")
+        order = dict.fromkeys((*preset.knobs, *request.knobs))
+        knobs = {knob: request.knobs[knob] for knob in order if knob in request.knobs}
+        candidates.append(replace(request, name=name, knobs=knobs, starts=preset.starts))
+    return replace(request, name=AUTO_SPACE, candidates=tuple(candidates))
 
 
 def _side_by_side(session: Session, runner: ReplayRunner, clock: SimulatedClock, workers: int) -> None:

@@ -151,10 +151,10 @@ def test_a_study_of_a_version_that_kept_less_tells_nothing() -> None:
 
 def test_what_was_confirmed_before_is_tried_right_after_the_script() -> None:
     plain, again = searched(WORLD, salt=1), searched(WORLD, lesson(), salt=1)
-    assert [t.stage for t in again.trials[:3]] == [Stage.BASELINE, Stage.BASELINE, Stage.START]
-    assert again.trials[2].config == BEST
-    assert turn_of(plain, BEST) >= 4
-    assert "earlier study of this script" in again.trials[2].reason
+    assert [t.stage for t in again.trials[:2]] == [Stage.BASELINE, Stage.START]
+    assert again.trials[1].config == BEST
+    assert turn_of(plain, BEST) >= 3
+    assert "earlier study of this script" in again.trials[1].reason
     # It is confirmed by runs of its own, like any other.
     found = answer(again)
     assert found.best.config == BEST
@@ -187,9 +187,9 @@ def test_what_single_values_did_elsewhere_is_tried_together_first() -> None:
     before = replace(lesson().fingerprint, script="before")
     told = replace(lesson(), starts=(), fingerprint=before)
     study = searched(WORLD, told, salt=6)
-    assert study.trials[2].stage is Stage.START
-    assert study.trials[2].reason.startswith("What is likely to help, together")
-    assert study.trials[2].config == BEST
+    assert study.trials[1].stage is Stage.START
+    assert study.trials[1].reason.startswith("What is likely to help, together")
+    assert study.trials[1].config == BEST
 
 
 def test_a_study_of_another_device_changes_nothing() -> None:

@@ -85,7 +85,7 @@ def test_what_a_running_process_has_shown_is_not_asked_again_by_itself() -> None
     assert TWO not in starts, "it is slower, and that is known"
     # Together first: that is what the segments are for.
     assert starts[0] == Config({**FOUR, **HALF})
-    plain = [t.config for t in searched(live=False).trials if t.stage is Stage.START]
+    plain = [t.config for t in searched(live=False).trials if t.stage in (Stage.START, Stage.REFINE)]
     tried = {item for config in plain for item in config.items()}
     assert {*FOUR.items(), *TWO.items(), *HALF.items()} <= tried
 
@@ -93,9 +93,10 @@ def test_what_a_running_process_has_shown_is_not_asked_again_by_itself() -> None
 def test_no_figure_of_any_trial_rests_on_a_segment() -> None:
     live, plain = searched(), searched(live=False)
     # The process that goes on is the same up to there.
-    assert live.trials[1].outcome == plain.trials[1].outcome
-    assert live.trials[1].own_s == pytest.approx(plain.trials[1].seconds)
-    assert live.trials[1].seconds > plain.trials[1].seconds
+    goes_on, ends = ([t for t in s.trials if t.stage is Stage.BASELINE][1] for s in (live, plain))
+    assert goes_on.outcome == ends.outcome
+    assert goes_on.own_s == pytest.approx(ends.seconds)
+    assert goes_on.seconds > ends.seconds
     best = answer(live).best.config
     confirmed = [t for t in live.trials if t.stage is Stage.CONFIRM and t.config == best]
     assert len(confirmed) >= 3
@@ -244,7 +245,7 @@ def test_a_visit_is_planned_within_its_share_and_only_where_it_saves_something()
     assert planned is not None
     assert planned.configs == (FOUR, TWO, HALF)
     assert visit(first, wanted, costs, 10.0) is None
-    some = visit(first, wanted, costs, 60.0)
+    some = visit(first, wanted, costs, 45.0)
     assert some is not None
     assert some.configs == planned.configs[: len(some.configs)] != planned.configs
     assert visit(first, wanted, replace(costs, plain_s=2.0), 1000.0) is None, (
@@ -263,4 +264,5 @@ def test_what_a_process_is_about_to_be_switched_to_waits_for_it() -> None:
     asked = strategy_for("staged").ask(replace(study, trials=(first, open_one), stopped=""), 250.0)
     assert asked is not None
     assert asked.stage is Stage.START
-    assert asked.config == Config({"channels_last": True})
+    assert asked.config.get("channels_last") is True
+    assert asked.config not in (FOUR, TWO, HALF)

@@ -1,0 +1,246 @@
+"""How fast is a config likely to be before any of its values was tried? From facts of the first runs; pure.
+
+A loop computes and it loads. Without worker processes the two take turns, with them they overlap as far as
+there are cores; workers have to be started, and batches to be sent. What is known of single values acts on
+one of these parts, so that it counts for as much as that part takes of a step. It is a beginning for the
+throughput model, which believes what is measured: it decides what is tried first, and claims nothing.
+
+Figures for CPUs are rounded from the five open grids of `experiments/grids`, as they were recorded on two
+machines of two cores by 2026-11-23; those for NVIDIA devices are an expert's, and no machine has shown them yet.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from autotune.core.facts import LoaderFacts
+from autotune.core.rates import baseline_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.core.config import Value
+    from autotune.core.space import SearchSpace
+    from autotune.core.study import Study
+
+Point = tuple["Value | None", ...]
+
+_HALF: Final = ("bf16", "fp16")
+_ON_CPU: Final[Mapping[tuple[str, Value], float]] = {
+    ("precision", "bf16"): 0.10,
+    ("channels_last", True): 0.06,
+    ("compile_mode", "default"): -0.03,
+    ("compile_mode", "max-autotune"): -0.03,
+    ("activation_checkpointing", "selective"): -0.15,
+    ("activation_checkpointing", "full"): -0.25,
+}
+_ON_CUDA: Final[Mapping[tuple[str, Value], float]] = {
+    ("precision", "bf16"): 0.50,
+    ("precision", "fp16"): 0.45,
+    ("compile_mode", "default"): 0.12,
+    ("compile_mode", "max-autotune-no-cudagraphs"): 0.14,
+    ("compile_mode", "reduce-overhead"): 0.16,
+    ("compile_mode", "max-autotune"): 0.18,
+    ("activation_checkpointing", "selective"): -0.15,
+    ("activation_checkpointing", "full"): -0.25,
+}
+"""In ln of the rate of computing."""
+_TF32: Final = 0.25
+_NHWC_HALF: Final = 0.10
+_BY_DOUBLING: Final = {"cpu": (0.0, 0.15), "cuda": (0.08, 0.15)}
+"""What a micro-batch gains by each doubling and loses by each halving, in ln of the rate of computing."""
+_LESS_MEMORY: Final = 0.10
+_THREAD_POWER: Final = 0.7
+_SMALL_STEP_S: Final = 5e-3
+"""Steps of so long share their work out among threads half as well as long ones."""
+_SLEEPING: Final = 0.35
+"""What operator threads that sleep while they wait lose where nobody wants their cores."""
+
+_START_S: Final = 0.2
+_KEPT_S: Final = 0.03
+_SPAWNED_S: Final = 3.0
+"""To have workers for a pass over the data: forked, there already, or made as new processes."""
+_SENT_S: Final = 1.5e-3
+"""To take a batch over from a worker."""
+_OVERLAP_LOSS: Final = 1.05
+_DEVICE_SHARE: Final = 0.2
+"""Of a core's time that feeding a device takes, for each second that it computes."""
+
+_SPREADS: Final[Mapping[str, float]] = {
+    "precision": 0.35,
+    "compile_mode": 0.2,
+    "threads": 0.25,
+    "num_workers": 0.2,
+    "batch_size": 0.15,
+    "wait_policy": 0.15,
+    "attention_backend": 0.15,
+    "cudnn_benchmark": 0.1,
+    "tf32": 0.2,
+    "mp_context": 0.05,
+    "prefetch_factor": 0.05,
+    "pin_memory": 0.05,
+    "non_blocking": 0.05,
+    "fused_optimizer": 0.06,
+    "malloc": 0.06,
+    "gc_control": 0.05,
+    "set_to_none": 0.03,
+}
+_CPU_SPREADS: Final[Mapping[str, float]] = {"compile_mode": 0.13, "batch_size": 0.12}
+_LOADS: Final = frozenset({"num_workers", "prefetch_factor", "persistent_workers", "mp_context"})
+_LEAST_SPREAD: Final = 0.03
+_OTHER_SPREAD: Final = 0.1
+_OWN_SPREAD: Final = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Expectations:
+    """Built by `Expectations.of` for one study; of its facts and the first run of its script alone.
+
+    Args:
+        knobs: In the order of the space, which is that of the points.
+        owns: What the script has itself.
+        device: ``cpu``, ``cuda``, another, or empty where no model was seen.
+        cores: CPUs that the script may use.
+        fetch: Share of a step that loading takes, were it done in the loop.
+        compute: Share of a step that computing takes.
+        batch_s: Seconds for a batch of the loader; 0 where that is not known.
+        length: Batches in a pass over the data; 0 where that is not known.
+        fetch_cpu: CPU seconds in a second of fetching.
+        is_layered: The model has convolutions over images.
+        declared: Knobs of the user's own, of which nothing is known.
+    """
+
+    knobs: tuple[str, ...]
+    owns: Point
+    device: str
+    cores: int
+    fetch: float
+    compute: float
+    batch_s: float
+    length: int
+    fetch_cpu: float
+    is_layered: bool
+    declared: frozenset[str]
+
+    @classmethod
+    def of(cls, study: Study, space: SearchSpace) -> Expectations | None:
+        """Read the first measured run of the script as it is; None where it, or its facts, are not there."""
+        facts = study.facts
+        run = facts.run if facts is not None else None
+        first = next((t.measurement for t in baseline_runs(study) if t.measurement is not None), None)
+        if facts is None or run is None or first is None:
+            return None
+        device = "" if run.model is None else run.model.device
+        loader = run.loader
+        waits = min(0.95, max(0.0, first.data_wait_frac))
+        known = loader or LoaderFacts(
+            site="", batch_size=None, num_workers=0, prefetch_factor=None, pin_memory=False,
+            persistent_workers=False,
+        )  # fmt: skip
+        # Beside workers a loop that waits runs at their pace, and one that does not hides how long they take.
+        alone = known.num_workers == 0
+        fetch = waits if alone else known.num_workers * (1.0 if waits > 0.1 else 0.3)
+        samples_s = first.throughput.value if first.throughput.unit == "samples/s" else 0.0
+        batch = known.batch_size or 0
+        return cls(
+            knobs=tuple(space.dimensions),
+            owns=tuple(d.own for d in space.dimensions.values()),
+            device="cuda" if device.startswith("cuda") else device,
+            cores=max(1, facts.host.cpus),
+            fetch=fetch if loader is not None else 0.0,
+            compute=1.0 - waits,
+            batch_s=batch / samples_s if samples_s > 0.0 else 0.0,
+            length=known.length or 0,
+            fetch_cpu=1.0 if known.fetch_cpu_frac is None else min(1.0, max(0.05, known.fetch_cpu_frac)),
+            is_layered=run.model is not None and run.model.has_4d,
+            declared=frozenset(spec.name for spec in study.spec.space.declared),
+        )
+
+    def mean(self, point: Point) -> float:
+        """Ln(rate / baseline's rate) of a point of the space."""
+        own, other = self._step(self.owns), self._step(point)
+        return math.log(own / other) if own > 0.0 and other > 0.0 else 0.0
+
+    def spreads(self) -> tuple[float, ...]:
+        """By knob, in ln rate: how far a value may do otherwise than expected."""
+        return tuple(self._spread(knob) for knob in self.knobs)
+
+    def _spread(self, knob: str) -> float:
+        if knob in self.declared:
+            return _OWN_SPREAD
+        usual = _SPREADS.get(knob, _OTHER_SPREAD)
+        if self.device == "cpu":
+            usual = _CPU_SPREADS.get(knob, usual)
+        # Where hardly anything is loaded, how it is loaded hardly counts.
+        return max(_LEAST_SPREAD, usual * min(1.0, 2.0 * self.fetch + 0.2)) if knob in _LOADS else usual
+
+    def _step(self, point: Point) -> float:
+        """Seconds of a step, in steps of the script as it is."""
+        chosen = dict(zip(self.knobs, point, strict=True))
+        own = dict(zip(self.knobs, self.owns, strict=True))
+        threads = chosen.get("threads")
+        own_threads = own.get("threads")
+        compute = self.compute * math.exp(self._slower(chosen) - self._slower(own))
+        on_cpu = self.device == "cpu"
+        busy = 1
+        if on_cpu and isinstance(threads, int) and isinstance(own_threads, int) and threads > 0 < own_threads:
+            compute *= (own_threads / threads) ** self._thread_power()
+            busy = threads
+        elif on_cpu:
+            busy = self.cores
+        workers = chosen.get("num_workers")
+        workers = workers if isinstance(workers, int) else 0
+        sleeps = chosen.get("wait_policy") == "PASSIVE"
+        if workers <= 0:
+            return (compute * (1.0 + _SLEEPING * (sleeps and busy > 1))) + self.fetch
+        if on_cpu and busy >= self.cores and not sleeps:
+            # Threads that spin while they wait for one another leave workers no core: nothing overlaps.
+            step = compute + self.fetch
+        else:
+            wanted = compute * busy if on_cpu else compute * _DEVICE_SHARE
+            shared = (self.fetch * self.fetch_cpu + wanted) / self.cores
+            step = _OVERLAP_LOSS * max(compute, self.fetch / workers, shared)
+        return step + self._handing_over(chosen)
+
+    def _thread_power(self) -> float:
+        """How well computing is shared out: short steps hardly are."""
+        seconds = self.compute * self.batch_s
+        return _THREAD_POWER * seconds / (seconds + _SMALL_STEP_S) if seconds > 0.0 else _THREAD_POWER
+
+    def _handing_over(self, chosen: Mapping[str, Value | None]) -> float:
+        """What workers cost by themselves, in steps of the script as it is."""
+        if self.batch_s <= 0.0:
+            return 0.0
+        forked = chosen.get("mp_context") in (None, "fork")
+        start_s = _KEPT_S if chosen.get("persistent_workers") is True else _START_S if forked else _SPAWNED_S
+        each_s = _SENT_S + (start_s / self.length if self.length else 0.0)
+        return each_s / self.batch_s
+
+    def _slower(self, chosen: Mapping[str, Value | None]) -> float:
+        """Ln of what computing takes by what is known of single values."""
+        cuda = self.device == "cuda"
+        table = _ON_CUDA if cuda else _ON_CPU if self.device == "cpu" else {}
+        gain = 0.0
+        for knob, value in chosen.items():
+            if isinstance(value, (str, bool)) and (knob != "channels_last" or self.is_layered):
+                gain += table.get((knob, value), 0.0)
+        half = chosen.get("precision") in _HALF
+        if cuda and chosen.get("tf32") == "high" and not half:
+            gain += _TF32
+        if cuda and half and self.is_layered and chosen.get("channels_last") is True:
+            gain += _NHWC_HALF
+        budget = chosen.get("memory_budget")
+        if isinstance(budget, float) and budget < 1.0:
+            gain -= _LESS_MEMORY
+        return -(gain + self._by_batch(chosen.get("batch_size")))
+
+    def _by_batch(self, micro: Value | None) -> float:
+        own = dict(zip(self.knobs, self.owns, strict=True)).get("batch_size")
+        if not isinstance(micro, int) or not isinstance(own, int) or micro <= 0 or own <= 0:
+            return 0.0
+        up, down = _BY_DOUBLING.get(self.device, (0.0, 0.0))
+        doublings = math.log2(micro / own)
+        return doublings * (up if doublings > 0 else down)

@@ -1,0 +1,161 @@
+"""What is expected of configs before any was tried: order and size, by what the first run shows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from search_world import dimension, measurement, spec, tell
+
+from autotune.core.config import Config, Value
+from autotune.core.facts import Facts, HostFacts, LoaderFacts, ModelFacts, RunFacts, ScriptFacts
+from autotune.core.space import SearchSpace
+from autotune.core.study import Study
+from autotune.core.trial import Fidelity, Proposal, Stage
+from autotune.search.expectations import Expectations
+from autotune.search.samplers import strategy_for
+from autotune.search.throughput_model import ThroughputModel
+
+FIDELITY = Fidelity(min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30)
+SPACE = SearchSpace(
+    dimensions={
+        d.knob: d
+        for d in (
+            dimension("precision", ("fp32", "bf16"), "fp32"),
+            dimension("num_workers", (0, 1, 2, 4), 0, ordinal=True),
+            dimension("persistent_workers", (False, True), False),
+            dimension("mp_context", ("fork", "spawn"), "fork"),
+            dimension("threads", (2, 1), 2, ordinal=True),
+            dimension("wait_policy", ("asis", "PASSIVE"), "asis"),
+            dimension("channels_last", (False, True), False),
+            dimension("batch_size", (8, 16, 32), 16, ordinal=True),
+            dimension("tf32", ("highest", "high"), "highest"),
+            dimension("style", ("a", "b"), "a"),
+        )
+    },
+    starts=(Config({"num_workers": 2, "threads": 1}),),
+)
+
+
+def study(
+    *, wait: float, rate: float = 200.0, device: str = "cpu", has_4d: bool = True, length: int = 500
+) -> Study:
+    """Batches of sixteen, two cores."""
+    loader = LoaderFacts(
+        site="t.py:1",
+        batch_size=16,
+        num_workers=0,
+        prefetch_factor=None,
+        pin_memory=False,
+        persistent_workers=False,
+        length=length,
+        fetch_cpu_frac=1.0,
+    )
+    run = RunFacts(loader=loader, model=ModelFacts(name="Net", has_4d=has_4d, device=device))
+    host = HostFacts(cpus=2, physical_cores=2, memory_bytes=2**34)
+    facts = Facts(host=host, script=ScriptFacts(path="/s/train.py"), run=run)
+    made = Study(spec=spec(seconds=900), space=SPACE, facts=facts)
+    asked = Proposal(stage=Stage.BASELINE, config=Config(), fidelity=FIDELITY, reason="x")
+    return tell(made, asked, measurement(rate, wait=wait, batch=16.0), 7.0)
+
+
+def expected(of: Study, **changes: Value) -> float:
+    """Times the script as it is."""
+    found = Expectations.of(of, SPACE)
+    assert found is not None
+    return math.exp(found.mean(tuple(changes.get(d.knob, d.own) for d in SPACE.dimensions.values())))
+
+
+def test_nothing_is_expected_of_the_script_as_it_is_nor_before_it_ran() -> None:
+    assert expected(study(wait=0.7)) == 1.0
+    assert expected(study(wait=0.0)) == 1.0
+    assert Expectations.of(replace(study(wait=0.7), trials=()), SPACE) is None
+
+
+def test_workers_help_a_loop_that_waits_and_only_where_threads_leave_them_a_core() -> None:
+    waits = study(wait=0.7)
+    assert expected(waits, num_workers=2, threads=1) > 1.4
+    assert expected(waits, num_workers=2) <= 1.0
+    assert expected(waits, num_workers=2, wait_policy="PASSIVE") > 1.4
+    assert expected(waits, num_workers=1, threads=1) < expected(waits, num_workers=2, threads=1)
+    computes = study(wait=0.01)
+    assert expected(computes, num_workers=2, threads=1) < 0.75
+    assert expected(computes, num_workers=2) <= 1.0
+
+
+def test_workers_are_started_anew_for_each_short_pass_unless_they_are_kept() -> None:
+    """Batches of 3 ms, one to a pass: what was seen is a twentieth of the rate, and half of it with them kept."""
+    short = study(wait=0.66, rate=16 / 0.003, length=1)
+    assert expected(short, num_workers=1) < 0.05
+    assert expected(short, num_workers=1) < expected(short, num_workers=1, persistent_workers=True) < 0.6
+    assert expected(short, num_workers=1, mp_context="spawn") < 0.1 * expected(short, num_workers=1)
+    long = study(wait=0.7)
+    kept = expected(long, num_workers=2, threads=1, persistent_workers=True)
+    assert kept == pytest.approx(expected(long, num_workers=2, threads=1), rel=0.02)
+
+
+def test_what_computes_faster_counts_for_what_computing_takes() -> None:
+    much, little = study(wait=0.0), study(wait=0.9)
+    assert expected(much, precision="bf16") == pytest.approx(math.exp(0.10))
+    assert 1.0 < expected(little, precision="bf16") < 1.02
+    assert expected(much, threads=1) < 0.75
+    assert expected(little, threads=1) > 0.9
+    assert expected(much, batch_size=8) < 1.0 <= expected(much, batch_size=32)
+    assert expected(much, wait_policy="PASSIVE") < 0.8
+    assert expected(much, wait_policy="PASSIVE", threads=1) == expected(much, threads=1)
+
+
+def test_short_steps_lose_little_by_fewer_threads() -> None:
+    assert expected(study(wait=0.0, rate=16 / 0.001), threads=1) > 0.9
+
+
+def test_a_layout_counts_for_convolutions_and_tf32_for_full_precision() -> None:
+    assert expected(study(wait=0.0, has_4d=False), channels_last=True) == 1.0
+    assert expected(study(wait=0.0), channels_last=True) > 1.0
+    cuda = study(wait=0.0, device="cuda")
+    assert expected(cuda, tf32="high") > 1.2
+    assert expected(cuda, tf32="high", precision="bf16") == expected(cuda, precision="bf16") > 1.5
+    assert expected(cuda, channels_last=True) == 1.0
+    assert expected(cuda, channels_last=True, precision="bf16") > expected(cuda, precision="bf16")
+    # Its operators leave the cores alone.
+    assert expected(study(wait=0.7, device="cuda"), num_workers=4) > 2.0
+    assert expected(study(wait=0.0), tf32="high") == 1.0
+
+
+def test_a_model_begins_from_what_is_expected_and_believes_what_it_reads() -> None:
+    waits = study(wait=0.7)
+    both = Config({"num_workers": 2, "threads": 1})
+    found = ThroughputModel.of(waits, SPACE)
+    nothing = ThroughputModel.of(waits, SPACE, expects=False)
+    assert found is not None
+    assert nothing is not None
+    assert math.exp(found.predict(both)[0]) == pytest.approx(expected(waits, num_workers=2, threads=1), rel=0.02)
+    assert found.foreseen(both) == (found.predict(both)[0], pytest.approx(found.foreseen(both)[1]))
+    assert nothing.predict(both)[0] == pytest.approx(0.0, abs=1e-9)
+    assert nothing.foreseen(both)[0] == 0.0
+    asked = Proposal(stage=Stage.START, config=both, fidelity=FIDELITY, reason="x")
+    told = ThroughputModel.of(tell(waits, asked, measurement(160.0, wait=0.1, batch=16.0), 7.0), SPACE)
+    assert told is not None
+    assert math.exp(told.predict(both)[0]) == pytest.approx(0.8, rel=0.02)
+
+
+def test_the_first_run_of_others_is_what_is_expected_to_be_fastest_and_nothing_hopeless_is_drawn() -> None:
+    asked = strategy_for("staged").ask(study(wait=0.7), 800.0)
+    assert asked is not None
+    assert asked.stage is Stage.START
+    assert asked.config.get("threads") == 1
+    assert asked.config.get("num_workers") in (2, 4)
+    assert asked.config.get("precision") == "bf16"
+    assert "times the baseline expected" in asked.reason
+
+
+def test_of_a_knob_of_the_users_own_nothing_is_known() -> None:
+    found = Expectations.of(study(wait=0.0), SPACE)
+    assert found is not None
+    usual = dict(zip(found.knobs, found.spreads(), strict=True))
+    own = dict(zip(found.knobs, replace(found, declared=frozenset({"style"})).spreads(), strict=True))
+    assert own["style"] > usual["style"]
+    assert usual["num_workers"] < dict(
+        zip(found.knobs, replace(found, fetch=0.7).spreads(), strict=True)
+    )["num_workers"]
