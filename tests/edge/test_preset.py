@@ -14,7 +14,7 @@ from autotune.core.change import Env, Flag, Keyword
 from autotune.core.effect import Effect
 from autotune.core.study import DeclaredSpec, SpaceRequest
 from autotune.core.wire import dumps, loads
-from autotune.edge.preset import find_spaces, load_space, locate, problems, read_space
+from autotune.edge.preset import built_in, find_spaces, load_space, locate, problems, read_space
 from autotune.errors import InvalidSpace, UnknownKnob, UsageError
 from autotune.knobs.registry import builtin, needs_permission
 from autotune.testing.knobs import GPU_HOST, GPU_RUN, facts
@@ -48,6 +48,15 @@ def test_the_presets_are_there_and_valid(here) -> None:
         assert read_space(locate(name, cwd=str(here))).description
         assert set(request.knobs) <= set(builtin())
         assert loads(SpaceRequest, dumps(request)) == request
+
+
+def test_a_preset_as_it_comes_is_found_whatever_the_user_has_of_its_name(here) -> None:
+    mine = write(here / "config" / "autotune" / "search_spaces", HEAD + "knobs: {tf32: auto}\n", "cpu.yaml")
+    assert str(locate("cpu", cwd=str(here))) == mine
+    assert built_in("cpu") != Path(mine)
+    assert "precision" in load_space(str(built_in("cpu")), cwd=str(here)).knobs
+    with pytest.raises(InvalidSpace, match="comes with no search space"):
+        built_in("../cpu")
 
 
 def test_presets_are_valid_from_an_installed_wheel(tmp_path) -> None:

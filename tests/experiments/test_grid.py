@@ -111,6 +111,21 @@ def test_the_readme_counts_what_is_valid() -> None:
         assert tuple(float(cell.strip(" s")) for cell in told[name]) == counted, name
 
 
+@pytest.mark.parametrize("name", ["events_hawkes", "photos_colour", "shapes_vit", "weblog_sessions"])
+def test_on_a_processor_without_bf16_spare_parts_make_up_for_what_is_refused(name: str) -> None:
+    asked, known = grid.read_grid(grid_facts.GRIDS / name / "grid.json"), grid_facts.facts(name)
+    plain = replace(known, host=replace(known.host, cpu_flags=("avx2",)))
+    space, refusals = build_space(asked.request(), plain, knobs_for(asked.request()))
+    assert "precision" in refusals
+    configs, _ = grid.valid_configs(asked, space)
+    few, _ = grid.valid_configs(replace(asked, spare=()), space)
+    assert len(few) < grid.LEAST <= len(configs) < grid.LEAST + 16
+    assert configs[: len(few)] == few
+    with_bf16, _, _ = space_of(name)
+    assert asked.spare
+    assert list(with_bf16.wanted()) == list(replace(asked, spare=()).wanted())
+
+
 def test_a_grid_says_how_much_memory_a_run_may_use() -> None:
     asked, _, _ = space_of("photos_colour")
     assert asked.request().memory_bytes == asked.memory_mib * 2**20 > 0
@@ -496,6 +511,10 @@ def test_folders_addresses_and_the_machines_name_are_not_written(text: str, kept
     [
         ("NVIDIA H200", "nvidia-h200"),
         ("cpu2 Intel(R) Xeon(R) Processor @ 2.80GHz", "cpu2-intel-xeon-processor"),
+        (
+            "cpu2 Intel(R) Xeon(R) Processor @ 2.80GHz without bf16",
+            "cpu2-intel-xeon-processor-without-bf16",
+        ),
         ("", "unknown"),
     ],
 )

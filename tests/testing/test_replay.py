@@ -15,7 +15,7 @@ from autotune.launch.fake import COMPUTE_BOUND
 from autotune.search.samplers import SAMPLERS
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
-from autotune.testing.replay import RecordedPlanner, replay
+from autotune.testing.replay import RecordedPlanner, as_searched, replay
 
 TABLE = recorded_world.table()
 
@@ -96,3 +96,19 @@ def test_a_table_that_grows_is_replayed_as_far_as_it_holds_runs() -> None:
     rows += [recorded_world.failed(lost, repeat, 90, "infra_lost") for repeat in range(3)]
     study = replay(recorded_world.table(*rows), budget_s=200, sampler="brute").study
     assert {t.config for t in study.trials} == set(recorded_world.CONFIGS[:-2])
+
+
+def test_a_replayed_search_has_start_points_and_order_of_the_preset_that_a_search_would_choose() -> None:
+    """On a CPU that one's, of which the table holds what it holds."""
+    recorded = TABLE.header.request
+    asked = as_searched(recorded)
+    assert {c.name for c in asked.candidates} >= {"cpu", "default", "gpu_vision"}
+    cpu = next(c for c in asked.candidates if c.name == "cpu")
+    assert dict(cpu.knobs) == dict(recorded.knobs)
+    assert list(cpu.knobs) == ["precision", "num_workers", "channels_last"], "in the order of the preset"
+    assert {"precision": "bf16", "channels_last": True} in [dict(start) for start in cpu.starts]
+    study = replay(TABLE, budget_s=120).study
+    assert study.spec.space.name == "cpu"
+    assert study.space is not None
+    assert Config({"precision": "bf16", "channels_last": True}) in study.space.starts
+    assert set(study.space.starts) <= set(TABLE.header.configs)
