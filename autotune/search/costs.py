@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _WINDOWS = ((240.0, 1.5, 4.0), (1200.0, 2.0, 6.0), (3600.0, 3.0, 10.0))
 _LONG_WINDOW = (4.0, 20.0)
 _SCREENED = (0.5, 0.4)
-"""Of the shortest and longest window: a run that only chooses. Runs differ by more than such a window leaves open."""
+"""Of the shortest and the longest window: a run that chooses alone. Runs differ by more than that."""
 _FEWEST_STEPS = 10
 _CONFIRM_WINDOW = 1.5
 _EXPLORE_WIDTH = 0.05

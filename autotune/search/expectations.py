@@ -6,13 +6,12 @@ one of these parts, so that it counts for as much as that part takes of a step. 
 throughput model, which believes what is measured: it decides what is tried first, and claims nothing.
 
 Figures for CPUs are rounded from the five open grids of `experiments/grids`, as they were recorded on two
-machines of two cores by 2026-11-23; those for NVIDIA devices are an expert's, and no machine has shown them yet.
+machines of two cores by 2026-11-23; those for NVIDIA devices are an expert's, and no machine has shown them.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 

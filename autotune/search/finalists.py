@@ -37,7 +37,7 @@ def shortlist(
         out: Configs that confirmation has ruled out; the next best take their places.
     """
     space = study.space
-    model = None if space is None else ThroughputModel.of(study, space, pairs=parts.pair_terms, expects=parts.expects)
+    model = None if space is None else _model(study, space, parts)
     chosen = find_leaders(study, model, out=out, parts=parts)
     if not parts.ties_after_pairs or model is None or space is None or not chosen:
         return chosen
@@ -67,7 +67,7 @@ def find_leaders(
     """
     space = study.space
     if model is None and space is not None:
-        model = ThroughputModel.of(study, space, pairs=parts.pair_terms, expects=parts.expects)
+        model = _model(study, space, parts)
     simpler = "none" if parts.ties_after_pairs else "instead"
     if model is None or space is None:
         return finalists(study, out=out, simpler=simpler)
@@ -81,6 +81,10 @@ def find_leaders(
         if wanted not in chosen:
             chosen.append(wanted)
     return tuple(chosen)
+
+
+def _model(study: Study, space: SearchSpace, parts: Parts) -> ThroughputModel | None:
+    return ThroughputModel.of(study, space, pairs=parts.pair_terms, expects=parts.expects)
 
 
 def trimmed(space: SearchSpace, model: ThroughputModel, config: Config, *, idle: float = _IDLE) -> Config:

@@ -137,9 +137,15 @@ def _leader(search: SearchState) -> Config:
 
 
 def _most_expected(search: SearchState, told: Beliefs) -> Suggestion | None:
-    """Of start points, changes beside the best so far, and all that is likely to help: most gain for its cost."""
+    """Most gain for its cost: a start point, a change beside the best so far, all that is likely to help."""
     live = search.told_live()
     listed = [c for c, _ in start_list(search) if c not in told.trusted and c not in live]
+    own = {spec.name for spec in search.study.spec.space.declared}
+    if own and any(t.stage is Stage.START for t in search.study.trials):
+        # Nobody knows what a knob of the user's own acts on, and whoever declares one wants to know.
+        for option, reason in _changes(search, [c for c in listed if own & set(c)]):
+            if _runs(search, option):
+                return Suggestion(option, reason)
     starts = (c for c in search.space.starts if c not in live)
     found: dict[Config, str] = dict.fromkeys(starts, "A start that is worth trying first.")
     found.update(_changes(search, listed))
@@ -159,7 +165,7 @@ def _most_expected(search: SearchState, told: Beliefs) -> Suggestion | None:
 
 
 def _changes(search: SearchState, listed: Sequence[Config]) -> Iterable[tuple[Config, str]]:
-    """Each change of the list whose values have not run yet, beside the best so far, or as much of it as goes."""
+    """Each change of the list whose values have not run, beside the best so far or as much of it as goes."""
     space, leader = search.space, _leader(search)
     around = space.resolved_free(leader)
     tried = {
@@ -173,15 +179,16 @@ def _changes(search: SearchState, listed: Sequence[Config]) -> Iterable[tuple[Co
         if tried.issuperset(changes.items()):
             continue
         what = ", ".join(f"{k}={v}" for k, v in changes.items())
+        alone = f"What {what} does by itself."
         beside = space.complete({**around, **changes})
         options = [beside] if _runs(search, beside) else []
         if not options:
-            without = ({k: v for k, v in around.items() if k != out} for out in around)
-            options = [o for o in (space.complete({**part, **changes}) for part in without) if _runs(search, o)]
+            parts = [{k: v for k, v in around.items() if k != out} for out in around]
+            options = [c for c in (space.complete({**part, **changes}) for part in parts) if _runs(search, c)]
         for option in options:
             assert isinstance(option, Config)
-            yield option, f"What {what} brings beside the best so far." if around else f"What {what} does by itself."
-        yield config, f"What {what} does by itself."
+            yield option, f"What {what} brings beside the best so far." if around else alone
+        yield config, alone
 
 
 def _only_failed_beside_others(search: SearchState, config: Config) -> bool:

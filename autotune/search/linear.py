@@ -77,7 +77,7 @@ class Process:
         kernel: Callable[[object, object], float],
         expected: Callable[[object], float] | None = None,
     ) -> Process:
-        """Condition on values with these standard deviations of noise; the prior mean is 0 without `expected`."""
+        """Condition on values with these standard deviations of noise; the prior mean is `expected`, or 0."""
         return cls.from_covariance(covariance(points, kernel), points, values, noise, kernel, expected)
 
     @classmethod

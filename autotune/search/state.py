@@ -78,13 +78,14 @@ class SearchState:
     @classmethod
     def of(cls, study: Study, space: SearchSpace, remaining_s: float, parts: Parts) -> SearchState | None:
         """Read the study; None where nothing was counted to compare by, or no knob is left to vary."""
-        own = ThroughputModel.of(study, space, pairs=parts.pair_terms, expects=parts.expects)
+        asked = {"pairs": parts.pair_terms, "expects": parts.expects}
+        own = ThroughputModel.of(study, space, **asked)
         if own is None or not space.free():
             return None
         costs, model = Costs.of(study), own
         leaders = find_leaders(study, own, parts=parts)
         if beliefs(study).first:
-            model = ThroughputModel.of(study, space, pairs=parts.pair_terms, expects=parts.expects, informed=True) or own
+            model = ThroughputModel.of(study, space, informed=True, **asked) or own
         pending = [t.config for t in study.open_trials if t.config not in own.seen]
         if pending and parts.believes_pending:
             believed = own.believing(pending)

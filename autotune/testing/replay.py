@@ -273,7 +273,7 @@ def _study(
 
 
 def as_searched(request: SpaceRequest) -> SpaceRequest:
-    """A recorded request as ``autotune search`` would have put it: the first run chooses start points and order.
+    """A recorded request as ``autotune search`` would have put it: the first run chooses starts and order.
 
     Knobs and values stay those that were recorded. They stand in the order of the preset, what it does not
     name behind them; and its start points are those of the search, as far as they were recorded.

@@ -21,14 +21,18 @@ import proofs  # noqa: E402
 
 WINDOWS_S = (4.0, 10.0, 20.0)
 ENDS = {
+    "screen_quick": (0.05, 0.75, 1.6),
+    "screen_usual": (0.05, 1.0, 2.4),
+    "screen_explore": (0.05, 1.5, 4.0),
     "quick": (0.05, 1.5, 4.0),
     "usual": (0.05, 2.0, 6.0),
     "usual_confirm": (0.02, 2.0, 9.0),
     "explore": (0.05, 3.0, 10.0),
     "confirm": (0.02, 3.0, 15.0),
 }
-"""How runs of a search end: when the interval is so wide, but not before and not after so many seconds. In
-searches of up to four minutes; of up to twenty, exploring and confirming; of up to an hour, the same."""
+"""How runs of a search end: when the interval is so wide, but not before and not after so many seconds.
+Those that only choose, in searches of up to four minutes, of up to twenty, and of up to an hour; then the
+script as it is and, by name, confirmation in the same."""
 TRACES = 1000
 PART = 250
 SEEDS = "b"

@@ -40,10 +40,10 @@ SETUP_S = 300.0
 class Grid:
     """One workload's grid.
 
-    `parts` are mappings from knob to values, `spare` those that are taken where a machine refuses so much of the
-    others that fewer than `LEAST` configurations are left; `seeds` one per repeat; `window_s` what every process measures;
-    `sentinel_every` so many runs apart stands the script as it is. `memory_mib` is what a run may use, as
-    in a container; 0 for what is free.
+    `parts` are mappings from knob to values, `spare` those that are taken where a machine refuses so much
+    of the others that fewer than `LEAST` configurations are left; `seeds` one per repeat; `window_s` what
+    every process measures; `sentinel_every` so many runs apart stands the script as it is. `memory_mib` is
+    what a run may use, as in a container; 0 for what is free.
     """
 
     workload: str

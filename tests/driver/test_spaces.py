@@ -137,8 +137,8 @@ def test_a_declared_option_wins_is_written_and_applied_without_the_space_file(
 
 def test_a_study_with_declared_knobs_folds_to_what_it_was_and_goes_on(tmp_path: Path) -> None:
     search = Searched(tmp_path, OWN, WORLD)
-    first = search.run(trials=3)
-    assert {t.config.text() for t in first.trials} >= {"fused_loss=1"}
+    first = search.run(trials=10)
+    assert any(t.config.get("fused_loss") == 1 for t in first.trials)
     again = search.folded()
     assert again.spec.space == OWN
     assert again.trials == first.trials

@@ -271,8 +271,8 @@ def test_a_journal_alone_says_what_the_search_asked_for_and_would_ask_for(
         assert (proposal.stage, proposal.config, proposal.reason) == (asked.stage, asked.config, asked.reason)
         checked += 1
     assert checked > 8
-    assert study.trials[2].stage is Stage.START
-    assert "earlier study of this script, test" in study.trials[2].reason
+    assert study.trials[1].stage is Stage.START
+    assert "earlier study of this script, test" in study.trials[1].reason
 
 
 def with_python(ended: Ended, assignment: Assignment) -> Ended:

@@ -85,7 +85,7 @@ def test_workers_help_a_loop_that_waits_and_only_where_threads_leave_them_a_core
 
 
 def test_workers_are_started_anew_for_each_short_pass_unless_they_are_kept() -> None:
-    """Batches of 3 ms, one to a pass: what was seen is a twentieth of the rate, and half of it with them kept."""
+    """Batches of 3 ms, one to a pass: a twentieth of the rate was seen, and half of it with them kept."""
     short = study(wait=0.66, rate=16 / 0.003, length=1)
     assert expected(short, num_workers=1) < 0.05
     assert expected(short, num_workers=1) < expected(short, num_workers=1, persistent_workers=True) < 0.6
@@ -130,7 +130,9 @@ def test_a_model_begins_from_what_is_expected_and_believes_what_it_reads() -> No
     nothing = ThroughputModel.of(waits, SPACE, expects=False)
     assert found is not None
     assert nothing is not None
-    assert math.exp(found.predict(both)[0]) == pytest.approx(expected(waits, num_workers=2, threads=1), rel=0.02)
+    assert math.exp(found.predict(both)[0]) == pytest.approx(
+        expected(waits, num_workers=2, threads=1), rel=0.02
+    )
     assert found.foreseen(both) == (found.predict(both)[0], pytest.approx(found.foreseen(both)[1]))
     assert nothing.predict(both)[0] == pytest.approx(0.0, abs=1e-9)
     assert nothing.foreseen(both)[0] == 0.0
@@ -156,6 +158,7 @@ def test_of_a_knob_of_the_users_own_nothing_is_known() -> None:
     usual = dict(zip(found.knobs, found.spreads(), strict=True))
     own = dict(zip(found.knobs, replace(found, declared=frozenset({"style"})).spreads(), strict=True))
     assert own["style"] > usual["style"]
-    assert usual["num_workers"] < dict(
-        zip(found.knobs, replace(found, fetch=0.7).spreads(), strict=True)
-    )["num_workers"]
+    assert (
+        usual["num_workers"]
+        < dict(zip(found.knobs, replace(found, fetch=0.7).spreads(), strict=True))["num_workers"]
+    )

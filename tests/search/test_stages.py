@@ -40,6 +40,7 @@ from autotune.search.parts import DEFAULT, Parts
 from autotune.search.racing import focus
 from autotune.search.sampler import OptunaSampler
 from autotune.search.stages import Staged
+from autotune.search.state import SearchState
 from autotune.search.strategy import Sampler
 
 SPACE = usual_space()
@@ -214,7 +215,7 @@ def test_while_a_baseline_runs_nothing_else_is_asked() -> None:
 def test_a_loop_that_waits_gets_its_loader_changed_first() -> None:
     waiting = searched("input-bound", 180)
     computing = searched("compute-bound", 180)
-    first, second = ([t for t in s.trials if t.stage is Stage.START][0] for s in (waiting, computing))
+    first, second = (next(t for t in s.trials if t.stage is Stage.START) for s in (waiting, computing))
     assert first.config["num_workers"] >= 4
     assert "num_workers" not in second.config
 
@@ -342,9 +343,27 @@ def test_every_third_refining_run_is_the_samplers_where_no_other_turn_has_anythi
             thirds.append(proposal.reason)
 
     world = World(space=plain, speed=gains(0))
-    simulate(Staged(Next()), world, spec(seconds=1800, trials=50), each=note)
+    listed = replace(DEFAULT, expects=False)
+    simulate(Staged(Next(), parts=listed), world, spec(seconds=1800, trials=50), each=note)
     assert len(thirds) >= 4
     assert all(reason.startswith(("Drawn by the sampler", "The best so far without")) for reason in thirds)
+
+
+def test_the_sampler_is_not_asked_for_what_cannot_be_the_fastest_any_more() -> None:
+    drawn = 0
+
+    def note(study: Study, proposal: Proposal, remaining_s: float) -> None:
+        nonlocal drawn
+        if proposal.reason.startswith("Drawn by the sampler"):
+            assert study.space is not None
+            search = SearchState.of(study, study.space, remaining_s, DEFAULT)
+            assert search is not None
+            assert search.plausible(proposal.config)
+            drawn += 1
+
+    world = World(space=usual_space(training=False), speed=gains(0))
+    simulate(Staged(Next()), world, spec(seconds=1800, trials=50), each=note)
+    assert drawn
 
 
 def confirming(kind: FailureKind) -> set[Config]:
