@@ -190,7 +190,7 @@ TOOLS = {
     "autotune": (autotune, "none"),
     "train-doctor": (train_doctor, "none"),
     "fournex": (fournex, "none"),
-    "fournex, by its SDK": (fournex_sdk, "a loop of its own, 40 lines"),
+    "fournex by its SDK": (fournex_sdk, "a loop of its own, 40 lines"),
     "loadtune": (loadtune, "a workload file, 15 lines"),
     "lightning": (lightning, "a module and a data module, 25 lines"),
 }

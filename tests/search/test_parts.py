@@ -68,6 +68,22 @@ def test_parts_are_put_in_and_left_out_by_name() -> None:
 # Ties --------------------------------------------------------------------------------------------
 
 
+def test_of_two_that_no_run_tells_apart_the_one_that_takes_far_less_memory_is_confirmed() -> None:
+    def leaders(rate: float, gib: float) -> tuple[Config, ...]:
+        study = Study(spec=spec(seconds=900), space=switches("a", "b"))
+        runs = ((Config(), 100.0, 1.0), (A, 150.0, 1.0), (B, rate, gib))
+        for number, (config, value, peak) in enumerate(runs):
+            stage = Stage.REFINE if config else Stage.BASELINE
+            asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", seed=number)
+            read = measurement(value, peak_bytes=int(peak * 2**30), loss=loss_trace(seed=number))
+            study = tell(study, asked, read, 7.0)
+        return shortlist(study, EVERY)
+
+    assert leaders(151.0, 5.0)[0] == A
+    assert leaders(151.0, 1.2)[0] == B, "a little memory is no reason"
+    assert leaders(156.0, 5.0)[0] == B, "four per cent are"
+
+
 def three_per_cent_apart(space: SearchSpace) -> Study:
     """What b adds to a is more than a tie, and less than two runs of the script differ here."""
     return screened(space, {A: 153.0, B: 106.0, AB: 158.0}, baselines=(100.0, 106.0))
