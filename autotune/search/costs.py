@@ -107,13 +107,17 @@ class Costs:
         if own:
             return statistics.fmean(own)
         seen = [
-            t.own_s - t.measurement.all_compile_s + self._saved(t)
+            t.own_s - t.measurement.all_compile_s + self._saved(t) + self._longer_s(t.stage)
             for t in self.study.of(config)
             if t.measurement and t.seconds > 0
         ]
-        longer_s = 0.5 * (self._window(Stage.CONFIRM)[1] - self._window(Stage.REFINE)[1])
+        unseen_s = self.plain_s + self._longer_s(Stage.REFINE)
         warm_s = max((t.measurement.compile_s for t in self.study.of(config) if t.measurement), default=0.0)
-        return (statistics.fmean(seen) if seen else self.plain_s) + longer_s + _WARM_COMPILE * warm_s
+        return (statistics.fmean(seen) if seen else unseen_s) + _WARM_COMPILE * warm_s
+
+    def _longer_s(self, stage: Stage) -> float:
+        """By how much confirmation likely measures longer than a run of this stage."""
+        return 0.5 * (self._window(Stage.CONFIRM)[1] - self._window(stage)[1])
 
     def _saved(self, trial: Trial) -> float:
         """What a forked trial did not pay for its start; what is claimed is started anew."""
@@ -184,8 +188,8 @@ class Costs:
 
     @property
     def min_window_s(self) -> float:
-        """The shortest window of a screening trial."""
-        return self._window(Stage.REFINE)[0]
+        """The shortest window of a run that does not only choose."""
+        return self._window(Stage.BASELINE)[0]
 
     def _window(self, stage: Stage) -> tuple[float, float]:
         budget = self.study.spec.budget.seconds

@@ -65,6 +65,8 @@ _SPAWNED_S: Final = 3.0
 _SENT_S: Final = 1.5e-3
 """To take a batch over from a worker."""
 _OVERLAP_LOSS: Final = 1.05
+_HIDDEN: Final = 0.1
+"""Of a step that loading takes for each worker, where the loop does not wait for them."""
 _DEVICE_SHARE: Final = 0.2
 """Of a core's time that feeding a device takes, for each second that it computes."""
 
@@ -103,7 +105,9 @@ class Expectations:
         owns: What the script has itself.
         device: ``cpu``, ``cuda``, another, or empty where no model was seen.
         cores: CPUs that the script may use.
-        fetch: Share of a step that loading takes, were it done in the loop.
+        threads: Of an operator, as the script has it; all cores where that was not seen.
+        workers: Processes that load, as the script has it.
+        fetch: Share of a step that loading takes where it is done in the loop; beside workers, that it waits.
         compute: Share of a step that computing takes.
         batch_s: Seconds for a batch of the loader; 0 where that is not known.
         length: Batches in a pass over the data; 0 where that is not known.
@@ -116,6 +120,8 @@ class Expectations:
     owns: Point
     device: str
     cores: int
+    threads: int
+    workers: int
     fetch: float
     compute: float
     batch_s: float
@@ -139,9 +145,6 @@ class Expectations:
             site="", batch_size=None, num_workers=0, prefetch_factor=None, pin_memory=False,
             persistent_workers=False,
         )  # fmt: skip
-        # Beside workers a loop that waits runs at their pace, and one that does not hides how long they take.
-        alone = known.num_workers == 0
-        fetch = waits if alone else known.num_workers * (1.0 if waits > 0.1 else 0.3)
         samples_s = first.throughput.value if first.throughput.unit == "samples/s" else 0.0
         batch = known.batch_size or 0
         return cls(
@@ -149,7 +152,9 @@ class Expectations:
             owns=tuple(d.own for d in space.dimensions.values()),
             device="cuda" if device.startswith("cuda") else device,
             cores=max(1, facts.host.cpus),
-            fetch=fetch if loader is not None else 0.0,
+            threads=run.threads or max(1, facts.host.cpus),
+            workers=known.num_workers,
+            fetch=waits if loader is not None else 0.0,
             compute=1.0 - waits,
             batch_s=batch / samples_s if samples_s > 0.0 else 0.0,
             length=known.length or 0,
@@ -180,19 +185,17 @@ class Expectations:
         """Seconds of a step, in steps of the script as it is."""
         chosen = dict(zip(self.knobs, point, strict=True))
         own = dict(zip(self.knobs, self.owns, strict=True))
-        threads = chosen.get("threads")
-        own_threads = own.get("threads")
         compute = self.compute * math.exp(self._slower(chosen) - self._slower(own))
         on_cpu = self.device == "cpu"
         busy = 1
-        if on_cpu and isinstance(threads, int) and isinstance(own_threads, int) and threads > 0 < own_threads:
-            compute *= (own_threads / threads) ** self._thread_power()
-            busy = threads
-        elif on_cpu:
-            busy = self.cores
+        if on_cpu:
+            busy = _count(chosen.get("threads"), self.threads)
+            compute *= (_count(own.get("threads"), self.threads) / busy) ** self._thread_power()
         workers = chosen.get("num_workers")
-        workers = workers if isinstance(workers, int) else 0
+        workers = workers if isinstance(workers, int) else self.workers
         sleeps = chosen.get("wait_policy") == "PASSIVE"
+        if self.workers > 0:
+            return compute + self._waits_for(workers) + (self._handing_over(chosen) if workers else 0.0)
         if workers <= 0:
             return (compute * (1.0 + _SLEEPING * (sleeps and busy > 1))) + self.fetch
         if on_cpu and busy >= self.cores and not sleeps:
@@ -203,6 +206,12 @@ class Expectations:
             shared = (self.fetch * self.fetch_cpu + wanted) / self.cores
             step = _OVERLAP_LOSS * max(compute, self.fetch / workers, shared)
         return step + self._handing_over(chosen)
+
+    def _waits_for(self, workers: int) -> float:
+        """Of a script that has workers: how long they take hides behind computing, unless the loop waits."""
+        if workers > 0:
+            return self.fetch * self.workers / workers
+        return max(self.fetch, _HIDDEN) * self.workers
 
     def _thread_power(self) -> float:
         """How well computing is shared out: short steps hardly are."""
@@ -243,3 +252,7 @@ class Expectations:
         up, down = _BY_DOUBLING.get(self.device, (0.0, 0.0))
         doublings = math.log2(micro / own)
         return doublings * (up if doublings > 0 else down)
+
+
+def _count(value: Value | None, otherwise: int) -> int:
+    return value if isinstance(value, int) and value > 0 else max(1, otherwise)

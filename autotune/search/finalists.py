@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from autotune.core.broken import broken
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.finalists import finalists, may_win
@@ -75,7 +76,7 @@ def find_leaders(
     if model is None or space is None:
         return finalists(study, out=out, simpler=simpler)
     rates = {c: model.base * math.exp(model.predict(c)[0]) for c in model.seen}
-    rates = _smaller_first(study, space, rates)
+    rates = _smaller_first(study, space, rates, model.base, out)
     idle = _NOTHING if parts.ties_after_pairs else _IDLE
     chosen: list[Config] = []
     for config in finalists(study, out=out, rates={**rates, _BASE: model.base}, simpler=simpler):
@@ -87,12 +88,16 @@ def find_leaders(
     return tuple(chosen)
 
 
-def _smaller_first(study: Study, space: SearchSpace, rates: dict[Config, float]) -> dict[Config, float]:
+def _smaller_first(
+    study: Study, space: SearchSpace, rates: dict[Config, float], base: float, out: frozenset[Config]
+) -> dict[Config, float]:
     """The same rates, but that what is hardly slower than the fastest and takes far less memory leads.
 
     No screening run tells a per cent from nothing; a quarter of the memory, anybody can.
     """
-    tame = [c for c in rates if c and space.effect(c) is not Effect.TRAINING and may_win(study, c)]
+    lost = out | broken(study).keys()
+    faster = [c for c, rate in rates.items() if c and rate > base and c not in lost]
+    tame = [c for c in faster if space.effect(c) is not Effect.TRAINING and may_win(study, c)]
     if study.spec.objective == ENERGY or not tame:
         return rates
     top = max(tame, key=lambda c: (rates[c], c.canonical()))

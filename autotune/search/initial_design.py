@@ -140,22 +140,24 @@ def _most_expected(search: SearchState, told: Beliefs) -> Suggestion | None:
     """Most gain for its cost: a start point, a change beside the best so far, all that is likely to help."""
     live = search.told_live()
     listed = [c for c, _ in start_list(search) if c not in told.trusted and c not in live]
-    own = {spec.name for spec in search.study.spec.space.declared}
-    if own and any(t.stage is Stage.START for t in search.study.trials):
+    if any(t.stage is Stage.START for t in search.study.trials):
         # Nobody knows what a knob of the user's own acts on, and whoever declares one wants to know.
+        ran = {knob for t in search.study.trials for knob in t.config}
+        own = {spec.name for spec in search.study.spec.space.declared} - ran
         for option, reason in _changes(search, [c for c in listed if own & set(c)]):
-            if _runs(search, option):
+            if _runs(search, option) and search.hopeful(option):
                 return Suggestion(option, reason)
-    starts = (c for c in search.space.starts if c not in live)
+    starts = search.space.starts
     found: dict[Config, str] = dict.fromkeys(starts, "A start that is worth trying first.")
     found.update(_changes(search, listed))
     # Changes that help only together are climbed past, unless a start holds them.
     for begun in (_leader(search), *search.space.starts):
         found.setdefault(_climbed_from(search, begun), "What is likely to help, together.")
-    options = [c for c in found if search.tame(c) and search.hopeful(c)]
-    scored = score(search, options, search.best_tame())
-    _, gain, config = max(scored, key=lambda s: (s[0], s[2].canonical()), default=(0.0, 0.0, _BASE))
-    if gain >= LEAST_GAIN:
+    known = {*told.trusted, *live}
+    options = [c for c in found if c not in known and search.tame(c) and search.hopeful(c)]
+    scored = [s for s in score(search, options, search.best_tame()) if s[1] >= LEAST_GAIN]
+    if scored:
+        _, _, config = max(scored, key=lambda s: (s[0], s[2].canonical()))
         ratio = math.exp(search.model.predict(config)[0])
         return Suggestion(config, f"{found[config]} {ratio:.2f} times the baseline expected.")
     for config in listed:
@@ -182,7 +184,8 @@ def _changes(search: SearchState, listed: Sequence[Config]) -> Iterable[tuple[Co
         alone = f"What {what} does by itself."
         beside = space.complete({**around, **changes})
         options = [beside] if _runs(search, beside) else []
-        if not options:
+        # What ran beside all of it says what it does there; what goes with a part of it alone is tried so.
+        if not options and beside not in search.feasible.asked:
             parts = [{k: v for k, v in around.items() if k != out} for out in around]
             options = [c for c in (space.complete({**part, **changes}) for part in parts) if _runs(search, c)]
         for option in options:

@@ -67,7 +67,7 @@ def nsys_s(study: Study, costs: Costs, config: Config) -> float:
 
 
 def script_probe(study: Study, costs: Costs, remaining_s: float) -> Proposal | None:
-    """Of the script as it is, once its first runs are over and before anything else is tried."""
+    """Of the script as it is, once its first run is over and before anything else is tried."""
     if any(t.stage not in (Stage.BASELINE, Stage.WHY) for t in study.trials):
         return None
     return _probe(study, costs, _BASE, remaining_s, "your script")

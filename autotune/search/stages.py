@@ -38,6 +38,8 @@ _TRAINING_EVERY = 4
 _SAMPLER_EVERY = 3
 _BASELINE_AFTER = 3
 """Runs of others, after which the script as it is runs once more."""
+_LONGEST = 8.0
+_SHORTEST_DEADLINE_S = 20.0
 _SENTINEL_FROM_S = 900.0
 _SENTINEL_EVERY = 12
 
@@ -129,9 +131,15 @@ class Staged(Strategy):
             return None
         if screened < _BASELINE_AFTER and not (is_last and not study.open_trials):
             return None
-        if costs.plain_s * (1 + 2 * CYCLES) > remaining_s:
-            return None
+        space = study.space
+        search = None if space is None else SearchState.of(study, space, remaining_s, self._parts)
+        spare_s = remaining_s if search is None else search.spare_s
+        if costs.plain_s * (1 + 2 * CYCLES) > remaining_s or costs.plain_s > spare_s:
+            return None  # confirmation runs the script as well
         fidelity = costs.fidelity(Stage.BASELINE, _BASE, remaining_s=remaining_s, reserve_s=0.0)
+        # How long the script takes is known by now.
+        deadline_s = min(fidelity.deadline_s, max(_LONGEST * costs.plain_s, _SHORTEST_DEADLINE_S))
+        fidelity = replace(fidelity, deadline_s=deadline_s, setup_s=min(fidelity.setup_s, deadline_s))
         reason = "Your script as it is, once more with another seed."
         return Proposal(stage=Stage.BASELINE, config=_BASE, fidelity=fidelity, reason=reason, seed=1)
 

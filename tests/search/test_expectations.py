@@ -39,13 +39,19 @@ SPACE = SearchSpace(
 
 
 def study(
-    *, wait: float, rate: float = 200.0, device: str = "cpu", has_4d: bool = True, length: int = 500
+    *,
+    wait: float,
+    rate: float = 200.0,
+    device: str = "cpu",
+    has_4d: bool = True,
+    length: int = 500,
+    workers: int = 0,
 ) -> Study:
     """Batches of sixteen, two cores."""
     loader = LoaderFacts(
         site="t.py:1",
         batch_size=16,
-        num_workers=0,
+        num_workers=workers,
         prefetch_factor=None,
         pin_memory=False,
         persistent_workers=False,
@@ -104,6 +110,43 @@ def test_what_computes_faster_counts_for_what_computing_takes() -> None:
     assert expected(much, batch_size=8) < 1.0 <= expected(much, batch_size=32)
     assert expected(much, wait_policy="PASSIVE") < 0.8
     assert expected(much, wait_policy="PASSIVE", threads=1) == expected(much, threads=1)
+
+
+def of_own_workers(study: Study, **changes: Value) -> float:
+    """The same where the script loads with two workers by itself."""
+    loads = replace(SPACE.dimensions["num_workers"], own=2)
+    space = replace(SPACE, dimensions={**SPACE.dimensions, "num_workers": loads})
+    found = Expectations.of(study, space)
+    assert found is not None
+    return math.exp(found.mean(tuple(changes.get(d.knob, d.own) for d in space.dimensions.values())))
+
+
+def test_a_script_with_workers_of_its_own_gains_by_more_of_them_only_where_it_waits() -> None:
+    waits, computes = study(wait=0.5, workers=2), study(wait=0.0, workers=2)
+    assert of_own_workers(waits) == 1.0
+    assert of_own_workers(waits, num_workers=4) == pytest.approx(1 / 0.75, rel=0.02)
+    assert of_own_workers(waits, num_workers=0) < 0.8
+    assert of_own_workers(computes, num_workers=4) == 1.0
+    assert of_own_workers(computes, num_workers=0) < 0.9
+    # Half precision counts for the half that computing takes.
+    assert of_own_workers(waits, precision="bf16") == pytest.approx(1.05, rel=0.01)
+
+
+def test_threads_that_are_not_varied_are_those_of_the_script() -> None:
+    plain = SearchSpace(dimensions={k: d for k, d in SPACE.dimensions.items() if k != "threads"})
+
+    def gains(threads: int) -> float:
+        made = study(wait=0.7)
+        assert made.facts is not None
+        assert made.facts.run is not None
+        facts = replace(made.facts, run=replace(made.facts.run, threads=threads))
+        found = Expectations.of(replace(made, facts=facts), plain)
+        assert found is not None
+        changes: dict[str, Value] = {"num_workers": 2}
+        return math.exp(found.mean(tuple(changes.get(d.knob, d.own) for d in plain.dimensions.values())))
+
+    assert gains(1) > 1.4
+    assert gains(2) <= 1.0
 
 
 def test_short_steps_lose_little_by_fewer_threads() -> None:

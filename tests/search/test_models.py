@@ -127,6 +127,20 @@ def test_what_crashed_beside_the_leader_is_tried_by_itself_before_it_is_left_out
     assert not Feasible.of(again, SPACE).allows(Config({"threads": 4, "fused_optimizer": True}))
 
 
+def test_what_crashed_beside_several_changes_is_tried_by_itself_before_beside_some_of_them() -> None:
+    leader = {"precision": "bf16", "channels_last": True}
+    beside = {**leader, "threads": 4}
+    told = study(({}, measurement(100.0)), (leader, measurement(120.0)), (beside, CRASH), stage=Stage.START)
+    with_it: list[Config] = []
+    asked = 0
+    while asked < 12 and (proposal := Staged().ask(told, 800.0)) is not None:
+        asked += 1
+        if proposal.config.get("threads") == 4:
+            with_it.append(proposal.config)
+        told = tell(told, proposal, measurement(100.0), 7.0)
+    assert with_it[:1] == [Config({"threads": 4})]
+
+
 def test_what_took_too_long_or_is_a_single_change_is_not_left_out_after_once() -> None:
     late = Failure(kind=FailureKind.TIMEOUT_TOTAL, message="too slow")
     bad = {"precision": "bf16", "threads": 4}

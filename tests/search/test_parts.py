@@ -69,9 +69,9 @@ def test_parts_are_put_in_and_left_out_by_name() -> None:
 
 
 def test_of_two_that_no_run_tells_apart_the_one_that_takes_far_less_memory_is_confirmed() -> None:
-    def leaders(rate: float, gib: float) -> tuple[Config, ...]:
+    def leaders(rate: float, gib: float, first: float = 150.0) -> tuple[Config, ...]:
         study = Study(spec=spec(seconds=900), space=switches("a", "b"))
-        runs = ((Config(), 100.0, 1.0), (A, 150.0, 1.0), (B, rate, gib))
+        runs = ((Config(), 100.0, 1.0), (A, first, 1.0), (B, rate, gib))
         for number, (config, value, peak) in enumerate(runs):
             stage = Stage.REFINE if config else Stage.BASELINE
             asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", seed=number)
@@ -82,6 +82,7 @@ def test_of_two_that_no_run_tells_apart_the_one_that_takes_far_less_memory_is_co
     assert leaders(151.0, 5.0)[0] == A
     assert leaders(151.0, 1.2)[0] == B, "a little memory is no reason"
     assert leaders(156.0, 5.0)[0] == B, "four per cent are"
+    assert leaders(100.7, 5.0, first=99.9)[0] == B, "less memory than the script needs no place of a gain"
 
 
 def three_per_cent_apart(space: SearchSpace) -> Study:
