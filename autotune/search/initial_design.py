@@ -100,13 +100,7 @@ def _beside_leader(search: SearchState, listed: Sequence[tuple[Config, str]]) ->
         yield from listed
         return
     around = space.resolved_free(leader)
-    # What failed beside others has yet to be tried by itself.
-    tried = {
-        item
-        for t in search.study.trials
-        if t.failure is None or is_single(space, t.config)
-        for item in t.config.items()
-    }
+    tried = _tried(search)
     # A compile costs several runs of the others, which may tell first beside what it is worth most.
     for config, reason in sorted(listed, key=lambda entry: search.costs.cold_compile(entry[0]) > 0.0):
         changes = space.resolved_free(config)
@@ -170,12 +164,7 @@ def _changes(search: SearchState, listed: Sequence[Config]) -> Iterable[tuple[Co
     """Each change of the list whose values have not run, beside the best so far or as much of it as goes."""
     space, leader = search.space, _leader(search)
     around = space.resolved_free(leader)
-    tried = {
-        item
-        for t in search.study.trials
-        if t.failure is None or is_single(space, t.config)
-        for item in t.config.items()
-    }
+    tried = _tried(search)
     for config in listed:
         changes = space.resolved_free(config)
         if tried.issuperset(changes.items()):
@@ -192,6 +181,13 @@ def _changes(search: SearchState, listed: Sequence[Config]) -> Iterable[tuple[Co
             assert isinstance(option, Config)
             yield option, f"What {what} brings beside the best so far." if around else alone
         yield config, alone
+
+
+def _tried(search: SearchState) -> set[tuple[str, Value]]:
+    """Values that have run; what failed beside others has yet to be tried by itself."""
+    space, trials = search.space, search.study.trials
+    told = [t.config for t in trials if t.failure is None or is_single(space, t.config)]
+    return {item for config in told for item in config.items()}
 
 
 def _only_failed_beside_others(search: SearchState, config: Config) -> bool:
