@@ -18,6 +18,7 @@ Markdown and as a drawing. README.md has the method and the bar.
 """
 
 import argparse
+import concurrent.futures
 import datetime
 import functools
 import hashlib
@@ -25,6 +26,7 @@ import importlib.metadata
 import itertools
 import json
 import math
+import multiprocessing
 import os
 import sys
 import time
@@ -366,36 +368,82 @@ def run(kind, options):
         )
     names = ("set", "table", "table_sha256", "sampler", "seed", "workers", "budget_s", "code")
     done = {tuple(line[n] for n in names) for line in known}
-    made = 0
     tables = list(tables_of(kind, options))
-    opened, before = {}, Before({name: load for name, _, load in every_table(kind, options, tables)})
+    shas = {name: table_sha for name, table_sha, _ in tables}
     # Seeds outermost: whatever is there when it is stopped is balanced over tables and samplers.
-    for seed, (table_name, table_sha, load), sampler, workers in itertools.product(
-        range(options.seeds), tables, options.samplers, workers_of(kind, options)
-    ):
-        values = (kind, table_name, table_sha, sampler, seed, workers, options.budget, code)
-        if values in done:
-            continue
-        if time.monotonic() >= options.until:
-            break
-        if table_name not in opened:
-            opened[table_name] = load()
-        begun_s = time.monotonic()
-        key = dict(zip(names, values, strict=True))
-        line = one(opened[table_name], key, before.told(key))
+    wanted = [
+        (kind, table, shas[table], sampler, seed, workers, options.budget, code)
+        for seed, table, sampler, workers in itertools.product(
+            range(options.seeds), shas, options.samplers, workers_of(kind, options)
+        )
+    ]
+    keys = [dict(zip(names, values, strict=True)) for values in wanted if values not in done]
+    searches = Searches(
+        {name: load for name, _, load in tables},
+        Before({name: load for name, _, load in every_table(kind, options, tables)}),
+    )
+    for line, took_s in searched(searches, keys[: options.most or None], options.until, options.jobs):
         with path.open("a") as lines:
             lines.write(json.dumps(line, allow_nan=False) + "\n")
-        made += 1
         at = line["within"]["by_model"]["2"]
         print(
-            f"{table_name} {sampler} seed {seed}, {workers} at once: within 2 % "
+            f"{line['table']} {line['sampler']} seed {line['seed']}, {line['workers']} at once: within 2 % "
             f"{'never' if at is None else f'{at[1]:.0f} s'}, "
-            f"{sum(line['failures'].values())} failures, {time.monotonic() - begun_s:.1f} s real",
+            f"{sum(line['failures'].values())} failures, {took_s:.1f} s real",
             flush=True,
         )
-        if made == options.most:
-            break
     return path
+
+
+class Searches:
+    """Searches by their keys; a table is opened when the first search of it begins.
+
+    Args:
+        loads: Table -> function that makes a world of it.
+        before: What earlier searches tell.
+    """
+
+    def __init__(self, loads, before):
+        self.loads, self.before, self.opened = loads, before, {}
+
+    def __call__(self, key):
+        begun_s, name = time.monotonic(), key["table"]
+        if name not in self.opened:
+            self.opened[name] = self.loads[name]()
+        return one(self.opened[name], key, self.before.told(key)), time.monotonic() - begun_s
+
+
+_SEARCHES = None
+"""Of a process that searches for another: inherited, as what loads a table cannot be sent."""
+
+
+def _search(key):
+    return _SEARCHES(key)
+
+
+def searched(searches, keys, until, jobs):
+    """(line, real seconds) of each key, as they are done; none is begun after `until`.
+
+    Every search is a pure function of its key, so it does not matter in how many processes they run.
+    """
+    if jobs < 2:
+        for key in keys:
+            if time.monotonic() >= until:
+                return
+            yield searches(key)
+        return
+    global _SEARCHES  # noqa: PLW0603 - forked processes find it there
+    _SEARCHES = searches
+    context = multiprocessing.get_context("fork")
+    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        rest, running = iter(keys), set()
+        while True:
+            begun = itertools.islice(rest, jobs - len(running)) if time.monotonic() < until else ()
+            running |= {pool.submit(_search, key) for key in begun}
+            if not running:
+                return
+            done, running = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+            yield from (future.result() for future in done)
 
 
 def run_all(options):
@@ -436,6 +484,7 @@ def arguments():
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="virtual seconds")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--most", type=int, default=0, help="so many searches in this call")
+    parser.add_argument("--jobs", type=int, default=1, help="so many searches at once, in processes")
     parser.add_argument("--limit", type=seconds, default=math.inf, help="real time: begin none after 20m, 2h")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--mixed", action="store_true", help="lines of other code may stand in the same file")

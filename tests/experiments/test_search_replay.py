@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ def options(**more: Any) -> Namespace:
         "budget": 100.0,
         "workers": 1,
         "most": 0,
+        "jobs": 1,
         "until": math.inf,
         "out": None,
         "mixed": False,
@@ -459,6 +461,22 @@ def test_a_run_goes_on_where_it_stopped_and_sets_are_not_mixed(
     monkeypatch.setattr(run, "code_sha256", lambda: "later")
     with pytest.raises(UsageError, match="other code"):
         run.run("develop", options())
+
+
+def test_two_searches_at_once_are_the_same_searches(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, run.__name__, run)
+    put(tmp_path, "seen")
+    found = []
+    for jobs in (1, 2):
+        path = run.run("develop", options(seeds=3, jobs=jobs, out=tmp_path / f"{jobs}.jsonl"))
+        lines = [json.loads(text) for text in path.read_text().splitlines()]
+        found.append({x["seed"]: {**x, "planning_s": 0} for x in lines})
+    assert sorted(found[0]) == [0, 1, 2]
+    assert found[0] == found[1]
+    path = run.run("develop", options(jobs=2, until=0.0, out=tmp_path / "none.jsonl"))
+    assert not path.exists()
 
 
 def test_a_label_says_which_parts_of_the_planner_are_left_out() -> None:
