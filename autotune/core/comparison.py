@@ -87,8 +87,8 @@ def _compared(study: Study) -> list[Comparison]:
     spread, df = pooled_spread(rates)
     floor = max(LEAST_SPREAD, TAU_SHARE * successive(rates))
     # What an ablation left is tested only where its winner has won, which costs no further chance.
-    whole = ablated(study)
-    first = [c for c in members if c not in late_members(study)]
+    whole, late = ablated(study), late_members(study)
+    first = [c for c in members if c not in late]
     shares = {c: finalist_share(place, len(first)) for place, c in enumerate(first)}
     spent = spent_by_cycle(study, cycles)
     found: list[Comparison] = []
@@ -105,6 +105,7 @@ def _compared(study: Study) -> list[Comparison]:
             loss, keeps_early = loss_verdict(study, config), True
         own_df = len(values) - 1
         share = shares.get(config if whole is None or config in shares else whole, min(shares.values()))
+        share = share / len(late) if config in late else share
         pairs, tau, freedom = list(values.values()), max(floor, spread), max(own_df, df) if df else None
         speedup, is_early = claim_interval(pairs, share, tau=tau, df=freedom)
         saved = _saving(study, config, effect, cycles, spent, share)

@@ -5,16 +5,19 @@ The order turns from cycle to cycle, so that a drifting machine treats all of th
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autotune.core.ablation import without_idle
 from autotune.core.comparison import Comparison, compare
 from autotune.core.config import Config
 from autotune.core.more_cycles import cycles_left
 from autotune.core.trial import Proposal, Stage
 from autotune.search.ablating import next_ablation, under_way
 from autotune.search.costs import Costs
-from autotune.search.racing import active_members, focus, given_up, select_members
+from autotune.search.finalists import shortlist
+from autotune.search.racing import active_members, focus, given_up, ruled_out, select_members
 from autotune.search.trial_limit import CYCLES
 
 if TYPE_CHECKING:
@@ -60,20 +63,22 @@ def next_confirmation(study: Study, remaining_s: float, parts: Parts) -> Proposa
         active = active if any(c in active and c not in focused for c in asked) else focused
         following = _rest_of_cycle(group, asked, active, costs, remaining_s)
         if following is not None:
-            return _cycle_proposal(costs, group, following, active, remaining_s, given_up(past, parts))
+            why = _why(before, following, past, parts)
+            return _cycle_proposal(costs, group, following, active, remaining_s, why)
     now = _compared(study)
-    if under_way(study, costs) or group >= CYCLES:
+    members = select_members(study, now, study, costs, remaining_s, parts)
+    if under_way(study, costs) or (group >= CYCLES and not _is_new_to_it(study, members, parts)):
         # A winner is taken apart as soon as it is one; what is left then shares the cycles that follow.
         apart = next_ablation(study, costs, remaining_s)
         if apart is not None:
             return apart
-    members = select_members(study, now, study, costs, remaining_s, parts)
     active = active_members(now, members, group, _begun(study))
     active = focus(now, active, study, remaining_s, group, parts)
     if active and cycles_left(study) > 0:
         following = _first_of_cycle(group + 1, active, costs, remaining_s)
         if following is not None:
-            return _cycle_proposal(costs, group + 1, following, active, remaining_s, given_up(now, parts))
+            why = _why(study, following, now, parts)
+            return _cycle_proposal(costs, group + 1, following, active, remaining_s, why)
     return None
 
 
@@ -81,6 +86,12 @@ def _before(study: Study, group: int) -> Study:
     return replace(
         study, trials=tuple(t for t in study.trials if t.stage is not Stage.CONFIRM or t.group < group)
     )
+
+
+def _is_new_to_it(study: Study, members: Sequence[Config], parts: Parts) -> bool:
+    """One of them has still to show whether it is faster than the winner that would be taken apart."""
+    runs = Counter(t.config for t in study.told(Stage.CONFIRM))
+    return parts.overtakes and any(runs[c] < CYCLES for c in members)
 
 
 def _begun(study: Study) -> dict[Config, int]:
@@ -137,19 +148,30 @@ def _rest_of_cycle(
     return None
 
 
+def _why(before: Study, config: Config, past: Sequence[Comparison], parts: Parts) -> str:
+    """Why it runs now and not before, and who makes room; a blank before each sentence."""
+    why = ""
+    confirmed = {t.config for t in before.trials if t.stage is Stage.CONFIRM}
+    if confirmed and not config.is_baseline and config not in confirmed and parts.overtakes:
+        if config == without_idle(before):
+            why = " It is what is left of the winner without what buys nothing."
+        elif config not in shortlist(before, out=frozenset(ruled_out(past, parts)), parts=parts):
+            why = " By all runs so far it may be faster than who was confirmed first."
+    gone = given_up(past, parts)
+    return why + "".join(f" {one.config.text()} makes room: {one.loss.reason}" for one in gone)
+
+
 def _cycle_proposal(
     costs: Costs,
     group: int,
     config: Config,
     members: Sequence[Config],
     remaining_s: float,
-    given_up: Sequence[Comparison],
+    why: str,
 ) -> Proposal:
     fidelity = costs.fidelity(Stage.CONFIRM, config, remaining_s=remaining_s, reserve_s=0.0)
     what = "Your script" if config.is_baseline else "A finalist"
-    reason = f"{what} in confirmation cycle {group}; finalists: {len(members)}."
-    for gone in given_up:
-        reason += f" {gone.config.text()} makes room: {gone.loss.reason}"
+    reason = f"{what} in confirmation cycle {group}; finalists: {len(members)}.{why}"
     return Proposal(
         stage=Stage.CONFIRM, config=config, fidelity=fidelity, reason=reason, seed=group + 1, group=group
     )

@@ -12,7 +12,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.core.rates import merit_runs
+from autotune.core.rates import all_merit_runs, merit_runs
 from autotune.core.stats import expected_gain
 
 if TYPE_CHECKING:
@@ -49,14 +49,20 @@ class Look:
     gain: float
 
 
-def run_sd(study: Study) -> float:
+def run_sd(study: Study, *, in_cycles: bool = False) -> float:
     """Standard deviation of single screening runs of one config, in ln rate.
 
     Pooled over configs that ran more than once, the script itself among them, with two runs' worth of
     belief in two per cent.
+
+    Args:
+        study: As of now.
+        in_cycles: By the runs of confirmation and ablation as well.
     """
     squares, free = _BELIEVED_RUNS * _BELIEVED_SD**2, float(_BELIEVED_RUNS)
-    for values in merit_runs(study).values():
+    phases = all_merit_runs(study) if in_cycles else (merit_runs(study),)
+    # Who is confirmed was chosen for its screening runs: by how much it falls back is no scatter.
+    for values in (values for runs in phases for values in runs.values()):
         logs = [math.log(v) for v in values if v > 0.0]
         if len(logs) > 1:
             squares += (len(logs) - 1) * statistics.variance(logs)

@@ -30,6 +30,7 @@ class Parts:
         front_share: Where nothing faster is expected, a part of the time goes to less memory.
         expects: What is known of values beforehand is where the throughput model begins, and says what is
             tried first; without this part nothing is known, and the list of the space is gone through.
+        overtakes: Whom the runs of confirmation and ablation leave as likely the fastest is confirmed too.
         from_leader: What one change brings is tried beside the best so far, without this part by itself.
     """
 
@@ -45,6 +46,7 @@ class Parts:
     front_share: bool = True
     from_leader: bool = True
     expects: bool = True
+    overtakes: bool = True
 
     def put(self, *names: str, present: bool) -> Parts:
         """With these parts, or without them; ``all`` is every one.

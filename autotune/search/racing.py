@@ -17,6 +17,7 @@ from autotune.core.inferiority import USUAL_RUNS
 from autotune.core.trial import Family, Stage
 from autotune.search.costs import Costs
 from autotune.search.finalists import shortlist
+from autotune.search.overtaking import foremost, newcomer
 from autotune.search.trial_limit import CYCLES, most_members
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def select_members(
     cycles = [t for t in before.trials if t.stage is Stage.CONFIRM]
     # A cycle that was cut may not have come to all of them.
     began = {t.config for t in cycles if (Stage.CONFIRM, t.group) not in study.cut}
-    out = _ruled_out(past, parts)
+    out = ruled_out(past, parts)
     alike = _as_hopeless(before, past, parts) - began
     chosen = shortlist(before, out=frozenset(out | alike), parts=parts)
     if began:
@@ -71,7 +72,9 @@ def select_members(
             kept = tuple(dict.fromkeys((*kept, *others)))
         kept = _with_time_for(kept, before, study, remaining_s)
         left = without_idle(before)
-        return kept if left is None or left in out or left in failed or left in kept else (*kept, left)
+        if left is not None and left not in out and left not in failed and left not in kept:
+            kept = (*kept, left)
+        return _with_newcomers(kept, before, out | alike, study, costs, remaining_s, parts)
     whole = remaining_s + sum(t.seconds for t in study.trials if t.stage is Stage.CONFIRM)
     limit = study.spec.budget.trials
     kept = chosen
@@ -162,6 +165,16 @@ def given_up(compared: Sequence[Comparison], parts: Parts) -> list[Comparison]:
     ]
 
 
+def ruled_out(compared: Sequence[Comparison], parts: Parts) -> set[Config]:
+    """Finalists that are slower, or worse in loss, beyond doubt, and those that were given up."""
+    return {c.config for c in given_up(compared, parts)} | {
+        c.config
+        for c in compared
+        if len(c.logs) >= CYCLES
+        and (c.speedup.high < 1.0 or c.loss.verdict == "fail" or c.loss.rule or _wastes(c))
+    }
+
+
 def _with_time_for(
     kept: tuple[Config, ...], before: Study, study: Study, remaining_s: float
 ) -> tuple[Config, ...]:
@@ -192,20 +205,36 @@ def _with_time_for(
     return tuple(c for c in kept if c not in dropped)
 
 
+def _with_newcomers(
+    kept: tuple[Config, ...],
+    before: Study,
+    out: set[Config],
+    study: Study,
+    costs: Costs,
+    remaining_s: float,
+    parts: Parts,
+) -> tuple[Config, ...]:
+    """With whom the cycles themselves have brought in, the foremost by all runs first.
+
+    Counted from the beginning of a cycle under way, so that it answers alike throughout the cycle.
+    """
+    if not parts.overtakes:
+        return kept
+    gone = out | broken(before).keys()
+    cycles = [t for t in study.trials if t.stage is Stage.CONFIRM]
+    last = max((t.group for t in before.trials if t.stage is Stage.CONFIRM), default=0)
+    there = dict.fromkeys(t.config for t in cycles if not t.config.is_baseline)
+    stay = (c for c in there if c not in gone and may_win(before, c))
+    members = tuple(dict.fromkeys((*kept, *stay)))
+    left_s = remaining_s + sum(t.seconds for t in cycles if t.group > last)
+    new = newcomer(before, members, gone, costs, left_s, parts)
+    return foremost(before, members if new is None else (*members, new), parts)
+
+
 def _failed(study: Study) -> bool:
     # A run that was given up with its driver says nothing of its config.
     failures = [t.failure for t in study.told(Stage.CONFIRM) if t.failure is not None]
     return any(failure.kind.family is not Family.CANCELLED for failure in failures)
-
-
-def _ruled_out(compared: Sequence[Comparison], parts: Parts) -> set[Config]:
-    """Finalists that are slower, or worse in loss, beyond doubt, and those that were given up."""
-    return {c.config for c in given_up(compared, parts)} | {
-        c.config
-        for c in compared
-        if len(c.logs) >= CYCLES
-        and (c.speedup.high < 1.0 or c.loss.verdict == "fail" or c.loss.rule or _wastes(c))
-    }
 
 
 def _wastes(compared: Comparison) -> bool:

@@ -17,13 +17,13 @@ from autotune.core.agreement import trusted
 from autotune.core.config import Config
 from autotune.core.memo import Memo, study_key
 from autotune.core.objective import ENERGY
-from autotune.core.rates import amortised, merit_runs
+from autotune.core.rates import all_merit_runs, amortised, merit_runs
 from autotune.core.transfer import beliefs
 from autotune.search.expectations import Expectations
 from autotune.search.linear import Process, covariance
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from autotune.core.config import Value
     from autotune.core.measurement import Measurement
@@ -85,6 +85,7 @@ class ThroughputModel:
         pairs: bool = False,
         informed: bool = False,
         expects: bool = True,
+        in_cycles: bool = False,
     ) -> ThroughputModel | None:
         """Fit; None as long as the baseline was not measured.
 
@@ -95,19 +96,31 @@ class ThroughputModel:
             informed: Believe what earlier studies tell, as far as it has not been measured here; to choose
                 what to run next, and never to say what is fastest.
             expects: Begin from what is known of values beforehand (`autotune.search.expectations`).
+            in_cycles: Learn from the runs of confirmation and ablation as well.
         """
-        # Confirmation teaches it nothing, so that what it knew before still holds.
-        known = tuple(t for t in study.trials if not t.group)
-        key = study_key(study, space, pairs, informed, expects, trials=known)
-        return _MODELS.get(
-            key, lambda: cls._fit(study, space, pairs=pairs, informed=informed, expects=expects)
-        )
+        # Else confirmation teaches it nothing, so that what it knew before still holds.
+        known = study.trials if in_cycles else tuple(t for t in study.trials if not t.group)
+        key = study_key(study, space, pairs, informed, expects, in_cycles, trials=known)
+
+        def fit() -> ThroughputModel | None:
+            phases = all_merit_runs(study) if in_cycles else (merit_runs(study),)
+            configs = dict.fromkeys(c for runs in phases for c in runs)
+            ran = {c: [value for runs in phases for value in runs.get(c, ())] for c in configs}
+            return cls._fit(study, space, ran, pairs=pairs, informed=informed, expects=expects)
+
+        return _MODELS.get(key, fit)
 
     @classmethod
     def _fit(
-        cls, study: Study, space: SearchSpace, *, pairs: bool, informed: bool, expects: bool
+        cls,
+        study: Study,
+        space: SearchSpace,
+        ran: Mapping[Config, Sequence[float]],
+        *,
+        pairs: bool,
+        informed: bool,
+        expects: bool,
     ) -> ThroughputModel | None:
-        ran = merit_runs(study)
         rates = {c: statistics.fmean(values) for c, values in ran.items()}
         base = rates.get(Config(), 0.0)
         if base <= 0.0:

@@ -14,6 +14,7 @@ from autotune.core.stats import window_estimate
 from autotune.core.study import Budget, Study, StudySpec
 from autotune.core.trial import Stage
 from autotune.search.finalists import shortlist
+from autotune.search.overtaking import foremost
 from autotune.search.parts import DEFAULT
 from autotune.testing.replay import RecordedPlanner
 
@@ -197,11 +198,14 @@ class Course:
 
 def recommended(study, parts=DEFAULT):
     """The confirmed winner, else the first that would be confirmed, else the script as it is."""
-    if any(t.stage is Stage.CONFIRM for t in study.trials):
+    chosen = shortlist(study, parts)
+    confirmed = [t.config for t in study.told(Stage.CONFIRM) if not t.config.is_baseline]
+    if confirmed:
         found = answer_or_none(study)
         if found is not None and found.is_better:
             return found.best.config
-    chosen = shortlist(study, parts)
+        if parts.overtakes:
+            chosen = foremost(study, tuple(dict.fromkeys((*chosen, *confirmed))), parts)
     tame = [c for c in chosen if study.space.effect(c) is not Effect.TRAINING]
     return tame[0] if tame else Config()
 

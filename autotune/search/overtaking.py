@@ -1,0 +1,145 @@
+"""Who deserves confirmation by what confirmation itself has shown; pure.
+
+Who is confirmed first is chosen by single runs of screening. Confirmation and ablation then tell what these
+were worth: a leader that was lucky falls back, and part of a winner may be faster than the whole. Whoever is
+held for the fastest by then, or may well be, gets pairs of its own while there is time for them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autotune.core.broken import broken
+from autotune.core.effect import Effect
+from autotune.core.finalists import may_win
+from autotune.core.inferiority import USUAL_RUNS
+from autotune.core.memo import Memo, study_key
+from autotune.core.objective import ENERGY
+from autotune.core.stats import expected_gain
+from autotune.core.trial import Stage
+from autotune.search.looks import run_sd
+from autotune.search.throughput_model import ThroughputModel
+from autotune.search.trial_limit import CYCLES
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from autotune.core.config import Config
+    from autotune.core.study import Study
+    from autotune.search.costs import Costs
+    from autotune.search.linear import Process
+    from autotune.search.parts import Parts
+
+_WORTH = 0.01
+"""In ln rate: what the recommendation has to gain by it for a newcomer to be confirmed."""
+
+_PAIRS = 5
+"""A newcomer has time for so many before the budget ends, or does not begin."""
+
+_MOST = 2
+"""Newcomers in a search: each takes its part of the chance of a false win."""
+
+_BELIEFS: Memo[_Belief | None] = Memo(size=4)
+
+
+@dataclass(frozen=True, slots=True)
+class _Belief:
+    """What somebody makes of all runs so far who takes each for as uncertain as runs of one config differ."""
+
+    model: ThroughputModel
+    process: Process
+
+    @classmethod
+    def of(cls, study: Study, parts: Parts) -> _Belief | None:
+        key = study_key(study, parts.pair_terms, parts.expects)
+        return _BELIEFS.get(key, lambda: cls._formed(study, parts))
+
+    @classmethod
+    def _formed(cls, study: Study, parts: Parts) -> _Belief | None:
+        if study.space is None:
+            return None
+        asked = {"pairs": parts.pair_terms, "expects": parts.expects}
+        model = ThroughputModel.of(study, study.space, **asked, in_cycles=True)
+        return None if model is None else cls(model, model.doubting(run_sd(study, in_cycles=True)))
+
+    def expected(self, config: Config) -> float:
+        """Ln ratio to the script's rate."""
+        return self.process.predict(self.model.point(config))[0]
+
+    def gain(self, config: Config, over: Config) -> float:
+        """In ln rate, by which the better of the two is expected to be faster than the second of them."""
+        mean, sd = self.process.difference(self.model.point(config), self.model.point(over))
+        return expected_gain(mean, sd)
+
+
+def foremost(study: Study, members: Sequence[Config], parts: Parts) -> tuple[Config, ...]:
+    """The same, first whoever all runs so far hold for the fastest that leaves the training as it is."""
+    belief, tame = _Belief.of(study, parts), [c for c in members if _is_tame(study, c)]
+    if belief is None or len(tame) < 2 or study.spec.objective == ENERGY:
+        return tuple(members)
+    first = max(tame, key=lambda c: (belief.expected(c), c.canonical()))
+    return (first, *(c for c in members if c != first))
+
+
+def newcomer(
+    before: Study,
+    members: Sequence[Config],
+    out: Collection[Config],
+    costs: Costs,
+    left_s: float,
+    parts: Parts,
+) -> Config | None:
+    """Who is worth confirming beside these, None where nobody is, or there is no time for it.
+
+    One at a time: not before those that are there have three pairs.
+
+    Args:
+        before: The study without the cycle under way.
+        members: Who is confirmed by now.
+        out: Who may not come in.
+        costs: Of the study.
+        left_s: At the begin of the cycle, in seconds of wall time.
+        parts: What of the planner takes part.
+    """
+    if before.spec.objective == ENERGY:
+        return None
+    runs = Counter(t.config for t in before.told(Stage.CONFIRM))
+    groups = [t.group for t in before.told(Stage.CONFIRM)]
+    tame = [c for c in members if _is_tame(before, c)]
+    if not tame or any(runs[c] < CYCLES for c in members) or max(groups, default=0) >= USUAL_RUNS:
+        return None
+    belief = None if _late(before) >= _MOST else _Belief.of(before, parts)
+    if belief is None:
+        return None
+    best = max(tame, key=lambda c: (belief.expected(c), c.canonical()))
+    lost = {*members, *out, *broken(before)}
+    others = [
+        (belief.gain(c, best), c)
+        for c in belief.model.seen
+        if c
+        and c not in lost
+        and _is_tame(before, c)
+        and may_win(before, c)
+        and _has_time(before, c, costs, left_s)
+    ]
+    gain, found = max(others, key=lambda o: (o[0], o[1].canonical()), default=(0.0, None))
+    return found if gain >= _WORTH else None
+
+
+def _late(study: Study) -> int:
+    """How many came in after the first cycle."""
+    runs = [t for t in study.told(Stage.CONFIRM) if not t.config.is_baseline]
+    first = min((t.group for t in runs), default=0)
+    return len({t.config for t in runs} - {t.config for t in runs if t.group == first})
+
+
+def _is_tame(study: Study, config: Config) -> bool:
+    return study.space is not None and study.space.effect(config) is not Effect.TRAINING
+
+
+def _has_time(study: Study, config: Config, costs: Costs, left_s: float) -> bool:
+    limit = study.spec.budget.trials
+    has_trials = limit is None or limit - len(study.trials) >= 2 * _PAIRS
+    return has_trials and _PAIRS * costs.cycle([config]) <= left_s
