@@ -185,6 +185,7 @@ def test_starts_beside_what_compiles_would_pay_for_a_compile_each_and_are_not_tr
 # Who stays and who comes in ------------------------------------------------------------------------
 
 C, D = Config({"c": 1}), Config({"d": 1})
+BY_SCREENING = replace(EVERY, overtakes=False)
 CRASH = Failure(kind=FailureKind.CRASH_EXIT, message="crash")
 
 
@@ -213,28 +214,32 @@ def taking_part(
     *,
     remaining_s: float = 900.0,
     before: int = 0,
+    parts: Parts = EVERY,
 ) -> tuple[Config, ...]:
     """Who takes part from now on where these are the finalists; `before` a cycle under way if one is."""
     monkeypatch.setattr(racing, "shortlist", lambda _study, **_more: chosen)
     past = replace(study, trials=tuple(t for t in study.trials if t.group < before)) if before else study
-    return racing.select_members(past, compare(past), study, Costs.of(study), remaining_s, EVERY)
+    return racing.select_members(past, compare(past), study, Costs.of(study), remaining_s, parts)
 
 
 def test_who_stood_beside_one_that_crashed_keeps_its_pairs_and_goes_on(monkeypatch) -> None:
     study = in_cycles({AB: 190.0, A: 188.0}, {AB: 0.0, A: 188.0})
-    assert taking_part(monkeypatch, study, (C,)) == (C, A)
+    assert taking_part(monkeypatch, study, (C,), parts=BY_SCREENING) == (C, A)
+    assert taking_part(monkeypatch, study, (C,)) == (A, C), "by all runs A is faster"
 
 
 def test_who_stood_beside_a_replacement_goes_on_when_that_is_out_as_well(monkeypatch) -> None:
     first = {AB: 50.0, A: 50.0}
     second = {C: 50.0, D: 168.0}
     study = in_cycles(first, first, first, second, second, second)
-    assert taking_part(monkeypatch, study, (B,)) == (B, D)
+    assert taking_part(monkeypatch, study, (B,), parts=BY_SCREENING) == (B, D)
+    assert taking_part(monkeypatch, study, (B,)) == (D, B), "by all runs D is faster"
 
 
 def test_without_a_replacement_nobody_comes_in_and_nobody_is_kept_for_it(monkeypatch) -> None:
     study = in_cycles({AB: 190.0, A: 188.0}, {AB: 190.0, A: 188.0})
-    assert taking_part(monkeypatch, study, (AB, C)) == (AB,)
+    assert taking_part(monkeypatch, study, (AB, C), parts=BY_SCREENING) == (AB,)
+    assert taking_part(monkeypatch, study, (AB, C)) == (AB, A), "who has pairs goes on"
 
 
 def test_of_those_that_come_late_as_many_come_as_get_their_three_pairs(monkeypatch) -> None:
