@@ -119,7 +119,12 @@ def late_members(study: Study) -> frozenset[Config]:
         began = began or trial.stage is Stage.ABLATE
         if trial.stage is Stage.CONFIRM and not trial.config.is_baseline:
             (late if began else early).add(trial.config)
-    return frozenset(c for c in late - early if _sampled(study, c) < _sampled(study, whole))
+    return frozenset(c for c in late - early if is_part(study, c, whole))
+
+
+def is_part(study: Study, config: Config, whole: Config) -> bool:
+    """It has some of the other's changes and no others; those that follow from others are left aside."""
+    return _sampled(study, config) < _sampled(study, whole)
 
 
 def _sampled(study: Study, config: Config) -> set[tuple[str, Value]]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.core.ablation import without_idle
+from autotune.core.broken import broken
 from autotune.core.comparison import Comparison, compare
 from autotune.core.config import Config
 from autotune.core.more_cycles import cycles_left
@@ -17,7 +18,7 @@ from autotune.core.trial import Proposal, Stage
 from autotune.search.ablating import next_ablation, under_way
 from autotune.search.costs import Costs
 from autotune.search.finalists import shortlist
-from autotune.search.racing import active_members, focus, given_up, ruled_out, select_members
+from autotune.search.racing import active_members, excluded, focus, given_up, select_members
 from autotune.search.trial_limit import CYCLES
 
 if TYPE_CHECKING:
@@ -65,15 +66,19 @@ def next_confirmation(study: Study, remaining_s: float, parts: Parts) -> Proposa
         if following is not None:
             why = _why(before, following, past, parts)
             return _cycle_proposal(costs, group, following, active, remaining_s, why)
+    if under_way(study, costs):
+        apart = next_ablation(study, costs, remaining_s)
+        if apart is not None:
+            return apart
     now = _compared(study)
     members = select_members(study, now, study, costs, remaining_s, parts)
-    if under_way(study, costs) or (group >= CYCLES and not _is_new_to_it(study, members, parts)):
+    active = active_members(now, members, group, _begun(study))
+    active = focus(now, active, study, remaining_s, group, parts)
+    if group >= CYCLES and not (parts.overtakes and _is_late(study, active)):
         # A winner is taken apart as soon as it is one; what is left then shares the cycles that follow.
         apart = next_ablation(study, costs, remaining_s)
         if apart is not None:
             return apart
-    active = active_members(now, members, group, _begun(study))
-    active = focus(now, active, study, remaining_s, group, parts)
     if active and cycles_left(study) > 0:
         following = _first_of_cycle(group + 1, active, costs, remaining_s)
         if following is not None:
@@ -88,10 +93,11 @@ def _before(study: Study, group: int) -> Study:
     )
 
 
-def _is_new_to_it(study: Study, members: Sequence[Config], parts: Parts) -> bool:
-    """One of them has still to show whether it is faster than the winner that would be taken apart."""
-    runs = Counter(t.config for t in study.told(Stage.CONFIRM))
-    return parts.overtakes and any(runs[c] < CYCLES for c in members)
+def _is_late(study: Study, active: Sequence[Config]) -> bool:
+    """One of them came in late and has still to show whether it is faster than what would be taken apart."""
+    begun, runs = _begun(study), Counter(t.config for t in study.told(Stage.CONFIRM))
+    first = min(begun.values(), default=0)
+    return any(runs[c] < CYCLES and begun.get(c, first + 1) > first for c in active)
 
 
 def _begun(study: Study) -> dict[Config, int]:
@@ -153,9 +159,10 @@ def _why(before: Study, config: Config, past: Sequence[Comparison], parts: Parts
     why = ""
     confirmed = {t.config for t in before.trials if t.stage is Stage.CONFIRM}
     if confirmed and not config.is_baseline and config not in confirmed and parts.overtakes:
+        out = excluded(before, past, parts)
         if config == without_idle(before):
             why = " It is what is left of the winner without what buys nothing."
-        elif config not in shortlist(before, out=frozenset(ruled_out(past, parts)), parts=parts):
+        elif not (out | broken(before).keys()) or config not in shortlist(before, out=out, parts=parts):
             why = " By all runs so far it may be faster than who was confirmed first."
     gone = given_up(past, parts)
     return why + "".join(f" {one.config.text()} makes room: {one.loss.reason}" for one in gone)

@@ -11,14 +11,16 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.core.broken import broken
+from autotune.core.ablation import ablated, is_part
+from autotune.core.chances import LOOK_PAIRS
+from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.finalists import may_win
-from autotune.core.inferiority import USUAL_RUNS
 from autotune.core.memo import Memo, study_key
 from autotune.core.objective import ENERGY
 from autotune.core.stats import expected_gain
 from autotune.core.trial import Stage
+from autotune.search.costs import Costs
 from autotune.search.looks import run_sd
 from autotune.search.throughput_model import ThroughputModel
 from autotune.search.trial_limit import CYCLES
@@ -26,12 +28,11 @@ from autotune.search.trial_limit import CYCLES
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from autotune.core.config import Config
     from autotune.core.study import Study
-    from autotune.search.costs import Costs
     from autotune.search.linear import Process
     from autotune.search.parts import Parts
 
+_BASE = Config()
 _WORTH = 0.01
 """In ln rate: what the recommendation has to gain by it for a newcomer to be confirmed."""
 
@@ -76,61 +77,56 @@ class _Belief:
 
 def foremost(study: Study, members: Sequence[Config], parts: Parts) -> tuple[Config, ...]:
     """The same, first whoever all runs so far hold for the fastest that leaves the training as it is."""
-    belief, tame = _Belief.of(study, parts), [c for c in members if _is_tame(study, c)]
-    if belief is None or len(tame) < 2 or study.spec.objective == ENERGY:
+    tame = [c for c in members if _is_tame(study, c)]
+    if len(tame) < 2 or study.spec.objective == ENERGY:
+        return tuple(members)
+    belief = _Belief.of(study, parts)
+    if belief is None:
         return tuple(members)
     first = max(tame, key=lambda c: (belief.expected(c), c.canonical()))
     return (first, *(c for c in members if c != first))
 
 
 def newcomer(
-    before: Study,
-    members: Sequence[Config],
-    out: Collection[Config],
-    costs: Costs,
-    left_s: float,
-    parts: Parts,
+    before: Study, members: Sequence[Config], out: Collection[Config], parts: Parts
 ) -> Config | None:
     """Who is worth confirming beside these, None where nobody is, or there is no time for it.
 
-    One at a time: not before those that are there have three pairs.
+    One at a time: not before those that are there have three pairs. Hangs on the cycles before alone, so that
+    it answers alike throughout a cycle.
 
     Args:
         before: The study without the cycle under way.
         members: Who is confirmed by now.
-        out: Who may not come in.
-        costs: Of the study.
-        left_s: At the begin of the cycle, in seconds of wall time.
+        out: Who may not come in: ruled out, or broken.
         parts: What of the planner takes part.
     """
-    if before.spec.objective == ENERGY:
-        return None
-    runs = Counter(t.config for t in before.told(Stage.CONFIRM))
-    groups = [t.group for t in before.told(Stage.CONFIRM)]
+    told = before.told(Stage.CONFIRM)
+    runs, last = Counter(t.config for t in told), max((t.group for t in told), default=0)
     tame = [c for c in members if _is_tame(before, c)]
-    if not tame or any(runs[c] < CYCLES for c in members) or max(groups, default=0) >= USUAL_RUNS:
+    if before.spec.objective == ENERGY or not tame or any(runs[c] < CYCLES for c in members):
         return None
-    belief = None if _late(before) >= _MOST else _Belief.of(before, parts)
+    if last >= LOOK_PAIRS[-1] or latecomers(before) >= _MOST:
+        return None
+    belief = _Belief.of(before, parts)
     if belief is None:
         return None
-    best = max(tame, key=lambda c: (belief.expected(c), c.canonical()))
-    lost = {*members, *out, *broken(before)}
-    others = [
-        (belief.gain(c, best), c)
-        for c in belief.model.seen
-        if c
-        and c not in lost
-        and _is_tame(before, c)
-        and may_win(before, c)
-        and _has_time(before, c, costs, left_s)
-    ]
-    gain, found = max(others, key=lambda o: (o[0], o[1].canonical()), default=(0.0, None))
+    best = max((*tame, _BASE), key=lambda c: (belief.expected(c), c.canonical()))
+    whole, costs = ablated(before), Costs.of(before)
+    lost = {*members, *out}
+    others = [c for c in belief.model.seen if c and c not in lost and _is_tame(before, c)]
+    # A claim on a part of a winner rests on the winner's; anybody else would take of the winner's chance.
+    others = [c for c in others if whole is None or is_part(before, c, whole)]
+    others = [c for c in others if may_win(before, c) and _has_time(before, [best, c], costs)]
+    gains = [(belief.gain(c, best), c) for c in others]
+    gain, found = max(gains, key=lambda g: (g[0], g[1].canonical()), default=(0.0, None))
     return found if gain >= _WORTH else None
 
 
-def _late(study: Study) -> int:
-    """How many came in after the first cycle."""
-    runs = [t for t in study.told(Stage.CONFIRM) if not t.config.is_baseline]
+def latecomers(study: Study) -> int:
+    """How many came in after the first whole cycle, for whatever reason."""
+    runs = [t for t in study.told(Stage.CONFIRM) if (t.stage, t.group) not in study.cut]
+    runs = [t for t in runs if not t.config.is_baseline]
     first = min((t.group for t in runs), default=0)
     return len({t.config for t in runs} - {t.config for t in runs if t.group == first})
 
@@ -139,7 +135,10 @@ def _is_tame(study: Study, config: Config) -> bool:
     return study.space is not None and study.space.effect(config) is not Effect.TRAINING
 
 
-def _has_time(study: Study, config: Config, costs: Costs, left_s: float) -> bool:
-    limit = study.spec.budget.trials
-    has_trials = limit is None or limit - len(study.trials) >= 2 * _PAIRS
-    return has_trials and _PAIRS * costs.cycle([config]) <= left_s
+def _has_time(before: Study, members: Sequence[Config], costs: Costs) -> bool:
+    """Five cycles of the script and these fit into what is left since the last run."""
+    limit = before.spec.budget.trials
+    has_trials = limit is None or limit - len(before.trials) >= _PAIRS * (1 + len(members))
+    left_s = before.spec.budget.seconds - max((t.finished_s for t in before.told()), default=0.0)
+    members = [c for c in members if not c.is_baseline]
+    return has_trials and _PAIRS * costs.cycle(members) <= left_s

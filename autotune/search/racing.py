@@ -74,7 +74,7 @@ def select_members(
         left = without_idle(before)
         if left is not None and left not in out and left not in failed and left not in kept:
             kept = (*kept, left)
-        return _with_newcomers(kept, before, out | alike, study, costs, remaining_s, parts)
+        return _with_newcomers(kept, before, out | alike, study, parts)
     whole = remaining_s + sum(t.seconds for t in study.trials if t.stage is Stage.CONFIRM)
     limit = study.spec.budget.trials
     kept = chosen
@@ -165,6 +165,11 @@ def given_up(compared: Sequence[Comparison], parts: Parts) -> list[Comparison]:
     ]
 
 
+def excluded(before: Study, past: Sequence[Comparison], parts: Parts) -> frozenset[Config]:
+    """Who is out, and who would fare no better than one that is."""
+    return frozenset(ruled_out(past, parts) | _as_hopeless(before, past, parts))
+
+
 def ruled_out(compared: Sequence[Comparison], parts: Parts) -> set[Config]:
     """Finalists that are slower, or worse in loss, beyond doubt, and those that were given up."""
     return {c.config for c in given_up(compared, parts)} | {
@@ -206,29 +211,27 @@ def _with_time_for(
 
 
 def _with_newcomers(
-    kept: tuple[Config, ...],
-    before: Study,
-    out: set[Config],
-    study: Study,
-    costs: Costs,
-    remaining_s: float,
-    parts: Parts,
+    kept: tuple[Config, ...], before: Study, out: set[Config], study: Study, parts: Parts
 ) -> tuple[Config, ...]:
-    """With whom the cycles themselves have brought in, the foremost by all runs first.
+    """With whom the cycles themselves have brought in; of those that have run before the foremost first.
 
-    Counted from the beginning of a cycle under way, so that it answers alike throughout the cycle.
+    By the cycles before, so that it answers alike throughout one.
     """
     if not parts.overtakes:
         return kept
     gone = out | broken(before).keys()
-    cycles = [t for t in study.trials if t.stage is Stage.CONFIRM]
-    last = max((t.group for t in before.trials if t.stage is Stage.CONFIRM), default=0)
-    there = dict.fromkeys(t.config for t in cycles if not t.config.is_baseline)
-    stay = (c for c in there if c not in gone and may_win(before, c))
-    members = tuple(dict.fromkeys((*kept, *stay)))
-    left_s = remaining_s + sum(t.seconds for t in cycles if t.group > last)
-    new = newcomer(before, members, gone, costs, left_s, parts)
-    return foremost(before, members if new is None else (*members, new), parts)
+    there = [c for c in _confirmed(study) if c not in gone and may_win(before, c)]
+    members = tuple(dict.fromkeys((*kept, *there)))
+    new = newcomer(before, members, gone, parts)
+    had = _confirmed(before)
+    ranked = foremost(before, [c for c in members if c in had], parts)
+    return (*ranked, *(c for c in members if c not in had), *([] if new is None else [new]))
+
+
+def _confirmed(study: Study) -> dict[Config, None]:
+    """Whom confirmation has asked for, in that order."""
+    runs = (t.config for t in study.trials if t.stage is Stage.CONFIRM)
+    return dict.fromkeys(c for c in runs if not c.is_baseline)
 
 
 def _failed(study: Study) -> bool:

@@ -5,8 +5,11 @@ import math
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
+from autotune.core.broken import broken
+from autotune.core.comparison import compare
 from autotune.core.config import Config
 from autotune.core.effect import Effect
+from autotune.core.finalists import may_win
 from autotune.core.measurement import Estimate, Measurement
 from autotune.core.pick import answer_or_none
 from autotune.core.rates import amortised, screened
@@ -16,6 +19,7 @@ from autotune.core.trial import Stage
 from autotune.search.finalists import shortlist
 from autotune.search.overtaking import foremost
 from autotune.search.parts import DEFAULT
+from autotune.search.racing import excluded
 from autotune.testing.replay import RecordedPlanner
 
 WITHIN = (5, 2, 1)
@@ -198,14 +202,19 @@ class Course:
 
 def recommended(study, parts=DEFAULT):
     """The confirmed winner, else the first that would be confirmed, else the script as it is."""
-    chosen = shortlist(study, parts)
-    confirmed = [t.config for t in study.told(Stage.CONFIRM) if not t.config.is_baseline]
+    confirmed = dict.fromkeys(t.config for t in study.told(Stage.CONFIRM) if not t.config.is_baseline)
+    out = frozenset()
     if confirmed:
         found = answer_or_none(study)
         if found is not None and found.is_better:
             return found.best.config
         if parts.overtakes:
-            chosen = foremost(study, tuple(dict.fromkeys((*chosen, *confirmed))), parts)
+            out = excluded(study, compare(study), parts)
+    chosen = shortlist(study, parts, out=out)
+    if confirmed and parts.overtakes:
+        gone = out | broken(study).keys()
+        there = [c for c in confirmed if c not in gone and may_win(study, c)]
+        chosen = foremost(study, tuple(dict.fromkeys((*chosen, *there))), parts)
     tame = [c for c in chosen if study.space.effect(c) is not Effect.TRAINING]
     return tame[0] if tame else Config()
 

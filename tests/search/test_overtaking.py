@@ -48,7 +48,8 @@ def confirmed(
 ) -> Study:
     """Confirmation to its end, by what is true of the configs."""
     strategy, draw = Staged(parts=parts), random.Random(seed)
-    confirming = study
+    budget = replace(study.spec.budget, seconds=study.elapsed_s + RUN_S + left_s)
+    study = replace(study, spec=replace(study.spec, budget=budget))
     start = Proposal(stage=Stage.CONFIRM, config=Config(), fidelity=FIDELITY, reason="x", seed=2, group=1)
     rate = truth[Config()] * math.exp(draw.gauss(0.0, noise))
     confirming = tell(study, start, measurement(rate, loss=loss_trace(seed=2)), RUN_S)
@@ -100,12 +101,14 @@ def test_a_leader_that_holds_is_confirmed_alone(seed: int) -> None:
     assert members(ended) == [A]
 
 
-def test_a_newcomer_needs_time_for_the_pairs_of_a_claim() -> None:
-    """Three cycles of two runs, then four more: one pair too few."""
-    ended = confirmed(screened(LUCKY, "a", "b"), TRUTH, left_s=(5 + 2 * 4) * RUN_S + 3.0)
-    assert members(ended) == [A]
-    ended = confirmed(screened(LUCKY, "a", "b"), TRUTH, left_s=(5 + 2 * 6) * RUN_S + 3.0)
-    assert members(ended)[:2] == [A, B]
+@pytest.mark.parametrize(("more", "comes"), [(14, False), (16, True)])
+def test_a_newcomer_needs_time_for_five_cycles_with_who_is_there(more: int, comes: bool) -> None:
+    """After three cycles of two runs; five of three runs are fifteen."""
+    ended = confirmed(screened(LUCKY, "a", "b"), TRUTH, left_s=(5 + more) * RUN_S)
+    assert (B in members(ended)) is comes
+    if comes:
+        runs = [t.config for t in ended.told(Stage.CONFIRM)]
+        assert runs.count(B) >= 5
 
 
 def test_two_come_in_at_the_most() -> None:
@@ -116,19 +119,38 @@ def test_two_come_in_at_the_most() -> None:
     assert len(members(ended)) == 3
 
 
+ABC, BC, AC = Config({"a": 1, "b": 1, "c": 1}), Config({"b": 1, "c": 1}), Config({"a": 1, "c": 1})
+
+
 def test_a_part_of_the_winner_that_is_faster_than_the_whole_takes_its_place() -> None:
-    """Beside b, a costs eight per cent; a single lucky run of both had hidden it."""
-    rates = {AB: 152.0, B: 139.0, A: 101.0}
-    truth = {Config(): 100.0, A: 101.0, B: 149.0, AB: 138.0}
-    ended = confirmed(screened(rates, "a", "b"), truth)
-    assert answer(ended).best.config == B
+    """A lucky run of all three had hidden that a costs eight per cent beside b and c."""
+    rates = {ABC: 152.0, BC: 139.0, A: 101.0, B: 120.0, C: 101.0}
+    truth = {Config(): 100.0, A: 101.0, B: 120.0, C: 101.0, AB: 137.0, BC: 149.0, AC: 102.0, ABC: 138.0}
+    ended = confirmed(screened(rates, "a", "b", "c"), truth, left_s=1200.0)
+    assert any(t.stage is Stage.ABLATE for t in ended.trials)
+    assert answer(ended).best.config == BC
+    assert answer(confirmed(screened(rates, "a", "b", "c"), truth, WITHOUT, left_s=1200.0)).best.config != BC
 
 
-def test_the_winner_is_taken_apart_only_after_a_newcomer_had_its_pairs() -> None:
-    ended = confirmed(screened(LUCKY, "a", "b"), {**TRUTH, A: 112.0})
-    began = next((n for n, t in enumerate(ended.trials) if t.stage is Stage.ABLATE), len(ended.trials))
-    before = [t.config for t in ended.trials[:began] if t.stage is Stage.CONFIRM]
-    assert before.count(B) >= 3
+def test_a_winner_is_taken_apart_only_after_who_came_in_late_had_three_pairs() -> None:
+    """Two changes win, and another configuration that read less is the faster."""
+    rates = {AB: 160.0, A: 112.0, B: 112.0, C: 131.0}
+    truth = {Config(): 100.0, A: 108.0, B: 108.0, AB: 118.0, C: 131.0, ABC: 119.0}
+    ended = confirmed(screened(rates, "a", "b", "c"), truth, left_s=900.0)
+    stages = [t.stage for t in ended.trials]
+    began = stages.index(Stage.ABLATE) if Stage.ABLATE in stages else len(stages)
+    late = [n for n, t in enumerate(ended.trials) if t.stage is Stage.CONFIRM and t.config == C]
+    assert len([n for n in late if n < began]) >= 3
+    assert answer(ended).best.config == C
+    left = confirmed(screened(rates, "a", "b", "c"), truth, WITHOUT, left_s=900.0)
+    assert any(t.stage is Stage.ABLATE and t.group == 1 for t in left.trials), "it would have been at once"
+
+
+def test_what_is_slower_than_the_script_does_not_come_in_for_a_leader_that_is_as_well() -> None:
+    truth = {Config(): 100.0, A: 97.0, B: 97.0, AB: 95.0}
+    for seed in range(4):
+        ended = confirmed(screened({A: 112.0, B: 96.0, AB: 94.0}, "a", "b"), truth, noise=0.01, seed=seed)
+        assert members(ended) == [A]
 
 
 def test_a_machine_that_has_slowed_down_makes_nobody_of_screening_faster() -> None:
