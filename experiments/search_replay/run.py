@@ -403,6 +403,8 @@ class Searches:
         before: What earlier searches tell.
     """
 
+    inherited = None
+
     def __init__(self, loads, before):
         self.loads, self.before, self.opened = loads, before, {}
 
@@ -413,12 +415,13 @@ class Searches:
         return one(self.opened[name], key, self.before.told(key)), time.monotonic() - begun_s
 
 
-_SEARCHES = None
-"""Of a process that searches for another: inherited, as what loads a table cannot be sent."""
+def _inherit(searches):
+    """In a process that searches for another: what loads a table cannot be sent to it, only inherited."""
+    Searches.inherited = searches
 
 
 def _search(key):
-    return _SEARCHES(key)
+    return Searches.inherited(key)
 
 
 def searched(searches, keys, until, jobs):
@@ -432,10 +435,10 @@ def searched(searches, keys, until, jobs):
                 return
             yield searches(key)
         return
-    global _SEARCHES  # noqa: PLW0603 - forked processes find it there
-    _SEARCHES = searches
-    context = multiprocessing.get_context("fork")
-    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
+    pool = concurrent.futures.ProcessPoolExecutor(
+        jobs, mp_context=multiprocessing.get_context("fork"), initializer=_inherit, initargs=(searches,)
+    )
+    with pool:
         rest, running = iter(keys), set()
         while True:
             begun = itertools.islice(rest, jobs - len(running)) if time.monotonic() < until else ()
