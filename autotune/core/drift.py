@@ -14,13 +14,19 @@ from typing import TYPE_CHECKING
 
 from autotune.core.cycles import in_own_unit
 from autotune.core.measurement import Estimate
+from autotune.core.spread import run_spread
 from autotune.core.stats import t_quantile
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.core.study import Study
 
 FEWEST_RUNS = 5
 LEAST_DRIFT = 0.05
+
+_LIKELY_CHANGE = 0.02
+"""Of a machine between two parts of a search, as a standard deviation in ln rate."""
 
 
 def drift(study: Study) -> Estimate | None:
@@ -67,3 +73,17 @@ def drifted(study: Study) -> Estimate | None:
     if found is None or found.low <= 1.0 <= found.high:
         return None
     return found if abs(math.log(found.value)) >= math.log1p(LEAST_DRIFT) else None
+
+
+def change_between(before: Sequence[float], after: Sequence[float]) -> float:
+    """By how much a machine has changed, as far as that is likely to be more than scatter; in ln rate.
+
+    Args:
+        before: Ln rates of runs of one config in an earlier part of a search.
+        after: The same in a later one. Without runs in both it is 0.
+    """
+    if not before or not after:
+        return 0.0
+    error = run_spread((before, after)) ** 2 * (1 / len(before) + 1 / len(after))
+    share = _LIKELY_CHANGE**2 / (_LIKELY_CHANGE**2 + error)
+    return share * (statistics.fmean(after) - statistics.fmean(before))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.break_even import over_epochs
 from autotune.core.cycles import in_own_unit, own_unit
+from autotune.core.drift import change_between
 from autotune.core.energy import samples_per_joule
 from autotune.core.means import mean_of_windows, relative_error
 from autotune.core.measurement import Estimate
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 _SCREENING = (Stage.BASELINE, Stage.START, Stage.REFINE, Stage.SENTINEL)
 _IN_CYCLES = (Stage.CONFIRM, Stage.ABLATE)
-_LIKELY_DRIFT = 0.02
-_BELIEVED_SD, _BELIEVED_RUNS = 0.02, 2
-"""What runs of one config are believed to differ by, in ln rate, and how many runs that belief is worth."""
 
 
 def screened(study: Study) -> dict[Config, float]:
@@ -48,66 +46,50 @@ def merits(study: Study) -> dict[Config, float]:
 def merit_runs(study: Study) -> dict[Config, tuple[float, ...]]:
     """What `merits` are the means of, run by run, in the order in which they were asked for."""
     found: dict[Config, list[float]] = {}
-    for trial, value in _charged_alike(study, _SCREENING):
+    for trial, value in _charged_once(study, _SCREENING):
         found.setdefault(trial.config, []).append(value)
     return {config: tuple(values) for config, values in found.items()}
 
 
 def all_merit_runs(study: Study) -> tuple[dict[Config, tuple[float, ...]], ...]:
-    """`merit_runs` once those of confirmation and of ablation are there, and these, all charged alike.
+    """`merit_runs`, and the same of confirmation and ablation, all charged alike; samples/s or samples/J.
 
-    The latter at what the machine did while screening: by how much it has drifted since is told by the
-    script's own runs, as far as they differ by more than runs of one config do anyway.
+    The latter at what the machine did while screening: by how much it has changed since is told by the
+    script's own runs.
     """
-    charged = _charged_alike(study, (*_SCREENING, *_IN_CYCLES))
-    own: dict[bool, list[float]] = {False: [], True: []}
+    charged = _charged_once(study, (*_SCREENING, *_IN_CYCLES))
+    own: tuple[list[float], list[float]] = ([], [])
     for trial, value in charged:
         if trial.config.is_baseline and value > 0.0:
             own[trial.stage in _IN_CYCLES].append(math.log(value))
-    drift = _drift(own[False], own[True])
+    slower = math.exp(-change_between(*own))
     found: tuple[dict[Config, tuple[float, ...]], ...] = ({}, {})
     for trial, value in charged:
         is_late = trial.stage in _IN_CYCLES
-        then = value * math.exp(-drift) if is_late else value
-        found[is_late][trial.config] = (*found[is_late].get(trial.config, ()), then)
+        runs = found[is_late]
+        runs[trial.config] = (*runs.get(trial.config, ()), value * slower if is_late else value)
     return found
 
 
-def _charged_alike(study: Study, stages: Sequence[Stage]) -> list[tuple[Trial, float]]:
-    """Measured runs of these stages, all runs of a config with the longest compile that any of them had.
+def _charged_once(study: Study, stages: Sequence[Stage]) -> list[tuple[Trial, float]]:
+    """What each measured run of these stages counts for, with the longest compile of its config.
 
     What ran once pays all of it: a full cache is no gain.
     """
-    told = [t for t in in_own_unit(study, study.told(*stages)) if t.measurement is not None]
+    told = in_own_unit(study, study.told(*stages))
+    measured = [(t, t.measurement) for t in told if t.measurement is not None]
     longest: dict[Config, Measurement] = {}
-    for trial in told:
-        m = trial.measurement
-        if m is not None:
-            longest[trial.config] = max(longest.get(trial.config, m), m, key=lambda one: one.all_compile_s)
+    for trial, m in measured:
+        longest[trial.config] = max(longest.get(trial.config, m), m, key=lambda one: one.all_compile_s)
     charged: list[tuple[Trial, float]] = []
-    for trial in told:
-        m, most = trial.measurement, longest[trial.config]
-        if m is None:
-            continue
-        alike = m
+    for trial, m in measured:
+        alike, most = m, longest[trial.config]
         if m.all_compile_s != most.all_compile_s:
             alike = replace(m, compile_s=most.compile_s, late_compile_s=most.late_compile_s)
         value = samples_per_joule(m) if study.spec.objective == ENERGY else amortised(study, alike)
         if value is not None:
             charged.append((trial, value))
     return charged
-
-
-def _drift(before: Sequence[float], after: Sequence[float]) -> float:
-    """Change of the mean, as much of it as is likely to be more than scatter; all in ln rate."""
-    if not before or not after:
-        return 0.0
-    squares = sum((x - statistics.fmean(side)) ** 2 for side in (before, after) for x in side)
-    free = len(before) + len(after) - 2 + _BELIEVED_RUNS
-    variance = (squares + _BELIEVED_RUNS * _BELIEVED_SD**2) / free
-    error = variance * (1 / len(before) + 1 / len(after))
-    share = _LIKELY_DRIFT**2 / (_LIKELY_DRIFT**2 + error)
-    return share * (statistics.fmean(after) - statistics.fmean(before))
 
 
 def merit(study: Study, measurement: Measurement) -> float:

@@ -1,4 +1,4 @@
-"""How far the pairs of a confirmation scatter, told from all its members together. Pure."""
+"""How far single runs and the pairs of a confirmation scatter, told from all configs together. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from autotune.core.config import Config
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 LEAST_SPREAD = 0.005
 """Smallest standard deviation of a log ratio that is believed, however well two or three pairs agree."""
@@ -18,8 +18,26 @@ LEAST_SPREAD = 0.005
 TAU_SHARE = 0.5
 """Share of `successive` that the pairs of one config are believed to scatter at the least."""
 
+BELIEVED_SD = 0.02
+"""What runs of one config are believed to differ by before any ran twice, in ln rate."""
+
+_BELIEVED_RUNS = 2
 _BASE = Config()
 _SWEEPS, _SETTLED = 50, 1e-9
+
+
+def run_spread(alike: Iterable[Sequence[float]]) -> float:
+    """Standard deviation of single runs, pooled, with two runs' worth of belief in `BELIEVED_SD`; in ln rate.
+
+    Args:
+        alike: Groups of runs that do the same, each as ln rates; a group of one tells nothing.
+    """
+    squares, free = _BELIEVED_RUNS * BELIEVED_SD**2, float(_BELIEVED_RUNS)
+    for logs in alike:
+        if len(logs) > 1:
+            squares += (len(logs) - 1) * statistics.variance(logs)
+            free += len(logs) - 1
+    return math.sqrt(squares / free)
 
 
 def pooled_spread(rates: Mapping[int, Mapping[Config, float]]) -> tuple[float, float]:

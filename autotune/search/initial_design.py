@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from autotune.core.broken import broken
 from autotune.core.config import Config
 from autotune.core.finalists import may_win
+from autotune.core.spread import BELIEVED_SD
 from autotune.core.transfer import beliefs
 from autotune.core.trial import Stage
 from autotune.search.acquisition import LEAST_GAIN, score
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 _BASE = Config()
 _WAITS = 0.1
-_BELIEVED_SD = 0.02
 _JUMP_EVERY = 3
 _START_SHARE = 0.6
 
@@ -124,7 +124,7 @@ def _leader(search: SearchState) -> Config:
     plain = [c for c in seen if not search.costs.cold_compile(c)]
     if not search.parts.from_leader or not plain:
         return _BASE
-    doubts = model.doubting(max(_BELIEVED_SD, run_sd(search.study)))
+    doubts = model.doubting(max(BELIEVED_SD, run_sd(search.study)))
     leader = max(plain, key=lambda c: (doubts.predict(model.point(c))[0], c.canonical()))
     ahead = max(HELPS, run_sd(search.study) / 2)
     return leader if doubts.predict(model.point(leader))[0] > ahead else _BASE

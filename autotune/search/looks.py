@@ -8,11 +8,11 @@ and the same config differ by on this machine decides. On a quiet one nothing is
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.core.rates import all_merit_runs, merit_runs
+from autotune.core.spread import run_spread
 from autotune.core.stats import expected_gain
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 NOISY = 0.03
 """From where on one run of a config is not taken for what the config does, in ln rate."""
 
-_BELIEVED_SD = 0.02
-_BELIEVED_RUNS = 2
 _LEADER_LOOKS = 2
 _MOST_LOOKS = 3
 _WORTH = 0.005
@@ -59,15 +57,10 @@ def run_sd(study: Study, *, in_cycles: bool = False) -> float:
         study: As of now.
         in_cycles: By the runs of confirmation and ablation as well.
     """
-    squares, free = _BELIEVED_RUNS * _BELIEVED_SD**2, float(_BELIEVED_RUNS)
     phases = all_merit_runs(study) if in_cycles else (merit_runs(study),)
     # Who is confirmed was chosen for its screening runs: by how much it falls back is no scatter.
-    for values in (values for runs in phases for values in runs.values()):
-        logs = [math.log(v) for v in values if v > 0.0]
-        if len(logs) > 1:
-            squares += (len(logs) - 1) * statistics.variance(logs)
-            free += len(logs) - 1
-    return math.sqrt(squares / free)
+    alike = [values for runs in phases for values in runs.values()]
+    return run_spread([math.log(v) for v in values if v > 0.0] for values in alike)
 
 
 def leading(model: ThroughputModel, among: Collection[Config]) -> Config:

@@ -106,7 +106,7 @@ def newcomer(
     tame = [c for c in members if _is_tame(before, c)]
     if before.spec.objective == ENERGY or not tame or any(runs[c] < CYCLES for c in members):
         return None
-    if last >= LOOK_PAIRS[-1] or latecomers(before) >= _MOST:
+    if last >= LOOK_PAIRS[-1] or _latecomers(before) >= _MOST:
         return None
     belief = _Belief.of(before, parts)
     if belief is None:
@@ -123,7 +123,7 @@ def newcomer(
     return found if gain >= _WORTH else None
 
 
-def latecomers(study: Study) -> int:
+def _latecomers(study: Study) -> int:
     """How many came in after the first whole cycle, for whatever reason."""
     runs = [t for t in study.told(Stage.CONFIRM) if (t.stage, t.group) not in study.cut]
     runs = [t for t in runs if not t.config.is_baseline]

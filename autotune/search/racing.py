@@ -53,11 +53,9 @@ def select_members(
         parts: What of the planner takes part.
     """
     cycles = [t for t in before.trials if t.stage is Stage.CONFIRM]
-    # A cycle that was cut may not have come to all of them.
-    began = {t.config for t in cycles if (Stage.CONFIRM, t.group) not in study.cut}
-    out = ruled_out(past, parts)
-    alike = _as_hopeless(before, past, parts) - began
-    chosen = shortlist(before, out=frozenset(out | alike), parts=parts)
+    began, out = _began(before), _ruled_out(past, parts)
+    not_in = excluded(before, past, parts)
+    chosen = shortlist(before, out=not_in, parts=parts)
     if began:
         failed = broken(before)
         replaced = bool(out) or _failed(before) or not began.isdisjoint(failed)
@@ -74,7 +72,7 @@ def select_members(
         left = without_idle(before)
         if left is not None and left not in out and left not in failed and left not in kept:
             kept = (*kept, left)
-        return _with_newcomers(kept, before, out | alike, study, parts)
+        return _with_newcomers(kept, before, not_in, study, parts)
     whole = remaining_s + sum(t.seconds for t in study.trials if t.stage is Stage.CONFIRM)
     limit = study.spec.budget.trials
     kept = chosen
@@ -166,18 +164,8 @@ def given_up(compared: Sequence[Comparison], parts: Parts) -> list[Comparison]:
 
 
 def excluded(before: Study, past: Sequence[Comparison], parts: Parts) -> frozenset[Config]:
-    """Who is out, and who would fare no better than one that is."""
-    return frozenset(ruled_out(past, parts) | _as_hopeless(before, past, parts))
-
-
-def ruled_out(compared: Sequence[Comparison], parts: Parts) -> set[Config]:
-    """Finalists that are slower, or worse in loss, beyond doubt, and those that were given up."""
-    return {c.config for c in given_up(compared, parts)} | {
-        c.config
-        for c in compared
-        if len(c.logs) >= CYCLES
-        and (c.speedup.high < 1.0 or c.loss.verdict == "fail" or c.loss.rule or _wastes(c))
-    }
+    """Who is out, and who has not begun and would fare no better than one that is."""
+    return frozenset(_ruled_out(past, parts) | (_as_hopeless(before, past, parts) - _began(before)))
 
 
 def _with_time_for(
@@ -211,7 +199,7 @@ def _with_time_for(
 
 
 def _with_newcomers(
-    kept: tuple[Config, ...], before: Study, out: set[Config], study: Study, parts: Parts
+    kept: tuple[Config, ...], before: Study, out: frozenset[Config], study: Study, parts: Parts
 ) -> tuple[Config, ...]:
     """With whom the cycles themselves have brought in; of those that have run before the foremost first.
 
@@ -228,6 +216,12 @@ def _with_newcomers(
     return (*ranked, *(c for c in members if c not in had), *([] if new is None else [new]))
 
 
+def _began(study: Study) -> set[Config]:
+    """Who has taken part; a cycle that was cut may not have come to all of them."""
+    runs = (t for t in study.trials if t.stage is Stage.CONFIRM)
+    return {t.config for t in runs if (t.stage, t.group) not in study.cut}
+
+
 def _confirmed(study: Study) -> dict[Config, None]:
     """Whom confirmation has asked for, in that order."""
     runs = (t.config for t in study.trials if t.stage is Stage.CONFIRM)
@@ -238,6 +232,16 @@ def _failed(study: Study) -> bool:
     # A run that was given up with its driver says nothing of its config.
     failures = [t.failure for t in study.told(Stage.CONFIRM) if t.failure is not None]
     return any(failure.kind.family is not Family.CANCELLED for failure in failures)
+
+
+def _ruled_out(compared: Sequence[Comparison], parts: Parts) -> set[Config]:
+    """Finalists that are slower, or worse in loss, beyond doubt, and those that were given up."""
+    return {c.config for c in given_up(compared, parts)} | {
+        c.config
+        for c in compared
+        if len(c.logs) >= CYCLES
+        and (c.speedup.high < 1.0 or c.loss.verdict == "fail" or c.loss.rule or _wastes(c))
+    }
 
 
 def _wastes(compared: Comparison) -> bool:

@@ -201,7 +201,10 @@ class Course:
 
 
 def recommended(study, parts=DEFAULT):
-    """The confirmed winner, else the first that would be confirmed, else the script as it is."""
+    """The confirmed winner, else who is foremost of those being confirmed, else the first that would be.
+
+    Without any the script as it is. A planner whose finalists are not overtaken has no foremost.
+    """
     confirmed = dict.fromkeys(t.config for t in study.told(Stage.CONFIRM) if not t.config.is_baseline)
     out = frozenset()
     if confirmed:
