@@ -10,7 +10,7 @@ import pytest
 from search_world import measurement, spec
 
 from autotune.core.config import Config
-from autotune.core.drift import FEWEST_RUNS, drift, drifted
+from autotune.core.drift import FEWEST_RUNS, change_between, drift, drifted
 from autotune.core.study import Study
 from autotune.core.trial import Fidelity, Stage, Trial, TrialState
 
@@ -90,3 +90,11 @@ def test_a_run_that_counted_in_another_unit_neither_makes_nor_hides_a_drift() ->
         assert found is not None
         assert found.n == 11
         assert found.value == pytest.approx(0.8, abs=0.03)
+
+
+def test_a_change_counts_as_far_as_it_is_more_than_scatter() -> None:
+    quiet = change_between([0.0, 0.001, 0.0, 0.001] * 4, [-0.1, -0.101, -0.1, -0.101] * 4)
+    assert -0.101 < quiet < -0.09
+    restless = change_between([0.1, -0.1], [0.0, -0.2])
+    assert -0.02 < restless < 0.0, "two runs that differ by a fifth say little of a tenth"
+    assert change_between([], [0.1]) == change_between([0.1], []) == 0.0
