@@ -25,6 +25,12 @@ from autotune.testing.replay import RecordedPlanner
 WITHIN = (5, 2, 1)
 """Per cent below the oracle that count as having arrived."""
 
+RULES = {
+    "by_model": "by what each would confirm",
+    "by_reading": "by what has read fastest for each",
+}
+"""By which a search is judged -> in words."""
+
 FALSE_WIN_BELOW = 0.995
 """A claimed winner is a false one where the table has it slower than this share of the script as it is."""
 

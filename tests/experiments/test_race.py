@@ -74,10 +74,11 @@ def test_having_arrived_means_staying_there() -> None:
     assert race.arrivals(left, GAINS)["by_model"] == {5: None, 2: None}
 
 
-def test_another_sampler_may_have_the_sooner_of_two_rules_and_ours_may_not() -> None:
-    course = (point(40, SLOW, FAST), point(200, FAST, FAST))
-    assert race.soonest(searched("tpe", *course), GAINS, 5, 600.0) == 40
-    assert race.soonest(searched("staged", *course), GAINS, 5, 600.0) == 200
+@pytest.mark.parametrize("sampler", race.SAMPLERS)
+def test_by_each_rule_both_are_judged_alike(sampler: str) -> None:
+    one = searched(sampler, point(40, SLOW, FAST), point(200, FAST, FAST))
+    assert race.arrived_s(one, GAINS, 5, "by_reading", 600.0) == 40
+    assert race.arrived_s(one, GAINS, 5, "by_model", 600.0) == 200
 
 
 def test_what_failed_once_has_no_rate_and_stops_nothing() -> None:
@@ -108,13 +109,13 @@ def test_results_of_something_else_are_not_gone_on_with(tmp_path: Path) -> None:
 
 
 def test_whoever_never_arrives_has_taken_the_whole_budget() -> None:
-    assert race.soonest(searched("tpe", point(40, SLOW)), GAINS, 5, 600.0) == 600.0
+    assert race.arrived_s(searched("tpe", point(40, SLOW)), GAINS, 5, "by_model", 600.0) == 600.0
 
 
 def test_searches_are_paired_by_workload_and_seed() -> None:
     ours = [searched("staged", point(50, FAST), seed=s) for s in (0, 1)]
     theirs = [searched("tpe", point(at, FAST), seed=s) for s, at in ((0, 100), (1, 200), (2, 999))]
-    found = race.compared([state(*ours, *theirs)], 5)
+    found = race.compared([state(*ours, *theirs)], 5, "by_model")
     assert found["tpe"]["n"] == 2
     assert found["tpe"]["value"] == pytest.approx((2 * 4) ** 0.5)
 

@@ -192,16 +192,31 @@ def test_the_bar_is_against_the_best_rival_and_failures_count(
     assert ("is met" in sentence) is met
 
 
-def test_a_rival_is_judged_by_the_sooner_of_its_two_rules() -> None:
-    """What holds it up must not be our way to choose what to confirm."""
+@pytest.mark.parametrize("rule", ["by_model", "by_reading"])
+def test_the_bar_holds_by_both_rules_or_not_at_all(rule: str) -> None:
+    """Neither a way to choose what to confirm nor one to read figures may decide it alone."""
     lines = []
     for table in "uvw":
         lines += [line(table, "staged", 0, 100), line(table, "tpe", 0, 400)]
         sooner = {"5": [150, 150], "2": [150, 150], "1": None}
-        lines[-1]["within"] = {**lines[-1]["within"], "by_reading": sooner}
+        lines[-1]["within"] = {**lines[-1]["within"], rule: sooner}
     met, sentence = analyse.verdict(lines)
     assert not met
-    assert "1.50" in sentence
+    assert "4.00 [4.00, 4.00] (against tpe)" in sentence
+    assert "1.50 [1.50, 1.50] (against tpe)" in sentence
+
+
+def test_each_rule_has_the_rival_that_is_best_by_it() -> None:
+    lines = []
+    for table in "uvw":
+        lines += [line(table, s, 0, at) for s, at in (("staged", 100), ("tpe", 400), ("random", 500))]
+        sooner = {"5": [320, 320], "2": [320, 320], "1": None}
+        lines[-1]["within"] = {**lines[-1]["within"], "by_reading": sooner}
+    met, sentence = analyse.verdict(lines)
+    assert met
+    assert "confirm 4.00 [4.00, 4.00] (against tpe)" in sentence
+    assert "for each 3.20 [3.20, 3.20] (against random)" in sentence
+    assert sentence.endswith("3.20 [3.20, 3.20] (against random).")
 
 
 def test_the_planner_without_a_part_stands_beside_it_and_is_no_rival() -> None:
@@ -221,10 +236,10 @@ def test_all_means_together_are_judged_beside_the_planner_alone_and_forks_make_n
     lines += [line("w", "tpe", s, 400) for s in range(3)] + [
         line("w", "tpe forked", s, 100) for s in range(3)
     ]
-    assert "tpe: 2.00" in analyse.verdict(lines)[1]
+    assert "2.00 [2.00, 2.00] (against tpe)" in analyse.verdict(lines)[1]
     met, sentence = analyse.verdict(lines, analyse.ALL_MEANS)
     assert met
-    assert "tpe: 8.00" in sentence
+    assert "8.00 [8.00, 8.00] (against tpe)" in sentence
     rows = {row[0]: row for row in analyse.threshold_rows(lines, analyse.ALL_MEANS)}
     assert rows["tpe forked"][3].startswith("2.00")
     assert rows["staged"][3].startswith("4.00")
@@ -265,7 +280,7 @@ def test_forks_and_segments_make_a_search_cheaper_and_its_line_says_by_what(
 def test_a_rival_that_has_not_run_everywhere_is_not_the_best_of_them() -> None:
     lines = [line(t, s, 0, at) for t in "uv" for s, at in (("staged", 100), ("tpe", 400))]
     lines.append(line("u", "gp", 0, 10))
-    assert "tpe: 4.00" in analyse.verdict(lines)[1]
+    assert "4.00 [4.00, 4.00] (against tpe)" in analyse.verdict(lines)[1]
 
 
 def test_made_up_tables_settle_nothing_and_the_report_says_so() -> None:
