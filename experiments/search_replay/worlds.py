@@ -3,16 +3,15 @@
 A table of several whole repeats is replayed as it is. Where a configuration has been run once (all of
 them, or all but the fastest and the script as it is) it holds one process of it: drawn again and again
 it would read the same but for the waves inside its window, and every search would know after one run
-what is true. What is missing is how much processes of one configuration differ, and the table tells
-that of one configuration, the script as it is, which ran between the others:
+what is true. And that one run is as lucky as it is fast. So
 
-- every run of the script as it is becomes a repeat of its own;
-- every other configuration gets as many processes as the script has: its first recorded one, as fast as
-  all that were recorded are in the mean (the drift between repeats taken out), and then as much faster
-  or slower as the runs of the script were than their mean, each of those deviations once, in an order
-  of the configuration's own. Its mean stays what was recorded, so in such a world the recorded rate is
-  the true one. Where the fastest was run once as well, it is as lucky as it is fast, and out of reach
-  of any model as far as it is luck; where the fastest were run again and again, most of that is gone;
+- what is true is what all runs of the table together say of each configuration (`levels.py`), the
+  changes of the machine meanwhile taken out: one whose neighbours are as fast as it read is that fast,
+  one that stands alone with a single run is less so;
+- how much processes of one configuration differ the table tells of one of them, the script as it is,
+  which ran between the others: every run of it becomes a repeat of its own, and every other
+  configuration gets as many processes, around its level as much faster or slower as the runs of the
+  script were than their mean, each of these deviations once, in an order of the configuration's own;
 - losses are those of the script as it is, for everybody: one seed does not show what seeds do to a
   loss, and a guard that reads the difference of one pair as a rule bars what a real search would pass.
   A loss that breaks stays as it was.
@@ -28,8 +27,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median, stdev
 
+import levels
 import score
 
+from autotune.core.config import Config
 from autotune.core.loss_guard import finite_and_sane
 from autotune.core.measurement import LossPoint
 from autotune.core.table import Blocks, Table
@@ -57,23 +58,27 @@ class World:
 
 def world(table, variant=""):
     """A table as it is replayed; with scattered processes where a configuration has been run once."""
+    recorded, runs = table, [len(rows) for c, rows in rows_of(table).items() if not c.is_baseline]
+    scatters = min(runs, default=0) <= 1
+    told = None
+    if scatters:
+        told = told_by(table)
+        table = levelled(table, told)
     if variant:
         table = adverse(table, variant)
     truth = score.Truth.of(table)
-    own = own_rows(table)
-    logs = [log_rate(table, row) for row in own]
-    runs = [len(rows) for config, rows in rows_of(table).items() if not config.is_baseline]
-    scatters = min(runs, default=0) <= 1
+    logs = [log_rate(table, row) for row in own_rows(table)]
     if scatters:
-        # Its processes are made around what was recorded: that is what is true in it, all luck included.
+        # Its processes are made around the levels: they are what is true in it.
         truth = replace(truth, oracle_rate=truth.rates[truth.oracle])
     notes = {
-        "repeats": len({row.repeat for row in table.rows}),
+        "repeats": len({row.repeat for row in recorded.rows}),
         "runs": [min(runs, default=0), max(runs, default=0)],
-        "oracle_runs": len(table.of(truth.oracle)),
-        "own_runs": len(own),
+        "oracle_runs": len(recorded.of(truth.oracle)),
+        "own_runs": len(logs),
         "own_sd": round(stdev(logs), 5) if len(logs) > 1 else None,
         "within": {str(percent): truth.within(percent) for percent in score.WITHIN},
+        **({} if told is None else {"level_sd": told.sd.get(truth.oracle), "sizes": told.sizes}),
     }
     share = forked_start(table.header.workload.name)
     return World(_known(scattered(table) if scatters else table), truth, notes, share)
@@ -132,48 +137,53 @@ def _counts(row):
 # Few repeats -----------------------------------------------------------------------------------
 
 
-def scattered(table):
-    """A table with as many processes of each configuration as the script has runs, around their means."""
-    header, own = table.header, own_rows(table)
+def told_by(table):
+    """Levels of what ran, by all runs that nobody disturbed; by disturbed ones where there are no others."""
+    fine = {config: [row for row in rows if _counts(row)] for config, rows in rows_of(table).items()}
+    quiet = {config: [row for row in rows if not row.is_disturbed] or rows for config, rows in fine.items()}
+    runs = [
+        (config, levels.minutes(row.began), log_rate(table, row))
+        for config, rows in quiet.items()
+        for row in rows
+    ]
+    return levels.levels(runs, list(table.header.request.knobs))
+
+
+def levelled(table, told):
+    """A table of one repeat: all runs of the script as it is around its level, one of all others at theirs."""
+    own = own_rows(table)
     if len(own) < FEWEST_OWN:
         raise UsageError(
-            f"{header.table} has {len(own)} runs of the script as it is, which do not show their scatter",
+            f"{table.header.table} has {len(own)} runs of the script, which do not show their scatter",
             hint=f"record {FEWEST_OWN} at least, or more repeats",
         )
-    spread, count = deviations(table, own), len(own)
-    shown, drifts = _longest(own), _drifts(table, own)
+    off = fmean(log_rate(table, row) for row in own) - told.of[Config()]
+    made = [stretched(row, math.exp(off)) for row in own]
+    for config, rows in rows_of(table).items():
+        fine = [row for row in rows if _counts(row)]
+        if config.is_baseline:
+            continue
+        if 2 * len(fine) <= len(rows):
+            made.append(next(row for row in rows if not _counts(row)))
+            continue
+        first = next((row for row in fine if not row.is_disturbed), fine[0])
+        made.append(stretched(first, math.exp(log_rate(table, first) - told.of[config])))
+    rows = tuple(replace(row, repeat=0, order=order, attempt=1) for order, row in enumerate(made))
+    return replace(table, rows=rows)
+
+
+def scattered(table):
+    """A table of one repeat with as many processes of each configuration as the script has runs."""
+    header, own = table.header, own_rows(table)
+    spread, count, shown = deviations(table, own), len(own), _longest(own)
     rows = [_repeat(_with_loss(row, shown), repeat, 0) for repeat, row in enumerate(own)]
-    recorded = {config: mine for config, mine in rows_of(table).items() if not config.is_baseline}
-    for order, (config, mine) in enumerate(recorded.items(), 1):
-        drawn = random.Random(f"{header.table}/{config.digest}/processes").sample(spread, count)
-        row = _typical(table, mine, drifts)
+    others = [row for _, row in sorted(table.settled().items()) if not row.config.is_baseline]
+    for order, row in enumerate(others, 1):
+        drawn = random.Random(f"{header.table}/{row.config.digest}/processes").sample(spread, count)
         plain = _with_loss(row, shown)
         rows += [_repeat(stretched(plain, math.exp(-x)), k, order) for k, x in enumerate(drawn)]
     protocol = replace(header.protocol, seeds=tuple(range(count)), repeats=count)
     return replace(table, header=replace(header, protocol=protocol), rows=tuple(rows))
-
-
-def _drifts(table, own):
-    """Repeat -> how much faster than otherwise the script as it is was in it, in ln rate."""
-    by_repeat = {}
-    for row in own:
-        by_repeat.setdefault(row.repeat, []).append(log_rate(table, row))
-    means = {repeat: fmean(logs) for repeat, logs in by_repeat.items()}
-    whole = fmean(means.values())
-    return {repeat: mean - whole for repeat, mean in means.items()}
-
-
-def _typical(table, rows, drifts):
-    """The first run of a configuration that stands for all of them, as fast as they are in the mean."""
-    fine = [row for row in rows if _counts(row)]
-    if 2 * len(fine) <= len(rows):
-        return next(row for row in rows if not _counts(row))
-    fine = [row for row in fine if not row.is_disturbed] or fine
-    first = fine[0]
-    if len(fine) == 1 and len(drifts) == 1:
-        return first
-    mean = fmean(log_rate(table, row) - drifts.get(row.repeat, 0.0) for row in fine)
-    return stretched(first, math.exp(log_rate(table, first) - mean))
 
 
 def deviations(table, own):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from dataclasses import replace
@@ -42,13 +43,18 @@ def logs(table: Table, config: Config) -> list[float]:
 # One repeat ------------------------------------------------------------------------------------
 
 
-def test_a_config_gets_as_many_processes_as_the_script_has_and_its_mean_stays() -> None:
+def test_a_config_gets_as_many_processes_as_the_script_has_around_what_is_true_of_it() -> None:
     recorded = single()
-    made = worlds.world(recorded)
+    made, told = worlds.world(recorded), worlds.told_by(recorded)
+    base = statistics.fmean(logs(made.table, Config()))
     for config in recorded_world.CONFIGS:
         found = logs(made.table, config)
         assert len(found) == OWN
-        assert statistics.fmean(found) == pytest.approx(statistics.fmean(logs(recorded, config)), abs=1e-9)
+        assert statistics.fmean(found) == pytest.approx(told.of[config], abs=1e-9)
+        true = math.log(made.truth.rates[config] / made.truth.base)
+        assert statistics.fmean(found) - base == pytest.approx(true, abs=1e-9)
+        # One per cent of noise, so that a level is hardly off from what was read.
+        assert told.of[config] == pytest.approx(statistics.fmean(logs(recorded, config)), abs=0.02)
     assert len({row.seed for row in made.table.of(BF16)}) == OWN
     assert made.notes["repeats"] == 1
     assert made.notes["own_runs"] == OWN
@@ -89,33 +95,30 @@ def test_a_table_of_several_repeats_is_replayed_as_it_is() -> None:
 
 def uneven() -> Table:
     """The first repeat whole; of two more the script as it is and one configuration, on slower days."""
-    rows = list(single().rows)
+    rows = [replace(r, began=f"2026-11-20T10:{n:02d}:00Z") for n, r in enumerate(single().rows)]
     for repeat, slower in ((1, 0.5), (2, 0.8)):
         for n, config in enumerate((Config(), BF16, Config(), Config())):
-            rows.append(recorded_world.row(config, repeat, n, produced_frac=slower))
+            began = f"2026-11-{20 + repeat}T10:{n:02d}:00Z"
+            rows.append(recorded_world.row(config, repeat, n, produced_frac=slower, began=began))
     return recorded_world.table(*rows)
 
 
-def test_where_only_the_fastest_ran_again_processes_are_made_around_the_mean_of_all_their_runs() -> None:
+def test_slower_days_are_those_of_the_machine_and_count_against_no_configuration() -> None:
     recorded = uneven()
     made = worlds.world(recorded)
     own = len(logs(recorded, Config()))
     assert own == OWN + 6
-    plain = {row.repeat: worlds.log_rate(recorded, row) for row in recorded.of(BF16)}
-    base = {
-        r: statistics.fmean(worlds.log_rate(recorded, x) for x in recorded.of(Config()) if x.repeat == r)
-        for r in range(3)
+    first = {
+        c: [worlds.log_rate(recorded, r) for r in recorded.of(c) if r.repeat == 0]
+        for c in recorded_world.CONFIGS
     }
-    middle = statistics.fmean(base.values())
-    expected = statistics.fmean(plain[r] - (base[r] - middle) for r in range(3))
-    assert len(logs(made.table, BF16)) == own
-    assert statistics.fmean(logs(made.table, BF16)) == pytest.approx(expected, abs=1e-9)
-    once = recorded_world.CONFIGS[1]
-    (single_run,) = (worlds.log_rate(recorded, row) for row in recorded.of(once))
-    assert statistics.fmean(logs(made.table, once)) == pytest.approx(
-        single_run - (base[0] - middle), abs=1e-9
-    )
+    base = statistics.fmean(first[Config()])
+    for config in (BF16, recorded_world.CONFIGS[1]):
+        assert len(logs(made.table, config)) == own
+        gain = math.log(made.truth.rates[config] / made.truth.base)
+        assert gain == pytest.approx(statistics.fmean(first[config]) - base, abs=0.05)
     assert made.notes["runs"] == [1, 3]
+    assert made.notes["sizes"]["drift"] > 0.1
     assert made.truth.quality(made.truth.oracle) == 1.0
     assert made.truth.rates[made.truth.oracle] == made.truth.oracle_rate
     searched = replay(made.table, budget_s=200).study
@@ -138,11 +141,13 @@ def test_too_few_runs_of_the_script_do_not_show_their_scatter() -> None:
         worlds.world(single(own=2))
 
 
-def test_the_oracle_of_one_repeat_is_the_fastest_process() -> None:
+def test_the_oracle_of_one_repeat_is_the_fastest_by_its_level() -> None:
     recorded = single()
-    truth = worlds.world(recorded).truth
-    fastest = max(recorded_world.CONFIGS, key=lambda c: statistics.fmean(logs(recorded, c)))
+    made, told = worlds.world(recorded), worlds.told_by(recorded)
+    truth = made.truth
+    fastest = max(recorded_world.CONFIGS, key=lambda c: told.of[c])
     assert truth.oracle == fastest
+    assert made.notes["level_sd"] == told.sd[fastest]
     assert truth.quality(fastest) == 1.0
     assert truth.within(100) == len(recorded_world.CONFIGS)
     assert truth.within(0) == 1

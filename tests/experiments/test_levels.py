@@ -1,0 +1,133 @@
+"""What is true of a table whose every run is noisy: made-up tables, of which that is known."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import statistics
+from collections.abc import Callable
+
+import levels
+import pytest
+
+from autotune.core.config import Config
+
+KNOBS = ("workers", "threads", "layout", "idle", "collector")
+CONFIGS = [
+    Config(dict(zip(KNOBS, values, strict=True)))
+    for values in itertools.product((0, 1, 2), (1, 2), (False, True), (False, True), ("own", "frozen"))
+]
+NOISE = 0.06
+Run = tuple[Config, float, float]
+
+
+def true(config: Config) -> float:
+    """Workers and threads quarrel; the layout gains; two knobs do nothing."""
+    workers, threads = config["workers"], config["threads"]
+    assert isinstance(workers, int)
+    return 0.25 * workers * (threads == 1) - 0.1 * (threads == 1) + 0.15 * (config["layout"] is True)
+
+
+def recorded(
+    seed: int,
+    *,
+    level: Callable[[Config], float] = true,
+    machine: Callable[[float], float] = lambda _: 0.0,
+    again: tuple[Config, ...] = (),
+    noise: float = NOISE,
+) -> list[Run]:
+    """One run of each, of some more, in a random order, a fifth of a minute each."""
+    draw = random.Random(seed)
+    order = [*CONFIGS, *(CONFIGS[0],) * 8]
+    draw.shuffle(order)
+    order += again
+    each = enumerate(order)
+    return [(c, n / 5, level(c) + machine(n / 5) + draw.gauss(0.0, noise)) for n, c in each]
+
+
+def means(runs: list[Run]) -> dict[Config, float]:
+    found: dict[Config, list[float]] = {}
+    for config, _, y in runs:
+        found.setdefault(config, []).append(y)
+    return {config: statistics.fmean(values) for config, values in found.items()}
+
+
+def misses(told: dict[Config, float], level: Callable[[Config], float] = true) -> float:
+    """Standard deviation of what they are off by."""
+    return statistics.pstdev(told[c] - level(c) for c in CONFIGS)
+
+
+def test_levels_miss_what_is_true_by_far_less_than_single_runs() -> None:
+    shares, sizes = [], []
+    for seed in range(6):
+        runs = recorded(seed)
+        found = levels.levels(runs, KNOBS)
+        shares.append(misses(found.of) / misses(means(runs)))
+        sizes.append(found.sizes["noise"])
+    assert max(shares) < 0.8
+    assert statistics.fmean(shares) < 0.6
+    assert statistics.fmean(sizes) == pytest.approx(NOISE, rel=0.2)
+
+
+def test_configurations_that_differ_in_idle_knobs_alone_come_out_alike() -> None:
+    runs = recorded(1)
+    found, read = levels.levels(runs, KNOBS).of, means(runs)
+    fastest = max(true(c) for c in CONFIGS)
+    alike = [c for c in CONFIGS if true(c) == fastest]
+    assert len(alike) == 4
+    assert max(found[c] for c in alike) - min(found[c] for c in alike) < 0.02
+    assert max(read[c] for c in alike) - min(read[c] for c in alike) > 0.05
+    assert {c for c in CONFIGS if found[c] > max(found.values()) - 0.02} == set(alike)
+
+
+def test_what_a_configuration_does_by_itself_is_believed_as_far_as_its_runs_agree() -> None:
+    odd = [CONFIGS[5], CONFIGS[22], CONFIGS[31], CONFIGS[40]]
+
+    def level(config: Config) -> float:
+        return true(config) + 0.4 * (config in odd)
+
+    runs = recorded(2, level=level, again=tuple(CONFIGS) * 2, noise=0.02)
+    found = levels.levels(runs, KNOBS)
+    assert found.sizes["own"] > 0.05
+    assert all(found.of[c] - level(c) == pytest.approx(0.0, abs=0.04) for c in odd)
+
+
+def test_a_machine_that_changes_is_told_from_configurations() -> None:
+    def slower(minutes: float) -> float:
+        return 0.15 * math.sin(minutes / 2.0)
+
+    runs = recorded(3, machine=slower, noise=0.02)
+    found = levels.levels(runs, KNOBS)
+    assert misses(found.of) < 0.4 * misses(means(runs))
+    then = [slower(at) for _, at, _ in runs]
+    told = [m - x for m, x in zip(found.machine, then, strict=True)]
+    assert statistics.pstdev(told) < 0.5 * statistics.pstdev(then)
+
+
+def test_what_is_said_to_be_uncertain_is_off_by_so_much() -> None:
+    off = []
+    for seed in range(4):
+        found = levels.levels(recorded(seed), KNOBS)
+        middle = statistics.fmean(found.of[c] - true(c) for c in CONFIGS)
+        off += [(found.of[c] - true(c) - middle) / found.sd[c] for c in CONFIGS]
+    assert 0.6 < statistics.pstdev(off) < 1.5
+
+
+def test_level_and_machine_and_rest_are_what_was_read() -> None:
+    runs = recorded(4, machine=lambda minutes: 0.1 * (minutes > 4))
+    found = levels.levels(runs, KNOBS)
+    for (config, _, y), machine, rest in zip(runs, found.machine, found.rest, strict=True):
+        assert found.of[config] + machine + rest == pytest.approx(y, abs=1e-4)
+
+
+def test_it_is_the_same_in_any_order_of_the_runs() -> None:
+    runs = recorded(5)
+    plain, turned = levels.levels(runs, KNOBS).of, levels.levels(runs[::-1], KNOBS).of
+    assert {c: pytest.approx(y, abs=2e-3) for c, y in plain.items()} == turned
+
+
+def test_minutes_of_a_row() -> None:
+    later, earlier = levels.minutes("2026-11-24T10:01:30Z"), levels.minutes("2026-11-24T10:00:00Z")
+    assert later - earlier == pytest.approx(1.5)
+    assert levels.minutes("") == 0.0
