@@ -52,23 +52,32 @@ def merit_runs(study: Study) -> dict[Config, tuple[float, ...]]:
 
 
 def all_merit_runs(study: Study) -> tuple[dict[Config, tuple[float, ...]], ...]:
-    """`merit_runs`, and the same of confirmation and ablation, all charged alike; samples/s or samples/J.
+    """`merit_runs`, and the same of confirmation and ablation, as `merits_by_trial` has them."""
+    found: tuple[dict[Config, tuple[float, ...]], ...] = ({}, {})
+    for trial, value in merits_by_trial(study, in_cycles=True):
+        runs = found[trial.stage in _IN_CYCLES]
+        runs[trial.config] = (*runs.get(trial.config, ()), value)
+    return found
 
-    The latter at what the machine did while screening: by how much it has changed since is told by the
-    script's own runs.
+
+def merits_by_trial(study: Study, *, in_cycles: bool = False) -> list[tuple[Trial, float]]:
+    """What each measured run counts for in `merits`, in the order in which they were asked for.
+
+    Args:
+        study: As of now.
+        in_cycles: Those of confirmation and ablation as well, all charged alike; samples/s or samples/J, the
+            latter at what the machine did while screening: by how much it has changed since is told by the
+            script's own runs.
     """
+    if not in_cycles:
+        return _charged_once(study, _SCREENING)
     charged = _charged_once(study, (*_SCREENING, *_IN_CYCLES))
     own: tuple[list[float], list[float]] = ([], [])
     for trial, value in charged:
         if trial.config.is_baseline and value > 0.0:
             own[trial.stage in _IN_CYCLES].append(math.log(value))
     slower = math.exp(-change_between(*own))
-    found: tuple[dict[Config, tuple[float, ...]], ...] = ({}, {})
-    for trial, value in charged:
-        is_late = trial.stage in _IN_CYCLES
-        runs = found[is_late]
-        runs[trial.config] = (*runs.get(trial.config, ()), value * slower if is_late else value)
-    return found
+    return [(t, value * slower if t.stage in _IN_CYCLES else value) for t, value in charged]
 
 
 def _charged_once(study: Study, stages: Sequence[Stage]) -> list[tuple[Trial, float]]:

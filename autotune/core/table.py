@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autotune.core import wire
 from autotune.core.config import Config, Value
@@ -189,6 +189,16 @@ class Blocks:
     def __len__(self) -> int:
         return len(self.num_steps)
 
+    def slowed(self, factor: float) -> Blocks:
+        """The same steps, all times so many times as long."""
+        return replace(
+            self,
+            elapsed_s=tuple(factor * x for x in self.elapsed_s),
+            aside_s=tuple(factor * x for x in self.aside_s),
+            wait_s=tuple(factor * x for x in self.wait_s),
+            run_delay_s=tuple(None if x is None else factor * x for x in self.run_delay_s),
+        )
+
     def clean(self) -> tuple[bool, ...]:
         """Which blocks make an estimate."""
         return tuple(not _SPOILED & set(words.split()) for words in self.flags)
@@ -295,6 +305,19 @@ class TableRow:
     def is_ok(self) -> bool:
         """It was measured."""
         return self.kind == OK
+
+    def slowed(self, factor: float) -> TableRow:
+        """The same process with all that trains taking so many times as long; starting up does not."""
+        if not self.is_ok or not len(self.blocks):
+            return self
+        trains_s = (self.warmup_s or 0.0) + (self.window_s or 0.0)
+        return replace(
+            self,
+            warmup_s=None if self.warmup_s is None else factor * self.warmup_s,
+            window_s=None if self.window_s is None else factor * self.window_s,
+            charged_s=self.charged_s + (factor - 1.0) * trains_s,
+            blocks=self.blocks.slowed(factor),
+        )
 
     def throughput(self, unit: str) -> Estimate | None:
         """Steady throughput of the window, None where there is none.

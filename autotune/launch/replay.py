@@ -24,7 +24,7 @@ from autotune.launch.forking import MOST_SERVERS, compiles, in_order
 from autotune.launch.runner import Ended, Runner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from autotune.core.config import Config
     from autotune.core.live import Visit
@@ -103,6 +103,8 @@ class ReplayRunner(Runner):
       recorded failure, and too little memory, end the visit.
     - *A fork* starts in `forked_start` of the time of the process that was drawn; the first of an environment
       waits for its server and takes as long as a fresh one. What it measures is what a fresh one would.
+    - *The machine* is as fast as `machine` says of the second in which a run begins: all that trains in it
+      takes so much longer or shorter. Parts of one visit have one machine.
     - A configuration outside of the table is `NotRecorded`: nothing is made up.
 
     Args:
@@ -113,6 +115,8 @@ class ReplayRunner(Runner):
         limit_bytes: A smaller machine: runs whose peak is above it end out of memory. 0: as recorded.
         forked_start: Start-up of a forked process over that of a fresh one.
         segment_sd: In ln ratio: by how much a segment misses what fresh processes say, beside its window.
+        machine: Second of the clock -> by how much the machine is faster then than it mostly was, in ln rate;
+            as recorded where None.
     """
 
     def __init__(
@@ -124,8 +128,10 @@ class ReplayRunner(Runner):
         limit_bytes: int = 0,
         forked_start: float = 1.0,
         segment_sd: float = 0.0,
+        machine: Callable[[float], float] | None = None,
     ) -> None:
         self.clock = clock or SimulatedClock()
+        self._machine = machine
         self._table = table
         self._seed = seed
         self._limit_bytes = limit_bytes
@@ -214,6 +220,8 @@ class ReplayRunner(Runner):
     ) -> tuple[Outcome, float]:
         drawn, noise = self._draw(config, assignment.launch.seed)
         row = _started(drawn.row, start_share)
+        if self._machine is not None:
+            row = row.slowed(math.exp(-self._machine(self.clock.now_s())))
         if not row.is_ok:
             return _failed(row, fidelity)
         compile_s, is_cold = self._compile(row)

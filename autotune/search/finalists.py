@@ -116,7 +116,8 @@ def _screened_peak(study: Study, config: Config) -> int:
 
 
 def _model(study: Study, space: SearchSpace, parts: Parts) -> ThroughputModel | None:
-    return ThroughputModel.of(study, space, pairs=parts.pair_terms, expects=parts.expects)
+    asked = {"pairs": parts.pair_terms, "expects": parts.expects, "follows": parts.follows}
+    return ThroughputModel.of(study, space, **asked)
 
 
 def trimmed(space: SearchSpace, model: ThroughputModel, config: Config, *, idle: float = _IDLE) -> Config:

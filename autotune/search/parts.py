@@ -31,6 +31,7 @@ class Parts:
         expects: What is known of values beforehand is where the throughput model begins, and says what is
             tried first; without this part nothing is known, and the list of the space is gone through.
         overtakes: Whom the runs of confirmation and ablation leave as likely the fastest is confirmed too.
+        follows: Changes of the machine are told from what configs do, by the time at which each run was.
         from_leader: What one change brings is tried beside the best so far, without this part by itself.
     """
 
@@ -47,6 +48,7 @@ class Parts:
     from_leader: bool = True
     expects: bool = True
     overtakes: bool = True
+    follows: bool = True
 
     def put(self, *names: str, present: bool) -> Parts:
         """With these parts, or without them; ``all`` is every one.

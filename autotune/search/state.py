@@ -78,7 +78,7 @@ class SearchState:
     @classmethod
     def of(cls, study: Study, space: SearchSpace, remaining_s: float, parts: Parts) -> SearchState | None:
         """Read the study; None where nothing was counted to compare by, or no knob is left to vary."""
-        asked = {"pairs": parts.pair_terms, "expects": parts.expects}
+        asked = {"pairs": parts.pair_terms, "expects": parts.expects, "follows": parts.follows}
         own = ThroughputModel.of(study, space, **asked)
         if own is None or not space.free():
             return None

@@ -17,18 +17,20 @@ from autotune.core.agreement import trusted
 from autotune.core.config import Config
 from autotune.core.memo import Memo, study_key
 from autotune.core.objective import ENERGY
-from autotune.core.rates import all_merit_runs, amortised, merit_runs
+from autotune.core.rates import amortised, merits_by_trial
 from autotune.core.transfer import beliefs
 from autotune.search.expectations import Expectations
 from autotune.search.linear import Process, covariance
+from autotune.search.machine import NOISE, OnMachine, Run, fitted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from autotune.core.config import Value
     from autotune.core.measurement import Measurement
     from autotune.core.space import SearchSpace
     from autotune.core.study import Study
+    from autotune.core.trial import Trial
 
 LOADER_KNOBS = frozenset(
     {"num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "mp_context", "in_order"}
@@ -40,8 +42,6 @@ _AMPLITUDES = (0.35, 0.8, 0.1)
 _JOINT = 0.06
 _CONSTANT = 0.1
 _LENGTH = 1.3
-_NOISE = 0.02
-"""Of a single run, in ln rate; what a machine shows of it was tried and found later (docs/decisions/0052)."""
 _LIVE_NOISE = 0.03
 """Beside it, of a segment in a running process: it may be biased by as much before its knob is distrusted."""
 _PAIRS = (0.05, 0.15, 0.4)
@@ -63,6 +63,8 @@ class ThroughputModel:
         runs: How many these were.
         earlier: What it heeds beside these, of segments and of earlier studies: point, ln ratio, its doubt.
         live: ln ratio of those that segments of a visit alone have measured.
+        observed: What the process is conditioned on: point, of a run with its time, ln ratio, its doubt.
+        noise: Of a single run, in ln rate.
     """
 
     study: Study
@@ -75,6 +77,8 @@ class ThroughputModel:
     compute_roof: dict[Config, float]
     earlier: tuple[tuple[Point, float, float], ...] = ()
     live: dict[Config, float] = field(default_factory=dict[Config, float])
+    observed: tuple[tuple[object, float, float], ...] = ()
+    noise: float = NOISE
 
     @classmethod
     def of(
@@ -86,6 +90,7 @@ class ThroughputModel:
         informed: bool = False,
         expects: bool = True,
         in_cycles: bool = False,
+        follows: bool = True,
     ) -> ThroughputModel | None:
         """Fit; None as long as the baseline was not measured.
 
@@ -97,16 +102,17 @@ class ThroughputModel:
                 what to run next, and never to say what is fastest.
             expects: Begin from what is known of values beforehand (`autotune.search.expectations`).
             in_cycles: Learn from the runs of confirmation and ablation as well.
+            follows: Tell changes of the machine from what configs do.
         """
         # Else confirmation teaches it nothing, so that what it knew before still holds.
         known = study.trials if in_cycles else tuple(t for t in study.trials if not t.group)
-        key = study_key(study, space, pairs, informed, expects, in_cycles, trials=known)
+        key = study_key(study, space, pairs, informed, expects, in_cycles, follows, trials=known)
 
         def fit() -> ThroughputModel | None:
-            phases = all_merit_runs(study) if in_cycles else (merit_runs(study),)
-            configs = dict.fromkeys(c for runs in phases for c in runs)
-            ran = {c: [value for runs in phases for value in runs.get(c, ())] for c in configs}
-            return cls._fit(study, space, ran, pairs=pairs, informed=informed, expects=expects)
+            told = merits_by_trial(study, in_cycles=in_cycles)
+            return cls._fit(
+                study, space, told, pairs=pairs, informed=informed, expects=expects, follows=follows
+            )
 
         return _MODELS.get(key, fit)
 
@@ -115,12 +121,16 @@ class ThroughputModel:
         cls,
         study: Study,
         space: SearchSpace,
-        ran: Mapping[Config, Sequence[float]],
+        told: Sequence[tuple[Trial, float]],
         *,
         pairs: bool,
         informed: bool,
         expects: bool,
+        follows: bool,
     ) -> ThroughputModel | None:
+        ran: dict[Config, list[float]] = {}
+        for trial, value in told:
+            ran.setdefault(trial.config, []).append(value)
         rates = {c: statistics.fmean(values) for c, values in ran.items()}
         base = rates.get(Config(), 0.0)
         if base <= 0.0:
@@ -129,21 +139,32 @@ class ThroughputModel:
         runs = {c: len(ran[c]) for c in seen}
         segments = _segments(study, space, seen)
         live = {c: y for c, (y, _) in segments.items()}
-        told = [f for f in beliefs(study).first if f.config not in seen] if informed else []
+        earlier = [f for f in beliefs(study).first if f.config not in seen] if informed else []
         beside = (
             *((_point(space, c), y, sd) for c, (y, sd) in segments.items()),
-            *((_point(space, f.config), f.log, f.sd) for f in told if f.config not in live),
+            *((_point(space, f.config), f.log, f.sd) for f in earlier if f.config not in live),
         )
-        points = [*(_point(space, c) for c in seen), *(point for point, _, _ in beside)]
-        values = [*seen.values(), *(log for _, log, _ in beside)]
-        noise = [*(_NOISE / math.sqrt(runs[c]) for c in seen), *(sd for _, _, sd in beside)]
         known = Expectations.of(study, space) if expects and study.spec.objective != ENERGY else None
         kernel = _Kernel.of(space, None if known is None else known.spreads())
         expected = None if known is None else Remembered(known.mean)
-        process = _fitted(kernel, points, values, noise, expected, pairs=pairs)
+        noise = NOISE
+        if follows and not pairs:
+            each = [
+                (Run(_point(space, t.config), t.finished_s - 0.5 * t.seconds), math.log(value / base))
+                for t, value in told
+                if value > 0.0
+            ]
+            process, noise = fitted(each, beside, kernel, expected)
+            observed = (*((run, y, noise) for run, y in each), *beside)
+        else:
+            plain = [(_point(space, c), y, NOISE / math.sqrt(runs[c])) for c, y in seen.items()]
+            observed = (*plain, *beside)
+            points, values = [p for p, _, _ in (*plain, *beside)], [y for _, y, _ in observed]
+            doubts = [sd for _, _, sd in observed]
+            process = _fitted(kernel, points, values, doubts, expected, pairs=pairs)
         # What the loop waits for bounds how fast it can get, not how little energy it takes.
         loader, compute = ({}, {}) if study.spec.objective == ENERGY else _roofs(study, base)
-        return cls(study, space, base, seen, runs, process, loader, compute, beside, live)
+        return cls(study, space, base, seen, runs, process, loader, compute, beside, live, observed, noise)
 
     @property
     def known(self) -> dict[Config, float]:
@@ -151,9 +172,15 @@ class ThroughputModel:
         return {**self.live, **self.seen}
 
     @property
+    def kernel(self) -> object:
+        """Prior covariance of configs, whatever the machine does."""
+        kernel = self.process.kernel
+        return kernel.configs if isinstance(kernel, OnMachine) else kernel
+
+    @property
     def pair_sd(self) -> float:
         """How far two changes may differ from the sum of their gains, in ln rate; 0 where gains add up."""
-        kernel = self.process.kernel
+        kernel = self.kernel
         return kernel.pair_sd if isinstance(kernel, _Kernel) else 0.0
 
     def predict(self, config: Config) -> tuple[float, float]:
@@ -173,11 +200,7 @@ class ThroughputModel:
 
     def believing(self, pending: Collection[Config]) -> ThroughputModel:
         """As if what runs at the moment had ended as expected: little is left to be learned there."""
-        told = [
-            *((self.point(c), y, _NOISE / math.sqrt(self.runs[c])) for c, y in self.seen.items()),
-            *self.earlier,
-            *((self.point(c), self.predict(c)[0], _NOISE) for c in pending),
-        ]
+        told = [*self.observed, *((self.point(c), self.predict(c)[0], NOISE) for c in pending)]
         points, values, noise = [p for p, _, _ in told], [y for _, y, _ in told], [sd for _, _, sd in told]
         process = self.process
         return replace(self, process=Process.of(points, values, noise, process.kernel, process.expected))
@@ -185,14 +208,16 @@ class ThroughputModel:
     def doubting(self, run_sd: float) -> Process:
         """What was seen, by somebody who takes every single run for so uncertain (ln rate).
 
-        Points of it are made by `point`.
+        As far as the machine's changes are followed they are part of that. Points of it are made by `point`.
         """
-        told = [
-            *((self.point(c), y, run_sd / math.sqrt(self.runs[c])) for c, y in self.seen.items()),
-            *((point, y, max(sd, run_sd)) for point, y, sd in self.earlier),
-        ]
+        kernel = self.process.kernel
+        followed = kernel.sd if isinstance(kernel, OnMachine) else 0.0
+        doubt = math.sqrt(max(self.noise**2, run_sd**2 - followed**2)) if followed else run_sd
+        by_run = [(p, y, doubt) for p, y, _ in self.observed if isinstance(p, Run)]
+        by_config = [(self.point(c), y, run_sd / math.sqrt(self.runs[c])) for c, y in self.seen.items()]
+        told = [*(by_run or by_config), *((point, y, max(sd, run_sd)) for point, y, sd in self.earlier)]
         points, values, noise = [p for p, _, _ in told], [y for _, y, _ in told], [sd for _, _, sd in told]
-        return Process.of(points, values, noise, self.process.kernel, self.process.expected)
+        return Process.of(points, values, noise, kernel, self.process.expected)
 
     def point(self, config: Config) -> Point:
         """Where the process has a config."""
@@ -225,7 +250,7 @@ def _segments(
     screening = replace(study, trials=tuple(t for t in study.trials if not t.group))
     failed = {t.config for t in screening.told() if t.failure is not None and t.failure.kind.teaches}
     return {
-        c: (seen[k.anchor] + k.log_ratio, math.hypot(_NOISE, _LIVE_NOISE, k.sd))
+        c: (seen[k.anchor] + k.log_ratio, math.hypot(NOISE, _LIVE_NOISE, k.sd))
         for c, k in trusted(screening).items()
         if c not in seen and c not in failed and k.anchor in seen and space.contains(c)
     }

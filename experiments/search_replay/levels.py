@@ -24,9 +24,9 @@ from scipy.optimize import minimize
 
 _FIRST = {"knob": 0.1, "pairs": 0.3, "own": 0.03, "drift": 0.05, "minutes": 20.0, "noise": 0.05}
 _USUAL = {"knob": 0.3, "pairs": 1.0, "own": 0.02, "drift": 0.1, "noise": 0.1}
-"""Half-normal beliefs about the sizes: few runs do not tell noise from what a configuration does by itself."""
+"""Half-normal beliefs about the sizes: few runs hardly tell noise from a configuration's own part."""
 _LEAST, _MOST = 1e-3, 3.0
-_FROM_MINUTES, _TO_MINUTES = 2.0, 240.0
+_FROM_MINUTES, _TO_MINUTES = 0.3, 240.0
 _ROUND = 5
 
 
@@ -37,13 +37,15 @@ class Levels:
     Args:
         of: Configuration -> ln rate of it, on the machine as it was on average.
         sd: Configuration -> how uncertain that is, beside what is common to all.
-        machine: Place of a run -> by how much the machine was faster then, in ln rate.
-        rest: Place of a run -> what is left, in ln rate: noise, a little too small, as levels follow it.
+        places: Of the runs, as they were given.
+        machine: By how much the machine was faster in each of them, in ln rate.
+        rest: What is left of each, in ln rate: noise, a little too small, as levels follow it.
         sizes: Part -> its standard deviation; ``minutes`` over which the machine changes.
     """
 
     of: dict
     sd: dict
+    places: tuple
     machine: tuple
     rest: tuple
     sizes: dict
@@ -53,7 +55,7 @@ def levels(runs, knobs):
     """Fit.
 
     Args:
-        runs: (configuration as a mapping, when it began, ln rate), in any order.
+        runs: (place, configuration as a mapping, minutes at which it began, ln rate), in any order.
         knobs: Names of what is varied.
     """
     return _Model(runs, knobs).fitted()
@@ -76,12 +78,13 @@ class _Model:
     """The covariance of runs by the sizes of its parts."""
 
     def __init__(self, runs, knobs):
-        self.configs = list(dict.fromkeys(config for config, _, _ in runs))
+        self.configs = list(dict.fromkeys(config for _, config, _, _ in runs))
         place = {config: k for k, config in enumerate(self.configs)}
-        self.at = np.array([place[config] for config, _, _ in runs])
-        when = np.array([at for _, at, _ in runs])
+        self.at = np.array([place[config] for _, config, _, _ in runs])
+        when = np.array([at for _, _, at, _ in runs])
         self.apart = np.abs(when[:, None] - when[None, :])
-        values = np.array([y for _, _, y in runs])
+        values = np.array([y for _, _, _, y in runs])
+        self.places = tuple(place for place, _, _, _ in runs)
         self.middle = float(values.mean())
         self.y = values - self.middle
         alike = [_alike([config.get(knob) for config in self.configs]) for knob in knobs]
@@ -145,6 +148,7 @@ class _Model:
         return Levels(
             of={c: round(float(m) + self.middle, _ROUND) for c, m in zip(self.configs, mean, strict=True)},
             sd={c: round(float(s), _ROUND) for c, s in zip(self.configs, sd, strict=True)},
+            places=self.places,
             machine=tuple(round(float(v), _ROUND) for v in drift),
             rest=tuple(round(float(v), _ROUND) for v in rest),
             sizes=dict(zip(names, (round(float(v), _ROUND) for v in np.exp(found.x)), strict=True)),

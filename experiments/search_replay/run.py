@@ -235,9 +235,9 @@ def one(world, key, earlier=()):
     _, live, forked = means_of(key["sampler"])
     rival, truth = RIVALS.get(sampler), world.truth
     course = score.Course(truth, parts, is_bare=rival is not None and rival.is_bare)
-    runner = ReplayRunner if rival is None else rival.runner
-    if live or forked:
-        runner = functools.partial(runner, forked_start=world.forked_start, segment_sd=SEGMENT_SD)
+    means = {"forked_start": world.forked_start, "segment_sd": SEGMENT_SD} if live or forked else {}
+    plain = ReplayRunner if rival is None else rival.runner
+    runner = functools.partial(plain, machine=world.machine(key["seed"]), **means)
     ended = replay(
         world.table,
         budget_s=key["budget_s"],
@@ -305,8 +305,10 @@ class Before:
     def _one(self, name, variant, seed, budget_s):
         key = (name, variant, seed, budget_s)
         if key not in self.known:
-            table = self.loads[name](variant=variant).table
-            study = replay(table, budget_s=budget_s, seed=EARLIER_SEEDS + seed).study
+            world = self.loads[name](variant=variant)
+            runner = functools.partial(ReplayRunner, machine=world.machine(EARLIER_SEEDS + seed))
+            ended = replay(world.table, budget_s=budget_s, seed=EARLIER_SEEDS + seed, runner=runner)
+            study = ended.study
             told = lessons(study)
             label = f"{name}+{variant}" if variant else name
             self.known[key] = None if told is None else replace(told, study_id=label, label=label)

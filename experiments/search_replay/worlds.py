@@ -8,10 +8,12 @@ what is true. And that one run is as lucky as it is fast. So
 - what is true is what all runs of the table together say of each configuration (`levels.py`), the
   changes of the machine meanwhile taken out: one whose neighbours are as fast as it read is that fast,
   one that stands alone with a single run is less so;
-- how much processes of one configuration differ the table tells of one of them, the script as it is,
-  which ran between the others: every run of it becomes a repeat of its own, and every other
+- the machine of a search changes as that of the table did, as much and as quickly, in a way that the
+  seed draws (`Machine`): what is beside each other in time is alike;
+- how much processes of one configuration differ beside that the table tells of one of them, the script
+  as it is, which ran between the others: every run of it becomes a repeat of its own, and every other
   configuration gets as many processes, around its level as much faster or slower as the runs of the
-  script were than their mean, each of these deviations once, in an order of the configuration's own;
+  script were, the machine's changes taken out, each of these deviations once, in an order of its own;
 - losses are those of the script as it is, for everybody: one seed does not show what seeds do to a
   loss, and a guard that reads the difference of one pair as a rule bars what a real search would pass.
   A loss that breaks stays as it was.
@@ -25,7 +27,7 @@ import math
 import random
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, median, pstdev, stdev
 
 import levels
 import score
@@ -41,6 +43,11 @@ FORK_STARTS = Path(__file__).resolve().parents[1] / "fork_start" / "results"
 FEWEST_OWN = 4
 """Runs of the script as it is below which its scatter is not known."""
 
+LEAST_DRIFT = 0.005
+"""Standard deviation, in ln rate, below which a machine counts as one that does not change."""
+
+MACHINE_STEP_S = 2.0
+
 MEMORY_ROOM = 1.02
 MOVED = 2
 
@@ -54,6 +61,35 @@ class World:
     notes: dict
     forked_start: float = 1.0
     """Start-up of a forked process over that of a fresh one; 1 where that was never measured."""
+    drift: tuple = (0.0, 0.0)
+    """Of the machine: standard deviation in ln rate, and minutes over which it is alike."""
+
+    def machine(self, seed):
+        """How fast the machine is in a search of this seed, for every sampler alike; None: as ever."""
+        sd, minutes = self.drift
+        return None if sd < LEAST_DRIFT else Machine(sd, minutes, f"{self.table.header.table}/{seed}/machine")
+
+
+class Machine:
+    """A machine that is faster and slower for a while: second of the clock -> by how much, in ln rate.
+
+    Args:
+        sd: Standard deviation of it, in ln rate.
+        minutes: After which it resembles itself by 1/e (an Ornstein-Uhlenbeck process).
+        key: Of all draws.
+    """
+
+    def __init__(self, sd, minutes, key):
+        self.sd, self.alike = sd, math.exp(-MACHINE_STEP_S / (60.0 * minutes))
+        self.draw = random.Random(key)
+        self.path = [self.draw.gauss(0.0, sd)]
+
+    def __call__(self, at_s):
+        at = int(at_s / MACHINE_STEP_S)
+        while len(self.path) <= at:
+            new = self.draw.gauss(0.0, self.sd * math.sqrt(1.0 - self.alike**2))
+            self.path.append(self.alike * self.path[-1] + new)
+        return self.path[at]
 
 
 def world(table, variant=""):
@@ -67,7 +103,7 @@ def world(table, variant=""):
     if variant:
         table = adverse(table, variant)
     truth = score.Truth.of(table)
-    logs = [log_rate(table, row) for row in own_rows(table)]
+    logs = [log_rate(recorded, row) for row in own_rows(recorded)]
     if scatters:
         # Its processes are made around the levels: they are what is true in it.
         truth = replace(truth, oracle_rate=truth.rates[truth.oracle])
@@ -81,7 +117,9 @@ def world(table, variant=""):
         **({} if told is None else {"level_sd": told.sd.get(truth.oracle), "sizes": told.sizes}),
     }
     share = forked_start(table.header.workload.name)
-    return World(_known(scattered(table) if scatters else table), truth, notes, share)
+    made = _known(scattered(table) if scatters else table)
+    drift = (0.0, 0.0) if told is None else (told.sizes["drift"], told.sizes["minutes"])
+    return World(made, truth, notes, share, drift)
 
 
 def rows_of(table):
@@ -140,25 +178,28 @@ def _counts(row):
 def told_by(table):
     """Levels of what ran, by all runs that nobody disturbed; by disturbed ones where there are no others."""
     fine = {config: [row for row in rows if _counts(row)] for config, rows in rows_of(table).items()}
-    quiet = {config: [row for row in rows if not row.is_disturbed] or rows for config, rows in fine.items()}
+    quiet = [row for rows in fine.values() for row in ([r for r in rows if not r.is_disturbed] or rows)]
     runs = [
-        (config, levels.minutes(row.began), log_rate(table, row))
-        for config, rows in quiet.items()
-        for row in rows
+        ((row.repeat, row.order), row.config, levels.minutes(row.began), log_rate(table, row))
+        for row in quiet
     ]
     return levels.levels(runs, list(table.header.request.knobs))
 
 
 def levelled(table, told):
-    """A table of one repeat: all runs of the script as it is around its level, one of all others at theirs."""
+    """A table of one repeat: the script's runs around its level by noise alone, one of others at theirs."""
     own = own_rows(table)
     if len(own) < FEWEST_OWN:
         raise UsageError(
             f"{table.header.table} has {len(own)} runs of the script, which do not show their scatter",
             hint=f"record {FEWEST_OWN} at least, or more repeats",
         )
-    off = fmean(log_rate(table, row) for row in own) - told.of[Config()]
-    made = [stretched(row, math.exp(off)) for row in own]
+    by_place = dict(zip(told.places, told.rest, strict=True))
+    rest = [by_place[row.repeat, row.order] for row in own]
+    # Levels follow the runs, so what is left of them is a little less than the noise.
+    wider = told.sizes["noise"] * math.sqrt((len(rest) - 1) / len(rest)) / max(pstdev(rest), 1e-9)
+    wanted = [told.of[Config()] + wider * (x - fmean(rest)) for x in rest]
+    made = [row.slowed(math.exp(log_rate(table, row) - y)) for row, y in zip(own, wanted, strict=True)]
     for config, rows in rows_of(table).items():
         fine = [row for row in rows if _counts(row)]
         if config.is_baseline:
@@ -167,7 +208,7 @@ def levelled(table, told):
             made.append(next(row for row in rows if not _counts(row)))
             continue
         first = next((row for row in fine if not row.is_disturbed), fine[0])
-        made.append(stretched(first, math.exp(log_rate(table, first) - told.of[config])))
+        made.append(first.slowed(math.exp(log_rate(table, first) - told.of[config])))
     rows = tuple(replace(row, repeat=0, order=order, attempt=1) for order, row in enumerate(made))
     return replace(table, rows=rows)
 
@@ -181,7 +222,7 @@ def scattered(table):
     for order, row in enumerate(others, 1):
         drawn = random.Random(f"{header.table}/{row.config.digest}/processes").sample(spread, count)
         plain = _with_loss(row, shown)
-        rows += [_repeat(stretched(plain, math.exp(-x)), k, order) for k, x in enumerate(drawn)]
+        rows += [_repeat(plain.slowed(math.exp(-x)), k, order) for k, x in enumerate(drawn)]
     protocol = replace(header.protocol, seeds=tuple(range(count)), repeats=count)
     return replace(table, header=replace(header, protocol=protocol), rows=tuple(rows))
 
@@ -191,27 +232,6 @@ def deviations(table, own):
     logs = [log_rate(table, row) for row in own]
     middle, wider = fmean(logs), math.sqrt(len(logs) / (len(logs) - 1))
     return [wider * (x - middle) for x in logs]
-
-
-def stretched(row, factor):
-    """The same process with everything that trains taking so many times as long; starting up does not."""
-    if not _counts(row):
-        return row
-    blocks = row.blocks
-    trains_s = (row.warmup_s or 0.0) + (row.window_s or 0.0)
-    return replace(
-        row,
-        warmup_s=None if row.warmup_s is None else factor * row.warmup_s,
-        window_s=None if row.window_s is None else factor * row.window_s,
-        charged_s=row.charged_s + (factor - 1.0) * trains_s,
-        blocks=replace(
-            blocks,
-            elapsed_s=tuple(factor * x for x in blocks.elapsed_s),
-            aside_s=tuple(factor * x for x in blocks.aside_s),
-            wait_s=tuple(factor * x for x in blocks.wait_s),
-            run_delay_s=tuple(None if x is None else factor * x for x in blocks.run_delay_s),
-        ),
-    )
 
 
 def _repeat(row, repeat, order):
@@ -271,7 +291,7 @@ def _inverted(table):
     rows = [
         row
         if row.config.is_baseline or not _counts(row)
-        else stretched(row, math.exp(2.0 * (log_rate(table, row) - middle)))
+        else row.slowed(math.exp(2.0 * (log_rate(table, row) - middle)))
         for row in table.rows
     ]
     return replace(table, rows=tuple(rows))

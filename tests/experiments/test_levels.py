@@ -19,7 +19,7 @@ CONFIGS = [
     for values in itertools.product((0, 1, 2), (1, 2), (False, True), (False, True), ("own", "frozen"))
 ]
 NOISE = 0.06
-Run = tuple[Config, float, float]
+Run = tuple[int, Config, float, float]
 
 
 def true(config: Config) -> float:
@@ -43,12 +43,12 @@ def recorded(
     draw.shuffle(order)
     order += again
     each = enumerate(order)
-    return [(c, n / 5, level(c) + machine(n / 5) + draw.gauss(0.0, noise)) for n, c in each]
+    return [(n, c, n / 5, level(c) + machine(n / 5) + draw.gauss(0.0, noise)) for n, c in each]
 
 
 def means(runs: list[Run]) -> dict[Config, float]:
     found: dict[Config, list[float]] = {}
-    for config, _, y in runs:
+    for _, config, _, y in runs:
         found.setdefault(config, []).append(y)
     return {config: statistics.fmean(values) for config, values in found.items()}
 
@@ -100,7 +100,7 @@ def test_a_machine_that_changes_is_told_from_configurations() -> None:
     runs = recorded(3, machine=slower, noise=0.02)
     found = levels.levels(runs, KNOBS)
     assert misses(found.of) < 0.4 * misses(means(runs))
-    then = [slower(at) for _, at, _ in runs]
+    then = [slower(at) for _, _, at, _ in runs]
     told = [m - x for m, x in zip(found.machine, then, strict=True)]
     assert statistics.pstdev(told) < 0.5 * statistics.pstdev(then)
 
@@ -117,7 +117,7 @@ def test_what_is_said_to_be_uncertain_is_off_by_so_much() -> None:
 def test_level_and_machine_and_rest_are_what_was_read() -> None:
     runs = recorded(4, machine=lambda minutes: 0.1 * (minutes > 4))
     found = levels.levels(runs, KNOBS)
-    for (config, _, y), machine, rest in zip(runs, found.machine, found.rest, strict=True):
+    for (_, config, _, y), machine, rest in zip(runs, found.machine, found.rest, strict=True):
         assert found.of[config] + machine + rest == pytest.approx(y, abs=1e-4)
 
 

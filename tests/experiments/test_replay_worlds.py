@@ -77,14 +77,14 @@ def test_the_scatter_is_that_of_the_scripts_own_processes_in_an_order_of_each_co
 
 def test_a_slower_process_costs_what_it_trains_longer_and_starts_as_fast() -> None:
     row = recorded_world.row(BF16, 0, 0)
-    slower = worlds.stretched(row, 1.5)
+    slower = row.slowed(1.5)
     assert slower.window_s == pytest.approx(1.5 * (row.window_s or 0))
     assert sum(slower.blocks.elapsed_s) == pytest.approx(1.5 * sum(row.blocks.elapsed_s))
     trains_s = (row.window_s or 0) + (row.warmup_s or 0)
     assert slower.charged_s == pytest.approx(row.charged_s + 0.5 * trains_s)
     assert slower.start_up_s == row.start_up_s
     broken = recorded_world.failed(BF16, 0, 0, "crash_exit")
-    assert worlds.stretched(broken, 1.5) == broken
+    assert broken.slowed(1.5) == broken
 
 
 def test_a_table_of_several_repeats_is_replayed_as_it_is() -> None:
@@ -151,6 +151,25 @@ def test_the_oracle_of_one_repeat_is_the_fastest_by_its_level() -> None:
     assert truth.quality(fastest) == 1.0
     assert truth.within(100) == len(recorded_world.CONFIGS)
     assert truth.within(0) == 1
+
+
+def test_a_machine_changes_as_much_and_as_quickly_as_it_is_said_to() -> None:
+    machine = worlds.Machine(0.1, 2.0, "a")
+    path = [machine(worlds.MACHINE_STEP_S * n) for n in range(20_000)]
+    assert statistics.pstdev(path) == pytest.approx(0.1, rel=0.15)
+    later = round(120.0 / worlds.MACHINE_STEP_S)
+    assert statistics.correlation(path[:-later], path[later:]) == pytest.approx(1 / math.e, abs=0.1)
+    again = worlds.Machine(0.1, 2.0, "a")
+    assert [again(at_s) for at_s in (500.0, 3.0, 500.0)] == [machine(at_s) for at_s in (500.0, 3.0, 500.0)]
+    assert worlds.Machine(0.1, 2.0, "b")(0.0) != machine(0.0)
+
+
+def test_the_machine_of_a_search_is_that_of_its_table_and_its_seed() -> None:
+    steady, changing = worlds.world(TABLE), worlds.world(uneven())
+    assert steady.machine(0) is None
+    assert changing.drift == (changing.notes["sizes"]["drift"], changing.notes["sizes"]["minutes"])
+    first, again, other = (machine(100.0) for machine in map(changing.machine, (0, 0, 1)) if machine)
+    assert first == again != other
 
 
 def traces(table: Table, config: Config) -> dict[int, list[LossPoint]]:

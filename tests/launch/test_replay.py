@@ -266,3 +266,23 @@ def test_stopping_ends_the_run_as_the_users_wish() -> None:
     (ended,) = runs
     runner.clock.sleep = sleep  # type: ignore[method-assign]
     assert ended.outcome.kind is FailureKind.KILLED_USER
+
+
+def test_a_machine_that_is_faster_trains_faster_and_starts_as_it_did() -> None:
+    told: list[float] = []
+
+    def machine(at_s: float) -> float:
+        told.append(at_s)
+        return 0.2 if at_s < 5.0 else -0.2
+
+    quiet, runner = ReplayRunner(TABLE), ReplayRunner(TABLE, machine=machine)
+    as_ever = [run(quiet, config, target_width=0.0) for config in recorded_world.CONFIGS[:2]]
+    first, second = (run(runner, config, target_width=0.0) for config in recorded_world.CONFIGS[:2])
+    assert told == pytest.approx([0.0, first.seconds])
+    for mine, plain, faster in ((first, as_ever[0], 0.2), (second, as_ever[1], -0.2)):
+        ratio = mine.outcome.throughput.value / plain.outcome.throughput.value
+        assert math.log(ratio) == pytest.approx(faster, abs=0.05)
+        assert mine.outcome.startup_s == plain.outcome.startup_s
+    broken = [recorded_world.failed(COMPILED, r, 99, "crash_exit") for r in range(3)]
+    failing = ReplayRunner(replace(TABLE, rows=(*TABLE.rows, *broken)), machine=machine)
+    assert run(failing, COMPILED).seconds == 3.0
