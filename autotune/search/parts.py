@@ -48,7 +48,7 @@ class Parts:
     from_leader: bool = True
     expects: bool = True
     overtakes: bool = True
-    follows: bool = True
+    follows: bool = False
 
     def put(self, *names: str, present: bool) -> Parts:
         """With these parts, or without them; ``all`` is every one.

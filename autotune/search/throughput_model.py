@@ -90,7 +90,7 @@ class ThroughputModel:
         informed: bool = False,
         expects: bool = True,
         in_cycles: bool = False,
-        follows: bool = True,
+        follows: bool = False,
     ) -> ThroughputModel | None:
         """Fit; None as long as the baseline was not measured.
 

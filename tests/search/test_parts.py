@@ -57,7 +57,7 @@ def screened(
 
 
 def test_parts_are_put_in_and_left_out_by_name() -> None:
-    assert EVERY.put("pair_terms", present=False) == DEFAULT
+    assert EVERY.put("pair_terms", "follows", present=False) == DEFAULT
     assert NONE.put("pair_terms", "gives_up", present=True) == replace(NONE, pair_terms=True, gives_up=True)
     assert all(getattr(EVERY, name) and not getattr(NONE, name) for name in NAMES)
     with pytest.raises(UsageError) as told:
