@@ -103,8 +103,8 @@ class ReplayRunner(Runner):
       recorded failure, and too little memory, end the visit.
     - *A fork* starts in `forked_start` of the time of the process that was drawn; the first of an environment
       waits for its server and takes as long as a fresh one. What it measures is what a fresh one would.
-    - *The machine* is as fast as `machine` says of the second in which a run begins: all that trains in it
-      takes so much longer or shorter. Parts of one visit have one machine.
+    - *The machine* is as fast as `machine` says of the second in which a run, or a part of a visit, begins:
+      all that trains in it takes so much longer or shorter.
     - A configuration outside of the table is `NotRecorded`: nothing is made up.
 
     Args:
@@ -180,7 +180,8 @@ class ReplayRunner(Runner):
             begun_s += seconds
             seen = None
             if assignment.visit is not None and isinstance(outcome, Measurement):
-                seen = self._visited(assignment, segment.config, outcome, assignment.visit)
+                at_s = self.clock.now_s() + begun_s
+                seen = self._visited(assignment, segment.config, outcome, assignment.visit, at_s)
                 begun_s += seen.seconds
             yield Ended(
                 trial=segment.trial,
@@ -219,9 +220,7 @@ class ReplayRunner(Runner):
         self, config: Config, fidelity: Fidelity, assignment: Assignment, start_share: float
     ) -> tuple[Outcome, float]:
         drawn, noise = self._draw(config, assignment.launch.seed)
-        row = _started(drawn.row, start_share)
-        if self._machine is not None:
-            row = row.slowed(math.exp(-self._machine(self.clock.now_s())))
+        row = self._at(self.clock.now_s(), _started(drawn.row, start_share))
         if not row.is_ok:
             return _failed(row, fidelity)
         compile_s, is_cold = self._compile(row)
@@ -277,8 +276,10 @@ class ReplayRunner(Runner):
         )
         return measured, seconds
 
-    def _visited(self, assignment: Assignment, own: Config, measured: Measurement, visit: Visit) -> Visited:
-        """What a process goes on with; draws nothing that any other request would have drawn."""
+    def _visited(
+        self, assignment: Assignment, own: Config, measured: Measurement, visit: Visit, at_s: float
+    ) -> Visited:
+        """What a process goes on with from that second; draws nothing that any other request would draw."""
         seed = assignment.launch.seed
         noise = random.Random(f"{self._table.header.table}/{self._seed}/{seed}/{assignment.trial}/visit")
         limits = [b for b in (assignment.memory_limit_bytes, self._limit_bytes) if b]
@@ -287,7 +288,7 @@ class ReplayRunner(Runner):
         for config in visit.parts():
             shown = own if config is None else config
             row = self._any_row(shown, seed, noise)
-            part = self._part(row, visit, noise, min(limits, default=0))
+            part = self._part(self._at(at_s + spent_s, row), visit, noise, min(limits, default=0))
             part = self._of_one_process(part, row, noise if config is not None else None)
             if spent_s + part.seconds > visit.limit_s:
                 spent_s = visit.limit_s
@@ -297,6 +298,10 @@ class ReplayRunner(Runner):
             if part.failure:
                 break
         return visited(measured.throughput, parts, spent_s)
+
+    def _at(self, at_s: float, row: TableRow) -> TableRow:
+        """The process as it is on the machine of that second."""
+        return row if self._machine is None else row.slowed(math.exp(-self._machine(at_s)))
 
     def _any_row(self, config: Config, wanted: int, noise: random.Random) -> TableRow:
         rows = self._rows.get(config, ())

@@ -44,8 +44,8 @@ class Truth:
     fastest by all repeats but one, rated by that one, in turn. Slow drift is taken out by the runs of the
     script as it is within each repeat. A lucky config can then be faster than the oracle; its quality is 1.
 
-    With a single repeat nothing is left to rate by: the oracle is the fastest of all by the one process that
-    each had, as lucky as it is fast. `worlds.py` then replays a world in which those rates are the true ones.
+    With a single repeat nothing is left to rate by. `worlds.py` then makes a table whose rates are what all
+    runs together say, and replays a world in which they are the true ones.
     """
 
     rates: dict

@@ -286,3 +286,16 @@ def test_a_machine_that_is_faster_trains_faster_and_starts_as_it_did() -> None:
     broken = [recorded_world.failed(COMPILED, r, 99, "crash_exit") for r in range(3)]
     failing = ReplayRunner(replace(TABLE, rows=(*TABLE.rows, *broken)), machine=machine)
     assert run(failing, COMPILED).seconds == 3.0
+
+
+def test_parts_of_a_visit_are_on_the_machine_of_their_time() -> None:
+    plain = visited(ReplayRunner(TABLE), BF16, parts=6)
+    fast = visited(ReplayRunner(TABLE, machine=lambda _: 0.3), BF16, parts=6)
+    for mine, own in zip(fast.observations, plain.observations, strict=True):
+        assert mine.ratio.value == pytest.approx(own.ratio.value, rel=0.05)
+    faster = [math.log(a / b) for a, b in zip(fast.anchors, plain.anchors, strict=True)]
+    assert faster == pytest.approx([0.3] * len(faster), abs=0.05)
+    after_s = run(ReplayRunner(TABLE), Config()).seconds + 1.0
+    slower = visited(ReplayRunner(TABLE, machine=lambda at_s: -0.3 * (at_s > after_s)), BF16, parts=6)
+    assert math.log(slower.anchors[-1] / plain.anchors[-1]) == pytest.approx(-0.3, abs=0.05)
+    assert slower.anchors[0] == plain.anchors[0]
