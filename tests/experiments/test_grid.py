@@ -156,7 +156,7 @@ def test_points_that_change_the_training_are_left_out() -> None:
     facts = replace(grid_facts.facts("photos_denoise"), effective_batch_rule="explore")
     request = SpaceRequest(name="x", knobs={"effective_batch": (8, 32)})
     space, _ = build_space(request, facts, knobs_for(request))
-    point = replace(asked, parts=({"effective_batch": (32,)},))
+    point = replace(asked, parts=({"effective_batch": (32,)},), spare=())
     configs, left_out = grid.valid_configs(point, space)
     assert configs == (Config(),)
     assert list(left_out.values()) == ["it changes the training"]
