@@ -23,6 +23,11 @@ def kernel(a: object, b: object) -> float:
     return 0.01 + 0.09 * sum(x == y for x, y in zip(a, b, strict=True)) + 0.0036 * (a == b)
 
 
+def gain(point: object) -> float:
+    assert isinstance(point, tuple)
+    return GAINS[point]
+
+
 def runs(seed: int, *, sd: float, noise: float = NOISE, times: int = 4) -> list[tuple[Run, float]]:
     """Every point so often in a random order; the machine changes within a minute and a half."""
     draw = random.Random(seed)
@@ -96,7 +101,7 @@ def test_what_is_known_beside_counts_and_what_is_expected_is_where_it_begins() -
     beside = (((2, True, True), 0.9, 0.001),)
     process, _ = fitted(told, beside, kernel, None)
     assert process.predict((2, True, True))[0] > fitted(told, (), kernel, None)[0].predict((2, True, True))[0]
-    expected, _ = fitted(told[:1], (), kernel, lambda point: GAINS[point])  # type: ignore[index]
+    expected, _ = fitted(told[:1], (), kernel, gain)
     first = told[0][0].point
     others = [p for p in POINTS if p != first]
     assert statistics.pstdev(expected.predict(p)[0] - GAINS[p] for p in others) < 0.1
