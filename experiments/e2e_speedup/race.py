@@ -33,12 +33,14 @@ from autotune.core.trial import Stage
 from autotune.driver.result import changes_of
 from autotune.export.best_config import write_best
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "search_replay"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "grids"))
+
+from grid import duration_s
+from score import RULES, reached, read_fastest, recommended
+
 HERE = Path(__file__).resolve().parent
 WORKLOADS = HERE.parent / "workloads"
-sys.path[:0] = [str(HERE.parent / "search_replay"), str(HERE.parent / "grids")]
-from grid import duration_s  # noqa: E402 - after its folder is known
-from score import RULES, reached, read_fastest, recommended  # noqa: E402 - the same
-
 RESULTS = HERE / "results"
 NAMES = ("photos_denoise", "vision_digits")
 SAMPLERS = ("staged", "tpe")
