@@ -22,6 +22,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 
+# Standard deviations in ln rate throughout, but for `minutes`.
 _FIRST = {"knob": 0.1, "pairs": 0.3, "own": 0.03, "drift": 0.05, "minutes": 20.0, "noise": 0.05}
 _USUAL = {"knob": 0.3, "pairs": 1.0, "own": 0.02, "drift": 0.1, "noise": 0.1}
 """Half-normal beliefs about the sizes: few runs hardly tell noise from a configuration's own part."""
@@ -58,7 +59,7 @@ def levels(runs, knobs):
         runs: (place, configuration as a mapping, minutes at which it began, ln rate), in any order.
         knobs: Names of what is varied.
     """
-    return _Model(runs, knobs).fitted()
+    return Model(runs, knobs).fitted()
 
 
 def minutes(began):
@@ -74,7 +75,7 @@ def _alike(values):
     return np.array([[float(a == b) for b in typed] for a in typed])
 
 
-class _Model:
+class Model:
     """The covariance of runs by the sizes of its parts."""
 
     def __init__(self, runs, knobs):
@@ -94,12 +95,35 @@ class _Model:
         each = (_USUAL["pairs"], _USUAL["own"], _USUAL["drift"], math.inf, _USUAL["noise"])
         self.usual = np.array([_USUAL["knob"]] * by_knob + list(each))
 
+    def fit(self):
+        """Logarithms of the likeliest sizes."""
+        return minimize(self.cost, self.start(), method="L-BFGS-B", bounds=self.bounds()).x
+
+    def unlike(self, x, sd):
+        """The same machine and noise, and levels that have nothing in common: means decide."""
+        alone = np.array(x)
+        alone[: len(self.alike) + 1] = math.log(_LEAST)
+        alone[len(self.alike) + 1] = math.log(sd)
+        return alone
+
+    def left_out(self, x):
+        """(by how much each run is missed by all others, standard deviation foretold for it), in ln rate."""
+        inverse = np.linalg.inv(self.whole(x))
+        return (inverse @ self.y) / np.diag(inverse), 1.0 / np.sqrt(np.diag(inverse))
+
+    def whole(self, x):
+        """Covariance of the runs."""
+        level, machine, noise = self.parts(x)
+        return level[np.ix_(self.at, self.at)] + machine + noise * np.eye(len(self.y))
+
     def start(self):
+        """Logarithms of the sizes at which the search for the likeliest begins."""
         first = [_FIRST["knob"]] * len(self.alike)
         first += [_FIRST[name] for name in ("pairs", "own", "drift", "minutes", "noise")]
         return np.log(first)
 
     def bounds(self):
+        """Of the logarithms of sizes."""
         size = (math.log(_LEAST), math.log(_MOST))
         minutes_ = (math.log(_FROM_MINUTES), math.log(_TO_MINUTES))
         return [size] * (len(self.alike) + 3) + [minutes_, size]
@@ -121,20 +145,18 @@ class _Model:
 
     def cost(self, x):
         """Minus the log of likelihood and beliefs."""
-        level, machine, noise = self.parts(x)
-        whole = level[np.ix_(self.at, self.at)] + machine + noise * np.eye(len(self.y))
         try:
-            factor = cho_factor(whole, lower=True)
+            factor = cho_factor(self.whole(x), lower=True)
         except np.linalg.LinAlgError:
             return 1e12
         fit = 0.5 * self.y @ cho_solve(factor, self.y) + np.log(np.diag(factor[0])).sum()
         return float(fit + 0.5 * np.sum((np.exp(x) / self.usual) ** 2))
 
     def fitted(self):
-        found = minimize(self.cost, self.start(), method="L-BFGS-B", bounds=self.bounds())
-        level, machine, noise = self.parts(found.x)
-        whole = level[np.ix_(self.at, self.at)] + machine + noise * np.eye(len(self.y))
-        factor = cho_factor(whole, lower=True)
+        """Levels under the likeliest sizes."""
+        x = self.fit()
+        level, machine, _ = self.parts(x)
+        factor = cho_factor(self.whole(x), lower=True)
         weights = cho_solve(factor, self.y)
         told = level[:, self.at]
         mean = told @ weights
@@ -151,5 +173,5 @@ class _Model:
             places=self.places,
             machine=tuple(round(float(v), _ROUND) for v in drift),
             rest=tuple(round(float(v), _ROUND) for v in rest),
-            sizes=dict(zip(names, (round(float(v), _ROUND) for v in np.exp(found.x)), strict=True)),
+            sizes=dict(zip(names, (round(float(v), _ROUND) for v in np.exp(x)), strict=True)),
         )

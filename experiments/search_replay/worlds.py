@@ -177,13 +177,22 @@ def _counts(row):
 
 def told_by(table):
     """Levels of what ran, by all runs that nobody disturbed; by disturbed ones where there are no others."""
+    return levels.levels(runs_of(table), knobs_of(table))
+
+
+def knobs_of(table):
+    """What the grid varies."""
+    return list(table.header.request.knobs)
+
+
+def runs_of(table):
+    """(place, configuration, minutes at which it began, ln rate) of the runs that count for levels."""
     fine = {config: [row for row in rows if _counts(row)] for config, rows in rows_of(table).items()}
     quiet = [row for rows in fine.values() for row in ([r for r in rows if not r.is_disturbed] or rows)]
-    runs = [
+    return [
         ((row.repeat, row.order), row.config, levels.minutes(row.began), log_rate(table, row))
         for row in quiet
     ]
-    return levels.levels(runs, list(table.header.request.knobs))
 
 
 def levelled(table, told):

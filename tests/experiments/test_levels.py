@@ -131,3 +131,15 @@ def test_minutes_of_a_row() -> None:
     later, earlier = levels.minutes("2026-11-24T10:01:30Z"), levels.minutes("2026-11-24T10:00:00Z")
     assert later - earlier == pytest.approx(1.5)
     assert levels.minutes("") == 0.0
+
+
+def test_a_run_that_is_left_out_is_foretold_better_by_its_neighbours_than_by_the_other_of_its_own() -> None:
+    runs = recorded(6, again=tuple(CONFIGS[:16]))
+    model = levels.Model(runs, KNOBS)
+    twice = [model.configs[at] in CONFIGS[1:16] for at in model.at]
+    sizes = model.fit()
+    by_levels, sd = model.left_out(sizes)
+    by_means, _ = model.left_out(model.unlike(sizes, 0.35))
+    assert sum(twice) == 30
+    assert statistics.pstdev(by_levels[twice]) < 0.9 * statistics.pstdev(by_means[twice])
+    assert statistics.pstdev(by_levels[twice] / sd[twice]) == pytest.approx(1.0, abs=0.35)
