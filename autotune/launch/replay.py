@@ -173,15 +173,17 @@ class ReplayRunner(Runner):
         Raises:
             NotRecorded: The table holds no run of a config.
         """
-        begun_s = 0.0
+        # The clock may be moved on between one segment and the next.
+        first_s, begun_s = self.clock.now_s(), 0.0
         start_share = self._start_share(assignment)
         for segment in assignment.segments:
-            outcome, seconds = self._outcome(segment.config, segment.fidelity, assignment, start_share)
+            at_s = first_s + begun_s
+            outcome, seconds = self._outcome(segment.config, segment.fidelity, assignment, start_share, at_s)
             begun_s += seconds
             seen = None
             if assignment.visit is not None and isinstance(outcome, Measurement):
-                at_s = self.clock.now_s() + begun_s
-                seen = self._visited(assignment, segment.config, outcome, assignment.visit, at_s)
+                visit = assignment.visit
+                seen = self._visited(assignment, segment.config, outcome, visit, first_s + begun_s)
                 begun_s += seen.seconds
             yield Ended(
                 trial=segment.trial,
@@ -217,10 +219,10 @@ class ReplayRunner(Runner):
         return self._forked_start if is_there else 1.0
 
     def _outcome(
-        self, config: Config, fidelity: Fidelity, assignment: Assignment, start_share: float
+        self, config: Config, fidelity: Fidelity, assignment: Assignment, start_share: float, at_s: float
     ) -> tuple[Outcome, float]:
         drawn, noise = self._draw(config, assignment.launch.seed)
-        row = self._at(self.clock.now_s(), _started(drawn.row, start_share))
+        row = self._at(at_s, _started(drawn.row, start_share))
         if not row.is_ok:
             return _failed(row, fidelity)
         compile_s, is_cold = self._compile(row)

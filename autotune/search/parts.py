@@ -31,7 +31,8 @@ class Parts:
         expects: What is known of values beforehand is where the throughput model begins, and says what is
             tried first; without this part nothing is known, and the list of the space is gone through.
         overtakes: Whom the runs of confirmation and ablation leave as likely the fastest is confirmed too.
-        follows: Changes of the machine are told from what configs do, by the time at which each run was.
+        follows: Changes of the machine are told from what configs do, by the time at which each run was;
+            nothing beside `pair_terms`.
         from_leader: What one change brings is tried beside the best so far, without this part by itself.
     """
 

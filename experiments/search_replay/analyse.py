@@ -24,6 +24,8 @@ FORKED = "forked"
 """Last word of a sampler whose screening trials are forked: a rival with that has a means of ours."""
 SLOW = ("gp",)
 """Takes so long that it may have fewer seeds: pairs of the others do not wait for it."""
+SAME_TRUTH = 1e-3
+"""Relative, within which sizes and oracles of one table count as the same."""
 DRAWS = 2000
 GRID = 60
 BAR_RATIO, BAR_FAILURES = 3.0, 3
@@ -46,7 +48,26 @@ def read(path):
     lines = [json.loads(line) for line in path.read_text().splitlines() if line]
     if len({line["set"] for line in lines}) > 1:
         sys.exit(f"{path.name} mixes sets of tables")
+    told = two_truths(lines)
+    if told:
+        sys.exit(f"{path.name} judges {told} by two different truths: numerical libraries differ between its lines")
     return lines
+
+
+def two_truths(lines):
+    """Name of a table whose truth is not one and the same in all lines of one code; empty where there is none.
+
+    Every process fits it anew (`levels.py`), and other processors round otherwise.
+    """
+    first = {}
+    for line in lines:
+        told = {"oracle": line.get("oracle_speedup"), **line.get("noise", {}).get("sizes", {})}
+        known = first.setdefault((line["code"], line["table_sha256"], line["table"]), told)
+        if known.keys() != told.keys():
+            return line["table"]
+        if any(x is not None and not math.isclose(x, told[k], rel_tol=SAME_TRUTH) for k, x in known.items()):
+            return line["table"]
+    return ""
 
 
 def complete(lines):
@@ -369,13 +390,13 @@ def table(head, rows):
 
 
 def held_out_verdict(lines, path=FROZEN):
-    """The verdict on the frozen run, or why there is none."""
+    """(the frozen run is whole, the verdict on it or why there is none)."""
     mine, missing = frozen_part(lines, path)
     if missing is None:
-        return "No verdict: nothing is frozen."
+        return False, "No verdict: nothing is frozen."
     if missing:
-        return f"No verdict: {missing} of {missing + len(mine)} searches of the frozen run are missing."
-    return verdict(mine)[1]
+        return False, f"No verdict: {missing} of {missing + len(mine)} searches of the frozen run are missing."
+    return True, verdict(mine)[1]
 
 
 def report(every, frozen=FROZEN):
@@ -389,7 +410,11 @@ def report(every, frozen=FROZEN):
     first = f"{len(lines)} searches on {len(tables)} {what}; seeds: {len(seeds)}; budget: {budgets}."
     parts = [first + (f" Left out, as not every sampler has that seed yet: {left_out}." if left_out else "")]
     if kind == "held-out":
-        parts.append(held_out_verdict(every, frozen))
+        is_whole, sentence = held_out_verdict(every, frozen)
+        if not is_whole:
+            # Not a figure before all are there: whoever sees some may stop, or freeze anew.
+            return sentence + "\n"
+        parts.append(sentence)
     elif any(x["sampler"].split()[0] != OURS for x in lines):
         parts.append(f"{verdict(lines)[1]} Here that settles nothing: it is for held-out tables.")
     told = table_rows(lines)
@@ -464,14 +489,14 @@ def plot(lines, path):
     pyplot.close(figure)
 
 
-def write(path):
+def write(path, frozen=FROZEN):
     """What a file of results shows, beside it: Markdown, and a drawing where there is a library for it."""
     lines = read(path) if path.is_file() else []
     if not lines:
         return
-    path.with_suffix(".md").write_text(report(lines))
+    path.with_suffix(".md").write_text(report(lines, frozen))
     drawn = complete(lines)
-    if not drawn:
+    if not drawn or (lines[0]["set"] == "held-out" and not held_out_verdict(lines, frozen)[0]):
         return
     try:
         plot(drawn, path.with_suffix(".svg"))

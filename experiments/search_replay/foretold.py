@@ -3,9 +3,10 @@
     python foretold.py ../grids/photos_denoise/cpu2-intel-xeon-processor-without-bf16.jsonl ...
 
 Every run of a configuration that has others, but for the script as it is, is left out in turn, under the
-sizes fitted to all. Beside the mixed model stands what means say: the same machine and the same noise, and
-levels that have nothing in common. The error is of ln rate, noise of the run included. Only open tables are
-taken.
+sizes fitted to all. Beside the mixed model stands what means say: levels that have nothing in common, with a
+machine and noise of sizes of their own, fitted as well. The error is of ln rate, noise of the run included.
+Runs of the first repeat and of later ones are told apart: who was run again was chosen by the first, so the
+first was lucky. Only open tables are taken.
 """
 
 import argparse
@@ -15,7 +16,6 @@ from pathlib import Path
 
 import levels
 import numpy as np
-import run
 import worlds
 
 from autotune.core.table import decode
@@ -24,7 +24,31 @@ MEANS_SD = 0.35
 """Of levels that have nothing in common, in ln rate: a run or two decide each."""
 
 
+def foretold(table):
+    """(repeats, who foretells) -> (runs, error of one in ln rate, mean ln likelihood of one).
+
+    Repeats are ``first`` or ``later``, who foretells is ``levels`` or ``means``; only of what has runs.
+    """
+    runs = worlds.runs_of(table)
+    model = levels.Model(runs, worlds.knobs_of(table))
+    count = Counter(model.at)
+    again = np.array([count[at] > 1 and not model.configs[at].is_baseline for at in model.at])
+    later = np.array([repeat > 0 for (repeat, _), _, _, _ in runs])
+    found = {}
+    for name, x in (("levels", model.fit()), ("means", model.fit_alone(MEANS_SD))):
+        missed, sd = model.left_out(x)
+        likely = -0.5 * (missed / sd) ** 2 - np.log(sd)
+        for which, mine in (("first", again & ~later), ("later", again & later)):
+            if mine.any():
+                error = float(np.sqrt(np.mean(missed[mine] ** 2)))
+                found[which, name] = int(mine.sum()), error, float(likely[mine].mean())
+    return found
+
+
 def main():
+    # Other folders have a run.py as well; beside this one it is the replay's.
+    import run
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+")
     may = set(run.develop_files())
@@ -32,20 +56,13 @@ def main():
         if file.resolve() not in may:
             sys.exit(f"{file} is no open table")
         table = decode(file.read_bytes(), source=file.name)
-        model = levels.Model(worlds.runs_of(table), worlds.knobs_of(table))
-        runs = Counter(model.at)
-        repeated = [runs[at] > 1 and not model.configs[at].is_baseline for at in model.at]
-        if not any(repeated):
+        found = foretold(table)
+        if not found:
             print(f"{table.header.table}: no configuration ran twice")
-            continue
-        fitted = model.fit()
-        for name, x in (("levels", fitted), ("means", model.unlike(fitted, MEANS_SD))):
-            missed, sd = model.left_out(x)
-            missed, sd = missed[repeated], sd[repeated]
-            likely = np.mean(-0.5 * (missed / sd) ** 2 - np.log(sd))
+        for (which, name), (number, error, likely) in found.items():
             print(
-                f"{table.header.table}: {name} miss {len(missed)} runs by "
-                f"{np.sqrt(np.mean(missed**2)):.1%}, ln likelihood of a run {likely:.3f}"
+                f"{table.header.table}: {name} miss {number} {which} runs by {error:.1%}, "
+                f"ln likelihood of a run {likely:.3f}"
             )
 
 

@@ -10,10 +10,13 @@ what is true. And that one run is as lucky as it is fast. So
   one that stands alone with a single run is less so;
 - the machine of a search changes as that of the table did, as much and as quickly, in a way that the
   seed draws (`Machine`): what is beside each other in time is alike;
-- how much processes of one configuration differ beside that the table tells of one of them, the script
-  as it is, which ran between the others: every run of it becomes a repeat of its own, and every other
-  configuration gets as many processes, around its level as much faster or slower as the runs of the
-  script were, the machine's changes taken out, each of these deviations once, in an order of its own;
+- how much processes of one configuration differ beside that is what the table has for noise (`levels.py`,
+  by all of its runs); how that is spread, the script as it is shows, which ran between the others: every run
+  of it becomes a repeat of its own, the machine's changes taken out and made as wide as the noise, and every
+  other configuration gets as many processes, around its level by the same deviations, each of them once, in
+  an order of its own;
+- the first process of a configuration that compiles paid a cold compile and the others a warm one, of the
+  lengths that were recorded (`compile_times`);
 - losses are those of the script as it is, for everybody: one seed does not show what seeds do to a
   loss, and a guard that reads the difference of one pair as a rule bars what a real search would pass.
   A loss that breaks stays as it was.
@@ -80,15 +83,15 @@ class Machine:
     """
 
     def __init__(self, sd, minutes, key):
-        self.sd, self.alike = sd, math.exp(-MACHINE_STEP_S / (60.0 * minutes))
+        self.sd, self.keeps = sd, math.exp(-MACHINE_STEP_S / (60.0 * minutes))
         self.draw = random.Random(key)
         self.path = [self.draw.gauss(0.0, sd)]
 
     def __call__(self, at_s):
         at = int(at_s / MACHINE_STEP_S)
         while len(self.path) <= at:
-            new = self.draw.gauss(0.0, self.sd * math.sqrt(1.0 - self.alike**2))
-            self.path.append(self.alike * self.path[-1] + new)
+            new = self.draw.gauss(0.0, self.sd * math.sqrt(1.0 - self.keeps**2))
+            self.path.append(self.keeps * self.path[-1] + new)
         return self.path[at]
 
 
@@ -96,10 +99,10 @@ def world(table, variant=""):
     """A table as it is replayed; with scattered processes where a configuration has been run once."""
     recorded, runs = table, [len(rows) for c, rows in rows_of(table).items() if not c.is_baseline]
     scatters = min(runs, default=0) <= 1
-    told = None
+    told, compiles = None, {}
     if scatters:
-        told = told_by(table)
-        table = levelled(table, told)
+        told, compiles = told_by(table), compile_times(table)
+        table = levelled(table, told, compiles)
     if variant:
         table = adverse(table, variant)
     truth = score.Truth.of(table)
@@ -110,14 +113,16 @@ def world(table, variant=""):
     notes = {
         "repeats": len({row.repeat for row in recorded.rows}),
         "runs": [min(runs, default=0), max(runs, default=0)],
-        "oracle_runs": len(recorded.of(truth.oracle)),
+        # A variant's oracle may have the place of another, whose runs say nothing of it.
+        "oracle_runs": None if variant else len(recorded.of(truth.oracle)),
         "own_runs": len(logs),
         "own_sd": round(stdev(logs), 5) if len(logs) > 1 else None,
         "within": {str(percent): truth.within(percent) for percent in score.WITHIN},
-        **({} if told is None else {"level_sd": told.sd.get(truth.oracle), "sizes": told.sizes}),
     }
+    if told is not None:
+        notes |= {"level_sd": None if variant else told.sd.get(truth.oracle), "sizes": told.sizes}
     share = forked_start(table.header.workload.name)
-    made = _known(scattered(table) if scatters else table)
+    made = _known(scattered(table, compiles) if scatters else table)
     drift = (0.0, 0.0) if told is None else (told.sizes["drift"], told.sizes["minutes"])
     return World(made, truth, notes, share, drift)
 
@@ -195,8 +200,51 @@ def runs_of(table):
     ]
 
 
-def levelled(table, told):
-    """A table of one repeat: the script's runs around its level by noise alone, one of others at theirs."""
+def compile_times(table):
+    """Configuration -> (seconds of its compile with an empty cache, with a filled one), of what compiles.
+
+    What was seen with one kind of cache alone has the other by what a warm compile takes of a cold one, in
+    the median of the configurations that have both, else by all of either kind. Where no warm one was ever
+    seen, or no cold one, the two are the same.
+    """
+    seen = {}
+    for config, rows in rows_of(table).items():
+        for row in rows:
+            if _counts(row) and row.compile_s and row.compile_cache in ("cold", "warm"):
+                seen.setdefault(config, {}).setdefault(row.compile_cache, []).append(row.compile_s)
+    medians = {config: {kind: median(each) for kind, each in of.items()} for config, of in seen.items()}
+    both = [of["warm"] / of["cold"] for of in medians.values() if len(of) == 2]
+    each = {kind: [of[kind] for of in medians.values() if kind in of] for kind in ("cold", "warm")}
+    share = 1.0
+    if both:
+        share = median(both)
+    elif all(each.values()):
+        share = median(each["warm"]) / median(each["cold"])
+    share = min(1.0, share)
+    found = {}
+    for config, of in medians.items():
+        cold = of.get("cold", of.get("warm", 0.0) / share)
+        found[config] = (cold, min(cold, of.get("warm", share * cold)))
+    return found
+
+
+def _compiled(row, seconds, cache):
+    """The same process with another compile before its window."""
+    longer_s = seconds - (row.compile_s or 0.0)
+    return replace(
+        row,
+        compile_s=seconds,
+        compile_cache=cache,
+        charged_s=row.charged_s + longer_s,
+        loss_t_s=tuple(max(0.0, at + longer_s) for at in row.loss_t_s),
+    )
+
+
+def levelled(table, told, compiles):
+    """A table of one repeat: the script's runs around its level by noise alone, one of others at theirs.
+
+    What compiles did so with an empty cache.
+    """
     own = own_rows(table)
     if len(own) < FEWEST_OWN:
         raise UsageError(
@@ -217,21 +265,30 @@ def levelled(table, told):
             made.append(next(row for row in rows if not _counts(row)))
             continue
         first = next((row for row in fine if not row.is_disturbed), fine[0])
+        if config in compiles:
+            first = _compiled(first, compiles[config][0], "cold")
         made.append(first.slowed(math.exp(log_rate(table, first) - told.of[config])))
     rows = tuple(replace(row, repeat=0, order=order, attempt=1) for order, row in enumerate(made))
     return replace(table, rows=rows)
 
 
-def scattered(table):
-    """A table of one repeat with as many processes of each configuration as the script has runs."""
+def scattered(table, compiles):
+    """A table of one repeat with as many processes of each configuration as the script has runs.
+
+    Args:
+        compiles: What `compile_times` says; all processes of what compiles but the first find its cache.
+    """
     header, own = table.header, own_rows(table)
     spread, count, shown = deviations(table, own), len(own), _longest(own)
     rows = [_repeat(_with_loss(row, shown), repeat, 0) for repeat, row in enumerate(own)]
     others = [row for _, row in sorted(table.settled().items()) if not row.config.is_baseline]
     for order, row in enumerate(others, 1):
         drawn = random.Random(f"{header.table}/{row.config.digest}/processes").sample(spread, count)
-        plain = _with_loss(row, shown)
-        rows += [_repeat(plain.slowed(math.exp(-x)), k, order) for k, x in enumerate(drawn)]
+        first = later = _with_loss(row, shown)
+        if row.config in compiles and _counts(row):
+            later = _compiled(first, compiles[row.config][1], "warm")
+        each = enumerate(drawn)
+        rows += [_repeat((later if k else first).slowed(math.exp(-x)), k, order) for k, x in each]
     protocol = replace(header.protocol, seeds=tuple(range(count)), repeats=count)
     return replace(table, header=replace(header, protocol=protocol), rows=tuple(rows))
 

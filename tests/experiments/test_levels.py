@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Callable
 
 import levels
+import numpy as np
 import pytest
 
 from autotune.core.config import Config
@@ -93,6 +94,37 @@ def test_what_a_configuration_does_by_itself_is_believed_as_far_as_its_runs_agre
     assert all(found.of[c] - level(c) == pytest.approx(0.0, abs=0.04) for c in odd)
 
 
+def test_one_that_stands_alone_is_believed_the_further_the_more_runs_it_has() -> None:
+    odd = CONFIGS[22]
+
+    def level(config: Config) -> float:
+        return true(config) + 0.15 * (config == odd)
+
+    shares: dict[int, list[float]] = {0: [], 3: []}
+    for seed, more in itertools.product(range(6), shares):
+        found = levels.levels(recorded(seed, level=level, again=(odd,) * more), KNOBS)
+        middle = statistics.fmean(found.of[c] - true(c) for c in CONFIGS if c != odd)
+        shares[more].append((found.of[odd] - true(odd) - middle) / 0.15)
+    assert statistics.fmean(shares[3]) > statistics.fmean(shares[0]) + 0.1
+    assert statistics.fmean(shares[3]) < 1.0
+
+
+def test_the_slope_of_the_cost_is_that_of_its_values() -> None:
+    model = levels.Model(recorded(2, again=tuple(CONFIGS[:9]), machine=lambda m: 0.1 * math.sin(m)), KNOBS)
+    for x in (model.start({}), model.start({"own": 0.08, "minutes": 1.5, "drift": 0.2})):
+        _, slope = model.cost(x)
+        for k in range(len(x)):
+            step = np.eye(len(x))[k] * 1e-5
+            apart = model.cost(x + step)[0] - model.cost(x - step)[0]
+            assert slope[k] == pytest.approx(apart / 2e-5, rel=1e-4, abs=1e-4)
+
+
+def test_sizes_have_the_names_of_their_knobs() -> None:
+    sizes = levels.levels(recorded(0), KNOBS).sizes
+    assert list(sizes) == [*(f"knob {name}" for name in KNOBS), "pairs", "own", "drift", "minutes", "noise"]
+    assert sizes["knob workers"] > 5 * sizes["knob idle"]
+
+
 def test_a_machine_that_changes_is_told_from_configurations() -> None:
     def slower(minutes: float) -> float:
         return 0.15 * math.sin(minutes / 2.0)
@@ -119,12 +151,16 @@ def test_level_and_machine_and_rest_are_what_was_read() -> None:
     found = levels.levels(runs, KNOBS)
     for (_, config, _, y), machine, rest in zip(runs, found.machine, found.rest, strict=True):
         assert found.of[config] + machine + rest == pytest.approx(y, abs=1e-4)
+    assert statistics.fmean(found.machine) == pytest.approx(0.0, abs=1e-4)
+    late = [m for (_, _, at, _), m in zip(runs, found.machine, strict=True) if at > 5]
+    early = [m for (_, _, at, _), m in zip(runs, found.machine, strict=True) if at < 3]
+    assert statistics.fmean(late) - statistics.fmean(early) == pytest.approx(0.1, abs=0.03)
 
 
 def test_it_is_the_same_in_any_order_of_the_runs() -> None:
     runs = recorded(5)
     plain, turned = levels.levels(runs, KNOBS).of, levels.levels(runs[::-1], KNOBS).of
-    assert {c: pytest.approx(y, abs=2e-3) for c, y in plain.items()} == turned
+    assert {c: pytest.approx(y, abs=1e-4) for c, y in plain.items()} == turned
 
 
 def test_minutes_of_a_row() -> None:
@@ -139,7 +175,7 @@ def test_a_run_that_is_left_out_is_foretold_better_by_its_neighbours_than_by_the
     twice = [model.configs[at] in CONFIGS[1:16] for at in model.at]
     sizes = model.fit()
     by_levels, sd = model.left_out(sizes)
-    by_means, _ = model.left_out(model.unlike(sizes, 0.35))
+    by_means, _ = model.left_out(model.fit_alone(0.35))
     assert sum(twice) == 30
     assert statistics.pstdev(by_levels[twice]) < 0.9 * statistics.pstdev(by_means[twice])
     assert statistics.pstdev(by_levels[twice] / sd[twice]) == pytest.approx(1.0, abs=0.35)

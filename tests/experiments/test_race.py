@@ -64,21 +64,42 @@ def test_a_course_from_the_journal_is_what_was_seen_on_the_way(sampler: str) -> 
     assert len(seen) > 1
     assert [what for _, what in on_the_way] == seen
     assert last[0] == pytest.approx(study.elapsed_s, abs=0.1)
-    assert last[1]["by_model"] == last[1]["by_reading"]
+    found = answer_or_none(study)
+    won = dict(found.best.config) if found is not None and found.is_better else {}
+    assert last[1] == {"by_model": won, "by_reading": dict(score.read_fastest(study))}
+
+
+def test_what_read_fastest_and_was_not_proved_has_arrived_by_readings() -> None:
+    never_proved = searched("tpe", point(40, FAST, FAST), point(500, {}, FAST))
+    assert race.arrivals(never_proved, GAINS, 2.0) == {
+        "by_model": {5: None, 2: None},
+        "by_reading": {5: 40, 2: 40},
+    }
+
+
+def test_the_fastest_is_rated_by_cycles_that_did_not_choose_it() -> None:
+    lucky = [{"A": 2.0, "B": 1.0}, {"A": 1.0, "B": 2.0}]
+    runs = [
+        {"cycle": c, "arm": arm, "samples_per_s": 100.0 * gain}
+        for c, arms in enumerate(lucky)
+        for arm, gain in {race.SCRIPT: 1.0, **arms}.items()
+    ]
+    assert max(race.rates(runs).values()) == pytest.approx(2**0.5)
+    assert race.fastest_rate(runs) == pytest.approx(1.0)
 
 
 def test_having_arrived_means_staying_there() -> None:
     one = searched("staged", point(10, {}), point(50, FAST), point(90, SLOW), point(130, FAST))
-    assert race.arrivals(one, GAINS)["by_model"] == {5: 130, 2: 130}
+    assert race.arrivals(one, GAINS, 2.0)["by_model"] == {5: 130, 2: 130}
     left = searched("staged", point(10, FAST), point(90, SLOW))
-    assert race.arrivals(left, GAINS)["by_model"] == {5: None, 2: None}
+    assert race.arrivals(left, GAINS, 2.0)["by_model"] == {5: None, 2: None}
 
 
 @pytest.mark.parametrize("sampler", race.SAMPLERS)
 def test_by_each_rule_both_are_judged_alike(sampler: str) -> None:
     one = searched(sampler, point(40, SLOW, FAST), point(200, FAST, FAST))
-    assert race.arrived_s(one, GAINS, 5, "by_reading", 600.0) == 40
-    assert race.arrived_s(one, GAINS, 5, "by_model", 600.0) == 200
+    assert race.arrived_s(one, GAINS, 2.0, 5, "by_reading", 600.0) == 40
+    assert race.arrived_s(one, GAINS, 2.0, 5, "by_model", 600.0) == 200
 
 
 def test_what_failed_once_has_no_rate_and_stops_nothing() -> None:
@@ -88,7 +109,7 @@ def test_what_failed_once_has_no_rate_and_stops_nothing() -> None:
     gains = race.rates(made["runs"])
     assert race.key(SLOW) not in gains
     assert gains[race.key(FAST)] == pytest.approx(2.0)
-    assert race.arrivals(made["searches"][0], gains)["by_model"] == {5: 50, 2: 50}
+    assert race.arrivals(made["searches"][0], gains, race.fastest_rate(made["runs"]))["by_model"] == {5: 50, 2: 50}
 
 
 def test_results_that_are_not_whole_are_left_out_of_the_report(
@@ -108,8 +129,13 @@ def test_results_of_something_else_are_not_gone_on_with(tmp_path: Path) -> None:
         timer.check_identity(earlier, {"budget": "10m", "machine": {"cores": 4}}, tmp_path / "a.json")
 
 
+def test_who_arrives_after_the_budget_has_taken_the_whole_budget() -> None:
+    late = searched("tpe", point(40, SLOW), point(640, FAST))
+    assert race.arrived_s(late, GAINS, 2.0, 5, "by_model", 600.0) == 600.0
+
+
 def test_whoever_never_arrives_has_taken_the_whole_budget() -> None:
-    assert race.arrived_s(searched("tpe", point(40, SLOW)), GAINS, 5, "by_model", 600.0) == 600.0
+    assert race.arrived_s(searched("tpe", point(40, SLOW)), GAINS, 2.0, 5, "by_model", 600.0) == 600.0
 
 
 def test_searches_are_paired_by_workload_and_seed() -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import foretold
 import pytest
 import recorded_world
 import score
@@ -62,7 +63,7 @@ def test_a_config_gets_as_many_processes_as_the_script_has_around_what_is_true_o
 
 def test_the_scatter_is_that_of_the_scripts_own_processes_in_an_order_of_each_configs_own() -> None:
     recorded = single()
-    made = worlds.scattered(recorded)
+    made = worlds.scattered(recorded, {})
     spread = statistics.stdev(logs(recorded, Config()))
     assert spread > 0.002
     moved = {}
@@ -73,6 +74,48 @@ def test_the_scatter_is_that_of_the_scripts_own_processes_in_an_order_of_each_co
     assert len({tuple(sorted(x)) for x in moved.values()}) == 1
     assert len(set(moved.values())) > 1
     assert logs(made, Config()) == pytest.approx(logs(recorded, Config()))
+
+
+def test_the_scatter_of_a_world_is_the_noise_of_all_of_its_runs() -> None:
+    made = worlds.world(single(own=12))
+    noise = made.notes["sizes"]["noise"]
+    for config in recorded_world.CONFIGS:
+        assert statistics.stdev(logs(made.table, config)) == pytest.approx(noise, rel=0.1)
+
+
+def compiling(*runs: tuple[Config, float, str]) -> Table:
+    """One repeat, and runs of what compiles: configuration, seconds, kind of cache."""
+    rows = [row for row in single().rows if row.config not in {config for config, _, _ in runs}]
+    rows += [
+        recorded_world.row(config, 0, 200 + n, compile_s=seconds, compile_cache=cache, charged_s=20.0 + seconds)
+        for n, (config, seconds, cache) in enumerate(runs)
+    ]
+    return recorded_world.table(*rows)
+
+
+def test_the_first_process_of_what_compiles_pays_a_cold_compile_and_the_others_a_warm_one() -> None:
+    recorded = compiling((COMPILED, 6.0, "warm"), (COMPILED, 30.0, "cold"), (COMPILED, 4.0, "warm"))
+    assert worlds.compile_times(recorded) == {COMPILED: (30.0, 5.0)}
+    made = worlds.world(recorded).table.of(COMPILED)
+    assert [(row.compile_s, row.compile_cache) for row in made] == [
+        (30.0, "cold"),
+        *[(5.0, "warm")] * (len(made) - 1),
+    ]
+    rest = {
+        round(row.charged_s - row.compile_s - (row.window_s or 0) - (row.warmup_s or 0), 6)
+        for row in made
+        if row.compile_s
+    }
+    assert len(rest) == 1
+
+
+def test_what_was_only_seen_with_one_kind_of_cache_has_the_other_by_what_others_show() -> None:
+    alone = compiling((COMPILED, 5.0, "warm"), (BF16, 40.0, "cold"), (BF16, 10.0, "warm"))
+    assert worlds.compile_times(alone) == {COMPILED: (20.0, 5.0), BF16: (40.0, 10.0)}
+    apart = compiling((COMPILED, 5.0, "warm"), (BF16, 40.0, "cold"))
+    assert worlds.compile_times(apart) == {COMPILED: (40.0, 5.0), BF16: (40.0, 5.0)}
+    never = compiling((COMPILED, 30.0, "cold"))
+    assert worlds.compile_times(never) == {COMPILED: (30.0, 30.0)}
 
 
 def test_a_slower_process_costs_what_it_trains_longer_and_starts_as_fast() -> None:
@@ -191,7 +234,7 @@ def test_one_seed_shows_no_difference_of_loss() -> None:
         "loss_values": worse[cut],
         "loss_t_s": row.loss_t_s[cut],
     }
-    made = worlds.scattered(single(**shorter))
+    made = worlds.scattered(single(**shorter), {})
     own, mine = traces(made, Config()), traces(made, BF16)
     assert mine[0][-1].samples == shorter["loss_samples"][-1]
     assert judge(mine, own, redeals=False).reason == "The loss is the same to the last digit."
@@ -201,7 +244,7 @@ def test_one_seed_shows_no_difference_of_loss() -> None:
 def test_a_loss_that_breaks_stays_as_it_was() -> None:
     row = recorded_world.row(BF16, 0, recorded_world.CONFIGS.index(BF16))
     rising = tuple(1.0 + n for n in range(len(row.loss_values)))
-    made = worlds.scattered(single(loss_values=rising))
+    made = worlds.scattered(single(loss_values=rising), {})
     assert all(found.loss_values == rising for found in made.of(BF16))
 
 
@@ -210,6 +253,21 @@ def test_a_search_on_one_repeat_is_confirmed_as_any_other() -> None:
     study = replay(made.table, budget_s=200).study
     assert any(t.stage is Stage.CONFIRM for t in study.trials)
     assert any(found.wins for found in compare(study))
+
+
+# Left out --------------------------------------------------------------------------------------
+
+
+def test_runs_of_what_ran_again_are_foretold_first_and_later_ones_apart() -> None:
+    found = foretold.foretold(uneven())
+    assert {key: number for key, (number, _, _) in found.items()} == {
+        ("first", "levels"): 1,
+        ("later", "levels"): 2,
+        ("first", "means"): 1,
+        ("later", "means"): 2,
+    }
+    assert all(0.0 <= error < 1.0 for _, error, _ in found.values())
+    assert foretold.foretold(single()) == {}
 
 
 # Adverse variants ------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import sys
+from dataclasses import replace
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -440,6 +441,14 @@ def test_whatever_decides_a_replay_is_in_the_hash_of_the_code(
     assert len(set(seen)) == len(seen)
 
 
+def test_a_replayed_search_meets_the_machine_of_its_world(run: Any) -> None:
+    made = run.worlds.world(recorded_world.table())
+    key = {"sampler": "staged", "seed": 0, "workers": 1, "budget_s": 150.0}
+    steady, changing = run.one(made, key), run.one(replace(made, drift=(0.2, 1.0)), key)
+    assert steady["curve"] != changing["curve"]
+    assert run.one(replace(made, drift=(0.2, 1.0)), key)["curve"] == changing["curve"]
+
+
 def test_there_is_no_verdict_before_every_search_of_the_frozen_run_is_there(run: Any, tmp_path: Path) -> None:
     run.hold([f"held={put(tmp_path, 'held')}"])
     (entry,) = run.split().values()
@@ -449,11 +458,48 @@ def test_there_is_no_verdict_before_every_search_of_the_frozen_run_is_there(run:
         for sampler in ("staged", "tpe")
         for seed in range(2)
     ]
-    assert "nothing is frozen" in analyse.report(lines, run.FROZEN)
+    assert analyse.report(lines, run.FROZEN) == "No verdict: nothing is frozen.\n"
     run.freeze(options(samplers=["staged", "tpe"], seeds=2, budget=1000.0))
     assert "is met" in analyse.report(lines, run.FROZEN)
     for part in (lines[:-1], [*lines[:-1], {**lines[-1], "code": "other"}]):
-        assert "No verdict: 1 of 4" in analyse.report(part, run.FROZEN)
+        assert (
+            analyse.report(part, run.FROZEN)
+            == "No verdict: 1 of 4 searches of the frozen run are missing.\n"
+        )
+
+
+def test_of_a_held_out_run_that_is_not_whole_nothing_is_drawn_or_said(run: Any, tmp_path: Path) -> None:
+    run.hold([f"held={put(tmp_path, 'held')}"])
+    (entry,) = run.split().values()
+    run.freeze(options(samplers=["staged", "tpe"], seeds=1, budget=1000.0))
+    same = {"set": "held-out", "table_sha256": entry["sha256"], "code": "code"}
+    both = [line("held/cpu", name, 0, 100, **same) for name in ("staged", "tpe")]
+    path = tmp_path / "held.jsonl"
+    path.write_text(json.dumps(both[0]) + "\n")
+    analyse.write(path, run.FROZEN)
+    assert not path.with_suffix(".svg").exists()
+    assert "100" not in run.told(both[0])
+    assert "100" in run.told({**both[0], "set": "develop"})
+    path.write_text("".join(json.dumps(x) + "\n" for x in both))
+    analyse.write(path, run.FROZEN)
+    assert path.with_suffix(".svg").exists()
+
+
+def test_lines_of_one_table_that_are_judged_by_two_truths_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+
+    def judged(noise: float, seed: int) -> dict[str, Any]:
+        made = line("a/cpu", "staged", seed, 100)
+        return {**made, "noise": {**made["noise"], "sizes": {"noise": noise}}}
+
+    def written(*lines: dict[str, Any]) -> None:
+        path.write_text("".join(json.dumps(x) + "\n" for x in lines))
+
+    written(judged(0.05, 0), judged(0.05 + 1e-6, 1))
+    assert len(analyse.read(path)) == 2
+    written(judged(0.05, 0), judged(0.051, 1))
+    with pytest.raises(SystemExit, match="two different truths"):
+        analyse.read(path)
 
 
 def test_a_run_goes_on_where_it_stopped_and_sets_are_not_mixed(
