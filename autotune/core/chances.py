@@ -4,6 +4,10 @@ What is claimed of a study is false with a chance of at most `FALSE_WINS`, whoev
 whenever confirmation ended: the chances of all tests that may claim add up to it. The leader, by
 screening, gets half of it, and the last look most of that, as a search mostly ends there; a look before
 may end confirmation only where the gain is clear at that look's own, stricter level.
+
+Where confirmation goes on beyond the usual pairs, three looks take the place of the last. They see mostly
+the same pairs, so that together they err less often than one by one: their levels add up to more than that
+of the last, and the chance of all looks together is what `FALSE_WINS` says (tests/core/test_chances.py).
 """
 
 from __future__ import annotations
@@ -29,8 +33,13 @@ LOOK_PAIRS: Final = (3, 5, 8)
 """Pairs of a config after which a search may end its confirmation because it has won; the end of the budget,
 or of the cycles, is one look more. Other ends make no claim and need no allowance."""
 
+LATE_LOOK_PAIRS: Final = (12, 20)
+"""The same where confirmation goes on beyond the usual pairs; its end is one look more."""
+
 _LOOK_SHARES: Final[dict[int, float]] = dict(zip(LOOK_PAIRS, (0.1, 0.15, 0.2), strict=True))
 _LAST_SHARE: Final = 1.0 - sum(_LOOK_SHARES.values())
+_LATE_SHARE: Final = 0.28
+"""Of each late look and of the last one then."""
 _LEADER_SHARE: Final = 0.5
 
 
@@ -47,7 +56,12 @@ def finalist_share(place: int, finalists: int) -> float:
 
 
 def claim_interval(
-    log_ratios: Sequence[float], share: float, *, tau: float, df: float | None
+    log_ratios: Sequence[float],
+    share: float,
+    *,
+    tau: float,
+    df: float | None,
+    goes_on: bool = False,
 ) -> tuple[Estimate, bool]:
     """The interval that a claim rests on, and whether a look before the last may end confirmation with it.
 
@@ -59,17 +73,27 @@ def claim_interval(
         share: From `finalist_share`.
         tau: As `ratio_interval` takes it.
         df: The same.
+        goes_on: Confirmation has room for more than the usual pairs (`autotune.core.more_cycles.goes_on`).
     """
     look = _LOOK_SHARES.get(len(log_ratios))
+    if goes_on and len(log_ratios) in LATE_LOOK_PAIRS:
+        look = _LATE_SHARE
     if look is not None:
         early = ratio_interval(log_ratios, confidence=_confidence(share * look), tau=tau, df=df)
         if early.low > 1.0 or early.high < 1.0:
             return early, True
-    return ratio_interval(log_ratios, confidence=_confidence(share * _LAST_SHARE), tau=tau, df=df), False
+    last = _confidence(share * _last_share(goes_on=goes_on))
+    return ratio_interval(log_ratios, confidence=last, tau=tau, df=df), False
 
 
 def pairs_wanted(
-    log_ratios: Sequence[float], share: float, *, tau: float, df: float | None, most: int
+    log_ratios: Sequence[float],
+    share: float,
+    *,
+    tau: float,
+    df: float | None,
+    most: int,
+    goes_on: bool = False,
 ) -> int | None:
     """Pairs with which a gain as it reads now would be claimed at the last look; None with `most` neither.
 
@@ -79,17 +103,22 @@ def pairs_wanted(
         tau: As `ratio_interval` takes it.
         df: The same.
         most: So many at the most.
+        goes_on: As `claim_interval` takes it.
     """
     n, mean = len(log_ratios), statistics.fmean(log_ratios)
     if n < 2 or mean <= 0.0:
         return None
-    own, quantile = sd(log_ratios), 1.0 - FALSE_WINS * share * _LAST_SHARE
+    own, quantile = sd(log_ratios), 1.0 - FALSE_WINS * share * _last_share(goes_on=goes_on)
     pooled = None if df is None or own > OWN_SPREAD * tau else df
     for pairs in range(n, most + 1):
         half = t_quantile(quantile, _freedom(pairs, pooled)) * max(own, tau) / math.sqrt(pairs)
         if half < mean:
             return pairs
     return None
+
+
+def _last_share(*, goes_on: bool) -> float:
+    return _LATE_SHARE if goes_on else _LAST_SHARE
 
 
 def _freedom(pairs: int, df: float | None) -> float:

@@ -17,6 +17,7 @@ from autotune.core.inferiority import USUAL_RUNS
 from autotune.core.loss_guard import LossVerdict
 from autotune.core.measurement import Estimate
 from autotune.core.memo import Memo, study_key
+from autotune.core.more_cycles import MOST_CYCLES, goes_on
 from autotune.core.objective import ENERGY
 from autotune.core.rates import amortised, mean_rate, rate_unit
 from autotune.core.spread import LEAST_SPREAD, TAU_SHARE, pooled_spread, successive
@@ -91,6 +92,8 @@ def _compared(study: Study) -> list[Comparison]:
     first = [c for c in members if c not in late]
     shares = {c: finalist_share(place, len(first)) for place, c in enumerate(first)}
     spent = spent_by_cycle(study, cycles)
+    further = goes_on(study)
+    most = MOST_CYCLES if further else USUAL_RUNS
     found: list[Comparison] = []
     for config in members:
         if not logs[config]:
@@ -107,7 +110,7 @@ def _compared(study: Study) -> list[Comparison]:
         share = shares.get(config if whole is None or config in shares else whole, min(shares.values()))
         share = share / len(late) if config in late else share
         pairs, tau, freedom = list(values.values()), max(floor, spread), max(own_df, df) if df else None
-        speedup, is_early = claim_interval(pairs, share, tau=tau, df=freedom)
+        speedup, is_early = claim_interval(pairs, share, tau=tau, df=freedom, goes_on=further)
         saved = _saving(study, config, effect, cycles, spent, share)
         found.append(
             Comparison(
@@ -115,7 +118,7 @@ def _compared(study: Study) -> list[Comparison]:
                 effect=effect,
                 speedup=speedup,
                 is_early=is_early and (keeps_early or speedup.high < 1.0) and (saved is None or saved[1]),
-                wanted_pairs=pairs_wanted(pairs, share, tau=tau, df=freedom, most=USUAL_RUNS),
+                wanted_pairs=pairs_wanted(pairs, share, tau=tau, df=freedom, most=most, goes_on=further),
                 logs=values,
                 loss=by_rule(study, config, loss),
                 throughput=_throughput(study, config, cycles, rates),
@@ -177,4 +180,5 @@ def _saving(
         share,
         tau=max(LEAST_SPREAD, TAU_SHARE * successive(spent), spread),
         df=max(len(logs) - 1, df) if df else None,
+        goes_on=goes_on(study),
     )

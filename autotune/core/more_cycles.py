@@ -5,14 +5,21 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
+from autotune.core.chances import LATE_LOOK_PAIRS
 from autotune.core.inferiority import USUAL_RUNS
 from autotune.core.trial import Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.core.study import Study
+    from autotune.core.trial import Trial
 
 MOST_CYCLES: Final = 32
-"""Of confirmation, where losses scatter so much that the usual ones cannot tell, and there is time."""
+"""Of confirmation, where the usual ones cannot tell a gain or a loss that scatters, and there is time."""
+
+_FEWEST_MORE = LATE_LOOK_PAIRS[-1] - USUAL_RUNS
+"""Cycles beyond the usual ones that there must be room for: as many as the next look is away."""
 
 
 def cycles_left(study: Study) -> int:
@@ -25,9 +32,27 @@ def cycles_left(study: Study) -> int:
     if not runs:
         return USUAL_RUNS
     done = max(t.group for t in runs)
+    return max(USUAL_RUNS - done, min(_fits(study, runs, len(study.trials)), MOST_CYCLES - done), 0)
+
+
+def goes_on(study: Study) -> bool:
+    """When the usual cycles were over there was room for so many more that another look makes sense.
+
+    By time and by the number of trials alone, never by what was measured: by it the levels of looks are
+    chosen, and it stays as it is from then on.
+    """
+    usual = [t for t in study.told(Stage.CONFIRM) if t.group <= USUAL_RUNS]
+    if max((t.group for t in usual), default=0) < USUAL_RUNS:
+        return False
+    asked = sum(1 for t in study.trials if t.number <= max(u.number for u in usual))
+    return _fits(study, usual, asked) >= _FEWEST_MORE
+
+
+def _fits(study: Study, runs: Sequence[Trial], asked: int) -> int:
+    """Cycles of two runs that the budget has room for after these, when so many trials were asked for."""
     left_s = study.spec.budget.seconds - max(t.finished_s for t in runs)
     cycle_s = 2.0 * max(0.1, fmean(t.seconds for t in runs))
     fits = int(max(0.0, min(left_s / cycle_s, MOST_CYCLES)))
     if study.spec.budget.trials is not None:
-        fits = min(fits, max(0, study.spec.budget.trials - len(study.trials)) // 2)
-    return max(USUAL_RUNS - done, min(fits, MOST_CYCLES - done), 0)
+        fits = min(fits, max(0, study.spec.budget.trials - asked) // 2)
+    return fits

@@ -13,7 +13,7 @@ from autotune.core.ablation import without_idle
 from autotune.core.broken import broken
 from autotune.core.comparison import Comparison, compare
 from autotune.core.config import Config
-from autotune.core.more_cycles import cycles_left
+from autotune.core.more_cycles import cycles_left, goes_on
 from autotune.core.trial import Proposal, Stage
 from autotune.search.ablating import next_ablation, under_way
 from autotune.search.costs import Costs
@@ -57,7 +57,7 @@ def next_confirmation(study: Study, remaining_s: float, parts: Parts) -> Proposa
         before = _before(study, group)
         past = _compared(before)
         members = select_members(before, past, study, costs, remaining_s, parts)
-        active = active_members(past, members, group - 1, _begun(before))
+        active = active_members(past, members, group - 1, _begun(before), _more(before))
         running_s = sum(t.seconds for t in study.told(Stage.CONFIRM) if t.group == group)
         focused = focus(past, active, before, remaining_s + running_s, group - 1, parts)
         # Seconds between runs may tip the reckoning; who has run in this cycle stays in it.
@@ -72,7 +72,7 @@ def next_confirmation(study: Study, remaining_s: float, parts: Parts) -> Proposa
             return apart
     now = _compared(study)
     members = select_members(study, now, study, costs, remaining_s, parts)
-    active = active_members(now, members, group, _begun(study))
+    active = active_members(now, members, group, _begun(study), _more(study))
     active = focus(now, active, study, remaining_s, group, parts)
     if group >= CYCLES and not (parts.overtakes and _is_late(study, active)):
         # A winner is taken apart as soon as it is one; what is left then shares the cycles that follow.
@@ -85,6 +85,11 @@ def next_confirmation(study: Study, remaining_s: float, parts: Parts) -> Proposa
             why = _why(study, following, now, parts)
             return _cycle_proposal(costs, group + 1, following, active, remaining_s, why)
     return None
+
+
+def _more(study: Study) -> int:
+    """Cycles beyond the usual ones that a gain may ask for."""
+    return cycles_left(study) if goes_on(study) else 0
 
 
 def _before(study: Study, group: int) -> Study:

@@ -5,7 +5,9 @@ All answers hang on the cycles before, so that they stay as they are within one.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from autotune.core.ablation import without_idle
@@ -32,6 +34,8 @@ _PLANNED_CYCLES = 6
 _CLEAR_WIDTH = 0.04
 _CLEAR_SHARE = 0.25
 _NO_GAIN = 1.02
+_FAIR_CHANCE = 0.2
+_NORMAL = NormalDist()
 
 
 def select_members(
@@ -85,7 +89,11 @@ def select_members(
 
 
 def active_members(
-    past: Sequence[Comparison], members: Sequence[Config], cycles: int, begun: Mapping[Config, int]
+    past: Sequence[Comparison],
+    members: Sequence[Config],
+    cycles: int,
+    begun: Mapping[Config, int],
+    more: int = 0,
 ) -> tuple[Config, ...]:
     """Members that more cycles can still tell something about; the best is the last to leave.
 
@@ -94,6 +102,7 @@ def active_members(
         members: Best first.
         cycles: There were so far.
         begun: In which cycle each of them ran first.
+        more: Cycles beyond the usual ones that there is room for, where a gain may ask for them.
     """
     if cycles < CYCLES:
         return tuple(members)
@@ -104,7 +113,10 @@ def active_members(
     if cycles >= USUAL_RUNS:
         # Who came late, as what an ablation leaves does, gets the pairs that were planned.
         late = {c for c in open_ones if cycles - begun.get(c, cycles) < _PLANNED_CYCLES}
-        open_ones = [c for c in open_ones if c in late or (c in compared and _waits(compared[c]))]
+        found = {c: compared[c] for c in open_ones if c in compared}
+        open_ones = [
+            c for c in open_ones if c in late or (c in found and (_waits(found[c]) or _nears(found[c], more)))
+        ]
     if any(c not in compared for c in open_ones):
         # Who comes late is compared with the first as well, in the same cycles.
         return tuple(c for c in members if c == members[0] or c in open_ones)
@@ -262,12 +274,26 @@ def _as_hopeless(study: Study, compared: Sequence[Comparison], parts: Parts) -> 
     return {c for c in seen if any(changes <= set(c.items()) for changes in touching)}
 
 
-def _waits(compared: Comparison) -> bool:
-    """It wins, but for a loss that is not judged yet and that more runs may clear.
+def _nears(compared: Comparison, more: int) -> bool:
+    """Its gain, if it is what it reads, has a fair chance of being claimed with so many pairs more.
 
-    Only for that is the usual number of cycles gone beyond: were it done for the gain, a search would go on
-    until it has won.
+    That is no going on until it has won: there are two late looks and an end, with levels that allow for
+    all of them (`autotune.core.chances`). Who has hardly a chance saves the time.
     """
+    speedup = compared.speedup
+    if more <= 0 or compared.is_early or speedup.value <= 1.0 or compared.saving is not None:
+        return False
+    if compared.loss.verdict == "fail" or compared.loss.rule:
+        return False
+    now, then = speedup.n, speedup.n + more
+    half = math.log(speedup.value / speedup.low)
+    run_sd = half * math.sqrt(now) / _NORMAL.inv_cdf((1.0 + speedup.confidence) / 2.0)
+    lucky = _NORMAL.inv_cdf(1.0 - _FAIR_CHANCE) * run_sd * math.sqrt(more) / then
+    return math.log(speedup.value) + lucky >= half * math.sqrt(now / then)
+
+
+def _waits(compared: Comparison) -> bool:
+    """It wins, but for a loss that is not judged yet and that more runs may clear."""
     is_open = compared.effect is not Effect.EXACT and compared.loss.level == 1
     is_open = is_open and compared.loss.verdict == "unclear" and compared.loss.can_clear
     return is_open and compared.wins and (compared.saving is None or compared.saving.low > 1.0)

@@ -121,9 +121,7 @@ def course(study, answer):
         if not points or points[-1][1] != point:
             points.append([round(trial.finished_s, 1), point])
     last = dict(answer.best.config) if answer is not None and answer.is_better else {}
-    points.append(
-        [round(study.elapsed_s, 1), {"by_model": last, "by_reading": dict(read_fastest(study))}]
-    )
+    points.append([round(study.elapsed_s, 1), {"by_model": last, "by_reading": dict(read_fastest(study))}])
     return points
 
 
@@ -295,8 +293,8 @@ def report():
         lines += [
             f"## {state['workload']}",
             "",
-            f"Fastest of {len(gains)} ever recommended: `{first}`, {gains[first]:.2f} times the script; rated by cycles that",
-            f"did not choose it, the fastest is {best:.2f} times as fast as the script, which is what is to be reached.",
+            f"Fastest of {len(gains)} ever recommended: `{first}`, {gains[first]:.2f} times the script.",
+            f"To be reached is {best:.2f} times: the fastest, rated by cycles that did not choose it.",
             f"{where['cores']} cores, {where['cpu']}.",
             "",
             f"| {' | '.join(COLUMNS)} |",

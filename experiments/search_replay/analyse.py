@@ -50,19 +50,19 @@ def read(path):
         sys.exit(f"{path.name} mixes sets of tables")
     told = two_truths(lines)
     if told:
-        sys.exit(f"{path.name} judges {told} by two different truths: numerical libraries differ between its lines")
+        sys.exit(f"{path.name} judges {told} by two different truths: libraries differ between its lines")
     return lines
 
 
 def two_truths(lines):
-    """Name of a table whose truth is not one and the same in all lines of one code; empty where there is none.
+    """Name of a table whose truth is not the same in all lines of one code; empty where there is none.
 
     Every process fits it anew (`levels.py`), and other processors round otherwise.
     """
     first = {}
     for line in lines:
         told = {"oracle": line.get("oracle_speedup"), **line.get("noise", {}).get("sizes", {})}
-        known = first.setdefault((line["code"], line["table_sha256"], line["table"]), told)
+        known = first.setdefault((line.get("code"), line.get("table_sha256"), line["table"]), told)
         if known.keys() != told.keys():
             return line["table"]
         if any(x is not None and not math.isclose(x, told[k], rel_tol=SAME_TRUTH) for k, x in known.items()):
@@ -395,7 +395,8 @@ def held_out_verdict(lines, path=FROZEN):
     if missing is None:
         return False, "No verdict: nothing is frozen."
     if missing:
-        return False, f"No verdict: {missing} of {missing + len(mine)} searches of the frozen run are missing."
+        every = missing + len(mine)
+        return False, f"No verdict: {missing} of {every} searches of the frozen run are missing."
     return True, verdict(mine)[1]
 
 

@@ -10,10 +10,11 @@ model of all runs tells the one from the other, as far as they do: the log rate 
 
 The sizes of these parts are those under which the recorded runs are likeliest; the level of a configuration
 is its expectation under them (the best linear unbiased prediction of mixed models). What configurations do
-beyond their knobs has one size for all. Single runs hardly tell it from noise, and the likeliest size of it is
-often none at all, which would hold every surprise for luck, however often it came again; so it is believed to be
-some two per cent, by a belief that is nothing at nothing (as Chung and others propose for the variance of
-groups, Psychometrika 78, 2013). A level then follows the runs of its configuration the further the more there are.
+beyond their knobs has one size for all. Single runs hardly tell it from noise, and the likeliest size is
+often none at all, which would hold every surprise for luck, however often it came again; so it is believed to
+be some two per cent, by a belief that is nothing at nothing (as Chung and others propose for the variance of
+groups, Psychometrika 78, 2013). A level then follows the runs of its configuration the further the more
+there are.
 """
 
 import datetime
@@ -27,7 +28,7 @@ from scipy.optimize import minimize
 # Standard deviations in ln rate, but for `pairs`, a multiple of what its two knobs do, and `minutes`.
 _FIRST = {"knob": 0.1, "pairs": 0.3, "own": 0.03, "drift": 0.05, "minutes": 20.0, "noise": 0.05}
 _USUAL = {"knob": 0.3, "pairs": 1.0, "own": 0.02, "drift": 0.1, "noise": 0.1}
-"""Half-normal beliefs about the sizes; `own` has its likeliest value there, and none is as good as impossible."""
+"""Half-normal beliefs about the sizes; of `own` this is the likeliest, and none is as good as impossible."""
 _STARTS = ({}, {"own": 0.1, "noise": 0.02}, {"drift": 0.005, "noise": 0.1}, {"minutes": 2.0})
 """Where the search for the likeliest sizes begins, beside `_FIRST`: a likelihood may have several tops."""
 _LEAST, _MOST = 1e-3, 3.0
@@ -163,7 +164,7 @@ class Model:
         return level, drift**2 * np.exp(-self.apart / length), noise**2
 
     def _by_knobs(self, x):
-        """(what knobs do one by one, what they do in pairs, slope of both for the log of each knob's size)."""
+        """(what knobs do one by one, what in pairs, slope of both for the log of each knob's size)."""
         n = len(self.alike)
         squares, pairs = np.exp(2.0 * x[:n]), np.exp(x[n])
         size = len(self.configs)

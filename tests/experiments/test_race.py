@@ -109,7 +109,10 @@ def test_what_failed_once_has_no_rate_and_stops_nothing() -> None:
     gains = race.rates(made["runs"])
     assert race.key(SLOW) not in gains
     assert gains[race.key(FAST)] == pytest.approx(2.0)
-    assert race.arrivals(made["searches"][0], gains, race.fastest_rate(made["runs"]))["by_model"] == {5: 50, 2: 50}
+    assert race.arrivals(made["searches"][0], gains, race.fastest_rate(made["runs"]))["by_model"] == {
+        5: 50,
+        2: 50,
+    }
 
 
 def test_results_that_are_not_whole_are_left_out_of_the_report(

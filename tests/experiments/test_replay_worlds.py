@@ -87,7 +87,9 @@ def compiling(*runs: tuple[Config, float, str]) -> Table:
     """One repeat, and runs of what compiles: configuration, seconds, kind of cache."""
     rows = [row for row in single().rows if row.config not in {config for config, _, _ in runs}]
     rows += [
-        recorded_world.row(config, 0, 200 + n, compile_s=seconds, compile_cache=cache, charged_s=20.0 + seconds)
+        recorded_world.row(
+            config, 0, 200 + n, compile_s=seconds, compile_cache=cache, charged_s=20.0 + seconds
+        )
         for n, (config, seconds, cache) in enumerate(runs)
     ]
     return recorded_world.table(*rows)

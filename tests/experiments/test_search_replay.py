@@ -6,8 +6,8 @@ import importlib.util
 import json
 import math
 import sys
-from dataclasses import replace
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -463,8 +463,7 @@ def test_there_is_no_verdict_before_every_search_of_the_frozen_run_is_there(run:
     assert "is met" in analyse.report(lines, run.FROZEN)
     for part in (lines[:-1], [*lines[:-1], {**lines[-1], "code": "other"}]):
         assert (
-            analyse.report(part, run.FROZEN)
-            == "No verdict: 1 of 4 searches of the frozen run are missing.\n"
+            analyse.report(part, run.FROZEN) == "No verdict: 1 of 4 searches of the frozen run are missing.\n"
         )
 
 
@@ -490,7 +489,7 @@ def test_lines_of_one_table_that_are_judged_by_two_truths_are_refused(tmp_path: 
 
     def judged(noise: float, seed: int) -> dict[str, Any]:
         made = line("a/cpu", "staged", seed, 100)
-        return {**made, "noise": {**made["noise"], "sizes": {"noise": noise}}}
+        return {**made, "noise": {"sizes": {"noise": noise}}}
 
     def written(*lines: dict[str, Any]) -> None:
         path.write_text("".join(json.dumps(x) + "\n" for x in lines))
