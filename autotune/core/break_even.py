@@ -50,6 +50,17 @@ class BreakEven:
     seconds: float | None
     run_s: float | None
 
+    def kept(self, speedup: float) -> float:
+        """Share of a speedup that is left over the planned run; 1 where its length is not known.
+
+        Args:
+            speedup: By pairs, which have paid a warm compile, or a cold one where no warm one was seen.
+        """
+        if self.run_s is None or self.warm_s is None:
+            return 1.0
+        trained_s = self.run_s / speedup
+        return trained_s / (trained_s + max(0.0, self.compile_s - self.warm_s))
+
     @property
     def is_late(self) -> bool:
         """The planned run is over before it has paid back; False where its length is not known."""

@@ -12,7 +12,7 @@ from autotune.core.spread import LEAST_SPREAD
 from autotune.core.stats import expected_gain, ratio_interval, sd
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from autotune.core.comparison import Comparison
 
@@ -20,18 +20,33 @@ _TIE_FRAC = 0.02
 _TIE_LOSS = 0.01
 
 
-def fastest_of(pool: Sequence[Comparison]) -> Comparison | None:
-    """The fastest; of those within a tie one with the least memory, then the one with the fewest changes."""
+def fastest_of(
+    pool: Sequence[Comparison], kept: Callable[[Comparison], float] = lambda _: 1.0
+) -> Comparison | None:
+    """The fastest; of those within a tie one with the least memory, then the one with the fewest changes.
+
+    Args:
+        pool: Those that win.
+        kept: Share of its speedup that a config keeps over the planned run, with its compile paid once.
+    """
     if not pool:
         return None
-    top = max(pool, key=lambda c: c.speedup.value)
-    tied = [c for c in pool if c is top or _ties(c, top)]
+    shares = {c.config: kept(c) for c in pool}
+
+    def speedup(c: Comparison) -> float:
+        return shares[c.config] * c.speedup.value
+
+    def ties(c: Comparison) -> bool:
+        return c is top or _ties(c, top, math.log(shares[top.config] / shares[c.config]))
+
+    top = max(pool, key=speedup)
+    tied = [c for c in pool if ties(c)]
     sizes = [c.peak_bytes for c in tied if c.peak_bytes is not None]
     smallest = min(sizes, default=0)
 
     def rank(c: Comparison) -> tuple[int, int, float]:
         more = 0 if c.peak_bytes is None or len(sizes) < len(tied) or c.peak_bytes <= 1.02 * smallest else 1
-        return more, len(c.config), -c.speedup.value
+        return more, len(c.config), -speedup(c)
 
     return min(tied, key=rank)
 
@@ -58,17 +73,23 @@ def fastest_training(winners: Sequence[Comparison], best: Comparison | None) -> 
     return top if ratio_interval(ahead, tau=LEAST_SPREAD).low > 1.0 else None
 
 
-def _ties(other: Comparison, top: Comparison) -> bool:
+def _ties(other: Comparison, top: Comparison, apart: float) -> bool:
     """Within 2 %, not told apart by their own pairs, and little is expected to be lost by taking it.
 
     Where pairs scatter by ten per cent, eight of them leave two configs within 2 % of one another that
     differ by twice as much: nothing is as fast only because nobody can tell.
+
+    Args:
+        other: Which may tie.
+        top: With the fastest.
+        apart: In ln ratio, what their compiles put between them, for the top where it is positive.
     """
-    if other.speedup.value < (1.0 - _TIE_FRAC) * top.speedup.value:
+    behind = math.log(top.speedup.value / other.speedup.value) + apart
+    if behind > -math.log(1.0 - _TIE_FRAC):
         return False
-    shared = [top.logs[g] - other.logs[g] for g in top.logs if g in other.logs]
+    shared = [top.logs[g] - other.logs[g] + apart for g in top.logs if g in other.logs]
     if len(shared) < 2:
-        return other.speedup.value >= (1.0 - _TIE_LOSS) * top.speedup.value
+        return behind <= -math.log(1.0 - _TIE_LOSS)
     if ratio_interval(shared, tau=LEAST_SPREAD).low > 1.0:
         return False
     mean, error = statistics.fmean(shared), max(sd(shared), LEAST_SPREAD) / math.sqrt(len(shared))

@@ -46,7 +46,8 @@ def answer(study: Study) -> Answer:
 
     A gain is claimed where the lower bound of a paired interval lies above 1.00, the loss guard
     passed, and the baseline does not differ from itself in the same cycles. Among configs that are
-    equally fast the one with less memory wins, then the one with fewer changes.
+    equally fast the one with less memory wins, then the one with fewer changes. How fast each is counts over
+    the planned run, with an empty compile cache: what pays back within it may still be behind another.
 
     Raises:
         AutotuneError: No baseline run was measured; ask `answer_or_none` where that can be.
@@ -61,7 +62,12 @@ def answer(study: Study) -> Answer:
     base = _baseline_pick(study, runs)
     winners = [c for c in compared if c.wins and c.speedup.low > bar and is_lawful(study, c)]
     winners = [c for c in winners if saves(study, c)]
-    choose = most_saving if study.spec.objective == ENERGY else fastest_of
+
+    def choose(pool: Sequence[Comparison]) -> Comparison | None:
+        if study.spec.objective == ENERGY:
+            return most_saving(pool)
+        return fastest_of(pool, lambda one: _kept_over_run(study, one))
+
     whole = ablated(study)
     if whole is not None and all(c.config != whole for c in winners):
         winners = [c for c in winners if c.config not in late_members(study)]
@@ -130,6 +136,11 @@ def _recommend(study: Study, pick: str, chosen: Comparison) -> Recommendation:
         reasons=tuple(reasons_for(study, chosen)),
         advice=learning_rate_advice(study, chosen.config),
     )
+
+
+def _kept_over_run(study: Study, chosen: Comparison) -> float:
+    paid = break_even(study, chosen.config)
+    return 1.0 if paid is None else paid.kept(chosen.speedup.value)
 
 
 def _failures(study: Study) -> dict[str, int]:

@@ -165,3 +165,32 @@ def test_what_pays_back_within_the_run_is_recommended_with_both_times() -> None:
     assert best.pays_back_s == pytest.approx(120.0, rel=0.02)
     assert best.run_s == pytest.approx(3000 * 32 / 100.3, rel=0.01)
     assert answer(confirmed(None)).best.run_s is None
+
+
+def test_of_two_that_win_the_one_that_is_faster_over_the_planned_run_is_recommended() -> None:
+    plain = Config({"channels_last": True})
+
+    def found(run_steps: int | None) -> Config:
+        made_ = confirmed(run_steps)
+        trials = list(made_.trials)
+        for group in range(1, 6):
+            trials.append(replace(run(len(trials), plain, 180.0 - group / 10, Stage.CONFIRM), group=group))
+        dimension = Dimension(knob="channels_last", values=(False, True), own=False)
+        assert made_.space is not None
+        space = SearchSpace(dimensions={**made_.space.dimensions, "channels_last": dimension})
+        return answer(replace(made_, trials=tuple(trials), space=space)).best.config
+
+    # 32 * 600 samples take 96 s and the compile, or 107 s without one; 32 * 6000 ten times as long.
+    assert found(600) == plain
+    assert found(6000) == COMPILED
+    assert found(None) == COMPILED
+
+
+def test_of_a_speedup_is_left_what_its_compile_leaves() -> None:
+    paid = break_even(both(run_steps=3000), COMPILED)
+    assert paid is not None
+    # 960 s of the script, 480 s compiled, of which pairs have paid 3 s of the minute.
+    assert paid.run_s == pytest.approx(960.0)
+    assert paid.kept(2.0) == pytest.approx(480.0 / 537.0)
+    assert replace(paid, run_s=None).kept(2.0) == 1.0
+    assert replace(paid, warm_s=None).kept(2.0) == 1.0

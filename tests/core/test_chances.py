@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import random
 
+import numpy as np
 import pytest
+from scipy.stats import t as student
 
-from autotune.core.chances import FALSE_WINS, LOOK_PAIRS, claim_interval, finalist_share, pairs_wanted
+from autotune.core.chances import (
+    FALSE_WINS,
+    LATE_LOOK_PAIRS,
+    LOOK_PAIRS,
+    claim_interval,
+    finalist_share,
+    pairs_wanted,
+)
+from autotune.core.more_cycles import MOST_CYCLES
 from autotune.core.stats import OWN_SPREAD, ratio_interval, sd
 
 
@@ -51,6 +62,35 @@ def test_a_study_in_which_nothing_differs_claims_a_gain_in_two_of_a_hundred_at_t
             claimed = claimed or (found.low > 1.0 and (end == 10 or is_early))
         wins += claimed
     assert wins / studies < 0.025
+
+
+def test_where_confirmation_goes_on_all_looks_together_err_in_two_of_a_hundred_at_the_most() -> None:
+    """Of a normal sample every number of pairs at which a claim may end it, by its own scatter."""
+    studies, looks = 200_000, (*LOOK_PAIRS, *LATE_LOOK_PAIRS, MOST_CYCLES)
+    pairs = np.random.default_rng(7).standard_normal((studies, MOST_CYCLES))
+    claimed = np.zeros(studies, dtype=bool)
+    for n in looks:
+        clear = [1.0 + 0.001 * (-1) ** k for k in range(n)]
+        found, is_early = claim_interval(clear, 1.0, tau=0.0, df=None, goes_on=True)
+        assert is_early is (n != MOST_CYCLES)
+        seen = pairs[:, :n]
+        limit = student.ppf((1.0 + found.confidence) / 2.0, n - 1)
+        claimed |= seen.mean(axis=1) > limit * seen.std(axis=1, ddof=1) / math.sqrt(n)
+    assert claimed.mean() < FALSE_WINS + 0.0005
+    assert claimed.mean() > 0.9 * FALSE_WINS
+
+
+def test_a_late_look_has_a_level_of_its_own_only_where_confirmation_goes_on() -> None:
+    pairs = [0.06, 0.02] * 6
+    usual, ends = claim_interval(pairs, 1.0, tau=0.005, df=None)
+    late, looks = claim_interval(pairs, 1.0, tau=0.005, df=None, goes_on=True)
+    assert (ends, looks) == (False, True)
+    assert late.confidence > usual.confidence
+    assert late.low < usual.low
+    nothing = [0.06, -0.06] * 6
+    found, looks = claim_interval(nothing, 1.0, tau=0.005, df=None, goes_on=True)
+    assert not looks
+    assert found.confidence == late.confidence
 
 
 def test_as_many_pairs_as_are_wanted_show_the_gain_and_one_less_does_not() -> None:
