@@ -1,4 +1,4 @@
-"""Cycles beyond the usual ones: for a loss alone that is still open, and not for a gain."""
+"""Cycles beyond the usual ones for a loss that is still open; for a gain see test_more_pairs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_without_the_time_it_ends_and_claims_nothing() -> None:
     assert not answer(ended).is_better
 
 
-def test_it_does_not_go_on_for_a_gain_that_is_not_clear() -> None:
+def test_it_does_not_go_on_for_a_gain_that_has_no_chance() -> None:
     assert cycles(searched(3600.0, rate=100.5)) <= USUAL_RUNS
 
 
