@@ -505,13 +505,46 @@ def write(path, frozen=FROZEN):
         print("without matplotlib there is no drawing", file=sys.stderr)
 
 
+def beside(lines, earlier, ours=OURS):
+    """What searches of earlier code took over these, on the same draws, by both rules: a table."""
+    before = f"{ours} before"
+    codes = {x["code"] for x in lines if x["sampler"] == ours}
+    if len(codes) != 1:
+        sys.exit(f"these are not the searches of {ours} by one code")
+    (code,) = codes
+    mine = [x for x in lines if x["sampler"] == ours]
+    theirs = [{**x, "sampler": before, "code": code} for x in earlier if x["sampler"] == ours]
+    both = {_pair(x) for x in mine} & {_pair(x) for x in theirs}
+    every = [x for x in (*mine, *theirs) if _pair(x) in both]
+    if not every:
+        sys.exit("no search is in both files")
+    found = [f"{len(both)} pairs; trial-seconds of {before} over {ours}, above 1 it was later"]
+    for rule, what in score.RULES.items():
+        head = ["against", "to 5 %", "to 2 %", "to 1 %", "ours later (2 %)"]
+        found += [f"Judged {what}:", table(head, ratio_rows(every, rule))]
+    head = ["sampler", "proved", "false", "intervals that hold"]
+    rows = []
+    for sampler in (ours, before):
+        answers = [x["answer"] for x in every if x["sampler"] == sampler]
+        proved = [a for a in answers if a.get("is_better")]
+        holds = sum(a["covered"] for a in proved)
+        rows.append([sampler, len(proved), sum(a["false_win"] for a in proved), f"{holds} of {len(proved)}"])
+    return "\n\n".join([*found, table(head, rows)]) + "\n"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+")
-    for file in parser.parse_args().files:
+    parser.add_argument("--before", type=Path, help="print how the planner of these searches did beside it")
+    options = parser.parse_args()
+    for file in (*options.files, *([options.before] if options.before else [])):
         if not file.is_file() or not read(file):
             sys.exit(f"{file.name} holds no search")
-        write(file)
+    for file in options.files:
+        if options.before:
+            print(beside(read(file), read(options.before)))
+        else:
+            write(file)
 
 
 if __name__ == "__main__":

@@ -327,6 +327,22 @@ def test_adverse_variants_are_told_apart_and_tables_are_described() -> None:
     assert "| u+best-moved | 70 | 1 | 5.0% (11 runs) | 1.50 | 9, 3, 2 |" in text
 
 
+def test_a_planner_of_before_is_held_beside_on_the_searches_that_both_have() -> None:
+    def answered(made: dict[str, Any], *, proved: bool) -> dict[str, Any]:
+        answer = {"is_better": proved, "covered": proved or None, "false_win": False}
+        return {**made, "answer": answer}
+
+    now = [answered(line(table, "staged", 0, 100), proved=True) for table in "uvw"]
+    before = [answered({**line(t, "staged", 0, 200), "code": "old"}, proved=t == "u") for t in "uvwx"]
+    told = analyse.beside([*now, line("u", "tpe", 0, 5)], before)
+    assert "3 pairs" in told
+    assert "| staged before | 2.00 [2.00, 2.00] | 2.00 [2.00, 2.00]" in told
+    assert "| staged | 3 | 0 | 3 of 3 |" in told
+    assert "| staged before | 1 | 0 | 1 of 1 |" in told
+    with pytest.raises(SystemExit, match="no search is in both"):
+        analyse.beside(now, [{**x, "seed": 7} for x in before])
+
+
 def test_several_workers_are_told_on_the_clock_beside_what_they_spent() -> None:
     lines = []
     for sampler, clock_s, spent_s in (("staged", 50, 200), ("tpe", 80, 320)):
