@@ -7,49 +7,33 @@ import random
 from dataclasses import replace
 
 import pytest
-from search_world import dimension, measurement, spec, tell
+from one_change import RUN_S, confirmed, cycles
+from search_world import measurement
 
 from autotune.core.chances import LATE_LOOK_PAIRS
 from autotune.core.comparison import compare
-from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.inferiority import USUAL_RUNS
+from autotune.core.measurement import Measurement
 from autotune.core.more_cycles import MOST_CYCLES, goes_on
 from autotune.core.pick import answer
-from autotune.core.space import SearchSpace
 from autotune.core.study import Budget, Study
-from autotune.core.trial import Fidelity, Proposal, Stage
-from autotune.search.stages import Staged
+from autotune.core.trial import Proposal, Stage
 
-A = Config({"a": 1})
-FIDELITY = Fidelity(min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30)
-RUN_S = 7.0
 SCATTER = 0.1
 """Of runs of one config, in ln rate, as on a machine that others use too."""
 AFTER_USUAL_S = 2 * RUN_S * USUAL_RUNS
 
 
 def searched(budget_s: float, *, gain: float, seed: int, scatter: float = SCATTER) -> Study:
-    """A search from its screening on, of one change of so many per cent."""
+    """A search from its screening on, of one change that leaves the arithmetic and gains so much."""
     draw = random.Random(seed)
-    space = SearchSpace(dimensions={"a": dimension("a", (0, 1), 0, effect=Effect.EXACT)})
-    study = Study(spec=spec(seconds=budget_s), space=space)
 
-    def run(study: Study, asked: Proposal) -> Study:
+    def outcome(_study: Study, asked: Proposal) -> Measurement:
         rate = 100.0 * (1.0 + gain if asked.config else 1.0)
-        return tell(study, asked, measurement(rate * math.exp(draw.gauss(0.0, scatter))), RUN_S)
+        return measurement(rate * math.exp(draw.gauss(0.0, scatter)))
 
-    for config in (Config(), Config(), A):
-        stage = Stage.REFINE if config else Stage.BASELINE
-        number = 0 if config else len(study.trials)
-        study = run(study, Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x", seed=number))
-    while (asked := Staged().ask(study, budget_s - study.elapsed_s)) is not None:
-        study = run(study, asked)
-    return study
-
-
-def cycles(study: Study) -> int:
-    return max((t.group for t in study.told(Stage.CONFIRM)), default=0)
+    return confirmed(budget_s, Effect.EXACT, outcome)
 
 
 def test_a_gain_that_the_usual_pairs_cannot_prove_is_proved_where_there_is_time() -> None:
