@@ -42,6 +42,7 @@ class BreakEven:
         steps: Steps of the config after which it is ahead of the script as it is; None: never.
         seconds: The same in time from the start of training.
         run_s: What the planned run takes with the script as it is; None where its length is not known.
+        charged_s: Of this compile, what pairs are charged: the shortest that was seen.
     """
 
     compile_s: float
@@ -49,17 +50,18 @@ class BreakEven:
     steps: int | None
     seconds: float | None
     run_s: float | None
+    charged_s: float = 0.0
 
     def kept(self, speedup: float) -> float:
         """Share of a speedup that is left over the planned run; 1 where its length is not known.
 
         Args:
-            speedup: By pairs, which have paid a warm compile, or a cold one where no warm one was seen.
+            speedup: By pairs, which have paid the shortest compile that was seen.
         """
-        if self.run_s is None or self.warm_s is None:
+        if self.run_s is None:
             return 1.0
         trained_s = self.run_s / speedup
-        return trained_s / (trained_s + max(0.0, self.compile_s - self.warm_s))
+        return trained_s / (trained_s + max(0.0, self.compile_s - self.charged_s))
 
     @property
     def is_late(self) -> bool:
@@ -98,6 +100,7 @@ def break_even(study: Study, config: Config) -> BreakEven | None:
         steps=steps,
         seconds=seconds,
         run_s=run_s,
+        charged_s=max(0.0, min(m.all_compile_s for m in ours) - min(m.all_compile_s for m in theirs)),
     )
 
 

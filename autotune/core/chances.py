@@ -38,7 +38,7 @@ LATE_LOOK_PAIRS: Final = (12, 20)
 
 _LOOK_SHARES: Final[dict[int, float]] = dict(zip(LOOK_PAIRS, (0.1, 0.15, 0.2), strict=True))
 _LAST_SHARE: Final = 1.0 - sum(_LOOK_SHARES.values())
-_LATE_SHARE: Final = 0.28
+_LATE_SHARE: Final = 0.27
 """Of each late look and of the last one then."""
 _LEADER_SHARE: Final = 0.5
 

@@ -92,8 +92,8 @@ def _compared(study: Study) -> list[Comparison]:
     first = [c for c in members if c not in late]
     shares = {c: finalist_share(place, len(first)) for place, c in enumerate(first)}
     spent = spent_by_cycle(study, cycles)
-    further = goes_on(study)
-    most = MOST_CYCLES if further else USUAL_RUNS
+    has_room = goes_on(study)
+    most = MOST_CYCLES if has_room else USUAL_RUNS
     found: list[Comparison] = []
     for config in members:
         if not logs[config]:
@@ -110,6 +110,8 @@ def _compared(study: Study) -> list[Comparison]:
         share = shares.get(config if whole is None or config in shares else whole, min(shares.values()))
         share = share / len(late) if config in late else share
         pairs, tau, freedom = list(values.values()), max(floor, spread), max(own_df, df) if df else None
+        # Who has fewer pairs has left before: nothing was looked at beyond them.
+        further = has_room and len(pairs) >= USUAL_RUNS
         speedup, is_early = claim_interval(pairs, share, tau=tau, df=freedom, goes_on=further)
         saved = _saving(study, config, effect, cycles, spent, share)
         found.append(
@@ -180,5 +182,4 @@ def _saving(
         share,
         tau=max(LEAST_SPREAD, TAU_SHARE * successive(spent), spread),
         df=max(len(logs) - 1, df) if df else None,
-        goes_on=goes_on(study),
     )

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from autotune.core.chances import LATE_LOOK_PAIRS
 from autotune.core.inferiority import USUAL_RUNS
+from autotune.core.objective import ENERGY
+from autotune.core.study import VERIFY
 from autotune.core.trial import Stage
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 MOST_CYCLES: Final = 32
 """Of confirmation, where the usual ones cannot tell a gain or a loss that scatters, and there is time."""
 
+_PAIR = 2
 _FEWEST_MORE = LATE_LOOK_PAIRS[-1] - USUAL_RUNS
 """Cycles beyond the usual ones that there must be room for: as many as the next look is away."""
 
@@ -39,10 +42,13 @@ def goes_on(study: Study) -> bool:
     """When the usual cycles were over there was room for so many more that another look makes sense.
 
     By time and by the number of trials alone, never by what was measured: by it the levels of looks are
-    chosen, and it stays as it is from then on.
+    chosen, and it stays as it is from then on, unless the budget itself is changed. Never for a search for
+    the least energy, nor where one config is measured against the script again: these end as ever.
     """
+    if study.spec.objective == ENERGY or study.spec.purpose == VERIFY:
+        return False
     usual = [t for t in study.told(Stage.CONFIRM) if t.group <= USUAL_RUNS]
-    if max((t.group for t in usual), default=0) < USUAL_RUNS:
+    if sum(t.group == USUAL_RUNS for t in usual) < _PAIR:
         return False
     asked = sum(1 for t in study.trials if t.number <= max(u.number for u in usual))
     return _fits(study, usual, asked) >= _FEWEST_MORE

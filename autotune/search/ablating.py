@@ -8,6 +8,8 @@ from autotune.core.ablation import ablated, variants
 from autotune.core.broken import broken
 from autotune.core.comparison import compare
 from autotune.core.config import Config
+from autotune.core.inferiority import USUAL_RUNS
+from autotune.core.more_cycles import cycles_left
 from autotune.core.objective import ENERGY
 from autotune.core.pick import answer_or_none
 from autotune.core.trial import Family, Proposal, Stage
@@ -92,7 +94,12 @@ def _winner(study: Study) -> Config | None:
     if not any(compared.wins for compared in compare(study)):
         return None
     found = answer_or_none(study)
-    return None if found is None or not found.is_better else found.best.config
+    if found is None or not found.is_better:
+        return None
+    (chosen,) = (c for c in compare(study) if c.config == found.best.config)
+    # Beyond the usual pairs it wins by a look or at the end: what an ablation spends would end it between.
+    waits = chosen.speedup.n > USUAL_RUNS and not chosen.is_early and cycles_left(study) > 0
+    return None if waits else found.best.config
 
 
 def _line(study: Study, winner: Config) -> list[Config]:

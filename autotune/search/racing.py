@@ -281,9 +281,10 @@ def _nears(compared: Comparison, more: int) -> bool:
     all of them (`autotune.core.chances`). Who has hardly a chance saves the time.
     """
     speedup = compared.speedup
-    if more <= 0 or compared.is_early or speedup.value <= 1.0 or compared.saving is not None:
+    if more <= 0 or compared.is_early or speedup.value <= 1.0 or speedup.n < CYCLES or speedup.low <= 0.0:
         return False
-    if compared.loss.verdict == "fail" or compared.loss.rule:
+    loss, is_exact = compared.loss, compared.effect is Effect.EXACT
+    if loss.verdict == "fail" or loss.rule or not (is_exact or loss.verdict == "pass" or loss.can_clear):
         return False
     now, then = speedup.n, speedup.n + more
     half = math.log(speedup.value / speedup.low)

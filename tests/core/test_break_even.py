@@ -193,4 +193,10 @@ def test_of_a_speedup_is_left_what_its_compile_leaves() -> None:
     assert paid.run_s == pytest.approx(960.0)
     assert paid.kept(2.0) == pytest.approx(480.0 / 537.0)
     assert replace(paid, run_s=None).kept(2.0) == 1.0
-    assert replace(paid, warm_s=None).kept(2.0) == 1.0
+    assert replace(paid, charged_s=60.0).kept(2.0) == 1.0
+    # What the script compiles itself is none of the config's: 40 s more cold, 5 s more warm.
+    base = run(0, BASE, 100.0, Stage.BASELINE, compile_s=30.0)
+    cold, warm = (run(n, COMPILED, 200.0, compile_s=s) for n, s in ((1, 70.0), (2, 35.0)))
+    own = break_even(made(base, cold, warm, run_steps=3000), COMPILED)
+    assert own is not None
+    assert (own.compile_s, own.charged_s) == (40.0, 5.0)
