@@ -42,7 +42,7 @@ class BreakEven:
         steps: Steps of the config after which it is ahead of the script as it is; None: never.
         seconds: The same in time from the start of training.
         run_s: What the planned run takes with the script as it is; None where its length is not known.
-        charged_s: Of this compile, what pairs are charged: the shortest that was seen.
+        charged_s: Seconds of this compile that pairs are charged: the shortest that was seen.
     """
 
     compile_s: float
@@ -53,10 +53,12 @@ class BreakEven:
     charged_s: float = 0.0
 
     def kept(self, speedup: float) -> float:
-        """Share of a speedup that is left over the planned run; 1 where its length is not known.
+        """Share of a speedup, above 0 and at most 1, that is left over the planned run.
+
+        It is 1 where the length of that run is not known.
 
         Args:
-            speedup: By pairs, which have paid the shortest compile that was seen.
+            speedup: Ratio, above 0, by pairs, which have paid the shortest compile that was seen.
         """
         if self.run_s is None:
             return 1.0

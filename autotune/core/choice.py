@@ -20,14 +20,13 @@ _TIE_FRAC = 0.02
 _TIE_LOSS = 0.01
 
 
-def fastest_of(
-    pool: Sequence[Comparison], kept: Callable[[Comparison], float] = lambda _: 1.0
-) -> Comparison | None:
+def fastest_of(pool: Sequence[Comparison], kept: Callable[[Comparison], float]) -> Comparison | None:
     """The fastest; of those within a tie one with the least memory, then the one with the fewest changes.
 
     Args:
         pool: Those that win.
-        kept: Share of its speedup that a config keeps over the planned run, with its compile paid once.
+        kept: Share of its speedup, above 0 and at most 1, that a config keeps over the planned run, with its
+            compile paid once.
     """
     if not pool:
         return None

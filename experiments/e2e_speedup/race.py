@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "search_replay"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "grids"))
 
 from grid import duration_s
-from score import RULES, reached, read_fastest, recommended
+from score import RULES, Truth, reached, read_fastest, recommended
 
 HERE = Path(__file__).resolve().parent
 WORKLOADS = HERE.parent / "workloads"
@@ -133,6 +133,11 @@ def key(config):
     return json.dumps(dict(sorted(config.items()))) if config else SCRIPT
 
 
+def config_of(label):
+    """The configuration of such a name."""
+    return Config({} if label == SCRIPT else json.loads(label))
+
+
 def recommendations(state):
     """Every configuration that some search would have recommended, in the order of their names."""
     found = {
@@ -190,7 +195,7 @@ def timed(name, state, options, folder):
 def primed(arms, options):
     """Fill the compile caches beforehand, in each sitting: another compile may fall into a window."""
     for label, command in arms.items():
-        if label != SCRIPT and json.loads(label).get("compile_mode", "off") != "off":
+        if config_of(label).get("compile_mode", "off") != "off":
             timer.run_or_failed(command, warm_s=options.warm, window_s=options.window, limit_s=options.limit)
 
 
@@ -210,13 +215,8 @@ def fastest_rate(runs):
     each cycle in turn rates the arm that all others have for the fastest, as the oracle of a replay is rated.
     """
     cycles = whole_cycles(runs)
-    if len(cycles) < 2:
-        return max(rates(runs).values())
-    held = []
-    for cycle in cycles:
-        others = [c for c in cycles if c is not cycle]
-        held.append(cycle[max(sorted(cycle), key=lambda arm: fmean(c[arm] for c in others))])
-    return math.exp(max(0.0, fmean(held)))
+    logs = {config_of(arm): {n: cycle[arm] for n, cycle in enumerate(cycles)} for arm in cycles[0]}
+    return Truth.by(logs).oracle_rate
 
 
 def whole_cycles(runs):

@@ -29,6 +29,7 @@ SAME_TRUTH = 1e-3
 DRAWS = 2000
 GRID = 60
 BAR_RATIO, BAR_FAILURES = 3.0, 3
+RATIO_HEAD = ["against", "to 5 %", "to 2 %", "to 1 %", "ours later (2 %)"]
 FROZEN = Path(__file__).resolve().parent / "frozen.json"
 SHARES = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
 """Of the budget, at which regret is told."""
@@ -219,11 +220,15 @@ def by_sampler(lines, rule):
         row += [f"{_regret(mine, part, column):.3f}" for part in (0.1, 0.3, 1.0)]
         row.append(f"{_median([_failed(x) for x in mine]):g} (most {max(_failed(x) for x in mine)})")
         row.append(f"{_median([x['trial_s'] for x in mine]):.0f} s")
-        claims = [x["answer"] for x in mine if x["answer"].get("is_better")]
-        row.append(f"{sum(a['false_win'] for a in claims)} of {len(claims)}")
-        row.append(f"{sum(bool(a['covered']) for a in claims)} of {len(claims)}")
-        rows.append(row)
+        proved, false, hold = claims(mine)
+        rows.append([*row, f"{false} of {proved}", f"{hold} of {proved}"])
     return rows
+
+
+def claims(lines):
+    """(searches that claim a gain, false ones among them, whose interval holds what is true)."""
+    made = [x["answer"] for x in lines if x["answer"].get("is_better")]
+    return len(made), sum(a["false_win"] for a in made), sum(bool(a["covered"]) for a in made)
 
 
 def _regret(lines, part, column):
@@ -453,8 +458,7 @@ def report(every, frozen=FROZEN):
         ]  # fmt: skip
         parts += [f"## {title}", table(head, by_sampler(lines, rule))]
         parts.append("Trial-seconds of a sampler over ours, geometric mean; above 1 ours is sooner.")
-        head = ["against", "to 5 %", "to 2 %", "to 1 %", "ours later (2 %)"]
-        parts.append(table(head, ratio_rows(lines, rule)))
+        parts.append(table(RATIO_HEAD, ratio_rows(lines, rule)))
     parts.append("## By workload: median trial-seconds to 2 %, how many got there, mean regret of the answer")
     parts.append(table(*workload_rows(lines, "by_model")))
     return "\n\n".join(parts) + "\n"
@@ -505,30 +509,24 @@ def write(path, frozen=FROZEN):
         print("without matplotlib there is no drawing", file=sys.stderr)
 
 
-def beside(lines, earlier, ours=OURS):
-    """What searches of earlier code took over these, on the same draws, by both rules: a table."""
-    before = f"{ours} before"
-    codes = {x["code"] for x in lines if x["sampler"] == ours}
-    if len(codes) != 1:
-        sys.exit(f"these are not the searches of {ours} by one code")
-    (code,) = codes
-    mine = [x for x in lines if x["sampler"] == ours]
-    theirs = [{**x, "sampler": before, "code": code} for x in earlier if x["sampler"] == ours]
+def beside(lines, earlier):
+    """What searches of earlier code took over these, on the same draws, by both rules: tables."""
+    before = f"{OURS} before"
+    mine = [x for x in lines if x["sampler"] == OURS]
+    code = mine[0]["code"] if mine else ""
+    theirs = [{**x, "sampler": before, "code": code} for x in earlier if x["sampler"] == OURS]
     both = {_pair(x) for x in mine} & {_pair(x) for x in theirs}
     every = [x for x in (*mine, *theirs) if _pair(x) in both]
     if not every:
         sys.exit("no search is in both files")
-    found = [f"{len(both)} pairs; trial-seconds of {before} over {ours}, above 1 it was later"]
+    found = [f"{len(both)} pairs; trial-seconds of {before} over {OURS}, above 1 it was later"]
     for rule, what in score.RULES.items():
-        head = ["against", "to 5 %", "to 2 %", "to 1 %", "ours later (2 %)"]
-        found += [f"Judged {what}:", table(head, ratio_rows(every, rule))]
+        found += [f"Judged {what}:", table(RATIO_HEAD, ratio_rows(every, rule))]
     head = ["sampler", "proved", "false", "intervals that hold"]
     rows = []
-    for sampler in (ours, before):
-        answers = [x["answer"] for x in every if x["sampler"] == sampler]
-        proved = [a for a in answers if a.get("is_better")]
-        holds = sum(a["covered"] for a in proved)
-        rows.append([sampler, len(proved), sum(a["false_win"] for a in proved), f"{holds} of {len(proved)}"])
+    for sampler in (OURS, before):
+        proved, false, hold = claims([x for x in every if x["sampler"] == sampler])
+        rows.append([sampler, proved, false, f"{hold} of {proved}"])
     return "\n\n".join([*found, table(head, rows)]) + "\n"
 
 

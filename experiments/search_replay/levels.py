@@ -159,6 +159,9 @@ class Model:
     def parts(self, x):
         """(covariance of levels, of the machine, variance of noise)."""
         once, both, _ = self._by_knobs(x)
+        return self._parts(x, once, both)
+
+    def _parts(self, x, once, both):
         _, own, drift, length, noise = np.exp(x[len(self.alike) :])
         level = once + both + own**2 * np.eye(len(self.configs)) + 1.0
         return level, drift**2 * np.exp(-self.apart / length), noise**2
@@ -183,7 +186,8 @@ class Model:
 
     def cost(self, x):
         """(minus the log of likelihood and beliefs, its slope)."""
-        level, machine, noise = self.parts(x)
+        once, both, by_knob = self._by_knobs(x)
+        level, machine, noise = self._parts(x, once, both)
         try:
             factor = cho_factor(self._whole(level, machine, noise), lower=True)
         except np.linalg.LinAlgError:
@@ -193,20 +197,19 @@ class Model:
         beliefs = (np.exp(x) / self.usual) ** 2
         cost = fit + 0.5 * beliefs.sum() - x[self.names.index("own")]
         left = cho_solve(factor, np.eye(len(self.y))) - np.outer(weights, weights)
-        slope = 0.5 * np.array([np.sum(a * b) for a, b in self._slopes(x, left, machine, noise)])
+        of_knobs = [*by_knob, 2.0 * both]
+        slope = 0.5 * np.array([np.sum(a * b) for a, b in self._slopes(x, left, of_knobs, machine, noise)])
         slope += beliefs
         slope[self.names.index("own")] -= 1.0
         return float(cost), slope
 
-    def _slopes(self, x, left, machine, noise):
+    def _slopes(self, x, left, of_knobs, machine, noise):
         """For each size: (what weighs, the covariance's slope for its log), over configurations or runs."""
-        _, both, by_knob = self._by_knobs(x)
         _, own, _, length, _ = np.exp(x[len(self.alike) :])
         of = np.zeros((len(self.configs), len(self.y)))
         of[self.at, np.arange(len(self.y))] = 1.0
         by_config = of @ left @ of.T
-        yield from ((by_config, slope) for slope in by_knob)
-        yield by_config, 2.0 * both
+        yield from ((by_config, slope) for slope in of_knobs)
         yield np.diag(by_config), 2.0 * own**2
         yield left, 2.0 * machine
         yield left, machine * self.apart / length

@@ -78,7 +78,8 @@ def test_what_read_fastest_and_was_not_proved_has_arrived_by_readings() -> None:
 
 
 def test_the_fastest_is_rated_by_cycles_that_did_not_choose_it() -> None:
-    lucky = [{"A": 2.0, "B": 1.0}, {"A": 1.0, "B": 2.0}]
+    fast, slow = race.key(FAST), race.key(SLOW)
+    lucky = [{fast: 2.0, slow: 1.0}, {fast: 1.0, slow: 2.0}]
     runs = [
         {"cycle": c, "arm": arm, "samples_per_s": 100.0 * gain}
         for c, arms in enumerate(lucky)
