@@ -82,18 +82,12 @@ def claim_interval(
         early = ratio_interval(log_ratios, confidence=_confidence(share * look), tau=tau, df=df)
         if early.low > 1.0 or early.high < 1.0:
             return early, True
-    last = _confidence(share * _last_share(goes_on=goes_on))
+    last = _confidence(share * (_LATE_SHARE if goes_on else _LAST_SHARE))
     return ratio_interval(log_ratios, confidence=last, tau=tau, df=df), False
 
 
 def pairs_wanted(
-    log_ratios: Sequence[float],
-    share: float,
-    *,
-    tau: float,
-    df: float | None,
-    most: int,
-    goes_on: bool = False,
+    log_ratios: Sequence[float], share: float, *, tau: float, df: float | None, most: int
 ) -> int | None:
     """Pairs with which a gain as it reads now would be claimed at the last look; None with `most` neither.
 
@@ -102,23 +96,18 @@ def pairs_wanted(
         share: From `finalist_share`.
         tau: As `ratio_interval` takes it.
         df: The same.
-        most: So many at the most.
-        goes_on: As `claim_interval` takes it.
+        most: So many at the most; the usual pairs or fewer.
     """
     n, mean = len(log_ratios), statistics.fmean(log_ratios)
     if n < 2 or mean <= 0.0:
         return None
-    own, quantile = sd(log_ratios), 1.0 - FALSE_WINS * share * _last_share(goes_on=goes_on)
+    own, quantile = sd(log_ratios), 1.0 - FALSE_WINS * share * _LAST_SHARE
     pooled = None if df is None or own > OWN_SPREAD * tau else df
     for pairs in range(n, most + 1):
         half = t_quantile(quantile, _freedom(pairs, pooled)) * max(own, tau) / math.sqrt(pairs)
         if half < mean:
             return pairs
     return None
-
-
-def _last_share(*, goes_on: bool) -> float:
-    return _LATE_SHARE if goes_on else _LAST_SHARE
 
 
 def _freedom(pairs: int, df: float | None) -> float:

@@ -17,7 +17,7 @@ from autotune.core.inferiority import USUAL_RUNS
 from autotune.core.loss_guard import LossVerdict
 from autotune.core.measurement import Estimate
 from autotune.core.memo import Memo, study_key
-from autotune.core.more_cycles import MOST_CYCLES, goes_on
+from autotune.core.more_cycles import goes_on
 from autotune.core.objective import ENERGY
 from autotune.core.rates import amortised, mean_rate, rate_unit
 from autotune.core.spread import LEAST_SPREAD, TAU_SHARE, pooled_spread, successive
@@ -37,8 +37,8 @@ class Comparison:
         speedup: Ratio of amortised throughput, or of the time to equal loss for TRAINING configs;
             its interval is wide enough for the number of finalists and looks.
         is_early: Told from 1 at the level of a look before the last: confirmation may end with it.
-        wanted_pairs: With which the gain would be claimed if it stays as it reads; None where no
-            confirmation has as many.
+        wanted_pairs: With which the gain would be claimed if it stays as it reads; None where the usual
+            ones do not do.
         logs: ln ratio by cycle.
         loss: The guard's verdict; of level 2 for TRAINING configs.
         throughput: Of the config, over its confirmation runs.
@@ -93,7 +93,6 @@ def _compared(study: Study) -> list[Comparison]:
     shares = {c: finalist_share(place, len(first)) for place, c in enumerate(first)}
     spent = spent_by_cycle(study, cycles)
     has_room = goes_on(study)
-    most = MOST_CYCLES if has_room else USUAL_RUNS
     found: list[Comparison] = []
     for config in members:
         if not logs[config]:
@@ -120,7 +119,7 @@ def _compared(study: Study) -> list[Comparison]:
                 effect=effect,
                 speedup=speedup,
                 is_early=is_early and (keeps_early or speedup.high < 1.0) and (saved is None or saved[1]),
-                wanted_pairs=pairs_wanted(pairs, share, tau=tau, df=freedom, most=most, goes_on=further),
+                wanted_pairs=pairs_wanted(pairs, share, tau=tau, df=freedom, most=USUAL_RUNS),
                 logs=values,
                 loss=by_rule(study, config, loss),
                 throughput=_throughput(study, config, cycles, rates),

@@ -113,10 +113,8 @@ def active_members(
     if cycles >= USUAL_RUNS:
         # Who came late, as what an ablation leaves does, gets the pairs that were planned.
         late = {c for c in open_ones if cycles - begun.get(c, cycles) < _PLANNED_CYCLES}
-        found = {c: compared[c] for c in open_ones if c in compared}
-        open_ones = [
-            c for c in open_ones if c in late or (c in found and (_waits(found[c]) or _nears(found[c], more)))
-        ]
+        longer = {c for c, one in compared.items() if _waits(one) or _nears(one, more)}
+        open_ones = [c for c in open_ones if c in late or c in longer]
     if any(c not in compared for c in open_ones):
         # Who comes late is compared with the first as well, in the same cycles.
         return tuple(c for c in members if c == members[0] or c in open_ones)

@@ -205,7 +205,8 @@ def primed(arms, options):
 def rates(runs):
     """Arm -> how many times the script's rate, geometric mean over undisturbed cycles."""
     cycles = whole_cycles(runs)
-    return {arm: math.exp(fmean(c[arm] for c in cycles)) for arm in (sorted(cycles[0]) if cycles else ())}
+    arms = sorted(cycles[0]) if cycles else []
+    return {arm: math.exp(fmean(c[arm] for c in cycles)) for arm in arms}
 
 
 def fastest_rate(runs):
