@@ -108,7 +108,8 @@ def course(study, answer):
     """What would have been recommended after each trial: [[seconds, {by_model, by_reading}]].
 
     By the two rules of the replay: what the search would confirm (once confirmed, the winner; at the end the
-    answer itself, which may be the script as it is), and what has read fastest.
+    answer itself, which may be the script as it is), and what has read fastest. As there, neither names what
+    changes the training.
     """
     told = sorted(study.told(*Stage), key=lambda trial: trial.finished_s)
     points = []
@@ -123,6 +124,14 @@ def course(study, answer):
     last = dict(answer.best.config) if answer is not None and answer.is_better else {}
     points.append([round(study.elapsed_s, 1), {"by_model": last, "by_reading": dict(read_fastest(study))}])
     return points
+
+
+def retold(state, folder):
+    """Tell anew what was recommended when, of searches that are at hand: all by the rules of now."""
+    for one in state["searches"]:
+        home = folder / f"{one['sampler']}-{one['seed']}"
+        if home.exists():
+            one["course"] = course(*opened(home))
 
 
 # Stage 2: the stopwatch ------------------------------------------------------------------------
@@ -373,6 +382,7 @@ def raced(name, options):
             if (sampler, seed) not in done:
                 state["searches"].append(search(name, sampler, seed, options, folder))
                 timer.write(path, state)
+    retold(state, folder)
     timed(name, state, options, folder)
 
 

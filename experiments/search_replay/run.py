@@ -151,6 +151,8 @@ def asked_for(options):
     """What decides a held-out run: as it is frozen, and as it has to be again."""
     return {
         "code": code_sha256(),
+        # They are part of the hash; whoever goes on elsewhere has to know which to install.
+        "libraries": {name: _version(name) for name in LIBRARIES},
         "held_out": split(),
         "samplers": list(options.samplers),
         "seeds": options.seeds,

@@ -229,8 +229,13 @@ def recommended(study, parts=DEFAULT):
 
 
 def read_fastest(study):
-    """The config with the highest mean reading."""
+    """The config with the highest mean reading, of those that leave the training as it is.
+
+    Whether another one trains as well is what the guard of the loss says, and no reading of a rate.
+    """
     rates = screened(study)
+    if study.space is not None:
+        rates = {c: r for c, r in rates.items() if study.space.effect(c) is not Effect.TRAINING}
     return max(rates, key=lambda c: (rates[c], c.canonical()), default=Config())
 
 

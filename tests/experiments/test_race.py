@@ -11,9 +11,12 @@ import race
 import recorded_world
 import score
 import timer
+from search_world import measurement, spec, tell, usual_space
 
-from autotune.core.config import Config
+from autotune.core.config import Config, Value
 from autotune.core.pick import answer_or_none
+from autotune.core.study import Study
+from autotune.core.trial import Fidelity, Proposal, Stage
 from autotune.testing.replay import replay
 
 FAST, SLOW = {"threads": 1}, {"threads": 2}
@@ -67,6 +70,19 @@ def test_a_course_from_the_journal_is_what_was_seen_on_the_way(sampler: str) -> 
     found = answer_or_none(study)
     won = dict(found.best.config) if found is not None and found.is_better else {}
     assert last[1] == {"by_model": won, "by_reading": dict(score.read_fastest(study))}
+
+
+def test_what_changes_the_training_is_never_named_for_having_read_fastest() -> None:
+    built = Study(spec=spec(), space=usual_space())
+    told: list[tuple[dict[str, Value], float]] = [({}, 100.0), ({"threads": 4}, 120.0)]
+    for values, rate in (*told, ({"effective_batch": 128}, 190.0)):
+        stage = Stage.REFINE if values else Stage.BASELINE
+        fidelity = Fidelity(
+            min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30
+        )
+        asked = Proposal(stage=stage, config=Config(values), fidelity=fidelity, reason="x")
+        built = tell(built, asked, measurement(rate), 7.0)
+    assert score.read_fastest(built) == Config({"threads": 4})
 
 
 def test_what_read_fastest_and_was_not_proved_has_arrived_by_readings() -> None:

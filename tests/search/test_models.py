@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import random
+import statistics
 
 import pytest
 from search_world import GIB, dimension, measurement, spec, tell, usual_space
@@ -208,3 +211,28 @@ def test_gains_of_single_knobs_add_up_in_the_prediction() -> None:
     model = ThroughputModel.of(built, space)
     assert model is not None
     assert math.exp(model.predict(Config({"a": 1, "b": 1}))[0]) == pytest.approx(1.68, rel=0.06)
+
+
+def test_a_model_that_follows_the_machine_tells_configs_apart_better_where_it_changes() -> None:
+    values = {"precision": (None, "bf16"), "threads": (None, 1, 4), "channels_last": (None, True)}
+    picked = [zip(values, chosen, strict=True) for chosen in itertools.product(*values.values())]
+    configs = [Config({k: v for k, v in pairs if v is not None}) for pairs in picked]
+    gains = {"precision": 0.25, "threads": 0.1, "channels_last": 0.05}
+    truth = {c: sum(gains[k] for k in c) for c in configs}
+    every_s, sd, noise = 7.0, 0.12, 0.02
+    alike, misses = math.exp(-every_s / 90.0), {True: [], False: []}
+    for seed in range(5):
+        draw, machine = random.Random(seed), 0.0
+        order = [Config(), *draw.sample(configs, len(configs)), *draw.sample(configs, len(configs))]
+        seen = Study(spec=spec(), space=SPACE)
+        for config in order:
+            machine = alike * machine + draw.gauss(0.0, sd * math.sqrt(1.0 - alike**2))
+            rate = 100.0 * math.exp(truth[config] + machine + draw.gauss(0.0, noise))
+            stage = Stage.REFINE if config else Stage.BASELINE
+            asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x")
+            seen = tell(seen, asked, measurement(rate), every_s)
+        for follows, found in misses.items():
+            model = ThroughputModel.of(seen, SPACE, follows=follows)
+            assert model is not None
+            found.append(statistics.pstdev(model.predict(c)[0] - truth[c] for c in configs))
+    assert statistics.fmean(misses[True]) < 0.8 * statistics.fmean(misses[False])
