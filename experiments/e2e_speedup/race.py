@@ -29,6 +29,7 @@ import timer
 
 from autotune.cli.opened import open_study
 from autotune.core.config import Config
+from autotune.core.rates import own_batch, planned_steps
 from autotune.core.trial import Stage
 from autotune.driver.result import changes_of
 from autotune.export.best_config import write_best
@@ -44,6 +45,11 @@ WORKLOADS = HERE.parent / "workloads"
 RESULTS = HERE / "results"
 NAMES = ("photos_denoise", "vision_digits")
 SAMPLERS = ("staged", "tpe")
+MEASURES = {
+    "training": "training alone, compile caches filled",
+    "planned": "over the planned run, each compile paid once",
+}
+"""What counts as fast -> in words. Searches go by the second; the first was registered before any was run."""
 WITHIN = (5, 2)
 """Per cent below the fastest that count as having arrived."""
 SCRIPT = "script"
@@ -127,11 +133,24 @@ def course(study, answer):
 
 
 def retold(state, folder):
-    """Tell anew what was recommended when, of searches that are at hand: all by the rules of now."""
+    """Tell anew what was recommended when, of searches that are at hand: all by the rules of now.
+
+    And what they know of the planned run: its samples, and what compiling took of it where nothing was cached.
+    """
+    compiled = {}
     for one in state["searches"]:
         home = folder / f"{one['sampler']}-{one['seed']}"
-        if home.exists():
-            one["course"] = course(*opened(home))
+        if not home.exists():
+            continue
+        study, answer = opened(home)
+        one["course"] = course(study, answer)
+        state["planned_samples"] = (planned_steps(study) or 0) * own_batch(study)
+        for trial in study.trials:
+            if trial.measurement is not None and trial.measurement.cold_compile:
+                compiled.setdefault(key(trial.config), []).append(trial.measurement.compile_s)
+    if compiled:
+        named = recommendations(state).keys() & compiled.keys()
+        state["compile_s"] = {arm: round(fmean(compiled[arm]), 2) for arm in sorted(named)}
 
 
 # Stage 2: the stopwatch ------------------------------------------------------------------------
@@ -211,40 +230,46 @@ def primed(arms, options):
 # Stage 3: who was there when -------------------------------------------------------------------
 
 
-def rates(runs):
-    """Arm -> how many times the script's rate, geometric mean over undisturbed cycles."""
-    cycles = whole_cycles(runs)
+def rates(state, by="training"):
+    """Arm -> how many times the script's rate, geometric mean over undisturbed cycles; `by` of `MEASURES`."""
+    cycles = whole_cycles(state, by)
     arms = sorted(cycles[0]) if cycles else []
     return {arm: math.exp(fmean(c[arm] for c in cycles)) for arm in arms}
 
 
-def fastest_rate(runs):
+def fastest_rate(state, by="training"):
     """How many times the script's rate the fastest has, rated by cycles that did not choose it.
 
     The largest of many noisy means is lucky as well as fast, and what is as fast would count as slower. So
     each cycle in turn rates the arm that all others have for the fastest, as the oracle of a replay is rated.
     """
-    cycles = whole_cycles(runs)
+    cycles = whole_cycles(state, by)
     logs = {config_of(arm): {n: cycle[arm] for n, cycle in enumerate(cycles)} for arm in cycles[0]}
     return Truth.by(logs).oracle_rate
 
 
-def whole_cycles(runs):
-    """Of each undisturbed cycle: arm -> ln of how many times the script's rate.
-
-    Training alone, without the start: the searches charge a compile to the planned run, which their own
-    recommendation has weighed already. What failed in any cycle has no rate.
-    """
+def whole_cycles(state, by="training"):
+    """Of each undisturbed cycle: arm -> ln of how many times the script's rate; what failed in any has none."""
+    runs = state["runs"]
     spoilt, dead = set(oracle.disturbed(runs)), {run["arm"] for run in runs if "failed" in run}
     cycles = {}
     for run in runs:
         if run["cycle"] not in spoilt and run["arm"] not in dead:
-            cycles.setdefault(run["cycle"], {})[run["arm"]] = run["samples_per_s"]
+            cycles.setdefault(run["cycle"], {})[run["arm"]] = rate_of(run, state, by)
     names = {run["arm"] for run in runs} - dead
     if SCRIPT not in names:
         return []
     whole = [arms for _, arms in sorted(cycles.items()) if arms.keys() == names]
     return [{arm: math.log(rate / arms[SCRIPT]) for arm, rate in arms.items()} for arms in whole]
+
+
+def rate_of(run, state, by):
+    """Samples per second of a run: of its training alone, or over the planned run, compiled once in it."""
+    rate, samples = run["samples_per_s"], state.get("planned_samples") or 0.0
+    compile_s = state.get("compile_s", {}).get(run["arm"], 0.0)
+    if by == "training" or not samples:
+        return rate
+    return samples / (samples / rate + compile_s)
 
 
 def is_timed(state):
@@ -271,14 +296,14 @@ def arrived_s(one, gains, best, percent, rule, budget_s):
     return budget_s if found is None else min(found, budget_s)
 
 
-def compared(states, percent, rule):
+def compared(states, percent, rule, by="training"):
     """Another sampler's seconds over ours by a rule, paired by workload and seed: {sampler: interval}."""
     logs = {}
     for state in states:
-        gains = rates(state["runs"])
+        gains = rates(state, by)
         if not gains:
             continue
-        best = fastest_rate(state["runs"])
+        best = fastest_rate(state, by)
         times = {
             (s["sampler"], s["seed"]): arrived_s(s, gains, best, percent, rule, state["budget_s"])
             for s in state["searches"]
@@ -292,42 +317,39 @@ def compared(states, percent, rule):
 def report():
     """The tables, of whatever is there."""
     states = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.race.json"))]
-    states = [state for state in states if is_timed(state)]
+    states = [state for state in states if is_timed(state) and rates(state)]
     lines = ["# Wall-clock seconds until the recommendation stays within 5 % of the fastest", ""]
-    for state in states:
-        gains = rates(state["runs"])
-        if not gains:
-            continue
-        best, first = fastest_rate(state["runs"]), max(gains, key=gains.get)
-        where = state["machine"]
-        lines += [
-            f"## {state['workload']}",
-            "",
-            f"Fastest of {len(gains)} ever recommended: `{first}`, {gains[first]:.2f} times the script.",
-            f"To be reached is {best:.2f} times: the fastest, rated by cycles that did not choose it.",
-            f"{where['cores']} cores, {where['cpu']}.",
-            "",
-            f"| {' | '.join(COLUMNS)} |",
-            "|" + "---|" * len(COLUMNS),
-        ]
-        for one in sorted(state["searches"], key=lambda s: (s["sampler"], s["seed"])):
-            found = arrivals(one, gains, best)
-            cells = [one["sampler"], str(one["seed"])]
-            cells += [" / ".join(seconds(found[rule][percent]) for rule in RULES) for percent in WITHIN]
-            cells += [
-                f"{gains.get(key(one['answer']), 0.0) / best:.2f}",
-                str(one["trials"]),
-                str(one["failures"]),
-            ]
-            lines.append("| " + " | ".join(cells) + " |")
-        lines.append("")
-    for percent, (rule, what) in itertools.product(WITHIN, RULES.items()):
-        for sampler, ratio in compared(states, percent, rule).items():
+    for state, (by, what) in itertools.product(states, MEASURES.items()):
+        lines += [f"## {state['workload']}, {what}", "", *raced_table(state, by), ""]
+    for (by, fast), percent, (rule, what) in itertools.product(MEASURES.items(), WITHIN, RULES.items()):
+        for sampler, ratio in compared(states, percent, rule, by).items():
             shown = f"{oracle.shown(ratio)}, {ratio['n']} pairs"
-            lines.append(f"- {sampler} over ours to {percent} %, {what}: {shown}")
+            lines.append(f"- {sampler} over ours to {percent} %, {what}; {fast}: {shown}")
     text = "\n".join(lines) + "\n"
     (RESULTS / "race.md").write_text(text)
     return text
+
+
+def raced_table(state, by):
+    """Of one workload: what there was to reach, and when each search was there."""
+    gains, best, where = rates(state, by), fastest_rate(state, by), state["machine"]
+    first = max(gains, key=gains.get)
+    lines = [
+        f"Fastest of {len(gains)} ever recommended: `{first}`, {gains[first]:.2f} times the script.",
+        f"To be reached is {best:.2f} times: the fastest, rated by cycles that did not choose it.",
+        f"{where['cores']} cores, {where['cpu']}.",
+        "",
+        f"| {' | '.join(COLUMNS)} |",
+        "|" + "---|" * len(COLUMNS),
+    ]
+    for one in sorted(state["searches"], key=lambda s: (s["sampler"], s["seed"])):
+        found = arrivals(one, gains, best)
+        cells = [one["sampler"], str(one["seed"])]
+        cells += [" / ".join(seconds(found[rule][percent]) for rule in RULES) for percent in WITHIN]
+        answer = gains.get(key(one["answer"]), 0.0) / best
+        cells += [f"{answer:.2f}", str(one["trials"]), str(one["failures"])]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
 
 
 def seconds(value):

@@ -101,8 +101,8 @@ def test_the_fastest_is_rated_by_cycles_that_did_not_choose_it() -> None:
         for c, arms in enumerate(lucky)
         for arm, gain in {race.SCRIPT: 1.0, **arms}.items()
     ]
-    assert max(race.rates(runs).values()) == pytest.approx(2**0.5)
-    assert race.fastest_rate(runs) == pytest.approx(1.0)
+    assert max(race.rates({"runs": runs}).values()) == pytest.approx(2**0.5)
+    assert race.fastest_rate({"runs": runs}) == pytest.approx(1.0)
 
 
 def test_having_arrived_means_staying_there() -> None:
@@ -123,13 +123,10 @@ def test_what_failed_once_has_no_rate_and_stops_nothing() -> None:
     made = state(searched("staged", point(10, SLOW), point(50, FAST)))
     failed = {"cycle": 1, "arm": race.key(SLOW), "failed": True}
     made["runs"] = [r for r in made["runs"] if (r["cycle"], r["arm"]) != (1, race.key(SLOW))] + [failed]
-    gains = race.rates(made["runs"])
+    gains = race.rates(made)
     assert race.key(SLOW) not in gains
     assert gains[race.key(FAST)] == pytest.approx(2.0)
-    assert race.arrivals(made["searches"][0], gains, race.fastest_rate(made["runs"]))["by_model"] == {
-        5: 50,
-        2: 50,
-    }
+    assert race.arrivals(made["searches"][0], gains, race.fastest_rate(made))["by_model"] == {5: 50, 2: 50}
 
 
 def test_results_that_are_not_whole_are_left_out_of_the_report(
@@ -171,7 +168,17 @@ def test_disturbed_cycles_count_for_nobody() -> None:
     for run in made["runs"]:
         if run["cycle"] == 0:
             run |= {"samples_per_s": 1.0, "foreign_cores": 1.0}
-    assert race.rates(made["runs"]) == pytest.approx(GAINS)
+    assert race.rates(made) == pytest.approx(GAINS)
+
+
+def test_over_the_planned_run_a_compile_is_paid_once() -> None:
+    made = state(searched("staged", point(50, FAST)))
+    # 20,000 samples take the script 200 s, the fast one 100 s and another 25 s for its compile.
+    made |= {"planned_samples": 20_000, "compile_s": {race.key(FAST): 25.0}}
+    assert race.rates(made) == pytest.approx(GAINS)
+    assert race.rates(made, "planned") == pytest.approx({**GAINS, race.key(FAST): 200 / 125})
+    unknown = {**made, "planned_samples": 0}
+    assert race.rates(unknown, "planned") == pytest.approx(GAINS)
 
 
 def test_every_configuration_that_was_ever_recommended_is_timed_once() -> None:
