@@ -135,7 +135,7 @@ def course(study, answer):
 def retold(state, folder):
     """Tell anew what was recommended when, of searches that are at hand: all by the rules of now.
 
-    And what they know of the planned run: its samples, and what compiling took of it where nothing was cached.
+    And what they know of the planned run: its samples, and what compiling takes where nothing is cached.
     """
     compiled = {}
     for one in state["searches"]:
@@ -249,7 +249,7 @@ def fastest_rate(state, by="training"):
 
 
 def whole_cycles(state, by="training"):
-    """Of each undisturbed cycle: arm -> ln of how many times the script's rate; what failed in any has none."""
+    """Of each undisturbed cycle: arm -> ln of how many times the script's rate; what ever failed has none."""
     runs = state["runs"]
     spoilt, dead = set(oracle.disturbed(runs)), {run["arm"] for run in runs if "failed" in run}
     cycles = {}
@@ -405,6 +405,7 @@ def raced(name, options):
                 state["searches"].append(search(name, sampler, seed, options, folder))
                 timer.write(path, state)
     retold(state, folder)
+    timer.write(path, state)
     timed(name, state, options, folder)
 
 

@@ -199,7 +199,9 @@ def test_the_report_tells_who_arrived_when(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "made_up.race.json").write_text(json.dumps(made))
     text = race.report()
     assert "| staged | 0 | 50 s / 50 s | 50 s / 50 s | 1.00 | 1 | 0 |" in text
-    assert "- tpe over ours to 5 %, by what each would confirm: 2.000, 1 pairs" in text
+    for fast in race.MEASURES.values():
+        assert f"## made_up, {fast}" in text
+        assert f"- tpe over ours to 5 %, by what each would confirm; {fast}: 2.000, 1 pairs" in text
     assert (tmp_path / "race.md").read_text() == text
 
 
