@@ -66,10 +66,15 @@ def objective(row, header):
     rate = row.throughput(header.workload.unit)
     if rate is None:
         return None
-    samples = planned_samples(header)
-    if samples is None or not row.compile_s:
-        return rate.value
-    return samples / (samples / rate.value + row.compile_s)
+    return planned_rate(rate.value, planned_samples(header), row.compile_s)
+
+
+def planned_rate(rate, samples, compile_s):
+    """Samples per second over a run of so many samples, with seconds of compiling paid once in it.
+
+    The rate alone where the length of the run is not known, or nothing is compiled.
+    """
+    return samples / (samples / rate + compile_s) if samples and compile_s else rate
 
 
 def planned_samples(header):

@@ -135,7 +135,8 @@ def course(study, answer):
 def retold(state, folder):
     """Tell anew what was recommended when, of searches that are at hand: all by the rules of now.
 
-    And what they know of the planned run: its samples, and what compiling takes where nothing is cached.
+    And what they know of the planned run: its samples, and how many seconds each arm compiles where nothing
+    is cached, the mean of all such runs. Of searches that are not at hand what was told before stays.
     """
     compiled = {}
     for one in state["searches"]:
@@ -147,10 +148,9 @@ def retold(state, folder):
         state["planned_samples"] = (planned_steps(study) or 0) * own_batch(study)
         for trial in study.trials:
             if trial.measurement is not None and trial.measurement.cold_compile:
-                compiled.setdefault(key(trial.config), []).append(trial.measurement.compile_s)
-    if compiled:
-        named = recommendations(state).keys() & compiled.keys()
-        state["compile_s"] = {arm: round(fmean(compiled[arm]), 2) for arm in sorted(named)}
+                compiled.setdefault(key(trial.config), []).append(trial.measurement.all_compile_s)
+    known = {**state.get("compile_s", {}), **{arm: round(fmean(each), 2) for arm, each in compiled.items()}}
+    state["compile_s"] = {arm: known[arm] for arm in recommendations(state) if arm in known}
 
 
 # Stage 2: the stopwatch ------------------------------------------------------------------------
@@ -265,11 +265,10 @@ def whole_cycles(state, by="training"):
 
 def rate_of(run, state, by):
     """Samples per second of a run: of its training alone, or over the planned run, compiled once in it."""
-    rate, samples = run["samples_per_s"], state.get("planned_samples") or 0.0
+    if by == "training":
+        return run["samples_per_s"]
     compile_s = state.get("compile_s", {}).get(run["arm"], 0.0)
-    if by == "training" or not samples:
-        return rate
-    return samples / (samples / rate + compile_s)
+    return oracle.planned_rate(run["samples_per_s"], state.get("planned_samples"), compile_s)
 
 
 def is_timed(state):
@@ -300,10 +299,7 @@ def compared(states, percent, rule, by="training"):
     """Another sampler's seconds over ours by a rule, paired by workload and seed: {sampler: interval}."""
     logs = {}
     for state in states:
-        gains = rates(state, by)
-        if not gains:
-            continue
-        best = fastest_rate(state, by)
+        gains, best = rates(state, by), fastest_rate(state, by)
         times = {
             (s["sampler"], s["seed"]): arrived_s(s, gains, best, percent, rule, state["budget_s"])
             for s in state["searches"]
