@@ -56,7 +56,7 @@ def until_free(before):
 
 
 def main(words=None):
-    options = parsed(parser(__doc__), words)
+    options = parsed(parser(__doc__, ooms=5), words)
     on_device = options.device == "cuda"
     result = {"oom": []}
     with Trials(options) as trials:
@@ -75,7 +75,7 @@ def main(words=None):
             print(path.stem, told["kind"], told.get("free_after_s"), flush=True)
             return told
 
-        for _ in range(2 if options.tiny else 5):
+        for _ in range(2 if options.tiny else options.ooms):
             if on_device and not options.tiny:
                 result["oom"].append(broken(WORKLOADS / "gpt2.py", ["--batch-size", 2048]))
             else:

@@ -2,6 +2,8 @@
 
     python knobs.py                        # about 12 minutes
     python knobs.py --only tf32=high bf16  # some of them
+    python knobs.py --jobs 6               # six processes at once: nothing here is timed; about 3 minutes
+    python knobs.py --jobs 6 --minutes 1   # what takes longer is left out and told
     python knobs.py --device cpu --tiny
 
 A small training script runs under `autotune apply`'s own process with one knob changed, profiles three
@@ -17,6 +19,8 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -202,8 +206,10 @@ CASES = (
 )
 
 
-def run(model, changes, folder):
+def run(model, changes, folder, limit_s=LIMIT_S):
     """(what the script told, readings, how it ended)."""
+    if limit_s <= 0:
+        return None, [], {"code": None, "last_line": "out of time before it began"}
     folder.mkdir()
     plan = Plan(
         nonce="k",
@@ -223,10 +229,10 @@ def run(model, changes, folder):
             env={**os.environ, **variables, PLAN_VARIABLE: str(folder / "plan.json")},
             capture_output=True,
             text=True,
-            timeout=LIMIT_S,
+            timeout=limit_s,
         )
     except subprocess.TimeoutExpired:
-        return None, [], {"code": None, "last_line": f"out of time after {LIMIT_S} s"}
+        return None, [], {"code": None, "last_line": f"out of time after {limit_s:.0f} s"}
     lines = [line for line in done.stdout.splitlines() if line.startswith("TOLD ")]
     told = json.loads(lines[-1].removeprefix("TOLD ")) if lines else None
     status = folder / "status.json"
@@ -288,23 +294,32 @@ def told_wrong(result):
 
 
 def main(words=None):
-    made = parser(__doc__)
+    made = parser(__doc__, jobs=1, minutes=0.0)
     made.add_argument("--only", nargs="*", default=[], help="names of cases")
     options = parsed(made, words)
     cases = [c for c in CASES if not options.only or c.name in options.only]
     if options.tiny and not options.only:
         cases = [c for c in CASES if c.name in ("bf16 conv", "fused_optimizer")]
-    result, ran = {}, {}
+    until = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
+
+    def left_s():
+        return min(LIMIT_S, until - time.monotonic())
+
+    result = {}
     with tempfile.TemporaryDirectory(prefix="at-gpu-", ignore_cleanup_errors=True) as name:
-
-        def once(model, changes):
-            """A run of these changes; several cases are compared with the same one."""
-            if (model, changes) not in ran:
-                ran[model, changes] = run(model, changes, Path(name) / str(len(ran)))
-            return ran[model, changes]
-
+        wanted = [
+            (c.model, changes)
+            for c in cases
+            if not unknown(c) and not lacks(c)
+            for changes in (c.changes, c.beside)
+        ]
+        wanted = list(dict.fromkeys([*((c.model, ()) for c in cases), *wanted]))
+        with ThreadPoolExecutor(max(1, options.jobs)) as several:
+            folders = [Path(name) / str(n) for n in range(len(wanted))]
+            told = several.map(lambda asked, folder: run(*asked, folder, left_s()), wanted, folders)
+            ran = dict(zip(wanted, told, strict=True))
         for model in sorted({c.model for c in cases}):
-            told, _, ended = once(model, ())
+            told, _, ended = ran[model, ()]
             result[f"as it is, {model}"] = {"ended": ended, **(told or {})}
         for case in cases:
             if unknown(case):
@@ -312,14 +327,17 @@ def main(words=None):
             if lacks(case):
                 print(f"{case.name:32} left out: {case.needs} is not installed", flush=True)
                 continue
-            told, readings, ended = once(case.model, case.changes)
-            base = once(case.model, case.beside)[0]
+            told, readings, ended = ran[case.model, case.changes]
+            base = ran[case.model, case.beside][0]
             asked = {
                 r["knob"]: {k: r[k] for k in ("found", "status", "reason")}
                 for r in readings
                 if r["wanted"] is not None
             }
-            seen, why = judged(case, told, base) if told else ("no", ended["last_line"])
+            out_of_time = told is None and ended["code"] is None
+            seen, why = (
+                judged(case, told, base) if told else ("unclear" if out_of_time else "no", ended["last_line"])
+            )
             result[case.name] = {
                 "readings": asked,
                 "seen": seen,

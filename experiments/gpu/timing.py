@@ -30,7 +30,7 @@ def compared(name, trials, options):
     """Pairs of one workload."""
     args = (SMALL if options.tiny else FULL)[name]
     command = [sys.executable, str(WORKLOADS / f"{name}.py"), *args]
-    window_s, warm_s = (0.6, 0.2) if options.tiny else (8.0, 4.0)
+    window_s, warm_s = (0.6, 0.2) if options.tiny else (options.window, 4.0)
     pairs, runs = [], []
     for pair in range(options.pairs):
         found = {}
@@ -58,7 +58,7 @@ def compared(name, trials, options):
 
 
 def main(words=None):
-    options = parsed(parser(__doc__, pairs=3), words)
+    options = parsed(parser(__doc__, pairs=3, window=8.0), words)
     options.pairs = 1 if options.tiny else options.pairs
     names = options.workloads or (NAMES[:1] if options.tiny else NAMES)
     result, fine = {}, []
