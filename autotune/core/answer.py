@@ -29,6 +29,8 @@ class Recommendation:
             costs anything.
         pays_back_s: The same in seconds from the start of training, the compile included.
         run_s: What the planned run takes with the script as it is; None where its length is not known.
+        over_run: How many times as fast the planned run is as a whole, from an empty compile cache; None
+            where its length is not known or nothing is compiled.
         reasons: Whole sentences.
         advice: What its learning rate might have to be; empty with the script's own effective batch.
     """
@@ -45,6 +47,7 @@ class Recommendation:
     break_even_steps: int | None = None
     pays_back_s: float | None = None
     run_s: float | None = None
+    over_run: float | None = None
     reasons: tuple[str, ...] = ()
     advice: str = ""
 

@@ -34,6 +34,8 @@ NAMES: Mapping[str, str] = {
     "overhead": "overhead: starting many small operations, and Python",
     "sync": "synchronisation: the training thread is blocked",
     "communication": "communication: it waits for the other processes",
+    "device": "the device: it computes nearly all the time",
+    "host": "the host: the device has nothing to do, and no data is late",
     "balanced": "nothing alone: it is balanced",
     "unclear": "not clear",
 }
@@ -52,6 +54,10 @@ LEAST_EXPLAINED = 0.08
 """Share of the work's time that the counted operations have to explain before they may divide it."""
 WAITS_ALONE = 0.5
 """Without a probe, waiting for data is a verdict where it is at least half of the time."""
+BUSY_ALONE = 0.8
+"""Without a probe, a device that computes for so much of the time is what a step is bound by."""
+IDLE_ALONE = 0.5
+"""Without a probe, one that does not for so much of it, while no data is late, waits for the host."""
 IMBALANCE_FRAC = 0.25
 """With several threads, the main one waits for the others within operations; so much of that is normal."""
 _READS_EVERY_STEP = 0.5
@@ -227,7 +233,8 @@ class Bottleneck:
     """A verdict.
 
     Args:
-        kind: One of `KINDS`, ``balanced`` or ``unclear``.
+        kind: One of `KINDS`, ``balanced`` or ``unclear``; without a probe also ``device`` or ``host``, where
+            the device's own counters tell no more than which of the two waits for the other.
         shares: Kind -> share of a step's time, as far as it is known; what is missing from 1 is not.
         reasons: Whole sentences: the evidence, then what was not seen.
         evidence: What it rests on; None where the config was never measured.
@@ -307,10 +314,7 @@ def evidence_of(measurement: Measurement) -> Evidence:
 def judge(seen: Evidence) -> Bottleneck:
     """The verdict on what one run showed."""
     if not seen.probed:
-        kind = "input" if seen.wait_frac >= WAITS_ALONE else "unclear"
-        return Bottleneck(
-            kind=kind, shares={"input": seen.wait_frac}, reasons=(_wait_text(seen),), evidence=seen
-        )
+        return _unprobed(seen)
     shares = _shares(seen)
     ranked = sorted(shares.items(), key=lambda pair: -pair[1])
     (top, most), (_, next_) = ranked[0], ranked[1]
@@ -321,6 +325,26 @@ def judge(seen: Evidence) -> Bottleneck:
     else:
         kind = "unclear"
     return Bottleneck(kind=kind, shares=shares, reasons=tuple(_reasons(seen, shares)), evidence=seen)
+
+
+def _unprobed(seen: Evidence) -> Bottleneck:
+    """What a run says that was not probed: how long it waits for data, and how long its device computes."""
+    waits = seen.wait_frac
+    shares, kind = {"input": waits}, "unclear"
+    if waits >= WAITS_ALONE:
+        kind = "input"
+    elif seen.on_device and seen.busy_frac is not None:
+        busy = min(seen.busy_frac, 1.0 - waits)
+        by_counters = _device_shares(seen, busy, waits, seen.step_s)
+        if busy >= BUSY_ALONE:
+            kind = next((k for k in ("memory", "compute") if by_counters[k] > 0.0), "device")
+            shares[kind] = busy
+        elif 1.0 - waits - busy >= IDLE_ALONE:
+            kind = "host"
+            shares[kind] = 1.0 - waits - busy
+    return Bottleneck(
+        kind=kind, shares=shares, reasons=(_wait_text(seen), *_device_told(seen)), evidence=seen
+    )
 
 
 def _shares(seen: Evidence) -> dict[str, float]:

@@ -120,6 +120,9 @@ def _recommend(study: Study, pick: str, chosen: Comparison) -> Recommendation:
     runs = [t.measurement for t in study.of(chosen.config) if t.measurement]
     compile_s = max((m.all_compile_s for m in runs), default=0.0)
     paid = break_even(study, chosen.config)
+    whole = None
+    if paid is not None and paid.run_s is not None:
+        whole = chosen.speedup.value * paid.kept(chosen.speedup.value)
     return Recommendation(
         pick=pick,
         config=chosen.config,
@@ -133,6 +136,7 @@ def _recommend(study: Study, pick: str, chosen: Comparison) -> Recommendation:
         break_even_steps=paid.steps if paid is not None else None,
         pays_back_s=paid.seconds if paid is not None else None,
         run_s=paid.run_s if paid is not None else None,
+        over_run=whole,
         reasons=tuple(reasons_for(study, chosen)),
         advice=learning_rate_advice(study, chosen.config),
     )

@@ -131,7 +131,7 @@ def manifest(folders: Iterable[str], *, skip: Iterable[str] = ()) -> Manifest:
     return found
 
 
-def kept_off(trial_dir: Path, folders: Sequence[str]) -> list[str]:
+def kept_off(trial_dir: Path, folders: Sequence[str], ours: str = "") -> list[str]:
     """What a trial has written or deleted in these folders, as it saw them: its overlay holds that; sorted.
 
     Looked for in the same places as by `manifest`, among at most `MANIFEST_FILES`; nothing where the layers
@@ -140,9 +140,15 @@ def kept_off(trial_dir: Path, folders: Sequence[str]) -> list[str]:
     Args:
         trial_dir: Its layers are still there.
         folders: Real paths.
+        ours: A folder of ours, which may lie in the project: a compiled kernel keeps what it has tuned
+            where it was compiled first, in the folder of an earlier trial. That is no doing of the script.
     """
+    own = os.path.realpath(ours) if ours else ""
     found: list[str] = []
     for seen, names, files in _written(trial_dir):
+        if own and _inside(seen, own):
+            names[:] = []
+            continue
         if any(_inside(seen, folder) for folder in folders):
             names[:] = [n for n in names if n not in _SKIPPED and not n.startswith(".")]
             found += [os.path.join(seen, name) for name in files]

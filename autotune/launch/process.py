@@ -221,9 +221,10 @@ class LocalRunner(Runner):
             before, enclosure.manifest(prepared.watched, skip=[str(self._study_dir)])
         )
         wrote = [writable(path) for path in wrote]
-        kept = [writable(path) for path in enclosure.kept_off(prepared.folder, prepared.places)]
-        passing = launch.env.get("TMPDIR", "")
-        far = enclosure.kept_off_elsewhere(prepared.folder, prepared.places, (passing,))
+        study = str(self._study_dir)
+        kept = [writable(path) for path in enclosure.kept_off(prepared.folder, prepared.places, study)]
+        passing = (launch.env.get("TMPDIR", ""), study)
+        far = enclosure.kept_off_elsewhere(prepared.folder, prepared.places, passing)
         far = [writable(path) for path in far]
         self._notes += _said_of_writes(wrote, kept, far, launch.cwd)
         outside = outside_of(running, result, wrote)

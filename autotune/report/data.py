@@ -195,6 +195,7 @@ def _pick_data(view: View, pick: Recommendation) -> dict[str, Any]:
         "compile_s": rounded(pick.compile_s),
         "break_even_steps": pick.break_even_steps,
         "pays_back_s": None if pick.pays_back_s is None else rounded(pick.pays_back_s),
+        "over_run": None if pick.over_run is None else rounded(pick.over_run),
         "contributions": [
             {
                 "knob": knob,

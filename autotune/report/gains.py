@@ -134,5 +134,7 @@ def gains_text(study: Study, best: Recommendation) -> str:
         how = "in single runs"
     else:
         how = "estimated from single runs"
+    if "pairs" not in kinds and best.over_run is not None:
+        how += ", compiling included"
     said = ", ".join(f"{' with '.join(share.knobs)} {share_text(share)}" for share in found[:_TOP_REASONS])
     return f"{said} ({how})"

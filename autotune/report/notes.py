@@ -27,6 +27,7 @@ from autotune.report.summary import (
     long_config,
     loss_sentence,
     number_text,
+    over_run_text,
     own_values,
     plain,
     plural,
@@ -164,7 +165,8 @@ def _picks(study: Study, answer: Answer) -> list[str]:
     if answer.best.break_even_steps:
         back_s, run_s = answer.best.pays_back_s, answer.best.run_s
         after = f" ({duration_text(back_s)})" if back_s is not None else ""
-        run = f"; your run is about {duration_text(run_s)}" if run_s is not None else ""
+        whole = over_run_text(answer.best)
+        run = f"; your run is about {duration_text(run_s)}{whole}" if run_s is not None else ""
         lines.append(
             f"- Compiling takes {duration_text(answer.best.compile_s)} once; it is paid back after "
             f"{answer.best.break_even_steps} steps{after}{run}."

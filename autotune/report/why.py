@@ -45,15 +45,16 @@ def why_lines(study: Study, answer: Answer) -> list[str]:
 
 
 def _line(who: str, verdict: Bottleneck, seen: Evidence) -> str:
-    reasons = " ".join(shown(verdict, most=_MOST_REASONS)) if seen.probed else ""
+    # Without a probe, how long it waits is said below, and why no more is known once, after all lines.
+    told = shown(verdict, most=_MOST_REASONS) if seen.probed else verdict.reasons[1:-1]
+    reasons = " ".join(told)
     if verdict.kind != "unclear":
         share = verdict.shares.get(verdict.kind)
         much = f" ({100 * share:.0f} % of a step)" if share is not None else ""
         return f"{who} is bound by {NAMES[verdict.kind]}{much}. {reasons}".strip()
     if not seen.probed:
-        return (
-            f"{who} waits for data {100 * seen.wait_frac:.0f} % of its time; what holds it back is not clear."
-        )
+        waits = f"{who} waits for data {100 * seen.wait_frac:.0f} % of its time"
+        return f"{waits}; what holds it back is not clear. {reasons}".strip()
     clear = f"what holds {who} back is not clear."
     clear = clear if who == _SCRIPT else f"{_WITH} it is not clear what holds it back."
     return f"{clear} {reasons}".strip()
@@ -92,7 +93,9 @@ def pays_back_text(pick: Recommendation) -> str:
     if pick.pays_back_s is None:
         return f"{once}; paid back after {pick.break_even_steps} steps"
     back = f"{once}; pays back after {duration_text(pick.pays_back_s)} ({pick.break_even_steps} steps)"
-    return back if pick.run_s is None else f"{back}; your run is about {duration_text(pick.run_s)}"
+    if pick.run_s is None:
+        return back
+    return f"{back}; your run is about {duration_text(pick.run_s)}{summary.over_run_text(pick)}"
 
 
 def energy_rows(study: Study, answer: Answer, *, always: bool = False) -> list[tuple[str, str]]:

@@ -134,6 +134,30 @@ def test_without_a_probe_only_a_long_wait_is_a_verdict() -> None:
     assert judge(Evidence(step_s=0.1, wait_frac=0.3)).kind == "unclear"
 
 
+@pytest.mark.parametrize(
+    ("busy", "waits", "more", "kind"),
+    [
+        # An H100 on a script in float32, the same in bfloat16 and compiled, and hundreds of small kernels.
+        (0.99, 0.0, {"tensor_frac": 0.03, "dram_frac": 0.16}, "device"),
+        (0.93, 0.0, {"tensor_frac": 0.26, "dram_frac": 0.51}, "device"),
+        (0.21, 0.06, {"tensor_frac": 0.0, "dram_frac": 0.0}, "host"),
+        (0.95, 0.0, {"tensor_frac": 0.6, "dram_frac": 0.4}, "compute"),
+        (0.95, 0.0, {"tensor_frac": 0.1, "dram_frac": 0.8}, "memory"),
+        (0.65, 0.1, {}, "unclear"),
+        (0.2, 0.7, {}, "input"),
+    ],
+)
+def test_without_a_probe_a_device_tells_which_of_both_waits(
+    busy: float, waits: float, more: dict[str, float], kind: str
+) -> None:
+    seen = Evidence(step_s=0.1, wait_frac=waits, on_device=True, busy_frac=busy, **more)
+    found = judge(seen)
+    assert found.kind == kind
+    assert sum(found.shares.values()) <= 1.0 + 1e-9
+    assert any(f"it computes {100 * busy:.0f} %" in reason for reason in found.reasons)
+    assert judge(replace(seen, on_device=False)).kind in ("input", "unclear")
+
+
 def test_what_clean_code_can_buy_is_the_hosts_share() -> None:
     assert judge(evidence()).host_frac == pytest.approx(0.0005 / 0.0145)
     assert Bottleneck(kind="unclear").host_frac is None

@@ -186,6 +186,15 @@ def test_of_two_that_win_the_one_that_is_faster_over_the_planned_run_is_recommen
     assert found(None) == COMPILED
 
 
+def test_a_pick_says_what_is_left_of_its_speedup_over_the_planned_run() -> None:
+    short, long, unknown = (answer(confirmed(steps)).best for steps in (3000, 30_000, None))
+    assert short.config == long.config == unknown.config == COMPILED
+    assert short.over_run is not None
+    assert long.over_run is not None
+    assert 1.0 < short.over_run < long.over_run < long.speedup.value
+    assert unknown.over_run is None
+
+
 def test_of_a_speedup_is_left_what_its_compile_leaves() -> None:
     paid = break_even(both(run_steps=3000), COMPILED)
     assert paid is not None

@@ -426,6 +426,9 @@ def test_an_overlays_layer_tells_what_lies_in_which_folder(tmp_path: Path) -> No
         (layer / name).touch()
     (tmp_path / "upper" / "2.of").write_text("/")
     assert enclosure.kept_off(tmp_path, ["/home/me/project"]) == ["/home/me/project/runs/a.csv"]
+    # A study of ours may lie in the project; what is written there is no file of the script's.
+    assert enclosure.kept_off(tmp_path, ["/home/me/project"], "/home/me/project/runs") == []
+    assert enclosure.kept_off(tmp_path, ["/home/me/project"], "/home/me/project/run") != []
     (tmp_path / "upper" / "2.of").write_text("/mnt")
     assert enclosure.kept_off(tmp_path, ["/home/me/project"]) == []
     assert enclosure.kept_off(tmp_path, ["/mnt/home/me/else"]) == ["/mnt/home/me/else/b"]

@@ -77,6 +77,12 @@ def test_when_a_compile_pays_is_told_in_time_and_beside_the_run() -> None:
     timed = replace(pick, pays_back_s=720.0)
     assert pays_back_text(timed) == "2 min once; pays back after 12 min (1200 steps)"
     assert pays_back_text(replace(timed, run_s=3700.0)).endswith("; your run is about 1 h 2 min")
+    # A compile that takes a good part of the run: the pairs, which paid a full cache's, do not show that.
+    whole = replace(timed, run_s=3700.0, over_run=0.9 * timed.speedup.value)
+    assert pays_back_text(whole).endswith(
+        f" 1 h 2 min, {0.9 * timed.speedup.value:.2f}x as fast with it included"
+    )
+    assert pays_back_text(replace(whole, over_run=timed.speedup.value)).endswith(" 1 h 2 min")
     assert pays_back_text(good_answer().best) == ""
 
 

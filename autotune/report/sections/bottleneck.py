@@ -28,6 +28,9 @@ def bottleneck_section(view: View) -> Markup:
         "overhead": "refine",
         "sync": "bad",
         "communication": "confirm",
+        # Without a probe: which of the two waits for the other.
+        "device": "best",
+        "host": "refine",
     }
     rows: list[figures.Share] = []
     for name, verdict in found.items():
