@@ -6,7 +6,13 @@ one of these parts, so that it counts for as much as that part takes of a step. 
 throughput model, which believes what is measured: it decides what is tried first, and claims nothing.
 
 Figures for CPUs are rounded from the five open grids of `experiments/grids`, as they were recorded on two
-machines of two cores by 2026-11-23; those for NVIDIA devices are an expert's, and no machine has shown them.
+machines of two cores by 2026-11-23. Those for NVIDIA devices are an expert's, held against one search on an
+H100 (`experiments/gpu/results`, a transformer of 124 million parameters in float32, 2026-11-26: bfloat16 5.1
+times, compiled 1.25 times more, the memory-efficient kernel of attention 0.88 times the default) and
+what its author says of compiling the same model on A100s (250 ms to 135 ms; A. Karpathy, nanoGPT's README).
+
+A device computes while the host starts what comes next: a step takes the longer of the two. How long the
+device computed in the script's first run, by its own counters, says which that is.
 """
 
 from __future__ import annotations
@@ -37,17 +43,36 @@ _ON_CPU: Final[Mapping[tuple[str, Value], float]] = {
     ("activation_checkpointing", "full"): -0.25,
 }
 _ON_CUDA: Final[Mapping[tuple[str, Value], float]] = {
-    ("precision", "bf16"): 0.50,
-    ("precision", "fp16"): 0.45,
-    ("compile_mode", "default"): 0.12,
-    ("compile_mode", "max-autotune-no-cudagraphs"): 0.14,
-    ("compile_mode", "reduce-overhead"): 0.16,
-    ("compile_mode", "max-autotune"): 0.18,
+    ("precision", "bf16"): 1.1,
+    ("precision", "fp16"): 1.05,
+    ("compile_mode", "default"): 0.20,
+    ("compile_mode", "max-autotune-no-cudagraphs"): 0.20,
+    ("compile_mode", "reduce-overhead"): 0.20,
+    ("compile_mode", "max-autotune"): 0.20,
+    ("fused_optimizer", True): 0.03,
     ("activation_checkpointing", "selective"): -0.15,
     ("activation_checkpointing", "full"): -0.25,
 }
 """In ln of the rate of computing."""
-_TF32: Final = 0.25
+_STARTING: Final[Mapping[tuple[str, Value], float]] = {
+    ("precision", "bf16"): 0.1,
+    ("precision", "fp16"): 0.15,
+    ("compile_mode", "default"): -0.5,
+    ("compile_mode", "max-autotune-no-cudagraphs"): -0.5,
+    ("compile_mode", "reduce-overhead"): -1.9,
+    ("compile_mode", "max-autotune"): -1.9,
+    ("fused_optimizer", True): -0.1,
+}
+"""In ln of the time that the host takes to start what a device computes: casts are more operations, compiled
+code has fewer, and a recorded graph is one."""
+_BUSY: Final = 0.9
+_STARTS_IN: Final = 0.2
+"""The host holds no device back that computes for so much of a step. Its own part is not seen then, and
+is taken for so much of a step."""
+_ALIKE: Final = 3.0
+_TF32: Final = 0.8
+_NOT_FLASH: Final = 0.1
+"""In half precision the default of attention is the fastest kernel there is, mostly."""
 _NHWC_HALF: Final = 0.10
 _BY_DOUBLING: Final = {"cpu": (0.0, 0.15), "cuda": (0.08, 0.15)}
 """What a micro-batch gains by each doubling and loses by each halving, in ln of the rate of computing."""
@@ -90,6 +115,12 @@ _SPREADS: Final[Mapping[str, float]] = {
     "set_to_none": 0.03,
 }
 _CPU_SPREADS: Final[Mapping[str, float]] = {"compile_mode": 0.13, "batch_size": 0.12}
+_CUDA_SPREADS: Final[Mapping[str, float]] = {
+    "precision": 0.5,
+    "tf32": 0.35,
+    "attention_backend": 0.08,
+    "allocator": 0.03,
+}
 _LOADS: Final = frozenset({"num_workers", "prefetch_factor", "persistent_workers", "mp_context"})
 _LEAST_SPREAD: Final = 0.03
 _OTHER_SPREAD: Final = 0.1
@@ -114,6 +145,7 @@ class Expectations:
         fetch_cpu: CPU seconds in a second of fetching.
         is_layered: The model has convolutions over images.
         declared: Knobs of the user's own, of which nothing is known.
+        busy: Share of computing in which an accelerator did; 1 where nothing tells.
     """
 
     knobs: tuple[str, ...]
@@ -129,6 +161,7 @@ class Expectations:
     fetch_cpu: float
     is_layered: bool
     declared: frozenset[str]
+    busy: float = 1.0
 
     @classmethod
     def of(cls, study: Study, space: SearchSpace) -> Expectations | None:
@@ -161,6 +194,7 @@ class Expectations:
             fetch_cpu=1.0 if known.fetch_cpu_frac is None else min(1.0, max(0.05, known.fetch_cpu_frac)),
             is_layered=run.model is not None and run.model.has_4d,
             declared=frozenset(spec.name for spec in study.spec.space.declared),
+            busy=min(1.0, max(0.05, first.extra.get("device_busy_frac", 1.0) / (1.0 - waits))),
         )
 
     def mean(self, point: Point) -> float:
@@ -176,8 +210,8 @@ class Expectations:
         if knob in self.declared:
             return _OWN_SPREAD
         usual = _SPREADS.get(knob, _OTHER_SPREAD)
-        if self.device == "cpu":
-            usual = _CPU_SPREADS.get(knob, usual)
+        others = {"cpu": _CPU_SPREADS, "cuda": _CUDA_SPREADS}.get(self.device, {})
+        usual = others.get(knob, usual)
         # Where hardly anything is loaded, how it is loaded hardly counts.
         return max(_LEAST_SPREAD, usual * min(1.0, 2.0 * self.fetch + 0.2)) if knob in _LOADS else usual
 
@@ -185,7 +219,8 @@ class Expectations:
         """Seconds of a step, in steps of the script as it is."""
         chosen = dict(zip(self.knobs, point, strict=True))
         own = dict(zip(self.knobs, self.owns, strict=True))
-        compute = self.compute * math.exp(self._slower(chosen) - self._slower(own))
+        slower = math.exp(self._slower(chosen) - self._slower(own))
+        compute = self.compute * (self._beside_host(slower, chosen, own) if self.device == "cuda" else slower)
         on_cpu = self.device == "cpu"
         busy = 1
         if on_cpu:
@@ -206,6 +241,19 @@ class Expectations:
             shared = (self.fetch * self.fetch_cpu + wanted) / self.cores
             step = _OVERLAP_LOSS * max(compute, self.fetch / workers, shared)
         return step + self._handing_over(chosen)
+
+    def _beside_host(
+        self, slower: float, chosen: Mapping[str, Value | None], own: Mapping[str, Value | None]
+    ) -> float:
+        """How many times as long computing takes as the script's: the longer of device's and host's."""
+
+        def starting(config: Mapping[str, Value | None]) -> float:
+            known = [(k, v) for k, v in config.items() if isinstance(v, (str, bool))]
+            return math.fsum(_STARTING.get(item, 0.0) for item in known)
+
+        host = _STARTS_IN if self.busy >= _BUSY else 1.0
+        others = host * math.exp(starting(chosen) - starting(own))
+        return _longer(self.busy * slower, others) / _longer(self.busy, host)
 
     def _waits_for(self, workers: int) -> float:
         """Of a script that has workers: how long they take hides behind computing, unless the loop waits."""
@@ -238,6 +286,8 @@ class Expectations:
         half = chosen.get("precision") in _HALF
         if cuda and chosen.get("tf32") == "high" and not half:
             gain += _TF32
+        if cuda and half and chosen.get("attention_backend") == "efficient":
+            gain -= _NOT_FLASH
         if cuda and half and self.is_layered and chosen.get("channels_last") is True:
             gain += _NHWC_HALF
         budget = chosen.get("memory_budget")
@@ -252,6 +302,11 @@ class Expectations:
         up, down = _BY_DOUBLING.get(self.device, (0.0, 0.0))
         doublings = math.log2(micro / own)
         return doublings * (up if doublings > 0 else down)
+
+
+def _longer(one: float, other: float) -> float:
+    """The longer of two times, and a little more where they are alike: neither hides the other wholly."""
+    return (one**_ALIKE + other**_ALIKE) ** (1.0 / _ALIKE)
 
 
 def _count(value: Value | None, otherwise: int) -> int:

@@ -125,7 +125,10 @@ def test_a_run_that_several_cases_are_compared_with_is_made_once(
 ) -> None:
     made: list[tuple[str, tuple[str, ...]]] = []
 
-    def run(model: str, changes: Any, folder: Path) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
+    def run(
+        model: str, changes: Any, folder: Path, limit_s: float
+    ) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
+        assert limit_s > 0
         made.append((model, tuple(change.knob for change in changes)))
         told = dict.fromkeys(checks.knobs.KEPT, 1)
         return {**told, "kernels": {}, "calls": {}, "copies": {}}, [], {"code": 0, "last_line": ""}

@@ -31,6 +31,8 @@ SPACE = SearchSpace(
             dimension("channels_last", (False, True), False),
             dimension("batch_size", (8, 16, 32), 16, ordinal=True),
             dimension("tf32", ("highest", "high"), "highest"),
+            dimension("compile_mode", ("off", "default", "reduce-overhead"), "off"),
+            dimension("attention_backend", ("auto", "flash", "efficient"), "auto"),
             dimension("style", ("a", "b"), "a"),
         )
     },
@@ -46,8 +48,9 @@ def study(
     has_4d: bool = True,
     length: int = 500,
     workers: int = 0,
+    busy: float | None = None,
 ) -> Study:
-    """Batches of sixteen, two cores."""
+    """Batches of sixteen, two cores; `busy` is what a device's counters say."""
     loader = LoaderFacts(
         site="t.py:1",
         batch_size=16,
@@ -63,7 +66,9 @@ def study(
     facts = Facts(host=host, script=ScriptFacts(path="/s/train.py"), run=run)
     made = Study(spec=spec(seconds=900), space=SPACE, facts=facts)
     asked = Proposal(stage=Stage.BASELINE, config=Config(), fidelity=FIDELITY, reason="x")
-    return tell(made, asked, measurement(rate, wait=wait, batch=16.0), 7.0)
+    read = measurement(rate, wait=wait, batch=16.0)
+    told = read if busy is None else replace(read, extra={**read.extra, "device_busy_frac": busy})
+    return tell(made, asked, told, 7.0)
 
 
 def expected(of: Study, **changes: Value) -> float:
@@ -164,6 +169,23 @@ def test_a_layout_counts_for_convolutions_and_tf32_for_full_precision() -> None:
     # Its operators leave the cores alone.
     assert expected(study(wait=0.7, device="cuda"), num_workers=4) > 2.0
     assert expected(study(wait=0.0), tf32="high") == 1.0
+
+
+def test_a_busy_device_gains_by_half_precision_and_an_idle_one_by_fewer_starts() -> None:
+    """An H100: busy for 99 % of a transformer's steps, for 21 % of those of a net of many small layers."""
+    computes = study(wait=0.0, device="cuda", busy=0.99)
+    half = expected(computes, precision="bf16")
+    assert half > 2.0
+    assert half < expected(computes, precision="bf16", compile_mode="reduce-overhead") < 6.0
+    assert expected(computes, precision="bf16", attention_backend="efficient") < half
+    assert expected(computes, compile_mode="reduce-overhead") < half
+    waits = study(wait=0.06, device="cuda", busy=0.21)
+    assert expected(waits, precision="bf16") < 1.0
+    assert expected(waits, compile_mode="default") > 1.3
+    assert expected(waits, compile_mode="reduce-overhead") > expected(waits, compile_mode="default")
+    assert expected(waits) == pytest.approx(1.0)
+    # Where no counter tells, a device is taken for busy.
+    assert expected(study(wait=0.0, device="cuda"), precision="bf16") == pytest.approx(half, rel=0.05)
 
 
 def test_a_model_begins_from_what_is_expected_and_believes_what_it_reads() -> None:
