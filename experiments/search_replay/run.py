@@ -10,6 +10,7 @@
     python run.py hold NAME=FILE ...              # list tables as held out: hashed, not opened
     python run.py freeze                          # write down code, rivals and tables, before the run
     python run.py held-out                        # once per frozen version
+    python run.py open                            # after that run: its tables may be looked at
     python run.py synthetic --samplers "staged,staged without pair_terms+free_draws,staged without all"
 
 One line of JSON per search goes to `results/<set>.jsonl`, of held-out tables to
@@ -63,6 +64,7 @@ WORLDS = 2
 LIBRARIES = ("optuna", "numpy", "scipy", "torch")
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
+OTHERS = ("transfer", "synthetic", "held-out", "hold", "freeze", "open")
 ALL = ("develop", "ablations", "adverse", "parallel")
 """Sets on recorded tables that may be opened."""
 
@@ -120,14 +122,23 @@ def _version(name):
 # Which tables may be opened --------------------------------------------------------------------
 
 
-def split():
-    """Held-out tables: name -> {file, sha256}."""
-    return json.loads(SPLIT.read_text())["held_out"] if SPLIT.is_file() else {}
+def split(part="held_out"):
+    """Held-out tables, or those that were (`opened`): name -> {file, sha256}."""
+    return json.loads(SPLIT.read_text()).get(part, {}) if SPLIT.is_file() else {}
+
+
+def _write_split(held, opened):
+    parts = {"held_out": held, "opened": opened}
+    told = {
+        part: dict(sorted(tables.items())) for part, tables in parts.items() if tables or part == "held_out"
+    }
+    SPLIT.write_text(json.dumps(told, indent=1) + "\n")
 
 
 def hold(entries):
     """Put tables on the list of those that are not opened; only their bytes are hashed."""
-    held = split()
+    held, opened = split(), split("opened")
+    seen = {entry["sha256"] for entry in opened.values()}
     for entry in entries:
         name, is_pair, text = entry.partition("=")
         file = Path(text).resolve()
@@ -135,15 +146,35 @@ def hold(entries):
             raise UsageError(f"{entry} names no file", hint="say NAME=FILE")
         if name in held and held[name]["sha256"] != sha256(file):
             raise UsageError(f"{name} is held out already, with other bytes")
+        if name in opened or sha256(file) in seen:
+            raise UsageError(
+                f"{name} was held out once and has been looked at", hint="record another workload"
+            )
         held[name] = {"file": os.path.relpath(file, ROOT), "sha256": sha256(file)}
-    SPLIT.write_text(json.dumps({"held_out": dict(sorted(held.items()))}, indent=1) + "\n")
+    _write_split(held, opened)
+
+
+def open_held_out():
+    """What was held out may be looked at, once every search that was frozen is there."""
+    held, opened = split(), split("opened")
+    if not held:
+        raise UsageError("no table is held out")
+    lines = []
+    if FROZEN.is_file():
+        path = RESULTS / f"held-out-{json.loads(FROZEN.read_text())['code']}.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    _, missing = analyse.frozen_part(lines, FROZEN)
+    if missing is None or missing or json.loads(FROZEN.read_text())["held_out"] != held:
+        raise UsageError("the held-out run is not there, or not whole", hint="run.py freeze, then held-out")
+    _write_split({}, {**opened, **held})
 
 
 def develop_files():
-    """Recorded tables that are not held out, by the bytes and by the place."""
-    held = split()
+    """Recorded tables that are not held out, by the bytes and by the place; those that were come last."""
+    held, opened = split(), split("opened")
     hashes, files = {h["sha256"] for h in held.values()}, {ROOT / h["file"] for h in held.values()}
     found = [f for f in sorted(GRIDS.glob("*/*.jsonl")) if f not in files]
+    found += [f for f in (ROOT / entry["file"] for entry in opened.values()) if f not in found]
     return [f for f in found if sha256(f) not in hashes]
 
 
@@ -487,7 +518,7 @@ def seconds(text):
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("all", *ALL, "transfer", "synthetic", "held-out", "hold", "freeze"))
+    parser.add_argument("what", choices=("all", *ALL, *OTHERS))
     parser.add_argument("names", nargs="*", help="hold: NAME=FILE")
     parser.add_argument("--tables", nargs="*", default=[])
     parser.add_argument("--samplers", type=lambda text: text.split(","), default=[])
@@ -518,6 +549,8 @@ def main():
             hold(options.names)
         elif options.what == "freeze":
             freeze(options)
+        elif options.what == "open":
+            open_held_out()
         else:
             paths = run_all(options) if options.what == "all" else [run(options.what, options)]
             for path in paths:

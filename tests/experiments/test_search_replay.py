@@ -500,6 +500,33 @@ def test_of_a_held_out_run_that_is_not_whole_nothing_is_drawn_or_said(run: Any, 
     assert path.with_suffix(".svg").exists()
 
 
+def test_held_out_tables_are_opened_after_the_whole_run_and_never_held_out_again(
+    run: Any, tmp_path: Path
+) -> None:
+    seen, held = put(tmp_path, "seen"), put(tmp_path, "held")
+    held.write_bytes(held.read_bytes() + b"\n")
+    with pytest.raises(UsageError, match="no table is held out"):
+        run.open_held_out()
+    run.hold([f"held={held}"])
+    with pytest.raises(UsageError, match="not whole"):
+        run.open_held_out()
+    run.freeze(options(samplers=["staged", "tpe"]))
+    (entry,) = run.split().values()
+    same = {"set": "held-out", "table_sha256": entry["sha256"], "code": "code", "budget_s": 100.0}
+    both = [line("held/cpu", name, 0, 50, **same) for name in ("staged", "tpe")]
+    file = tmp_path / "held-out-code.jsonl"
+    file.write_text(json.dumps(both[0]) + "\n")
+    with pytest.raises(UsageError, match="not whole"):
+        run.open_held_out()
+    assert run.develop_files() == [seen]
+    file.write_text("".join(json.dumps(x) + "\n" for x in both))
+    run.open_held_out()
+    assert run.develop_files() == [seen, held]
+    assert run.split() == {}
+    with pytest.raises(UsageError, match="has been looked at"):
+        run.hold([f"another={held}"])
+
+
 def test_lines_of_one_table_that_are_judged_by_two_truths_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
 
