@@ -173,9 +173,9 @@ def develop_files():
     """Recorded tables that are not held out, by the bytes and by the place; those that were come last."""
     held, opened = split(), split("opened")
     hashes, files = {h["sha256"] for h in held.values()}, {ROOT / h["file"] for h in held.values()}
-    found = [f for f in sorted(GRIDS.glob("*/*.jsonl")) if f not in files]
-    found += [f for f in (ROOT / entry["file"] for entry in opened.values()) if f not in found]
-    return [f for f in found if sha256(f) not in hashes]
+    once = [ROOT / entry["file"] for entry in opened.values()]
+    found = [f for f in sorted(GRIDS.glob("*/*.jsonl")) if f not in files and f not in once]
+    return [f for f in [*found, *(f for f in once if f.is_file())] if sha256(f) not in hashes]
 
 
 def asked_for(options):
