@@ -35,7 +35,7 @@ NAMES: Mapping[str, str] = {
     "sync": "synchronisation: the training thread is blocked",
     "communication": "communication: it waits for the other processes",
     "device": "the device: it computes nearly all the time",
-    "host": "the host: the device has nothing to do, and no data is late",
+    "host": "the host: the device has nothing to do, and hardly any data is late",
     "balanced": "nothing alone: it is balanced",
     "unclear": "not clear",
 }
@@ -57,7 +57,9 @@ WAITS_ALONE = 0.5
 BUSY_ALONE = 0.8
 """Without a probe, a device that computes for so much of the time is what a step is bound by."""
 IDLE_ALONE = 0.5
-"""Without a probe, one that does not for so much of it, while no data is late, waits for the host."""
+"""Without a probe, one that does not for so much of it, while hardly any data is late, waits for the host."""
+LATE_AT_MOST = 0.15
+"""Of the time, for that: where more of it is waited for data, loader and host are not told apart."""
 IMBALANCE_FRAC = 0.25
 """With several threads, the main one waits for the others within operations; so much of that is normal."""
 _READS_EVERY_STEP = 0.5
@@ -339,7 +341,7 @@ def _unprobed(seen: Evidence) -> Bottleneck:
         if busy >= BUSY_ALONE:
             kind = next((k for k in ("memory", "compute") if by_counters[k] > 0.0), "device")
             shares[kind] = busy
-        elif 1.0 - waits - busy >= IDLE_ALONE:
+        elif waits <= LATE_AT_MOST and 1.0 - waits - busy >= IDLE_ALONE:
             kind = "host"
             shares[kind] = 1.0 - waits - busy
     return Bottleneck(
@@ -532,7 +534,12 @@ def bottleneck(study: Study, config: Config) -> Bottleneck:
     runs = [m for m in (t.measurement for t in study.of(config)) if m is not None]
     if not runs:
         return Bottleneck(kind="unclear", reasons=("It was not measured.",))
-    found = judge(evidence_of(runs[-1]))
+    seen = evidence_of(runs[-1])
+    run = study.facts.run if study.facts is not None else None
+    if run is not None and run.ranks > 1:
+        # A device that waits for the others within a collective counts as computing.
+        seen = replace(seen, busy_frac=None)
+    found = judge(seen)
     return Bottleneck(
         kind=found.kind,
         shares=found.shares,

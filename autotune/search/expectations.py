@@ -65,10 +65,10 @@ _STARTING: Final[Mapping[tuple[str, Value], float]] = {
 }
 """In ln of the time that the host takes to start what a device computes: casts are more operations, compiled
 code has fewer, and a recorded graph is one."""
-_BUSY: Final = 0.9
+_WAITS_AT, _BUSY_AT = 0.8, 0.95
 _STARTS_IN: Final = 0.2
-"""The host holds no device back that computes for so much of a step. Its own part is not seen then, and
-is taken for so much of a step."""
+"""A device that computes for less of a step waits for the host, whose part is then all of it. One that
+computes for more does not, and the host's part is not seen, and taken for so much of a step."""
 _ALIKE: Final = 3.0
 _TF32: Final = 0.8
 _NOT_FLASH: Final = 0.1
@@ -251,7 +251,8 @@ class Expectations:
             known = [(k, v) for k, v in config.items() if isinstance(v, (str, bool))]
             return math.fsum(_STARTING.get(item, 0.0) for item in known)
 
-        host = _STARTS_IN if self.busy >= _BUSY else 1.0
+        held_back = min(1.0, max(0.0, (_BUSY_AT - self.busy) / (_BUSY_AT - _WAITS_AT)))
+        host = _STARTS_IN ** (1.0 - held_back)
         others = host * math.exp(starting(chosen) - starting(own))
         return _longer(self.busy * slower, others) / _longer(self.busy, host)
 

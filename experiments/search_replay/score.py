@@ -266,19 +266,22 @@ def judged(truth, found):
     """What the answer claims, beside what the table says.
 
     Rates of a table pay a cold compile within the planned run. Pairs have paid the shortest that was seen,
-    and the answer says apart what is left of their ratio over that run: by that an interval holds or not.
+    and the answer says apart what their ratio is over that run: with the compile added to both of its ends
+    an interval holds or not.
     """
     if found is None:
         return {"config": None}
     best, true = found.best, truth.rates.get(found.best.config, 0.0) / truth.base
-    left = 1.0 if best.over_run is None else best.over_run / best.speedup.value
+    # Seconds that a compile adds to the planned run are added whatever the ratio of the rest is.
+    compiling = 0.0 if best.over_run is None else 1.0 / best.over_run - 1.0 / best.speedup.value
+    low, high = (1.0 / (1.0 / x + compiling) for x in (best.speedup.low, best.speedup.high))
     return {
         "config": dict(best.config),
         "is_better": found.is_better,
         "speedup": [round(x, 5) for x in (best.speedup.value, best.speedup.low, best.speedup.high)],
         "true_speedup": round(true, 5),
-        "left_over_run": round(left, 5),
-        "covered": left * best.speedup.low <= true <= left * best.speedup.high if found.is_better else None,
+        "over_run": [round(x, 5) for x in (low, high)],
+        "covered": low <= true <= high if found.is_better else None,
         "false_win": bool(found.is_better and true < FALSE_WIN_BELOW),
     }
 

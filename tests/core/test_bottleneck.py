@@ -144,6 +144,7 @@ def test_without_a_probe_only_a_long_wait_is_a_verdict() -> None:
         (0.95, 0.0, {"tensor_frac": 0.6, "dram_frac": 0.4}, "compute"),
         (0.95, 0.0, {"tensor_frac": 0.1, "dram_frac": 0.8}, "memory"),
         (0.65, 0.1, {}, "unclear"),
+        (0.05, 0.4, {}, "unclear"),
         (0.2, 0.7, {}, "input"),
     ],
 )

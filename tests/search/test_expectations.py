@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -184,6 +185,13 @@ def test_a_busy_device_gains_by_half_precision_and_an_idle_one_by_fewer_starts()
     assert expected(waits, compile_mode="default") > 1.3
     assert expected(waits, compile_mode="reduce-overhead") > expected(waits, compile_mode="default")
     assert expected(waits) == pytest.approx(1.0)
+    # The busier it is, the more half precision is worth, without a leap.
+    by_busy = [
+        expected(study(wait=0.0, device="cuda", busy=0.2 + 0.01 * i), precision="bf16") for i in range(80)
+    ]
+    steps = [b / a for a, b in itertools.pairwise(by_busy)]
+    assert min(steps) >= 1.0 - 1e-9
+    assert max(steps) < 1.1
     # Where no counter tells, a device is taken for busy.
     assert expected(study(wait=0.0, device="cuda"), precision="bf16") == pytest.approx(half, rel=0.05)
 
