@@ -20,6 +20,7 @@ from autotune.core.trial import Family, Stage
 from autotune.search.costs import Costs
 from autotune.search.finalists import shortlist
 from autotune.search.overtaking import foremost, newcomer
+from autotune.search.precedence import at_once, is_tame
 from autotune.search.trial_limit import CYCLES, most_members
 
 if TYPE_CHECKING:
@@ -62,10 +63,11 @@ def select_members(
     chosen = shortlist(before, out=not_in, parts=parts)
     if began:
         failed = broken(before)
-        replaced = bool(out) or _failed(before) or not began.isdisjoint(failed)
         # Beyond the usual cycles nobody new comes in.
-        replaced = replaced and max(t.group for t in cycles) < USUAL_RUNS
-        kept = tuple(c for c in chosen if c in began or replaced)
+        is_usual = max(t.group for t in cycles) < USUAL_RUNS
+        replaced = is_usual and (bool(out) or _failed(before) or not began.isdisjoint(failed))
+        # What changes the training may have waited for its turn.
+        kept = tuple(c for c in chosen if c in began or replaced or (is_usual and not is_tame(before, c)))
         if replaced and parts.ties_after_pairs:
             # Who stood beside one that is gone goes on without it.
             gone = out | failed.keys()
@@ -83,7 +85,7 @@ def select_members(
     if limit is not None:
         left_over = limit - sum(1 for t in study.trials if t.stage is not Stage.CONFIRM)
         kept = chosen[: max(1, min(most_members(limit), left_over // CYCLES - 1))]
-    while len(kept) > 1 and _CYCLES_WITH_MORE * costs.cycle(kept) > whole:
+    while len(kept) > 1 and _CYCLES_WITH_MORE * costs.cycle(at_once(study, kept)) > whole:
         kept = kept[:-1]
     return kept
 
@@ -294,8 +296,7 @@ def _nears(compared: Comparison, more: int) -> bool:
 def _waits(compared: Comparison) -> bool:
     """It wins, but for a loss that is not judged yet and that more runs may clear."""
     is_open = compared.effect is not Effect.EXACT and compared.loss.level == 1
-    is_open = is_open and compared.loss.verdict == "unclear" and compared.loss.can_clear
-    return is_open and compared.wins and (compared.saving is None or compared.saving.low > 1.0)
+    return is_open and compared.loss.verdict == "unclear" and compared.loss.can_clear and compared.gains
 
 
 def _logs(compared: dict[Config, Comparison], config: Config) -> dict[int, float]:
