@@ -80,9 +80,7 @@ def random_draw(search: SearchState) -> Suggestion | None:
 
 def bold(search: SearchState) -> Suggestion | None:
     """A config that changes the training, while that has had less than its share of the time."""
-    told = search.study.told(Stage.START, Stage.REFINE)
-    spent = sum(t.seconds for t in told if not search.tame(t.config))
-    whole = sum(t.seconds for t in told) + max(0.0, search.spare_s)
+    left_s = left_for_bold_s(search)
     # One look at what a rule refuses is enough to say what it would bring; it is no bar to the others.
     looked = any(search.refused(t.config) for t in search.study.trials)
     pool = [c for c in candidate_pool(search) if not search.tame(c) and search.permitted(c)]
@@ -90,11 +88,7 @@ def bold(search: SearchState) -> Suggestion | None:
     incumbent = max((y for c, y in search.model.seen.items() if not search.refused(c)), default=0.0)
     if not pool:
         return None
-    scored = [
-        s
-        for s in score(search, pool, incumbent)
-        if spent + search.costs.screening(s[2]) <= _TRAINING_SHARE * whole
-    ]
+    scored = [s for s in score(search, pool, incumbent) if search.costs.screening(s[2]) <= left_s]
     if not scored:
         return None
     _, gain, config = max(scored, key=lambda s: (s[0], s[2].canonical()))
@@ -102,6 +96,14 @@ def bold(search: SearchState) -> Suggestion | None:
         return None
     ratio = math.exp(search.model.predict(config)[0])
     return Suggestion(config, f"Changes the training; {ratio:.2f} times the baseline's throughput expected.")
+
+
+def left_for_bold_s(search: SearchState) -> float:
+    """Seconds that screening may still spend on what changes the training: its share of all that it has."""
+    told = search.study.told(Stage.START, Stage.REFINE)
+    spent = sum(t.seconds for t in told if not search.tame(t.config))
+    whole = sum(t.seconds for t in told) + max(0.0, search.spare_s)
+    return _TRAINING_SHARE * whole - spent
 
 
 def simpler(search: SearchState) -> Suggestion | None:

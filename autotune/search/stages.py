@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.core.config import Config
+from autotune.core.effect import Effect
 from autotune.core.launched import ranks_of
 from autotune.core.trial import Proposal, Stage
 from autotune.search.confirmation import is_confirming, next_confirmation
@@ -19,7 +20,15 @@ from autotune.search.costs import Costs
 from autotune.search.initial_design import next_start, start_is_over, start_list
 from autotune.search.parts import DEFAULT, Parts
 from autotune.search.probing import kept_s, script_probe, winner_probe
-from autotune.search.refining import bold, for_front, likeliest, random_draw, separating, simpler
+from autotune.search.refining import (
+    bold,
+    for_front,
+    left_for_bold_s,
+    likeliest,
+    random_draw,
+    separating,
+    simpler,
+)
 from autotune.search.second_looks import last_doubts, second_look
 from autotune.search.state import SearchState, Suggestion
 from autotune.search.stopping import PATIENCE, no_progress, on_its_own, too_dear, whole_patience
@@ -241,14 +250,31 @@ class Staged(Strategy):
         def may(config: Config) -> bool:
             return search.may_try(config) and (self._pure_sampler or search.plausible(config))
 
-        for attempt in range(_ATTEMPTS):
-            number = search.trials * _ATTEMPTS + attempt
-            config = self._sampler.propose(search.study, search.space, number, may)
-            if config is None:
-                return None
-            if may(config):
-                return Suggestion(config, "Drawn by the sampler.")
+        # A sampler goes by throughput alone, and most of a space with effective batches changes the training.
+        # The planner gives that a turn of its own; with another sampler it has as much time as there.
+        whole = (search.study, search.space)
+        is_bold = self._pure_sampler and left_for_bold_s(search) >= search.costs.plain_s
+        shown = [whole] if is_bold else [_tame_part(search)]
+        for study, space in [*shown, whole] if self._pure_sampler and not is_bold else shown:
+            for attempt in range(_ATTEMPTS):
+                number = search.trials * _ATTEMPTS + attempt
+                config = self._sampler.propose(study, space, number, may)
+                if config is None:
+                    break
+                if may(config):
+                    return Suggestion(config, "Drawn by the sampler.")
         return None
+
+
+def _tame_part(search: SearchState) -> tuple[Study, SearchSpace]:
+    """The study and its space without what changes the training."""
+    space = search.space
+    kept = {
+        name: replace(d, values=()) if d.effect is Effect.TRAINING else d
+        for name, d in space.dimensions.items()
+    }
+    trials = tuple(t for t in search.study.trials if space.effect(t.config) is not Effect.TRAINING)
+    return replace(search.study, trials=trials), replace(space, dimensions=kept)
 
 
 def _measured_baselines(study: Study) -> list[Config]:

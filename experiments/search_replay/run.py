@@ -361,6 +361,11 @@ def tables_of(kind, options):
             yield f"synthetic/{name}", maker, lambda name=name: worlds.world(synthetic.table(name))
         return
     files = held_out(options) if kind == "held-out" else develop_files()
+    known = {name for f in files for name in (f.parent.name, f"{f.parent.name}/{f.stem}")}
+    for name in options.tables:
+        if name not in known:
+            hint = did_you_mean(name, sorted(known)) or f"one of: {', '.join(sorted(known))}"
+            raise UsageError(f"there is no table {name} that may be looked at", hint=hint)
     for file in files:
         workload = file.parent.name
         if options.tables and not {workload, f"{workload}/{file.stem}"} & set(options.tables):

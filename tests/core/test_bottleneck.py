@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from study_fakes import BASE, BEST, measured, spec, study
+from study_fakes import BASE, BEST, facts, measured, spec, study
 
 from autotune.core.bottleneck import (
     PREFIX,
@@ -211,6 +211,29 @@ def test_a_run_under_nsight_systems_tells_nothing_of_what_holds_a_config_back() 
     slowed = probed(7, work_compute_s=9.0)
     slowed = replace(slowed, fidelity=replace(slowed.fidelity, probe="nsys"))
     assert bottleneck(replace(whole, trials=(*whole.trials, slowed)), BASE) == bottleneck(whole, BASE)
+
+
+def test_of_several_processes_no_device_tells_who_waits_for_whom() -> None:
+    """It computes while it waits for the others within a collective."""
+
+    def kind(ranks: int) -> str:
+        made, given = study(), facts()
+        assert given.run is not None
+        trials = tuple(
+            replace(
+                t,
+                outcome=replace(
+                    m, extra={"device_busy_frac": 0.97}, memory=replace(m.memory, allocator=2**30)
+                ),
+            )
+            for t in made.trials
+            if (m := t.measurement) is not None
+        )
+        given = replace(given, run=replace(given.run, ranks=ranks))
+        return bottleneck(replace(made, trials=trials, facts=given), BASE).kind
+
+    assert kind(1) == "device"
+    assert kind(2) == "unclear"
 
 
 def test_a_config_that_was_not_probed_says_why() -> None:

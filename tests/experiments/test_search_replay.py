@@ -9,6 +9,7 @@ import sys
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import analyse
@@ -21,6 +22,7 @@ import worlds
 
 from autotune.core import table as tables
 from autotune.core.config import Config
+from autotune.core.measurement import Estimate
 from autotune.errors import UsageError
 from autotune.search.parts import DEFAULT
 
@@ -525,6 +527,30 @@ def test_held_out_tables_are_opened_after_the_whole_run_and_never_held_out_again
     assert run.split() == {}
     with pytest.raises(UsageError, match="has been looked at"):
         run.hold([f"another={held}"])
+
+
+def test_a_table_that_is_not_there_is_refused_by_its_name(run: Any, tmp_path: Path) -> None:
+    put(tmp_path, "seen")
+    with pytest.raises(UsageError, match="no table sean"):
+        run.run("develop", options(tables=["sean"]))
+    run.run("develop", options(tables=["seen/cpu"]))
+    assert len((tmp_path / "develop.jsonl").read_text().splitlines()) == 1
+
+
+def test_what_an_answer_claims_over_the_run_has_the_compile_added_to_both_ends() -> None:
+    config = Config({"threads": 1})
+    truth = SimpleNamespace(rates={config: 3.9}, base=1.0)
+    speedup = Estimate(value=10.0, low=8.0, high=12.5, n=5, unit="ratio")
+
+    def claimed(over_run: float | None) -> dict[str, Any]:
+        best = SimpleNamespace(config=config, speedup=speedup, over_run=over_run)
+        return score.judged(truth, SimpleNamespace(best=best, is_better=True))
+
+    assert claimed(None)["over_run"] == [8.0, 12.5]
+    assert claimed(None)["covered"] is False
+    # A tenth of the run is training then, and 0.15 of it compiling.
+    assert claimed(4.0)["over_run"] == pytest.approx([1 / (1 / 8 + 0.15), 1 / (1 / 12.5 + 0.15)], abs=1e-5)
+    assert claimed(4.0)["covered"] is True
 
 
 def test_lines_of_one_table_that_are_judged_by_two_truths_are_refused(tmp_path: Path) -> None:

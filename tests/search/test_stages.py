@@ -39,6 +39,7 @@ from autotune.search.finalists import shortlist
 from autotune.search.parts import DEFAULT, Parts
 from autotune.search.racing import focus
 from autotune.search.sampler import OptunaSampler
+from autotune.search.samplers import strategy_for
 from autotune.search.stages import Staged
 from autotune.search.state import SearchState
 from autotune.search.strategy import Sampler
@@ -404,8 +405,31 @@ def test_a_kept_effective_batch_is_never_changed() -> None:
 def test_what_changes_the_training_gets_at_most_a_quarter_of_the_search() -> None:
     study = searched("compute-bound", 1800)
     told = study.told(*SCREENS)
-    bold = sum(t.seconds for t in told if SPACE.effect(t.config) is Effect.TRAINING)
-    assert 0 < bold <= 0.25 * 1800
+    bold = [t for t in told if SPACE.effect(t.config) is Effect.TRAINING]
+    assert 0 < sum(t.seconds for t in bold) <= 0.25 * 1800
+    assert not any("sampler" in t.reason for t in bold), "it has turns of its own"
+
+
+@pytest.mark.parametrize("name", ["tpe", "random", "coordinate"])
+def test_so_it_does_with_another_sampler_which_would_look_there_most_of_the_time(name: str) -> None:
+    study = simulate(strategy_for(name), family("compute-bound", 0), spec(seconds=900))
+    told = study.told(*SCREENS)
+    bold = [t for t in told if SPACE.effect(t.config) is Effect.TRAINING]
+    tame = [t for t in told if t not in bold]
+    assert bold
+    longest_s = max(t.seconds for t in told)
+    assert sum(t.seconds for t in bold) <= 0.25 * (900 - longest_s)
+    assert len(tame) > 2 * len(bold)
+
+
+def test_a_sampler_whose_tame_part_is_spent_goes_on_with_the_rest() -> None:
+    kept = ("threads", "effective_batch")
+    small = replace(SPACE, dimensions={k: SPACE.dimensions[k] for k in kept}, rules=(), starts=())
+    study = simulate(
+        strategy_for("brute"), replace(family("compute-bound", 0), space=small), spec(seconds=900)
+    )
+    asked = {t.config for t in study.told(*SCREENS)}
+    assert asked == set(small.enumerate()) - {Config()}
 
 
 def test_what_a_rule_refuses_is_looked_at_within_that_quarter_and_never_confirmed() -> None:
