@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from autotune.core.chances import FEWEST_PAIRS
 from autotune.core.effect import Effect
 from autotune.core.spread import LEAST_SPREAD
-from autotune.core.stats import expected_gain, ratio_interval, sd, unpaired_ratio
+from autotune.core.stats import expected_gain, ratio_interval, sd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,22 +61,15 @@ def most_saving(pool: Sequence[Comparison]) -> Comparison | None:
 
 
 def fastest_training(winners: Sequence[Comparison], best: Comparison | None) -> Comparison | None:
-    """The fastest that changes the training, where pairs show it ahead of `best`.
-
-    In cycles that both have run, or, where it came late and these are too few, each by its own pairs with the
-    script.
-    """
+    """The fastest that changes the training, where pairs show it ahead of `best`."""
     wild = [c for c in winners if c.effect is Effect.TRAINING]
     top = max(wild, key=lambda c: c.speedup.value, default=None)
     if top is None or best is None:
         return top
     ahead = [top.logs[g] - best.logs[g] for g in top.logs if g in best.logs]
-    if len(ahead) >= FEWEST_PAIRS:
-        return top if ratio_interval(ahead, tau=LEAST_SPREAD).low > 1.0 else None
-    if min(len(top.logs), len(best.logs)) < FEWEST_PAIRS:
+    if len(ahead) < FEWEST_PAIRS:
         return None
-    apart = unpaired_ratio(list(top.logs.values()), list(best.logs.values()), tau=LEAST_SPREAD)
-    return top if apart.low > 1.0 else None
+    return top if ratio_interval(ahead, tau=LEAST_SPREAD).low > 1.0 else None
 
 
 def _ties(other: Comparison, top: Comparison, apart: float) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from autotune.core.ablation import ablated, late_members
 from autotune.core.bounds import largest_peak_bytes
@@ -27,7 +27,6 @@ from autotune.core.verdicts import by_rule, found_equal_loss, level_two, loss_ve
 
 _BASE = Config()
 _COMPARED: Memo[tuple[Comparison, ...]] = Memo()
-_BEFORE: Memo[tuple[Comparison, ...]] = Memo()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,17 +64,6 @@ class Comparison:
         """Faster than the baseline beyond doubt: enough pairs, lower bound above 1.00."""
         return self.speedup.n >= FEWEST_PAIRS and self.speedup.low > 1.0
 
-    @property
-    def gains(self) -> bool:
-        """It wins, and in energy too where that is the objective."""
-        return self.wins and (self.saving is None or self.saving.low > 1.0)
-
-    @property
-    def is_proved(self) -> bool:
-        """It gains and leaves the training as it is, as far as its runs show."""
-        unread = self.effect is Effect.EXACT and self.loss.verdict == "unclear" and not self.loss.rule
-        return self.gains and self.effect is not Effect.TRAINING and (self.loss.passed or unread)
-
 
 def compare(study: Study) -> list[Comparison]:
     """Every confirmed config against the baseline, in the order they were first confirmed."""
@@ -99,10 +87,9 @@ def _compared(study: Study) -> list[Comparison]:
     }
     spread, df = pooled_spread(rates)
     floor = max(LEAST_SPREAD, TAU_SHARE * successive(rates))
-    # What is tested only where another has won costs no further chance: what an ablation left of a winner,
-    # and what changes the training and waited for that.
-    whole, late, waited = ablated(study), late_members(study), _waited(study, members)
-    first = [c for c in members if c not in late and c not in waited]
+    # What an ablation left is tested only where its winner has won, which costs no further chance.
+    whole, late = ablated(study), late_members(study)
+    first = [c for c in members if c not in late]
     shares = {c: finalist_share(place, len(first)) for place, c in enumerate(first)}
     spent = spent_by_cycle(study, cycles)
     has_room = goes_on(study)
@@ -121,7 +108,6 @@ def _compared(study: Study) -> list[Comparison]:
         own_df = len(values) - 1
         share = shares.get(config if whole is None or config in shares else whole, min(shares.values()))
         share = share / len(late) if config in late else share
-        share = max(shares.values()) / len(waited) if config in waited else share
         pairs, tau, freedom = list(values.values()), max(floor, spread), max(own_df, df) if df else None
         # Who has fewer pairs has left before: nothing was looked at beyond them.
         further = has_room and len(pairs) >= USUAL_RUNS
@@ -143,32 +129,6 @@ def _compared(study: Study) -> list[Comparison]:
             )
         )
     return found
-
-
-def _waited(study: Study, members: Sequence[Config]) -> frozenset[Config]:
-    """Who changes the training and began only when a config that does not had been proved to gain.
-
-    A procedure in fixed sequence: the second is tested where the first was rejected, at its level
-    (W. Maurer, L. Hothorn, W. Lehmacher, "Multiple comparisons in drug clinical trials and preclinical
-    assays: a-priori ordered hypotheses", Biometrie in der chemisch-pharmazeutischen Industrie 6, 1995).
-    """
-    space = study.space
-    found: set[Config] = set()
-    for config in members:
-        if space is None or space.effect(config) is not Effect.TRAINING:
-            continue
-        begin = next(t for t in study.told(Stage.CONFIRM) if t.config == config)
-        past = [t for t in study.trials if t.number < begin.number]
-        past = [t for t in past if t.stage is not Stage.CONFIRM or t.group < begin.group]
-        if any(t.stage is Stage.CONFIRM and t.config in members for t in past):
-            before = _compared_before(replace(study, trials=tuple(past)))
-            if any(one.is_proved for one in before):
-                found.add(config)
-    return frozenset(found)
-
-
-def _compared_before(study: Study) -> tuple[Comparison, ...]:
-    return _BEFORE.get(study_key(study), lambda: tuple(_compared(study)))
 
 
 def _throughput(

@@ -213,32 +213,6 @@ def ratio_interval(
     )
 
 
-def unpaired_ratio(
-    above: Sequence[float], below: Sequence[float], *, confidence: float = 0.95, tau: float = 0.0
-) -> Estimate:
-    """Ratio of two ratios that were measured apart: geometric means and Welch's two-sided t interval.
-
-    Args:
-        above: ln of the one, a value per pair; at least two.
-        below: ln of the other, likewise.
-        confidence: Of the interval.
-        tau: Least standard deviation of a pair.
-    """
-    parts = [max(sd(logs), tau) ** 2 / len(logs) for logs in (above, below)]
-    mean, variance = statistics.fmean(above) - statistics.fmean(below), math.fsum(parts)
-    spread = math.fsum(v * v / (len(logs) - 1) for v, logs in zip(parts, (above, below), strict=True))
-    df = variance * variance / spread if spread > 0.0 else len(above) + len(below) - 2.0
-    half = t_quantile((1.0 + confidence) / 2.0, df) * math.sqrt(variance)
-    return Estimate(
-        value=_exp(mean),
-        low=_exp(mean - half),
-        high=_exp(mean + half),
-        n=min(len(above), len(below)),
-        unit="ratio",
-        confidence=confidence,
-    )
-
-
 def _exp(value: float) -> float:
     return math.exp(value) if value < 700.0 else math.inf
 

@@ -18,7 +18,6 @@ from autotune.core.trial import Proposal, Stage
 from autotune.search.ablating import next_ablation, under_way
 from autotune.search.costs import Costs
 from autotune.search.finalists import shortlist
-from autotune.search.precedence import in_turn, is_tame
 from autotune.search.racing import active_members, excluded, focus, given_up, select_members
 from autotune.search.trial_limit import CYCLES
 
@@ -60,9 +59,7 @@ def next_confirmation(study: Study, remaining_s: float, parts: Parts) -> Proposa
         members = select_members(before, past, study, costs, remaining_s, parts)
         active = active_members(past, members, group - 1, _begun(before), _more(before))
         running_s = sum(t.seconds for t in study.told(Stage.CONFIRM) if t.group == group)
-        left_s = remaining_s + running_s
-        focused = in_turn(past, active, before, left_s, group - 1)
-        focused = focus(past, focused, before, left_s, group - 1, parts)
+        focused = focus(past, active, before, remaining_s + running_s, group - 1, parts)
         # Seconds between runs may tip the reckoning; who has run in this cycle stays in it.
         active = active if any(c in active and c not in focused for c in asked) else focused
         following = _rest_of_cycle(group, asked, active, costs, remaining_s)
@@ -76,7 +73,6 @@ def next_confirmation(study: Study, remaining_s: float, parts: Parts) -> Proposa
     now = _compared(study)
     members = select_members(study, now, study, costs, remaining_s, parts)
     active = active_members(now, members, group, _begun(study), _more(study))
-    active = in_turn(now, active, study, remaining_s, group)
     active = focus(now, active, study, remaining_s, group, parts)
     if group >= CYCLES and not (parts.overtakes and _is_late(study, active)):
         # A winner is taken apart as soon as it is one; what is left then shares the cycles that follow.
@@ -103,11 +99,7 @@ def _before(study: Study, group: int) -> Study:
 
 
 def _is_late(study: Study, active: Sequence[Config]) -> bool:
-    """One of them came in late and has still to show whether it is faster than what would be taken apart.
-
-    What changes the training takes nobody's place.
-    """
-    active = [c for c in active if is_tame(study, c)]
+    """One of them came in late and has still to show whether it is faster than what would be taken apart."""
     begun, runs = _begun(study), Counter(t.config for t in study.told(Stage.CONFIRM))
     first = min(begun.values(), default=0)
     return any(runs[c] < CYCLES and begun.get(c, first + 1) > first for c in active)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from autotune.core.ablation import ablated, is_part
 from autotune.core.chances import LOOK_PAIRS
 from autotune.core.config import Config
+from autotune.core.effect import Effect
 from autotune.core.finalists import may_win
 from autotune.core.memo import Memo, study_key
 from autotune.core.objective import ENERGY
@@ -21,7 +22,6 @@ from autotune.core.stats import expected_gain
 from autotune.core.trial import Stage
 from autotune.search.costs import Costs
 from autotune.search.looks import run_sd
-from autotune.search.precedence import is_tame
 from autotune.search.throughput_model import ThroughputModel
 from autotune.search.trial_limit import CYCLES
 
@@ -77,7 +77,7 @@ class _Belief:
 
 def foremost(study: Study, members: Sequence[Config], parts: Parts) -> tuple[Config, ...]:
     """The same, first whoever all runs so far hold for the fastest that leaves the training as it is."""
-    tame = [c for c in members if is_tame(study, c)]
+    tame = [c for c in members if _is_tame(study, c)]
     if len(tame) < 2 or study.spec.objective == ENERGY:
         return tuple(members)
     belief = _Belief.of(study, parts)
@@ -103,10 +103,8 @@ def newcomer(
     """
     told = before.told(Stage.CONFIRM)
     runs, last = Counter(t.config for t in told), max((t.group for t in told), default=0)
-    tame = [c for c in members if is_tame(before, c)]
-    # What changes the training and has not begun waits, and nobody for it.
-    begun = [c for c in members if c in tame or runs[c]]
-    if before.spec.objective == ENERGY or not tame or any(runs[c] < CYCLES for c in begun):
+    tame = [c for c in members if _is_tame(before, c)]
+    if before.spec.objective == ENERGY or not tame or any(runs[c] < CYCLES for c in members):
         return None
     if last >= LOOK_PAIRS[-1] or _latecomers(before) >= _MOST:
         return None
@@ -116,7 +114,7 @@ def newcomer(
     best = max((*tame, _BASE), key=lambda c: (belief.expected(c), c.canonical()))
     whole, costs = ablated(before), Costs.of(before)
     lost = {*members, *out}
-    others = [c for c in belief.model.seen if c and c not in lost and is_tame(before, c)]
+    others = [c for c in belief.model.seen if c and c not in lost and _is_tame(before, c)]
     # A claim on a part of a winner rests on the winner's; anybody else would take of the winner's chance.
     others = [c for c in others if whole is None or is_part(before, c, whole)]
     others = [c for c in others if may_win(before, c) and _has_time(before, [best, c], costs)]
@@ -131,6 +129,10 @@ def _latecomers(study: Study) -> int:
     runs = [t for t in runs if not t.config.is_baseline]
     first = min((t.group for t in runs), default=0)
     return len({t.config for t in runs} - {t.config for t in runs if t.group == first})
+
+
+def _is_tame(study: Study, config: Config) -> bool:
+    return study.space is not None and study.space.effect(config) is not Effect.TRAINING
 
 
 def _has_time(before: Study, members: Sequence[Config], costs: Costs) -> bool:

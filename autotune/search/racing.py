@@ -20,7 +20,6 @@ from autotune.core.trial import Family, Stage
 from autotune.search.costs import Costs
 from autotune.search.finalists import shortlist
 from autotune.search.overtaking import foremost, newcomer
-from autotune.search.precedence import at_once, is_tame
 from autotune.search.trial_limit import CYCLES, most_members
 
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ _PLANNED_CYCLES = 6
 _CLEAR_WIDTH = 0.04
 _CLEAR_SHARE = 0.25
 _NO_GAIN = 1.02
+_ALIKE = 0.02
 _FAIR_CHANCE = 0.2
 _NORMAL = NormalDist()
 
@@ -63,11 +63,10 @@ def select_members(
     chosen = shortlist(before, out=not_in, parts=parts)
     if began:
         failed = broken(before)
+        replaced = bool(out) or _failed(before) or not began.isdisjoint(failed)
         # Beyond the usual cycles nobody new comes in.
-        is_usual = max(t.group for t in cycles) < USUAL_RUNS
-        replaced = is_usual and (bool(out) or _failed(before) or not began.isdisjoint(failed))
-        # What changes the training may have waited for its turn.
-        kept = tuple(c for c in chosen if c in began or replaced or (is_usual and not is_tame(before, c)))
+        replaced = replaced and max(t.group for t in cycles) < USUAL_RUNS
+        kept = tuple(c for c in chosen if c in began or replaced)
         if replaced and parts.ties_after_pairs:
             # Who stood beside one that is gone goes on without it.
             gone = out | failed.keys()
@@ -85,7 +84,7 @@ def select_members(
     if limit is not None:
         left_over = limit - sum(1 for t in study.trials if t.stage is not Stage.CONFIRM)
         kept = chosen[: max(1, min(most_members(limit), left_over // CYCLES - 1))]
-    while len(kept) > 1 and _CYCLES_WITH_MORE * costs.cycle(at_once(study, kept)) > whole:
+    while len(kept) > 1 and _CYCLES_WITH_MORE * costs.cycle(kept) > whole:
         kept = kept[:-1]
     return kept
 
@@ -131,10 +130,12 @@ def focus(
     cycles: int,
     parts: Parts,
 ) -> tuple[Config, ...]:
-    """The first alone where the time left shows its gain only so; else all of them.
+    """The first alone where the time left shows its gain, or then its loss, only so; else all of them.
 
     To give more pairs to what reads well changes the level of its last look by about a hundredth of it
-    (docs/decisions/0057).
+    (docs/decisions/0057). Of a loss nobody knows how many runs will show it: where it alone is open, the
+    first, or one that reads as fast and has more pairs, goes alone unless there is time for the usual cycles
+    with all.
 
     Args:
         past: Of the cycles before.
@@ -149,16 +150,25 @@ def focus(
     compared, costs = {c.config: c for c in past}, Costs.of(before)
     limit = before.spec.budget.trials
 
+    def more(members: Sequence[Config]) -> float:
+        fits = min(left_s // max(0.1, costs.cycle(members)), USUAL_RUNS - cycles)
+        if limit is not None:
+            fits = min(fits, (limit - len(before.trials)) // (1 + len(members)))
+        return fits
+
     def reaches(config: Config, members: Sequence[Config]) -> bool:
         found = compared.get(config)
         if found is None or found.wanted_pairs is None:
             return False
-        more = min(left_s // max(0.1, costs.cycle(members)), USUAL_RUNS - cycles)
-        if limit is not None:
-            more = min(more, (limit - len(before.trials)) // (1 + len(members)))
-        return found.speedup.n + more >= found.wanted_pairs
+        return found.speedup.n + more(members) >= found.wanted_pairs
 
     first = active[0]
+    waiting = [c for c in active if c in compared and _waits(compared[c])]
+    if first in waiting and more(active) < USUAL_RUNS - cycles:
+        # Of two alike now one leads and now the other: who has gone alone before goes on.
+        least = (1.0 - _ALIKE) * compared[first].speedup.value
+        alike = [c for c in waiting if compared[c].speedup.value >= least]
+        return (max(alike, key=lambda c: compared[c].speedup.n),)
     return active if reaches(first, active) or not reaches(first, [first]) else (first,)
 
 
@@ -296,7 +306,8 @@ def _nears(compared: Comparison, more: int) -> bool:
 def _waits(compared: Comparison) -> bool:
     """It wins, but for a loss that is not judged yet and that more runs may clear."""
     is_open = compared.effect is not Effect.EXACT and compared.loss.level == 1
-    return is_open and compared.loss.verdict == "unclear" and compared.loss.can_clear and compared.gains
+    is_open = is_open and compared.loss.verdict == "unclear" and compared.loss.can_clear
+    return is_open and compared.wins and (compared.saving is None or compared.saving.low > 1.0)
 
 
 def _logs(compared: dict[Config, Comparison], config: Config) -> dict[int, float]:

@@ -20,7 +20,6 @@ from autotune.core.stats import (
     sd_bounds,
     steady_start,
     t_quantile,
-    unpaired_ratio,
     window_estimate,
 )
 
@@ -37,18 +36,6 @@ def test_t_quantiles_agree_with_scipy_to_six_digits() -> None:
 def test_a_t_quantile_outside_its_range_is_refused(p: float, df: float) -> None:
     with pytest.raises(ValueError, match="no t quantile"):
         t_quantile(p, df)
-
-
-def test_two_ratios_that_were_measured_apart_are_compared_as_welch_does() -> None:
-    scipy_stats = pytest.importorskip("scipy.stats")
-    above, below = [0.52, 0.61, 0.44, 0.58], [0.31, 0.29, 0.36, 0.35, 0.30]
-    found = unpaired_ratio(above, below, confidence=0.9)
-    expected = scipy_stats.ttest_ind(above, below, equal_var=False).confidence_interval(0.9)
-    assert (math.log(found.low), math.log(found.high)) == pytest.approx((expected.low, expected.high))
-    assert found.n == 4
-    # Pairs that agree by luck keep the floor of their spread.
-    alike = unpaired_ratio([0.5, 0.5, 0.5], [0.3, 0.3, 0.3], tau=0.03)
-    assert math.log(alike.high / alike.low) > 4 * 0.03 / math.sqrt(3)
 
 
 def test_one_value_has_a_mean_but_no_interval() -> None:

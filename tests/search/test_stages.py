@@ -543,7 +543,9 @@ def test_the_leader_is_confirmed_alone_where_the_time_left_shows_its_gain_only_s
     assert left_s // both_s == 2
 
     def active(wanted: int | None, *, cycles: int = 3, parts: Parts = DEFAULT) -> tuple[Config, ...]:
-        found = SimpleNamespace(config=a, speedup=SimpleNamespace(n=3), wanted_pairs=wanted)
+        found = SimpleNamespace(
+            config=a, speedup=SimpleNamespace(n=3), wanted_pairs=wanted, effect=Effect.EXACT
+        )
         return focus([found], (a, b), study, left_s, cycles, parts)  # type: ignore[list-item]
 
     assert active(7) == active(6) == (a,)
