@@ -399,9 +399,9 @@ def _kinds(seen: Evidence) -> tuple[str, ...]:
 def _device_shares(seen: Evidence, busy: float, waits: float, step_s: float) -> dict[str, float]:
     """The same where the device itself tells how long it computed, in the real loop, where nothing stops it.
 
-    While it computes, it is bound by what its operations are; while it does not, and no data is late, it
-    waits for the host. That is because the host cannot start operations faster, or because it reads values,
-    each of which it has to wait for, and starts nothing meanwhile.
+    While it computes, it is bound by what its operations are; while it does not, beyond the time in which the
+    loop waits for data, it waits for the host. That is because the host cannot start operations faster, or
+    because it reads values, each of which it has to wait for, and starts nothing meanwhile.
     """
     busy = min(busy, 1.0 - waits)
     idle = 1.0 - waits - busy

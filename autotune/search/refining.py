@@ -99,9 +99,14 @@ def bold(search: SearchState) -> Suggestion | None:
 
 
 def left_for_bold_s(search: SearchState) -> float:
-    """Seconds that screening may still spend on what changes the training: its share of all that it has."""
+    """Seconds that screening may still spend on what changes the training: its share of all that it has.
+
+    What runs at the moment counts as if it had taken what is expected of it.
+    """
     told = search.study.told(Stage.START, Stage.REFINE)
     spent = sum(t.seconds for t in told if not search.tame(t.config))
+    running = [t.config for t in search.study.open_trials if not search.tame(t.config)]
+    spent += sum(search.costs.screening(config) for config in running)
     whole = sum(t.seconds for t in told) + max(0.0, search.spare_s)
     return _TRAINING_SHARE * whole - spent
 

@@ -247,15 +247,24 @@ class Staged(Strategy):
         if self._sampler is None:
             return None
 
-        def may(config: Config) -> bool:
-            return search.may_try(config) and (self._pure_sampler or search.plausible(config))
-
         # A sampler goes by throughput alone, and most of a space with effective batches changes the training.
-        # The planner gives that a turn of its own; with another sampler it has as much time as there.
-        whole = (search.study, search.space)
-        is_bold = self._pure_sampler and left_for_bold_s(search) >= search.costs.plain_s
-        shown = [whole] if is_bold else [_tame_part(search)]
-        for study, space in [*shown, whole] if self._pure_sampler and not is_bold else shown:
+        # The planner gives that a turn of its own; with another sampler it has as much time as there, and
+        # more only where nothing else is left to propose.
+        whole, tame = (search.study, search.space), _tame_part(search)
+        bold_s = left_for_bold_s(search) if self._pure_sampler else 0.0
+        shown = [(*tame, 0.0)]
+        if self._pure_sampler:
+            begun = [(*whole, bold_s)] if bold_s >= search.costs.plain_s else []
+            shown = [*begun, *shown, (*whole, math.inf)]
+        for study, space, most_s in shown:
+
+            def may(config: Config, most_s: float = most_s) -> bool:
+                if not search.may_try(config):
+                    return False
+                if not self._pure_sampler:
+                    return search.plausible(config)
+                return search.tame(config) or search.costs.screening(config) <= most_s
+
             for attempt in range(_ATTEMPTS):
                 number = search.trials * _ATTEMPTS + attempt
                 config = self._sampler.propose(study, space, number, may)

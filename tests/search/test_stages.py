@@ -422,6 +422,26 @@ def test_so_it_does_with_another_sampler_which_would_look_there_most_of_the_time
     assert len(tame) > 2 * len(bold)
 
 
+def test_what_runs_at_the_moment_counts_as_spent_of_that_quarter() -> None:
+    """A dozen at once, asked one after the other."""
+    study, strategy, world = Study(spec=spec(seconds=400)), strategy_for("random"), family("compute-bound", 0)
+    asked = strategy.ask(study, 400.0)
+    assert asked is not None
+    outcome, seconds = world.run(asked, 0, set(), 0)
+    study = replace(tell(study, asked, outcome, seconds), space=world.space, facts=world.facts())
+    for number in range(1, 13):
+        asked = strategy.ask(study, 400.0 - study.elapsed_s)
+        assert asked is not None
+        begun = tell(study, asked, outcome, 0.0).trials[-1]
+        begun = replace(begun, number=number, outcome=None, state=TrialState.RUNNING)
+        study = replace(study, trials=(*study.trials, begun))
+    bold = [t for t in study.open_trials if SPACE.effect(t.config) is Effect.TRAINING]
+    each_s = Costs.of(study).plain_s
+    assert bold
+    assert len(bold) * each_s <= 0.25 * 400
+    assert len(bold) < 0.6 * len(study.open_trials), "four draws of five are such"
+
+
 def test_a_sampler_whose_tame_part_is_spent_goes_on_with_the_rest() -> None:
     kept = ("threads", "effective_batch")
     small = replace(SPACE, dimensions={k: SPACE.dimensions[k] for k in kept}, rules=(), starts=())
