@@ -180,6 +180,8 @@ class Expectations:
         )  # fmt: skip
         samples_s = first.throughput.value if first.throughput.unit == "samples/s" else 0.0
         batch = known.batch_size or 0
+        # Of several processes one that waits for the others within a collective counts as busy.
+        counted = first.extra.get("device_busy_frac", 1.0) if run.ranks == 1 else 1.0
         return cls(
             knobs=tuple(space.dimensions),
             owns=tuple(d.own for d in space.dimensions.values()),
@@ -194,10 +196,7 @@ class Expectations:
             fetch_cpu=1.0 if known.fetch_cpu_frac is None else min(1.0, max(0.05, known.fetch_cpu_frac)),
             is_layered=run.model is not None and run.model.has_4d,
             declared=frozenset(spec.name for spec in study.spec.space.declared),
-            # Of several processes one that waits for the others within a collective counts as busy.
-            busy=1.0
-            if run.ranks > 1
-            else min(1.0, max(0.05, first.extra.get("device_busy_frac", 1.0) / (1.0 - waits))),
+            busy=min(1.0, max(0.05, counted / (1.0 - waits))),
         )
 
     def mean(self, point: Point) -> float:

@@ -35,6 +35,7 @@ _CLEAR_WIDTH = 0.04
 _CLEAR_SHARE = 0.25
 _NO_GAIN = 1.02
 _ALIKE = 0.02
+"""Share of a speedup within which two finalists read alike."""
 _FAIR_CHANCE = 0.2
 _NORMAL = NormalDist()
 

@@ -37,6 +37,8 @@ from autotune.search.trial_limit import BASELINES, CYCLES
 from autotune.search.visits import visit
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autotune.core.live import Visit
     from autotune.core.space import SearchSpace
     from autotune.core.study import Study
@@ -250,29 +252,47 @@ class Staged(Strategy):
         # A sampler goes by throughput alone, and most of a space with effective batches changes the training.
         # The planner gives that a turn of its own; with another sampler it has as much time as there, and
         # more only where nothing else is left to propose.
-        whole, tame = (search.study, search.space), _tame_part(search)
-        bold_s = left_for_bold_s(search) if self._pure_sampler else 0.0
-        shown = [(*tame, 0.0)]
-        if self._pure_sampler:
-            begun = [(*whole, bold_s)] if bold_s >= search.costs.plain_s else []
-            shown = [*begun, *shown, (*whole, math.inf)]
-        for study, space, most_s in shown:
+        if not self._pure_sampler:
+            return _drawn(search, self._sampler, *_tame_part(search), search.plausible)
+        whole, bold_s = (search.study, search.space), left_for_bold_s(search)
 
-            def may(config: Config, most_s: float = most_s) -> bool:
-                if not search.may_try(config):
-                    return False
-                if not self._pure_sampler:
-                    return search.plausible(config)
-                return search.tame(config) or search.costs.screening(config) <= most_s
+        def cheap(config: Config) -> bool:
+            return search.tame(config) or search.costs.screening(config) <= bold_s
 
-            for attempt in range(_ATTEMPTS):
-                number = search.trials * _ATTEMPTS + attempt
-                config = self._sampler.propose(study, space, number, may)
-                if config is None:
-                    break
-                if may(config):
-                    return Suggestion(config, "Drawn by the sampler.")
-        return None
+        picked = None
+        if bold_s >= search.costs.plain_s:
+            picked = _drawn(search, self._sampler, *whole, cheap)
+        picked = picked or _drawn(search, self._sampler, *_tame_part(search))
+        return picked or _drawn(search, self._sampler, *whole)
+
+
+def _drawn(
+    search: SearchState,
+    sampler: Sampler,
+    study: Study,
+    space: SearchSpace,
+    also: Callable[[Config], bool] = lambda _: True,
+) -> Suggestion | None:
+    """What a sampler proposes that may be tried; None where it has nothing.
+
+    Args:
+        search: Says what may be tried.
+        sampler: Is asked.
+        study: What it is shown.
+        space: What it may draw from.
+        also: What else has to be true of a config.
+    """
+
+    def may(config: Config) -> bool:
+        return search.may_try(config) and also(config)
+
+    for attempt in range(_ATTEMPTS):
+        config = sampler.propose(study, space, search.trials * _ATTEMPTS + attempt, may)
+        if config is None:
+            return None
+        if may(config):
+            return Suggestion(config, "Drawn by the sampler.")
+    return None
 
 
 def _tame_part(search: SearchState) -> tuple[Study, SearchSpace]:
