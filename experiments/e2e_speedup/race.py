@@ -29,6 +29,7 @@ import timer
 
 from autotune.cli.opened import open_study
 from autotune.core.config import Config
+from autotune.core.effect import Effect
 from autotune.core.rates import own_batch, planned_steps
 from autotune.core.trial import Stage
 from autotune.driver.result import changes_of
@@ -53,6 +54,7 @@ MEASURES = {
 WITHIN = (5, 2)
 """Per cent below the fastest that count as having arrived."""
 SCRIPT = "script"
+SCREENING = (Stage.START, Stage.REFINE)
 COLUMNS = (
     "Sampler",
     "Seed",
@@ -95,6 +97,8 @@ def search(name, sampler, seed, options, folder):
         "trials": len(study.trials),
         "failures": sum(trial.failure is not None for trial in study.trials),
         "answer": dict(answer.best.config) if answer is not None and answer.is_better else {},
+        "said": "" if answer is None else answer.sentence,
+        "changing": changing(study),
         "course": course(study, answer),
         "beside": timer.neighbours(before, timer.load())["pressure_frac"],
         "commit": commit,
@@ -108,6 +112,18 @@ def opened(home):
     (path,) = (home / "home" / "studies").iterdir()
     found = open_study(path)
     return found.study, found.answer
+
+
+def changing(study):
+    """What went to configs that change the training: {stage: [runs, seconds, of them such runs, seconds]}."""
+    found = {}
+    for name, stages in {"screening": SCREENING, "confirmation": (Stage.CONFIRM,)}.items():
+        runs = study.told(*stages)
+        such = [t for t in runs if study.space and study.space.effect(t.config) is Effect.TRAINING]
+        found[name] = [
+            x for part in (runs, such) for x in (len(part), round(sum(t.seconds for t in part), 1))
+        ]
+    return found
 
 
 def course(study, answer):
@@ -144,6 +160,8 @@ def retold(state, folder):
         if not home.exists():
             continue
         study, answer = opened(home)
+        one["said"] = "" if answer is None else answer.sentence
+        one["changing"] = changing(study)
         one["course"] = course(study, answer)
         state["planned_samples"] = (planned_steps(study) or 0) * own_batch(study)
         for trial in study.trials:

@@ -83,6 +83,7 @@ def test_what_changes_the_training_is_never_named_for_having_read_fastest() -> N
         asked = Proposal(stage=stage, config=Config(values), fidelity=fidelity, reason="x")
         built = tell(built, asked, measurement(rate), 7.0)
     assert score.read_fastest(built) == Config({"threads": 4})
+    assert race.changing(built) == {"screening": [2, 14.0, 1, 7.0], "confirmation": [0, 0, 0, 0]}
 
 
 def test_what_read_fastest_and_was_not_proved_has_arrived_by_readings() -> None:
