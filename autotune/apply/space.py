@@ -293,6 +293,7 @@ class _Builder:
             derived=derived,
             effect=knob.effect_for(self.facts),
             redeals=knob.redeals(self.facts),
+            family=knob.family,
         )
 
     def _rules(self, varied: Sequence[str]) -> Iterable[Rule]:

@@ -25,6 +25,7 @@ class Dimension:
         derived: Never sampled; a rule sets it (accumulation).
         effect: How far a change of this knob reaches for this script.
         redeals: A change re-deals random streams, so losses pair by distribution only.
+        family: Of the knob, see `autotune.core.families`.
     """
 
     knob: str
@@ -34,6 +35,7 @@ class Dimension:
     derived: bool = False
     effect: Effect = Effect.EXACT
     redeals: bool = False
+    family: str = "own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

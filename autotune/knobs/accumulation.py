@@ -9,7 +9,7 @@ from autotune.core.change import Flag, Keyword, Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs import batching
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import as_count, family, joined
+from autotune.knobs.common import as_count, flag_variants, joined
 from autotune.knobs.compile_mode import graphs_forbid_accumulation
 from autotune.knobs.frameworks import (
     ACCELERATOR,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from autotune.core.config import Config, Value
     from autotune.core.facts import Facts, RunFacts
 
-ACCUMULATION_OPTIONS = family(
+ACCUMULATION_OPTIONS = flag_variants(
     "gradient-accumulation-steps",
     "grad-accumulation-steps",
     "accumulation-steps",
@@ -76,7 +76,7 @@ class Accumulation(Knob):
     ordinal: ClassVar[bool] = True
     derived: ClassVar[bool] = True
     unit: ClassVar[str] = "micro-batches"
-    helps: ClassVar[Sequence[str]] = ("memory",)
+    family: ClassVar[str] = "batch"
     # Loops of Accelerate and DeepSpeed are the script's own: what it derives from its option has to follow.
     spellings: ClassVar[Sequence[Spelling]] = (
         Keyword(ARGUMENTS, "gradient_accumulation_steps"),

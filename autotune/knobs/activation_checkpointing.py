@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from autotune.core.change import Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import as_switch, family
+from autotune.knobs.common import as_switch, flag_variants
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _VALUES: Final = ("none", "selective", "full")
 _ALL_OR_NOTHING: Final[Mapping[Value, bool]] = {"none": False, "full": True}
-_OPTIONS: Final = family("activation-checkpointing", "gradient-checkpointing", "grad-checkpointing")
+_OPTIONS: Final = flag_variants("activation-checkpointing", "gradient-checkpointing", "grad-checkpointing")
 
 
 class ActivationCheckpointing(Knob):
@@ -32,7 +32,7 @@ class ActivationCheckpointing(Knob):
 
     name: ClassVar[str] = "activation_checkpointing"
     effect: ClassVar[Effect] = Effect.NUMERIC
-    helps: ClassVar[Sequence[str]] = ("memory",)
+    family: ClassVar[str] = "memory"
     spellings: ClassVar[Sequence[Spelling]] = (_OPTIONS, Patch())
 
     def own(self, facts: Facts) -> Value | None:

@@ -38,7 +38,7 @@ class Allocator(Knob):
 
     name: ClassVar[str] = "allocator"
     effect: ClassVar[Effect] = Effect.EXACT
-    helps: ClassVar[Sequence[str]] = ("memory",)
+    family: ClassVar[str] = "memory"
     spellings: ClassVar[Sequence[Spelling]] = (Env(_NEW), Env(_OLD))
 
     def domain(self, facts: Facts) -> Sequence[Value]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from autotune.core.change import Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import devices_of, family, torch_version, trains_on_cuda
+from autotune.knobs.common import devices_of, flag_variants, torch_version, trains_on_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -34,8 +34,8 @@ class AttentionBackend(Knob):
 
     name: ClassVar[str] = "attention_backend"
     effect: ClassVar[Effect] = Effect.NUMERIC
-    helps: ClassVar[Sequence[str]] = ("compute", "memory")
-    spellings: ClassVar[Sequence[Spelling]] = (family("attention-backend", "sdpa-backend"), Patch())
+    family: ClassVar[str] = "kernels"
+    spellings: ClassVar[Sequence[Spelling]] = (flag_variants("attention-backend", "sdpa-backend"), Patch())
     live: ClassVar[Collection[str]] = ("patch",)
 
     def own(self, facts: Facts) -> Value | None:

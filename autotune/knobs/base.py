@@ -287,8 +287,8 @@ class Knob(ABC):
     brings: ClassVar[Sequence[str]] = ()
     """Knobs that a space gets along with this one, because this one acts through them."""
     unit: ClassVar[str] = ""
-    helps: ClassVar[Sequence[str]] = ()
-    """Bottleneck classes it relieves: ``input``, ``launch``, ``compute``, ``memory``."""
+    family: ClassVar[str] = "own"
+    """One of `autotune.core.families.FAMILIES`: knobs of a family act on the same part of a step."""
     live: ClassVar[Collection[str]] = ()
     """Ways (`Spelling.how`) whose effect a switch between two steps of a running process has as well.
 

@@ -10,7 +10,7 @@ from autotune.knobs import batching
 from autotune.knobs.accumulation import Accumulation
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.batching import shown, unseen
-from autotune.knobs.common import LOADER, as_count, family, joined, loader_of
+from autotune.knobs.common import LOADER, as_count, flag_variants, joined, loader_of
 from autotune.knobs.declared import given_value
 from autotune.knobs.frameworks import ARGUMENTS, fits_by_keras, is_row, refuse_engine, setting
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autotune.core.config import Config, Value
     from autotune.core.facts import Facts, ScriptFacts
 
-BATCH_OPTIONS = family(
+BATCH_OPTIONS = flag_variants(
     "batch-size",
     "train-batch-size",
     "per-device-train-batch-size",
@@ -49,7 +49,7 @@ class BatchSize(Knob):
     effect: ClassVar[Effect] = Effect.EXACT
     ordinal: ClassVar[bool] = True
     unit: ClassVar[str] = "samples"
-    helps: ClassVar[Sequence[str]] = ("launch", "compute", "memory")
+    family: ClassVar[str] = "batch"
     brings: ClassVar[Sequence[str]] = ("accumulation",)
     spellings: ClassVar[Sequence[Spelling]] = (
         Keyword(ARGUMENTS, "per_device_train_batch_size"),

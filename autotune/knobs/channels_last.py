@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from autotune.core.change import Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import as_switch, family
+from autotune.knobs.common import as_switch, flag_variants
 from autotune.knobs.frameworks import setting
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ class ChannelsLast(Knob):
 
     name: ClassVar[str] = "channels_last"
     effect: ClassVar[Effect] = Effect.NUMERIC
-    helps: ClassVar[Sequence[str]] = ("compute",)
-    spellings: ClassVar[Sequence[Spelling]] = (family("channels-last"), Patch())
+    family: ClassVar[str] = "layout"
+    spellings: ClassVar[Sequence[Spelling]] = (flag_variants("channels-last"), Patch())
 
     def own(self, facts: Facts) -> Value | None:
         read = facts.value(self.name)

@@ -18,7 +18,7 @@ _ON: Final = frozenset({"1", "on", "true", "yes"})
 _OFF: Final = frozenset({"0", "off", "false", "no"})
 
 
-def family(*stems: str) -> Flag:
+def flag_variants(*stems: str) -> Flag:
     """Both spellings of each option, dashes first: ``--batch-size``, ``--batch_size``."""
     names: dict[str, None] = {}
     for stem in stems:

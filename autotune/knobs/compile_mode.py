@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from autotune.core.change import Keyword, Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import as_switch, devices_of, family, trains_on_cuda
+from autotune.knobs.common import as_switch, devices_of, flag_variants, trains_on_cuda
 from autotune.knobs.frameworks import ARGUMENTS, owner_of
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ class CompileMode(Knob):
 
     name: ClassVar[str] = "compile_mode"
     effect: ClassVar[Effect] = Effect.NUMERIC
-    helps: ClassVar[Sequence[str]] = ("launch", "compute", "memory")
+    family: ClassVar[str] = "compile"
     spellings: ClassVar[Sequence[Spelling]] = (
         Keyword(ARGUMENTS, "torch_compile"),
-        family("compile-mode", "torch-compile-mode"),
-        family("compile", "torch-compile", "torchcompile"),
+        flag_variants("compile-mode", "torch-compile-mode"),
+        flag_variants("compile", "torch-compile", "torchcompile"),
         Patch(),
     )
 

@@ -30,7 +30,7 @@ class CompileRegion(Knob):
 
     name: ClassVar[str] = "compile_region"
     effect: ClassVar[Effect] = Effect.NUMERIC
-    helps: ClassVar[Sequence[str]] = ("launch",)
+    family: ClassVar[str] = "compile"
     spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
 
     def own(self, facts: Facts) -> Value | None:

@@ -31,7 +31,7 @@ class CompileShapes(Knob):
 
     name: ClassVar[str] = "compile_shapes"
     effect: ClassVar[Effect] = Effect.NUMERIC
-    helps: ClassVar[Sequence[str]] = ("launch", "compute")
+    family: ClassVar[str] = "compile"
     spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
 
     def own(self, facts: Facts) -> Value | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from autotune.core.change import Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import as_switch, family, trains_on_cuda
+from autotune.knobs.common import as_switch, flag_variants, trains_on_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +25,8 @@ class CudnnBenchmark(Knob):
 
     name: ClassVar[str] = "cudnn_benchmark"
     effect: ClassVar[Effect] = Effect.NUMERIC
-    helps: ClassVar[Sequence[str]] = ("compute",)
-    spellings: ClassVar[Sequence[Spelling]] = (family("cudnn-benchmark", "cudnn.benchmark"), Patch())
+    family: ClassVar[str] = "kernels"
+    spellings: ClassVar[Sequence[Spelling]] = (flag_variants("cudnn-benchmark", "cudnn.benchmark"), Patch())
 
     def domain(self, facts: Facts) -> Sequence[Value]:
         return (False, True)

@@ -34,7 +34,7 @@ class EffectiveBatch(Knob):
     ordinal: ClassVar[bool] = True
     virtual: ClassVar[bool] = True
     unit: ClassVar[str] = "samples"
-    helps: ClassVar[Sequence[str]] = ("launch", "compute")
+    family: ClassVar[str] = "batch"
     brings: ClassVar[Sequence[str]] = ("batch_size", "accumulation")
     spellings: ClassVar[Sequence[Spelling]] = ()
 

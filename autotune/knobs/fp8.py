@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from autotune.core.change import Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import as_switch, devices_of, family, several_processes, trains_on_cuda
+from autotune.knobs.common import as_switch, devices_of, flag_variants, several_processes, trains_on_cuda
 from autotune.knobs.compiled import has_dropout, is_compiled, without_compile
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ class Fp8(Knob):
 
     name: ClassVar[str] = "fp8"
     effect: ClassVar[Effect] = Effect.TRAINING
-    helps: ClassVar[Sequence[str]] = ("compute",)
-    spellings: ClassVar[Sequence[Spelling]] = (family("fp8-recipe", "fp8"), Patch())
+    family: ClassVar[str] = "precision"
+    spellings: ClassVar[Sequence[Spelling]] = (flag_variants("fp8-recipe", "fp8"), Patch())
 
     def own(self, facts: Facts) -> Value | None:
         read = facts.value(self.name)

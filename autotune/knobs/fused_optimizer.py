@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from autotune.core.change import Keyword, Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import as_switch, family
+from autotune.knobs.common import as_switch, flag_variants
 from autotune.knobs.frameworks import ARGUMENTS, is_row, setting
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ class FusedOptimizer(Knob):
 
     name: ClassVar[str] = "fused_optimizer"
     effect: ClassVar[Effect] = Effect.NUMERIC
-    helps: ClassVar[Sequence[str]] = ("launch",)
+    family: ClassVar[str] = "optimizer"
     spellings: ClassVar[Sequence[Spelling]] = (
         Keyword(ARGUMENTS, "optim"),
-        family("fused-optimizer", "fused-adam", "fused"),
+        flag_variants("fused-optimizer", "fused-adam", "fused"),
         Patch(),
     )
 

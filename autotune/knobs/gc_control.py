@@ -28,7 +28,7 @@ class GcControl(Knob):
 
     name: ClassVar[str] = "gc_control"
     effect: ClassVar[Effect] = Effect.EXACT
-    helps: ClassVar[Sequence[str]] = ("launch",)
+    family: ClassVar[str] = "memory"
     spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
     live: ClassVar[Collection[str]] = ("patch",)
 

@@ -33,7 +33,7 @@ class InOrder(Knob):
 
     name: ClassVar[str] = "in_order"
     effect: ClassVar[Effect] = Effect.TRAINING
-    helps: ClassVar[Sequence[str]] = ("input",)
+    family: ClassVar[str] = "loader"
     spellings: ClassVar[Sequence[Spelling]] = (Keyword(LOADER, "in_order"),)
 
     def own(self, facts: Facts) -> Value | None:

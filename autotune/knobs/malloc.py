@@ -34,7 +34,7 @@ class Malloc(Knob):
 
     name: ClassVar[str] = "malloc"
     effect: ClassVar[Effect] = Effect.EXACT
-    helps: ClassVar[Sequence[str]] = ("compute", "input")
+    family: ClassVar[str] = "memory"
     spellings: ClassVar[Sequence[Spelling]] = (Env("LD_PRELOAD"), Env("GLIBC_TUNABLES"))
 
     def domain(self, facts: Facts) -> Sequence[Value]:

@@ -34,7 +34,7 @@ class MemoryBudget(Knob):
     effect: ClassVar[Effect] = Effect.NUMERIC
     ordinal: ClassVar[bool] = True
     unit: ClassVar[str] = "share"
-    helps: ClassVar[Sequence[str]] = ("memory",)
+    family: ClassVar[str] = "memory"
     spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
 
     def own(self, facts: Facts) -> Value | None:

@@ -33,7 +33,7 @@ class MpContext(Knob):
 
     name: ClassVar[str] = "mp_context"
     effect: ClassVar[Effect] = Effect.EXACT
-    helps: ClassVar[Sequence[str]] = ("input",)
+    family: ClassVar[str] = "loader"
     spellings: ClassVar[Sequence[Spelling]] = (Keyword(LOADER, "multiprocessing_context"),)
 
     def own(self, facts: Facts) -> Value | None:

@@ -29,7 +29,7 @@ class NonBlocking(Knob):
 
     name: ClassVar[str] = "non_blocking"
     effect: ClassVar[Effect] = Effect.EXACT
-    helps: ClassVar[Sequence[str]] = ("input", "launch")
+    family: ClassVar[str] = "loader"
     spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
     live: ClassVar[Collection[str]] = ("patch",)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from autotune.core.change import Keyword, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import LOADER, as_count, family, joined, loader_of, no_loader
+from autotune.knobs.common import LOADER, as_count, flag_variants, joined, loader_of, no_loader
 from autotune.knobs.frameworks import ARGUMENTS, fits_by_keras
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ class NumWorkers(Knob):
     effect: ClassVar[Effect] = Effect.EXACT
     ordinal: ClassVar[bool] = True
     unit: ClassVar[str] = "processes"
-    helps: ClassVar[Sequence[str]] = ("input",)
+    family: ClassVar[str] = "loader"
     spellings: ClassVar[Sequence[Spelling]] = (
         Keyword(ARGUMENTS, "dataloader_num_workers"),
-        family(
+        flag_variants(
             "num-workers",
             "workers",
             "dataloader-num-workers",

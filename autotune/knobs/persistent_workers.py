@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from autotune.core.change import Keyword, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import LOADER, as_switch, family, loader_of, no_loader
+from autotune.knobs.common import LOADER, as_switch, flag_variants, loader_of, no_loader
 from autotune.knobs.frameworks import ARGUMENTS
 from autotune.knobs.num_workers import workers_of
 from autotune.knobs.prefetch_factor import without_workers
@@ -31,10 +31,10 @@ class PersistentWorkers(Knob):
 
     name: ClassVar[str] = "persistent_workers"
     effect: ClassVar[Effect] = Effect.EXACT
-    helps: ClassVar[Sequence[str]] = ("input",)
+    family: ClassVar[str] = "loader"
     spellings: ClassVar[Sequence[Spelling]] = (
         Keyword(ARGUMENTS, "dataloader_persistent_workers"),
-        family("persistent-workers", "dataloader-persistent-workers"),
+        flag_variants("persistent-workers", "dataloader-persistent-workers"),
         Keyword(LOADER, "persistent_workers"),
     )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from autotune.core.change import Keyword, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import LOADER, as_switch, family, loader_of, no_loader, trains_on_cuda
+from autotune.knobs.common import LOADER, as_switch, flag_variants, loader_of, no_loader, trains_on_cuda
 from autotune.knobs.frameworks import ARGUMENTS
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ class PinMemory(Knob):
 
     name: ClassVar[str] = "pin_memory"
     effect: ClassVar[Effect] = Effect.EXACT
-    helps: ClassVar[Sequence[str]] = ("input",)
+    family: ClassVar[str] = "loader"
     spellings: ClassVar[Sequence[Spelling]] = (
         Keyword(ARGUMENTS, "dataloader_pin_memory"),
-        family("pin-memory", "pin-mem", "dataloader-pin-memory"),
+        flag_variants("pin-memory", "pin-mem", "dataloader-pin-memory"),
         Keyword(LOADER, "pin_memory"),
     )
 

@@ -8,7 +8,7 @@ from autotune.core.change import Flag, Keyword, Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.core.loops import OWN_GRADIENT
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import devices_of, family, trains_on_cuda
+from autotune.knobs.common import devices_of, flag_variants, trains_on_cuda
 from autotune.knobs.frameworks import (
     ACCELERATOR,
     ARGUMENTS,
@@ -32,7 +32,7 @@ _WORDS: Final[dict[str, tuple[str, ...]]] = {
     "bf16": ("bf16", "bfloat16", "bf16-mixed"),
     "fp16": ("fp16", "float16", "16-mixed", "half"),
 }
-_AUTOCAST_OPTIONS: Final = family(
+_AUTOCAST_OPTIONS: Final = flag_variants(
     "amp", "use-amp", "enable-amp", "autocast", "use-autocast", "mixed-precision", "use-mixed-precision"
 )
 _SWITCHES: Final = {"--bf16": "bf16", "--fp16": "fp16"}
@@ -50,13 +50,13 @@ class Precision(Knob):
 
     name: ClassVar[str] = "precision"
     effect: ClassVar[Effect] = Effect.NUMERIC
-    helps: ClassVar[Sequence[str]] = ("compute", "memory")
+    family: ClassVar[str] = "precision"
     spellings: ClassVar[Sequence[Spelling]] = (
         Keyword(ARGUMENTS, "bf16"),
         Keyword(LIGHTNING, "precision"),
         Keyword(ACCELERATOR, "mixed_precision"),
         Keyword(DEEPSPEED, "torch_autocast"),
-        family("precision", "mixed-precision", "amp-dtype", "dtype"),
+        flag_variants("precision", "mixed-precision", "amp-dtype", "dtype"),
         Flag(("--bf16",)),
         Flag(("--fp16",)),
         _AUTOCAST_OPTIONS,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from autotune.core.change import Keyword, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import LOADER, as_count, family, joined, loader_of, no_loader
+from autotune.knobs.common import LOADER, as_count, flag_variants, joined, loader_of, no_loader
 from autotune.knobs.frameworks import ARGUMENTS
 from autotune.knobs.num_workers import workers_of
 
@@ -32,10 +32,10 @@ class PrefetchFactor(Knob):
     effect: ClassVar[Effect] = Effect.EXACT
     ordinal: ClassVar[bool] = True
     unit: ClassVar[str] = "batches per worker"
-    helps: ClassVar[Sequence[str]] = ("input",)
+    family: ClassVar[str] = "loader"
     spellings: ClassVar[Sequence[Spelling]] = (
         Keyword(ARGUMENTS, "dataloader_prefetch_factor"),
-        family("prefetch-factor", "dataloader-prefetch-factor"),
+        flag_variants("prefetch-factor", "dataloader-prefetch-factor"),
         Keyword(LOADER, "prefetch_factor"),
     )
 

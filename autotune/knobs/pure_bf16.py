@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, ClassVar
 from autotune.core.change import Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import as_switch, devices_of, family, listed, several_processes, trains_on_cuda
+from autotune.knobs.common import (
+    as_switch,
+    devices_of,
+    flag_variants,
+    listed,
+    several_processes,
+    trains_on_cuda,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -28,8 +35,8 @@ class PureBf16(Knob):
 
     name: ClassVar[str] = "pure_bf16"
     effect: ClassVar[Effect] = Effect.TRAINING
-    helps: ClassVar[Sequence[str]] = ("memory", "compute")
-    spellings: ClassVar[Sequence[Spelling]] = (family("pure-bf16"), Patch())
+    family: ClassVar[str] = "precision"
+    spellings: ClassVar[Sequence[Spelling]] = (flag_variants("pure-bf16"), Patch())
 
     def own(self, facts: Facts) -> Value | None:
         read, model = facts.value(self.name), None if facts.run is None else facts.run.model

@@ -28,7 +28,7 @@ class SetToNone(Knob):
 
     name: ClassVar[str] = "set_to_none"
     effect: ClassVar[Effect] = Effect.EXACT
-    helps: ClassVar[Sequence[str]] = ("launch", "memory")
+    family: ClassVar[str] = "optimizer"
     spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
     live: ClassVar[Collection[str]] = ("patch",)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from autotune.core.change import Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import as_switch, devices_of, family, trains_on_cuda
+from autotune.knobs.common import as_switch, devices_of, flag_variants, trains_on_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -29,8 +29,8 @@ class Tf32(Knob):
 
     name: ClassVar[str] = "tf32"
     effect: ClassVar[Effect] = Effect.NUMERIC
-    helps: ClassVar[Sequence[str]] = ("compute",)
-    spellings: ClassVar[Sequence[Spelling]] = (family("tf32", "allow-tf32"), Patch())
+    family: ClassVar[str] = "precision"
+    spellings: ClassVar[Sequence[Spelling]] = (flag_variants("tf32", "allow-tf32"), Patch())
     live: ClassVar[Collection[str]] = ("patch",)
 
     def domain(self, facts: Facts) -> Sequence[Value]:

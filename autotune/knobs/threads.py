@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from autotune.core.change import Env, Flag, Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import as_count, family, joined, trains_on_cuda
+from autotune.knobs.common import as_count, flag_variants, joined, trains_on_cuda
 from autotune.knobs.num_workers import workers_of
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autotune.core.facts import Facts
 
 
-_OPTIONS: Final = family(
+_OPTIONS: Final = flag_variants(
     "num-threads", "threads", "nthreads", "n-threads", "torch-threads", "cpu-threads", "omp-num-threads"
 )
 
@@ -36,7 +36,7 @@ class Threads(Knob):
     effect: ClassVar[Effect] = Effect.EXACT
     ordinal: ClassVar[bool] = True
     unit: ClassVar[str] = "threads"
-    helps: ClassVar[Sequence[str]] = ("compute", "input")
+    family: ClassVar[str] = "threads"
     spellings: ClassVar[Sequence[Spelling]] = (_OPTIONS, Env("OMP_NUM_THREADS"), Patch())
     live: ClassVar[Collection[str]] = ("env", "patch")
 

@@ -34,7 +34,7 @@ class WaitPolicy(Knob):
 
     name: ClassVar[str] = "wait_policy"
     effect: ClassVar[Effect] = Effect.EXACT
-    helps: ClassVar[Sequence[str]] = ("compute", "input")
+    family: ClassVar[str] = "threads"
     spellings: ClassVar[Sequence[Spelling]] = (Env(_GNU), Env(_INTEL))
 
     def domain(self, facts: Facts) -> Sequence[Value]:

@@ -33,6 +33,7 @@ from autotune.core.facts import (
     ScriptFacts,
     ScriptFlag,
 )
+from autotune.core.families import FAMILIES
 from autotune.core.wire import dumps, loads
 from autotune.testing.fake_model import FakeModelSeams
 
@@ -220,6 +221,7 @@ class KnobContract:
         assert knob.name == knob.name.lower()
         assert isinstance(knob.effect, Effect)
         assert knob.summary.endswith(".") or ":" in knob.summary
+        assert knob.family in FAMILIES
         text = type(knob).__doc__ or ""
         for part in ("Effect:", "Unit:", "Source:"):
             assert part in text, f"the docstring of {knob.name} lacks {part}"

@@ -41,7 +41,7 @@ class Onednn(Knob):
 
     name: ClassVar[str] = "onednn"
     effect: ClassVar[Effect] = Effect.NUMERIC
-    helps: ClassVar[Sequence[str]] = ("compute",)
+    family: ClassVar[str] = "kernels"
     spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
 
     def domain(self, facts: Facts) -> Sequence[Value]:

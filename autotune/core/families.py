@@ -1,0 +1,59 @@
+"""Knob families: which apply to a script, and which of them a search has measured. Pure.
+
+A family groups knobs that act on the same part of a training step. A search covers a family when a run of a
+configuration that changes one of its knobs was measured.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from autotune.core.effect import Effect
+
+if TYPE_CHECKING:
+    from autotune.core.config import Config
+    from autotune.core.space import SearchSpace
+    from autotune.core.study import Study
+
+FAMILIES: Final = (
+    "precision",
+    "loader",
+    "compile",
+    "threads",
+    "layout",
+    "batch",
+    "optimizer",
+    "kernels",
+    "memory",
+    "own",
+)
+"""Every family; ``own`` is that of knobs which a user declared."""
+
+DECISIVE: Final = frozenset({"precision", "loader", "compile", "threads", "layout", "batch", "own"})
+"""Families that have brought gains of 10 % and more on recorded scripts (experiments/grids). The others bring
+a few per cent at the most, and "nothing is faster" does not wait for them."""
+
+
+def families_of(space: SearchSpace, config: Config) -> frozenset[str]:
+    """Families of the knobs that a config changes."""
+    return frozenset(space.dimensions[k].family for k in config if k in space.dimensions)
+
+
+def applicable(space: SearchSpace) -> frozenset[str]:
+    """Decisive families with at least one free knob that leaves the training as it is."""
+    return frozenset(
+        d.family for d in space.free() if d.family in DECISIVE and d.effect is not Effect.TRAINING
+    )
+
+
+def measured(study: Study) -> frozenset[str]:
+    """Families of which a configuration was measured, or failed for a reason of its own."""
+    space = study.space
+    if space is None:
+        return frozenset()
+    found: set[str] = set()
+    for trial in study.told():
+        failed = trial.failure is not None and trial.failure.kind.teaches
+        if trial.measurement is not None or failed:
+            found |= families_of(space, trial.config)
+    return frozenset(found)

@@ -1,0 +1,26 @@
+"""Knob families: which apply to a script, and which were measured."""
+
+from autotune.core.config import Config
+from autotune.core.effect import Effect
+from autotune.core.families import DECISIVE, FAMILIES, applicable, families_of
+from autotune.core.space import Dimension, SearchSpace
+from autotune.knobs.registry import builtin
+
+
+def test_every_built_in_knob_names_a_family_of_the_list():
+    assert all(knob.family in FAMILIES and knob.family != "own" for knob in builtin().values())
+    assert set(FAMILIES) >= DECISIVE
+
+
+def test_a_family_applies_only_where_a_free_knob_of_it_leaves_the_training_unchanged():
+    space = SearchSpace(
+        dimensions={
+            "precision": Dimension(knob="precision", values=("fp32", "bf16"), own="fp32", family="precision"),
+            "pinned": Dimension(knob="pinned", values=(1, 2), own=1, family="threads"),
+            "batch": Dimension(knob="batch", values=(8, 16), own=8, effect=Effect.TRAINING, family="batch"),
+            "fused": Dimension(knob="fused", values=(False, True), own=False, family="optimizer"),
+        },
+        fixed=Config({"pinned": 2}),
+    )
+    assert applicable(space) == {"precision"}
+    assert families_of(space, Config({"precision": "bf16", "unknown": 1})) == {"precision"}
