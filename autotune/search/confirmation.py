@@ -14,6 +14,7 @@ from autotune.core.broken import broken
 from autotune.core.comparison import Comparison, compare
 from autotune.core.config import Config
 from autotune.core.more_cycles import cycles_left, goes_on
+from autotune.core.pick import answer_or_none
 from autotune.core.trial import Proposal, Stage
 from autotune.search.ablating import next_ablation, under_way
 from autotune.search.costs import Costs
@@ -33,6 +34,12 @@ _BASE = Config()
 def is_confirming(study: Study) -> bool:
     """Screening is over: confirmation has begun."""
     return any(t.stage is Stage.CONFIRM for t in study.trials)
+
+
+def has_winner(study: Study) -> bool:
+    """Confirmation has shown a finalist to be faster, and nothing speaks against recommending it."""
+    found = answer_or_none(study) if is_confirming(study) else None
+    return found is not None and found.is_better
 
 
 def next_confirmation(study: Study, remaining_s: float, parts: Parts) -> Proposal | None:

@@ -6,6 +6,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from autotune.core.chances import FEWEST_PAIRS
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.transfer import beliefs
@@ -24,8 +25,14 @@ _WINDOWS = ((240.0, 1.5, 4.0), (1200.0, 2.0, 6.0), (3600.0, 3.0, 10.0))
 _LONG_WINDOW = (4.0, 20.0)
 _SCREENED = (0.5, 0.4)
 """Of the shortest and the longest window: a run that chooses alone. Runs differ by more than that."""
-_FEWEST_STEPS = 10
+_USUAL_STEPS, _FEWEST_STEPS = 10, 4
+"""Steps of a window, and the fewest for which a run that only screens waits where steps are slow."""
 _CONFIRM_WINDOW = 1.5
+_START_SHARE = {True: 1.5, False: 0.75}
+"""Windows of pairs, and of other runs, are at least so many times as long as the process takes to start, so
+that most of the wall time is spent in training steps (decision 102)."""
+_WINDOW_SHARE = 0.02
+"""Of the budget that such a longer window may take."""
 _EXPLORE_WIDTH = 0.05
 _CONFIRM_WIDTH = 0.02
 _COMPILE_S = {"default": 40.0, "reduce-overhead": 45.0, "max-autotune": 120.0}
@@ -36,6 +43,8 @@ PLANNED_SHARE = 0.4
 """Of the budget: more cycles than the fewest are kept for confirmation as far as they fit into it."""
 _ABLATION_SHARE = 0.25
 _MARGIN_S = 2.0
+_COLD_START = 1.3
+"""A first process that takes so many times as long to start as later ones read its libraries from disk."""
 _TRAINING_SAMPLES = 1.5
 _PAIRED = (Stage.CONFIRM, Stage.ABLATE)
 _CHOOSING = (Stage.START, Stage.REFINE, Stage.SENTINEL)
@@ -56,29 +65,34 @@ class Costs:
     """What first compiles took in earlier studies of the script, by mode."""
     screen_s: float = 0.0
     """As `plain_s`, of screening trials as they are started now."""
+    usual_start_s: float = 0.0
+    """Median seconds from the start of a process to its first step; `startup_s` is the longest."""
 
     @classmethod
     def of(cls, study: Study) -> Costs:
         """Learn from what every process so far has taken."""
-        plain: dict[Start, list[float]] = {start: [] for start in Start}
+        forked: list[float] = []
         compiled: dict[object, list[float]] = {}
         told = _told_by_itself(study)
         for trial in study.told():
             m = trial.measurement
             if m is None or trial.seconds <= 0:
                 continue
-            plain[trial.start].append(trial.own_s - m.all_compile_s)
+            if trial.start is Start.FORK:
+                forked.append(trial.own_s - m.all_compile_s)
             if m.compile_s > 1.0 and m.cold_compile:
                 compiled.setdefault(_mode(trial.config, told), []).append(m.compile_s)
         starts = [t.measurement.startup_s for t in study.told() if t.measurement]
-        plain_s = _recent(plain[Start.COLD] or plain[Start.FORK])
+        cold = [t.measurement.startup_s for t in study.told() if t.measurement and t.start is Start.COLD]
+        plain_s = _recent(_cold_start_runs(study) or forked)
         screened = [t for t in study.told(Stage.START, Stage.REFINE) if t.measurement]
         forks = bool(screened) and screened[-1].start is Start.FORK
         return cls(
             study=study,
             plain_s=plain_s,
-            screen_s=_recent(plain[Start.FORK]) if forks else plain_s,
+            screen_s=_recent(forked) if forks else plain_s,
             startup_s=max(starts, default=0.0),
+            usual_start_s=statistics.median(cold) if cold else 0.0,
             compile_s={mode: max(values) for mode, values in compiled.items()},
             believed_s=beliefs(study).compile_s,
         )
@@ -136,15 +150,30 @@ class Costs:
         """Expected seconds of one confirmation cycle: the baseline and these."""
         return self.confirming(Config()) + sum(self.next_run(c) for c in members)
 
-    def reserve(self, members: Sequence[Config]) -> float:
-        """What screening may not spend: three cycles at least, more where the budget has room."""
-        cycle = self.cycle(members) if members else 2.0 * self.confirming(Config())
+    def fewest(self, config: Config) -> float:
+        """Expected seconds of the fewest pairs with which this config can be claimed to be faster."""
+        return FEWEST_PAIRS * self.cycle([config])
+
+    def reserve(self, members: Sequence[Config], remaining_s: float) -> float:
+        """Seconds that screening leaves for confirmation.
+
+        Args:
+            members: Likely finalists, best first.
+            remaining_s: Budget left.
+
+        Returns:
+            0 where there is nothing to confirm, or where the fewest pairs of no finalist fit any more: the
+            time then goes to further configurations.
+        """
+        fewest_s = min((self.fewest(c) for c in members), default=0.0) + _MARGIN_S
+        if not members or fewest_s > remaining_s:
+            return 0.0
         budget_s = self.study.spec.budget.seconds
-        planned = min(PLANNED_CYCLES * cycle, PLANNED_SHARE * budget_s)
-        apart_s = self.ablation(members[0], len(members[0])) if members else 0.0
-        # Taking the winner apart is worth a part of a budget, and nothing of one that is too short for it.
+        planned_s = min(PLANNED_CYCLES * self.cycle(members), PLANNED_SHARE * budget_s)
+        apart_s = self.ablation(members[0], len(members[0]))
+        # An ablation is worth a part of a budget, and nothing of one that is too short for it.
         apart_s = apart_s if apart_s <= _ABLATION_SHARE * budget_s else 0.0
-        return max(CYCLES * cycle, planned) + apart_s + _MARGIN_S
+        return max(fewest_s, planned_s + apart_s)
 
     def ablation(self, config: Config, variants: int) -> float:
         """Expected seconds of taking a winner apart and of confirming what is left; 0 for a single change."""
@@ -179,7 +208,7 @@ class Costs:
         return Fidelity(
             min_window_s=low,
             max_window_s=high,
-            min_steps=_FEWEST_STEPS,
+            min_steps=self._steps(stage, high),
             target_width=_CONFIRM_WIDTH if stage in _PAIRED else _EXPLORE_WIDTH,
             setup_s=setup,
             deadline_s=deadline,
@@ -192,14 +221,31 @@ class Costs:
         return self._window(Stage.BASELINE)[0]
 
     def _window(self, stage: Stage) -> tuple[float, float]:
+        """Shortest and longest window of a run of this stage, in seconds."""
         budget = self.study.spec.budget.seconds
         low, high = next(((a, b) for limit, a, b in _WINDOWS if budget <= limit), _LONG_WINDOW)
         if stage in _CHOOSING:
             low, high = low * _SCREENED[0], high * _SCREENED[1]
-        slow = [t.measurement.step_time_s.value for t in self.study.baseline if t.measurement]
-        needed = _FEWEST_STEPS * max(slow, default=0.0)
-        high = max(high, min(needed, 0.05 * budget))
-        return low, _CONFIRM_WINDOW * high if stage in _PAIRED and budget > _WINDOWS[0][0] else high
+        elif stage in _PAIRED and budget > _WINDOWS[0][0]:
+            high *= _CONFIRM_WINDOW
+        # A forked process has hardly a start of its own, and needs no long window to be worth it.
+        if stage not in _CHOOSING or self.screen_s >= self.plain_s:
+            long_s = min(_START_SHARE[stage in _PAIRED] * self.usual_start_s, _WINDOW_SHARE * budget)
+            low, high = max(low, 0.5 * long_s), max(high, long_s)
+        slow_steps_s = self._steps(stage, high) * self._step_s
+        return low, max(high, min(slow_steps_s, 0.05 * budget))
+
+    def _steps(self, stage: Stage, window_s: float) -> int:
+        """Steps that a window waits for: fewer where steps are slow and the run only screens."""
+        if stage not in _CHOOSING or not self._step_s:
+            return _USUAL_STEPS
+        return max(_FEWEST_STEPS, min(_USUAL_STEPS, int(window_s / self._step_s)))
+
+    @property
+    def _step_s(self) -> float:
+        """Seconds of the baseline's slowest optimizer step so far; 0 before it was measured."""
+        runs = [t.measurement for t in self.study.baseline if t.measurement]
+        return max((m.step_time_s.value for m in runs), default=0.0)
 
     def _loss_samples(self, config: Config) -> int:
         """So many that the loss traces of a cycle overlap with those of the baseline's first runs."""
@@ -211,6 +257,20 @@ class Costs:
         if space is not None and space.effect(config) is Effect.TRAINING:
             return int(_TRAINING_SAMPLES * wanted)
         return wanted
+
+
+def _cold_start_runs(study: Study) -> list[float]:
+    """Seconds, without compiling, of every run that was started anew, in their order.
+
+    The first process of a study may find neither interpreter nor libraries in the page cache. What its start
+    took longer than that of later ones is left out, as no later run pays it.
+    """
+    runs = [(t, t.measurement) for t in study.told() if t.measurement and t.start is Start.COLD]
+    seconds = [t.own_s - m.all_compile_s for t, m in runs if t.seconds > 0]
+    later = [m.startup_s for _, m in runs[1:]]
+    if later and seconds and runs[0][1].startup_s > _COLD_START * (usual_s := statistics.median(later)):
+        seconds[0] -= runs[0][1].startup_s - usual_s
+    return seconds
 
 
 def _recent(seconds: Sequence[float]) -> float:

@@ -92,6 +92,8 @@ _SENT_S: Final = 1.5e-3
 _OVERLAP_LOSS: Final = 1.05
 _HIDDEN: Final = 0.1
 """Of a step that loading takes for each worker, where the loop does not wait for them."""
+_HIDDEN_IN_A_CROWD: Final = 0.02
+"""The same beside workers that take cores from the training, whose computing is faster without them."""
 _DEVICE_SHARE: Final = 0.2
 """Of a core's time that feeding a device takes, for each second that it computes."""
 
@@ -214,8 +216,16 @@ class Expectations:
         usual = _SPREADS.get(knob, _OTHER_SPREAD)
         others = {"cpu": _CPU_SPREADS, "cuda": _CUDA_SPREADS}.get(self.device, {})
         usual = others.get(knob, usual)
-        # Where hardly anything is loaded, how it is loaded hardly counts.
-        return max(_LEAST_SPREAD, usual * min(1.0, 2.0 * self.fetch + 0.2)) if knob in _LOADS else usual
+        # Where hardly anything is loaded, how it is loaded hardly counts, unless workers take the cores that
+        # compute.
+        if knob in _LOADS and not self._is_crowded:
+            usual = max(_LEAST_SPREAD, usual * min(1.0, 2.0 * self.fetch + 0.2))
+        return usual
+
+    @property
+    def _is_crowded(self) -> bool:
+        """The script's own workers and the threads that compute are more than there are cores."""
+        return self.device == "cpu" and self.workers > 0 and self.threads + self.workers > self.cores
 
     def _step(self, point: Point) -> float:
         """Seconds of a step, in steps of the script as it is."""
@@ -262,7 +272,8 @@ class Expectations:
         """Of a script that has workers: how long they take hides behind computing, unless the loop waits."""
         if workers > 0:
             return self.fetch * self.workers / workers
-        return max(self.fetch, _HIDDEN) * self.workers
+        hidden = _HIDDEN_IN_A_CROWD if self._is_crowded else _HIDDEN
+        return max(self.fetch, hidden) * self.workers
 
     def _thread_power(self) -> float:
         """How well computing is shared out: short steps hardly are."""

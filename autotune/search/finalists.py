@@ -88,6 +88,28 @@ def find_leaders(
     return tuple(chosen)
 
 
+def readings(
+    study: Study, parts: Parts = DEFAULT, *, out: frozenset[Config] = frozenset()
+) -> dict[Config, float]:
+    """Ln ratio to the baseline, by the model, of every measured config that `best` may recommend.
+
+    Args:
+        study: As of now.
+        parts: What of the planner takes part.
+        out: Configs that confirmation has ruled out.
+    """
+    space = study.space
+    model = None if space is None else _model(study, space, parts)
+    if model is None or space is None:
+        return {}
+    lost = out | broken(study).keys()
+    return {
+        c: model.predict(c)[0]
+        for c in model.seen
+        if c and c not in lost and space.effect(c) is not Effect.TRAINING and may_win(study, c)
+    }
+
+
 def _smaller_first(
     study: Study, space: SearchSpace, rates: dict[Config, float], base: float, out: frozenset[Config]
 ) -> dict[Config, float]:

@@ -6,7 +6,9 @@ import math
 from typing import TYPE_CHECKING
 
 from autotune.core.broken import broken
+from autotune.core.ceilings import hopeless
 from autotune.core.config import Config
+from autotune.core.families import applicable, families_of, measured
 from autotune.core.finalists import may_win
 from autotune.core.spread import BELIEVED_SD
 from autotune.core.transfer import beliefs
@@ -148,6 +150,10 @@ def _most_expected(search: SearchState, told: Beliefs) -> Suggestion | None:
     for begun in (_leader(search), *search.space.starts):
         found.setdefault(_climbed_from(search, begun), "What is likely to help, together.")
     known = {*told.trusted, *live}
+    asked = [t for t in search.study.trials if t.stage is Stage.START]
+    uncovered = _uncovered(search, listed) if asked else None
+    if uncovered is not None:
+        return uncovered
     options = [c for c in found if c not in known and search.tame(c) and search.hopeful(c)]
     scored = [s for s in score(search, options, search.best_tame()) if s[1] >= LEAST_GAIN]
     if scored:
@@ -158,6 +164,30 @@ def _most_expected(search: SearchState, told: Beliefs) -> Suggestion | None:
         if _only_failed_beside_others(search, config) and _runs(search, config):
             return Suggestion(config, f"Is it {config.text()} that failed, or what it was tried with?")
     return None
+
+
+def _uncovered(search: SearchState, listed: Sequence[Config]) -> Suggestion | None:
+    """The most promising change of a knob family that no run has tried, the cheapest family first.
+
+    Until every family that applies was measured, "nothing is faster" cannot be said.
+    """
+    space, study = search.space, search.study
+    running = frozenset[str]().union(*(families_of(space, t.config) for t in study.open_trials))
+    missing = applicable(space) - measured(study) - running - hopeless(study)
+    found: dict[str, tuple[Config, str]] = {}
+    for config, reason in _changes(search, listed):
+        if not _runs(search, config) or not search.hopeful(config):
+            continue
+        for family in families_of(space, config) & missing:
+            best = found.get(family)
+            if best is None or search.model.predict(config)[0] > search.model.predict(best[0])[0]:
+                found[family] = (config, reason)
+    if not found:
+        return None
+    costs, model = search.costs, search.model
+    family = min(found, key=lambda f: (costs.screening(found[f][0]), -model.predict(found[f][0])[0], f))
+    config, reason = found[family]
+    return Suggestion(config, f"{reason} Nothing of {family} was measured yet.")
 
 
 def _changes(search: SearchState, listed: Sequence[Config]) -> Iterable[tuple[Config, str]]:
@@ -243,14 +273,14 @@ def _afresh(search: SearchState) -> Suggestion | None:
 
 
 def _promising(dimension: Dimension) -> list[Value]:
-    """Values to try alone: of an ordered knob the middle and the end above the script's own, then below."""
+    """Values to try alone: of an ordered knob middle and end above the own one, and both ends below."""
     own = next((i for i, v in enumerate(dimension.values) if _same(v, dimension.own)), None)
     if own is None or not dimension.ordinal:
         return [v for v in dimension.values if not _same(v, dimension.own)]
     above, below = list(dimension.values[own + 1 :]), list(dimension.values[:own])
-    if not above:
-        return below[::-1][:2]
-    return list(dict.fromkeys([above[(len(above) - 1) // 2], above[-1], *below[-1:]]))
+    # The least is often of another kind than the rest: no worker process at all, one thread.
+    picked = [*above[(len(above) - 1) // 2 :][:1], *above[-1:], *below[-1:], *below[:1]]
+    return list(dict.fromkeys(picked))
 
 
 def _same(a: Value, b: Value | None) -> bool:

@@ -24,6 +24,9 @@ PROFILE_SHARE = 0.2
 NSYS_S = 30.0
 """Starting under Nsight Systems, being slowed by it, and waiting for its report."""
 
+LONG_BUDGET_S = 1200.0
+"""From this budget on, a twentieth of it (`BUDGET_SHARE`) is kept for each probe."""
+
 _BASE = Config()
 
 
@@ -66,36 +69,35 @@ def nsys_s(study: Study, costs: Costs, config: Config) -> float:
     return whole if seconds + whole <= PROFILE_SHARE * study.spec.budget.seconds else 0.0
 
 
-def script_probe(study: Study, costs: Costs, remaining_s: float) -> Proposal | None:
-    """Of the script as it is, once its first run is over and before anything else is tried."""
-    if any(t.stage not in (Stage.BASELINE, Stage.WHY) for t in study.trials):
-        return None
-    return _probe(study, costs, _BASE, remaining_s, "your script")
+def spare_probe(study: Study, costs: Costs, remaining_s: float) -> Proposal | None:
+    """Of the script, then of what is recommended, once nothing is left to be tried or confirmed.
 
-
-def winner_probe(study: Study, costs: Costs, remaining_s: float) -> Proposal | None:
-    """Of what is recommended, once nothing is left to be confirmed.
-
-    Where the budget had no room of its own for a probe, it takes what time is left over; so does the
-    script's, before it.
+    A probe explains and changes no answer, so it takes the time that nothing else wants.
     """
-    found = answer_or_none(study) if any(t.stage is Stage.CONFIRM for t in study.trials) else None
-    winner = None if found is None or not found.is_better else found.best.config
     # As long as anything is kept for probes, what is left may be wanted by another pair.
     is_spare = not kept_s(study, costs, _BASE)
-    own = _probe(study, costs, _BASE, remaining_s, "your script", is_spare=True) if is_spare else None
-    if own is not None or winner is None:
+    own = _probe(study, costs, _BASE, remaining_s, "your script", is_spare=is_spare)
+    found = answer_or_none(study) if any(t.stage is Stage.CONFIRM for t in study.trials) else None
+    if own is not None or found is None or not found.is_better:
         return own
-    return _probe(study, costs, winner, remaining_s, "the winner", is_spare=is_spare)
+    return _probe(study, costs, found.best.config, remaining_s, "the winner", is_spare=is_spare)
 
 
 def kept_s(study: Study, costs: Costs, config: Config) -> float:
-    """Seconds to be left for the winner's probes while there may be any; `config` is a likely winner."""
-    runs = [t for t in study.trials if t.stage is Stage.WHY and not t.config.is_baseline]
-    done = any(not t.fidelity.under_nsys for t in runs)
-    traced = any(t.fidelity.under_nsys for t in runs)
-    probing_s = 0.0 if done else probe_s(study, costs, config)
-    return probing_s + (0.0 if traced else nsys_s(study, costs, config))
+    """Seconds to be left for probes of the script and of a likely winner, `config`.
+
+    A search of less than `LONG_BUDGET_S` keeps nothing for them unless a profile was asked for by name.
+    """
+    if study.spec.budget.seconds < LONG_BUDGET_S and not study.spec.profile:
+        return 0.0
+    kept = 0.0
+    for is_own in (True, False):
+        runs = [t for t in study.trials if t.stage is Stage.WHY and t.config.is_baseline is is_own]
+        if all(t.fidelity.under_nsys for t in runs):
+            kept += probe_s(study, costs, _BASE if is_own else config)
+        if not any(t.fidelity.under_nsys for t in runs):
+            kept += nsys_s(study, costs, config)
+    return kept
 
 
 def _probe(

@@ -18,7 +18,8 @@ from autotune.core.finalists import may_win
 from autotune.core.inferiority import USUAL_RUNS
 from autotune.core.trial import Family, Stage
 from autotune.search.costs import Costs
-from autotune.search.finalists import shortlist
+from autotune.search.finalists import readings, shortlist
+from autotune.search.looks import run_sd
 from autotune.search.overtaking import foremost, newcomer
 from autotune.search.trial_limit import CYCLES, most_members
 
@@ -37,6 +38,10 @@ _NO_GAIN = 1.02
 _ALIKE = 0.02
 """Share of a speedup within which two finalists read alike."""
 _FAIR_CHANCE = 0.2
+_ALIKE_RUNS = 2.0
+"""Standard deviations of single runs within which two configurations read alike before any pair was run."""
+_CHEAPER = 0.8
+"""Share of the cost of a cycle below which a configuration counts as cheaper."""
 _NORMAL = NormalDist()
 
 
@@ -81,13 +86,45 @@ def select_members(
         return _with_newcomers(kept, before, not_in, study, parts)
     whole = remaining_s + sum(t.seconds for t in study.trials if t.stage is Stage.CONFIRM)
     limit = study.spec.budget.trials
-    kept = chosen
+    kept = chosen = _affordable(before, chosen, not_in, costs, whole, parts)
     if limit is not None:
         left_over = limit - sum(1 for t in study.trials if t.stage is not Stage.CONFIRM)
         kept = chosen[: max(1, min(most_members(limit), left_over // CYCLES - 1))]
     while len(kept) > 1 and _CYCLES_WITH_MORE * costs.cycle(kept) > whole:
         kept = kept[:-1]
     return kept
+
+
+def _affordable(
+    before: Study,
+    chosen: tuple[Config, ...],
+    out: frozenset[Config],
+    costs: Costs,
+    whole_s: float,
+    parts: Parts,
+) -> tuple[Config, ...]:
+    """Finalists whose fewest pairs fit into the time, the others replaced by the next best.
+
+    Where the first is so dear that few pairs fit, a cheaper configuration that reads alike goes before it, as
+    more pairs prove more.
+    """
+    lost = set(out)
+    while chosen and costs.fewest(chosen[0]) > whole_s:
+        lost.add(chosen[0])
+        chosen = shortlist(before, out=frozenset(lost), parts=parts)
+    if not chosen or _CYCLES_WITH_MORE * costs.cycle(chosen[:1]) <= whole_s:
+        return chosen
+    first, expected = chosen[0], readings(before, parts, out=frozenset(lost))
+    least = expected.get(first, 0.0) - _ALIKE_RUNS * run_sd(before)
+    cheaper = [
+        c
+        for c, log_ratio in expected.items()
+        if log_ratio >= max(least, 0.0) and costs.cycle([c]) <= _CHEAPER * costs.cycle([first])
+    ]
+    if not cheaper:
+        return chosen
+    cheapest = max(cheaper, key=lambda c: (expected[c], c.canonical()))
+    return (cheapest, *(c for c in chosen if c != cheapest))
 
 
 def active_members(

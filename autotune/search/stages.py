@@ -1,8 +1,10 @@
 """The search: baseline, start, refine, confirm. A pure function of the study.
 
-Screening chooses, confirmation claims. What confirmation needs is set aside before screening
-spends anything, and a confirmation cycle runs the baseline and every finalist once, in an order
-that turns from cycle to cycle, so that a drifting machine treats all of them alike.
+Screening chooses, confirmation claims. As soon as a configuration reads faster than the baseline, the time
+that its confirmation takes is set aside. Once that no longer fits, or nothing is left to confirm, the time
+goes to further configurations. A confirmation cycle runs the baseline and every finalist once, in an order
+that turns from cycle to cycle, so that a drifting machine treats all of them alike. Probes, which only
+explain, use the time that is left at the end.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.launched import ranks_of
 from autotune.core.trial import Proposal, Stage
-from autotune.search.confirmation import is_confirming, next_confirmation
+from autotune.search.confirmation import has_winner, is_confirming, next_confirmation
 from autotune.search.costs import Costs
 from autotune.search.initial_design import next_start, start_is_over, start_list
 from autotune.search.parts import DEFAULT, Parts
-from autotune.search.probing import kept_s, script_probe, winner_probe
+from autotune.search.probing import kept_s, spare_probe
 from autotune.search.refining import (
     bold,
     for_front,
@@ -80,22 +82,29 @@ class Staged(Strategy):
         if first is not None or study.space is None or len(_measured_baselines(study)) == 0:
             return first
         costs = Costs.of(study)
-        probe = script_probe(study, costs, remaining_s)
-        if probe is not None:
-            return probe
         kept = kept_s(study, costs, _BASE)
         if not is_confirming(study):
-            proposal = self._screen(study, study.space, remaining_s - kept)
-            again = self._baseline_again(study, costs, remaining_s - kept, is_last=proposal is None)
-            if again is not None or proposal is not None:
-                return again or proposal
+            proposal = self._screened(study, costs, remaining_s - kept)
+            if proposal is not None:
+                return proposal
         proposal = next_confirmation(study, remaining_s - kept, self._parts)
-        if proposal is not None or not kept:
-            return proposal or winner_probe(study, costs, remaining_s)
-        late = next_confirmation(study, remaining_s, self._parts)
+        if proposal is not None:
+            return proposal
+        if is_confirming(study) and not study.open_trials and not has_winner(study):
+            # The finalists are settled or do not fit any more: the rest of the budget tries others.
+            proposal = self._screen(study, study.space, remaining_s - kept)
+            if proposal is not None:
+                return proposal
+        late = next_confirmation(study, remaining_s, self._parts) if kept else None
         if late is not None and any(t.group == late.group for t in study.trials if t.stage is late.stage):
             return late  # the other half of a pair that is paid for already
-        return winner_probe(study, costs, remaining_s) or late
+        return spare_probe(study, costs, remaining_s) or late
+
+    def _screened(self, study: Study, costs: Costs, remaining_s: float) -> Proposal | None:
+        assert study.space is not None
+        proposal = self._screen(study, study.space, remaining_s)
+        again = self._baseline_again(study, costs, remaining_s, is_last=proposal is None)
+        return again or proposal
 
     def is_finished(self, study: Study, remaining_s: float) -> bool:
         """See `Strategy.is_finished`."""
@@ -117,7 +126,7 @@ class Staged(Strategy):
     def _why_over(self, search: SearchState) -> str:
         if search.has_spent_trials:
             return "the number of trials left is what confirming takes"
-        if search.spare_s < search.costs.plain_s:
+        if search.spare_s < search.costs.screen_s:
             return "the time left is what confirming takes"
         if self._pure_sampler:
             return "the sampler had nothing more to propose"
@@ -197,7 +206,7 @@ class Staged(Strategy):
 
     def _screen(self, study: Study, space: SearchSpace, remaining_s: float) -> Proposal | None:
         search = SearchState.of(study, space, remaining_s, self._parts)
-        if search is None or search.spare_s < search.costs.plain_s or search.has_spent_trials:
+        if search is None or search.spare_s < search.costs.screen_s or search.has_spent_trials:
             return None
         if _sentinel_due(search):
             return search.proposal(Stage.SENTINEL, Suggestion(_BASE, "Your script once more: does it drift?"))

@@ -83,7 +83,8 @@ class SearchState:
         if own is None or not space.free():
             return None
         costs, model = Costs.of(study), own
-        leaders = find_leaders(study, own, parts=parts)
+        confirmed = frozenset(t.config for t in study.trials if t.stage is Stage.CONFIRM)
+        leaders = find_leaders(study, own, out=confirmed, parts=parts)
         if beliefs(study).first:
             model = ThroughputModel.of(study, space, informed=True, **asked) or own
         pending = [t.config for t in study.open_trials if t.config not in own.seen]
@@ -99,7 +100,7 @@ class SearchState:
             model=model,
             own=own,
             # Who is confirmed beside the first only to be told apart from it gets what is left over.
-            reserve_s=costs.reserve(leaders),
+            reserve_s=costs.reserve(leaders, remaining_s),
             trials=len(study.trials),
             shown_steps=trace_steps(study),
             parts=parts,

@@ -13,7 +13,7 @@ from autotune.core.facts import DeviceFacts, Facts
 from autotune.core.study import Study
 from autotune.core.trial import Failure, FailureKind, Stage
 from autotune.search.costs import Costs
-from autotune.search.probing import nsys_s, probe_s, script_probe
+from autotune.search.probing import kept_s, nsys_s, probe_s, spare_probe
 from autotune.search.stages import Staged
 
 BASE = Config()
@@ -35,10 +35,11 @@ def stages(study: Study) -> list[Stage]:
     return [t.stage for t in study.trials]
 
 
-def test_the_script_is_probed_after_its_first_run_and_the_winner_at_the_end() -> None:
+def test_script_and_winner_are_probed_once_nothing_is_left_to_try_or_to_confirm() -> None:
     found = long_search()
     probes = [t for t in found.trials if t.stage is Stage.WHY]
-    assert stages(found)[:2] == [Stage.BASELINE, Stage.WHY]
+    assert stages(found)[1] is Stage.START
+    assert stages(found)[-2:] == [Stage.WHY, Stage.WHY]
     assert [t.config.is_baseline for t in probes] == [True, False]
     assert probes[1].config.get("precision") == "bf16"
     assert all(t.fidelity.probe == "why" for t in probes)
@@ -54,17 +55,20 @@ def test_a_probe_is_charged_to_the_budget_and_comes_last_in_a_short_one() -> Non
     assert Stage.WHY not in stages(search(spec(seconds=900.0, trials=20, why=True)))
 
 
-def test_time_that_nothing_else_wants_is_spent_on_what_a_budget_had_no_room_for() -> None:
-    """Ten seconds a run, and a minute: no search fits in, and most of the minute was left over."""
-    flat = World(space=usual_space(training=False), speed={("precision", "bf16"): 0.7}, input_s=0.0)
-    short = spec(seconds=60.0, why=True)
-    costs = Costs.of(replace(long_search(), spec=short))
-    assert probe_s(replace(long_search(), spec=short), costs, BASE) == 0.0
-    found = search(short, world=flat)
-    assert stages(found).count(Stage.WHY) == 1
-    assert found.trials[-1].stage is Stage.WHY
-    assert found.trials[-1].config.is_baseline
-    assert found.elapsed_s <= 60.0
+def test_a_minute_is_spent_on_candidates_and_pairs_and_not_on_a_probe() -> None:
+    found = search(spec(seconds=60.0, why=True))
+    assert stages(found)[0] is Stage.BASELINE
+    assert Stage.WHY not in stages(found)
+    assert sum(t.seconds for t in found.trials if t.config) >= 20.0
+    assert 50.0 <= found.elapsed_s <= 60.0
+
+
+def test_a_long_search_keeps_time_for_both_probes_and_a_short_one_keeps_none() -> None:
+    made, costs = long_search(), Costs.of(long_search())
+    made = replace(made, trials=tuple(t for t in made.trials if t.stage is not Stage.WHY))
+    assert kept_s(made, costs, BASE) == 0.0
+    longer = replace(made, spec=replace(made.spec, budget=replace(made.spec.budget, seconds=3600.0)))
+    assert kept_s(longer, costs, BASE) == 2.0 * probe_s(longer, costs, BASE) > 0.0
 
 
 def test_both_are_probed_at_the_end_where_a_short_search_has_won_early() -> None:
@@ -85,25 +89,23 @@ def test_where_nothing_wins_only_the_script_is_probed() -> None:
 
 
 def test_a_probe_that_failed_is_not_asked_again() -> None:
-    strategy, study = Staged(), Study(spec=LONG, facts=WORLD.facts(), space=WORLD.space)
+    made = long_search()
+    kept = tuple(t for t in made.trials if t.stage is not Stage.WHY)
+    study, costs = replace(made, trials=kept), Costs.of(made)
     failure = Failure(kind=FailureKind.TIMEOUT_TOTAL, message="not done")
-    asked: list[Stage] = []
-    for number in range(5):
-        proposal = strategy.ask(study, 900.0 - study.elapsed_s)
-        assert proposal is not None
-        asked.append(proposal.stage)
-        outcome = failure if proposal.stage is Stage.WHY else WORLD.run(proposal, number, set(), 0)[0]
-        study = tell(study, proposal, outcome, 8.0)
-    assert asked.count(Stage.WHY) == 1
-    assert asked[3] is not Stage.WHY
+    asked: list[bool] = []
+    while (proposal := spare_probe(study, costs, 200.0)) is not None:
+        asked.append(proposal.config.is_baseline)
+        study = tell(study, proposal, failure, 8.0)
+    assert asked == [True, False]
 
 
 def test_nothing_is_probed_beside_another_trial_or_before_anything_was_measured() -> None:
     empty = Study(spec=LONG, facts=WORLD.facts(), space=WORLD.space)
     costs = Costs.of(empty)
     assert probe_s(empty, costs, BASE) == 0.0
-    assert script_probe(empty, costs, 900.0) is None
-    assert script_probe(replace(long_search(), trials=long_search().trials[:5]), costs, 900.0) is None
+    assert spare_probe(empty, costs, 900.0) is None
+    assert spare_probe(replace(long_search(), trials=long_search().trials[:5]), costs, 900.0) is None
 
 
 class Traced(World):
@@ -149,10 +151,9 @@ def test_on_a_device_a_window_is_recorded() -> None:
         long_search(),
         spec=replace(long_search().spec, profile=True),
         facts=replace(facts, run=replace(facts.run, devices=(device,))),
-        trials=long_search().trials[:2],
+        trials=tuple(t for t in long_search().trials if t.stage is not Stage.WHY or t.config.is_baseline),
     )
-    assert [t.stage for t in made.trials][-1] is Stage.WHY
-    proposal = script_probe(made, Costs.of(made), 800.0)
+    proposal = spare_probe(made, Costs.of(made), 800.0)
     assert proposal is not None
     assert proposal.fidelity.probe == "nsys"
 

@@ -38,6 +38,7 @@ from autotune.search.costs import Costs
 from autotune.search.finalists import shortlist
 from autotune.search.parts import DEFAULT, Parts
 from autotune.search.racing import focus
+from autotune.search.refining import FRONT
 from autotune.search.sampler import OptunaSampler
 from autotune.search.samplers import strategy_for
 from autotune.search.stages import Staged
@@ -347,7 +348,8 @@ def test_every_third_refining_run_is_the_samplers_where_no_other_turn_has_anythi
     listed = replace(DEFAULT, expects=False)
     simulate(Staged(Next(), parts=listed), world, spec(seconds=1800, trials=50), each=note)
     assert len(thirds) >= 4
-    assert all(reason.startswith(("Drawn by the sampler", "The best so far without")) for reason in thirds)
+    others = ("The best so far without", FRONT)
+    assert all(reason.startswith(("Drawn by the sampler", *others)) for reason in thirds)
 
 
 def test_the_sampler_is_not_asked_for_what_cannot_be_the_fastest_any_more() -> None:
@@ -419,7 +421,7 @@ def test_so_it_does_with_another_sampler_which_would_look_there_most_of_the_time
     assert bold
     longest_s = max(t.seconds for t in told)
     assert sum(t.seconds for t in bold) <= 0.25 * (900 - longest_s)
-    assert len(tame) > 2 * len(bold)
+    assert len(tame) > 1.5 * len(bold)
 
 
 def test_what_runs_at_the_moment_counts_as_spent_of_that_quarter() -> None:

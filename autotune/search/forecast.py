@@ -1,0 +1,55 @@
+"""What a budget allows, by what the first run of the script took; pure."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from autotune.core.chances import FEWEST_PAIRS
+from autotune.core.config import Config
+from autotune.core.families import applicable
+from autotune.search.costs import Costs
+
+if TYPE_CHECKING:
+    from autotune.core.study import Study
+
+_PAIRS = FEWEST_PAIRS + 1
+"""Pairs that a budget which is recommended has room for: one may be disturbed."""
+_LEAST_CANDIDATES = 4
+_MINUTE_S = 60.0
+
+
+def forecast(study: Study, remaining_s: float) -> str:
+    """How many candidates the rest of the budget allows, and whether it can confirm one.
+
+    Args:
+        study: With a measured baseline.
+        remaining_s: Budget left for trials.
+
+    Returns:
+        One or two sentences for people; empty before the baseline was measured.
+    """
+    costs, space = Costs.of(study), study.space
+    if costs.plain_s <= 0 or space is None:
+        return ""
+    pairs_s, run_s = costs.fewest(Config()), costs.screen_s or costs.plain_s
+    begun = f"One run takes about {costs.plain_s:.0f} s."
+    budget = _budget_text(study.spec.budget.seconds)
+    confirmed = int((remaining_s - pairs_s) / run_s)
+    if confirmed >= 1:
+        what = "1 candidate" if confirmed == 1 else f"{confirmed} candidates"
+        return f"{begun} {budget} allows about {what} and the confirmation of one."
+    rough = max(0, int(remaining_s / run_s))
+    candidates = max(_LEAST_CANDIDATES, len(applicable(space)))
+    spent_s = study.spec.budget.seconds - remaining_s
+    wanted_s = spent_s + candidates * run_s + _PAIRS / FEWEST_PAIRS * pairs_s
+    wanted = f"--budget {math.ceil(wanted_s / _MINUTE_S)}m allows a confirmed one."
+    if rough == 0:
+        return f"{begun} {budget} allows no candidate; {wanted}"
+    what = "1 candidate" if rough == 1 else f"{rough} candidates"
+    return f"{begun} {budget} allows about {what} and a rough answer; {wanted}"
+
+
+def _budget_text(seconds: float) -> str:
+    """As an option would have it: ``90s``, ``2m``."""
+    return f"{seconds / _MINUTE_S:g}m" if seconds % _MINUTE_S == 0 else f"{seconds:.0f}s"
