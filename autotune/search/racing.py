@@ -86,7 +86,11 @@ def select_members(
         return _with_newcomers(kept, before, not_in, study, parts)
     whole = remaining_s + sum(t.seconds for t in study.trials if t.stage is Stage.CONFIRM)
     limit = study.spec.budget.trials
-    kept = chosen = _affordable(before, chosen, not_in, costs, whole, parts)
+    running = {t.config for t in study.trials if t.stage is Stage.CONFIRM and not t.config.is_baseline}
+    if not running:
+        # What a run takes is known better after each; once one has run, its cycle is not planned anew.
+        chosen = _affordable(before, chosen, not_in, costs, whole, parts)
+    kept = chosen = (*(c for c in chosen if c in running), *(c for c in chosen if c not in running))
     if limit is not None:
         left_over = limit - sum(1 for t in study.trials if t.stage is not Stage.CONFIRM)
         kept = chosen[: max(1, min(most_members(limit), left_over // CYCLES - 1))]
