@@ -1,0 +1,222 @@
+"""What a search does with budgets of one to ten minutes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from search_world import World, dimension, loss_trace, measurement, simulate, spec, tell, usual_space
+
+from autotune.core.config import Config
+from autotune.core.effect import Effect
+from autotune.core.families import families_of
+from autotune.core.measurement import Measurement
+from autotune.core.space import SearchSpace
+from autotune.core.study import Study
+from autotune.core.trial import Outcome, Proposal, Stage, Start
+from autotune.search.costs import Costs
+from autotune.search.expectations import Expectations
+from autotune.search.forecast import forecast
+from autotune.search.initial_design import start_list
+from autotune.search.parts import DEFAULT
+from autotune.search.racing import select_members
+from autotune.search.stages import Staged
+from autotune.search.state import SearchState
+
+FAMILIES = {
+    "num_workers": "loader",
+    "prefetch_factor": "loader",
+    "precision": "precision",
+    "compile": "compile",
+    "batch_size": "batch",
+    "channels_last": "layout",
+    "threads": "threads",
+    "fused_optimizer": "optimizer",
+}
+
+
+def space() -> SearchSpace:
+    plain = usual_space(training=False)
+    named = {k: replace(d, family=FAMILIES[k]) for k, d in plain.dimensions.items()}
+    return replace(plain, dimensions=named)
+
+
+WORLD = World(space=space(), speed={("precision", "bf16"): 1.8}, noise=0.02)
+FLAT = World(space=space(), speed={("precision", "bf16"): 0.7, ("compile", "default"): 0.9}, input_s=0.0)
+
+
+@pytest.mark.parametrize("seconds", [60.0, 120.0, 300.0])
+@pytest.mark.parametrize("world", [WORLD, FLAT])
+def test_every_budget_is_spent_and_a_third_of_it_on_candidates(seconds: float, world: World) -> None:
+    study = simulate(Staged(), world, spec(seconds=seconds))
+    longest_s = max(t.seconds for t in study.trials)
+    assert seconds - 1.5 * longest_s <= study.elapsed_s <= seconds
+    assert sum(t.seconds for t in study.trials if t.config) >= seconds / 3
+
+
+def test_a_first_run_from_a_cold_disk_is_not_believed_of_later_ones() -> None:
+    study = Study(spec=spec(seconds=120.0), facts=WORLD.facts(), space=space())
+    for number, (config, startup_s) in enumerate([(Config(), 13.0), (Config({"threads": 1}), 3.0)]):
+        stage = Stage.START if config else Stage.BASELINE
+        fidelity = Costs.of(study).fidelity(stage, config, remaining_s=100.0, reserve_s=0.0)
+        asked = Proposal(stage=stage, config=config, fidelity=fidelity, reason="x", seed=number)
+        study = tell(study, asked, measurement(100.0, startup_s=startup_s), startup_s + 4.0)
+    assert Costs.of(study).plain_s == pytest.approx(7.0)
+
+
+def test_after_a_first_run_that_took_half_of_the_budget_a_candidate_runs_all_the_same() -> None:
+    study = Study(spec=spec(seconds=120.0, why=True), facts=WORLD.facts(), space=space())
+    first = Staged().ask(study, 110.0)
+    assert first is not None
+    study = tell(study, first, measurement(100.0, startup_s=40.0), 55.0)
+    second = Staged().ask(study, 60.0)
+    assert second is not None
+    assert second.stage is Stage.START
+    assert second.config
+
+
+def test_time_is_set_aside_for_pairs_only_while_there_is_something_to_confirm_and_pairs_fit() -> None:
+    study = simulate(Staged(), FLAT, spec(seconds=120.0))
+    costs, bf16 = Costs.of(study), Config({"precision": "bf16"})
+    assert costs.reserve([], 100.0) == 0.0
+    assert costs.fewest(bf16) < costs.reserve([bf16], 100.0) <= 100.0
+    assert costs.reserve([bf16], 0.9 * costs.fewest(bf16)) == 0.0
+
+
+def test_families_that_apply_are_covered_before_any_is_refined() -> None:
+    study = simulate(Staged(), FLAT, spec(seconds=300.0))
+    screened = [t for t in study.trials if t.stage in (Stage.START, Stage.REFINE)]
+    first = [t for t in screened if t.stage is Stage.START]
+    covered = frozenset[str]().union(*(families_of(study.space, t.config) for t in first))  # type: ignore[arg-type]
+    assert {"precision", "loader", "threads", "layout", "batch", "compile"} <= covered
+
+
+def test_fewer_workers_than_the_scripts_are_tried_down_to_none() -> None:
+    workers = dimension("num_workers", (0, 1, 2, 4), 4, ordinal=True, family="loader")
+    crowded = SearchSpace(dimensions={"num_workers": workers})
+    facts = World(space=crowded, speed={}, cores=2).facts()
+    assert facts.run is not None
+    assert facts.run.loader is not None
+    run = replace(facts.run, loader=replace(facts.run.loader, num_workers=4), threads=2)
+    study = Study(spec=spec(seconds=300.0), facts=replace(facts, run=run), space=crowded)
+    first = Staged().ask(study, 290.0)
+    assert first is not None
+    study = tell(study, first, measurement(100.0), 6.0)
+    search = SearchState.of(study, crowded, 280.0, DEFAULT)
+    assert search is not None
+    assert {c.get("num_workers") for c, _ in start_list(search)} == {0, 2}
+    proposal = Staged().ask(study, 280.0)
+    assert proposal is not None
+    assert proposal.config.get("num_workers") in (0, 2)
+
+
+def test_workers_that_crowd_the_cores_are_not_expected_to_be_worth_what_they_load() -> None:
+    workers = dimension("num_workers", (0, 4), 4, ordinal=True, family="loader")
+    given = SearchSpace(dimensions={"num_workers": workers})
+    base = World(space=given, speed={}).facts()
+    assert base.run is not None
+    assert base.run.loader is not None
+
+    def expected(cores: int) -> tuple[float, float]:
+        assert base.run is not None
+        assert base.run.loader is not None
+        run = replace(base.run, loader=replace(base.run.loader, num_workers=4), threads=2)
+        model = replace(run, model=None)
+        facts = replace(base, run=model, host=replace(base.host, cpus=cores))
+        study = Study(spec=spec(), facts=facts, space=given)
+        first = Staged().ask(study, 100.0)
+        assert first is not None
+        found = Expectations.of(tell(study, first, measurement(100.0), 6.0), given)
+        assert found is not None
+        on_cpu = replace(found, device="cpu")
+        return on_cpu.mean((0,)), on_cpu.spreads()[0]
+
+    crowded, roomy = expected(2), expected(16)
+    assert crowded[0] > roomy[0]
+    assert crowded[1] > roomy[1]
+
+
+def pairs_of(*rates: tuple[Config, float, float]) -> Study:
+    """A screened study; each config with its rate and the seconds that its compile took."""
+    study = Study(spec=spec(seconds=200.0), facts=WORLD.facts(), space=space())
+    for number, (config, rate, compile_s) in enumerate(rates):
+        stage = Stage.START if config else Stage.BASELINE
+        fidelity = Costs.of(study).fidelity(stage, config, remaining_s=200.0, reserve_s=0.0)
+        asked = Proposal(stage=stage, config=config, fidelity=fidelity, reason="x", seed=number)
+        outcome: Outcome = measurement(
+            rate, compile_s=compile_s, cold=compile_s > 0, loss=loss_trace(seed=0, jitter_seed=number)
+        )
+        study = tell(study, asked, outcome, 6.0 + compile_s)
+    return study
+
+
+BF16 = Config({"precision": "bf16"})
+COMPILED = Config({"precision": "bf16", "compile": "default"})
+RATES = ((Config(), 100.0, 0.0), (Config(), 101.0, 0.0), (BF16, 215.0, 0.0), (COMPILED, 219.0, 60.0))
+
+
+def members(study: Study, remaining_s: float) -> tuple[Config, ...]:
+    return select_members(study, [], study, Costs.of(study), remaining_s, DEFAULT)
+
+
+def test_a_finalist_whose_pairs_do_not_fit_makes_way_for_one_whose_pairs_do() -> None:
+    study = pairs_of(*RATES)
+    costs = Costs.of(study)
+    assert costs.cycle([COMPILED]) > 1.25 * costs.cycle([BF16])
+    assert members(study, 0.9 * costs.fewest(COMPILED))[:1] == (BF16,)
+
+
+def test_where_few_pairs_fit_a_cheaper_one_that_reads_alike_is_confirmed_first() -> None:
+    study = pairs_of(*RATES)
+    costs = Costs.of(study)
+    assert members(study, 1.2 * costs.fewest(COMPILED))[:1] == (BF16,)
+    assert members(study, 10.0 * costs.cycle([COMPILED]))[:1] == (COMPILED,)
+
+
+def test_windows_of_slow_steps_wait_for_fewer_of_them_where_a_run_only_screens() -> None:
+    study = Study(spec=spec(seconds=120.0), facts=WORLD.facts(), space=space())
+    fidelity = Costs.of(study).fidelity(Stage.BASELINE, Config(), remaining_s=110.0, reserve_s=0.0)
+    asked = Proposal(stage=Stage.BASELINE, config=Config(), fidelity=fidelity, reason="x")
+    slow = replace(measurement(32.0), step_time_s=replace(measurement(32.0).step_time_s, value=1.0))
+    costs = Costs.of(tell(study, asked, slow, 15.0))
+    screening = costs.fidelity(Stage.START, BF16, remaining_s=90.0, reserve_s=0.0)
+    pairs = costs.fidelity(Stage.CONFIRM, BF16, remaining_s=90.0, reserve_s=0.0)
+    assert screening.min_steps == 4
+    assert pairs.min_steps == 10
+    assert screening.max_window_s < pairs.max_window_s
+
+
+def test_the_forecast_says_what_the_budget_allows_and_what_a_confirmed_answer_takes() -> None:
+    def after(seconds: float, run_s: float) -> str:
+        study = Study(spec=spec(seconds=seconds), facts=WORLD.facts(), space=space())
+        first = Staged().ask(study, seconds)
+        assert first is not None
+        study = tell(study, first, measurement(100.0), run_s)
+        return forecast(study, seconds - run_s)
+
+    assert after(300.0, 10.0).startswith("One run takes about 10 s. 5m allows about ")
+    assert after(300.0, 10.0).endswith(" candidates and the confirmation of one.")
+    rough = re.search(
+        r"2m allows about 3 candidates and a rough answer; --budget (\d+)m allows", after(120.0, 30.0)
+    )
+    assert rough is not None
+    assert after(60.0 * int(rough[1]), 30.0).endswith("the confirmation of one.")
+    assert "90s allows no candidate; --budget" in after(90.0, 50.0)
+    assert forecast(Study(spec=spec(), space=space()), 100.0) == ""
+
+
+def test_a_forked_screening_run_needs_no_longer_window_than_its_noise_asks_for() -> None:
+    study = pairs_of(*RATES[:3])
+    long_start = [
+        replace(t, outcome=replace(t.outcome, startup_s=12.0)) if isinstance(t.outcome, Measurement) else t
+        for t in study.trials
+    ]
+    cold = replace(study, spec=spec(seconds=600.0), trials=tuple(long_start))
+    forked = replace(cold, trials=(*cold.trials[:2], replace(cold.trials[2], start=Start.FORK, seconds=2.0)))
+
+    def window_s(made: Study) -> float:
+        return Costs.of(made).fidelity(Stage.REFINE, BF16, remaining_s=300.0, reserve_s=0.0).max_window_s
+
+    assert window_s(forked) < window_s(cold)
+    assert Effect.NUMERIC is space().effect(BF16)
