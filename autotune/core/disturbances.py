@@ -8,6 +8,7 @@ one.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.config import Config
@@ -52,6 +53,18 @@ _CLOCK: Final = "sm_clock_mhz"
 _BASE = Config()
 
 
+def is_disturbed(trial: Trial) -> bool:
+    """Return whether others used the machine beside this run."""
+    return not OTHERS.isdisjoint(_flags(trial))
+
+
+def undisturbed(study: Study) -> Study:
+    """Return the study without the runs beside which others used the machine."""
+    if not any(map(is_disturbed, study.trials)):
+        return study
+    return replace(study, trials=tuple(t for t in study.trials if not is_disturbed(t)))
+
+
 def marked_runs(study: Study, configs: Sequence[Config]) -> list[str]:
     """How many confirmation runs of the script and of these carry a mark; empty where none does.
 
@@ -80,7 +93,7 @@ def is_crowded(study: Study, config: Config) -> bool:
     """
     runs = [t for t in study.told(Stage.CONFIRM) if t.config.is_baseline or t.config == config]
     runs = [t for t in runs if t.measurement is not None]
-    return 2 * sum(not OTHERS.isdisjoint(_flags(t)) for t in runs) > len(runs)
+    return 2 * sum(map(is_disturbed, runs)) > len(runs)
 
 
 def clocks_apart(study: Study, configs: Sequence[Config]) -> list[str]:
