@@ -82,6 +82,8 @@ def contributions(study: Study, pick: Recommendation) -> Contributions:
     most certain first, as long as their product does not exceed the speedup.
     """
     config, total = pick.config, pick.speedup
+    if pick.pick == "likely":  # not confirmed, so there is no speedup to be shared out
+        return Contributions(not_separated=tuple(config))
     if len(config) < 2:
         alone = (Contribution(knobs=tuple(config), ratio=total),)
         return Contributions(parts=alone if config else ())

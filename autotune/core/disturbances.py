@@ -53,16 +53,15 @@ _CLOCK: Final = "sm_clock_mhz"
 _BASE = Config()
 
 
-def is_disturbed(trial: Trial) -> bool:
-    """Return whether others used the machine beside this run."""
-    return not OTHERS.isdisjoint(_flags(trial))
+def is_disturbed(study: Study, trial: Trial) -> bool:  # noqa: ARG001
+    """Whether others used what a measured run ran on; False for one that was not measured."""
+    return trial.measurement is not None and not OTHERS.isdisjoint(_flags(trial))
 
 
-def undisturbed(study: Study) -> Study:
-    """Return the study without the runs beside which others used the machine."""
-    if not any(map(is_disturbed, study.trials)):
-        return study
-    return replace(study, trials=tuple(t for t in study.trials if not is_disturbed(t)))
+def without_disturbed(study: Study) -> Study:
+    """Return the study without its disturbed runs."""
+    calm = tuple(t for t in study.trials if not is_disturbed(study, t))
+    return study if len(calm) == len(study.trials) else replace(study, trials=calm)
 
 
 def marked_runs(study: Study, configs: Sequence[Config]) -> list[str]:
@@ -93,7 +92,7 @@ def is_crowded(study: Study, config: Config) -> bool:
     """
     runs = [t for t in study.told(Stage.CONFIRM) if t.config.is_baseline or t.config == config]
     runs = [t for t in runs if t.measurement is not None]
-    return 2 * sum(map(is_disturbed, runs)) > len(runs)
+    return 2 * sum(is_disturbed(study, t) for t in runs) > len(runs)
 
 
 def clocks_apart(study: Study, configs: Sequence[Config]) -> list[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.config import Config
-from autotune.core.disturbances import undisturbed
+from autotune.core.disturbances import without_disturbed
 from autotune.core.measurement import Estimate
 from autotune.core.rates import screened
 
@@ -177,7 +177,7 @@ def _fit_of(study: Study) -> _Fit | None:
 
 
 def _fitted(study: Study) -> _Fit | None:
-    study = undisturbed(study)
+    study = without_disturbed(study)
     rates = screened(study)
     base = rates.get(Config(), 0.0)
     seen = {c: math.log(r / base) for c, r in rates.items() if r > 0} if base > 0 else {}

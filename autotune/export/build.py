@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from autotune.core.bottleneck import bottleneck
 from autotune.core.change import Change, Flag, Keyword, Patch
+from autotune.core.closest import closest
 from autotune.core.config import Config, Value
 from autotune.core.contributions import contributions
 from autotune.core.redact import redact_args, redact_data
@@ -22,6 +23,7 @@ from autotune.export.parts import (
     BestConfig,
     BottleneckPart,
     ChangePart,
+    ClosestPart,
     ContributionPart,
     EnvironmentPart,
     EstimatePart,
@@ -84,6 +86,7 @@ def build_best(
                 for name, pick in picks.items()
                 if pick is not None
             },
+            closest=None if answer.is_better else _closest_part(study),
             pareto=[_pareto_part(study, member) for member in answer.front],
             environment=_environment_part(study),
             provenance=_provenance_part(study, answer),
@@ -202,6 +205,18 @@ def _pick_part(
     )
 
 
+def _closest_part(study: Study) -> ClosestPart | None:
+    found = closest(study)
+    if found is None:
+        return None
+    return ClosestPart(
+        trial=found.trial,
+        changes=dict(found.config),
+        speedup=_estimate(found.ratio),
+        confirmed=found.is_paired,
+    )
+
+
 def _pareto_part(study: Study, member: FrontMember) -> ParetoPart:
     return ParetoPart(
         trial=member.trial,
@@ -209,6 +224,7 @@ def _pareto_part(study: Study, member: FrontMember) -> ParetoPart:
         throughput=_round(member.throughput),
         peak_memory=None if member.peak_bytes is None else _round(member.peak_bytes / GIB),
         loss=None if member.loss is None else _finite(member.loss),
+        disturbed=member.is_disturbed or None,
     )
 
 

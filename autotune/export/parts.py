@@ -152,13 +152,23 @@ class PickPart(Part):
 
 
 class ParetoPart(Part):
-    """A further member of the front; peak memory in GiB."""
+    """A member of the front; peak memory in GiB. `disturbed`: others used the machine beside its runs."""
 
     trial: int
     knobs: dict[str, KnobValue]
     throughput: float
     peak_memory: float | None = None
     loss: float | None = None
+    disturbed: bool | None = None
+
+
+class ClosestPart(Part):
+    """What came closest where nothing is better; not `confirmed`: single runs, which have no interval."""
+
+    trial: int
+    changes: dict[str, KnobValue]
+    speedup: EstimatePart
+    confirmed: bool
 
 
 class EnvironmentPart(Part):
@@ -212,6 +222,7 @@ class BestConfig(Part):
     objective: ObjectivePart = ObjectivePart()
     baseline: BaselinePart
     picks: dict[Literal["safe", "best", "fastest"], PickPart]
+    closest: ClosestPart | None = None
     pareto: list[ParetoPart] = Field(default_factory=list[ParetoPart])
     environment: EnvironmentPart = EnvironmentPart()
     provenance: ProvenancePart = ProvenancePart()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autotune.core.advice import advice_data, advice_of
 from autotune.core.agreement import agreements
+from autotune.core.closest import closest
 from autotune.core.contributions import contributions
 from autotune.core.redact import redact
 from autotune.core.trial import Start
@@ -144,6 +145,7 @@ def _answer_data(view: View, answer: Answer) -> dict[str, Any]:
         },
         "control": None if answer.identical is None else estimate_data(answer.identical),
         "picks": {name: _pick_data(view, pick) for name, pick in picks(answer).items()},
+        "closest": None if answer.is_better else _closest_data(study),
         "front": [
             {
                 "trial": m.trial,
@@ -151,6 +153,7 @@ def _answer_data(view: View, answer: Answer) -> dict[str, Any]:
                 "throughput": rounded(m.throughput),
                 "peak_bytes": m.peak_bytes,
                 "loss": None if m.loss is None else rounded(m.loss),
+                "disturbed": m.is_disturbed,
             }
             for m in answer.front
         ],
@@ -180,6 +183,18 @@ def _answer_data(view: View, answer: Answer) -> dict[str, Any]:
                 for e in effects.interactions
             ],
         },
+    }
+
+
+def _closest_data(study: Study) -> dict[str, Any] | None:
+    found = closest(study)
+    if found is None:
+        return None
+    return {
+        "trial": found.trial,
+        "changes": shown_config(found.config),
+        "speedup": estimate_data(found.ratio),
+        "confirmed": found.is_paired,
     }
 
 

@@ -241,7 +241,7 @@ def _front(answer: Answer, links: Mapping[int, str]) -> list[str]:
         loss = "" if member.loss is None else number_text(member.loss)
         cells = (
             where,
-            short_config(member.config),
+            short_config(member.config) + (", measured beside others" if member.is_disturbed else ""),
             number_text(member.throughput),
             bytes_text(member.peak_bytes),
             loss,
