@@ -28,8 +28,7 @@ def knob_text(found: Contributions, knob: str) -> str:
     part = found.of(knob)
     if part is None:
         return "not separated" if knob in found.not_separated else ""
-    others = " and ".join(name for name in _ordered(part.knobs) if name != knob)
-    return gain_text(part) + (f" with {others}" if others else "")
+    return gain_text(part) + _with([name for name in _ordered(part.knobs) if name != knob])
 
 
 def gains_text(study: Study, best: Recommendation) -> str:
@@ -45,7 +44,7 @@ def gains_text(study: Study, best: Recommendation) -> str:
     for source in ("pairs", "estimated"):
         some = [part for part in found.parts if part.source == source]
         if some:
-            listed = ", ".join(f"{' with '.join(_ordered(part.knobs))} {gain_text(part)}" for part in some)
+            listed = ", ".join(f"{_named(part)} {gain_text(part)}" for part in some)
             said.append(f"{listed} ({_how(some, best)})")
     if found.not_separated:
         said.append(f"not separated: {', '.join(_ordered(found.not_separated))}")
@@ -57,6 +56,16 @@ def _how(some: list[Contribution], best: Recommendation) -> str:
         return f"measured without each, {plural(max(part.ratio.n for part in some), 'pair')}"
     included = ", compiling included" if best.over_run is not None else ""
     return f"estimated from single runs{included}"
+
+
+def _named(part: Contribution) -> str:
+    """``num_workers with threads and malloc``."""
+    first, *others = _ordered(part.knobs)
+    return first + _with(others)
+
+
+def _with(others: list[str]) -> str:
+    return f" with {' and '.join(others)}" if others else ""
 
 
 def _ordered(knobs: tuple[str, ...]) -> list[str]:
