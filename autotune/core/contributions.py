@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Literal
 from autotune.core.ablation import FEWEST_CYCLES, ablated, knob_gains, variants, without_idle
 from autotune.core.effect import Effect
 from autotune.core.effects import parts
+from autotune.core.measurement import Estimate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from autotune.core.answer import Recommendation
     from autotune.core.config import Config
-    from autotune.core.measurement import Estimate
     from autotune.core.study import Study
 
 Source = Literal["pairs", "estimated"]

@@ -12,9 +12,9 @@ import math
 import statistics
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from autotune.core.config import Config
+from autotune.core.config import Config, Value
 from autotune.core.disturbances import without_disturbed
 from autotune.core.measurement import Estimate
 from autotune.core.rates import screened
@@ -22,7 +22,6 @@ from autotune.core.rates import screened
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from autotune.core.config import Value
     from autotune.core.study import Study
 
 _SPREAD: Final = 0.5
@@ -80,8 +79,7 @@ class Effects:
     configs: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Fit:
+class _Fit(NamedTuple):
     """The model of a study's single runs.
 
     Args:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from autotune.core.answer import FrontMember
 from autotune.core.bounds import largest_peak_bytes
@@ -35,8 +34,7 @@ _LOSS_FRAC: Final = 0.01
 share, whichever is more."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Candidate(NamedTuple):
     """A measured config.
 
     Args:
@@ -57,8 +55,7 @@ class _Candidate:
         return -len(self.logs), len(self.member.config), -self.member.throughput
 
 
-@dataclass(frozen=True, slots=True)
-class _Noise:
+class _Noise(NamedTuple):
     """Standard deviations between runs of one config, in ln rate and in ln peak memory."""
 
     rate: float
