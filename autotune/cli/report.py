@@ -121,14 +121,13 @@ def _write_yaml(opened: Opened, repicked: Repicked | None, path: str) -> None:
     from autotune.driver.result import changes_of
     from autotune.errors import UsageError
     from autotune.export.best_config import write_best
-    from autotune.report.gains import contributions
 
     study = repicked.study if repicked is not None else opened.study
     answer = repicked.answer if repicked is not None else opened.answer
     if answer is None:
         raise UsageError(f"study {study.spec.label} has no picks to be written")
     target = Path(path).absolute()
-    write_best(target, study, answer, changes_of(study), gains_of=lambda config: contributions(study, config))
+    write_best(target, study, answer, changes_of(study))
 
 
 def _text(kind: str, opened: Opened, repicked: Repicked | None, yaml: str) -> str:

@@ -119,15 +119,11 @@ def show_json(opened: Opened) -> dict[str, Any]:
     from autotune.core.wire import to_wire
     from autotune.driver.result import changes_of, explained
     from autotune.export.best_config import build_best
-    from autotune.report.gains import contributions
 
     study, answer = opened.study, opened.answer
     data: dict[str, Any] = {"study": {"id": study.spec.study_id, "label": study.spec.label}}
     if answer is not None:
-        best = build_best(
-            study, answer, changes_of(study), gains_of=lambda config: contributions(study, config)
-        )
-        data = best.data()
+        data = build_best(study, answer, changes_of(study)).data()
         data.pop("schema", None)
     return {
         "schema": "autotune.show/v1",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from autotune.core.bottleneck import bottleneck
 from autotune.core.config import Config
@@ -16,19 +16,29 @@ if TYPE_CHECKING:
     from autotune.core.study import Study
 
 
+_LEAST_FRAC: Final = 0.01
+"""Of a step: what buys less is not worth a change of the script."""
+
+
 def advice_of(study: Study) -> tuple[Advice, ...]:
-    """What could be changed in the script as it was searched, what buys most first; as it was journaled."""
+    """Return the hints about the script as it was searched, those that may buy most first.
+
+    Hints about reading a value are left out where the run used no accelerator: nothing waits there.
+    """
     facts = study.facts
     if facts is None or not facts.advice:
         return ()
     on_device = facts.run is not None and bool(facts.run.devices)
-    return weighed(facts.advice, bottleneck(study, Config()), on_device=on_device)
+    hints = [hint for hint in facts.advice if on_device or facts.run is None or hint.kind != "read"]
+    return weighed(hints, bottleneck(study, Config()), on_device=on_device)
 
 
 def weighed(
     hints: Sequence[Advice], verdict: Bottleneck | None, *, on_device: bool = False
 ) -> tuple[Advice, ...]:
     """The same with what each may buy at most by what a run showed, the largest first.
+
+    Hints that may buy less than `_LEAST_FRAC` by what the run showed are left out.
 
     Args:
         hints: Of `advise`.
@@ -45,6 +55,7 @@ def weighed(
             "host": _idle_frac(verdict) if on_device else verdict.host_frac,
         }
     told = [replace(hint, gain_frac_at_most=bounds.get(hint.part)) for hint in hints]
+    told = [hint for hint in told if hint.gain_frac_at_most is None or hint.gain_frac_at_most >= _LEAST_FRAC]
     return tuple(sorted(told, key=lambda h: -(h.gain_frac_at_most or 0.0)))
 
 
@@ -63,9 +74,7 @@ def advice_text(hint: Advice) -> str:
 def bound_text(hint: Advice) -> str:
     """``at most 3 %``; empty where that was not measured."""
     bound = hint.gain_frac_at_most
-    if bound is None:
-        return ""
-    return f"at most {100 * bound:.0f} %" if bound >= 0.01 else "less than 1 %"
+    return "" if bound is None else f"at most {100 * bound:.0f} %"
 
 
 def advice_data(hint: Advice) -> dict[str, str | int | float | None]:

@@ -54,13 +54,18 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontMember:
-    """A config that no other beats on throughput, peak memory and loss together."""
+    """A config that no other dominates in throughput, peak memory and loss by more than noise.
+
+    Args:
+        is_disturbed: Others used the machine beside every run of it.
+    """
 
     trial: int
     config: Config
     throughput: float
     peak_bytes: int | None
     loss: float | None
+    is_disturbed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from autotune.core.cycles import confirmation_cycles, disturbed_pairs
 from autotune.core.disturbances import clocks_apart, left_out, marked_runs
 from autotune.core.drift import drifted
 from autotune.core.energy import energy
-from autotune.core.finalists import fastest_fitting, finalists, fits_and_is_sane
+from autotune.core.finalists import fastest_fitting, fits_and_is_sane
 from autotune.core.late_harm import barred
 from autotune.core.objections import how_it_broke, why_not
 from autotune.core.objective import ENERGY
@@ -64,13 +64,7 @@ def caveats(
             few = f"{c.config.text()} was confirmed in {c.speedup.n} of {FEWEST_PAIRS} pairs only"
             broke = how_it_broke(study, c.config)
             told.append(f"{few}: {broke}." if broke else f"{few}.")
-    if not confirmation_cycles(study):
-        ahead = finalists(study)
-        if ahead:
-            ranked = screened(study)
-            ratio = ranked[ahead[0]] / ranked[_BASE]
-            told.append(f"{ahead[0].text()} read {ratio:.2f} in screening; that was not confirmed.")
-    elif identical is None:
+    if confirmation_cycles(study) and identical is None:
         told.append("Too few runs to compare your script with itself.")
     told += _refused_caveat(study)
     if aside := disturbed_pairs(study, Stage.CONFIRM, _BASE):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 from typing import TYPE_CHECKING
 
 from autotune.core.chances import FALSE_WINS, FEWEST_PAIRS
 from autotune.core.config import Config
 from autotune.core.cycles import confirmation_cycles
+from autotune.core.disturbances import is_disturbed
 from autotune.core.rates import amortised
 from autotune.core.spread import LEAST_SPREAD
 from autotune.core.stats import ratio_interval
@@ -38,6 +41,33 @@ def against_itself(rates: Sequence[float]) -> Estimate | None:
         sign = 1.0 if index % 4 == 0 else -1.0
         logs.append(sign * math.log(rates[index + 1] / rates[index]))
     return ratio_interval(logs, confidence=1.0 - FALSE_WINS, tau=LEAST_SPREAD)
+
+
+def self_difference(study: Study) -> float:
+    """Return the factor by which two consecutive confirmation runs of the unchanged script typically differ.
+
+    Root mean square of the ln ratios of consecutive runs: a slow drift changes them little, and from three
+    ratios on their mean is taken off as well. Disturbed runs are left out where two others remain. No less
+    than the deviation of `control`. 1.0 with fewer than two runs.
+    """
+    cycles = confirmation_cycles(study)
+    runs = [cycles[g][_BASE] for g in sorted(cycles) if _BASE in cycles[g]]
+    calm = [t for t in runs if not is_disturbed(study, t)]
+    measured = [t.measurement for t in (calm if len(calm) > 1 else runs) if t.measurement]
+    logs = [math.log(rate) for m in measured if (rate := amortised(study, m)) > 0]
+    steps = [after - before for before, after in itertools.pairwise(logs)]
+    drift = statistics.fmean(steps) if len(steps) > 2 else 0.0
+    typical = math.sqrt(statistics.fmean((s - drift) ** 2 for s in steps)) if steps else 0.0
+    identical = control(study)
+    shown = abs(math.log(identical.value)) if identical is not None else 0.0
+    return math.exp(max(typical, shown))
+
+
+def weakness(study: Study, speedup: Estimate) -> str:
+    """``weak: your script differs from itself by 1.25x`` where that is as much as the claim; else empty."""
+    found = self_difference(study)
+    is_weak = speedup.n > 0 and found >= speedup.value
+    return f"weak: your script differs from itself by {found:.2f}x" if is_weak else ""
 
 
 def claim_bar(identical: Estimate | None) -> float:

@@ -8,6 +8,7 @@ one.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.config import Config
@@ -52,6 +53,17 @@ _CLOCK: Final = "sm_clock_mhz"
 _BASE = Config()
 
 
+def is_disturbed(study: Study, trial: Trial) -> bool:  # noqa: ARG001
+    """Whether others used what a measured run ran on; False for one that was not measured."""
+    return trial.measurement is not None and not OTHERS.isdisjoint(_flags(trial))
+
+
+def without_disturbed(study: Study) -> Study:
+    """Return the study without its disturbed runs."""
+    calm = tuple(t for t in study.trials if not is_disturbed(study, t))
+    return study if len(calm) == len(study.trials) else replace(study, trials=calm)
+
+
 def marked_runs(study: Study, configs: Sequence[Config]) -> list[str]:
     """How many confirmation runs of the script and of these carry a mark; empty where none does.
 
@@ -80,7 +92,7 @@ def is_crowded(study: Study, config: Config) -> bool:
     """
     runs = [t for t in study.told(Stage.CONFIRM) if t.config.is_baseline or t.config == config]
     runs = [t for t in runs if t.measurement is not None]
-    return 2 * sum(not OTHERS.isdisjoint(_flags(t)) for t in runs) > len(runs)
+    return 2 * sum(is_disturbed(study, t) for t in runs) > len(runs)
 
 
 def clocks_apart(study: Study, configs: Sequence[Config]) -> list[str]:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from autotune.core.ablation import idle_knobs, knob_gains, without_idle
 from autotune.core.bounds import largest_peak_bytes
+from autotune.core.closest import closest, own_range
 from autotune.core.config import Config
+from autotune.core.control import weakness
 from autotune.core.disturbances import is_crowded
 from autotune.core.effect import Effect
 from autotune.core.late_harm import unshown
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.core.answer import Recommendation
+    from autotune.core.closest import Closest
     from autotune.core.comparison import Comparison
     from autotune.core.measurement import Estimate
     from autotune.core.study import Study
@@ -70,8 +73,26 @@ def _taken_out(study: Study, config: Config) -> list[str]:
 
 
 def ratio_text(speedup: Estimate) -> str:
-    """A ratio and its interval."""
-    return f"{speedup.value:.2f} [{speedup.low:.2f}, {speedup.high:.2f}]"
+    """A ratio and its interval; an end that says nothing is left out."""
+    if speedup.is_bounded:
+        return f"{speedup.value:.2f} [{speedup.low:.2f}, {speedup.high:.2f}]"
+    return f"{speedup.value:.2f} ({unbounded_text(speedup)})"
+
+
+def unbounded_text(speedup: Estimate) -> str:
+    """What takes the place of an interval with an end that says nothing."""
+    return f"at least {speedup.low:.2f}" if speedup.low > 1.0 else "too few runs for an interval"
+
+
+def closest_text(study: Study, found: Closest) -> str:
+    """``bf16 reads 1.21 [0.98, 1.49] in 4 pairs``, or that it is too noisy to tell, and why."""
+    ratio = f"{found.ratio.value:.2f} {found.rests_on}"
+    if found.is_paired and found.ratio.is_bounded:
+        ratio = f"{ratio_text(found.ratio)} {found.rests_on}"
+    elif found.is_paired:
+        own = own_range(study)
+        ratio += ", too noisy to tell" + (f" ({own})" if own else "")
+    return f"{found.config.text()}, reads {ratio}"
 
 
 def sentence(
@@ -93,8 +114,10 @@ def sentence(
     if not best.config.is_baseline:
         ratio = f"{ratio_text(best.speedup)} times as fast as your script"
         others = ", beside others who used the machine" if is_crowded(study, best.config) else ""
-        return f"{best.config.text()} is {ratio}, {best.speedup.n} pairs{others}."
-    if not compared:
+        weak = f"; {found}" if (found := weakness(study, best.speedup)) else ""
+        return f"{best.config.text()} is {ratio}, {best.speedup.n} pairs{others}{weak}."
+    near = closest(study)
+    if near is None:
         return "Nothing was confirmed to be faster than your script as it is."
     if fastest is not None:
         return (
@@ -102,12 +125,10 @@ def sentence(
             f"{fastest.config.text()} changes it and reaches the same loss {ratio_text(fastest.speedup)} "
             "times as fast."
         )
-    top = max(compared, key=lambda c: (c.wins, c.speedup.value))
-    if top.wins:
+    top = next((c for c in compared if c.config == near.config), None)
+    if top is not None and top.wins:
         return (
             f"{top.config.text()} is {ratio_text(top.speedup)} times as fast, but {why_not(study, top, bar)}."
         )
-    return (
-        "Nothing is faster than your script beyond doubt; "
-        f"the closest, {top.config.text()}, reads {ratio_text(top.speedup)}."
-    )
+    known = "is faster than your script beyond doubt" if compared else "was confirmed to be faster"
+    return f"Nothing {known}; the closest, {closest_text(study, near)}."

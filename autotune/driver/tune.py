@@ -61,7 +61,6 @@ from autotune.launch import enclosure
 from autotune.launch.forking import FORKS
 from autotune.launch.leftovers import clear_up
 from autotune.launch.process import LocalRunner
-from autotune.report.gains import contributions
 from autotune.search.samplers import strategy_for
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
@@ -546,9 +545,7 @@ class _Search:
                 if path in self._files:
                     continue
                 try:
-                    write_best(
-                        path, study, answer, changes_of, gains_of=lambda config: contributions(study, config)
-                    )
+                    write_best(path, study, answer, changes_of)
                 except (OSError, ValueError, AutotuneError) as error:
                     problem = self._unwritten(path, error)
                 else:

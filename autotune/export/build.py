@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Literal
 
 from autotune.core.bottleneck import bottleneck
 from autotune.core.change import Change, Flag, Keyword, Patch
+from autotune.core.closest import closest
 from autotune.core.config import Config, Value
+from autotune.core.contributions import contributions
 from autotune.core.redact import redact_args, redact_data
 from autotune.core.run_length import planned_steps
 from autotune.export.parts import (
@@ -21,6 +23,7 @@ from autotune.export.parts import (
     BestConfig,
     BottleneckPart,
     ChangePart,
+    ClosestPart,
     ContributionPart,
     EnvironmentPart,
     EstimatePart,
@@ -35,7 +38,7 @@ from autotune.export.parts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from autotune.core.answer import Answer, FrontMember, Recommendation
     from autotune.core.loss_guard import LossVerdict
@@ -51,7 +54,6 @@ def build_best(
     changes_of: Callable[[Config], Sequence[Change]],
     *,
     mlflow_run: str = "",
-    gains_of: Callable[[Config], Mapping[str, Estimate]] | None = None,
 ) -> BestConfig:
     """The file's content for a study and its answer.
 
@@ -60,7 +62,6 @@ def build_best(
         answer: Its answer.
         changes_of: How a config reaches this script (`apply.choose.choose` with its facts).
         mlflow_run: Id of the study's MLflow run, empty where there is none.
-        gains_of: Knob -> how much faster a config is with it than without, where that was measured.
     """
     picks = {"best": answer.best, "safe": answer.safe, "fastest": answer.fastest}
     memory_gib = _memory_of(study)
@@ -81,16 +82,11 @@ def build_best(
                 peak_memory=_memory(answer.baseline_peak_bytes, memory_gib),
             ),
             picks={
-                name: _pick_part(  # pyright: ignore[reportArgumentType]
-                    study,
-                    pick,
-                    changes_of(pick.config),
-                    memory_gib,
-                    gains_of(pick.config) if gains_of else {},
-                )
+                name: _pick_part(study, pick, changes_of(pick.config), memory_gib)  # pyright: ignore[reportArgumentType]
                 for name, pick in picks.items()
                 if pick is not None
             },
+            closest=None if answer.is_better else _closest_part(study),
             pareto=[_pareto_part(study, member) for member in answer.front],
             environment=_environment_part(study),
             provenance=_provenance_part(study, answer),
@@ -173,13 +169,9 @@ def _resolved(study: Study, config: Config) -> dict[str, Value]:
 
 
 def _pick_part(
-    study: Study,
-    pick: Recommendation,
-    changes: Sequence[Change],
-    memory_gib: float | None,
-    gains: Mapping[str, Estimate],
+    study: Study, pick: Recommendation, changes: Sequence[Change], memory_gib: float | None
 ) -> PickPart:
-    own = _resolved(study, Config())
+    own, found = _resolved(study, Config()), contributions(study, pick)
     return PickPart(
         trial=pick.trial,
         effect=pick.effect.name,
@@ -195,20 +187,33 @@ def _pick_part(
         contributions=[
             ContributionPart.model_validate(
                 {
-                    "knob": knob,
-                    "from": own.get(knob),
-                    "to": pick.config[knob],
-                    "gain": _round(gain.value - 1.0),
-                    "low": _round(gain.low - 1.0) if gain.n > 1 else None,
-                    "high": _round(gain.high - 1.0) if gain.n > 1 else None,
-                    "n": gain.n,
+                    "knob": part.knobs[0],
+                    "also": list(part.knobs[1:]),
+                    "from": own.get(part.knobs[0]),
+                    "to": pick.config[part.knobs[0]],
+                    "gain": _round(part.ratio.value - 1.0),
+                    "low": _finite(part.ratio.low - 1.0),
+                    "high": _finite(part.ratio.high - 1.0),
+                    "n": part.ratio.n,
                 }
             )
-            for knob, gain in gains.items()
-            if knob in pick.config
+            for part in found.parts
         ],
+        not_separated=list(found.not_separated),
         reasons=list(pick.reasons),
         advice=pick.advice,
+    )
+
+
+def _closest_part(study: Study) -> ClosestPart | None:
+    found = closest(study)
+    if found is None:
+        return None
+    return ClosestPart(
+        trial=found.trial,
+        changes=dict(found.config),
+        speedup=_estimate(found.ratio),
+        confirmed=found.is_paired,
     )
 
 
@@ -219,6 +224,7 @@ def _pareto_part(study: Study, member: FrontMember) -> ParetoPart:
         throughput=_round(member.throughput),
         peak_memory=None if member.peak_bytes is None else _round(member.peak_bytes / GIB),
         loss=None if member.loss is None else _finite(member.loss),
+        disturbed=member.is_disturbed or None,
     )
 
 

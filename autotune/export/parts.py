@@ -115,12 +115,14 @@ class LossPart(Part):
 
 
 class ContributionPart(Part):
-    """What one knob brings, taken out of the winner: a share, its interval, and in how many pairs.
+    """What one knob contributes to the pick's speedup, as a share with its interval.
 
-    One pair are two single runs of screening; they give no interval.
+    `also` names knobs that were never changed apart from it. `n` counts the pairs of fresh runs that measured
+    it; 0 where it is estimated from single runs.
     """
 
     knob: str
+    also: list[str] = Field(default_factory=list[str])
     from_: KnobValue | None = Field(default=None, alias="from")
     to: KnobValue | None = None
     gain: float
@@ -144,18 +146,29 @@ class PickPart(Part):
     break_even_steps: int | None = None
     pays_back_s: float | None = None
     contributions: list[ContributionPart] = Field(default_factory=list[ContributionPart])
+    not_separated: list[str] = Field(default_factory=list[str])
     reasons: list[str] = Field(default_factory=list[str])
     advice: str = ""
 
 
 class ParetoPart(Part):
-    """A further member of the front; peak memory in GiB."""
+    """A member of the front; peak memory in GiB. `disturbed`: others used the machine beside its runs."""
 
     trial: int
     knobs: dict[str, KnobValue]
     throughput: float
     peak_memory: float | None = None
     loss: float | None = None
+    disturbed: bool | None = None
+
+
+class ClosestPart(Part):
+    """What came closest where nothing is better; not `confirmed`: single runs, which have no interval."""
+
+    trial: int
+    changes: dict[str, KnobValue]
+    speedup: EstimatePart
+    confirmed: bool
 
 
 class EnvironmentPart(Part):
@@ -209,6 +222,7 @@ class BestConfig(Part):
     objective: ObjectivePart = ObjectivePart()
     baseline: BaselinePart
     picks: dict[Literal["safe", "best", "fastest"], PickPart]
+    closest: ClosestPart | None = None
     pareto: list[ParetoPart] = Field(default_factory=list[ParetoPart])
     environment: EnvironmentPart = EnvironmentPart()
     provenance: ProvenancePart = ProvenancePart()

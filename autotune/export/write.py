@@ -16,12 +16,11 @@ from autotune.export.read import parse, read_best
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from autotune.core.answer import Answer
     from autotune.core.change import Change
     from autotune.core.config import Config
-    from autotune.core.measurement import Estimate
     from autotune.core.study import Study
 
 
@@ -32,7 +31,6 @@ def write_best(
     changes_of: Callable[[Config], Sequence[Change]],
     *,
     mlflow_run: str = "",
-    gains_of: Callable[[Config], Mapping[str, Estimate]] | None = None,
 ) -> BestConfig:
     """Write best.yaml whole or not at all.
 
@@ -46,7 +44,7 @@ def write_best(
         OSError: The folder cannot be written.
         UsageError: What was written does not read back as meant; the old file stays in place.
     """
-    best = build_best(study, answer, changes_of, mlflow_run=mlflow_run, gains_of=gains_of)
+    best = build_best(study, answer, changes_of, mlflow_run=mlflow_run)
     save(Path(path), best)
     return best
 

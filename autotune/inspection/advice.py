@@ -17,7 +17,7 @@ from autotune.inspection.sources import shown, sources
 from autotune.inspection.told import constant_samples, told_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from autotune.core.facts import HostFacts
 
@@ -37,8 +37,10 @@ _LOGS: Final = frozenset(
 _PIXELS: Final = frozenset(
     {"open", "imread", "imdecode", "read_image", "decode_image", "resize", "rotate", "convert", "loads"}
 )
-_SETTINGS: Final = ("amp", "scaler", "use_", "cuda", "rank", "is_main", "fp16", "bf16", "clip")
-"""Parts of names that a branch of every step is taken by."""
+_SETTINGS: Final = frozenset(
+    {"amp", "scaler", "use", "cuda", "rank", "main", "fp16", "bf16", "clip", "clipping"}
+)
+"""Words in names that a branch of every step is taken by."""
 _ACTING: Final = frozenset(
     {"gym", "gymnasium", "pettingzoo", "skrl", "stable_baselines3", "tianshou", "torchrl"}
 )
@@ -97,7 +99,7 @@ def _in_loops(tree: ast.Module, name: str, *, has_gpu: bool) -> Iterator[Advice]
     for loop in ast.walk(tree):
         if isinstance(loop, (ast.For, ast.While, ast.AsyncFor)) and _trains(loop):
             made = _Loop(name, _tensors(loop, makers), has_gpu)
-            yield from _loop_body(loop.body, made, rare=False)
+            yield from _loop_body(loop.body, made)
 
 
 def _makers(tree: ast.Module) -> frozenset[str]:
@@ -195,46 +197,96 @@ def _own(node: ast.AST) -> Iterator[ast.AST]:
         yield from _own(child)
 
 
-def _loop_body(body: Sequence[ast.stmt], loop: _Loop, *, rare: bool) -> Iterator[Advice]:
-    """Hints of statements that run in every step; what stands under an ``if`` of the step may run seldom."""
-    for statement in body:
-        if isinstance(statement, ast.If):
-            yield from () if rare else _of_calls(statement.test, loop)
-            seldom = rare or not _is_a_setting(statement.test)
-            yield from _loop_body(statement.body, loop, rare=seldom)
-            yield from _loop_body(statement.orelse, loop, rare=seldom)
-        elif isinstance(statement, (ast.With, ast.AsyncWith, ast.Try)):
-            yield from _loop_body(statement.body, loop, rare=rare)
-        elif not rare:
-            yield from _of_calls(statement, loop)
-
-
-def _of_calls(node: ast.AST, loop: _Loop) -> Iterator[Advice]:
+def _loop_body(body: Sequence[ast.stmt], loop: _Loop) -> Iterator[Advice]:
+    """Hints about calls that run in every step."""
     told: set[int] = set()
-    for call in _calls(node):
+    for call in _every_time(body, leaves=_leaves_step):
+        if not isinstance(call, ast.Call):
+            continue
         # What is copied in order to be read is told once.
         if id(call) in told:
             continue
-        hint = _of_call(call, loop.file) or _of_waiting(call, loop)
+        hint = _of_call(call, loop) or _of_waiting(call, loop)
         if hint is not None:
             told |= {id(inner) for inner in ast.walk(call)} if hint.kind == "read" else set()
             yield hint
 
 
+def _every_time(
+    body: Sequence[ast.stmt], leaves: Callable[[ast.If], bool], *, in_loops: bool = False
+) -> Iterator[ast.AST]:
+    """What runs each time that a body does; what a branch, a handler or a function inside it holds may not.
+
+    Args:
+        body: Of a loop or a function.
+        leaves: Whether a branch ends the body early so often that what follows runs seldom.
+        in_loops: Also what loops inside it hold, as far as their first turn runs it.
+    """
+    for statement in body:
+        if isinstance(statement, ast.If):
+            yield from _evaluated(statement.test)
+            if _is_a_setting(statement.test):
+                for branch in (statement.body, statement.orelse):
+                    yield from _every_time(branch, leaves, in_loops=in_loops)
+            elif leaves(statement):
+                return
+        elif isinstance(statement, (ast.With, ast.AsyncWith, ast.Try)):
+            yield from _every_time(statement.body, leaves, in_loops=in_loops)
+        elif isinstance(statement, (ast.For, ast.While)):
+            is_entered = isinstance(statement, ast.For) or isinstance(statement.test, ast.Constant)
+            if in_loops and is_entered:
+                yield statement
+                yield from _every_time(statement.body, leaves, in_loops=True)
+        else:
+            yield from _evaluated(statement)
+
+
+def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
+    """A statement or expression and the parts of it that are evaluated whatever its conditions say."""
+    if isinstance(node, (ast.AsyncFor, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+        return
+    yield node
+    parts = list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.IfExp) and not _is_a_setting(node.test):
+        parts = [node.test]
+    elif isinstance(node, ast.BoolOp) and not _is_a_setting(node.values[0]):
+        parts = node.values[:1]
+    for part in parts:
+        yield from _evaluated(part)
+
+
+def _leaves_step(branch: ast.If) -> bool:
+    """``if step % 100: continue``: only every so many steps come by what follows."""
+    return isinstance(branch.body[-1], ast.Continue) and _counts(branch.test)
+
+
+def _leaves_function(branch: ast.If) -> bool:
+    """``if i in cache: return cache[i]``: what follows runs where nothing is cached."""
+    return isinstance(branch.body[-1], ast.Return)
+
+
+def _counts(test: ast.expr) -> bool:
+    """It has a remainder in it."""
+    return any(isinstance(node, ast.Mod) for node in ast.walk(test))
+
+
 def _is_a_setting(test: ast.expr) -> bool:
     """It asks how the run was set up, which is the same in every step; anything else may be true seldom."""
+    if _counts(test):
+        return False
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         # ``rank == 0 and step % 20 == 0``
         return all(_is_a_setting(part) for part in test.values)
     names = {n.id.lower() for n in ast.walk(test) if isinstance(n, ast.Name)}
     names |= {n.attr.lower() for n in ast.walk(test) if isinstance(n, ast.Attribute)}
-    return any(word in held for held in names for word in _SETTINGS)
+    words = {word for held in names for word in held.split("_")}
+    return not _SETTINGS.isdisjoint(words)
 
 
-def _of_call(call: ast.Call, name: str) -> Advice | None:
-    called = _called(call)
-    line = call.lineno
-    if called in _READS and isinstance(call.func, ast.Attribute) and not call.args:
+def _of_call(call: ast.Call, loop: _Loop) -> Advice | None:
+    called, name, line = _called(call), loop.file, call.lineno
+    # The CPU computes at once, so that reading a value there waits for nothing.
+    if loop.has_gpu and called in _READS and isinstance(call.func, ast.Attribute) and not call.args:
         return Advice(
             kind="read",
             file=name,
@@ -260,7 +312,7 @@ def _of_call(call: ast.Call, name: str) -> Advice | None:
             part="host",
             text="A checkpoint is written in every step; write one every so many steps.",
         )
-    if called == "empty_cache":
+    if loop.has_gpu and called == "empty_cache":
         return Advice(
             kind="read",
             file=name,
@@ -272,10 +324,12 @@ def _of_call(call: ast.Call, name: str) -> Advice | None:
 
 
 def _of_waiting(call: ast.Call, loop: _Loop) -> Advice | None:
-    """``float(loss)`` and ``loss.cpu()``; the latter costs nothing where there is no device."""
+    """``float(loss)`` and ``loss.cpu()``, which wait for a device where there is one."""
+    if not loop.has_gpu:
+        return None
     function = call.func
     is_number = isinstance(function, ast.Name) and function.id == "float" and len(call.args) == 1
-    is_copied = isinstance(function, ast.Attribute) and function.attr == "cpu" and loop.has_gpu
+    is_copied = isinstance(function, ast.Attribute) and function.attr == "cpu"
     if is_number:
         given, shown = call.args[0], "float() of a tensor"
     elif is_copied and isinstance(function, ast.Attribute):
@@ -330,7 +384,9 @@ def _in_datasets(tree: ast.Module, name: str) -> Iterator[Advice]:
 
 
 def _of_getitem(function: ast.FunctionDef, name: str) -> Iterator[Advice]:
-    loops = [n for n in ast.walk(function) if isinstance(n, (ast.For, ast.While))]
+    nodes = list(_every_time(function.body, _leaves_function, in_loops=True))
+    # One with a way out draws again until something fits, which hardly ever takes a second turn.
+    loops = [n for n in nodes if isinstance(n, ast.For) and not _is_left_early(n)]
     if loops:
         yield Advice(
             kind="preprocess",
@@ -339,7 +395,7 @@ def _of_getitem(function: ast.FunctionDef, name: str) -> Iterator[Advice]:
             part="input",
             text="A Python loop runs for every sample; do it once before training, or in NumPy or torch.",
         )
-    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)]
+    calls = [n for n in nodes if isinstance(n, ast.Call)]
     pixels = next((c for c in calls if _called(c) in _PIXELS), None)
     if pixels is not None:
         yield Advice(
@@ -359,6 +415,10 @@ def _of_getitem(function: ast.FunctionDef, name: str) -> Iterator[Advice]:
             part="input",
             text="torch.tensor() copies what it is given; torch.from_numpy() or torch.as_tensor() share it.",
         )
+
+
+def _is_left_early(loop: ast.For) -> bool:
+    return any(isinstance(node, (ast.Break, ast.Return)) for node in ast.walk(loop))
 
 
 def _is_copying(call: ast.Call) -> bool:
@@ -440,23 +500,21 @@ def _copies(tree: ast.Module, name: str) -> Iterator[Advice]:
     for loop in ast.walk(tree):
         if not isinstance(loop, (ast.For, ast.While)) or not _trains(loop):
             continue
-        for statement in loop.body:
-            for call in _calls(statement):
-                made = call.func.value if isinstance(call.func, ast.Attribute) else None
-                is_moved = _called(call) in ("to", "cuda") and isinstance(made, ast.Call)
-                if (
-                    is_moved
-                    and isinstance(made, ast.Call)
-                    and _called(made) in ("zeros", "ones", "randn", "rand")
-                ):
-                    yield Advice(
-                        kind="copy",
-                        file=name,
-                        line=call.lineno,
-                        part="transfer",
-                        text=f"{_called(made)}() makes a tensor on the host and copies it in every step; "
-                        "device=... makes it in place.",
-                    )
+        for call in _every_time(loop.body, _leaves_step):
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+                continue
+            made = call.func.value
+            if not isinstance(made, ast.Call):
+                continue
+            if _called(call) in ("to", "cuda") and _called(made) in ("zeros", "ones", "randn", "rand"):
+                yield Advice(
+                    kind="copy",
+                    file=name,
+                    line=call.lineno,
+                    part="transfer",
+                    text=f"{_called(made)}() makes a tensor on the host and copies it in every step; "
+                    "device=... makes it in place.",
+                )
 
 
 # What the script says itself

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autotune.core.advice import advice_data, advice_of
 from autotune.core.agreement import agreements
+from autotune.core.closest import closest
+from autotune.core.contributions import contributions
 from autotune.core.redact import redact
 from autotune.core.trial import Start
-from autotune.report import gains, summary, why
+from autotune.report import summary, why
 from autotune.report.commands import commands
 from autotune.report.environment import environment
 from autotune.report.picks import picks
@@ -143,6 +145,7 @@ def _answer_data(view: View, answer: Answer) -> dict[str, Any]:
         },
         "control": None if answer.identical is None else estimate_data(answer.identical),
         "picks": {name: _pick_data(view, pick) for name, pick in picks(answer).items()},
+        "closest": None if answer.is_better else _closest_data(study),
         "front": [
             {
                 "trial": m.trial,
@@ -150,6 +153,7 @@ def _answer_data(view: View, answer: Answer) -> dict[str, Any]:
                 "throughput": rounded(m.throughput),
                 "peak_bytes": m.peak_bytes,
                 "loss": None if m.loss is None else rounded(m.loss),
+                "disturbed": m.is_disturbed,
             }
             for m in answer.front
         ],
@@ -182,8 +186,20 @@ def _answer_data(view: View, answer: Answer) -> dict[str, Any]:
     }
 
 
+def _closest_data(study: Study) -> dict[str, Any] | None:
+    found = closest(study)
+    if found is None:
+        return None
+    return {
+        "trial": found.trial,
+        "changes": shown_config(found.config),
+        "speedup": estimate_data(found.ratio),
+        "confirmed": found.is_paired,
+    }
+
+
 def _pick_data(view: View, pick: Recommendation) -> dict[str, Any]:
-    study = view.study
+    study, found = view.study, contributions(view.study, pick)
     return {
         "trial": pick.trial,
         "config": shown_config(pick.config),
@@ -198,26 +214,17 @@ def _pick_data(view: View, pick: Recommendation) -> dict[str, Any]:
         "over_run": None if pick.over_run is None else rounded(pick.over_run),
         "contributions": [
             {
-                "knob": knob,
-                "gain": rounded(gain.value - 1.0),
-                "low": rounded(gain.low - 1.0) if gain.n > 1 else None,
-                "high": rounded(gain.high - 1.0) if gain.n > 1 else None,
-                "n": gain.n,
-                "how": "pairs" if gain.n > 1 else "single runs",
+                "knob": part.knobs[0],
+                "also": list(part.knobs[1:]),
+                "gain": rounded(part.ratio.value - 1.0),
+                "low": rounded(part.ratio.low - 1.0),
+                "high": rounded(part.ratio.high - 1.0),
+                "n": part.ratio.n,
+                "how": part.source,
             }
-            for knob, gain in gains.contributions(study, pick.config).items()
+            for part in found.parts
         ],
-        "shares": [
-            {
-                "knobs": list(s.knobs),
-                "ratio": rounded(s.ratio),
-                "low": None if s.low is None else rounded(s.low),
-                "high": None if s.high is None else rounded(s.high),
-                "pairs": s.pairs,
-                "how": s.how,
-            }
-            for s in gains.shares(study, pick.config)
-        ],
+        "not_separated": list(found.not_separated),
         "reasons": [clean(study, r) for r in pick.reasons],
         "pairs": [
             {

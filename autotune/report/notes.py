@@ -9,10 +9,11 @@ import re
 from typing import TYPE_CHECKING
 
 from autotune.core.advice import advice_of, advice_text
+from autotune.core.contributions import contributions
 from autotune.core.effect import Effect
 from autotune.core.transfer import beliefs
 from autotune.core.trial import Stage
-from autotune.report.gains import gains_text, share_of, shares
+from autotune.report.gains import gains_text, knob_text
 from autotune.report.summary import (
     apply_command,
     budget_hint,
@@ -116,14 +117,15 @@ def _short_note(study: Study, answer: Answer | None) -> str:
 
 
 def _why(study: Study, best: Recommendation, held_back: Sequence[str]) -> str:
-    """The first that is known: what brings it, what held the script back, what it waited for."""
+    """The first that is known: its contributions, what held the script back, what it waited for."""
     bound = held_back[0] if held_back else ""
-    why = gains_text(study, best) or plain(bound) or waits_text(study, best)
+    known = gains_text(study, best) if contributions(study, best).parts else ""
+    why = known or plain(bound) or waits_text(study, best)
     return why or next(map(plain, further_reasons(best)), "")
 
 
 def _knob_table(study: Study, best: Recommendation, safe: Recommendation) -> list[str]:
-    found, own = shares(study, best.config), own_values(study)
+    found, own = contributions(study, best), own_values(study)
     changed = [k for k, _ in in_order({**safe.config, **best.config})]
     kept = [
         k
@@ -138,9 +140,7 @@ def _knob_table(study: Study, best: Recommendation, safe: Recommendation) -> lis
         cells = [
             f"**{value_text(pick.config[knob])}**" if knob in pick.config else mine for pick in (best, safe)
         ]
-        share = share_of(found, knob)
-        brings = share[1] if share is not None else "not measured" if knob in best.config else ""
-        rows.append("| " + " | ".join(_cell(c) for c in (knob, mine, *cells, brings)) + " |")
+        rows.append("| " + " | ".join(map(_cell, (knob, mine, *cells, knob_text(found, knob)))) + " |")
     return rows
 
 
@@ -241,7 +241,7 @@ def _front(answer: Answer, links: Mapping[int, str]) -> list[str]:
         loss = "" if member.loss is None else number_text(member.loss)
         cells = (
             where,
-            short_config(member.config),
+            short_config(member.config) + (", measured beside others" if member.is_disturbed else ""),
             number_text(member.throughput),
             bytes_text(member.peak_bytes),
             loss,

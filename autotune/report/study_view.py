@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.comparison import compare
 from autotune.core.config import Config
 from autotune.core.cycles import alike_cycles
+from autotune.core.effects import estimated
 from autotune.core.loss_guard import finite_and_sane
 from autotune.core.rates import amortised
 from autotune.core.trial import Family, Stage
 from autotune.report import summary
-from autotune.report.effects import estimated
 from autotune.report.shown import clean
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from autotune.core.answer import Answer
     from autotune.core.comparison import Comparison
+    from autotune.core.effects import Effects
     from autotune.core.measurement import LossPoint, Measurement
     from autotune.core.study import Study
     from autotune.core.trial import Trial
-    from autotune.report.effects import Effects
     from autotune.report.wishes import Repicked
 
 QUANTILES: Final = ("step_s_p05", "step_s_p25", "step_s_p50", "step_s_p75", "step_s_p95")
@@ -73,7 +73,7 @@ class View:
             answer=answer,
             compared={c.config: c for c in compared},
             tried=tried(study, compared),
-            effects=estimated(study),
+            effects=_no_larger(estimated(study), answer),
             repicked=repicked,
             yaml=yaml,
         )
@@ -219,6 +219,15 @@ def log_tail(study: Study, trial: Trial) -> str:
     text = str(trial.failure.evidence.get("log_tail", "")).strip("\n")
     lines = "\n".join(text.splitlines()[-_TAIL_LINES:])
     return clean(study, lines[-_TAIL_CHARACTERS:])
+
+
+def _no_larger(effects: Effects, answer: Answer | None) -> Effects:
+    """The same without values that are estimated to bring more than the claimed speedup."""
+    if answer is None or not answer.is_better:
+        return effects
+    picks = [p for p in (answer.best, answer.safe, answer.fastest) if p is not None]
+    most = max(pick.speedup.value for pick in picks)
+    return replace(effects, values=tuple(e for e in effects.values if e.ratio <= most))
 
 
 def _measurements(trials: Sequence[Trial]) -> list[Measurement]:

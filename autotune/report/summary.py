@@ -14,8 +14,10 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.config import Config
+from autotune.core.control import weakness
 from autotune.core.launched import launch_words
 from autotune.core.measurement import Estimate
+from autotune.core.reasons import unbounded_text
 from autotune.core.redact import redact_args
 from autotune.core.trial import Family, Stage, Trial
 
@@ -107,10 +109,12 @@ def plural(count: int, noun: str) -> str:
 
 
 def ratio_text(ratio: Estimate) -> str:
-    """``2.41x [2.34, 2.48]``, without the interval where one run cannot give any."""
-    if ratio.n == 0 or not (math.isfinite(ratio.low) and math.isfinite(ratio.high)):
+    """``2.41x [2.34, 2.48]``; words where its ends say nothing, no interval where one run gives none."""
+    if ratio.is_bounded:
+        return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
+    if ratio.n < 2:
         return f"{ratio.value:.2f}x"
-    return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
+    return f"{ratio.value:.2f}x ({unbounded_text(ratio)})"
 
 
 def over_run_text(pick: Recommendation) -> str:
@@ -284,6 +288,7 @@ def run_name(study: Study, answer: Answer | None) -> str:
         seen = f" best {best[0]:.1f}x" if best and best[0] > 1 and not best[1].config.is_baseline else ""
         return f"searching...{seen} · {stem}"
     early = " · stopped early" if is_early(study) else ""
+    early = f" · {found}{early}" if (found := _weak(study, answer)) else early
     if answer is None:
         return f"stopped before the baseline · {stem}"
     if not answer.is_better:
@@ -291,6 +296,11 @@ def run_name(study: Study, answer: Answer | None) -> str:
     best_pick = answer.best
     whose = f"{stem} · " if study.spec.experiment else ""
     return f"{ratio_text(best_pick.speedup)} · {long_config(best_pick.config)} · {whose}{trials}{early}"
+
+
+def _weak(study: Study, answer: Answer | None) -> str:
+    """What weakens the claim itself; empty without one."""
+    return weakness(study, answer.best.speedup) if answer is not None and answer.is_better else ""
 
 
 def headline(study: Study, answer: Answer | None, *, interval: bool = False) -> str:
@@ -302,6 +312,7 @@ def headline(study: Study, answer: Answer | None, *, interval: bool = False) -> 
         interval: Put the interval behind the speed-up.
     """
     early = " (stopped early)" if is_early(study) else ""
+    early = f" ({found}){early}" if (found := _weak(study, answer)) else early
     failed = failed_baseline(study)
     if failed is not None and failed.failure is not None:
         return f"{script_name(study)} fails unmodified: {_last_line(failed)}"

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from autotune.core.closest import closest
+from autotune.core.control import weakness
 from autotune.core.disturbances import is_crowded
 from autotune.core.effect import Effect
 from autotune.core.transfer import beliefs
@@ -235,7 +237,8 @@ def _aligned(rows: Sequence[tuple[str, tuple[str, ...] | str]]) -> list[tuple[st
 
 def _faster(study: Study, pick: Recommendation) -> str:
     beside = ", beside others" if is_crowded(study, pick.config) else ""
-    return f"faster, {_KEPT[pick.effect]}{beside}"
+    weak = f", {found}" if (found := weakness(study, pick.speedup)) else ""
+    return f"faster, {_KEPT[pick.effect]}{beside}{weak}"
 
 
 def _headline_rows(study: Study, answer: Answer) -> list[tuple[str, str]]:
@@ -302,12 +305,10 @@ def _no_gain_rows(study: Study, answer: Answer, out: str) -> list[tuple[str, str
         *(("why" if i == 0 else "", line) for i, line in enumerate(why_lines(study, answer))),
         *_aligned([*listed, ("yours", _own_cells(answer))]),
     ]
-    best = best_other(study)
-    if best is not None:
-        trial = f"trial {best[1].number}"
-        rows.append(
-            ("closest", f"{best[0]:.2f}x in one run, not confirmed   {long_config(best[1].config)}   {trial}")
-        )
+    if (near := closest(study)) is not None:
+        known = ratio_text(near.ratio) if near.is_paired else f"{near.ratio.value:.2f}x"
+        ratio = f"{known} {near.rests_on}"
+        rows.append(("closest", f"{ratio}   {long_config(near.config)}   trial {near.trial}"))
     return [row for row in rows if row[1]]
 
 

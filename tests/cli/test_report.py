@@ -281,7 +281,7 @@ def test_a_report_is_of_a_search_and_not_of_what_verify_measured(cli, script):
 
 SLOW = (
     "import torch\nfor x in loader:\n    loss = model(x)\n    loss.backward()\n    optimizer.step()\n"
-    "    total += loss.item()\n"
+    "    print(loss.item())\n"
 )
 
 

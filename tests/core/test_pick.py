@@ -97,7 +97,8 @@ def test_screening_alone_claims_nothing_but_says_what_it_saw() -> None:
     assert not found.is_better
     assert found.best.config == BASE
     assert found.best.speedup.value == 1.0
-    assert any("not confirmed" in c for c in found.caveats)
+    closest = f"the closest, {BOTH.text()}, reads 2.00 in one run, not confirmed."
+    assert found.sentence == f"Nothing was confirmed to be faster; {closest}"
 
 
 def test_a_confirmed_gain_is_claimed_with_its_interval() -> None:

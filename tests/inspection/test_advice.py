@@ -7,10 +7,12 @@ from textwrap import dedent
 from typing import TYPE_CHECKING
 
 import pytest
+import study_fakes
 
-from autotune.core.advice import advice_text, weighed
+from autotune.core.advice import advice_of, advice_text, weighed
 from autotune.core.bottleneck import Evidence, judge
-from autotune.core.facts import Advice, DeviceFacts, HostFacts
+from autotune.core.facts import Advice, DeviceFacts, Facts, HostFacts, RunFacts, ScriptFacts
+from autotune.core.study import Study
 from autotune.inspection.advice import advise
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ def places(found: list[Advice]) -> list[tuple[str, str]]:
     ],
 )
 def test_what_every_step_does_is_found_with_its_line(tmp_path: Path, line: str, kind: str) -> None:
-    found = hints(tmp_path, LOOP + line + "\n")
+    found = hints(tmp_path, LOOP + line + "\n", GPU)
     assert (kind, "train.py:6") in places(found)
 
 
@@ -69,10 +71,18 @@ def test_what_every_step_does_is_found_with_its_line(tmp_path: Path, line: str, 
         "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
         "    def closure(): return loss.item()",
         "    losses.append(loss.detach())",
+        "    if step % sample_interval == 0: print(loss.item())",
+        "    if i == 0: print(loss.item())",
+        "    if not os.path.exists(path): torch.save(model, path)",
+        "    shown = loss.item() if step % 10 == 0 else shown",
+        "    step % 100 or print(loss)",
+        "    if step % 100: continue\n    print(loss.item())",
+        "    try: check()\n    except ValueError: print(loss.item())",
+        "    for part in parts: print(part.loss)",
     ],
 )
 def test_what_happens_seldom_or_costs_nothing_is_no_hint(tmp_path: Path, line: str) -> None:
-    assert hints(tmp_path, LOOP + line + "\n") == []
+    assert hints(tmp_path, LOOP + line + "\n", GPU) == []
 
 
 @pytest.mark.parametrize(
@@ -91,9 +101,45 @@ def test_a_tensor_that_is_made_a_number_or_copied_to_the_host_is_a_read(tmp_path
     assert places(found) == [("read", "train.py:6")]
 
 
-def test_a_copy_to_the_host_waits_for_nothing_where_there_is_no_device(tmp_path: Path) -> None:
-    assert hints(tmp_path, LOOP + "    kept.append(loss.cpu())\n", CPU) == []
-    assert places(hints(tmp_path, LOOP + "    total += float(loss)\n", CPU)) == [("read", "train.py:6")]
+@pytest.mark.parametrize(
+    "line", ["kept.append(loss.cpu())", "total += float(loss)", "total += loss.item()", "loss.tolist()"]
+)
+def test_reading_a_value_waits_for_nothing_where_there_is_no_device(tmp_path: Path, line: str) -> None:
+    assert hints(tmp_path, f"{LOOP}    {line}\n", CPU) == []
+    assert places(hints(tmp_path, f"{LOOP}    {line}\n", GPU)) == [("read", "train.py:6")]
+
+
+def test_a_hint_about_reading_is_not_given_for_a_run_that_used_no_device(tmp_path: Path) -> None:
+    found = hints(tmp_path, LOOP + "    total += loss.item()\n    print(loss)\n", GPU)
+    assert [hint.kind for hint in found] == ["read", "log"]
+    script = ScriptFacts(path="/w/train.py")
+    for devices, kinds in (((), ["log"]), (GPU.devices, ["read", "log"])):
+        facts = Facts(host=GPU, script=script, run=RunFacts(devices=devices), advice=tuple(found))
+        study = Study(spec=study_fakes.spec(), facts=facts)
+        assert [hint.kind for hint in advice_of(study)] == kinds
+
+
+def test_a_hint_that_may_buy_hardly_anything_is_left_out(tmp_path: Path) -> None:
+    found = hints(tmp_path, LOOP + "    print(loss)\n")
+    for host_s, kept in ((0.003, 1), (0.0005, 0)):
+        seen = Evidence(step_s=0.1, wait_frac=0.0, phases_s={"forward": 0.09, "host": host_s})
+        assert len(weighed(found, judge(seen))) == kept
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "while other == i: other = random.randint(0, 9)",
+        "for _ in range(10):\n            if good(draw()): break",
+        "try: return self.kept[i]\n        except KeyError: return cv2.imread(i)",
+        "if i in self.kept: return self.kept[i]\n        self.kept[i] = cv2.imread(i)",
+        "if self.kept[i] is None: self.kept[i] = cv2.imread(i)",
+        "image = self.kept[i] if i in self.kept else cv2.imread(i)",
+    ],
+)
+def test_what_a_data_set_hardly_ever_does_is_no_hint(tmp_path: Path, body: str) -> None:
+    text = f"class D:\n    def __getitem__(self, i):\n        {body}\n        return i\n"
+    assert hints(tmp_path, text) == []
 
 
 @pytest.mark.parametrize(
@@ -157,7 +203,7 @@ def test_an_epoch_loop_around_is_not_taken_for_a_step(tmp_path: Path) -> None:
 
 def test_a_branch_by_how_the_run_was_set_up_is_a_part_of_every_step(tmp_path: Path) -> None:
     text = LOOP + "    if args.use_amp:\n        scaler.update()\n    else:\n        seen += loss.item()\n"
-    assert ("read", "train.py:9") in places(hints(tmp_path, text))
+    assert ("read", "train.py:9") in places(hints(tmp_path, text, GPU))
 
 
 def test_work_per_sample_in_python_is_found(tmp_path: Path) -> None:
@@ -274,7 +320,7 @@ def test_what_reading_a_value_buys_is_bounded_by_the_time_an_accelerator_stands_
     seen = Evidence(
         step_s=0.1, wait_frac=0.1, phases_s={"forward": 0.09, "host": 0.003}, on_device=True, busy_frac=0.7
     )
-    (hint,) = weighed(hints(tmp_path, LOOP + "    total += loss.item()\n"), judge(seen), on_device=True)
+    (hint,) = weighed(hints(tmp_path, LOOP + "    total += loss.item()\n", GPU), judge(seen), on_device=True)
     # Who reads less often runs ahead, which hides waiting for data as well: the whole of what is idle.
     assert hint.gain_frac_at_most == pytest.approx(0.3)
 
@@ -283,7 +329,7 @@ def test_what_reading_a_value_costs_beside_an_accelerator_without_counters_has_n
     tmp_path: Path,
 ) -> None:
     seen = Evidence(step_s=0.1, wait_frac=0.0, replay_step_s=0.1, phases_s={"forward": 0.097, "host": 0.003})
-    found = hints(tmp_path, LOOP + "    total += loss.item()\n")
+    found = hints(tmp_path, LOOP + "    total += loss.item()\n", GPU)
     (beside,) = weighed(found, judge(seen), on_device=True)
     (alone,) = weighed(found, judge(seen))
     assert beside.gain_frac_at_most is None

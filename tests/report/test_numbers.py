@@ -10,12 +10,13 @@ import pytest
 import report_study
 import yaml
 
+from autotune.core.contributions import contributions
 from autotune.core.pick import answer
 from autotune.driver.result import result_data
 from autotune.export.best_config import write_best
 from autotune.report import mlflow_record as record
 from autotune.report.data import report_data
-from autotune.report.gains import contributions, gains_text, share_text, shares
+from autotune.report.gains import gain_text, gains_text
 from autotune.report.page import report_html
 from autotune.report.study_view import View
 from autotune.report.summary import further_reasons, significant
@@ -42,7 +43,7 @@ def page(study, found):
 @pytest.fixture
 def written(study, found, tmp_path):
     path = tmp_path / "best.yaml"
-    write_best(path, study, found, lambda _config: (), gains_of=lambda config: contributions(study, config))
+    write_best(path, study, found, lambda _config: ())
     return yaml.safe_load(path.read_text())
 
 
@@ -92,9 +93,10 @@ def test_what_people_read_in_the_terminal_stands_on_the_first_screen(study, foun
     for reason in (best.loss.reason, *further_reasons(best)):
         assert reason in screen
         assert reason in hero
-    for share in shares(study, best.config):
-        assert share.pairs
-        assert share_text(share) in hero, "what each knob brings"
+    assert contributions(study, best).parts
+    for part in contributions(study, best).parts:
+        assert part.source == "pairs"
+        assert gain_text(part) in hero, "what each knob brings"
     why = gains_text(study, best)
     assert why in screen
     assert why in hero

@@ -69,13 +69,13 @@ def test_the_first_screen_answers_everything(tree, study, found):
     failed = sum(found.failures.values())
     assert failed > 2
     assert f"{failed} trials, survived" in hero
-    assert "each taken out" in hero, "the reasons"
+    assert "measured without each" in hero, "the reasons"
 
 
 def test_the_first_screen_says_why_before_what_to_type_and_says_no_figure_twice(tree, found):
     hero = tree.by_id("answer")
     text = hero.text
-    assert text.index("each taken out") < text.index("autotune apply") < text.index("Peak memory")
+    assert text.index("measured without each") < text.index("autotune apply") < text.index("Peak memory")
     told = hero.by_class("why")[0].text
     best = found.best
     assert f"{best.speedup.value:.2f} [" not in text, "the heading has it"
@@ -94,10 +94,12 @@ def test_where_the_winner_was_not_taken_apart_single_runs_say_what_brings_it():
     assert "num_workers about +" in hero
     assert "about +" in tree.by_id("answer").by_class("chips")[0].text
     assert ", estimated" in knobs
-    assert "each taken out" not in hero
-    shares = pages.data(report_html(study, found))["picks"]["best"]["shares"]
-    assert {"estimated"} <= {share["how"] for share in shares} <= {"estimated", "single runs"}
-    assert all(share["pairs"] == 0 for share in shares)
+    assert "measured without each" not in hero
+    pick = pages.data(report_html(study, found))["picks"]["best"]
+    assert {(part["how"], part["n"]) for part in pick["contributions"]} == {("estimated", 0)}
+    known = [knob for part in pick["contributions"] for knob in (part["knob"], *part["also"])]
+    assert sorted([*known, *pick["not_separated"]]) == sorted(pick["config"])
+    assert "not separated" in hero
 
 
 def test_every_part_of_the_evidence_is_there(tree):

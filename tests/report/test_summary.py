@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.core.config import Config
+from autotune.core.contributions import contributions
 from autotune.core.measurement import Estimate
 from autotune.core.trial import Failure, FailureKind, Stage
 from autotune.report import gains, notes, summary
@@ -92,7 +93,7 @@ def test_the_why_of_a_note_is_never_the_claim_again() -> None:
     assert ratio not in notes.note(made.study(), answer)
 
 
-def test_knobs_that_were_never_apart_have_one_share() -> None:
+def test_knobs_that_were_never_apart_have_one_contribution() -> None:
     pair = Config({"num_workers": 2, "threads": 1})
     outcomes = (
         *made.OUTCOMES[:2],
@@ -100,19 +101,17 @@ def test_knobs_that_were_never_apart_have_one_share() -> None:
         (Stage.START, Config({**pair, "precision": "bf16"}), made.measured(215.0)),
     )
     study, config = made.study(outcomes=outcomes), Config({**pair, "precision": "bf16"})
-    found = gains.shares(study, config)
-    assert [share.knobs for share in found] == [("num_workers", "threads"), ("precision",)]
-    assert {share.how for share in found} == {"estimated"}
-    together, precision = found
-    assert together.ratio == pytest.approx(160 / 101, rel=0.02)
-    assert precision.ratio == pytest.approx(215 / 160, rel=0.02)
-    assert together.low is not None
-    assert 1.0 < together.low < together.ratio
-    said = gains.share_of(found, "threads")
-    assert said is not None
-    assert said[1] == "about +58 % with num_workers"
-    assert gains.share_of(found, "malloc") is None
     best = replace(made.found().best, config=config)
+    found = contributions(study, best)
+    assert [part.knobs for part in found.parts] == [("num_workers", "threads"), ("precision",)]
+    assert {part.source for part in found.parts} == {"estimated"}
+    assert found.not_separated == ()
+    together, precision = (part.ratio for part in found.parts)
+    assert together.value == pytest.approx(160 / 101, rel=0.02)
+    assert precision.value == pytest.approx(215 / 160, rel=0.02)
+    assert 1.0 < together.low < together.value
+    assert gains.knob_text(found, "threads") == "about +58 % with num_workers"
+    assert gains.knob_text(found, "malloc") == ""
     told = "num_workers with threads about +58 %, precision about +34 % (estimated from single runs)"
     assert gains.gains_text(study, best) == told
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from autotune.core.control import weakness
 from autotune.report import figures, shown, summary, svg
 from autotune.report.markup import Markup, html, tag
 from autotune.report.picks import shown_picks
@@ -32,10 +33,12 @@ def claim(view: View, answer: Answer) -> Markup:
             f" ({100 * speedup.confidence:.4g} % interval), in {summary.plural(speedup.n, 'pair')} of fresh "
             f"runs next to {shown.script_name(study)} as it is",
         )
-        if speedup.n and math.isfinite(speedup.low) and math.isfinite(speedup.high)
+        if speedup.is_bounded
         else html(f"in {summary.plural(speedup.n, 'pair')} of runs")
     )
     early = " The search was stopped early." if summary.is_early(study) else ""
+    weak = weakness(study, speedup)
+    heading = html(heading, tag("p", weak, class_="interval")) if weak else heading
     return html(heading, tag("p", interval, ".", early, class_="interval"))
 
 
@@ -47,7 +50,7 @@ def claims_figure(view: View, answer: Answer) -> Markup:
     ]
     if not rows:
         # What came closest is what a person wants to see where nothing was found.
-        closest = sorted(view.compared.values(), key=lambda c: -c.speedup.value)[:3]
+        closest = sorted(view.compared.values(), key=lambda c: (-c.wins, -c.speedup.value))[:3]
         rows = [
             _ratio_row(
                 shown.short_config(c.config), c.speedup, class_="other", note=_interval_text(c.speedup)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from autotune.report import shown, summary, svg
@@ -31,17 +32,17 @@ def front_section(view: View) -> Markup:
             "front",
             "Speed against memory",
             "Every measured configuration; higher and further left is better. The stair joins those that no "
-            "other beats on speed, peak memory and loss together.",
+            "other beats by more than noise.",
         )
     ]
     if len(placed) > 1:
         names = {pick.config: name for name, pick in reversed(shown_picks(answer).items())}
-        joined = {m.config for m in answer.front}
-        dots = [_front_dot(view, t, names, joined) for t in placed]
+        joined = {m.config: m.throughput for m in answer.front}
+        # A member is where the table has it, without its disturbed runs.
+        placed = [replace(t, rate=joined.get(t.config, t.rate)) for t in placed]
+        dots = [_front_dot(view, t, names, set(joined)) for t in placed]
         stair = staircase(
-            (t.peak_bytes / summary.GIB, t.rate)
-            for t in placed
-            if t.config in joined and t.peak_bytes is not None
+            (m.peak_bytes / summary.GIB, m.throughput) for m in answer.front if m.peak_bytes is not None
         )
         bound = view.study.spec.max_memory_bytes
         text = f"{len(dots)} configurations; {len(joined)} of them on the front."
@@ -113,6 +114,7 @@ def _front_table(view: View, answer: Answer) -> Markup:
             Sorted(f"t{m.trial:02d}", m.trial),
             html(
                 shown.short_config(m.config),
+                ", measured beside others" if m.is_disturbed else "",
                 *(html(" ", tag("span", n, class_=f"tag {n}")) for n in named.get(m.trial, ())),
             ),
             Sorted(f"{summary.number_text(m.throughput)}", m.throughput),

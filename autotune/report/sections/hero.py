@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.core.contributions import contributions
 from autotune.core.redact import redact
 from autotune.report import gains, shown, summary
 from autotune.report.commands import commands
@@ -82,18 +83,18 @@ def _hero_without_answer(view: View, state: str) -> Markup:
 
 def _chips(view: View, best: Recommendation) -> Markup:
     """The changes one by one: what it was, what it becomes, what that brings."""
-    own, found = summary.own_values(view.study), gains.shares(view.study, best.config)
+    own, found = summary.own_values(view.study), contributions(view.study, best)
     items: list[Markup] = []
     for knob, value in summary.in_order(best.config):
         was = shown.value_text(own.get(knob))
-        share = gains.share_of(found, knob)
+        part = found.of(knob)
         items.append(
             html(
                 tag("span", knob, class_="knob"),
                 tag("span", f"{was} → ", class_="was") if was else Markup(),
                 tag("span", shown.value_text(value), class_="to"),
-                tag("span", share[1], class_="gain")
-                if share is not None and share[0].knobs[0] == knob and len(best.config) > 1
+                tag("span", gains.knob_text(found, knob), class_="gain")
+                if len(best.config) > 1 and (part is None or part.knobs[0] == knob)
                 else Markup(),
             )
         )

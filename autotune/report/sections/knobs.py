@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.config import Config
+from autotune.core.contributions import contributions
+from autotune.core.effects import best_of_each
 from autotune.report import figures, gains, shown, summary, svg
-from autotune.report.effects import best_of_each
 from autotune.report.markup import Column, Markup, bullets, heading, html, table, tag
 from autotune.report.picks import shown_picks
 from autotune.report.shown import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from autotune.report.gains import Share
+    from autotune.core.contributions import Contribution, Contributions
     from autotune.report.study_view import View
 
 _MOST_EFFECTS: Final = 14
@@ -34,7 +33,7 @@ def knobs_section(view: View) -> Markup:
         for k, _ in summary.in_order(own)
         if k not in changed and (study.space is None or k in study.space.dimensions)
     ]
-    found = gains.shares(study, answer.best.config)
+    found = contributions(study, answer.best)
     rows = [
         (
             knob,
@@ -43,7 +42,7 @@ def knobs_section(view: View) -> Markup:
                 tag("strong", shown.value_text(pick.config[knob])) if knob in pick.config else "as it is"
                 for pick in shown_in.values()
             ),
-            _share_text(found, knob, is_changed=knob in answer.best.config),
+            _gain_cell(found, knob),
         )
         for knob in changed
     ]
@@ -76,34 +75,32 @@ def knobs_section(view: View) -> Markup:
     return html(*parts) if len(parts) > 1 and any(parts[1:]) else Markup()
 
 
-def _share_text(found: Sequence[Share], knob: str, *, is_changed: bool) -> str:
-    share = gains.share_of(found, knob)
-    if share is None:
-        return "not measured" if is_changed else ""
-    one, said = share
-    if one.pairs and one.low is not None and one.high is not None:
-        return f"{said} [{100 * (one.low - 1):+.0f}, {100 * (one.high - 1):+.0f}], {one.pairs} pairs"
-    return f"{said}, {one.how}"
+def _gain_cell(found: Contributions, knob: str) -> str:
+    said, part = gains.knob_text(found, knob), found.of(knob)
+    return said if part is None else f"{said} {gains.interval_text(part)}, {_rests_on(part)}"
 
 
-def _effects_figure(view: View, found: Sequence[Share]) -> Markup:
+def _rests_on(part: Contribution) -> str:
+    return summary.plural(part.ratio.n, "pair") if part.source == "pairs" else "estimated"
+
+
+def _effects_figure(view: View, found: Contributions) -> Markup:
     best = view.answer.best.config if view.answer is not None else _BASE
-    notes = {"single runs": "single runs", "estimated": "estimated"}
     rows = [
         figures.Ratio(
-            label=" with ".join(f"{knob} {shown.value_text(best[knob])}" for knob in share.knobs),
-            value=share.ratio,
-            # Two pairs give an interval that says nothing.
-            low=None if 0 < share.pairs < summary.FEWEST_PAIRS else share.low,
-            high=None if 0 < share.pairs < summary.FEWEST_PAIRS else share.high,
+            label=" with ".join(f"{knob} {shown.value_text(best[knob])}" for knob in part.knobs),
+            value=part.ratio.value,
+            low=part.ratio.low,
+            high=part.ratio.high,
             class_="best",
-            is_hollow=not share.pairs,
-            note=notes.get(share.how, summary.plural(share.pairs, "pair")),
+            is_hollow=part.source == "estimated",
+            note=_rests_on(part),
         )
-        for share in found
+        for part in found.parts
     ]
     room = max(3, _MOST_EFFECTS - len(rows))
-    told_already = {(knob, best[knob]) for share in found for knob in share.knobs}
+    # What the pick changes has its contribution above, or is not separated.
+    others = [e for e in best_of_each(view.effects) if best.get(e.knob) != e.value]
     rows += [
         figures.Ratio(
             label=f"{e.knob} {shown.value_text(e.value)}",
@@ -115,7 +112,7 @@ def _effects_figure(view: View, found: Sequence[Share]) -> Markup:
             is_hollow=True,
             note=f"estimated, {summary.plural(e.configs, 'config')}",
         )
-        for e in [e for e in best_of_each(view.effects) if (e.knob, e.value) not in told_already][:room]
+        for e in others[:room]
     ]
     if not rows:
         return Markup()
@@ -133,7 +130,7 @@ def _effects_figure(view: View, found: Sequence[Share]) -> Markup:
     )
     key = svg.legend(
         ("circle", "best", "measured: taken out of the winner, in pairs of fresh runs"),
-        ("circle", "best hollow", "within the winner, from single runs with and without it; not confirmed"),
+        ("circle", "best hollow", "within the winner, estimated from single runs; not confirmed"),
         ("diamond", "other hollow", "over all single runs, the knob's best value; estimated, not confirmed"),
     )
     return html(tag("h3", "Knob by knob"), chart, key)

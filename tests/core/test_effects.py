@@ -3,15 +3,17 @@
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import report_study
 from study_fakes import measured, spec
 
 from autotune.core.config import Config
+from autotune.core.effects import best_of_each, estimated, parts
+from autotune.core.measurement import Contamination
 from autotune.core.study import Study
 from autotune.core.trial import Stage
-from autotune.report.effects import best_of_each, estimated, parts
 
 
 def study(rate, *, noise=0.01, configs=None):
@@ -81,13 +83,13 @@ def test_a_part_of_a_winner_counts_with_what_it_does_to_the_others_there():
         return alone * (1.3 if "b" in config and "c" in config else 1.0)
 
     winner = Config({"b": "x", "c": True, "d": 4})
-    found = {part.knobs: part for part in parts(study(rate), winner)}
-    assert found["b",].ratio == pytest.approx(1.2 * 1.3, rel=0.05), "without b the joint gain is gone too"
-    assert found["c",].ratio == pytest.approx(1.1 * 1.3, rel=0.05)
-    assert found["b",].is_clear
-    assert not found["d",].is_clear, "it does nothing"
-    assert [part.ratio for part in parts(study(rate), winner)] == sorted(
-        (part.ratio for part in found.values()), reverse=True
+    found = parts(study(rate), winner)
+    assert found["b",].value == pytest.approx(1.2 * 1.3, rel=0.05), "without b the joint gain is gone too"
+    assert found["c",].value == pytest.approx(1.1 * 1.3, rel=0.05)
+    assert found["b",].low > 1.0
+    assert found["d",].low < 1.0 < found["d",].high, "it does nothing"
+    assert [part.value for part in found.values()] == sorted(
+        (part.value for part in found.values()), reverse=True
     )
 
 
@@ -95,11 +97,18 @@ def test_parts_that_no_run_had_apart_are_one():
     both = Config({"b": "x", "c": True})
     more = Config({**both, "d": 4})
     told = study(lambda config: 1.5 * (1.2 if "d" in config else 1.0), configs=[both, both, more])
-    together, alone = parts(told, more)
-    assert (together.knobs, alone.knobs) == (("b", "c"), ("d",))
-    assert together.low < 1.5 < together.high
-    assert together.is_clear
-    assert alone.ratio == pytest.approx(1.2, rel=0.05)
-    assert parts(told, both) == (), "of the whole pairs speak"
-    assert parts(told, Config({"e": 1, "d": 4}))[0].knobs == ("d",), "what was never run is left out"
-    assert parts(Study(spec=spec()), both) == ()
+    found = parts(told, more)
+    assert list(found) == [("b", "c"), ("d",)]
+    assert 1.0 < found["b", "c"].low < 1.5 < found["b", "c"].high
+    assert found["d",].value == pytest.approx(1.2, rel=0.05)
+    assert parts(told, both) == {}, "pairs measure the whole"
+    assert list(parts(told, Config({"e": 1, "d": 4}))) == [("d",)], "what was never run is left out"
+    assert parts(Study(spec=spec()), both) == {}
+
+
+def test_runs_beside_which_others_used_the_machine_are_no_part_of_the_fit():
+    calm = study(lambda config: 1.3 if "b" in config else 1.0)
+    slow = measured(len(calm.trials), Config({"d": 4}), 20.0)
+    marked = replace(slow.outcome, contamination=Contamination(flags=("cpu_contended",)))
+    busy = replace(calm, trials=(*calm.trials, replace(slow, outcome=marked)))
+    assert estimated(busy) == estimated(calm)

@@ -1,4 +1,4 @@
-"""What each value of a knob is likely to do, read off the single runs of screening. Pure.
+"""What each value of a knob is likely to do, fitted to undisturbed single runs of screening. Pure.
 
 An additive fit of ln(rate / the script's rate): one term per changed value, and one per pair of knobs
 that were changed together, all held towards zero. It describes the runs that were made; what a knob brings in
@@ -12,15 +12,16 @@ import math
 import statistics
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from autotune.core.config import Config
+from autotune.core.config import Config, Value
+from autotune.core.disturbances import without_disturbed
+from autotune.core.measurement import Estimate
 from autotune.core.rates import screened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from autotune.core.config import Value
     from autotune.core.study import Study
 
 _SPREAD: Final = 0.5
@@ -78,29 +79,7 @@ class Effects:
     configs: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """What a part of a configuration brings within it, estimated.
-
-    Args:
-        knobs: One; several where no single run had one of them without the others.
-        ratio: How many times as fast the configuration is with them as without.
-        low, high: Interval of about 95 % under the fit.
-    """
-
-    knobs: tuple[str, ...]
-    ratio: float
-    low: float
-    high: float
-
-    @property
-    def is_clear(self) -> bool:
-        """The interval lies on one side of 1."""
-        return self.low > 1.0 or self.high < 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Fit:
+class _Fit(NamedTuple):
     """The model of a study's single runs.
 
     Args:
@@ -157,27 +136,29 @@ def estimated(study: Study) -> Effects:
     )
 
 
-def parts(study: Study, config: Config) -> tuple[Part, ...]:
-    """What each knob of a configuration brings within it by the fit, with what it does to the others there.
+def parts(study: Study, config: Config) -> dict[tuple[str, ...], Estimate]:
+    """Return how many times as fast a configuration is with some of its knobs as without, by the fit.
 
-    Knobs that no single run had apart stand together. What no single run had at all is left out, and so is
-    the configuration as a whole, of which pairs speak. Largest first.
+    Knobs that no single run had apart are one part. Knobs that no single run had are left out, and so is the
+    configuration as a whole, which pairs measure. Largest first; n is 0, as no pair measured it.
     """
     fit = _fit_of(study)
     if fit is None:
-        return ()
+        return {}
     groups: dict[tuple[bool, ...], list[str]] = {}
     for knob, value in config.items():
         having = tuple(knob in c and repr(c[knob]) == repr(value) for c in fit.rates)
         if any(having):
             groups.setdefault(having, []).append(knob)
     whole = set(_terms(config, fit.places))
-    found = [
-        Part(knobs=tuple(knobs), **fit.ratio(whole - set(_terms(config.without(*knobs), fit.places))))
-        for knobs in groups.values()
-        if len(knobs) < len(config)
-    ]
-    return tuple(sorted(found, key=lambda part: -part.ratio))
+    found: dict[tuple[str, ...], Estimate] = {}
+    for knobs in groups.values():
+        if len(knobs) < len(config):
+            some = fit.ratio(whole - set(_terms(config.without(*knobs), fit.places)))
+            found[tuple(knobs)] = Estimate(
+                value=some["ratio"], low=some["low"], high=some["high"], n=0, unit="ratio"
+            )
+    return dict(sorted(found.items(), key=lambda item: -item[1].value))
 
 
 _latest: list[tuple[Study, _Fit | None]] = []
@@ -194,6 +175,7 @@ def _fit_of(study: Study) -> _Fit | None:
 
 
 def _fitted(study: Study) -> _Fit | None:
+    study = without_disturbed(study)
     rates = screened(study)
     base = rates.get(Config(), 0.0)
     seen = {c: math.log(r / base) for c, r in rates.items() if r > 0} if base > 0 else {}
