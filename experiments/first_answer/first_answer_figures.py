@@ -14,7 +14,7 @@ PHASES = (
     ("subset", (("after", "10m", 1),)),
     ("all", (("after", "5m", 2), ("after", "2m", 2))),
 )
-"""Scripts, and (arm, budget, seed) of each: ordered so that what is done after an hour compares both trees."""
+"""Scripts, and (arm, budget, seed) of each, ordered so that an hour of it compares both trees."""
 ARMS = ("after", "before", "tpe", "random")
 BUSY = tuple(("busy", budget, 1) for budget in ("2m", "5m", "10m"))
 BUSY_SCRIPT = "vision_digits"
@@ -118,9 +118,9 @@ def journal_figures(trials, *, budget_s, wall_s):
         wall_s: Wall time of the process of the search, start to end.
 
     Returns:
-        ``budget_frac``: wall time over budget. ``tried``: configurations other than the baseline that were run,
-        ``measured``: those of them with a measurement. ``candidate_frac``: their runs' time over the budget.
-        ``step_frac``: time inside training steps (warm-up and window of measured runs) over wall time.
+        ``budget_frac``: wall time over budget. ``tried``: configurations other than the baseline that were
+        run, ``measured``: those of them with a measurement. ``candidate_frac``: their runs' time over the
+        budget. ``step_frac``: time inside training steps of measured runs, warm-up included, over wall time.
         ``first_candidate_s``: when the first of them was started, None if there is none.
     """
     ended = [trial for trial in trials if trial.get("outcome")]
@@ -145,8 +145,8 @@ def _key(trial):
 def step_seconds(trial):
     """Return the seconds of a run that training steps took.
 
-    Measured from the start of the first step to the last recorded loss, without compiling. Runs that record no
-    loss count their process time without start-up and compiling. Runs without a measurement count nothing.
+    Measured from the start of the first step to the last recorded loss, without compiling. Runs that record
+    no loss count their process time without start-up and compiling; runs without a measurement count 0.
     """
     outcome = trial["outcome"]
     if "window_s" not in outcome:
@@ -166,7 +166,7 @@ def outcome(code):
 
 
 def picked(result, name):
-    """Return a pick of a search's JSON result as changed knobs and claimed ratio, or None if there is none."""
+    """Return a pick of a search's JSON result: changed knobs and claimed ratio, or None if there is none."""
     pick = (result.get("picks") or {}).get(name)
     own = (result.get("baseline") or {}).get("knobs", {})
     changed = {knob: value for knob, value in (pick or {}).get("knobs", {}).items() if own.get(knob) != value}
@@ -216,7 +216,8 @@ def best_known(found):
 def agrees(claim, again):
     """Return whether a claim and its re-measurement differ by no more than both intervals allow.
 
-    Half-widths of the logarithms add in quadrature; of an asymmetric claim the half towards the other value counts.
+    Half-widths of the logarithms add in quadrature. Of an asymmetric claim the half towards the other value
+    counts.
     """
     below = again["value"] < claim["value"]
     limit = claim["low"] if below else claim["high"]
@@ -234,8 +235,8 @@ def _half(one):
 def share(arm, found):
     """Return what the recommended arm reaches of the best known gain, with an interval.
 
-    Recommending nothing is a gain of exactly 1. The share is 1 where the recommended arm is the best known, and
-    where nothing is faster than the script and nothing was recommended.
+    Recommending nothing is a gain of exactly 1. The share is 1 where the recommended arm is the best known,
+    and where nothing is faster than the script and nothing was recommended.
 
     Returns:
         ``{"value", "low", "high"}``, or None where the arm was not re-measured.
@@ -267,15 +268,18 @@ def rows(lines, runs, interval):
     for run in runs:
         by_script.setdefault(run["script"], []).append(run)
     found = {script: gains(each, interval) for script, each in by_script.items()}
+    ran = {(run["script"], run["arm"]) for run in runs}
     made = []
     for line in lines:
         here = found.get(line["script"], {})
         again = here.get(line["claimed_arm"]) if line["claim"] else None
+        # A recommendation that never ran to the end of a window does not hold.
+        fails = line["claim"] is not None and again is None and (line["script"], line["claimed_arm"]) in ran
         made.append(
             {
                 **line,
                 "again": again,
-                "agrees": agrees(line["claim"], again) if again else None,
+                "agrees": agrees(line["claim"], again) if again else False if fails else None,
                 "likely_again": here.get(line["likely_arm"]) if line["likely"] else None,
                 "share": share(line["claimed_arm"], here) if here else None,
             }
@@ -284,7 +288,7 @@ def rows(lines, runs, interval):
 
 
 def bars(found):
-    """Return (text, verdict) of each bar of the issue; the verdict is True, False, or None while runs are missing."""
+    """Return (text, verdict) of each bar; the verdict is True, False, or None while runs are missing."""
     after = [row for row in found if row["arm"] == "after"]
     claims = [row for row in after if row["claim"]]
     checked = [row["agrees"] for row in claims if row["agrees"] is not None]
@@ -301,7 +305,8 @@ def bars(found):
             f"{len(shares)} within the error, {point} by the point estimate"
         )
         made.append((text, None if len(shares) < of else within >= needed))
-    text = f"Every claim agrees with its re-measurement: {sum(checked)} of {len(checked)} checked, {len(claims)} made"
+    text = f"Every claim agrees with its re-measurement: {sum(checked)} of {len(checked)} timed"
+    text += f", {len(claims)} made"
     refuted = len(checked) > sum(checked)
     made.append((text, False if refuted else None if not claims or len(checked) < len(claims) else True))
     return made
@@ -429,7 +434,7 @@ def report(found, runs, interval, *, order, machine, codes, hand_picked):
     lines = [
         "# First answers of short searches",
         "",
-        f"{machine['cores']} cores, {machine['cpu']}, torch {machine['torch']}, Python {machine['python']}; {machine['date']}.",
+        f"{machine['cores']} cores, {machine['cpu']}, torch {machine['torch']}; {machine['date']}.",
         *(f"Arm `{arm}`: commit {', '.join(sorted(each))}." for arm, each in sorted(codes.items())),
         "",
         "## Bars",

@@ -1,7 +1,7 @@
 """The ten scripts of `scripts.yaml`: environment, data, command and working directory of each.
 
-Environments and data of PyPI packages come from `third_party_envs`. Every process starts in a fresh copy of the
-script's data, always at the same path, because a few commands contain that path.
+Environments and data of PyPI packages come from `third_party_envs`. Every process starts in a fresh copy of
+the script's data, always at the same path, because a few commands contain that path.
 """
 
 import json

@@ -1,7 +1,8 @@
 """Times a training process from outside, by code that is not part of autotune.
 
-`third_party/stopwatch` runs inside the process and records optimizer steps and the samples drawn from DataLoaders.
-The process is ended once the window is over. The unit is samples/s where a DataLoader was seen, else steps/s.
+`third_party/stopwatch` runs inside the process and records optimizer steps and the samples drawn from
+DataLoaders. The process is ended once the window is over. The unit is samples/s where a DataLoader was seen,
+else steps/s.
 """
 
 import os
@@ -52,7 +53,8 @@ def run_once(command, *, cwd, variables, warm_s, window_s, limit_s, tree=None):
         tree: Checkout that `python -m autotune` is imported from; None for a plain command.
 
     Returns:
-        `rate_of` the window with ``start_s``, ``foreign_cores`` and ``pressure_frac``, or ``{"failed": reason}``.
+        `rate_of` the window with ``start_s``, ``foreign_cores`` and ``pressure_frac``; or only ``failed``, the
+        reason.
     """
     paths = [str(STOPWATCH), *([str(tree)] if tree else [])]
     with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +84,7 @@ def run_once(command, *, cwd, variables, warm_s, window_s, limit_s, tree=None):
 
 
 def _watched(process, stem, until, warm_s, window_s):
-    """Wait for the end of the window; return its rate, or None where the process ended or ran too long first."""
+    """Wait for the end of the window; return its rate, or None where the process did not get so far."""
     while time.perf_counter() < until:
         ended = process.poll() is not None
         path = _longest(stem)

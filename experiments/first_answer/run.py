@@ -1,13 +1,13 @@
 """What do short searches answer, how do they spend their budget, and do their claims hold?
 
-    python experiments/first_answer/run.py setup                  # environments and data; minutes
-    python experiments/first_answer/run.py plan                   # what is left, and its minutes
-    python experiments/first_answer/run.py run --tree ../before   # hours; continues where it stopped
-    python experiments/first_answer/run.py best                   # times the hand-picked configurations of known.yaml
-    python experiments/first_answer/run.py busy                   # three searches beside a busy process
-    python experiments/first_answer/run.py table                  # results/first_answer.md; starts nothing
+    python experiments/first_answer/run.py setup                 # environments and data; minutes
+    python experiments/first_answer/run.py plan                  # what is left, and its minutes
+    python experiments/first_answer/run.py run --tree ../before  # hours; continues where it stopped
+    python experiments/first_answer/run.py best                  # times known.yaml as well
+    python experiments/first_answer/run.py busy                  # three searches beside a busy process
+    python experiments/first_answer/run.py table                 # results/first_answer.md
 
-Each finished search is a line of ``results/searches.jsonl``, each timed run a line of ``results/timings.jsonl``.
+Each finished search is a line of ``results/searches.jsonl``, each timed run one of ``results/timings.jsonl``.
 Environments, data, studies and best.yaml files are in the `--work` folder.
 """
 
@@ -131,7 +131,7 @@ class Experiment:
     def __init__(self, args):
         self.args = args
         self.machine = {**timer.machine(), "id": machine_id()}
-        self.trees = {arm: ROOT for arm in (*figures.ARMS, "busy")}
+        self.trees = dict.fromkeys((*figures.ARMS, "busy"), ROOT)
         self.trees["before"] = args.tree.resolve() if args.tree else None
         self.codes = {arm: code_of(tree) for arm, tree in self.trees.items() if tree}
         self.benches = {script.name: scripts.Bench(script, args.work) for script in args.scripts}
@@ -347,7 +347,7 @@ class Experiment:
         self.table()
 
     def hand_picked(self, script):
-        """{arm: how it is started} of the hand-picked configurations; needs one finished search of `after`."""
+        """{arm: how it is started} of known.yaml; needs a finished search of `after`, whose facts it uses."""
         # Late: reading a study loads the package, which a table does not need.
         import oracle
 
@@ -365,12 +365,15 @@ class Experiment:
             return {}
         found = {}
         for knobs in wanted:
+            arm = arm_name(self.codes["after"], knobs)
             config, study = Config(knobs), open_study(studies[0]).study
             changes, refused = choose(config, study.facts, knobs_for(study.spec.space))
             if refused:
                 print(f"{script} {scripts.label(knobs)}: refused: {refused[0].reason}", flush=True)
+                if not any((run["script"], run["arm"]) == (script, arm) for run in self.lines("timings")):
+                    line = {"script": script, "arm": arm, "round": -1, "failed": "refused"}
+                    self.add("timings", line)
                 continue
-            arm = arm_name(self.codes["after"], knobs)
             digest = hashlib.sha256(arm.encode()).hexdigest()[:12]
             best = self.args.work.resolve() / "known" / f"{script}-{digest}.yaml"
             best.parent.mkdir(parents=True, exist_ok=True)
@@ -382,7 +385,7 @@ class Experiment:
     # Beside a busy process --------------------------------------------------------------------
 
     def busy(self):
-        """Run the searches of `figures.BUSY` beside a process that never waits; then time their claims alone."""
+        """Run the searches of `figures.BUSY` beside a busy process; then time their claims without it."""
         names = [script.name for script in self.args.scripts] if self.args.only else [figures.BUSY_SCRIPT]
         for name in names:
             for arm, budget, seed in figures.BUSY:
@@ -448,7 +451,7 @@ def code_of(tree):
 
 
 def trials_of(home, tree):
-    """Return the trials of the only study in that home, read by the code that wrote it; none if there is no study."""
+    """Return the trials of the only study in that home, as the code that wrote it reads them."""
     with tempfile.TemporaryFile("w+") as output:
         searching.run_autotune(
             ["show", "--trials", "--json"],
