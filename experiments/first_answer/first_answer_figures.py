@@ -239,8 +239,10 @@ def share(arm, found):
     and where nothing is faster than the script and nothing was recommended.
 
     Returns:
-        ``{"value", "low", "high"}``, or None where the arm was not re-measured.
+        ``{"value", "low", "high"}``, or None where the arm was not re-measured, or any arm only once.
     """
+    if any(one["low"] is None for one in found.values()):
+        return None
     best = best_known(found)
     if arm == best:
         return {"value": 1.0, "low": 1.0, "high": 1.0}
@@ -287,8 +289,12 @@ def rows(lines, runs, interval):
     return made
 
 
-def bars(found):
-    """Return (text, verdict) of each bar; the verdict is True, False, or None while runs are missing."""
+def bars(found, hand_picked):
+    """Return (text, verdict) of each bar; the verdict is True, False, or None while runs are missing.
+
+    Args:
+        hand_picked: Names of scripts whose hand-picked configurations have been timed.
+    """
     after = [row for row in found if row["arm"] == "after"]
     claims = [row for row in after if row["claim"]]
     checked = [row["agrees"] for row in claims if row["agrees"] is not None]
@@ -304,7 +310,8 @@ def bars(found):
             f"At {budget} at least {wanted:.0%} of the best known on {needed} of {of} scripts: {within} of "
             f"{len(shares)} within the error, {point} by the point estimate"
         )
-        made.append((text, None if len(shares) < of else within >= needed))
+        measured = shares.keys() & set(hand_picked)
+        made.append((text, None if len(measured) < of else within >= needed))
     text = f"Every claim agrees with its re-measurement: {sum(checked)} of {len(checked)} timed"
     text += f", {len(claims)} made"
     refuted = len(checked) > sum(checked)
@@ -441,7 +448,9 @@ def report(found, runs, interval, *, order, machine, codes, hand_picked):
         "",
     ]
     names = {True: "reached", False: "missed", None: "open"}
-    lines += [f"- {names[verdict]}: {text}." for text, verdict in [*bars(found), *busy_bars(found)]]
+    lines += [
+        f"- {names[verdict]}: {text}." for text, verdict in [*bars(found, hand_picked), *busy_bars(found)]
+    ]
     lines += ["", "## By arm", "", *summary(found), "", "## All searches", "", *table(found, order), ""]
     lines += [
         "## Best known configuration",

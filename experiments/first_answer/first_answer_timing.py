@@ -53,8 +53,8 @@ def run_once(command, *, cwd, variables, warm_s, window_s, limit_s, tree=None):
         tree: Checkout that `python -m autotune` is imported from; None for a plain command.
 
     Returns:
-        `rate_of` the window with ``start_s``, ``foreign_cores`` and ``pressure_frac``; or only ``failed``, the
-        reason.
+        `rate_of` the window with ``start_s``, ``foreign_cores`` and ``pressure_frac``, or only ``failed``:
+        the reason.
     """
     paths = [str(STOPWATCH), *([str(tree)] if tree else [])]
     with tempfile.TemporaryDirectory() as folder:

@@ -15,7 +15,7 @@ import recorded_world
 from autotune.core.pick import answer_or_none
 from autotune.core.wire import to_wire
 from autotune.driver.result import changes_of
-from autotune.export.best_config import build_best
+from autotune.export.best_config import build_best, read_best
 from autotune.knobs.registry import builtin
 from autotune.testing.replay import replay
 
@@ -251,6 +251,11 @@ def test_a_share_compares_the_recommended_gain_with_the_best_known(
     assert found["low"] <= found["value"] <= found["high"]
 
 
+def test_there_is_no_share_while_an_arm_has_a_single_pair() -> None:
+    runs = [run for run in timed(fast=2.0, slow=1.5) if run["arm"] != FAST or run["round"] == 0]
+    assert figures.share(SLOW, figures.gains(runs, timer.interval)) is None
+
+
 def test_an_arm_that_was_not_timed_has_no_share() -> None:
     assert figures.share(SLOW, figures.gains(timed(fast=2.0), timer.interval)) is None
 
@@ -271,7 +276,7 @@ def test_a_claim_whose_runs_all_fail_does_not_hold() -> None:
 
 def test_bars_are_open_until_every_script_was_measured() -> None:
     found = figures.rows([claimed(2.0, 1.9, 2.1)], timed(fast=2.0), timer.interval)
-    assert [verdict for _, verdict in figures.bars(found)] == [True, None, None, True]
+    assert [verdict for _, verdict in figures.bars(found, {"w"})] == [True, None, None, True]
 
 
 @pytest.mark.parametrize(("good", "verdict"), [(8, True), (7, False)])
@@ -281,13 +286,14 @@ def test_the_five_minute_bar_counts_scripts(good: int, verdict: bool) -> None:
         arm = FAST if number < good else SLOW
         lines += [claimed(2.0, 1.9, 2.1, arm=arm, script=str(number), seed=seed) for seed in (1, 2)]
         runs += timed(str(number), fast=2.0, slow=1.2)
-    bars = figures.bars(figures.rows(lines, runs, timer.interval))
-    assert bars[1][1] is verdict
+    found = figures.rows(lines, runs, timer.interval)
+    assert figures.bars(found, set(map(str, range(10))))[1][1] is verdict
+    assert figures.bars(found, set(map(str, range(9))))[1][1] is None
 
 
 def test_one_search_that_tries_nothing_misses_the_first_bar() -> None:
     found = figures.rows([line(), line(seed=2, tried=0), line("before", tried=0)], [], timer.interval)
-    assert figures.bars(found)[0] == ("No search tries 0 candidates: the fewest is 0", False)
+    assert figures.bars(found, set())[0] == ("No search tries 0 candidates: the fewest is 0", False)
 
 
 def test_beside_a_busy_process_a_refuted_claim_or_a_missing_name_misses_the_bar() -> None:
@@ -376,6 +382,27 @@ def test_a_configuration_that_compiles_runs_once_before_it_counts(
     arm = 'abc {"compile_mode": "default"}'
     experiment.time("photos_denoise", {arm: {"command": ["it"], "tree": RUN.ROOT, "variables": {}}})
     assert calls.count(["it"]) == experiment.args.rounds + 1
+
+
+def test_hand_picked_configurations_are_applied_by_facts_of_a_finished_search(
+    experiment: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = [{"precision": "bf16"}, {"attention_backend": "flash"}]
+    monkeypatch.setattr(scripts, "known", lambda: {"photos_denoise": wanted})
+    assert experiment.hand_picked("photos_denoise") == {}
+    done = line(script="photos_denoise", code="abc", name="one")
+    experiment.add("searches", done)
+    studies = experiment.folder(done) / "home" / "studies"
+    studies.mkdir(parents=True)
+    replay(recorded_world.table(), budget_s=60.0, folder=studies / "x")
+    for _ in range(2):
+        ((arm, how),) = experiment.hand_picked("photos_denoise").items()
+    assert arm == RUN.arm_name("abc", wanted[0])
+    assert how["variables"]["AUTOTUNE_HOME"] == str(experiment.folder(done) / "home")
+    best = read_best(how["command"][how["command"].index("apply") + 1])
+    assert [(change.knob, change.value) for change in best.picks["best"].changes] == [("precision", "bf16")]
+    (refused,) = experiment.lines("timings")
+    assert (refused["arm"], refused["failed"]) == (RUN.arm_name("abc", wanted[1]), "refused")
 
 
 def test_a_finished_search_becomes_a_line_without_places(
