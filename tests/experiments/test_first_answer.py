@@ -454,3 +454,57 @@ def test_the_busy_process_has_its_own_name_and_is_ended(tmp_path: Path) -> None:
 def test_an_exit_without_git_names_the_folder(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="fails in"):
         RUN.git(tmp_path / "missing", "status")
+
+
+def test_a_search_gets_the_given_environment_and_nothing_of_the_users_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Any] = {}
+
+    class Process:
+        returncode = 1
+
+        def __init__(self, words: list[str], **how: Any) -> None:
+            seen.update(how, words=words)
+
+        def wait(self, limit_s: float | None) -> int:
+            seen["limit_s"] = limit_s
+            return 1
+
+        def poll(self) -> int:
+            return 1
+
+    monkeypatch.setattr(RUN.searching.subprocess, "Popen", Process)
+    variables = {"PYTHONPATH": "tree", "AUTOTUNE_BUDGET": "9h"}
+    home = tmp_path / "home"
+    code = RUN.searching.run_autotune(["list"], cwd=tmp_path, home=home, variables=variables, limit_s=5.0)
+    assert code == 1
+    assert seen["env"] == {"PYTHONPATH": "tree", "AUTOTUNE_TRANSFER": "off", "AUTOTUNE_HOME": str(home)}
+    assert (seen["words"][-1], seen["limit_s"]) == ("list", 5.0)
+
+
+def test_a_search_beyond_its_limit_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    class Process:
+        returncode = None
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def wait(self, limit_s: float | None) -> int:
+            calls.append(f"wait {limit_s}")
+            if len(calls) == 1:
+                raise RUN.subprocess.TimeoutExpired("autotune", limit_s or 0.0)
+            self.returncode = 75
+            return 75
+
+        def poll(self) -> int | None:
+            return self.returncode
+
+        def terminate(self) -> None:
+            calls.append("terminate")
+
+    monkeypatch.setattr(RUN.searching.subprocess, "Popen", Process)
+    assert RUN.searching.run_autotune(["list"], cwd=tmp_path, limit_s=5.0) == 75
+    assert calls[:2] == ["wait 5.0", "terminate"]
