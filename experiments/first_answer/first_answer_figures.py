@@ -161,7 +161,7 @@ def step_seconds(trial):
 
 
 def outcome(code):
-    """Return the outcome that an exit code of a search stands for."""
+    """Return the outcome that an exit code of a search means."""
     return OUTCOMES.get(code, f"failed (exit {code})")
 
 

@@ -116,7 +116,7 @@ class Bench:
     def fresh(self):
         """Make the working directory anew from the data."""
         shutil.rmtree(self.place, ignore_errors=True)
-        shutil.copytree(self.data, self.place)
+        shutil.copytree(self.data, self.place, dirs_exist_ok=True)
 
 
 def longer(args, changes):

@@ -270,7 +270,7 @@ class Experiment:
             "likely_arm": arm_name(code, likely["knobs"]) if likely else "",
             "names_load": SPINNER in text or SPINNER in log,
             "result": judge.scrubbed_data(result, (bench.place, folder, self.args.work, sys.prefix)),
-            "said": judge.scrubbed(log[-2000:], (bench.place, folder, self.args.work, sys.prefix)),
+            "log": judge.scrubbed(log[-2000:], (bench.place, folder, self.args.work, sys.prefix)),
         }
 
     # Timing -----------------------------------------------------------------------------------
@@ -434,7 +434,7 @@ def arm_name(code, knobs):
 
 
 def machine_id():
-    """Return a digest that tells machines apart and contains no name of one."""
+    """Return a digest that is different on every machine and contains no name of one."""
     own = Path("/etc/machine-id")
     text = own.read_text().strip() if own.exists() else ""
     return hashlib.sha256(json.dumps([text, timer.machine()]).encode()).hexdigest()[:12]

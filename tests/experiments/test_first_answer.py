@@ -166,7 +166,7 @@ def test_journal_figures_count_candidates_and_time_inside_steps() -> None:
     assert found["first_candidate_s"] == 12.0
 
 
-def test_a_search_without_candidates_says_never() -> None:
+def test_a_search_without_candidates_is_shown_as_never() -> None:
     found = figures.journal_figures([trial(0, {})], budget_s=60.0, wall_s=30.0)
     assert (found["tried"], found["candidate_frac"], found["first_candidate_s"]) == (0, 0.0, None)
     (row,) = figures.rows([line(**found)], [], timer.interval)
