@@ -1,5 +1,6 @@
 """What the programs of this folder share: a search as a process of its own, and which code was measured."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -35,12 +36,17 @@ def check_tree():
         )
 
 
-def run_autotune(words, *, cwd, stdout=None, home=None):
+def run_autotune(words, *, cwd, stdout=None, stderr=None, home=None, variables=None, limit_s=None):
     """`python -m autotune WORDS` with none of the user's own settings; its exit code.
 
     It is asked to end where this program is ended, and waited for.
+
+    Args:
+        variables: The environment in place of this program's.
+        limit_s: Seconds after which it is asked to end.
     """
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("AUTOTUNE_") or k == "AUTOTUNE_HOME"}
+    given = os.environ if variables is None else variables
+    kept = {k: v for k, v in given.items() if not k.startswith("AUTOTUNE_") or k == "AUTOTUNE_HOME"}
     # A repeat is a search of its own: it must not begin where the last one ended.
     kept["AUTOTUNE_TRANSFER"] = "off"
     if home is not None:
@@ -51,9 +57,11 @@ def run_autotune(words, *, cwd, stdout=None, home=None):
         env=kept,
         stdin=subprocess.DEVNULL,
         stdout=stdout,
+        stderr=stderr,
     )
     try:
-        return process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(limit_s)
     finally:
         if process.poll() is None:
             process.terminate()
@@ -62,6 +70,7 @@ def run_autotune(words, *, cwd, stdout=None, home=None):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+    return process.returncode
 
 
 def check_answer(code, best):
