@@ -193,6 +193,10 @@ class Measurement:
             meets the graph with other shapes, say. 0 also where a run ended with its window.
         cold_compile: Whether the compile cache of this config was empty.
         startup_s: From the start of the process to the end of the first step, compile excluded.
+        import_s: The part of `startup_s` in which the interpreter started and modules were imported. It is
+            longer where files are read from disk for the first time. 0 in a study of an earlier version.
+        setup_s: The rest of `startup_s`: models, data, the first step. 0 as above.
+        warmup_s: From the end of the first step to the begin of the window, compile excluded. 0 as above.
         warmup_steps: Steps before the window.
         steps: Steps inside the window.
         window_s: Length of the window.
@@ -219,6 +223,9 @@ class Measurement:
     ended: str = "limit"
     extra: Mapping[str, float] = field(default_factory=dict[str, float])
     late_compile_s: float = 0.0
+    import_s: float = 0.0
+    setup_s: float = 0.0
+    warmup_s: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "loss", LossTrace.of(self.loss))

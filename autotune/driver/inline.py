@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autotune.core.trial import Assignment
     from autotune.driver.session import Session
     from autotune.launch.runner import Runner
 
@@ -15,17 +16,29 @@ def _keep() -> None:
     """Handlers of signals stay as they are."""
 
 
+def _same(assignment: Assignment) -> Assignment:
+    return assignment
+
+
 class InlineDriver:
     """Runs a session to its end with one runner.
 
     Args:
         session: What to run.
         runner: How one assignment is run; closed over by `stop` so that a signal ends it.
+        place: Returns the assignment as it is to run on this machine.
     """
 
-    def __init__(self, session: Session, runner: Runner) -> None:
+    def __init__(
+        self,
+        session: Session,
+        runner: Runner,
+        *,
+        place: Callable[[Assignment], Assignment] = _same,
+    ) -> None:
         self._session = session
         self._runner = runner
+        self._place = place
         self._interrupted = False
 
     def connect(self) -> None:
@@ -42,14 +55,21 @@ class InlineDriver:
             arm: Puts the handlers of signals in place again; nothing here takes them away.
         """
         arm()
-        while not self._interrupted and (assignment := self._session.ask()) is not None:
-            self._session.start(assignment)
-            # A signal that came while this one was planned has found no process that it could end.
-            if self._interrupted:
-                return
-            for ended in self._runner.run(assignment):
-                self._session.tell(assignment.uid, ended)
-            self._session.lost(assignment.uid, "the runner ended without an outcome")
+        while self.run_next():
+            pass
+
+    def run_next(self) -> bool:
+        """Run the next assignment to its end; False where there is none, or the loop was interrupted."""
+        if self._interrupted or (assignment := self._session.ask()) is None:
+            return False
+        self._session.start(assignment)
+        # A signal that came while this one was planned has found no process that it could end.
+        if self._interrupted:
+            return False
+        for ended in self._runner.run(self._place(assignment)):
+            self._session.tell(assignment.uid, ended)
+        self._session.lost(assignment.uid, "the runner ended without an outcome")
+        return True
 
     def breaks_off(self) -> bool:
         """False: nothing here interrupts the loop but a person."""

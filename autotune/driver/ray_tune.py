@@ -69,6 +69,7 @@ STAGED = "staged"
 """Folder in that of the snapshots in which Tune prepares them."""
 
 _STORAGE = "ray.train._internal.storage"
+_NODE = "ray._private.node"
 
 AT_REST = {
     "RAY_worker_niceness": "0",
@@ -97,6 +98,14 @@ AWAKE_S = 0.5
 
 def _not_set(_handler: object) -> None:
     """In place of what sets a handler of signals."""
+
+
+def _not_started(*_args: object, **_more: object) -> None:
+    """In place of what starts a process of Ray that a Ray of one machine and one job does not use.
+
+    Ray starts its dashboard's server also without a dashboard, and waits for it before it goes on. The
+    monitor is the cluster autoscaler's.
+    """
 
 
 def _keep() -> None:
@@ -411,15 +420,11 @@ class RayDriver:
         ours = [name for name in AT_REST if name not in os.environ]
         os.environ.update({name: AT_REST[name] for name in ours})
         try:
-            ray.init(
-                # In so many words: without an address Ray joins one that it finds, perhaps somebody else's.
-                address="local",
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                object_store_memory=OBJECT_STORE_BYTES,
-                _temp_dir=str(Path(self._temp, "r")),
-            )
+            with (
+                _replaced("start_api_server", _not_started, owner="Node", module=_NODE),
+                _replaced("start_monitor", _not_started, owner="Node", module=_NODE),
+            ):
+                self._init_local()
         except BaseException:
             end_marked_rays(mark, bound_s=LEAVING_S)
             raise
@@ -430,6 +435,17 @@ class RayDriver:
         self._own = OwnRay(os.getpid(), self._temp)
         with contextlib.suppress(OSError):
             self._bell = Bell(Path(self._temp))
+
+    def _init_local(self) -> None:
+        ray.init(
+            # In so many words: without an address Ray joins one that it finds, perhaps somebody else's.
+            address="local",
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=OBJECT_STORE_BYTES,
+            _temp_dir=str(Path(self._temp, "r")),
+        )
 
     def run(self, arm: Callable[[], None] = _keep) -> None:
         """Return when nothing is left to do.
@@ -609,11 +625,12 @@ def _command_without_secrets() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _replaced(
-    name: str, stand_in: Callable[..., object], *, module: str = "ray._private.utils"
+    name: str, stand_in: Callable[..., object], *, module: str = "ray._private.utils", owner: str = ""
 ) -> Generator[None, None, None]:
     """Meanwhile Ray finds this in place of one of its own helpers; nothing happens where it has none such."""
     try:
         place: Any = importlib.import_module(module)
+        place = getattr(place, owner) if owner else place
         theirs = getattr(place, name)
     except (ImportError, AttributeError):
         yield

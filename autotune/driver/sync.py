@@ -32,6 +32,10 @@ log = logging.getLogger(__name__)
 IDLE_S = 1.0
 """How long an empty outbox is left alone."""
 
+OPENING_S = 10.0
+"""A store that is not open by then waits for a network rather than computes: importing MLflow and opening
+a new local store take 2 to 5 s."""
+
 BACK_OFF_S = 1.0
 LONGEST_BACK_OFF_S = 60.0
 _BATCH = 50
@@ -90,6 +94,7 @@ class Syncer:
         self._sink: Sink | None = None
         self._thread: threading.Thread | None = None
         self._state = threading.Condition()
+        self._began_s = 0.0
         self._is_open = False
         self._failures = 0
         self._closing = False
@@ -104,8 +109,18 @@ class Syncer:
     def start(self) -> None:
         """Begin to send; a repeat does nothing."""
         if self._thread is None:
+            self._began_s = time.monotonic()
             self._thread = threading.Thread(target=self._run, name="autotune-sync", daemon=True)
             self._thread.start()
+
+    @property
+    def is_opening(self) -> bool:
+        """The store is being opened for the first time, which takes CPU time; False after `OPENING_S`."""
+        return (
+            self._thread is not None
+            and not (self._is_open or self._failures)
+            and time.monotonic() - self._began_s < OPENING_S
+        )
 
     def warm_up(self, timeout_s: float) -> bool:
         """Wait until the store was opened, so that this work does not fall into a measurement.

@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, TypeVar
@@ -27,15 +28,16 @@ from autotune.core.trial import Failure, FailureKind
 from autotune.core.wire import to_wire
 from autotune.driver import ray_auth
 from autotune.driver.ending import answer_or_none, exit_code, why_nothing
+from autotune.driver.head_start import QUIET_S, HeadStart
 from autotune.driver.host_memory import free_for, free_memory, trial_limit
 from autotune.driver.inline import InlineDriver
 from autotune.driver.own_ray import SNAPSHOTS, end_marked_rays, mark_of, remove_marked_folders
 from autotune.driver.page import write_report
 from autotune.driver.planner import Planner, dead_ways
-from autotune.driver.session import ENDING_S, RAY_ENDING_S, Session
+from autotune.driver.session import ENDING_S, Session
 from autotune.driver.signals import breakable, polite_ending
 from autotune.driver.spec import within_job
-from autotune.driver.sync import Syncer
+from autotune.driver.sync import OPENING_S, Syncer
 from autotune.driver.transfer import gather
 from autotune.driver.unfinished import cut_cycles, is_asked_again, unfinished, waits
 from autotune.driver.wall import HardWall
@@ -77,6 +79,7 @@ if TYPE_CHECKING:
     from autotune.core.space import SearchSpace
     from autotune.core.study import SpaceRequest, StudySpec
     from autotune.core.trial import Trial
+    from autotune.driver.head_start import Driver
     from autotune.driver.ray_tune import RayDriver
     from autotune.report.listener import Listener
 
@@ -89,10 +92,9 @@ LOST_S = 5.0
 """So long a search whose Ray has died may take to come back from it, before its answer is written by force;
 Ray itself ends this process a minute after the death, which is noticed within 25 s."""
 
-WARM_UP_SHARE, WARM_UP_S = 0.1, 30.0
-"""At most this share of the budget, and no longer than this, is waited for MLflow's store to open before the
-first trial: one that answers byte by byte never fails."""
-
+WARM_UP_SHARE = 0.1
+"""A first trial under Ray waits for MLflow's store to open: at most this share of the budget, and at most
+`OPENING_S`. A local runner does not wait: it sets aside the steps that fall into the opening."""
 
 _Failed = TypeVar("_Failed", bound=Exception)
 
@@ -199,11 +201,16 @@ def run_search(
         StoreError, BackendError: As their names say.
     """
     began_s = SystemClock().now_s() - head_start_s
+    environ = _environment(spec)
+    if _has_own_ray(spec):
+        # Importing Ray takes 1 to 2 s, about as long as inspecting the script.
+        ray_auth.prepare("")
+        threading.Thread(target=_import_ray, name="autotune-import-ray", daemon=True).start()
     plan = plan_search(spec)
     home = make_study_dir(spec.study_id)
     journal = Journal.create(home / "journal.db")
     search = _Search(
-        spec, home, journal, listeners, began_s, owns_process=owns_process, last_words=last_words
+        spec, home, journal, listeners, began_s, environ, owns_process=owns_process, last_words=last_words
     )
     with learned(spec.args):
         return search.begin(plan.facts)
@@ -235,7 +242,8 @@ def resume_search(
         journal.close()
         raise
     with learned(spec.args):
-        return _Search(spec, directory, journal, listeners, began_s, last_words=last_words).go_on()
+        environ = _environment(spec)
+        return _Search(spec, directory, journal, listeners, began_s, environ, last_words=last_words).go_on()
 
 
 def _resumable(folded: Study, budget_s: float | None) -> StudySpec:
@@ -269,6 +277,7 @@ class _Search:
         journal: Journal,
         listeners: Sequence[Listener],
         began_s: float,
+        environ: Mapping[str, str],
         *,
         owns_process: bool = True,
         last_words: LastWords | None = None,
@@ -289,8 +298,6 @@ class _Search:
         self._written: tuple[Study, Answer] | None = None
         self._files: list[Path] = []
         self._knobs = knobs_for(spec.space)
-        # Copied before ray.init, which adds variables of its own to this process.
-        environ = user_environment(os.environ, keep_loggers=spec.keep_loggers, trial=True)
         free_bytes = free_for(spec)
         self._planner = Planner(
             knobs=self._knobs,
@@ -361,7 +368,7 @@ class _Search:
             planner=self._planner,
             clock=self._clock,
             elapsed_s=spent_s,
-            ending_s=RAY_ENDING_S if self._spec.driver == "ray" else ENDING_S,
+            ending_s=ENDING_S,
             listeners=self._listeners,
             watch=watch,
         )
@@ -391,7 +398,7 @@ class _Search:
         self._wall = wall
         wall.start()
         syncer.start()
-        drivers: list[InlineDriver | RayDriver] = []
+        drivers: list[Driver] = []
 
         def interrupt() -> None:
             if self._flushing:
@@ -410,9 +417,13 @@ class _Search:
                 with ExitStack() as closers:
                     failed = self._drive(session, syncer, closers, drivers, arm)
                     ended, failed = self._end(session, failed)
+                    # Ray takes 1 to 2 s to end, and neither MLflow nor the report needs it.
+                    self._flushing = True
+                    with ThreadPoolExecutor(1, "autotune-ending") as beside:
+                        flushed = beside.submit(syncer.flush, FLUSH_S)
+                        closers.close()
                 self._clear_up_behind_ray(failed)
-                self._flushing = True
-                unsent = syncer.flush(FLUSH_S)
+                unsent = flushed.result()
                 self._flushing = False
                 page = self._report(ended, failed)
         finally:
@@ -442,21 +453,20 @@ class _Search:
         session: Session,
         syncer: Syncer,
         closers: ExitStack,
-        drivers: list[InlineDriver | RayDriver],
+        drivers: list[Driver],
         arm: Callable[[], None],
     ) -> Exception | None:
         """Run to the end; whatever fails on the way costs what was running, not the answer."""
         try:
             with breakable():
-                driver = self._driver(session)
+                driver = self._driver(session, syncer)
                 drivers.append(driver)
                 closers.callback(driver.close)
                 if self._spec.driver == "ray":
                     self._doing = f"Ray at {redact(self._spec.ray_address)}".removesuffix(" at ")
-                driver.connect()
+                self._connect(driver, session, syncer)
                 self._doing = "the search"
                 arm()
-                syncer.warm_up(min(WARM_UP_S, WARM_UP_SHARE * self._spec.budget.seconds))
                 driver.run(arm)
         except Exception as error:  # noqa: BLE001 (raised again when the answer is written)
             session.stop(_why_broken(error))
@@ -478,25 +488,65 @@ class _Search:
 
     def _clear_up_behind_ray(self, failed: Exception | None) -> None:
         """Workers of a Ray of ours are gone by now, perhaps before they had cleared up behind a trial."""
-        if self._spec.driver != "ray" or self._spec.ray_address or isinstance(failed, StudyLocked):
+        if not _has_own_ray(self._spec) or isinstance(failed, StudyLocked):
             return
         try:
             _clear_up(self._home, self._journal, self._spec)
         except Exception:
             log.exception("what the last trials have left could not be removed; a resume does it")
 
-    def _driver(self, session: Session) -> InlineDriver | RayDriver:
-        isolation = _isolation(session.study)
-        if self._spec.driver != "ray":
-            runner = LocalRunner(study_dir=self._home, isolation=isolation, free_memory=free_memory)
-            return InlineDriver(session, runner)
-        ray_auth.prepare(self._spec.ray_address)
-        from autotune.driver.ray_tune import RayDriver
+    def _connect(self, driver: Driver, session: Session, syncer: Syncer) -> None:
+        """Start or reach what runs trials; a wait for it is announced."""
+        if isinstance(driver, (InlineDriver, HeadStart)):
+            driver.connect()
+            return
+        what = "connecting to Ray" if self._spec.ray_address else "starting Ray"
+        late = threading.Timer(QUIET_S, self._announce, (session, what))
+        late.daemon = True
+        late.start()
+        try:
+            driver.connect()
+        finally:
+            late.cancel()
+        syncer.warm_up(min(OPENING_S, WARM_UP_SHARE * self._spec.budget.seconds))
 
-        return RayDriver(
+    def _announce(self, session: Session, text: str) -> None:
+        self._tell(lambda listener: listener.note(session.study, text))
+
+    def _driver(self, session: Session, syncer: Syncer) -> Driver:
+        def runner(starts: Callable[[], bool] = bool) -> LocalRunner:
+            return LocalRunner(
+                study_dir=self._home,
+                isolation=_isolation(session.study),
+                free_memory=free_memory,
+                disturbs=lambda: starts() or syncer.is_opening,
+            )
+
+        if self._spec.driver != "ray":
+            return InlineDriver(session, runner())
+        facts = session.study.facts
+        if not _has_own_ray(self._spec) or facts is None or facts.run is not None:
+            return self._ray_driver(session)
+        return HeadStart(
+            session,
+            runner,
+            lambda: self._started_ray(session),
+            devices=len(facts.host.devices),
+            announce=lambda text: self._announce(session, text),
+        )
+
+    def _started_ray(self, session: Session) -> RayDriver:
+        driver = self._ray_driver(session)
+        # A script that fails at once ends its search while Ray is imported.
+        if not session.stopping:
+            driver.connect()
+        return driver
+
+    def _ray_driver(self, session: Session) -> RayDriver:
+        return _ray_driver_class(self._spec.ray_address)(
             session,
             study_dir=self._home,
-            isolation=isolation,
+            isolation=_isolation(session.study),
             address=self._spec.ray_address,
             concurrency=self._spec.concurrency,
             lost=self._lose,
@@ -654,6 +704,30 @@ def _static_facts(spec: StudySpec) -> Facts:
         declared=own_values(specs, script=script, args=spec.args, environ=os.environ),
         advice=advise(spec.inspected, host),
     )
+
+
+def _environment(spec: StudySpec) -> dict[str, str]:
+    """The user's environment for trials; taken before Ray, which adds variables to this process."""
+    return user_environment(os.environ, keep_loggers=spec.keep_loggers, trial=True)
+
+
+def _has_own_ray(spec: StudySpec) -> bool:
+    """A Ray on this machine that starts and ends with the search."""
+    return spec.driver == "ray" and not spec.ray_address
+
+
+def _import_ray() -> None:
+    # What fails here fails again where Ray is needed.
+    with suppress(Exception):
+        _ray_driver_class()
+
+
+def _ray_driver_class(address: str = "") -> type[RayDriver]:
+    """Import Ray; its authentication is settled before."""
+    ray_auth.prepare(address)
+    from autotune.driver.ray_tune import RayDriver
+
+    return RayDriver
 
 
 def _isolation(study: Study) -> str:

@@ -10,6 +10,7 @@ from autotune.core.break_even import LEAST_COMPILE_S
 from autotune.core.measurement import Contamination
 from autotune.core.trial import Failure, FailureKind
 from autotune.launch.window import LOST_BLOCKS_FRAC
+from autotune.protocol.disturbed import touched
 from autotune.protocol.marks import COMPILE
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ BUSY_FRAC = 0.85
 def contamination_of(window: Window) -> Contamination:
     """What was seen of others in the time of the window, and the flags for people."""
     begin, end = window.closed.begin_ns, window.closed.end_ns
+    # The search starts once, so what follows is undisturbed by it.
+    begin = max([begin, *(last for _, last in window.outside.disturbed if last < end)])
     inside = [s for s in window.outside.samples if begin <= s.t_ns <= end]
     queue_frac = sum(r.queue_ns for r in window.rows) / 1e9 / window.seconds
     seen, flags = _Rates.of(inside), list(window.outside.flags)
@@ -83,7 +86,17 @@ def _is_stopped(window: Window, seen: _Rates) -> bool:
 
 
 def lost_to_others(window: Window) -> Failure | None:
-    """A Failure where others held the accelerator, or heat its clocks, for most of the window."""
+    """A Failure where others held the accelerator, or heat its clocks, for most of the window.
+
+    The search itself counts as another process while it starts beside its first trial.
+    """
+    starting = touched([r.t_ns for r in window.rows], [r.t_ns for r in window.rows], window.outside.disturbed)
+    if sum(starting) > LOST_BLOCKS_FRAC * len(starting):
+        return Failure(
+            kind=FailureKind.CONTENDED,
+            message=f"the search was still starting in {sum(starting)} of {len(starting)} measured steps",
+            evidence={"samples": len(starting), "bad": sum(starting)},
+        )
     inside = [d for d in window.outside.devices if window.closed.begin_ns <= d.t_ns <= window.closed.end_ns]
     if not inside:
         return None

@@ -120,7 +120,10 @@ def _measurement(window: Window) -> Measurement:
     rows, closed = window.rows, window.closed
     throughput, step_time = estimates_of(window)
     first_ns = closed.first_step_ns or rows[0].t_ns
-    startup_s = (first_ns - window.outside.start_ns) / 1e9 - window.told.compile_s_before(first_ns)
+    compiled_s = window.told.compile_s_before(first_ns)
+    startup_s = max(0.0, (first_ns - window.outside.start_ns) / 1e9 - compiled_s)
+    import_s = min(startup_s, _import_s(window))
+    later_compiled_s = window.told.compile_s_before(closed.begin_ns) - compiled_s
     kept = window.clean_rows()
     wait_s = sum(r.wait_ns for r, _ in kept) / 1e9
     return Measurement(
@@ -137,7 +140,10 @@ def _measurement(window: Window) -> Measurement:
         compile_s=closed.compile_s,
         late_compile_s=closed.late_compile_s,
         cold_compile=window.outside.cold and closed.compile_s > 0,
-        startup_s=max(0.0, startup_s),
+        startup_s=startup_s,
+        import_s=import_s,
+        setup_s=startup_s - import_s,
+        warmup_s=max(0.0, (closed.begin_ns - first_ns) / 1e9 - later_compiled_s),
         warmup_steps=sum(r.t_ns <= closed.begin_ns for r in window.told.rows),
         steps=len(rows),
         window_s=window.seconds,
@@ -147,6 +153,13 @@ def _measurement(window: Window) -> Measurement:
         ended=closed.ended,
         extra=extra_of(window, throughput.value),
     )
+
+
+def _import_s(window: Window) -> float:
+    """Seconds until the process could run the script, and of the script's imports before the first step."""
+    hello = window.told.hello
+    begun_ns = 0 if hello is None else max(0, hello.t_ns - window.outside.start_ns)
+    return (begun_ns + window.closed.import_ns) / 1e9
 
 
 def _device_bytes(window: Window) -> int | None:

@@ -39,6 +39,7 @@ def outside_of(running: Running, result: dict[str, Any] | None, wrote: Sequence[
         cold=running.prepared.caches.cold,
         quota=(result or {}).get("cpu_quota"),
         energies=tuple(running.energies),
+        disturbed=tuple(running.disturbed),
         flags=("wrote_outside",) if wrote else (),
     )
 

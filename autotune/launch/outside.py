@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from autotune.devices.energy import EnergySample
+    from autotune.protocol.disturbed import Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +94,7 @@ class Outside:
         quota: CPUs' worth of time that the trial may use, where that is less; None else.
         flags: Further contamination flags (``wrote_outside``).
         energies: Looks at energy counters, where there are any.
+        disturbed: When the search itself used the machine, as while it starts beside its first trial.
     """
 
     start_ns: int
@@ -105,6 +107,7 @@ class Outside:
     quota: float | None = None
     flags: tuple[str, ...] = ()
     energies: Sequence[EnergySample] = ()
+    disturbed: Sequence[Span] = ()
 
     def until(self, t_ns: int) -> Outside:
         """What had been seen by then; memory is the largest that had been looked at."""

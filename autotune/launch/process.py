@@ -66,6 +66,8 @@ class LocalRunner(Runner):
         loaded: What a fork server imports before it forks trials that may be forked.
         free_memory: Bytes that a trial may take on this machine as it is now: what an assignment allows is
             cut to that when it begins. None where that is left to whoever made the assignment.
+        disturbs: Whether the search itself uses the machine at the moment, as while it starts. Steps of such
+            a time are set aside.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class LocalRunner(Runner):
         device_care: DeviceCare | None = None,
         loaded: Sequence[str] = LOADED,
         free_memory: Callable[[], int] | None = None,
+        disturbs: Callable[[], bool] = bool,
     ) -> None:
         self._study_dir = Path(study_dir).absolute()
         self._isolation = isolation
@@ -95,6 +98,7 @@ class LocalRunner(Runner):
         self._grace_s = grace_s
         self._witness = witness
         self._free_memory = free_memory
+        self._disturbs = disturbs
         self._running: Running | None = None
         self._stop_wanted = False
         self._notes: tuple[str, ...] = ()
@@ -267,6 +271,7 @@ class LocalRunner(Runner):
                 disks=self._floor.least_left((prepared.folder, prepared.temporary)),
                 server=server,
                 memory_limit_bytes=self._memory_limit(assignment),
+                disturbs=self._disturbs,
             )
         except BaseException:
             if server is not None:

@@ -24,7 +24,7 @@ from autotune.launch.folders import SCRATCH
 from autotune.launch.leftovers import REAP_S, end_strays
 from autotune.launch.outside import DeviceSample
 from autotune.launch.told import Told
-from autotune.protocol.disturbed import Teller
+from autotune.protocol.disturbed import Span, Teller
 from autotune.protocol.lines import Reader, open_plain
 
 if TYPE_CHECKING:
@@ -65,13 +65,18 @@ class Running:
     refused: str = ""
     """Why the server did not fork this one."""
     memory_limit_bytes: int = 0
+    disturbs: Callable[[], bool] = bool
+    """Whether the search itself uses the machine at the moment, as while it starts."""
+    disturbed: list[Span] = field(default_factory=list[Span])
+    """When it did."""
 
     def __post_init__(self) -> None:
         folder = self.prepared.folder
         self._reader = Reader(folder / "events.jsonl", self.prepared.assignment.uid)
         self._teller = Teller(folder)
+        self._is_disturbed = False
         read_fd, self._life_fd = os.pipe()
-        self.start_ns = time.perf_counter_ns()
+        self.start_ns = self._looked_ns = time.perf_counter_ns()
         orders = self._orders()
         try:
             with (folder / "guard.log").open("wb") as guard_log:
@@ -243,8 +248,17 @@ class Running:
         if sample is not None:
             self.devices.append(sample)
             self._teller.look(sample.t_ns, is_disturbed=sample.spoils)
+        self._note_own_disturbance()
         if self.meter is not None and self.meter.exists:
             self.energies.append(self.meter.sample())
+
+    def _note_own_disturbance(self) -> None:
+        """Add the time since the last look where the search used the machine in it."""
+        began_ns, self._looked_ns = self._looked_ns, time.perf_counter_ns()
+        before, self._is_disturbed = self._is_disturbed, self.disturbs()
+        if before or self._is_disturbed:
+            self.disturbed.append((began_ns, self._looked_ns))
+            self._teller.tell(began_ns, self._looked_ns)
 
     def _fills_a_disk(self) -> bool:
         """Nearly nothing is left where it writes, which others need as well, and the journal."""

@@ -79,7 +79,10 @@ class Teller:
         before, self._before = self._before, t_ns if is_disturbed else None
         if not is_disturbed:
             return
-        first = before if before is not None and t_ns - before <= TOGETHER_NS else t_ns
+        self.tell(before if before is not None and t_ns - before <= TOGETHER_NS else t_ns, t_ns)
+
+    def tell(self, first_ns: int, last_ns: int) -> None:
+        """Report a stretch of time that is known as a whole."""
         try:
             # The folder is the trial's as well, which may have put a link or a pipe there.
             fd = os.open(self._path, _APPEND, 0o600)
@@ -87,7 +90,7 @@ class Teller:
             return
         try:
             if stat.S_ISREG(os.fstat(fd).st_mode):
-                os.write(fd, b"%d %d\n" % (first, t_ns))
+                os.write(fd, b"%d %d\n" % (first_ns, last_ns))
         except OSError:
             return
         finally:

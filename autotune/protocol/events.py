@@ -103,6 +103,7 @@ class Closed:
             the window, ``host`` where it did not, empty where no accelerator trains.
         part: Of the visit (`autotune.core.live.Visit.parts`), from 1; 0 for the process's own config.
         sent_ns: When this was said; 0 where it was not noted.
+        import_ns: Time that the script's imports took up to the first step, in nanoseconds.
     """
 
     trial: int
@@ -125,6 +126,7 @@ class Closed:
     part: int = 0
     sent_ns: int = 0
     late_compile_s: float = 0.0
+    import_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -192,6 +192,7 @@ class Session:
         self.children = Children(self.state, self.undo)
         self.xla = Xla(self.state)
         self.recorder.unseen = self._unseen
+        self.recorder.stop_timing_imports = self.hooks.stop_timing
         self.recorder.disturbed = Listener(plan.trial_dir if plan.measure else "").spans
         self.state.lost = self.recorder.lost
         self.faults.told = self.recorder.fault
@@ -205,6 +206,7 @@ class Session:
     def begin(self) -> None:
         """Register what waits for the script's own imports; imports nothing itself."""
         if self.plan.measure:
+            self.hooks.start_timing()
             seeds = Seeds(self.plan.seed, self.state, self.undo)
             self.children.watch()
             self.xla.watch(self.hooks)

@@ -105,6 +105,9 @@ class Recorder:
         self._settle_root = settle_root
         self.disturbed: Callable[[], Sequence[Span]] = tuple
         """When others spoilt the timing, as far as the launcher has told."""
+        self.stop_timing_imports: Callable[[], int] = int
+        """Nanoseconds that the script's imports took; called once, when the first step has ended."""
+        self._import_ns = 0
         self.unseen: Callable[[], str] = str
         """Why a run had no step, as far as that is known."""
         self.loader: Loader | None = None
@@ -202,6 +205,7 @@ class Recorder:
         if not self._first_step_ns:
             self._first_step_ns = row[0]
             self._event_ns = row[0]
+            self._import_ns = self.stop_timing_imports()
         self._emit(self._channel, row)
         if self._part and not self._begin_ns and self._past_deadline(row[0]):
             self.done("measured")
@@ -757,6 +761,7 @@ class Recorder:
                 graph_breaks=self.graph_breaks(),
                 part=self._part,
                 sent_ns=time.perf_counter_ns(),
+                import_ns=self._import_ns,
                 counters={
                     "samples_total": float(self._state.samples_total),
                     "micro_steps": float(self._state.micro_steps),

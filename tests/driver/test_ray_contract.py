@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,6 +12,10 @@ from driver_worlds import WORLDS, open_session, stub_python
 from autotune.clock import SystemClock
 from autotune.core.study import Study
 from autotune.driver import ray_auth
+from autotune.driver.head_start import HeadStart
+from autotune.driver.own_ray import MARK, mark_of
+from autotune.launch import sweep
+from autotune.launch.process import LocalRunner
 from autotune.store.journal import Entry
 from autotune.testing.drivers import DriverContract
 
@@ -85,3 +90,41 @@ class TestRay(DriverContract):
         holds, is_open = self.told["good"]
         assert holds, "nothing holds the value: this test looks in the wrong places"
         assert is_open == []
+
+
+def test_a_ray_that_starts_in_a_thread_runs_the_trials_after_the_first_one(tmp_path: Path) -> None:
+    """Linux kills Ray's processes when that thread ends, so it ends with the driver."""
+    ray_auth.prepare("")
+    from autotune.driver.ray_tune import RayDriver
+
+    session, journal = open_session(
+        tmp_path,
+        clock=SystemClock(),
+        budget_s=200,
+        python=stub_python(tmp_path, WORLDS["good"]),
+        trials=5,
+    )
+    study_dir = tmp_path / "study"
+    rays: list[RayDriver] = []
+
+    def start() -> RayDriver:
+        rays.append(RayDriver(session, study_dir=study_dir, isolation="redirect"))
+        rays[-1].connect()
+        return rays[-1]
+
+    def runner(is_starting: Callable[[], bool]) -> LocalRunner:
+        return LocalRunner(study_dir=study_dir, isolation="redirect")
+
+    driver = HeadStart(session, runner, start)
+    try:
+        driver.connect()
+        driver.run()
+        assert rays[0]._dead_part() == rays[0]._dead_part() == ""
+    finally:
+        driver.close()
+    study = session.close()
+    journal.close()
+    assert session.stopping == ""
+    assert len(study.trials) > 2
+    assert all(trial.measurement is not None for trial in study.trials)
+    assert sweep.marked(mark_of(study_dir), MARK) == []

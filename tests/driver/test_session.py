@@ -19,6 +19,7 @@ from autotune.core.measurement import Contamination, Measurement
 from autotune.core.study import Study
 from autotune.core.trial import Failure, FailureKind, Proposal, Stage, Trial, TrialState
 from autotune.core.wire import to_wire
+from autotune.driver import session as session_module
 from autotune.driver.session import Session
 from autotune.errors import BackendError, DiskFull
 from autotune.launch.runner import NOT_BEGUN, Ended
@@ -440,15 +441,17 @@ def test_a_late_answer_changes_nothing(make_session: MakeSession) -> None:
 
 
 def test_nothing_is_asked_when_the_budget_is_too_short_for_a_process(make_session: MakeSession) -> None:
-    session = make_session([Config()], budget_s=12.0)
-    assert session.ask() is None
+    shortest_s = session_module.ENDING_S + session_module.KILL_S + session_module.SHORTEST_TRIAL_S
+    assert make_session([Config()], budget_s=shortest_s - 1.0).ask() is None
 
 
 def test_deadlines_end_inside_the_budget(make_session: MakeSession) -> None:
     session = make_session([Config()], budget_s=25.0)
     assignment = session.ask()
     assert assignment is not None
-    assert assignment.segments[0].fidelity.deadline_s <= 25.0 - 3.0 - 6.0
+    assert (
+        assignment.segments[0].fidelity.deadline_s <= 25.0 - session_module.ENDING_S - session_module.KILL_S
+    )
 
 
 def test_after_a_stop_nothing_more_is_asked_and_open_trials_stay_open(make_session: MakeSession) -> None:

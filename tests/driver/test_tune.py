@@ -19,6 +19,8 @@ from autotune.core.effect import Effect
 from autotune.core.study import Budget, DeclaredSpec, SpaceRequest, Study, StudySpec
 from autotune.core.trial import Failure, FailureKind, Proposal, Stage
 from autotune.driver import tune
+from autotune.driver.ending import StoppedEarly
+from autotune.driver.sync import OPENING_S
 from autotune.driver.tune import SearchEnd
 from autotune.errors import BackendError, DiskFull, NothingFeasible, StoreError, UsageError, notes_of
 from autotune.export.best_config import read_best
@@ -95,15 +97,18 @@ class Made:
         self.heard = Ends()
         self.study_id = "01HZZZZZZZZZZZZZZZZZZZZZZZ"
         self.clock = SimulatedClock()
+        self.runner: dict[str, Any] = {}
+        """What the last runner was made with."""
 
     def search(
         self, before: Callable[[int], None] = lambda n: None, *, world: World = FAST, **more: Any
     ) -> SearchEnd:
-        clock, runs = self.clock, [0]
+        clock, runs, runner = self.clock, [0], self.runner
 
         class Running(FakeRunner):
-            def __init__(self, **kwargs: object) -> None:
+            def __init__(self, **kwargs: Any) -> None:
                 super().__init__(world, clock)
+                runner.update(kwargs)
 
             def run(self, assignment: Any) -> Iterator[Any]:
                 runs[0] += 1
@@ -225,15 +230,43 @@ def test_a_disk_without_room_ends_the_search_and_leaves_its_trial_open(made: Mad
     assert after.trials[LATE - 1].measurement is not None
 
 
-@pytest.mark.parametrize(("budget_s", "waited_s"), [(36_000.0, 30.0), (120.0, 12.0)])
-def test_a_long_search_waits_no_longer_for_its_tracker_than_a_short_one(
+def test_the_first_trial_does_not_wait_for_the_tracker(made: Made) -> None:
+    """Its runner learns instead when the store is being opened, and sets those steps aside."""
+    made.monkeypatch.setattr(NoSync, "warm_up", lambda *_: pytest.fail("waited for the store"))
+    made.monkeypatch.setattr(NoSync, "is_opening", True, raising=False)
+    made.search()
+    assert made.runner["disturbs"]() is True
+    made.monkeypatch.setattr(NoSync, "is_opening", False)
+    assert made.runner["disturbs"]() is False
+
+
+class Cluster:
+    """In place of `RayDriver`: connects, and ends with nothing done."""
+
+    def __init__(self, session: Any, **more: Any) -> None:
+        self.session = session
+
+    def connect(self) -> None:
+        self.session.note("connected")
+
+    def run(self, arm: Callable[[], None]) -> None:
+        self.session.stop("signal")
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("budget_s", "waited_s"), [(36_000.0, OPENING_S), (60.0, 6.0)])
+def test_a_first_trial_on_a_cluster_waits_for_the_tracker_for_a_bounded_time(
     made: Made, budget_s: float, waited_s: float
 ) -> None:
     waited: list[float] = []
     made.monkeypatch.setattr(NoSync, "warm_up", lambda _, timeout_s: waited.append(timeout_s))
-    with pytest.raises(RuntimeError):
-        made.search(failing(1, RuntimeError("at once")), budget=Budget(seconds=budget_s))
+    made.monkeypatch.setattr(tune, "_ray_driver_class", lambda _: Cluster)
+    with pytest.raises(StoppedEarly):
+        made.search(budget=Budget(seconds=budget_s), driver="ray", ray_address="10.0.0.1:6379")
     assert waited == [waited_s]
+    assert made.heard.notes == ["connected"], "what takes no second is not announced"
 
 
 def test_a_search_that_breaks_before_the_baseline_names_no_file(made: Made) -> None:

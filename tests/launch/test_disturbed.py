@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,7 @@ def test_cpu_time_is_that_of_the_cpus_that_may_be_used(monkeypatch: pytest.Monke
 def test_the_launcher_tells_while_the_trial_runs_what_it_sees(tmp_path: Path) -> None:
     running = object.__new__(Running)
     running.devices, running.meter, running._teller = [], None, Teller(tmp_path)
+    running.disturbs, running.disturbed, running._is_disturbed, running._looked_ns = bool, [], False, 0
     looks = [
         DeviceSample(t_ns=1 * S),
         DeviceSample(t_ns=2 * S, foreign=True),
@@ -111,6 +113,21 @@ def test_the_launcher_tells_while_the_trial_runs_what_it_sees(tmp_path: Path) ->
     running._look(lambda: None)
     assert running.devices == looks
     assert list(Listener(str(tmp_path)).spans()) == [(2 * S, 3 * S)]
+
+
+def test_the_start_of_the_search_is_reported_to_the_trial_without_a_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launcher that gets no CPU time for seconds, as while Ray starts, has not seen a quiet machine."""
+    running = object.__new__(Running)
+    running.devices, running.meter, running._teller = [], None, Teller(tmp_path)
+    running.disturbed, running._is_disturbed, running._looked_ns = [], False, 1 * S
+    for now_s, starting in ((2, True), (9, True), (10, False), (11, False)):
+        monkeypatch.setattr(time, "perf_counter_ns", lambda now_s=now_s: now_s * S)
+        running.disturbs = lambda starting=starting: starting
+        running._look(None)
+    assert list(Listener(str(tmp_path)).spans()) == [(1 * S, 10 * S)]
+    assert running.disturbed == [(1 * S, 2 * S), (2 * S, 9 * S), (9 * S, 10 * S)]
 
 
 def test_a_link_that_a_trial_has_put_in_the_place_leads_nowhere(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from autotune.core.trial import Failure, FailureKind
 from autotune.launch.measure import measure
 from autotune.launch.outside import DeviceSample, Outside, Sample
 from autotune.launch.told import Told
-from autotune.protocol.events import Closed, Compiling, Seen, StepRow, Steps
+from autotune.protocol.events import Closed, Compiling, Hello, Seen, StepRow, Steps
 
 S = 1_000_000_000
 LOADER = LoaderFacts(
@@ -247,6 +247,7 @@ def test_memory_compile_and_start_up_are_told_apart() -> None:
         devices=[DeviceSample(t_ns=11 * S, used_bytes=8, total_bytes=12)],
     )
     assert found.startup_s == pytest.approx(10 - 5)
+    assert (found.import_s, found.setup_s) == pytest.approx((0.0, 5.0)), "the process reported no import"
     assert (found.compile_s, found.cold_compile) == (5.0, True)
     assert (found.memory.allocator, found.memory.device, found.memory.pss, found.memory.limit) == (
         7,
@@ -254,6 +255,46 @@ def test_memory_compile_and_start_up_are_told_apart() -> None:
         9,
         12,
     )
+
+
+def test_imports_set_up_and_warm_up_are_timed_apart() -> None:
+    told = stream([0.1] * 80)
+    told.take(Hello(pid=1, t_ns=1 * S, python="3.11"))
+    for t_s, began in ((6, True), (8, False), (11, True), (12, False)):
+        told.take(Compiling(t_ns=t_s * S, began=began))
+    closed = replace(close(told, import_ns=3 * S), begin_ns=14 * S)
+    found = fold(told, closed)
+    assert found.import_s == pytest.approx(1 + 3)
+    assert found.setup_s == pytest.approx(10 - 2 - 4)
+    assert found.warmup_s == pytest.approx(4 - 1)
+    assert found.import_s + found.setup_s == pytest.approx(found.startup_s)
+
+
+def test_steps_beside_the_start_of_the_search_are_set_aside() -> None:
+    told = stream([0.2] * 10 + [0.1] * 40)
+    found = fold(told, disturbed=[(0, 12 * S)])
+    assert found.throughput.value == pytest.approx(80.0, rel=0.01)
+    assert found.extra["dirty_steps"] >= 10
+
+
+def test_a_window_that_lay_mostly_beside_the_start_of_the_search_is_run_again() -> None:
+    told = stream([0.1] * 40)
+    lost = failed(told, close(told), disturbed=[(0, 13 * S)])
+    assert lost.kind is FailureKind.CONTENDED
+    assert "the search was still starting" in lost.message
+    assert lost.kind.repeats > 0
+
+
+def test_what_the_start_of_the_search_used_is_not_charged_to_neighbours() -> None:
+    told = stream([0.1] * 40)
+    samples = [
+        Sample(t_ns=(10 + n) * S, bytes=1, busy_s=2.0 * min(n, 2) + n, own_s=float(n), pressure_us=None)
+        for n in range(5)
+    ]
+    beside = fold(told, samples=samples, cpus=4)
+    assert beside.contamination.foreign_cpu_frac == pytest.approx(1.0)
+    apart = fold(told, samples=samples, cpus=4, disturbed=[(0, 11 * S + S // 2)])
+    assert apart.contamination.foreign_cpu_frac == pytest.approx(0.0)
 
 
 def test_the_device_is_no_part_of_a_run_on_the_cpu_beside_it() -> None:

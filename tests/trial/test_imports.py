@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -58,3 +61,56 @@ def test_another_hook_on_the_same_module_does_not_break_its_import(
     assert theirs.seen == [name]
     if ours_first:
         assert told == [7]
+
+
+@pytest.fixture
+def timing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[AfterImport]:
+    """Times imports of a folder of modules by a clock that only they move: each takes as its source says."""
+    clock = [1]
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: clock[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("builtins.passes", lambda ns: clock.__setitem__(0, clock[0] + ns), raising=False)
+    before, loaded = list(sys.meta_path), set(sys.modules)
+    for name, text in {
+        "timed_leaf": "passes(10)",
+        "timed_outer": "passes(1)\nimport timed_leaf\npasses(100)",
+        "timed_broken": "passes(1000)\nraise ValueError('broken')",
+    }.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    hooks = AfterImport()
+    hooks.start_timing()
+    yield hooks
+    sys.meta_path[:] = before
+    for name in set(sys.modules) - loaded:
+        del sys.modules[name]
+
+
+def test_the_time_of_an_import_counts_once_with_what_it_imports(timing: AfterImport) -> None:
+    importlib.import_module("timed_outer")
+    importlib.import_module("timed_leaf")
+    assert timing.stop_timing() == 111
+
+
+def test_an_import_that_fails_takes_its_time_too(timing: AfterImport) -> None:
+    with pytest.raises(ValueError, match="broken"):
+        importlib.import_module("timed_broken")
+    importlib.import_module("timed_leaf")
+    assert timing.stop_timing() == 1010
+
+
+def test_imports_of_other_threads_and_after_the_end_are_not_timed(timing: AfterImport) -> None:
+    thread = threading.Thread(target=importlib.import_module, args=("timed_leaf",))
+    thread.start()
+    thread.join()
+    assert "timed_leaf" in sys.modules
+    assert timing.stop_timing() == 0
+    importlib.import_module("timed_outer")
+    assert timing.stop_timing() == 0
+
+
+def test_a_module_that_is_awaited_and_timed_calls_back_once(timing: AfterImport) -> None:
+    told: list[str] = []
+    timing.on("timed_leaf", lambda module: told.append(module.__name__))
+    importlib.import_module("timed_outer")
+    assert told == ["timed_leaf"]
+    assert timing.stop_timing() == 111
