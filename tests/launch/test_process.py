@@ -79,7 +79,7 @@ ENDINGS = [
     (
         "step(); writer.write(Done(why='script_end', steps=1))",
         FailureKind.WARMUP_SHORT,
-        "after 1 steps, before 3",
+        "after 1 optimizer step, and the first one cannot be timed",
     ),
     (
         "writer.write(Broke(kind='oom_cuda', error='OutOfMemoryError', message='no', tail='', phase='window')); os._exit(1)",
