@@ -28,7 +28,8 @@ def planned_steps(study: Study) -> int | None:
     """Optimizer steps of the real run at the script's own effective batch; None where unknown.
 
     What the user said (`StudySpec.run_steps`) holds. Else the script's own option for steps, or its
-    option for epochs times the length of the training loader that the baseline showed.
+    option for epochs times the length of the training loader that the baseline showed, or what a
+    short script ran in all.
     """
     if study.spec.run_steps is not None:
         return study.spec.run_steps
@@ -40,7 +41,9 @@ def planned_steps(study: Study) -> int | None:
         return steps
     epochs = _number(_option(facts.script.flags, _EPOCHS), study.spec.args)
     per_epoch = steps_per_epoch(study)
-    return None if epochs is None or per_epoch is None else max(1, round(epochs * per_epoch))
+    if epochs is not None and per_epoch is not None:
+        return max(1, round(epochs * per_epoch))
+    return max(m.warmup_steps + m.steps for m in _measured(study)) if is_short(study) else None
 
 
 def steps_per_epoch(study: Study) -> float | None:

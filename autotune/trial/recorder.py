@@ -54,9 +54,9 @@ _LOSS_POINTS = 300
 _FEWEST_STEPS = 6
 _FEWEST_BLOCKS = 3
 _KEPT_STEPS = 4096
-"""Steps before a window that are kept, for a run that ends without one; some 800 KiB."""
-_MOST_WARM_UP = 0.5
-"""Longest warm-up of a loader's queue, in longest windows; see docs/decisions/0099."""
+"""Steps before a window that are kept, for a run that ends without one; about 1 MiB."""
+_MOST_WARM_UP = 1.0
+"""Longest wait for a loader's queue to settle, in longest windows; see docs/decisions/0099."""
 _HOPELESS_FRAC = 0.5
 """Share of `Fidelity.dominated_below` under which a few steps end a run; see docs/decisions/0099."""
 _DEADLINE_FRAC = 0.92
@@ -160,6 +160,8 @@ class Recorder:
         """The window is made of the steps that there were, without the usual warm-up."""
         self._is_unsettled = False
         """The window opened before the level of the loader's queue had settled."""
+        self._may_be_hopeless = True
+        """Whether a few slow steps can end the run; not where the device's clock does not see them."""
         self._opened_at_step = 0
         self._compile_before_ns = 0
         self._compile_until_ns = 0
@@ -470,8 +472,15 @@ class Recorder:
             return False
         if self._past_deadline(row[0]):
             return self._decide_short("limit", fewest=_FEWEST_BLOCKS)
-        first = self._hopeless_from()
-        return first is not None and self._decide_short("dominated", fewest=1, first=first)
+        return self._ends_hopeless()
+
+    def _ends_hopeless(self) -> bool:
+        """Whether the last few steps are so slow that they are all that is timed."""
+        first = self._hopeless_from() if self._may_be_hopeless else None
+        if first is None:
+            return False
+        self._may_be_hopeless = self._decide_short("dominated", fewest=1, first=first)
+        return self._may_be_hopeless
 
     def _hopeless_from(self) -> int | None:
         """Index of the first of the last steps where these are hopelessly slow, of all kept; else None."""
@@ -550,8 +559,7 @@ class Recorder:
             self._settle_steps()
         if row[0] >= self._next_level_ns:
             self._note_level(row[0])
-        first = None if self._part or not self._accepted else self._hopeless_from()
-        if first is not None and self._decide_short("dominated", fewest=1, first=first):
+        if not self._part and self._accepted and self._ends_hopeless():
             return
         if row[0] < self._next_check_ns or self._inside_round(row, self._begin_ns):
             return
@@ -584,7 +592,8 @@ class Recorder:
 
     def _ready_at(self, begin_ns: int) -> int | None:
         """Batches that lay ready when the steady part began; None where nobody looked at about that time."""
-        near = min(self._ready, key=lambda look: abs(look[0] - begin_ns), default=None)
+        looks = (look for look in self._ready if look[0] >= self._begin_ns)
+        near = min(looks, key=lambda look: abs(look[0] - begin_ns), default=None)
         return near[1] if near is not None and abs(near[0] - begin_ns) <= _LEVEL_NS else None
 
     def _apart_ns(self) -> int:
@@ -760,11 +769,10 @@ class Recorder:
         begin = first_timed([row[3] for row in rows]) if first is None else first
         if len(rows) - begin < fewest or len(rows) < 2:
             return False
-        now = time.perf_counter_ns()
-        end = rows[-1][0] if meanwhile or self._clock is None else now
+        end = rows[-1][0]
+        is_whole = bool(self._origin_ns) and len(steps) < _KEPT_STEPS
         if self._clock is not None:
-            end = max(rows[-1][0], self._clock.passed_ns()) if meanwhile else now
-            is_whole = bool(self._origin_ns) and len(steps) < _KEPT_STEPS
+            end = max(end, self._clock.passed_ns() if meanwhile else time.perf_counter_ns())
             whole_s = (end - self._origin_ns) / 1e9
             told_s = math.fsum(period_s for _, period_s in steps[1:])
             agree = is_whole and abs(told_s - whole_s) <= _CLOCKS_AGREE_FRAC * whole_s
@@ -772,7 +780,7 @@ class Recorder:
                 return False
             self._clock_used = "device" if agree else "host"
             begin = begin if agree else 1
-        begin_ns = self._origin_ns if begin == 1 and self._origin_ns else rows[begin - 1][0]
+        begin_ns = self._origin_ns if begin == 1 and is_whole else rows[begin - 1][0]
         if first is None and self._comes_from_queue(rows, begin):
             # The only start of the loader is a part of every such run, and all there is to tell of it.
             begin, begin_ns = 0, self._state.began_ns

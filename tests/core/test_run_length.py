@@ -96,6 +96,15 @@ def test_so_many_processes_of_a_short_script_tell_what_one_long_run_tells(
     assert useful_repeats(of_runs(short_run(steps, width), short_run(steps, width))) == repeats
 
 
+def test_the_length_of_a_short_script_without_options_is_what_it_ran() -> None:
+    run = short_run(4, 0.5)
+    assert run.measurement is not None
+    run = replace(run, outcome=replace(run.measurement, warmup_steps=1))
+    assert planned_steps(replace(of_runs(run), facts=study().facts)) == 5
+    longer = of_runs(short_run(40, 0.5, flags=()))
+    assert planned_steps(replace(longer, facts=study().facts)) is None
+
+
 def test_one_process_of_a_longer_script_is_enough() -> None:
     assert useful_repeats(of_runs(short_run(40, 0.5, flags=()))) == 1
     assert useful_repeats(of_runs()) == 1

@@ -517,7 +517,7 @@ def test_a_run_that_is_a_little_slower_is_measured_in_full(loop: Any) -> None:
     assert ran.measured.window_s >= FIDELITY.min_window_s * 0.9
 
 
-def test_the_warm_up_of_a_queue_is_no_longer_than_half_of_the_longest_window(loop: Any) -> None:
+def test_the_warm_up_of_a_queue_is_no_longer_than_the_longest_window(loop: Any) -> None:
     one = on_host(loop, min_window_s=0.5, max_window_s=2.0, min_steps=3)
     level = itertools.count(500, -1)
     one.recorder.loader.ready = lambda: next(level)  # it falls from step to step
@@ -525,7 +525,7 @@ def test_the_warm_up_of_a_queue_is_no_longer_than_half_of_the_longest_window(loo
     one.recorder.loader.observed = lambda name: 4 if name == "num_workers" else None
     ran = one.run(lambda: one.world.host(0.1) or one.step(device_s=0.0))
     assert ran.closed.unsettled
-    assert (ran.closed.begin_ns - ran.closed.first_step_ns) / 1e9 < 1.6
+    assert (ran.closed.begin_ns - ran.closed.first_step_ns) / 1e9 < 2.6
     assert "unsettled" in ran.measured.contamination.flags
     assert ran.measured.window_s <= 2.5
 
