@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 _BLOCKS = 8
 """A window shorter than so many usual blocks has shorter ones."""
 _FEWEST_BLOCKS = 3
-"""Fewer blocks, each a whole round of the loader's workers, give hardly an interval."""
+"""Where there are fewer, each a whole round of the loader's workers, every step is a block."""
 _WIDEN: Mapping[str, float] = {"steady": 1.0, "drifting": 1.5, "no_steady_state": 2.0}
 
 
 def estimates_of(window: Window) -> tuple[Estimate, Estimate]:
     """Throughput, and seconds per step, as ratios of sums over the window's blocks."""
     loader = window.told.facts.loader if window.told.facts else None
-    blocks = _blocks(window, min_steps=max(1, loader.num_workers if loader else 1))
+    least_s = min(MIN_BLOCK_S, math.fsum(s for _, s in window.clean_rows()) / _BLOCKS)
+    blocks = _blocks(window, least_s, max(1, loader.num_workers if loader else 1))
     if len(blocks) < _FEWEST_BLOCKS:
-        blocks = _blocks(window, min_steps=1)
+        blocks = _blocks(window, 0.0, 1)
     unit = "samples/s" if window.counts_samples else "steps/s"
     produced = window.kept_frac()
     wide = _WIDEN.get(window.closed.steady, 1.0)
@@ -43,7 +44,7 @@ def estimates_of(window: Window) -> tuple[Estimate, Estimate]:
     return throughput, step_time
 
 
-def _blocks(window: Window, *, min_steps: int) -> tuple[Block, ...]:
+def _blocks(window: Window, min_block_s: float, min_steps: int) -> tuple[Block, ...]:
     kept = window.clean_rows()
     ends = list(itertools.accumulate(period for _, period in kept))
     return form_blocks(
@@ -52,7 +53,7 @@ def _blocks(window: Window, *, min_steps: int) -> tuple[Block, ...]:
         [r.samples if window.counts_samples else 1 for r, _ in kept],
         [r.wait_ns / 1e9 for r, _ in kept],
         [d for d, s in zip(window.dirty, window.trained_s, strict=True) if s is not None],
-        min_block_s=min(MIN_BLOCK_S, ends[-1] / _BLOCKS),
+        min_block_s=min_block_s,
         min_steps=min_steps,
     )
 
