@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import random
+
 import pytest
 
 from autotune.trial.forming import Row
@@ -62,3 +65,19 @@ def test_uneven_steps_and_steps_that_are_slow_for_a_reason_end_nothing() -> None
 
 def test_only_the_slow_steps_at_the_end_count() -> None:
     assert slow_steps([*steps(0.1, 0.1), *steps(1.0, 1.0, 1.0)], 16.0, long_s=60.0) == 3
+
+
+@pytest.mark.parametrize("scatter", [0.05, 0.3, 0.5])
+def test_a_run_that_is_as_fast_as_the_bar_hardly_ever_ends_by_chance(scatter: float) -> None:
+    """Uneven steps at twice the rate of this bar, which is compared after each of them."""
+    noise = random.Random(f"{scatter}")
+    ended = 0
+    for _ in range(300):
+        shown = steps(*(math.exp(noise.gauss(-(scatter**2) / 2, scatter)) for _ in range(40)))
+        ended += any(slow_steps(shown[max(0, k - 8) : k], 4.0, long_s=60.0) for k in range(1, 41))
+    assert ended <= 3
+
+
+def test_loaders_that_stall_every_few_steps_end_nothing() -> None:
+    shown = steps(*([4.0, 0.1, 0.1, 0.1] * 10))
+    assert not any(slow_steps(shown[max(0, k - 8) : k], 4.0, long_s=60.0) for k in range(1, 41))
