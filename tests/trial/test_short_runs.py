@@ -14,6 +14,7 @@ from autotune.apply.choose import choose
 from autotune.apply.command import build_launch
 from autotune.apply.environment import user_environment
 from autotune.apply.space import build_space
+from autotune.core.change import Change, Patch
 from autotune.core.config import Config
 from autotune.core.facts import Facts
 from autotune.core.measurement import Measurement
@@ -26,6 +27,10 @@ from autotune.knobs.registry import builtin
 from autotune.launch.process import LocalRunner
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trial_kit import Ran
+
     from autotune.launch.runner import Ended
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
@@ -145,3 +150,13 @@ def test_a_pass_that_workers_loaded_before_its_second_step_is_timed_from_its_sta
     assert outcome.steps == 4
     assert outcome.data_wait_frac > 0.0
     assert outcome.contamination.flags.count("short") == 1
+
+
+@pytest.mark.parametrize("steps", [1, 2, 8])
+def test_apply_trains_a_script_of_a_few_steps_with_its_changes(run: Callable[..., Ran], steps: int) -> None:
+    text = (SCRIPTS / "short" / "no_loader.py").read_text()
+    bf16 = Change(knob="precision", value="bf16", spelling=Patch())
+    size = ("--batch-size", str(80 // steps))
+    tuned = run(text, changes=[bf16], argv=size, measure=False)
+    assert (tuned.code, tuned.faults) == (0, ""), tuned.err
+    assert tuned.out != run(text, argv=size, bare=True).out, "bf16 rounds"
