@@ -40,6 +40,8 @@ MARKS: Final = {
     "compiled_late": "compiling after the window",
     "alloc_cliff": "the allocator ran short",
     "from_queue": "every batch was loaded before it",
+    "short": "only a few steps were timed",
+    "unsettled": "the loader's queue had not settled",
 }
 """Flags of a run that bear on its figure, in words."""
 

@@ -111,6 +111,9 @@ def why_nothing(study: Study) -> AutotuneError:
     if failed.failure.kind in _TAKEN:
         message = f"{script} could not be measured: {failed.failure.message}"
         return BackendError(message, hint=_TAKEN[failed.failure.kind])
+    if failed.failure.kind in (FailureKind.NO_METRIC, FailureKind.WARMUP_SHORT):
+        message = f"{script} could not be measured: {failed.failure.message}"
+        return ScriptError(message, hint=_hint_for(study, failed))
     message = f"{script} fails without any change of ours: {failed.failure.message}"
     return ScriptError(message + (f"\n{tail}" if tail else ""), hint=_hint_for(study, failed))
 

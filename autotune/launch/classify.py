@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from autotune.protocol.events import Broke
 
 TAIL_LINES = 20
+STEPS_NEEDED = 3
+"""Optimizer steps from which on a run says how exact it is: the first one is dropped, two are compared."""
 _LINE_LENGTH = 300
 
 _OOM_HOST = re.compile(
@@ -190,18 +192,20 @@ def _silent(told: Told, fidelity: Fidelity, evidence: _Evidence) -> tuple[Failur
             "exit code 0 without an end message: the script left Python by the back door",
         )
     if told.steps == 0:
-        return FailureKind.NO_METRIC, "the script ended and no optimizer step was seen"
+        return (
+            FailureKind.NO_METRIC,
+            "the script ended without an optimizer step, so there is nothing to time",
+        )
     if told.done.why == "deadline":
         evidence["deadline_s"] = fidelity.deadline_s
         return FailureKind.WARMUP_SHORT, (
-            f"its time of {fidelity.deadline_s:.0f} s was over too soon after the warm-up to measure anything"
+            f"its time of {fidelity.deadline_s:.0f} s was over before enough steps could be timed"
             f" ({_progress(told)})"
         )
-    needed = fidelity.min_steps
-    evidence["steps_needed"] = needed
+    evidence["steps_needed"] = STEPS_NEEDED
     return FailureKind.WARMUP_SHORT, (
-        f"the script ended after {told.steps} steps, before {needed} steps"
-        f" and {fidelity.min_window_s:g} s could be measured after the warm-up"
+        f"the script ended after {_steps(told.steps)}, and the first one cannot be timed;"
+        f" let it train for at least {STEPS_NEEDED} steps"
     )
 
 
@@ -212,7 +216,13 @@ def _matching_line(text: str, pattern: re.Pattern[str]) -> str:
 
 
 def _progress(told: Told) -> str:
-    return f"{told.steps} steps were done" if told.steps else "before the first step"
+    if not told.steps:
+        return "before the first step"
+    return f"{_steps(told.steps)} {'was' if told.steps == 1 else 'were'} done"
+
+
+def _steps(count: int) -> str:
+    return f"{count} optimizer step" + ("" if count == 1 else "s")
 
 
 def _gib(size: float) -> str:

@@ -55,6 +55,8 @@ def contamination_of(window: Window) -> Contamination:
     flags += ["compiled_late"] if window.closed.late_compile_s >= LEAST_COMPILE_S else []
     flags += ["alloc_cliff"] if window.closed.counters.get("alloc_retries", 0) > 0 else []
     flags += ["from_queue"] if window.is_from_queue() else []
+    flags += ["short"] if window.closed.short else []
+    flags += ["unsettled"] if window.closed.unsettled else []
     return Contamination(
         run_queue_frac=queue_frac,
         pressure_frac=seen.pressure,

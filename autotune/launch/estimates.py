@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.core.stats import form_blocks, window_estimate
+from autotune.core.stats import Block, form_blocks, window_estimate
 from autotune.launch.window import MIN_BLOCK_S
 
 if TYPE_CHECKING:
@@ -15,27 +16,20 @@ if TYPE_CHECKING:
     from autotune.core.measurement import Estimate
     from autotune.launch.window import Window
 
+_BLOCKS = 8
+"""A window shorter than so many usual blocks has shorter ones."""
+_FEWEST_BLOCKS = 3
+"""Where there are fewer, each a whole round of the loader's workers, every step is a block."""
 _WIDEN: Mapping[str, float] = {"steady": 1.0, "drifting": 1.5, "no_steady_state": 2.0}
 
 
 def estimates_of(window: Window) -> tuple[Estimate, Estimate]:
     """Throughput, and seconds per step, as ratios of sums over the window's blocks."""
-    ends: list[float] = []
-    at = 0.0
-    kept = window.clean_rows()
-    for _, period in kept:
-        at += period
-        ends.append(at)
     loader = window.told.facts.loader if window.told.facts else None
-    blocks = form_blocks(
-        [0.0, *ends[:-1]],
-        ends,
-        [r.samples if window.counts_samples else 1 for r, _ in kept],
-        [r.wait_ns / 1e9 for r, _ in kept],
-        [d for d, s in zip(window.dirty, window.trained_s, strict=True) if s is not None],
-        min_block_s=MIN_BLOCK_S,
-        min_steps=max(1, loader.num_workers if loader else 1),
-    )
+    least_s = min(MIN_BLOCK_S, math.fsum(s for _, s in window.clean_rows()) / _BLOCKS)
+    blocks = _blocks(window, least_s, max(1, loader.num_workers if loader else 1))
+    if len(blocks) < _FEWEST_BLOCKS:
+        blocks = _blocks(window, 0.0, 1)
     unit = "samples/s" if window.counts_samples else "steps/s"
     produced = window.kept_frac()
     wide = _WIDEN.get(window.closed.steady, 1.0)
@@ -48,6 +42,20 @@ def estimates_of(window: Window) -> tuple[Estimate, Estimate]:
         # How fast the loader is by itself, this window cannot tell.
         return replace(throughput, low=0.0), replace(step_time, high=math.inf)
     return throughput, step_time
+
+
+def _blocks(window: Window, min_block_s: float, min_steps: int) -> tuple[Block, ...]:
+    kept = window.clean_rows()
+    ends = list(itertools.accumulate(period for _, period in kept))
+    return form_blocks(
+        [0.0, *ends[:-1]],
+        ends,
+        [r.samples if window.counts_samples else 1 for r, _ in kept],
+        [r.wait_ns / 1e9 for r, _ in kept],
+        [d for d, s in zip(window.dirty, window.trained_s, strict=True) if s is not None],
+        min_block_s=min_block_s,
+        min_steps=min_steps,
+    )
 
 
 def _adjusted(estimate: Estimate, factor: float, widen: float) -> Estimate:

@@ -101,6 +101,8 @@ class Closed:
         evaluation_counts: By which rule the window was judged; see `autotune.protocol.marks.trained_s`.
         clock: By which the window's periods are known: ``device`` where it agreed with the host's over
             the window, ``host`` where it did not, empty where no accelerator trains.
+        short: The window holds the few steps that there were, without the usual warm-up before it.
+        unsettled: It opened before the level of the loader's queue had settled.
         part: Of the visit (`autotune.core.live.Visit.parts`), from 1; 0 for the process's own config.
         sent_ns: When this was said; 0 where it was not noted.
         import_ns: Time that the script's imports took up to the first step, in nanoseconds.
@@ -127,6 +129,8 @@ class Closed:
     sent_ns: int = 0
     late_compile_s: float = 0.0
     import_ns: int = 0
+    short: bool = False
+    unsettled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,7 @@ def trained_s(
     The time of an evaluation is taken off the step it lies in; what else the end of an epoch costs
     (the loader starts again) stays in it. A step with a compile inside is set aside as a whole. Where
     evaluating is what steps do, or more than a quarter compile, that is no accident but a part of the
-    step, and counts.
+    step, and counts. Where no step would be left, as a few may all evaluate, every one counts whole.
 
     Args:
         marks: `autotune.protocol.events.StepRow.mark` of every step of the window.
@@ -64,4 +64,4 @@ def trained_s(
             found.append(rest_s if aside_ns >= 0 and rest_s > 0 else None)
         else:
             found.append(period_s)
-    return tuple(found)
+    return tuple(periods_s if all(seconds is None for seconds in found) else found)

@@ -26,7 +26,8 @@ from autotune.protocol.marks import compiling_counts, evaluation_counts, trained
 from autotune.trial.forming import Forming
 from autotune.trial.forming import Row as WindowRow
 from autotune.trial.losses import read_loss
-from autotune.trial.state import ALLOCATOR, COMPILE, NEW_SHAPE, ROLLOUT
+from autotune.trial.short_run import FIRST_STEPS, first_timed, slow_steps
+from autotune.trial.state import ALLOCATOR, COMPILE, LOADER, NEW_SHAPE, ROLLOUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,6 +53,12 @@ _LONG_STEP, _LONG_STEP_NS = 3.0, 50_000_000
 _LOSS_POINTS = 300
 _FEWEST_STEPS = 6
 _FEWEST_BLOCKS = 3
+_KEPT_STEPS = 4096
+"""Steps before a window that are kept, for a run that ends without one; about 1 MiB."""
+_MOST_WARM_UP = 1.0
+"""Longest wait for a loader's queue to settle, in longest windows; see docs/decisions/0099."""
+_HOPELESS_FRAC = 0.5
+"""Share of `Fidelity.dominated_below` under which a few steps end a run; see docs/decisions/0099."""
 _DEADLINE_FRAC = 0.92
 _LEVELS = 8
 _MAX_GROWTHS = 3
@@ -143,11 +150,21 @@ class Recorder:
         self._growths = 0
         self._next_check_ns = 0
         self._checked_ns = 0
-        self._ready: list[tuple[int, int]] = []
-        """When in the window, and how many batches lay ready in the loader's queue."""
+        self._ready: deque[tuple[int, int]] = deque(maxlen=_KEPT_STEPS)
+        """When, and how many batches lay ready in the loader's queue."""
         self._next_level_ns = 0
         self._has_queue = False
         self._decided: tuple[str, int, int | None] | None = None
+        self._past: deque[tuple[WindowRow, float]] = deque(maxlen=_KEPT_STEPS)
+        """Steps before the window, with the device's periods in seconds; -1 by the host's clock."""
+        self._origin_ns = 0
+        """End of the first of them where the device had done all of it; 0 where no device trains."""
+        self._is_short = False
+        """The window is made of the steps that there were, without the usual warm-up."""
+        self._is_unsettled = False
+        """The window opened before the level of the loader's queue had settled."""
+        self._may_be_hopeless = True
+        """Whether a few slow steps can end the run; not where the device's clock does not see them."""
         self._opened_at_step = 0
         self._compile_before_ns = 0
         self._compile_until_ns = 0
@@ -175,12 +192,21 @@ class Recorder:
             return "warmup"
         return "setup" if self.loader is not None else "import"
 
-    def restart(self) -> None:
-        """Warm up again: something changed that the window must not contain."""
+    def restart(self, *, forgets: bool = False) -> None:
+        """Warm up again: something changed that the window must not contain.
+
+        Args:
+            forgets: The steps so far were not those that are to be timed.
+        """
         self._state.calm.leave()
         self._state.calm.fruitless = 0
         if self._decided is not None:
             return  # the window is over
+        if self._begin_ns:
+            self._past.extend(self._finished if self._clock is not None else ((r, -1.0) for r in self._rows))
+        if forgets:
+            self._past.clear()
+            self._origin_ns = 0
         self._begin_ns = 0
         self._rows = []
         self._finished = []
@@ -256,8 +282,15 @@ class Recorder:
         if self._clock is None:
             self._clock = self._state.device_clock = self._memory.clock()
             self.on_host = self._clock is None
+            if self._clock is not None:
+                # Host and device agree about the end of this step, from which a short run is timed.
+                self._memory.synchronise()
+                self._past.clear()
+                self._origin_ns = time.perf_counter_ns()
         if self._clock is None:
             channel.step(row)
+            if not self._begin_ns and self._decided is None:
+                self._past.append((_window_row(row), -1.0))
             return
         self._clock.mark(row)
         self._pass_on()
@@ -268,8 +301,9 @@ class Recorder:
             return
         for row in self._clock.finished():
             self._channel.step(row)
-            if self._begin_ns and self._decided is None:
-                self._finished.append(((row[0], row[1], row[2], row[5], row[6]), row[3] / 1e3))
+            if self._decided is None:
+                timed = self._finished if self._begin_ns else self._past
+                timed.append((_window_row(row), row[3] / 1e3))
 
     # Detection
 
@@ -379,7 +413,12 @@ class Recorder:
     # Warm-up
 
     def _warm_up(self, row: Row, batches: int) -> None:
-        if not self._settle_steps():
+        if row[5] & COMPILE:
+            self._compiled.append((row[0], self._state.compile_ns))
+        ready = self.loader.ready() if self.loader is not None else None
+        if ready is not None:
+            self._ready.append((row[0], ready))
+        if not self._settle_steps() or self._ends_early(row):
             return
         news = bool(row[5] & NEW_SHAPE) or (self.loader is None and self._was_long(row[0]))
         if row[5] & COMPILE or (news and self._shape_events < _MAX_SHAPE_EVENTS):
@@ -390,7 +429,6 @@ class Recorder:
         if self._batches == 0 and self._event_ns > row[0]:
             self._event_ns = row[0]
         self._batches += max(batches, 0 if self.loader is not None and self.loader.train else 1)
-        ready = self.loader.ready() if self.loader is not None else None
         if ready is not None:
             self._levels.append(ready)
         if not self._may_open(row[0]):
@@ -417,6 +455,10 @@ class Recorder:
         fidelity = self._segment.fidelity
         spent_s = (now - self._event_ns) / 1e9
         need = self.loader.queue_batches() if self.loader is not None else 3
+        self._is_unsettled = False
+        if spent_s > _MOST_WARM_UP * fidelity.max_window_s:
+            self._is_unsettled = self.loader is not None and bool(self.loader.observed("num_workers"))
+            return True
         if self._batches < need or spent_s < min(0.5, 0.2 * fidelity.min_window_s):
             return False
         if self._batches > 10 * need and spent_s > 0.25 * fidelity.max_window_s:
@@ -427,6 +469,50 @@ class Recorder:
         half = _LEVELS // 2
         late = sum(levels[half:]) / half
         return late <= 1.0 or late >= sum(levels[:half]) / half - 0.5
+
+    def _ends_early(self, row: Row) -> bool:
+        """Whether the steps so far are all that is timed; ends the process unless its loss is waited for."""
+        if self._part or not self._accepted:
+            return False
+        if self._past_deadline(row[0]):
+            return self._decide_short("limit", fewest=_FEWEST_BLOCKS)
+        return self._ends_hopeless()
+
+    def _ends_hopeless(self) -> bool:
+        """Whether the last few steps are so slow that they are all that is timed."""
+        first = self._hopeless_from() if self._may_be_hopeless else None
+        if first is None:
+            return False
+        self._may_be_hopeless = self._decide_short("dominated", fewest=1, first=first)
+        return self._may_be_hopeless
+
+    def _hopeless_from(self) -> int | None:
+        """Index of the first of the last steps where these are hopelessly slow, of all kept; else None."""
+        assert self._segment is not None
+        fidelity = self._segment.fidelity
+        bar = _HOPELESS_FRAC * fidelity.dominated_below
+        if not bar or not any(row[2] < bar * period_s for row, period_s in self._periods_s(1)):
+            return None
+        timed = self._finished if self._clock is not None else self._rows
+        count = len(self._past) + len(timed)
+        steps = self._periods_s(min(count - FIRST_STEPS, _LEVELS))
+        slow = slow_steps(steps, bar, long_s=fidelity.max_window_s)
+        begins = [row[0] - int(period * 1e9) for row, period in steps]
+        if not slow or any(touched(begins[-slow:], [row[0] for row, _ in steps[-slow:]], self.disturbed())):
+            return None
+        return count - slow
+
+    def _periods_s(self, count: int) -> list[tuple[WindowRow, float]]:
+        """The last `count` steps that were timed, with their periods; fewer where there are fewer."""
+        if count <= 0:
+            return []
+        last = slice(-count - 1, None)
+        timed = self._finished[last] if self._clock is not None else [(r, -1.0) for r in self._rows[last]]
+        more = itertools.islice(reversed(self._past), max(0, count + 1 - len(timed)))
+        steps = [*reversed(list(more)), *timed]
+        if self._clock is not None:
+            return steps[-count:]
+        return [(row, (row[0] - before[0]) / 1e9) for (before, _), (row, _) in itertools.pairwise(steps)]
 
     def _inside_round(self, row: Row, since_ns: int) -> bool:
         """More steps may follow on what was gathered last, before something is gathered anew.
@@ -453,13 +539,11 @@ class Recorder:
         self.window_opens()
         self._opened_at_step = self._state.steps
         self._compile_before_ns = self._state.compile_ns
-        self._compiled = []
         if self._clock is not None:
             self._clock.begin()
             now = time.perf_counter_ns()
         self._begin_ns = now
         self._next_check_ns = now + int(self._segment.fidelity.min_window_s * 1e9)
-        self._ready = []
         self._has_queue = False
         self._note_level(now)
 
@@ -468,17 +552,19 @@ class Recorder:
     def _in_window(self, row: Row) -> None:
         assert self._segment is not None
         mark = row[5]
+        if mark & COMPILE:
+            self._compiled.append((row[0], self._state.compile_ns))
+        self._rows.append(_window_row(row))
         if mark & COMPILE and self._restarts < _MAX_RESTARTS:
             self._restarts += 1
             self.restart()
             return
         if not self._accepted:
             self._settle_steps()
-        self._rows.append((row[0], row[1], row[2], mark, row[6]))
-        if mark & COMPILE:
-            self._compiled.append((row[0], self._state.compile_ns))
         if row[0] >= self._next_level_ns:
             self._note_level(row[0])
+        if not self._part and self._accepted and self._ends_hopeless():
+            return
         if row[0] < self._next_check_ns or self._inside_round(row, self._begin_ns):
             return
         fidelity = self._segment.fidelity
@@ -510,7 +596,8 @@ class Recorder:
 
     def _ready_at(self, begin_ns: int) -> int | None:
         """Batches that lay ready when the steady part began; None where nobody looked at about that time."""
-        near = min(self._ready, key=lambda look: abs(look[0] - begin_ns), default=None)
+        looks = (look for look in self._ready if look[0] >= self._begin_ns)
+        near = min(looks, key=lambda look: abs(look[0] - begin_ns), default=None)
         return near[1] if near is not None and abs(near[0] - begin_ns) <= _LEVEL_NS else None
 
     def _apart_ns(self) -> int:
@@ -600,6 +687,8 @@ class Recorder:
 
     def _steady(self, blocks: Sequence[stats.Block]) -> tuple[int, str]:
         """Index of the first steady block of a window, and whether it was steady."""
+        if self._is_short:
+            return 0, "steady"
         # What others spoilt tells nothing of warming up.
         clean = [k for k, b in enumerate(blocks) if b.clean]
         kept = clean if len(clean) >= _FEWEST_BLOCKS else range(len(blocks))
@@ -641,13 +730,13 @@ class Recorder:
         return "dominated" if not per_step and estimate.value + doubt < fidelity.dominated_below else None
 
     def _end_in_time(self, now: int) -> None:
-        """The time of the process is over: a window that can tell something ends, a shorter one is none."""
+        """The time of the process is over: what can tell something is measured."""
         end = self._device_end(now, meanwhile=False)
         if self._can_tell():
             self._decide("limit", end)
         elif self._part:
             self.done("measured")
-        else:
+        elif not self._decide_short("limit", fewest=_FEWEST_BLOCKS):
             self._tell_no_window()
             self.done("deadline")
 
@@ -658,11 +747,76 @@ class Recorder:
     def _decide(self, ended: str, now: int) -> None:
         """The window is over; the run goes on only for the loss guard."""
         now = self._device_end(now, meanwhile=False)
-        ready = self.loader.ready() if self.loader is not None else None
-        self._decided = (ended, now, ready)
+        self._end_window(ended, now, self.loader.ready() if self.loader is not None else None)
+        self._wait_for_loss(now)
+
+    def _decide_short(
+        self, ended: str, *, fewest: int, first: int | None = None, meanwhile: bool = False
+    ) -> bool:
+        """Make the window of steps that have ended already; whether there are enough.
+
+        On a device the window begins where the device's clock and the host's are known to agree.
+
+        Args:
+            ended: As in `Measurement.ended`.
+            fewest: Steps that it holds at the least.
+            first: Index of its first step, among all that are kept; None for what is left when the
+                first ones, which carry the start-up, are dropped.
+            meanwhile: The script has done other things since the last step.
+        """
+        if self._clock is not None:
+            self._memory.synchronise()
+            self._pass_on()
+        timed = self._finished if self._clock is not None else [(r, -1.0) for r in self._rows]
+        steps = [*self._past, *timed]
+        rows = [row for row, _ in steps]
+        begin = first_timed([row[3] for row in rows]) if first is None else first
+        if len(rows) - begin < fewest or len(rows) < 2:
+            return False
+        end = rows[-1][0]
+        is_whole = bool(self._origin_ns) and len(steps) < _KEPT_STEPS
+        if self._clock is not None:
+            end = max(end, self._clock.passed_ns() if meanwhile else time.perf_counter_ns())
+            whole_s = (end - self._origin_ns) / 1e9
+            told_s = math.fsum(period_s for _, period_s in steps[1:])
+            agree = is_whole and abs(told_s - whole_s) <= _CLOCKS_AGREE_FRAC * whole_s
+            if not agree and first is not None:
+                return False
+            self._clock_used = "device" if agree else "host"
+            begin = begin if agree else 1
+        begin_ns = self._origin_ns if begin == 1 and is_whole else rows[begin - 1][0]
+        if first is None and self._comes_from_queue(rows, begin):
+            # The only start of the loader is a part of every such run, and all there is to tell of it.
+            begin, begin_ns = 0, self._state.began_ns
+            self._clock_used = "" if self._clock is None else "host"
+        self._begin_ns, self._rows = begin_ns, rows[begin:]
+        self._finished = steps[begin:] if self._clock is not None else []
+        self._is_short, self._is_unsettled = True, False
+        self._compile_before_ns = 0
+        self._opened_at_step = self._state.steps - len(self._rows)
+        self._end_window(ended, end, self._ready_at(rows[-1][0]))
+        if not meanwhile:
+            self._wait_for_loss(end)
+        return True
+
+    def _comes_from_queue(self, rows: Sequence[WindowRow], begin: int) -> bool:
+        """Whether workers could load every batch from `begin` on before the window, in a run of one pass."""
+        loader = self.loader
+        if loader is None or not self._state.began_ns or self._state.steps != len(rows):
+            return False
+        if any(row[3] & LOADER for row in rows[begin:]) or any(row[3] & COMPILE for row in rows[:begin]):
+            return False
+        names = ("num_workers", "prefetch_factor", "batch_size")
+        workers, ahead, batch = (loader.observed(name) for name in names)
+        if not isinstance(workers, int) or not isinstance(ahead, int) or not isinstance(batch, int):
+            return False
+        samples = sum(row[2] for row in rows[begin:]) / self._state.ranks
+        return 0 < samples <= workers * ahead * batch
+
+    def _end_window(self, ended: str, end_ns: int, ready: int | None) -> None:
+        self._decided = (ended, end_ns, ready)
         self._compile_until_ns = self._state.compile_ns
         self._compile_over_ns = None
-        self._wait_for_loss(now)
 
     def _device_end(self, now: int, *, meanwhile: bool) -> int:
         """When the last step was really done, on the host's clock; `now` where no device trains.
@@ -718,6 +872,8 @@ class Recorder:
         fidelity = visit.fidelity(self._segment.fidelity, evaluation_counts=self._evaluates)
         self._segment = replace(self._segment, fidelity=fidelity)
         self._decided = None
+        self._is_short = False
+        self._past.clear()
         self._clock_used = ""
         self._restarts = self._growths = self._shape_events = 0
         self._losses = []
@@ -760,6 +916,8 @@ class Recorder:
                 skipped_scaler_steps=self.skipped_steps(),
                 graph_breaks=self.graph_breaks(),
                 part=self._part,
+                short=self._is_short,
+                unsettled=self._is_unsettled,
                 sent_ns=time.perf_counter_ns(),
                 import_ns=self._import_ns,
                 counters={
@@ -788,7 +946,7 @@ class Recorder:
         if not self._compiling_counts(begin_ns):
             return self._compile_until_ns
         before = [ns for end_ns, ns in self._compiled if end_ns <= begin_ns]
-        return before[-1] if before else self._compile_before_ns
+        return max([self._compile_before_ns, *before[-1:]])
 
     def _late_compile_ns(self, begin_ns: int) -> int:
         """Compiling since the window; none where it is a part of its steps, which have told what it costs."""
@@ -862,8 +1020,9 @@ class Recorder:
         if code == 0 and self._decided is None and len(self._rows) >= _FEWEST_STEPS:
             end = self._device_end(self._rows[-1][0], meanwhile=True)
             if self._can_tell():
-                self._decided = ("script_end", end, None)
-                self._compile_until_ns = self._state.compile_ns
+                self._end_window("script_end", end, None)
+        if code == 0 and self._decided is None:
+            self._decide_short("script_end", fewest=1, meanwhile=True)
         if code == 0 and self._decided is not None:
             self._send_closed()
         elif code == 0 and self._state.steps:
@@ -944,6 +1103,10 @@ class Recorder:
             with contextlib.suppress(Exception):
                 stream.flush()
         os._exit(code)
+
+
+def _window_row(row: Row) -> WindowRow:
+    return (row[0], row[1], row[2], row[5], row[6])
 
 
 def _doubt(blocks: Sequence[stats.Block], cut: int) -> dict[str, float]:

@@ -339,7 +339,7 @@ class Boundary:
                     self._held.append((key, self._take(apart=False)))
                     return []
                 self._anchor = weakref.ref(optimizer)
-                self._recorder.restart()
+                self._recorder.restart(forgets=True)
         self._others.clear()
         return self._with_held(self._take(), key)
 

@@ -9,6 +9,7 @@ import pytest
 from search_world import loss_trace, measurement
 
 from autotune.core.loss_guard import finite_and_sane, judge, scaler_skips
+from autotune.core.loss_trace import FEWEST_POINTS
 from autotune.core.measurement import LossPoint, Measurement
 
 Traces = dict[int, tuple[LossPoint, ...]]
@@ -27,6 +28,17 @@ def test_a_loss_that_falls_passes_level_zero() -> None:
 
 def test_no_loss_is_unclear() -> None:
     assert finite_and_sane(()).verdict == "unclear"
+
+
+@pytest.mark.parametrize("points", range(9))
+def test_the_losses_of_a_few_steps_are_unclear_and_break_nothing(points: int) -> None:
+    base = {seed: trace[:points] for seed, trace in BASE.items()}
+    few = {seed: trace[:points] for seed, trace in traces(range(4), jitter=3e-3, jitter_seed=7).items()}
+    for redeals in (False, True):
+        verdict = judge(few, base, redeals=redeals, effective_batch=32)
+        assert verdict.verdict == "unclear" or points >= FEWEST_POINTS, verdict
+        assert verdict.reason
+    assert finite_and_sane(few[0]).verdict in ("pass", "unclear")
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

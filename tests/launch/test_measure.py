@@ -79,6 +79,38 @@ def test_the_rate_that_a_run_began_with_is_kept_where_it_was_seen() -> None:
     assert fold(told).extra["learning_rate"] == 0.1
 
 
+def test_a_few_steps_are_a_block_each_and_their_interval_is_wide() -> None:
+    told = stream([1.0, 1.1, 0.9, 1.0])
+    found = fold(told, close(told, short=True))
+    assert found.throughput.n == 4
+    assert found.throughput.value == pytest.approx(8.0)
+    assert 0.05 < found.throughput.relative_width < 1.0
+    assert "short" in found.contamination.flags
+    two = fold(stream([1.0, 1.1])).throughput
+    assert two.n == 2
+    assert two.relative_width > found.throughput.relative_width
+    assert all(math.isfinite(end) for end in (two.low, two.high))
+
+
+def test_one_step_has_a_rate_and_no_interval() -> None:
+    found = fold(stream([0.5]))
+    assert (found.throughput.value, found.throughput.low) == (pytest.approx(16.0), 0.0)
+    assert found.throughput.high == found.step_time_s.high == math.inf
+
+
+def test_a_window_that_opened_before_its_queue_had_settled_carries_a_mark() -> None:
+    told = stream([0.1] * 40)
+    assert "unsettled" in fold(told, close(told, unsettled=True)).contamination.flags
+    assert not {"unsettled", "short"} & set(fold(told).contamination.flags)
+
+
+def test_a_window_of_half_a_second_has_an_interval() -> None:
+    noise = random.Random(3)
+    found = fold(stream([0.01 * math.exp(noise.gauss(0, 0.1)) for _ in range(50)]))
+    assert found.throughput.n >= 5
+    assert 0.0 < found.throughput.relative_width < 0.5
+
+
 def test_without_confirmed_samples_steps_are_counted() -> None:
     told = stream([0.1] * 30)
     told.take(Seen(facts=RunFacts(samples_source="input", loader=LOADER)))

@@ -75,11 +75,11 @@ ENDINGS = [
     ("os.kill(os.getpid(), 11)", FailureKind.CRASH_SIGNAL, "SIGSEGV"),
     ("os.kill(os.getpid(), 9)", FailureKind.OOM_HOST, "SIGKILL"),
     ("os._exit(0)", FailureKind.NO_METRIC, "without an end message"),
-    ("writer.write(Done(why='script_end', steps=0))", FailureKind.NO_METRIC, "no optimizer step"),
+    ("writer.write(Done(why='script_end', steps=0))", FailureKind.NO_METRIC, "without an optimizer step"),
     (
         "step(); writer.write(Done(why='script_end', steps=1))",
         FailureKind.WARMUP_SHORT,
-        "after 1 steps, before 3",
+        "after 1 optimizer step, and the first one cannot be timed",
     ),
     (
         "writer.write(Broke(kind='oom_cuda', error='OutOfMemoryError', message='no', tail='', phase='window')); os._exit(1)",

@@ -8,8 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from device_loop import FIDELITY, SAMPLES, Loop
+from device_loop import FIDELITY, SAMPLES, Anchor, Loop
 from fake_cuda import GIB, Virtual, World
+
+from autotune.trial.state import LOADER
 
 
 @pytest.fixture
@@ -37,6 +39,7 @@ def test_nothing_waits_for_the_device_inside_a_window(loop: Any) -> None:
     ran = one.run(one.step)
     assert ran.waits_inside() == []
     assert [what for what, _ in ran.world.waits if what in ("device", "event")] == [
+        "device",  # the first step, from which a short run is timed
         "device",  # where the window opens
         "device",  # where it closes
         "device",  # the rows that came after it
@@ -349,25 +352,23 @@ def test_without_a_device_the_hosts_clock_stands_alone(loop: Any) -> None:
     assert world.recorded == 0
 
 
-def test_a_window_that_the_end_of_its_time_cuts_to_a_few_steps_is_no_measurement(loop: Any) -> None:
-    world = World(clock=Virtual())
-    world.initialized = False
-    one = loop(world, deadline_s=30.0)
-    ran = one.run(lambda: one.world.host(4.0) or one.step(device_s=0.0))
-    assert one.recorder._begin_ns
-    assert len(one.recorder._rows) == 2
-    assert not ran.told.closed
-    assert ran.told.done is not None
-    assert ran.told.done.why == "deadline"
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_run_whose_time_ends_in_its_warm_up_is_measured_over_the_steps_that_it_had(
+    loop: Any, on_device: bool
+) -> None:
+    world = World() if on_device else World(clock=Virtual())
+    world.initialized = on_device
+    one = loop(world, deadline_s=18.0, max_window_s=60.0)
+
+    def step() -> None:
+        one.world.host(0.0 if on_device else 4.0)
+        one.step(device_s=4.0 if on_device else 0.0, read=on_device)
+
+    ran = one.run(step)
+    assert (ran.closed.ended, ran.closed.short) == ("limit", True)
+    assert ran.measured.steps == 4
+    assert ran.measured.throughput.value == pytest.approx(SAMPLES / 4.0, rel=0.01)
     assert ran.told.facts is not None
-
-
-def test_on_a_device_too_few_steps_are_no_measurement_either(loop: Any) -> None:
-    one = loop(deadline_s=30.0)
-    ran = one.run(lambda: one.step(device_s=4.0, read=True))
-    assert not ran.told.closed
-    assert ran.told.done is not None
-    assert ran.told.done.why == "deadline"
 
 
 def test_a_window_that_holds_enough_when_its_time_is_over_is_measured(loop: Any) -> None:
@@ -376,3 +377,162 @@ def test_a_window_that_holds_enough_when_its_time_is_over_is_measured(loop: Any)
     assert ran.closed.ended == "limit"
     assert ran.measured.steps >= 6
     assert ran.measured.throughput.value == pytest.approx(SAMPLES / 0.5, rel=0.01)
+
+
+# Runs that are shorter than a warm-up, and runs that are hopeless.
+
+
+def test_a_run_of_a_few_steps_is_timed_by_the_device_without_its_first_ones(loop: Any) -> None:
+    one = loop()
+    one.step(device_s=3.0)
+    for _ in range(7):
+        one.step(device_s=0.5)
+    ran = one.finish()
+    assert ran.closed.short
+    assert (ran.closed.clock, ran.closed.ended) == ("device", "script_end")
+    assert ran.measured.steps == 6
+    assert ran.measured.throughput.value == pytest.approx(SAMPLES / 0.5, rel=0.001)
+    assert ran.measured.throughput.n == 6
+    assert "short" in ran.measured.contamination.flags
+
+
+def test_where_events_miss_a_short_run_it_is_timed_from_its_first_step_to_its_last(loop: Any) -> None:
+    world = World()
+    side = world.side_stream()
+    one = loop(world, deadline_s=0.3, max_window_s=60.0)
+    ran = one.run(lambda: one.step(fetch_s=0.05, device_s=0.8, stream=side))
+    assert (ran.closed.clock, ran.closed.short) == ("host", True)
+    assert ran.measured.steps == one.state.steps - 1
+    assert ran.measured.throughput.value == pytest.approx(SAMPLES / 0.8, rel=0.05)
+
+
+def test_a_single_step_is_no_measurement(loop: Any) -> None:
+    one = loop()
+    one.step()
+    ran = one.finish()
+    assert not ran.told.closed
+    assert ran.told.done is not None
+    assert (ran.told.done.why, ran.told.done.steps) == ("script_end", 1)
+
+
+def on_host(loop: Any, **fidelity: Any) -> Loop:
+    world = World(clock=Virtual())
+    world.initialized = False
+    return loop(world, **fidelity)
+
+
+def test_two_steps_are_a_measurement_of_which_the_interval_says_nothing(loop: Any) -> None:
+    one = on_host(loop)
+    for _ in range(2):
+        one.world.host(0.5)
+        one.step(device_s=0.0)
+    ran = one.finish()
+    assert ran.measured.steps == 1
+    assert ran.measured.throughput.value == pytest.approx(SAMPLES / 0.5, rel=0.001)
+    assert (ran.measured.throughput.low, ran.measured.throughput.high) == (0.0, math.inf)
+
+
+def test_steps_that_all_evaluate_are_timed_whole(loop: Any) -> None:
+    one = on_host(loop)
+    for _ in range(3):
+        one.world.host(0.5)
+        one.state.evaluates(one.world.clock.now())
+        one.step(device_s=0.0)
+    ran = one.finish()
+    assert ran.measured.steps == 2
+    assert ran.measured.throughput.value == pytest.approx(SAMPLES / 0.5, rel=0.001)
+
+
+def test_an_evaluation_between_short_epochs_is_taken_off(loop: Any) -> None:
+    one = on_host(loop)
+    for step in range(8):
+        if step == 4:
+            one.state.evaluates(one.world.clock.now())
+            one.world.host(9.0)
+            one.state.trains(one.world.clock.now())
+            one.state.mark |= LOADER
+            one.world.host(0.2)
+        one.world.host(0.5)
+        one.step(device_s=0.0)
+    ran = one.finish()
+    assert ran.measured.steps == 4, "the whole second epoch"
+    assert ran.measured.throughput.value == pytest.approx(4 * SAMPLES / 2.2, rel=0.001)
+
+
+def test_steps_of_an_optimizer_that_fell_silent_are_not_timed(loop: Any) -> None:
+    one = on_host(loop, min_window_s=60.0, max_window_s=60.0)
+    first = one.anchor
+    for step in range(26):
+        if step == 10:
+            one.anchor = Anchor()
+        one.world.host(0.4 if step < 10 else 0.05)
+        one.step(device_s=0.0)
+    ran = one.finish()
+    assert first is not one.anchor
+    assert ran.measured.throughput.value == pytest.approx(SAMPLES / 0.05, rel=0.01)
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_run_that_is_far_too_slow_ends_after_a_few_steps(loop: Any, on_device: bool) -> None:
+    fidelity = {"dominated_below": SAMPLES / 0.1, "min_window_s": 30.0, "max_window_s": 60.0}
+    one = loop(**fidelity) if on_device else on_host(loop, **fidelity)
+
+    def step() -> None:
+        one.world.host(0.0 if on_device else 1.0)
+        one.step(device_s=1.0 if on_device else 0.0, read=on_device)
+
+    ran = one.run(step)
+    assert ran.closed.ended == "dominated"
+    assert ran.closed.short
+    assert one.state.steps <= 6
+    assert ran.measured.throughput.value == pytest.approx(SAMPLES / 1.0, rel=0.01)
+    assert ran.measured.throughput.n >= 3
+
+
+def test_a_run_whose_steps_outlast_a_window_ends_after_two_of_them(loop: Any) -> None:
+    one = on_host(loop, dominated_below=SAMPLES / 0.1, max_window_s=4.0)
+    ran = one.run(lambda: one.world.host(20.0) or one.step(device_s=0.0))
+    assert ran.closed.ended == "dominated"
+    assert one.state.steps == 4
+
+
+def test_a_run_that_becomes_far_too_slow_ends_inside_its_window(loop: Any) -> None:
+    one = on_host(loop, dominated_below=SAMPLES / 0.1, min_window_s=600.0, max_window_s=900.0)
+    ran = one.run(lambda: one.world.host(0.05 if one.state.steps < 60 else 1.0) or one.step(device_s=0.0))
+    assert ran.closed.ended == "dominated"
+    assert one.state.steps < 70
+
+
+def test_a_slow_start_alone_ends_nothing(loop: Any) -> None:
+    one = on_host(loop, dominated_below=SAMPLES / 0.1)
+    ran = one.run(lambda: one.world.host(1.0 if one.state.steps < 4 else 0.05) or one.step(device_s=0.0))
+    assert ran.closed.ended != "dominated"
+    assert not ran.closed.short
+
+
+def test_a_run_that_is_a_little_slower_is_measured_in_full(loop: Any) -> None:
+    one = on_host(loop, dominated_below=SAMPLES / 0.1, target_width=1e-9)
+    ran = one.run(lambda: one.world.host(0.15) or one.step(device_s=0.0))
+    assert not ran.closed.short
+    assert ran.measured.window_s >= FIDELITY.min_window_s * 0.9
+
+
+def test_the_warm_up_of_a_queue_is_no_longer_than_the_longest_window(loop: Any) -> None:
+    one = on_host(loop, min_window_s=0.5, max_window_s=2.0, min_steps=3)
+    level = itertools.count(500, -1)
+    one.recorder.loader.ready = lambda: next(level)  # it falls from step to step
+    one.recorder.loader.queue_batches = lambda: 12
+    one.recorder.loader.observed = lambda name: 4 if name == "num_workers" else None
+    ran = one.run(lambda: one.world.host(0.1) or one.step(device_s=0.0))
+    assert ran.closed.unsettled
+    assert (ran.closed.begin_ns - ran.closed.first_step_ns) / 1e9 < 2.6
+    assert "unsettled" in ran.measured.contamination.flags
+    assert ran.measured.window_s <= 2.5
+
+
+def test_a_queue_that_has_settled_is_not_marked(loop: Any) -> None:
+    one = on_host(loop, min_window_s=0.5, max_window_s=2.0, min_steps=3)
+    one.recorder.loader.ready = lambda: 5
+    ran = one.run(lambda: one.world.host(0.02) or one.step(device_s=0.0))
+    assert not ran.closed.unsettled
+    assert "unsettled" not in ran.measured.contamination.flags

@@ -165,7 +165,7 @@ def test_optimizers_that_follow_each_other_count_as_one_and_those_that_take_turn
 def test_the_anchor_moves_only_for_one_optimizer_that_outsteps_it_by_far() -> None:
     restarts: list[int] = []
     recorder: Any = SimpleNamespace(
-        restart=lambda: restarts.append(1), step=_nothing, measures=False, broke=None
+        restart=lambda **_: restarts.append(1), step=_nothing, measures=False, broke=None
     )
     boundary = Boundary(made(), recorder)
     try:
