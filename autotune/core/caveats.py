@@ -13,6 +13,7 @@ from autotune.core.drift import drifted
 from autotune.core.energy import energy
 from autotune.core.finalists import fastest_fitting, finalists, fits_and_is_sane
 from autotune.core.late_harm import barred
+from autotune.core.machine_load import busy_notes
 from autotune.core.objections import how_it_broke, why_not
 from autotune.core.objective import ENERGY
 from autotune.core.rates import screened
@@ -86,7 +87,8 @@ def caveats(
 def seen_from_outside(study: Study, compared: Sequence[Comparison]) -> list[str]:
     """What was recorded beside the figures that these comparisons rest on."""
     configs = list(dict.fromkeys(c.config for c in compared))
-    return [*marked_runs(study, configs), *clocks_apart(study, configs), *left_out(study)]
+    seen = [*marked_runs(study, configs), *clocks_apart(study, configs), *left_out(study)]
+    return [*seen, *busy_notes(study)]
 
 
 def _refused_caveat(study: Study) -> list[str]:

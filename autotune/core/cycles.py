@@ -84,9 +84,18 @@ def in_own_unit(study: Study, trials: Iterable[Trial]) -> list[Trial]:
 
 
 def foreign_cores(trial: Trial) -> float:
-    """Cores that other processes used during a trial, 0 where nobody looked."""
+    """Cores that other processes used during a trial, 0 where that was not measured."""
     measured = trial.measurement
     return (measured.contamination.foreign_cpu_frac or 0.0) if measured is not None else 0.0
+
+
+def quiet_cores(cpus: float) -> float:
+    """Cores that other processes may use beside a run that still counts as undisturbed.
+
+    Args:
+        cpus: Of the machine, or of the quota; 0 where unknown.
+    """
+    return max(ALIKE_CORES, ALIKE_MACHINE * cpus)
 
 
 def alike(cores: float, other: float, cpus: int) -> bool:
@@ -97,7 +106,7 @@ def alike(cores: float, other: float, cpus: int) -> bool:
         other: During the other.
         cpus: Of the machine; 0 where unknown.
     """
-    most = max(ALIKE_CORES, ALIKE_MACHINE * cpus, ALIKE_SHARE * max(cores, other))
+    most = max(quiet_cores(cpus), ALIKE_SHARE * max(cores, other))
     return abs(cores - other) <= most
 
 

@@ -99,8 +99,9 @@ class Window:
 
 
 def _dirty(stamps: Sequence[int], outside: Outside) -> tuple[bool, ...]:
-    """Steps during which others used the accelerator, or its clocks were held down.
+    """Steps during which the script was stopped, others used the accelerator, or its clocks were held down.
 
     The trial is told of them while it runs (`autotune.protocol.disturbed`), and measures longer.
     """
-    return touched(stamps[:-1], stamps[1:], spans((d.t_ns, d.spoils) for d in outside.devices))
+    spoilt = (*spans((d.t_ns, d.spoils) for d in outside.devices), *outside.stops)
+    return touched(stamps[:-1], stamps[1:], spoilt)

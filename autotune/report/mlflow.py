@@ -430,6 +430,8 @@ class MlflowSink:
             tags["mlflow.source.git.commit"] = study.spec.git_commit
         if study.stopped:
             tags["autotune.stopped"] = study.stopped
+        if busy := busy_notes(study):
+            tags["autotune.busy"] = "\n".join(busy)
         if answer is not None:
             tags |= why.why_tags(study, answer)
         # The note may be cut before it comes to it.
