@@ -59,8 +59,7 @@ def verify(
         typer.Option(
             metavar="10m",
             envvar="AUTOTUNE_WAIT_FOR_QUIET",
-            help="Wait up to so long for other processes to end, before the first "
-            "run.",
+            help="Wait up to so long for other processes to end, before the first run.",
         ),
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout at the end.")] = False,
@@ -229,8 +228,7 @@ def why(found: Verified) -> str:
 
 def notes(found: Verified) -> list[str]:
     """What was recorded beside the figures, a whole sentence each."""
-    from autotune.core.disturbances import clocks_apart, left_out, marked_runs
-    from autotune.core.machine_load import busy_notes
+    from autotune.core.disturbances import busy_notes, clocks_apart, left_out, marked_runs
 
     study, configs = found.study, [found.asked.config]
     seen = [*marked_runs(study, configs), *clocks_apart(study, configs), *left_out(study)]

@@ -8,12 +8,11 @@ from autotune.core.bounds import largest_peak_bytes
 from autotune.core.chances import FEWEST_PAIRS
 from autotune.core.config import Config
 from autotune.core.cycles import confirmation_cycles, disturbed_pairs
-from autotune.core.disturbances import clocks_apart, left_out, marked_runs
+from autotune.core.disturbances import busy_notes, clocks_apart, left_out, marked_runs
 from autotune.core.drift import drifted
 from autotune.core.energy import energy
 from autotune.core.finalists import fastest_fitting, finalists, fits_and_is_sane
 from autotune.core.late_harm import barred
-from autotune.core.machine_load import busy_notes
 from autotune.core.objections import how_it_broke, why_not
 from autotune.core.objective import ENERGY
 from autotune.core.rates import screened

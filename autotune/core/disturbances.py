@@ -17,8 +17,8 @@ from autotune.core.cycles import (
     foreign_cores,
     in_own_unit,
     own_unit,
-    quiet_cores,
 )
+from autotune.core.machine_load import quiet_cores, summary
 from autotune.core.trial import Stage
 
 if TYPE_CHECKING:
@@ -133,7 +133,9 @@ def baseline_is_steady(study: Study) -> bool:
     if len(rates) > 1:
         low, high = sorted(rate.value for rate in rates[-2:])
         return 0.0 < high <= STEADY_RATIO * low
-    return bool(rates) and rates[0].relative_width <= STEADY_WIDTH and MARKS.keys().isdisjoint(_flags(runs[0]))
+    return (
+        bool(rates) and rates[0].relative_width <= STEADY_WIDTH and MARKS.keys().isdisjoint(_flags(runs[0]))
+    )
 
 
 def _runs_alone(study: Study) -> bool:
@@ -155,9 +157,7 @@ def _judge(study: Study) -> Callable[[Trial], bool]:
     return judge
 
 
-def _undisturbed(
-    rows: Sequence[tuple[Trial, T]], is_bad: Callable[[Trial], bool]
-) -> list[tuple[Trial, T]]:
+def _undisturbed(rows: Sequence[tuple[Trial, T]], is_bad: Callable[[Trial], bool]) -> list[tuple[Trial, T]]:
     clean = {t.config for t, _ in rows if t.measurement is not None and not is_bad(t)}
     return [(t, v) for t, v in rows if t.config not in clean or not is_bad(t)]
 
@@ -221,6 +221,11 @@ def clocks_apart(study: Study, configs: Sequence[Config]) -> list[str]:
                 "of what they differ by may be the clock's."
             )
     return told
+
+
+def busy_notes(study: Study) -> list[str]:
+    """What used the machine beside a search, a sentence for each culprit; empty where nothing did."""
+    return summary(study.busy)
 
 
 def left_out(study: Study) -> list[str]:

@@ -8,18 +8,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.cycles import quiet_cores
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from autotune.core.study import Study
+QUIET_CORES: Final = 0.35
+"""Cores that other processes may use beside an undisturbed run; idle machines were seen at 0.03 to 0.1, one
+busy neighbour at 1.0."""
+
+QUIET_SHARE: Final = 0.05
+"""Or this share of the machine, if that is more."""
 
 MOST_NAMED: Final = 3
 """Culprits in one check, and in the notes of a study: one or two explain nearly all of a load."""
 
 _LEAST_SHARE: Final = 0.2
 """A process with less than this share of the foreign load is not named where another has more."""
+
+
+def quiet_cores(cpus: float) -> float:
+    """Cores that other processes may use beside a run that still counts as undisturbed.
+
+    Args:
+        cpus: Of the machine, or of the quota; 0 where unknown.
+    """
+    return max(QUIET_CORES, QUIET_SHARE * cpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +77,15 @@ class MachineLoad:
     slowdowns: tuple[str, ...] = ()
 
     @property
+    def is_busy_on_cpus(self) -> bool:
+        """Whether others use more of the CPUs than of a quiet machine."""
+        return self.foreign_cores > quiet_cores(self.cpus)
+
+    @property
     def is_busy(self) -> bool:
         """Whether readings taken now would be disturbed."""
         devices = any(culprit.device for culprit in self.culprits)
-        return devices or bool(self.slowdowns) or self.foreign_cores > quiet_cores(self.cpus)
+        return devices or bool(self.slowdowns) or self.is_busy_on_cpus
 
 
 def named(cores: Sequence[Culprit], foreign_cores: float) -> tuple[Culprit, ...]:
@@ -118,11 +135,11 @@ def warning(sentence: str, *, advises: bool) -> str:
     return f"busy: {sentence}; readings will scatter.{hint}"
 
 
-def busy_notes(study: Study) -> list[str]:
-    """What used the machine beside a search, a sentence for each culprit; empty where nothing did."""
+def summary(loads: Iterable[MachineLoad]) -> list[str]:
+    """What used the machine in these checks, a sentence for each culprit, the largest first."""
     largest: dict[tuple[str, str], tuple[Culprit, float]] = {}
     slow: dict[str, None] = {}
-    for load in study.busy:
+    for load in loads:
         slow |= dict.fromkeys(load.slowdowns)
         for culprit in load.culprits:
             known = largest.get(culprit.key)

@@ -328,7 +328,7 @@ class Session:
     # -- inside -------------------------------------------------------------------------------
 
     def _beside_nobody(self, trial: Trial) -> Trial:
-        """The trial that comes next, once the load was checked; a confirmation may wait for a quiet machine."""
+        """The next trial, once the load was checked; a confirmation may wait for a quiet machine."""
         if self._load is None or self._running:
             return trial
         self._name_culprits(self._load.since_last())

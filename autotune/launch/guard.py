@@ -334,6 +334,7 @@ def busy_ticks(text: bytes, mine: Collection[int]) -> int:
 
 
 def pressure_us() -> int | None:
+    """Microseconds for which some task has waited for a CPU, from any beginning; None where unreadable."""
     try:
         with open("/proc/pressure/cpu", "rb", buffering=0) as file:
             return int(file.read().split(b"total=", 1)[1].split()[0])

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.cycles import quiet_cores
 from autotune.core.machine_load import MOST_NAMED, Culprit, MachineLoad, named
 from autotune.devices.bounded import Bounded
 from autotune.devices.find import find_devices
@@ -244,8 +243,7 @@ class LoadCheck:
             counts_unseen=counts_unseen,
             all_cpus=os.cpu_count() or 0,
         )
-        is_quiet = load.foreign_cores <= quiet_cores(load.cpus)
-        culprits = () if is_quiet else tuple(map(_with_executable, load.culprits))
+        culprits = tuple(map(_with_executable, load.culprits)) if load.is_busy_on_cpus else ()
         on_devices, slowdowns = self._look_at_devices(family(after.processes, os.getpid()))
         return replace(load, culprits=(*culprits, *on_devices), slowdowns=slowdowns)
 

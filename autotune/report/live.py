@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
 from autotune.clock import Clock, SystemClock
 from autotune.core.comparison import compare
-from autotune.core.disturbances import baseline_is_steady
+from autotune.core.disturbances import baseline_is_steady, busy_notes
 from autotune.core.effect import Effect
-from autotune.core.machine_load import busy_notes
 from autotune.core.pick import answer_or_none
 from autotune.core.study import VERIFY
 from autotune.core.trial import Stage
@@ -66,7 +65,7 @@ END_S: Final = 1.0
 """So long the end waits for a terminal that takes nothing (Ctrl-S)."""
 
 WIDEST: Final = 10.0
-"""An interval whose ends are further apart than this factor says nothing: it is not shown on a live screen."""
+"""An interval whose ends are further apart than this factor says nothing, and no live screen shows it."""
 
 TOO_NOISY: Final = "too noisy to tell"
 
@@ -298,7 +297,7 @@ def _found(study: Study) -> list[Line]:
     lines = [Line("yours", "not measured yet" if answer is None else _yours(study, answer))]
     best = _confirmed(study, answer) or _seen(study)
     lines += best or [Line("best", "nothing beside your script was measured yet")]
-    if answer is not None and len(answer.front) > 1:
+    if answer is not None and len(answer.front) > 1 and baseline_is_steady(study):
         base = answer.baseline_throughput.value
         shown = [f"{m.throughput / base:.2f}x {bytes_text(m.peak_bytes)}" for m in answer.front if base > 0]
         lines.append(Line("front", f"{len(shown)}: " + ", ".join(shown)))
@@ -340,7 +339,10 @@ def _confirmed(study: Study, answer: Answer | None) -> list[Line]:
         return []
     if answer.is_better:
         best = answer.best
-        said = f"{ratio_text(best.speedup)} confirmed in {plural(best.speedup.n, 'pair')}"
+        pairs = plural(best.speedup.n, "pair")
+        gain = best.speedup
+        shown = ratio_text(gain) if _says_something(gain) else f"at least {gain.low:.2f}x"
+        said = f"{shown} confirmed in {pairs}"
         return _best(said, best.config, "good")
     tame = [c for c in compare(study) if c.effect is not Effect.TRAINING]
     top = max(tame, key=lambda c: c.speedup.value, default=None)

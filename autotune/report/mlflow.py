@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.advice import advice_of, advice_text
+from autotune.core.disturbances import busy_notes
 from autotune.core.trial import Trial, TrialState
 from autotune.core.wire import to_wire
 from autotune.errors import TrackerUnavailable

@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.disturbances import baseline_is_steady, is_crowded
+from autotune.core.disturbances import baseline_is_steady, busy_notes, is_crowded
 from autotune.core.effect import Effect
-from autotune.core.machine_load import busy_notes
 from autotune.core.transfer import beliefs
 from autotune.report.gains import gains_text
 from autotune.report.summary import (
