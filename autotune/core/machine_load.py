@@ -151,10 +151,8 @@ def summary(loads: Iterable[MachineLoad]) -> list[str]:
 
 
 def _uses(culprit: Culprit, cpus: float, verb: str = "uses") -> str:
-    if culprit.count > 1:
-        where, verb = f" ({culprit.count} processes)", verb if verb == "used" else "use"
-    else:
-        where = f" (pid {culprit.pid})" if culprit.pid else ""
+    more = f" and {culprit.count - 1} more" if culprit.count > 1 else ""
+    where = f" (pid {culprit.pid}{more})" if culprit.pid else ""
     name = f'"{culprit.name}"' if culprit.name else "a process without a visible name"
     if culprit.device:
         return f"{name}{where} {'computed' if verb == 'used' else 'computes'} on {culprit.device}"

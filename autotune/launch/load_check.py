@@ -124,7 +124,10 @@ def cores_used(before: Snapshot, after: Snapshot) -> dict[int, float]:
     inherited: dict[int, float] = {}
     for pid, process in before.processes.items():
         if pid not in after.processes:
-            inherited[process.parent] = inherited.get(process.parent, 0.0) + process.cpu_s
+            heir = process.parent
+            while heir not in after.processes and heir in before.processes:
+                heir = before.processes[heir].parent
+            inherited[heir] = inherited.get(heir, 0.0) + process.cpu_s
     used: dict[int, float] = {}
     for pid, process in after.processes.items():
         known = before.processes.get(pid)
@@ -170,7 +173,7 @@ def load_between(
         and (shares is None or pid in shares)
         and (not is_part or after.processes[pid].cpu in cpus)
     ]
-    foreign = sum(one.cores for one in found)
+    foreign = min(sum(one.cores for one in found), float(all_cpus or len(cpus)))
     if counts_unseen:
         total = _rate(before.busy_s, after.busy_s, seconds)
         if limit is not None:
