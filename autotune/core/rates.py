@@ -126,8 +126,8 @@ def amortised(study: Study, measurement: Measurement) -> float:
 
 
 def baseline_runs(study: Study) -> list[Trial]:
-    """Measured runs of the script as it is, of every stage, in its own unit."""
-    return [t for t in in_own_unit(study, study.told()) if t.config.is_baseline]
+    """Measured runs of the script as it is, of every stage, in its own unit; see `undisturbed`."""
+    return undisturbed(study, (t for t in in_own_unit(study, study.told()) if t.config.is_baseline))
 
 
 def own_batch(study: Study) -> float:
