@@ -19,6 +19,7 @@ from autotune.core.disturbances import (
     only_disturbed,
     undisturbed,
 )
+from autotune.core.machine_load import Culprit, MachineLoad
 from autotune.core.measurement import Contamination, Measurement
 from autotune.core.pick import answer
 from autotune.core.rates import merit_runs, merits_by_trial, screened
@@ -215,3 +216,12 @@ def test_a_baseline_is_steady_where_undisturbed_runs_agree_or_one_is_narrow(
     runs: list[Measurement], steady: bool
 ) -> None:
     assert baseline_is_steady(screening(*((BASE, made) for made in runs))) is steady
+
+
+def test_what_made_the_machine_busy_stands_in_the_answer_and_on_the_screen() -> None:
+    study = study_of(*((measurement(100.0 + k), measurement(150.0)) for k in range(4)))
+    ffmpeg = Culprit(name="ffmpeg", pid=4711, cores=1.0)
+    study = replace(study, busy=(MachineLoad(foreign_cores=1.0, cpus=2, culprits=(ffmpeg,)),))
+    said = 'The machine was busy: "ffmpeg" (pid 4711) used 1.0 of 2 cores.'
+    assert said in answer(study).caveats
+    assert f"note    {said}" in final_screen(study, answer(study))
