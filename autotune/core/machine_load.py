@@ -22,7 +22,8 @@ MOST_NAMED: Final = 3
 """Culprits in one check, and in the notes of a study: one or two explain nearly all of a load."""
 
 _LEAST_SHARE: Final = 0.2
-"""A process with less than this share of the foreign load is not named where another has more."""
+"""What uses less than this share of the foreign load is not named; nor is a process counted that uses less
+than this share of the largest one of its name."""
 
 
 def quiet_cores(cpus: float) -> float:
@@ -98,15 +99,11 @@ def named(cores: Sequence[Culprit], foreign_cores: float) -> tuple[Culprit, ...]
     groups: dict[str, list[Culprit]] = {}
     for one in cores:
         groups.setdefault(one.name, []).append(one)
-    found = [
-        Culprit(
-            name=name,
-            pid=max(group, key=lambda one: one.cores).pid,
-            cores=sum(one.cores for one in group),
-            count=len(group),
-        )
-        for name, group in groups.items()
-    ]
+    found: list[Culprit] = []
+    for name, group in groups.items():
+        most = max(group, key=lambda one: one.cores)
+        count = sum(one.cores >= _LEAST_SHARE * most.cores for one in group)
+        found.append(Culprit(name=name, pid=most.pid, cores=sum(one.cores for one in group), count=count))
     unseen = foreign_cores - sum(one.cores for one in cores)
     found.append(Culprit(name="", cores=unseen, count=0))
     found = [one for one in found if one.cores >= _LEAST_SHARE * foreign_cores > 0]

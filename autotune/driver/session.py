@@ -82,7 +82,7 @@ CRASH_REPEAT_SHARE = 0.02
 DISTURBED_REPEAT_SHARE = 0.12
 """The same for a run that a neighbour disturbed: it may lead the search astray, which costs several runs."""
 
-BASELINE_REPEAT_SHARE = 0.25
+BASELINE_REPEAT_SHARE = 0.4
 """The same for the script's own first runs, which every ratio and the price of every later run rest on."""
 
 QUIET_POLL_S = 2.0

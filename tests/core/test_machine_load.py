@@ -36,7 +36,8 @@ def test_a_quiet_machine_has_no_line() -> None:
 
 def test_processes_of_one_name_count_together_and_small_ones_are_left_out() -> None:
     cores = [Culprit(name="cc1plus", pid=n, cores=0.4 + n / 100) for n in range(3)]
-    found = named([*cores, Culprit(name="sshd", pid=9, cores=0.01)], 1.24)
+    idle = [Culprit(name=name, pid=9, cores=0.01) for name in ("sshd", "cc1plus")]
+    found = named([*cores, *idle], 1.25)
     (one,) = found
     assert (one.name, one.count, one.pid) == ("cc1plus", 3, 2)
     (sentence,) = news(load(one), set())
