@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from autotune.launch.load_check import SAMPLE_S, LoadCheck, Snapshot
+
 SCRIPTS = Path(__file__).parent / "scripts"
 WORKLOADS = Path(__file__).parents[1] / "experiments" / "workloads"
 _NUMBERS = itertools.count()
@@ -19,6 +21,17 @@ def _own_home(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path_factory.getbasetemp() / f"home-{next(_NUMBERS)}"))
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _quiet_machine(monkeypatch):
+    """Searches find no load: what else runs on this machine must not show up in their output."""
+
+    def of_machine(_environ):
+        readings = (Snapshot(t_s=n * SAMPLE_S) for n in itertools.count())
+        return LoadCheck(read=lambda _: next(readings), sleep=lambda _: None)
+
+    monkeypatch.setattr(LoadCheck, "of_machine", of_machine)
 
 
 @pytest.fixture

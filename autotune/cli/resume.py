@@ -21,6 +21,15 @@ def resume(
     budget: Annotated[
         str, typer.Option(metavar="30m", help="More wall time from now; else what is left.")
     ] = "",
+    wait_for_quiet: Annotated[
+        str,
+        typer.Option(
+            metavar="10m",
+            envvar="AUTOTUNE_WAIT_FOR_QUIET",
+            help="Wait up to so long for other processes to end, before the first run and before "
+            "confirmation; else as the search was begun.",
+        ),
+    ] = "",
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout at the end.")] = False,
     jsonl: Annotated[
         bool, typer.Option("--jsonl", help="JSON on stdout: a line per event, the result in the last.")
@@ -32,10 +41,11 @@ def resume(
 ) -> int:
     """Go on with a search that was stopped; no finished trial is run again."""
     from autotune.cli.ended import guarded, last_words, searched
-    from autotune.driver.spec import budget_s
+    from autotune.driver.spec import budget_s, wait_s
 
     with guarded(as_json=json, as_lines=jsonl):
         seconds = budget_s(budget) if budget else None
+        quiet_s = wait_s(wait_for_quiet) if wait_for_quiet else None
         from autotune.store.paths import find_study
 
         path = find_study(study, searches=True)
@@ -50,6 +60,7 @@ def resume(
             end = tune.resume_search(
                 path,
                 budget_s=seconds,
+                wait_for_quiet_s=quiet_s,
                 listeners=[progress, Lines(sys.stdout)] if jsonl else [progress],
                 last_words=last_words(
                     close=progress.close, as_json=json, exit_zero=exit_zero, as_lines=jsonl

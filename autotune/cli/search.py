@@ -134,6 +134,15 @@ def search(
             help="Let one process measure several configurations by switching between steps.",
         ),
     ] = "off",
+    wait_for_quiet: Annotated[
+        str,
+        typer.Option(
+            metavar="10m",
+            envvar="AUTOTUNE_WAIT_FOR_QUIET",
+            help="Wait up to so long for other processes to end, before the first run and before "
+            "confirmation.",
+        ),
+    ] = "",
     trials: Annotated[
         int | None, typer.Option(metavar="N", envvar="AUTOTUNE_TRIALS", help="At most this many trials.")
     ] = None,
@@ -239,6 +248,7 @@ def search(
             transfer=transfer,
             start=start,
             live=live,
+            wait_for_quiet=wait_for_quiet,
             concurrency=concurrency,
             label=label,
             output_args=tuple(output_args or ()),

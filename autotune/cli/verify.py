@@ -54,6 +54,14 @@ def verify(
             metavar="PATH", envvar="AUTOTUNE_PYTHON", help="Interpreter of the script's environment."
         ),
     ] = "",
+    wait_for_quiet: Annotated[
+        str,
+        typer.Option(
+            metavar="10m",
+            envvar="AUTOTUNE_WAIT_FOR_QUIET",
+            help="Wait up to so long for other processes to end, before the first run.",
+        ),
+    ] = "",
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout at the end.")] = False,
     jsonl: Annotated[
         bool, typer.Option("--jsonl", help="JSON on stdout: a line per event, the result in the last.")
@@ -73,7 +81,7 @@ def verify(
 
     from autotune.cli.ended import guarded, head_start_s, print_json
     from autotune.core.redact import redact
-    from autotune.driver.spec import budget_s, untaken_label
+    from autotune.driver.spec import budget_s, untaken_label, wait_s
     from autotune.inspection.command import verify as check
     from autotune.store.paths import new_label
 
@@ -88,7 +96,7 @@ def verify(
             )
         if not at_least > 0:
             raise UsageError(f"--at-least {at_least:g} is no ratio", hint="for example --at-least 1.2")
-        seconds = budget_s(budget)
+        seconds, quiet_s = budget_s(budget), wait_s(wait_for_quiet)
         run = command_of(best, command or [], python, Path(file))
         check(run)
         from autotune.driver import verification
@@ -111,6 +119,7 @@ def verify(
                 pairs=pairs,
                 at_least=at_least,
                 head_start_s=head_start_s(),
+                wait_for_quiet_s=quiet_s,
                 listeners=[progress, Lines(sys.stdout)] if jsonl else [progress],
             )
         finally:
@@ -219,10 +228,11 @@ def why(found: Verified) -> str:
 
 def notes(found: Verified) -> list[str]:
     """What was recorded beside the figures, a whole sentence each."""
-    from autotune.core.disturbances import clocks_apart, left_out, marked_runs
+    from autotune.core.disturbances import busy_notes, clocks_apart, left_out, marked_runs
 
     study, configs = found.study, [found.asked.config]
-    return [*marked_runs(study, configs), *clocks_apart(study, configs), *left_out(study)]
+    seen = [*marked_runs(study, configs), *clocks_apart(study, configs), *left_out(study)]
+    return [*seen, *busy_notes(study)]
 
 
 def screen(found: Verified, other: Mapping[str, str] | None = None) -> str:

@@ -8,7 +8,7 @@ from autotune.core.bounds import largest_peak_bytes
 from autotune.core.chances import FEWEST_PAIRS
 from autotune.core.config import Config
 from autotune.core.cycles import confirmation_cycles, disturbed_pairs
-from autotune.core.disturbances import clocks_apart, left_out, marked_runs
+from autotune.core.disturbances import busy_notes, clocks_apart, left_out, marked_runs
 from autotune.core.drift import drifted
 from autotune.core.energy import energy
 from autotune.core.finalists import fastest_fitting, fits_and_is_sane
@@ -80,7 +80,8 @@ def caveats(
 def seen_from_outside(study: Study, compared: Sequence[Comparison]) -> list[str]:
     """What was recorded beside the figures that these comparisons rest on."""
     configs = list(dict.fromkeys(c.config for c in compared))
-    return [*marked_runs(study, configs), *clocks_apart(study, configs), *left_out(study)]
+    seen = [*marked_runs(study, configs), *clocks_apart(study, configs), *left_out(study)]
+    return [*seen, *busy_notes(study)]
 
 
 def _refused_caveat(study: Study) -> list[str]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.config import Config
+from autotune.core.machine_load import quiet_cores
 from autotune.core.trial import Stage
 
 if TYPE_CHECKING:
@@ -15,16 +16,9 @@ if TYPE_CHECKING:
     from autotune.core.study import Study
     from autotune.core.trial import Trial
 
-ALIKE_CORES: Final = 0.35
-"""Two runs had the same machine if what others used of it differs by at most this many cores; idle
-machines were seen at 0.03 to 0.1, one busy neighbour at 1.0."""
-
 ALIKE_SHARE: Final = 0.5
 """Or by at most this share of the larger one: a neighbour who is there all the time gets less CPU beside
 the hungrier of two configs."""
-
-ALIKE_MACHINE: Final = 0.05
-"""Or by at most this share of the machine."""
 
 
 def alike_cycles(study: Study, stage: Stage, reference: Config) -> dict[int, dict[Config, Trial]]:
@@ -84,7 +78,7 @@ def in_own_unit(study: Study, trials: Iterable[Trial]) -> list[Trial]:
 
 
 def foreign_cores(trial: Trial) -> float:
-    """Cores that other processes used during a trial, 0 where nobody looked."""
+    """Cores that other processes used during a trial, 0 where that was not measured."""
     measured = trial.measurement
     return (measured.contamination.foreign_cpu_frac or 0.0) if measured is not None else 0.0
 
@@ -97,7 +91,7 @@ def alike(cores: float, other: float, cpus: int) -> bool:
         other: During the other.
         cpus: Of the machine; 0 where unknown.
     """
-    most = max(ALIKE_CORES, ALIKE_MACHINE * cpus, ALIKE_SHARE * max(cores, other))
+    most = max(quiet_cores(cpus), ALIKE_SHARE * max(cores, other))
     return abs(cores - other) <= most
 
 

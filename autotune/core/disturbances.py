@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from autotune.core.config import Config
-from autotune.core.cycles import alike_cycles, in_own_unit, own_unit
+from autotune.core.cycles import (
+    alike,
+    alike_cycles,
+    foreign_cores,
+    in_own_unit,
+    own_unit,
+)
+from autotune.core.machine_load import quiet_cores, summary
 from autotune.core.trial import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from autotune.core.measurement import Measurement
     from autotune.core.study import Study
@@ -24,6 +31,9 @@ if TYPE_CHECKING:
 
 NEIGHBOUR: Final = "neighbour"
 """Flag of a run beside which others used more CPU than beside the quietest, if it was repeated or not."""
+
+STOPPED: Final = "stopped"
+"""Flag of a run whose process was stopped inside its window; that time is set aside and no training time."""
 
 MARKS: Final = {
     "cpu_contended": "others took CPU from it",
@@ -42,28 +52,124 @@ MARKS: Final = {
     "from_queue": "every batch was loaded before it",
     "short": "only a few steps were timed",
     "unsettled": "the loader's queue had not settled",
+    STOPPED: "it was stopped for some of the time",
 }
 """Flags of a run that bear on its figure, in words."""
 
 OTHERS: Final = frozenset({"cpu_contended", NEIGHBOUR, "foreign_gpu"})
 """Flags of a run that say that others used what it ran on."""
 
+STEADY_RATIO: Final = 1.25
+"""Two runs of the script further apart than this say nothing about a gain. On idle machines fresh processes
+differ by up to 1.1, beside a neighbour by 2 and more."""
+
+STEADY_WIDTH: Final = 0.25
+"""One run of the script is enough where the interval of its window is no wider than this share of it."""
+
 CLOCKS_APART: Final = 1.05
 """Two halves of a pair at clocks further apart than this differ by the clock as well."""
 
+T = TypeVar("T")
+_PAIRED = (Stage.CONFIRM, Stage.ABLATE)
 _CLOCK: Final = "sm_clock_mhz"
 _BASE = Config()
 
 
-def is_disturbed(study: Study, trial: Trial) -> bool:  # noqa: ARG001
+def crowds(study: Study) -> Callable[[float], bool]:
+    """Whether a run beside so many cores of other processes' work was disturbed.
+
+    Where trials run one at a time, whatever is above the level of a quiet machine disturbs. Where several
+    run at once they are each other's neighbours, and only more than beside the quietest run does.
+    """
+    cpus = study.facts.host.cpus if study.facts is not None else 0
+    most = quiet_cores(cpus) if _runs_alone(study) else math.inf
+    quietest = min((foreign_cores(t) for t in study.trials if t.measurement is not None), default=math.inf)
+    return lambda cores: cores > most or (cores > quietest and not alike(cores, quietest, cpus))
+
+
+def is_disturbed(study: Study, trial: Trial) -> bool:
     """Whether others used what a measured run ran on; False for one that was not measured."""
-    return trial.measurement is not None and not OTHERS.isdisjoint(_flags(trial))
+    return _judge(study)(trial)
 
 
 def without_disturbed(study: Study) -> Study:
     """Return the study without its disturbed runs."""
-    calm = tuple(t for t in study.trials if not is_disturbed(study, t))
+    is_bad = _judge(study)
+    calm = tuple(t for t in study.trials if not is_bad(t))
     return study if len(calm) == len(study.trials) else replace(study, trials=calm)
+
+
+def undisturbed(study: Study, trials: Iterable[Trial]) -> list[Trial]:
+    """The same without disturbed runs of each config of which these hold an undisturbed run.
+
+    A config of which every run was disturbed keeps all of them: a number with its mark is better than none.
+
+    Args:
+        study: As of now.
+        trials: Any of it; those without a measurement stay.
+    """
+    return [trial for trial, _ in _undisturbed([(t, None) for t in trials], _judge(study))]
+
+
+def undisturbed_values(study: Study, values: Sequence[tuple[Trial, float]]) -> list[tuple[Trial, float]]:
+    """`undisturbed` for runs that already have a value each."""
+    return _undisturbed(values, _judge(study))
+
+
+def only_disturbed(study: Study) -> frozenset[Config]:
+    """Configs whose every screening run was disturbed, once the load is gone; a run again is due.
+
+    Empty while the latest measured run was disturbed as well: a repeat would meet the same load, and what
+    all runs have in common cancels in pairs.
+    """
+    measured = [t for t in study.told() if t.measurement is not None]
+    is_bad = _judge(study)
+    latest = max(measured, key=lambda t: (t.finished_s, t.number), default=None)
+    if latest is None or is_bad(latest):
+        return frozenset()
+    screened = [t for t in measured if t.stage not in _PAIRED]
+    return frozenset(t.config for t in screened) - frozenset(t.config for t in screened if not is_bad(t))
+
+
+def baseline_is_steady(study: Study) -> bool:
+    """Whether the script's own rate is known well enough that a ratio to it means something.
+
+    Its last two undisturbed runs agree within `STEADY_RATIO`; or there is one, with a narrow interval and
+    without any mark.
+    """
+    is_bad = _judge(study)
+    runs = [t for t in in_own_unit(study, study.told()) if t.config.is_baseline and not is_bad(t)]
+    rates = [t.measurement.throughput for t in runs if t.measurement is not None]
+    if len(rates) > 1:
+        low, high = sorted(rate.value for rate in rates[-2:])
+        return 0.0 < high <= STEADY_RATIO * low
+    return (
+        bool(rates) and rates[0].relative_width <= STEADY_WIDTH and MARKS.keys().isdisjoint(_flags(runs[0]))
+    )
+
+
+def _runs_alone(study: Study) -> bool:
+    """Trials of this study run one at a time, on a machine that the driver sees."""
+    spec, facts = study.spec, study.facts
+    at_once = len(facts.host.devices) if facts is not None and spec.driver == "ray" else 1
+    return not spec.ray_address and spec.concurrency <= 1 and (spec.concurrency == 1 or at_once <= 1)
+
+
+def _judge(study: Study) -> Callable[[Trial], bool]:
+    """`is_disturbed` for many runs of one study."""
+    is_crowding = crowds(study)
+
+    def judge(trial: Trial) -> bool:
+        if trial.measurement is None:
+            return False
+        return not OTHERS.isdisjoint(_flags(trial)) or is_crowding(foreign_cores(trial))
+
+    return judge
+
+
+def _undisturbed(rows: Sequence[tuple[Trial, T]], is_bad: Callable[[Trial], bool]) -> list[tuple[Trial, T]]:
+    clean = {t.config for t, _ in rows if t.measurement is not None and not is_bad(t)}
+    return [(t, v) for t, v in rows if t.config not in clean or not is_bad(t)]
 
 
 def marked_runs(study: Study, configs: Sequence[Config]) -> list[str]:
@@ -125,6 +231,11 @@ def clocks_apart(study: Study, configs: Sequence[Config]) -> list[str]:
                 "of what they differ by may be the clock's."
             )
     return told
+
+
+def busy_notes(study: Study) -> list[str]:
+    """What used the machine beside a search, a sentence for each culprit; empty where nothing did."""
+    return summary(study.busy)
 
 
 def left_out(study: Study) -> list[str]:

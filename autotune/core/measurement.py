@@ -148,7 +148,7 @@ class Contamination:
             quota where there is one.
         flags: ``cpu_contended``, ``cpu_throttled``, ``neighbour``, ``foreign_gpu``, ``gpu_shared``,
             ``throttled``, ``drifting``, ``no_steady_state``, ``bursty``, ``recompiled``, ``compiled_late``,
-            ``alloc_cliff``, ``ecc_errors``, ``from_queue``.
+            ``alloc_cliff``, ``ecc_errors``, ``from_queue``, ``stopped``.
     """
 
     run_queue_frac: float = 0.0

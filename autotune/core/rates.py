@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.break_even import over_epochs
 from autotune.core.cycles import in_own_unit, own_unit
+from autotune.core.disturbances import undisturbed, undisturbed_values
 from autotune.core.drift import change_between
 from autotune.core.energy import samples_per_joule
 from autotune.core.means import mean_of_windows, relative_error
@@ -30,9 +31,9 @@ _IN_CYCLES = (Stage.CONFIRM, Stage.ABLATE)
 
 
 def screened(study: Study) -> dict[Config, float]:
-    """Mean amortised throughput by config, from baseline and screening runs."""
+    """Mean amortised throughput by config, from baseline and screening runs; see `undisturbed`."""
     rates: dict[Config, list[float]] = {}
-    for trial in in_own_unit(study, study.told(*_SCREENING)):
+    for trial in undisturbed(study, in_own_unit(study, study.told(*_SCREENING))):
         if trial.measurement is not None:
             rates.setdefault(trial.config, []).append(amortised(study, trial.measurement))
     return {config: statistics.fmean(values) for config, values in rates.items()}
@@ -46,7 +47,7 @@ def merits(study: Study) -> dict[Config, float]:
 def merit_runs(study: Study) -> dict[Config, tuple[float, ...]]:
     """What `merits` are the means of, run by run, in the order in which they were asked for."""
     found: dict[Config, list[float]] = {}
-    for trial, value in _charged_once(study, _SCREENING):
+    for trial, value in merits_by_trial(study):
         found.setdefault(trial.config, []).append(value)
     return {config: tuple(values) for config, values in found.items()}
 
@@ -63,15 +64,21 @@ def all_merit_runs(study: Study) -> tuple[dict[Config, tuple[float, ...]], ...]:
 def merits_by_trial(study: Study, *, in_cycles: bool = False) -> list[tuple[Trial, float]]:
     """What each measured run counts for in `merits`, in the order in which they were asked for.
 
+    A disturbed screening run is left out as soon as its config has an undisturbed one.
+
     Args:
         study: As of now.
         in_cycles: Those of confirmation and ablation as well, all charged alike; samples/s or samples/J, the
             latter at what the machine did while screening: by how much it has changed since is told by the
             script's own runs.
     """
+    screening = undisturbed_values(study, _charged_once(study, _SCREENING))
     if not in_cycles:
-        return _charged_once(study, _SCREENING)
+        return screening
+    # Both halves of a pair had the same load or the pair does not count, so cycles are judged by themselves.
     charged = _charged_once(study, (*_SCREENING, *_IN_CYCLES))
+    kept = {t.number for t, _ in screening}
+    charged = [(t, value) for t, value in charged if t.stage in _IN_CYCLES or t.number in kept]
     own: tuple[list[float], list[float]] = ([], [])
     for trial, value in charged:
         if trial.config.is_baseline and value > 0.0:
@@ -119,8 +126,8 @@ def amortised(study: Study, measurement: Measurement) -> float:
 
 
 def baseline_runs(study: Study) -> list[Trial]:
-    """Measured runs of the script as it is, of every stage, in its own unit."""
-    return [t for t in in_own_unit(study, study.told()) if t.config.is_baseline]
+    """Measured runs of the script as it is, of every stage, in its own unit; see `undisturbed`."""
+    return undisturbed(study, (t for t in in_own_unit(study, study.told()) if t.config.is_baseline))
 
 
 def own_batch(study: Study) -> float:

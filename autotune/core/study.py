@@ -11,6 +11,7 @@ from autotune.core.config import Config, Value
 from autotune.core.earlier import SAME_SCRIPT, Transfer
 from autotune.core.effect import Effect
 from autotune.core.facts import Facts, HostFacts, RunFacts, training_memory_bytes
+from autotune.core.machine_load import MachineLoad
 from autotune.core.objective import DEFAULT_OBJECTIVES, Constraint, Objective
 from autotune.core.space import SearchSpace
 from autotune.core.trial import Stage, StartPolicy, Trial, TrialState
@@ -127,6 +128,8 @@ class StudySpec:
         transfer: Which earlier studies may tell something: ``same-script``, ``all``, ``off``; see
             `autotune.core.earlier`.
         live: One process may measure several configs by switching between steps (`autotune.core.live`).
+        wait_for_quiet_s: Longest wait for other processes to end, before the first run and before a
+            confirmation; 0 for none.
     """
 
     study_id: str
@@ -166,6 +169,7 @@ class StudySpec:
     transfer: str = SAME_SCRIPT
     start: StartPolicy = StartPolicy.AUTO
     live: bool = False
+    wait_for_quiet_s: float = 0.0
 
     @property
     def inspected(self) -> str:
@@ -213,6 +217,8 @@ class Study:
             hold was measured on another day or machine than a resume found.
         because: Why nothing new was tried any more, a sentence; empty as long as something may be.
         transfer: What earlier studies told at the start; None where none was asked.
+        busy: Load checks that found a culprit not found before, in order.
+        waited_s: Seconds that were spent waiting for a quiet machine.
     """
 
     spec: StudySpec
@@ -227,6 +233,8 @@ class Study:
     cut: frozenset[tuple[Stage, int]] = frozenset()
     because: str = ""
     transfer: Transfer | None = None
+    busy: tuple[MachineLoad, ...] = ()
+    waited_s: float = 0.0
 
     @property
     def memory_bytes(self) -> int | None:

@@ -261,6 +261,7 @@ class Assignment:
         devices: Names of accelerators it may use.
         start: `FORK` where it may be forked; whoever runs it decides whether that can be.
         visit: What its process goes on with once all segments are measured.
+        patience_s: Seconds by which time in which it was stopped may prolong its deadline.
     """
 
     uid: str
@@ -272,6 +273,7 @@ class Assignment:
     devices: tuple[str, ...] = ()
     start: Start = Start.COLD
     visit: Visit | None = None
+    patience_s: float = 0.0
 
     @property
     def trial(self) -> int:

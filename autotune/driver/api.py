@@ -149,6 +149,7 @@ def tune(
     transfer: str = "same-script",
     start: str = "auto",
     live: bool = False,
+    wait_for_quiet: str = "",
     tracking_uri: str = "",
     experiment: str = "",
     out: str | os.PathLike[str] = "best.yaml",
@@ -195,6 +196,7 @@ def tune(
         start: ``auto`` for screening trials that are forked from a process which has imported PyTorch, where
             that is safe; ``fork`` says where it is not, ``cold`` starts each anew; see docs/search.md.
         live: One process may measure several configurations by switching between steps; see docs/search.md.
+        wait_for_quiet: Longest wait for other processes to end, ``10m``; empty waits for nothing.
         tracking_uri: MLflow store; a local one where empty.
         experiment: MLflow experiment.
         out: Where best.yaml goes.
@@ -243,6 +245,7 @@ def tune(
         transfer=transfer,
         start=start,
         live="on" if live else "off",
+        wait_for_quiet=wait_for_quiet,
         tracking_uri=tracking_uri,
         experiment=experiment,
         out=os.fspath(out),

@@ -18,8 +18,8 @@ from autotune.clock import SystemClock
 from autotune.core.agreement import agreements, distrusted
 from autotune.core.auto import settled
 from autotune.core.change import Env
-from autotune.core.cycles import alike
-from autotune.core.disturbances import NEIGHBOUR
+from autotune.core.disturbances import NEIGHBOUR, OTHERS, crowds
+from autotune.core.machine_load import news, warning
 from autotune.core.redact import redact, redact_args, secret_values
 from autotune.core.same_step import unlike_step
 from autotune.core.study import SCRIPT_CHANGED, VERIFY
@@ -39,8 +39,10 @@ from autotune.core.trial import (
 from autotune.core.wire import to_wire
 from autotune.core.writable import writable
 from autotune.driver.planner import clipped, dead_ways, measured_changes
+from autotune.driver.spec import JOB_END
 from autotune.errors import BackendError, DiskFull
 from autotune.knobs.registry import knobs_for
+from autotune.launch.deadline import whole_deadline_s
 from autotune.launch.runner import NOT_BEGUN, Ended, is_of_cold_starts, said_of_cold_starts
 from autotune.search.costs import Costs
 from autotune.search.starting import mismatch, refusal, wants_forks
@@ -50,9 +52,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from autotune.clock import Clock
+    from autotune.core.machine_load import MachineLoad
     from autotune.core.study import Study
     from autotune.core.trial import Outcome
     from autotune.driver.planner import Planner
+    from autotune.launch.load_check import LoadCheck
     from autotune.report.listener import Listener
     from autotune.search.strategy import Strategy
     from autotune.store.journal import Journal
@@ -73,8 +77,14 @@ SHORTEST_TRIAL_S = 4.0
 CRASH_REPEAT_SHARE = 0.02
 """A crash is repeated only where the repeat costs at most this share of what is left."""
 
-DISTURBED_REPEAT_SHARE = 0.08
-"""The same for a run that a neighbour disturbed."""
+DISTURBED_REPEAT_SHARE = 0.12
+"""The same for a run that a neighbour disturbed: it may lead the search astray, which costs several runs."""
+
+BASELINE_REPEAT_SHARE = 0.4
+"""The same for the script's own first runs, which every ratio and the price of every later run rest on."""
+
+QUIET_POLL_S = 2.0
+"""Pause between two load checks while a quiet machine is waited for."""
 
 NOTICE_S = 1.0
 """A signal to a whole job may end the trial some moments before the driver has seen its own."""
@@ -107,6 +117,7 @@ class Session:
         listeners: Told after the journal.
         watch: Says in a sentence why no trial can be compared with those before any more; empty as
             long as they can. Asked before a trial is planned and before its outcome counts.
+        load: Checks the load of the machine that trials run on; None where that is another one.
     """
 
     def __init__(
@@ -121,6 +132,7 @@ class Session:
         ending_s: float = ENDING_S,
         listeners: Sequence[Listener] = (),
         watch: Callable[[], str] = str,
+        load: LoadCheck | None = None,
     ) -> None:
         self._journal = journal
         self._study = study
@@ -131,6 +143,10 @@ class Session:
         self._ending_s = ending_s
         self._listeners = listeners
         self._watch = watch
+        self._load = load
+        self._culprits: set[tuple[str, str]] = set()
+        """Causes of load that were named in this life."""
+        self._has_waited = False
         self._lock = threading.RLock()
         self._running: dict[str, Assignment] = {}
         self._waiting: list[Trial] = list(study.open_trials)
@@ -142,6 +158,8 @@ class Session:
         self._cold_because = ""
         self._crowded: Counter[int] = Counter()
         """Runs of a trial that were measured beside a neighbour and are repeated."""
+        self._set_aside: Measurement | None = None
+        """The last of these readings."""
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -184,12 +202,17 @@ class Session:
 
     def ask(self) -> Assignment | None:
         """The next process to run, journaled; None when there is none (now, or for good)."""
+        if not self._has_waited:
+            self._has_waited = True
+            # A job's own end does not move, so there this time comes out of the budget.
+            self._await_quiet(within_s=self._study.spec.wait_for_quiet_s, counts=JOB_END in os.environ)
         with self._lock:
             while not self._stopping and not self._is_another_script():
                 known = self._study.because
                 trial = self._next_trial()
                 if trial is None:
                     return None
+                trial = self._beside_nobody(trial)
                 planned = self._as_may_start(trial, self._planner.assign(self._study, trial))
                 uid = planned.uid if isinstance(planned, Assignment) else f"t{trial.number:04d}-refused"
                 is_planned = isinstance(planned, Assignment)
@@ -203,6 +226,8 @@ class Session:
                 )
                 self._study = self._study.with_trial(trial)
                 if isinstance(planned, Assignment):
+                    spare_s = self.remaining_s - KILL_S - whole_deadline_s(planned)
+                    planned = replace(planned, patience_s=max(0.0, spare_s))
                     self._running[uid] = planned
                     return planned
                 self._close(trial, Ended(trial=trial.number, outcome=planned, seconds=0.0))
@@ -299,6 +324,62 @@ class Session:
         self._tell_listeners(lambda listener: listener.note(self.study, text))
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _beside_nobody(self, trial: Trial) -> Trial:
+        """The next trial, once the load was checked; a confirmation may wait for a quiet machine."""
+        if self._load is None or self._running:
+            return trial
+        self._name_culprits(self._load.since_last())
+        measured = [t for t in self._study.trials if t.state is TrialState.TOLD and t.stage is not Stage.WHY]
+        begins = trial.stage is Stage.CONFIRM and bool(measured) and measured[-1].stage not in _PAIRED
+        if not begins or not self._study.spec.wait_for_quiet_s:
+            return trial
+        # What the pairs need is not waited away.
+        spare_s = self.remaining_s - Costs.of(self._study).reserve([trial.config])
+        self._await_quiet(within_s=min(self._study.spec.wait_for_quiet_s, spare_s), counts=True)
+        return clipped(trial, self.remaining_s - KILL_S)
+
+    def _await_quiet(self, *, within_s: float, counts: bool) -> None:
+        """Check the load and name what is busy; wait until it has ended, where that was asked for.
+
+        Args:
+            within_s: Longest wait.
+            counts: The time comes out of the budget.
+        """
+        if self._load is None:
+            return
+        began_s = self._clock.now_s()
+        load = self._load.now()
+        self._name_culprits(load)
+        if not load.is_busy or within_s <= 0:
+            return
+        self.note(f"waiting up to {within_s:.0f} s for a quiet machine")
+        at_s = self._clock.now_s()
+        while load.is_busy and not self._stopping and at_s - began_s < within_s:
+            self._clock.sleep(min(QUIET_POLL_S, within_s - (at_s - began_s)))
+            load = self._load.now()
+            at_s, before_s = self._clock.now_s(), at_s
+            # At once and not at the end: the wall of the budget is watched by another thread.
+            self._began_s += 0.0 if counts else at_s - before_s
+        waited_s = self._clock.now_s() - began_s
+        data = {"seconds": waited_s, "quiet": not load.is_busy, "elapsed_s": self.elapsed_s}
+        self._append("waited", f"{self._journal.epoch}/{self._clock.wall_s()}", data)
+        self._study = replace(self._study, waited_s=self._study.waited_s + waited_s)
+        after = "still busy, the search goes on" if load.is_busy else "the machine is quiet"
+        self.note(f"{after} after {waited_s:.0f} s")
+
+    def _name_culprits(self, load: MachineLoad | None) -> None:
+        """One line for each cause of load, once; it is journaled, so that a report has it as well."""
+        found = [] if load is None else news(load, self._culprits)
+        if not found or load is None:
+            return
+        data = {"load": load, "elapsed_s": self.elapsed_s}
+        self._append("busy", f"{self._journal.epoch}/{self._clock.wall_s()}", data)
+        self._study = replace(self._study, busy=(*self._study.busy, load))
+        advises = not self._study.spec.wait_for_quiet_s
+        for sentence in found:
+            text = writable(warning(sentence, advises=advises))
+            self._tell_listeners(partial(_note, study=self.study, text=text))
 
     def _as_may_start(self, trial: Trial, planned: Assignment | Failure) -> Assignment | Failure:
         """The same, started anew where forks are in doubt; who wanted them is told why there are none."""
@@ -500,32 +581,36 @@ class Session:
         return failure.message
 
     def _disturbed(self, trial: Trial, measured: Measurement, seconds: float) -> str:
-        """Why a screening run is worth repeating: a neighbour came, and it is not there to stay.
+        """Why a screening run is repeated at once: others disturbed it, and did not disturb the one before.
 
+        Beside a load that stays nothing is repeated: it would be the same again, and pairs cancel it.
         Confirmation needs no repeats: it sets such pairs aside and runs more.
         """
         if trial.stage in _PAIRED or trial.attempt > DISTURBED_REPEATS or self._stopping:
             return ""
-        last = next((t.measurement for t in reversed(self._study.trials) if t.measurement), None)
-        if not self._is_crowded(measured) or last is None or self._is_crowded(last):
+        if not self._is_disturbed(measured):
             return ""
-        if seconds > DISTURBED_REPEAT_SHARE * self.remaining_s:
+        last = next((t.measurement for t in reversed(self._study.trials) if t.measurement), self._set_aside)
+        if last is not None and self._is_disturbed(last):
+            return ""
+        is_first = trial.stage is Stage.BASELINE
+        if seconds > (BASELINE_REPEAT_SHARE if is_first else DISTURBED_REPEAT_SHARE) * self.remaining_s:
             return ""
         self._crowded[trial.number] += 1
-        return f"other processes used {_foreign_cores(measured):.1f} cores meanwhile"
+        self._set_aside = measured
+        if (cores := _foreign_cores(measured)) > 0:
+            return f"other processes used {cores:.1f} cores meanwhile"
+        return "other processes used the machine meanwhile"
 
-    def _is_crowded(self, measured: Measurement) -> bool:
-        """Other processes used more of the machine than beside the quietest run so far."""
-        mine = _foreign_cores(measured)
-        foreign = [_foreign_cores(t.measurement) for t in self._study.trials if t.measurement]
-        quiet = min(foreign, default=mine)
-        cpus = self._study.facts.host.cpus if self._study.facts is not None else 0
-        return mine > quiet and not alike(mine, quiet, cpus)
+    def _is_disturbed(self, measured: Measurement) -> bool:
+        """Others used what it ran on, as far as that was seen from outside."""
+        crowded = crowds(self._study)(_foreign_cores(measured))
+        return crowded or not OTHERS.isdisjoint(measured.contamination.flags)
 
     def _marked(self, ended: Ended) -> Ended:
         """With a mark where a neighbour disturbed it, and no repeat of it is to come."""
         measured = ended.outcome
-        if not isinstance(measured, Measurement) or not self._is_crowded(measured):
+        if not isinstance(measured, Measurement) or not crowds(self._study)(_foreign_cores(measured)):
             return ended
         seen = measured.contamination
         marked = replace(seen, flags=tuple(dict.fromkeys((*seen.flags, NEIGHBOUR))))

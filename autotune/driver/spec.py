@@ -75,6 +75,7 @@ class SearchOptions:
     objective: str = "throughput"
     transfer: str = SAME_SCRIPT
     live: str = "off"
+    wait_for_quiet: str = ""
 
 
 def version() -> str:
@@ -102,6 +103,20 @@ def budget_s(text: str) -> float:
             hint="the script's start-up counts, about ten times over: 10m is a good first try",
         )
     return seconds
+
+
+def wait_s(text: str) -> float:
+    """Longest wait for a quiet machine in seconds; 0 for an empty text.
+
+    Raises:
+        UsageError: No duration.
+    """
+    from autotune.edge.duration import duration_s
+
+    try:
+        return duration_s(text) if text else 0.0
+    except InvalidBudget as error:
+        raise UsageError(f"--wait-for-quiet: {error}", hint=error.hint) from error
 
 
 def within_job(seconds: float, *, now_s: float | None = None) -> float:
@@ -314,6 +329,7 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
         objective=objective(options),
         transfer=one_of("--transfer", options.transfer, SETTINGS),
         live=one_of("--live", options.live, SWITCH) == "on",
+        wait_for_quiet_s=wait_s(options.wait_for_quiet),
     )
     verify(command)
     return spec

@@ -62,6 +62,7 @@ from autotune.knobs.registry import knobs_for
 from autotune.launch import enclosure
 from autotune.launch.forking import FORKS
 from autotune.launch.leftovers import clear_up
+from autotune.launch.load_check import LoadCheck
 from autotune.launch.process import LocalRunner
 from autotune.search.samplers import strategy_for
 from autotune.store.fold import fold
@@ -220,6 +221,7 @@ def resume_search(
     directory: Path,
     *,
     budget_s: float | None = None,
+    wait_for_quiet_s: float | None = None,
     listeners: Sequence[Listener] = (),
     last_words: LastWords | None = None,
 ) -> SearchEnd:
@@ -228,6 +230,7 @@ def resume_search(
     Args:
         directory: Of the study.
         budget_s: A new total budget in seconds; None keeps the old one.
+        wait_for_quiet_s: Longest wait for a quiet machine; None keeps what the search was begun with.
         listeners: Told as it goes.
         last_words: As for `run_search`.
     """
@@ -238,6 +241,8 @@ def resume_search(
         # Also where it is not gone on with: a secret that is missing now may lie in what is left.
         _clear_up(directory, journal, folded.spec)
         spec = _resumable(folded, budget_s)
+        if wait_for_quiet_s is not None:
+            spec = replace(spec, wait_for_quiet_s=wait_for_quiet_s)
     except BaseException:
         journal.close()
         raise
@@ -371,6 +376,8 @@ class _Search:
             ending_s=ENDING_S,
             listeners=self._listeners,
             watch=watch,
+            # Of a cluster's nodes nothing is seen from here.
+            load=None if self._spec.ray_address else LoadCheck.of_machine(os.environ),
         )
         watch.follow(lambda: modules_of(session.study))
         uri = self._spec.tracking_uri or default_tracking_uri()

@@ -44,6 +44,7 @@ from autotune.inspection.interpreter import interpreter
 from autotune.inspection.script import script_facts
 from autotune.knobs.registry import builtin
 from autotune.launch import enclosure
+from autotune.launch.load_check import LoadCheck
 from autotune.launch.process import LocalRunner
 from autotune.search.verification import Verification
 from autotune.store.fold import fold
@@ -166,6 +167,7 @@ def verify(
     pairs: int = 10,
     at_least: float = 1.0,
     head_start_s: float = 0.0,
+    wait_for_quiet_s: float = 0.0,
     listeners: Sequence[Listener] = (),
 ) -> Verified:
     """Run pairs until the answer is settled, the pairs are used up, or the budget is.
@@ -179,6 +181,7 @@ def verify(
         pairs: At most so many.
         at_least: The ratio that the lower bound has to clear to be called faster.
         head_start_s: Seconds of the budget already spent when this was called.
+        wait_for_quiet_s: Longest wait for other processes to end, before the first run.
         listeners: Told as it goes.
 
     Raises:
@@ -195,7 +198,7 @@ def verify(
     asked = Asked(
         pick=name, changes=core_changes(pick), effect=Effect[pick.effect], pairs=pairs, at_least=at_least
     )
-    spec = _spec(command, label, budget_s)
+    spec = replace(_spec(command, label, budget_s), wait_for_quiet_s=wait_for_quiet_s)
     facts = _facts(spec, command)
     planner = _planner(asked)
     home = make_study_dir(spec.study_id)
@@ -215,6 +218,7 @@ def verify(
             ending_s=ENDING_S,
             listeners=listeners,
             watch=watch,
+            load=LoadCheck.of_machine(os.environ),
         )
         watch.follow(lambda: modules_of(session.study))
         _tell(listeners, lambda listener: listener.study_began(session.study))

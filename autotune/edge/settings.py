@@ -41,6 +41,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "transfer": _TEXT,
     "start": _TEXT,
     "live": _TEXT,
+    "wait-for-quiet": _TEXT,
     "trials": _NUMBER,
     "seed": _NUMBER,
     "tracking-uri": _TEXT,

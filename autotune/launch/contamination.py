@@ -54,6 +54,7 @@ def contamination_of(window: Window) -> Contamination:
     flags += ["recompiled"] if any(r.mark & COMPILE for r in window.rows) else []
     flags += ["compiled_late"] if window.closed.late_compile_s >= LEAST_COMPILE_S else []
     flags += ["alloc_cliff"] if window.closed.counters.get("alloc_retries", 0) > 0 else []
+    flags += ["stopped"] if any(a < end and begin < b for a, b in window.outside.stops) else []
     flags += ["from_queue"] if window.is_from_queue() else []
     flags += ["short"] if window.closed.short else []
     flags += ["unsettled"] if window.closed.unsettled else []

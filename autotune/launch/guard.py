@@ -52,12 +52,21 @@ TAIL_BYTES = 4 * 1024 * 1024
 STAT_BYTES = 128 * 1024
 CHUNK_BYTES = 64 * 1024
 MAX_SAMPLES = 4000
+STOOD_STILL = 7
+"""Place in a sample's row: 1 where the script was stopped for some of the time since the row before."""
+
 LENDERS = 3
 """Processes outside a forked trial that share its first pages: fork server, keeper, guard."""
 
 AWAY_S = 5.0
 """Whoever looks several times a second and was away for longer was stopped, with all that it watches: a job
 that its scheduler suspended, a container that was paused. That time is nobody's hang."""
+
+GAP_S = 2.0
+"""Samples further apart than this (eight periods) were not late: the guard itself stood still."""
+
+SLEPT_S = 0.5
+"""The machine was suspended where its clock with sleep gained this much on the one without it."""
 
 LOGS = ("stdout.log", "stderr.log", "events.jsonl", "stacks.txt", "faults.log")
 """What a trial has told, and may have told secrets in."""
@@ -172,14 +181,20 @@ class Samples:
         self._pss_at = 0.0
         self._pss: dict[int, int] = {}
         self._own_s: dict[int, float] = {}
+        self.is_stopped = False
+        """The script's process was stopped by a signal or a debugger at the last sample."""
+        self._asleep_s = _asleep_s()
 
     @property
     def pids(self) -> set[int]:
         """Every process of the tree that was seen."""
         return set(self._own_s)
 
-    def take(self) -> int:
+    def take(self, script: int = 0) -> int:
         """One sample; memory of the tree in bytes.
+
+        Args:
+            script: Pid of the script's own process; 0 where there is none yet.
 
         Pages of files are left out: the kernel takes them back when it needs them, however much of a
         data set is mapped. Shared pages are counted once where that is cheap enough (proportional set
@@ -200,13 +215,45 @@ class Samples:
         for pid in pids:
             self._own_s[pid] = max(self._own_s.get(pid, 0.0), sweep.cpu_s(pid))
         if len(self.rows) >= MAX_SAMPLES:
-            self.rows = self.rows[::2]
-        row = [time.perf_counter_ns(), total, _busy_s(), self._tree_s(pids), _pressure_us()]
-        self.rows.append([*row, *self.quota.look()] if self.quota is not None else row)
+            self.rows = _thinned(self.rows)
+        t_ns = time.perf_counter_ns()
+        row = [t_ns, total, busy_s(), self._tree_s(pids), pressure_us()]
+        under_quota = self.quota.look() if self.quota is not None else (None, None)
+        self.rows.append([*row, *under_quota, int(self._stood_still(t_ns, script))])
         return total
+
+    def _stood_still(self, t_ns: int, script: int) -> bool:
+        """Whether the script was stopped for some of the time since the sample before."""
+        was_stopped, self.is_stopped = self.is_stopped, is_stopped(script)
+        slept_s, self._asleep_s = -self._asleep_s, _asleep_s()
+        slept_s += self._asleep_s
+        since_ns = t_ns - int(self.rows[-1][0] or 0) if self.rows else 0
+        return was_stopped or self.is_stopped or slept_s > SLEPT_S or since_ns > GAP_S * 1e9
 
     def _tree_s(self, alive: list[int]) -> float:
         return sum(self._own_s[pid] for pid in alive)
+
+
+def _thinned(rows: list[list[float | int | None]]) -> list[list[float | int | None]]:
+    """Every second row, the last one included; a row keeps that the one before it had stood still."""
+    kept = rows[::-2][::-1]
+    dropped = rows[-2::-2][::-1]
+    # Counted from the end, a dropped row comes right before the kept one of the same place.
+    for row, before in zip(reversed(kept), reversed(dropped), strict=False):
+        row[STOOD_STILL] = max(row[STOOD_STILL] or 0, before[STOOD_STILL] or 0)
+    return kept
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped: by a signal (SIGSTOP, Ctrl-Z), or by a debugger."""
+    fields = sweep.stat_fields(pid) if pid else []
+    return bool(fields) and fields[0] in (b"T", b"t")
+
+
+def _asleep_s() -> float:
+    """Seconds for which this machine has been suspended since it was started; 0.0 where unknown."""
+    with_sleep = getattr(time, "CLOCK_BOOTTIME", None)
+    return 0.0 if with_sleep is None else time.clock_gettime(with_sleep) - time.monotonic()
 
 
 def _rss(pid: int) -> int:
@@ -252,7 +299,7 @@ def _usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _busy_s() -> float | None:
+def busy_s() -> float | None:
     """CPU seconds spent on anything, stolen time included, on the CPUs that this process may use.
 
     What others do on the other CPUs of a large machine is no business of a job that was given four of them.
@@ -286,7 +333,8 @@ def busy_ticks(text: bytes, mine: Collection[int]) -> int:
     return sum(int(row[k]) for row in chosen for k in (1, 2, 3, 6, 7, 8))
 
 
-def _pressure_us() -> int | None:
+def pressure_us() -> int | None:
+    """Microseconds for which some task has waited for a CPU, from any beginning; None where unreadable."""
     try:
         with open("/proc/pressure/cpu", "rb", buffering=0) as file:
             return int(file.read().split(b"total=", 1)[1].split()[0])
@@ -388,6 +436,8 @@ class Guard:
         self.folder = str(spec["trial_dir"])
         self.started_s = time.monotonic()
         self.deadline_s = self.started_s + float(spec["deadline_s"])
+        # What a stopped script may be given back, so that the search still ends in time.
+        self.patience_s = float(spec.get("patience_s") or 0.0)
         self.memory_limit = int(spec.get("memory_limit_bytes") or 0)
         self.why = ""
         self.status: int | None = None
@@ -469,12 +519,15 @@ class Guard:
             now = time.monotonic()
             if now - looked_s > AWAY_S:
                 self.deadline_s += now - looked_s
+            elif self.samples.is_stopped:
+                given_s = min(now - looked_s, self.patience_s)
+                self.deadline_s, self.patience_s = self.deadline_s + given_s, self.patience_s - given_s
             looked_s = now
             if now >= self.deadline_s:
                 self.why = "timeout_total"
                 break
             if now >= next_sample_s:
-                used = self.samples.take()
+                used = self.samples.take(self.script)
                 self._note_shared()
                 # Late by whole periods rather than in bursts where /proc is slow.
                 next_sample_s = max(next_sample_s, now) + SAMPLE_S

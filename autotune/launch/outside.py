@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ class Sample:
         pressure_us: Microseconds for which some task had waited for a CPU (PSI); None unreadable.
         quota_s: CPU seconds of all processes under the trial's quota; None without one, or unreadable.
         still_s: Seconds for which that quota had CPUs stand still, those of all CPUs together.
+        stopped: The script was stopped for some of the time since the sample before: by a signal, with the
+            whole machine, or with the guard.
     """
 
     t_ns: int
@@ -34,6 +37,7 @@ class Sample:
     pressure_us: float | None
     quota_s: float | None = None
     still_s: float | None = None
+    stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +113,11 @@ class Outside:
     energies: Sequence[EnergySample] = ()
     disturbed: Sequence[Span] = ()
 
+    @property
+    def stops(self) -> tuple[tuple[int, int], ...]:
+        """Stretches of time in which the script was stopped, from the sample before to the one after."""
+        return tuple((a.t_ns, b.t_ns) for a, b in itertools.pairwise(self.samples) if b.stopped)
+
     def until(self, t_ns: int) -> Outside:
         """What had been seen by then; memory is the largest that had been looked at."""
         samples = tuple(s for s in self.samples if s.t_ns <= t_ns)
@@ -132,6 +141,7 @@ def read_samples(rows: Iterable[Sequence[Any]]) -> tuple[Sample, ...]:
             pressure_us=r[4],
             quota_s=r[5] if len(r) > 5 else None,
             still_s=r[6] if len(r) > 6 else None,
+            stopped=bool(r[7]) if len(r) > 7 else False,
         )
         for r in rows
     )

@@ -21,6 +21,7 @@ class Quota:
 
     def __init__(self, cpus: float, folder: str, usage: str = "") -> None:
         self.cpus = cpus
+        self.folder = folder
         self._stat = f"{folder}/cpu.stat"
         self._usage = usage
 

@@ -75,6 +75,8 @@ class Running:
         self._reader = Reader(folder / "events.jsonl", self.prepared.assignment.uid)
         self._teller = Teller(folder)
         self._is_disturbed = False
+        self._is_stopped = False
+        self._script_pid = 0
         read_fd, self._life_fd = os.pipe()
         self.start_ns = self._looked_ns = time.perf_counter_ns()
         orders = self._orders()
@@ -114,6 +116,7 @@ class Running:
             "env": self.prepared.env,
             "cwd": launch.cwd,
             "deadline_s": self.deadline_s,
+            "patience_s": self.prepared.assignment.patience_s,
             "grace_s": self.grace_s,
             "reap_s": REAP_S,
             "memory_limit_bytes": self.memory_limit_bytes,
@@ -207,6 +210,7 @@ class Running:
         sample_devices: Callable[[], DeviceSample | None] | None,
     ) -> None:
         moved_s = begun_s = looked_s = time.monotonic()
+        patience_s = self.prepared.assignment.patience_s
         last_s = begun_s + self.deadline_s + guard.ending_s(self.grace_s, REAP_S) + LINGER_S
         finished_s = sampled_s = 0.0
         ordered = False
@@ -215,6 +219,12 @@ class Running:
             if (away_s := now - looked_s) > guard.AWAY_S:
                 moved_s, begun_s, last_s = moved_s + away_s, begun_s + away_s, last_s + away_s
                 finished_s += away_s if finished_s else 0.0
+            elif self._is_stopped:
+                # No hang: it cannot move. The guard, which may lengthen its deadline, decides how long.
+                given_s = min(away_s, patience_s)
+                patience_s -= given_s
+                moved_s, begun_s, last_s = moved_s + given_s, begun_s + given_s, last_s + given_s
+                finished_s += given_s if finished_s else 0.0
             looked_s = now
             moved_s = now if self._read() else moved_s
             if now - sampled_s >= guard.SAMPLE_S:
@@ -247,7 +257,9 @@ class Running:
         sample = sample_devices() if sample_devices is not None else None
         if sample is not None:
             self.devices.append(sample)
-            self._teller.look(sample.t_ns, is_disturbed=sample.spoils)
+        self._is_stopped = guard.is_stopped(self._script())
+        t_ns = time.perf_counter_ns() if sample is None else sample.t_ns
+        self._teller.look(t_ns, is_disturbed=self._is_stopped or (sample is not None and sample.spoils))
         self._note_own_disturbance()
         if self.meter is not None and self.meter.exists:
             self.energies.append(self.meter.sample())
@@ -259,6 +271,13 @@ class Running:
         if before or self._is_disturbed:
             self.disturbed.append((began_ns, self._looked_ns))
             self._teller.tell(began_ns, self._looked_ns)
+
+    def _script(self) -> int:
+        """Pid of the script: the guard is the keeper's only child, and starts the script as its first."""
+        if not self._script_pid:
+            for guard_pid in sweep.descendants(self.pid)[:1]:
+                self._script_pid = next(iter(sweep.descendants(guard_pid)), 0)
+        return self._script_pid
 
     def _fills_a_disk(self) -> bool:
         """Nearly nothing is left where it writes, which others need as well, and the journal."""

@@ -99,9 +99,10 @@ class Window:
 
 
 def _dirty(stamps: Sequence[int], outside: Outside) -> tuple[bool, ...]:
-    """Steps during which others used the accelerator, its clocks were held down, or the search was starting.
+    """Steps during which the script was stopped, others used the accelerator, or the search was starting.
 
-    The trial is told of them while it runs (`autotune.protocol.disturbed`), and measures longer.
+    So are those during which clocks were held down. The trial is told of them while it runs
+    (`autotune.protocol.disturbed`), and measures longer.
     """
-    seen = spans((d.t_ns, d.spoils) for d in outside.devices)
-    return touched(stamps[:-1], stamps[1:], (*seen, *outside.disturbed))
+    spoilt = spans((d.t_ns, d.spoils) for d in outside.devices)
+    return touched(stamps[:-1], stamps[1:], (*spoilt, *outside.stops, *outside.disturbed))

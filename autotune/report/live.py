@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
 from autotune.clock import Clock, SystemClock
 from autotune.core.comparison import compare
+from autotune.core.disturbances import baseline_is_steady, busy_notes
 from autotune.core.effect import Effect
 from autotune.core.pick import answer_or_none
 from autotune.core.study import VERIFY
@@ -34,13 +35,21 @@ from autotune.report.summary import (
     short_config,
     speedup_of,
 )
-from autotune.report.text import best_other, failure_counts, progress_line, rate_text, result_text
+from autotune.report.text import (
+    UNSTEADY,
+    best_other,
+    failure_counts,
+    progress_line,
+    rate_text,
+    result_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from autotune.core.answer import Answer
     from autotune.core.config import Config
+    from autotune.core.measurement import Estimate
     from autotune.core.study import Study
     from autotune.core.trial import Trial
 
@@ -54,6 +63,11 @@ ASLEEP_S: Final = 5.0
 
 END_S: Final = 1.0
 """So long the end waits for a terminal that takes nothing (Ctrl-S)."""
+
+WIDEST: Final = 10.0
+"""An interval whose ends are further apart than this factor says nothing, and no live screen shows it."""
+
+TOO_NOISY: Final = "too noisy to tell"
 
 _LABEL = 9
 _RECENT = 6
@@ -217,6 +231,7 @@ class Progress(Listener):
         if study is None:
             return []
         now_s = self._clock.now_s()
+        is_steady = baseline_is_steady(study)
         elapsed_s = study.elapsed_s + now_s - self._seen_s
         if self._found is None or self._found[0] is not study:
             self._found = (study, _found(study))
@@ -233,7 +248,10 @@ class Progress(Listener):
             *_time_lines(study, self._spent(study, now_s), elapsed_s),
             *running,
             *(Line("note", text, "dim") for text in self._notes),
-            *(_trial_line(t, result_text(study, t), "dim") for t in reversed(told[-_RECENT:])),
+            *(
+                _trial_line(t, result_text(study, t, shows_ratio=is_steady or bool(t.group)), "dim")
+                for t in reversed(told[-_RECENT:])
+            ),
         ]
 
     def _spent(self, study: Study, now_s: float) -> dict[str, float]:
@@ -279,11 +297,12 @@ def _found(study: Study) -> list[Line]:
     lines = [Line("yours", "not measured yet" if answer is None else _yours(study, answer))]
     best = _confirmed(study, answer) or _seen(study)
     lines += best or [Line("best", "nothing beside your script was measured yet")]
-    if answer is not None and len(answer.front) > 1:
+    if answer is not None and len(answer.front) > 1 and baseline_is_steady(study):
         base = answer.baseline_throughput.value
         shown = [f"{m.throughput / base:.2f}x {bytes_text(m.peak_bytes)}" for m in answer.front if base > 0]
         lines.append(Line("front", f"{len(shown)}: " + ", ".join(shown)))
     failed = failure_counts(study)
+    lines += [Line("busy", text, "bad") for text in busy_notes(study)[:1]]
     if failed:
         kinds = ", ".join(f"{kind} {count}" for kind, count in failed.items())
         lines.append(Line("failed", f"{sum(failed.values())} of {len(study.told())}: {kinds}", "bad"))
@@ -301,7 +320,17 @@ def _yours(study: Study, answer: Answer) -> str:
         if len(runs) > 1:
             return f"{rate_text(rate)}, {kind}"
         rate, kind = runs[0].throughput, "within one run"
-    return f"{rate_text(rate)} [{rate.low:.4g}, {rate.high:.4g}] {kind}"
+    interval = f"[{rate.low:.4g}, {rate.high:.4g}]" if _says_something(rate) else f"({TOO_NOISY})"
+    return f"{rate_text(rate)} {interval} {kind}"
+
+
+def _says_something(estimate: Estimate) -> bool:
+    """Whether the interval is narrow enough to be shown; one that reaches 0 or infinity never is."""
+    return 0.0 < estimate.low <= estimate.high <= WIDEST * estimate.low
+
+
+def _ratio(estimate: Estimate) -> str:
+    return ratio_text(estimate) if _says_something(estimate) else TOO_NOISY
 
 
 def _confirmed(study: Study, answer: Answer | None) -> list[Line]:
@@ -310,7 +339,10 @@ def _confirmed(study: Study, answer: Answer | None) -> list[Line]:
         return []
     if answer.is_better:
         best = answer.best
-        said = f"{ratio_text(best.speedup)} confirmed in {plural(best.speedup.n, 'pair')}"
+        pairs = plural(best.speedup.n, "pair")
+        gain = best.speedup
+        shown = ratio_text(gain) if _says_something(gain) else f"at least {gain.low:.2f}x"
+        said = f"{shown} confirmed in {pairs}"
         return _best(said, best.config, "good")
     tame = [c for c in compare(study) if c.effect is not Effect.TRAINING]
     top = max(tame, key=lambda c: c.speedup.value, default=None)
@@ -319,7 +351,7 @@ def _confirmed(study: Study, answer: Answer | None) -> list[Line]:
     pairs = plural(top.speedup.n, "pair")
     if top.speedup.n < _FEWEST_PAIRS:
         return _best(f"{top.speedup.value:.2f}x in {pairs} so far, not confirmed", top.config)
-    return _best(f"{ratio_text(top.speedup)} in {pairs}, not confirmed", top.config)
+    return _best(f"{_ratio(top.speedup)} in {pairs}, not confirmed", top.config)
 
 
 def _seen(study: Study) -> list[Line]:
@@ -328,7 +360,9 @@ def _seen(study: Study) -> list[Line]:
     if best is None:
         return []
     ratio = speedup_of(study, best[1])
-    shown = f"{best[0]:.2f}x" if ratio is None else ratio_text(ratio)
+    if not baseline_is_steady(study):
+        return [Line("best", f"{UNSTEADY}: no ratio to it is known yet", "bad")]
+    shown = f"{best[0]:.2f}x" if ratio is None else _ratio(ratio)
     return _best(f"{shown} within one run, not confirmed", best[1].config)
 
 

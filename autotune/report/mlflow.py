@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.advice import advice_of, advice_text
+from autotune.core.disturbances import busy_notes
 from autotune.core.trial import Trial, TrialState
 from autotune.core.wire import to_wire
 from autotune.errors import TrackerUnavailable
@@ -430,6 +431,8 @@ class MlflowSink:
             tags["mlflow.source.git.commit"] = study.spec.git_commit
         if study.stopped:
             tags["autotune.stopped"] = study.stopped
+        if busy := busy_notes(study):
+            tags["autotune.busy"] = "\n".join(busy)
         if answer is not None:
             tags |= why.why_tags(study, answer)
         # The note may be cut before it comes to it.

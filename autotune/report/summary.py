@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from autotune.core.config import Config
 from autotune.core.control import weakness
+from autotune.core.disturbances import undisturbed
 from autotune.core.launched import launch_words
 from autotune.core.measurement import Estimate
 from autotune.core.reasons import unbounded_text
@@ -209,20 +210,21 @@ def is_early(study: Study) -> bool:
 
 
 def baseline_rate(study: Study, *, up_to: int | None = None) -> float | None:
-    """Geometric mean of the throughput of the script as it is.
+    """Geometric mean of the throughput of the script as it is, from its undisturbed runs where there are any.
 
     Args:
         study: Any.
         up_to: Count only baseline trials up to this number, so that a figure made from it does
             not change when more is known; None for all.
     """
-    rates = [
-        t.measurement.throughput.value
+    known = [
+        t
         for t in study.baseline
         if t.measurement is not None
         and t.measurement.throughput.value > 0
         and (up_to is None or t.number <= up_to or t.number == study.baseline[0].number)
     ]
+    rates = [t.measurement.throughput.value for t in undisturbed(study, known) if t.measurement is not None]
     return math.exp(sum(map(math.log, rates)) / len(rates)) if rates else None
 
 

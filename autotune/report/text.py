@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from autotune.core.closest import closest
 from autotune.core.control import weakness
-from autotune.core.disturbances import is_crowded
+from autotune.core.disturbances import baseline_is_steady, busy_notes, is_crowded
 from autotune.core.effect import Effect
 from autotune.core.transfer import beliefs
 from autotune.report.gains import gains_text
@@ -75,27 +75,40 @@ def best_other(study: Study) -> tuple[float, Trial] | None:
     return max(found, key=lambda pair: (pair[0], -pair[1].number), default=None)
 
 
-def result_text(study: Study, trial: Trial) -> str:
-    """One trial's result in a few words: ratio and rate, or how it failed."""
+UNSTEADY: Final = "baseline unsteady"
+"""In place of a ratio while the script's own rate is not known well enough for one."""
+
+
+def result_text(study: Study, trial: Trial, *, shows_ratio: bool = True) -> str:
+    """One trial's result in a few words: ratio and rate, or how it failed.
+
+    Args:
+        study: As of now.
+        trial: Of it.
+        shows_ratio: False while the script's own rate is not known well enough for one.
+    """
     if trial.failure is not None:
         lines = trial.failure.message.splitlines()
         return f"failed: {trial.failure.kind.label}" + (f" ({lines[0]})" if lines else "")
     if trial.measurement is None:
         return trial.state.value
-    ratio = speedup_of(study, trial)
+    ratio = speedup_of(study, trial) if shows_ratio else None
     shown = f"{ratio.value:.2f}x  " if ratio is not None and not trial.config.is_baseline else ""
     return shown + rate_text(trial.measurement.throughput)
 
 
 def progress_line(study: Study, trial: Trial) -> str:
     """The line for one ended trial where there is no terminal."""
+    is_steady = baseline_is_steady(study)
     parts = [
         f"[{trial.stage.value}] trial {trial.number}",
         short_config(trial.config),
-        result_text(study, trial),
+        result_text(study, trial, shows_ratio=is_steady or bool(trial.group)),
     ]
     best = best_other(study)
-    if best is not None:
+    if best is not None and not is_steady:
+        parts.append(UNSTEADY)
+    elif best is not None:
         parts.append(f"best {best[0]:.2f}x (trial {best[1].number})")
     failed = failure_counts(study)
     if failed:
@@ -197,6 +210,7 @@ def stopped_screen(study: Study, *, reason: str) -> str:
                 f"{best[0]:.2f}x, not confirmed   {long_config(best[1].config)}   trial {best[1].number}",
             )
         )
+    rows += [("note", text) for text in busy_notes(study)]
     rows.append(("go on", f"autotune resume {study.spec.label}"))
     return "\n".join(f"{name:<{_INDENT}}{text}" for name, text in rows) + "\n"
 

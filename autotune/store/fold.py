@@ -10,6 +10,7 @@ from autotune.core.auto import settled
 from autotune.core.earlier import Transfer
 from autotune.core.facts import Facts, RunFacts
 from autotune.core.live import Visited
+from autotune.core.machine_load import MachineLoad
 from autotune.core.measurement import Measurement
 from autotune.core.space import SearchSpace
 from autotune.core.study import Study, StudySpec
@@ -70,6 +71,8 @@ class _State:
         self.cut: set[tuple[Stage, int]] = set()
         self.created = 0.0
         self.transfer: Transfer | None = None
+        self.busy: list[MachineLoad] = []
+        self.waited_s = 0.0
 
     def study(self, build: Build | None) -> Study:
         if self.spec is None:
@@ -87,6 +90,8 @@ class _State:
             cut=frozenset(self.cut),
             because=self.because,
             transfer=self.transfer,
+            busy=tuple(self.busy),
+            waited_s=self.waited_s,
         )
         study = replace(study, spec=settled(study))
         if build is None or facts is None or facts.run is None:
@@ -177,6 +182,15 @@ def _transferred(state: _State, data: Mapping[str, Any]) -> None:
     state.transfer = from_wire(Transfer, data["transfer"])
 
 
+def _busy(state: _State, data: Mapping[str, Any]) -> None:
+    state.busy.append(from_wire(MachineLoad, data["load"]))
+
+
+def _waited(state: _State, data: Mapping[str, Any]) -> None:
+    state.waited_s += float(data["seconds"])
+    state.elapsed_s = max(state.elapsed_s, float(data["elapsed_s"]))
+
+
 _HANDLERS: Mapping[str, Callable[[_State, Mapping[str, Any]], None]] = {
     "opened": _opened,
     "inspected": _inspected,
@@ -187,4 +201,6 @@ _HANDLERS: Mapping[str, Callable[[_State, Mapping[str, Any]], None]] = {
     "stopped": _stopped,
     "cut": _cut,
     "transferred": _transferred,
+    "busy": _busy,
+    "waited": _waited,
 }

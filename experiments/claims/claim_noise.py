@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autotune.core import table as tables
-from autotune.core.cycles import ALIKE_CORES
+from autotune.core.machine_load import QUIET_CORES
 
 HERE = Path(__file__).resolve().parent
 EXPERIMENTS = HERE.parent
@@ -78,7 +78,7 @@ class Series:
     @property
     def is_restless(self):
         """Others worked beside at least a quarter of the runs, or neighbouring runs differ much."""
-        beside = sum(p.foreign > ALIKE_CORES for p in self.processes)
+        beside = sum(p.foreign > QUIET_CORES for p in self.processes)
         return 4 * beside >= len(self.processes) or self.spread > RESTLESS
 
 

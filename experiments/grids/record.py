@@ -55,8 +55,8 @@ from autotune.clock import SystemClock  # noqa: E402
 from autotune.core import table as tables  # noqa: E402
 from autotune.core import wire  # noqa: E402
 from autotune.core.config import Config  # noqa: E402
-from autotune.core.cycles import ALIKE_CORES  # noqa: E402
 from autotune.core.facts import COUNTED, Facts  # noqa: E402
+from autotune.core.machine_load import QUIET_CORES  # noqa: E402
 from autotune.core.measurement import Measurement, Memory  # noqa: E402
 from autotune.core.redact import redact_args, redact_data  # noqa: E402
 from autotune.core.run_length import planned_steps  # noqa: E402
@@ -181,7 +181,7 @@ def is_disturbed(row):
     contamination = row.contamination
     if contamination is None:
         return False
-    foreign = (contamination.foreign_cpu_frac or 0.0) > ALIKE_CORES
+    foreign = (contamination.foreign_cpu_frac or 0.0) > QUIET_CORES
     return foreign or bool({"foreign_gpu", "throttled"} & set(contamination.flags))
 
 

@@ -150,6 +150,16 @@ def test_resume_hands_the_studys_folder_and_a_new_budget_on(cli, script, tune):
     assert code == 2
 
 
+def test_resume_keeps_the_wait_of_the_search_unless_it_is_given_another(cli, script, tune):
+    journaled(script)
+    cli("resume", "train-1")
+    cli("resume", "train-1", "--wait-for-quiet", "2m")
+    assert tune.waits == [None, 120.0]
+    code, _out, err = cli("resume", "train-1", "--wait-for-quiet", "soon")
+    assert code == 2
+    assert '--wait-for-quiet: "soon" is no duration' in err
+
+
 def test_resume_tells_a_line_per_event_and_the_result_in_the_last(cli, script, tune):
     journaled(script)
     code, out, _err = cli("resume", "train-1", "--jsonl", "--quiet")

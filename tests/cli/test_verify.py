@@ -14,11 +14,13 @@ from autotune.cli.verify import as_dict, screen
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.loss_guard import LossVerdict
+from autotune.core.machine_load import Culprit, MachineLoad
 from autotune.core.measurement import Estimate, LossPoint
 from autotune.core.trial import Failure, FailureKind
 from autotune.driver.verification import Asked, Verified
 from autotune.export.best_config import write_best
 from autotune.launch.fake import COMPUTE_BOUND, FAILS_IN_BASELINE
+from autotune.launch.load_check import LoadCheck
 from autotune.store.journal import Journal
 from autotune.store.paths import find_study, studies
 
@@ -72,6 +74,34 @@ def test_a_gain_that_holds_ends_with_0(cli, best, world):
     assert " 3 pairs\n" in out
     assert {a.segments[0].config for a in ran} == {Config(), BF16}
     assert err.startswith("study verify-train-")
+
+
+class Busy:
+    """Load checks of a machine that a program leaves after a while."""
+
+    def __init__(self):
+        self.left = 3
+
+    def now(self):
+        self.left -= 1
+        busy = (Culprit(name="ffmpeg", pid=4711, cores=1.0),) if self.left > 0 else ()
+        return MachineLoad(foreign_cores=float(bool(busy)), cpus=2, culprits=busy)
+
+    def since_last(self):
+        return None
+
+
+def test_a_busy_machine_is_waited_for_and_named_in_the_answer(cli, best, world, monkeypatch):
+    world(COMPUTE_BOUND)
+    monkeypatch.setattr(LoadCheck, "of_machine", lambda environ: Busy())
+    code, out, err = cli("verify", "best.yaml", "--wait-for-quiet", "10m")
+    assert code == 0, out + err
+    assert 'note    The machine was busy: "ffmpeg" (pid 4711) used 1.0 of 2 cores.' in out
+    assert 'busy: "ffmpeg" (pid 4711) uses 1.0 of 2 cores; readings will scatter.' in err
+    assert "the machine is quiet after 4 s" in err
+    entries, _ = journal()
+    kinds = [entry.kind for entry in entries if entry.kind in ("busy", "waited", "started")]
+    assert kinds[:3] == ["busy", "waited", "started"]
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,20 @@ from search_world import World, measurement, spec, tell, usual_space
 
 from autotune.core.comparison import compare
 from autotune.core.config import Config
-from autotune.core.disturbances import clocks_apart, is_crowded, left_out, marked_runs
+from autotune.core.disturbances import (
+    baseline_is_steady,
+    clocks_apart,
+    is_crowded,
+    is_disturbed,
+    left_out,
+    marked_runs,
+    only_disturbed,
+    undisturbed,
+)
+from autotune.core.machine_load import Culprit, MachineLoad
 from autotune.core.measurement import Contamination, Measurement
 from autotune.core.pick import answer
-from autotune.core.rates import screened
+from autotune.core.rates import merit_runs, merits_by_trial, screened
 from autotune.core.study import Study
 from autotune.core.trial import Fidelity, Proposal, Stage
 from autotune.report.text import final_screen
@@ -126,3 +136,92 @@ def test_a_script_whose_samples_nobody_knows_is_compared_in_steps() -> None:
     )
     assert left_out(stepped) == []
     assert compare(stepped)[0].speedup.value == pytest.approx(compare(study)[0].speedup.value)
+
+
+def beside(rate: float, cores: float) -> Measurement:
+    return replace(measurement(rate), contamination=Contamination(foreign_cpu_frac=cores))
+
+
+def screening(*runs: tuple[Config, Measurement]) -> Study:
+    """The script's first runs and runs of others, in this order."""
+    world = World(space=usual_space(), speed={})
+    study = replace(Study(spec=spec(), facts=world.facts()), space=world.space)
+    for config, outcome in runs:
+        stage = Stage.BASELINE if config.is_baseline else Stage.REFINE
+        asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="", seed=0)
+        study = tell(study, asked, outcome, 5.0)
+    return study
+
+
+def test_a_disturbed_reading_counts_only_until_its_config_has_an_undisturbed_one() -> None:
+    runs = [(BASE, beside(100.0, 0.05)), (OTHER, beside(27.0, 1.0))]
+    study = screening(*runs)
+    assert screened(study)[OTHER] == pytest.approx(27.0, rel=0.01)
+    again = screening(*runs, (OTHER, beside(150.0, 0.05)))
+    assert screened(again)[OTHER] == pytest.approx(150.0, rel=0.01)
+    assert len(merit_runs(again)[OTHER]) == 1
+    assert [t.number for t, _ in merits_by_trial(again)] == [0, 2]
+    assert [t.number for t in undisturbed(again, again.trials)] == [0, 2]
+
+
+def test_a_disturbed_run_of_the_script_prices_nothing_once_there_is_another() -> None:
+    study = screening((BASE, marked(8.5, "cpu_contended")), (BASE, beside(300.0, 0.05)))
+    assert screened(study)[BASE] == pytest.approx(300.0, rel=0.01)
+
+
+def test_configs_that_were_only_read_beside_others_are_due_again_once_the_load_is_gone() -> None:
+    runs = [(BASE, beside(100.0, 0.05)), (OTHER, beside(27.0, 1.0))]
+    assert only_disturbed(screening(*runs)) == frozenset(), "it may still be there"
+    after = [*runs, (BASE, beside(101.0, 0.05))]
+    assert only_disturbed(screening(*after)) == {OTHER}
+    assert only_disturbed(screening(*after, (OTHER, beside(150.0, 0.05)))) == frozenset()
+
+
+def test_beside_a_load_that_stays_nothing_is_due_again() -> None:
+    runs = [(BASE, beside(50.0, 1.0)), (BASE, beside(51.0, 1.0)), (OTHER, beside(75.0, 1.0))]
+    study = screening(*runs)
+    assert only_disturbed(study) == frozenset()
+    assert screened(study)[OTHER] == pytest.approx(75.0, rel=0.01)
+    assert not baseline_is_steady(study)
+
+
+def test_trials_at_once_are_judged_against_the_quietest_run() -> None:
+    runs = [(BASE, beside(100.0, 3.0)), (OTHER, beside(150.0, 3.1)), (OTHER, beside(60.0, 9.0))]
+    study = screening(*runs)
+    study = replace(study, spec=replace(study.spec, concurrency=4))
+    assert [is_disturbed(study, t) for t in study.trials] == [False, False, True]
+
+
+def wide(rate: float) -> Measurement:
+    made = measurement(rate)
+    return replace(made, throughput=replace(made.throughput, low=0.5 * rate, high=2.0 * rate))
+
+
+@pytest.mark.parametrize(
+    ("runs", "steady"),
+    [
+        ([], False),
+        ([measurement(100.0)], True),
+        ([wide(100.0)], False),
+        ([marked(100.0, "drifting")], False),
+        ([measurement(100.0), measurement(110.0)], True),
+        ([wide(100.0), wide(110.0)], True),
+        ([measurement(100.0), measurement(140.0)], False),
+        ([measurement(20.0), measurement(100.0), measurement(104.0)], True),
+        ([beside(8.5, 1.0), beside(100.0, 0.05)], True),
+        ([beside(8.5, 1.0)], False),
+    ],
+)
+def test_a_baseline_is_steady_where_undisturbed_runs_agree_or_one_is_narrow(
+    runs: list[Measurement], steady: bool
+) -> None:
+    assert baseline_is_steady(screening(*((BASE, made) for made in runs))) is steady
+
+
+def test_what_made_the_machine_busy_stands_in_the_answer_and_on_the_screen() -> None:
+    study = study_of(*((measurement(100.0 + k), measurement(150.0)) for k in range(4)))
+    ffmpeg = Culprit(name="ffmpeg", pid=4711, cores=1.0)
+    study = replace(study, busy=(MachineLoad(foreign_cores=1.0, cpus=2, culprits=(ffmpeg,)),))
+    said = 'The machine was busy: "ffmpeg" (pid 4711) used 1.0 of 2 cores.'
+    assert said in answer(study).caveats
+    assert f"note    {said}" in final_screen(study, answer(study))

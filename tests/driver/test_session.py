@@ -15,6 +15,7 @@ from session_fakes import FIDELITY, RUN_FACTS, Listed, PlainPlanner, facts, meas
 from autotune.clock import SimulatedClock
 from autotune.core.config import Config
 from autotune.core.facts import DeviceFacts
+from autotune.core.machine_load import Culprit, MachineLoad
 from autotune.core.measurement import Contamination, Measurement
 from autotune.core.study import Study
 from autotune.core.trial import Failure, FailureKind, Proposal, Stage, Trial, TrialState
@@ -24,6 +25,7 @@ from autotune.driver.session import Session
 from autotune.errors import BackendError, DiskFull
 from autotune.launch.runner import NOT_BEGUN, Ended
 from autotune.report.listener import Listener
+from autotune.search.costs import Costs
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 
@@ -585,10 +587,168 @@ def test_a_disturbed_run_that_is_too_long_to_repeat_is_marked_at_once(make_sessi
 
 def test_a_neighbour_that_stays_is_lived_with(make_session: MakeSession) -> None:
     session = make_session([Config(), Config(), Config({"workers": 1})])
-    tell_next(session, crowded(100, 1.0))
+    assert tell_next(session, crowded(100, 1.0)) == 0, "repeated: it may have been leaving"
+    assert tell_next(session, crowded(100, 1.0)) == 0
+    assert session.study.trials[0].state is TrialState.TOLD
     tell_next(session, crowded(98, 1.0))
     assert tell_next(session, crowded(150, 1.0)) == 2
     assert session.study.trials[2].state is TrialState.TOLD
+    assert flags(session, 2) == ("neighbour",)
+
+
+def test_a_disturbed_first_run_of_the_script_is_repeated_before_it_prices_anything(
+    make_session: MakeSession,
+) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    assert tell_next(session, crowded(8.5, 1.0), seconds=40.0) == 0
+    assert session.study.trials[0].state is TrialState.ASKED
+    assert tell_next(session, crowded(300.0, 0.1), seconds=10.0) == 0
+    measured = session.study.trials[0].measurement
+    assert measured is not None
+    assert measured.throughput.value == 300.0
+    assert flags(session, 0) == ()
+
+
+def test_a_run_that_somebody_on_the_accelerator_disturbed_is_repeated_too(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    tell_next(session, measurement())
+    beside = replace(measurement(30.0), contamination=Contamination(flags=("foreign_gpu",)))
+    assert tell_next(session, beside) == 1
+    assert session.study.trials[1].state is TrialState.ASKED
+
+
+def test_trials_that_run_at_once_are_no_disturbance_of_each_other(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    at_once = replace(session._study.spec, concurrency=4)
+    session._study = replace(session._study, spec=at_once)
+    tell_next(session, crowded(100, 3.0))
+    assert session.study.trials[0].state is TrialState.TOLD
+    assert flags(session, 0) == ()
+
+
+BUSY = MachineLoad(foreign_cores=1.0, cpus=2, culprits=(Culprit(name="ffmpeg", pid=4711, cores=1.0),))
+QUIET = MachineLoad(foreign_cores=0.05, cpus=2)
+
+
+class Loads:
+    """Load checks with known results; the last one repeats."""
+
+    def __init__(self, *found: MachineLoad) -> None:
+        self._found = list(found)
+
+    def now(self) -> MachineLoad:
+        return self._found.pop(0) if len(self._found) > 1 else self._found[0]
+
+    def since_last(self) -> MachineLoad:
+        return self.now()
+
+
+def beside(session: Session, *found: MachineLoad, wait_s: float = 0.0) -> Heard:
+    """Let the session find these loads; what people are shown."""
+    session._load = Loads(*found)  # type: ignore[assignment]
+    session._study = replace(session._study, spec=replace(session._study.spec, wait_for_quiet_s=wait_s))
+    session._listeners = (heard := Heard(),)
+    return heard
+
+
+def test_a_busy_machine_is_named_once_before_the_first_run_and_journaled(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    heard = beside(session, BUSY)
+    tell_next(session, measurement())
+    tell_next(session, measurement())
+    assert [note for note in heard.notes if note.startswith("busy")] == [
+        (
+            'busy: "ffmpeg" (pid 4711) uses 1.0 of 2 cores; readings will scatter. '
+            "Wait for it with --wait-for-quiet 10m."
+        )
+    ]
+    assert kinds(session)[:2] == ["busy", "asked"]
+    assert kinds(session).count("busy") == 1
+    assert session.study.busy == (BUSY,)
+    opened = {"spec": spec(), "wall_s": 0.0, "host": "", "pid": 1, "version": "0"}
+    session._journal.append("opened", "opened/1", to_wire(opened))
+    entries = sorted(session._journal.entries(), key=lambda entry: entry.kind != "opened")
+    assert fold(entries).busy == (BUSY,)
+
+
+def test_what_begins_during_a_search_is_named_before_the_next_run(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    heard = beside(session, QUIET, QUIET, BUSY)
+    tell_next(session, measurement())
+    assert not heard.notes
+    tell_next(session, measurement())
+    assert len(heard.notes) == 1
+
+
+def test_a_quiet_machine_is_waited_for_and_the_first_wait_costs_no_budget(make_session: MakeSession) -> None:
+    session = make_session([Config()])
+    heard = beside(session, BUSY, BUSY, BUSY, QUIET, wait_s=600.0)
+    assert session.ask() is not None
+    assert session._clock.now_s() == pytest.approx(6.0)
+    assert session.elapsed_s == pytest.approx(0.0)
+    assert session.study.waited_s == pytest.approx(6.0)
+    assert heard.notes[-1] == "the machine is quiet after 6 s"
+    assert "--wait-for-quiet" not in heard.notes[0], "it was given"
+
+
+def test_a_machine_that_stays_busy_is_waited_for_no_longer_than_asked(make_session: MakeSession) -> None:
+    session = make_session([Config()])
+    heard = beside(session, BUSY, wait_s=9.0)
+    assert session.ask() is not None
+    assert session._clock.now_s() == pytest.approx(9.0)
+    assert heard.notes[-1] == "still busy, the search goes on after 9 s"
+
+
+def test_in_a_job_that_a_scheduler_ends_the_first_wait_comes_out_of_the_budget(
+    make_session: MakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "1700001000")
+    session = make_session([Config()])
+    beside(session, BUSY, BUSY, QUIET, wait_s=600.0)
+    session.ask()
+    assert session.elapsed_s == pytest.approx(4.0)
+
+
+def test_a_stop_ends_the_wait(make_session: MakeSession) -> None:
+    session = make_session([Config()])
+    beside(session, BUSY, wait_s=600.0)
+    session.stop("interrupted")
+    assert session.ask() is None
+    assert session._clock.now_s() == 0.0
+
+
+def test_before_a_confirmation_the_wait_counts_and_leaves_time_for_the_pairs(tmp_path: Path) -> None:
+    class Confirms(Listed):
+        def ask(self, study: Study, remaining_s: float) -> Proposal | None:
+            asked = super().ask(study, remaining_s)
+            return (
+                asked if asked is None or not study.trials else replace(asked, stage=Stage.CONFIRM, group=1)
+            )
+
+    with Journal.create(tmp_path / "journal.db") as journal:
+        session = Session(
+            journal=journal,
+            study=Study(spec=spec(300.0), facts=facts()),
+            strategy=Confirms([Config(), Config(), Config({"workers": 1})]),
+            planner=PlainPlanner(),
+            clock=SimulatedClock(),
+        )
+        beside(session, QUIET, QUIET, BUSY, wait_s=1000.0)
+        tell_next(session, measurement(), seconds=10.0)
+        assert session.ask() is not None
+        assert 0.0 < session.study.waited_s < 300.0
+        assert session.elapsed_s == pytest.approx(session.study.waited_s)
+        reserve_s = Costs.of(session.study).reserve([Config()])
+        assert session.remaining_s == pytest.approx(reserve_s)
+
+
+def test_a_stopped_trial_may_be_given_back_no_more_than_the_budget_has(make_session: MakeSession) -> None:
+    session = make_session([Config()])
+    assignment = session.ask()
+    assert assignment is not None
+    deadline_s = assignment.segments[0].fidelity.deadline_s
+    assert assignment.patience_s == pytest.approx(session.remaining_s - 8.0 - deadline_s)
+    assert assignment.patience_s > 0
 
 
 def test_what_waits_when_the_budget_is_spent_does_not_keep_a_loop_alive(make_session: MakeSession) -> None:

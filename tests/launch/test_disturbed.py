@@ -91,10 +91,10 @@ def test_cpu_time_is_that_of_the_cpus_that_may_be_used(monkeypatch: pytest.Monke
     monkeypatch.setattr(guard, "busy_ticks", lambda _text, mine: seen.append(set(mine)) or 0)
     monkeypatch.setattr(guard.os, "cpu_count", lambda: 64)
     monkeypatch.setattr(guard.os, "sched_getaffinity", lambda _: {2, 5}, raising=False)
-    assert guard._busy_s() in (0.0, None)
+    assert guard.busy_s() in (0.0, None)
     assert Outside(start_ns=0).cpus == 2
     monkeypatch.setattr(guard.os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
-    guard._busy_s()
+    guard.busy_s()
     assert seen in ([{2, 5}, set()], []), "as everybody is told, where all may be used"
 
 
@@ -102,6 +102,7 @@ def test_the_launcher_tells_while_the_trial_runs_what_it_sees(tmp_path: Path) ->
     running = object.__new__(Running)
     running.devices, running.meter, running._teller = [], None, Teller(tmp_path)
     running.disturbs, running.disturbed, running._is_disturbed, running._looked_ns = bool, [], False, 0
+    running._script = lambda: 0  # type: ignore[method-assign]
     looks = [
         DeviceSample(t_ns=1 * S),
         DeviceSample(t_ns=2 * S, foreign=True),
@@ -121,6 +122,7 @@ def test_the_start_of_the_search_is_reported_to_the_trial_without_a_gap(
     """A launcher that gets no CPU time for seconds, as while Ray starts, has not seen a quiet machine."""
     running = object.__new__(Running)
     running.devices, running.meter, running._teller = [], None, Teller(tmp_path)
+    running._script = lambda: 0  # type: ignore[method-assign]
     running.disturbed, running._is_disturbed, running._looked_ns = [], False, 1 * S
     for now_s, starting in ((2, True), (9, True), (10, False), (11, False)):
         monkeypatch.setattr(time, "perf_counter_ns", lambda now_s=now_s: now_s * S)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from autotune.launch import guard, sweep
-from autotune.launch.guard import CHUNK_BYTES, Drain
+from autotune.launch.guard import CHUNK_BYTES, STOOD_STILL, Drain
 
 
 def drained(path: Path, data: bytes, size: int, **more: int) -> Drain:
@@ -64,3 +67,52 @@ def test_a_group_is_killed_only_where_groups_lie(tmp_path: Path, monkeypatch: py
     (place / "cgroup.kill").write_text("")
     sweep.kill_group(str(tmp_path / "root" / "autotune-t2"))
     assert (place / "cgroup.kill").read_text() == ""
+
+
+def stops(count: int, *stopped: int) -> list[list[float | int | None]]:
+    """Samples one second apart; before these the script stood still."""
+    return [[n, 0, None, 0.0, None, None, None, int(n in stopped)] for n in range(count)]
+
+
+def still(rows: list[list[float | int | None]]) -> list[tuple[int, int]]:
+    """Stretches from one sample to the next in which the script stood still."""
+    return [(int(a[0] or 0), int(b[0] or 0)) for a, b in itertools.pairwise(rows) if b[STOOD_STILL]]
+
+
+@pytest.mark.parametrize("count", [6, 7])
+def test_samples_that_are_thinned_keep_every_stop(count: int) -> None:
+    for stopped in range(1, count):
+        thinned = guard._thinned(stops(count, stopped))
+        assert thinned[-1][0] == count - 1
+        assert len(thinned) == (count + 1) // 2
+        if thinned[0][0] < stopped:
+            ((begin, end),) = still(thinned)
+            assert begin < stopped <= end
+
+
+def test_a_sample_after_a_gap_or_a_sleep_says_that_the_trial_stood_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    samples = guard.Samples()
+    asleep = [0.0, 0.0, 30.0, 30.0]
+    monkeypatch.setattr(guard, "_asleep_s", lambda: asleep.pop(0))
+    samples._asleep_s = asleep[0]
+    second = 1_000_000_000
+    found: list[bool] = []
+    for t_ns in (0, second // 4, second // 2, 60 * second):
+        found.append(samples._stood_still(t_ns, 0))
+        samples.rows.append([t_ns])
+    assert found == [False, False, True, True], "suspended, then held up with all that it watches"
+
+
+def test_a_process_is_seen_to_be_stopped() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        assert not guard.is_stopped(child.pid)
+        os.kill(child.pid, signal.SIGSTOP)
+        os.waitpid(child.pid, os.WUNTRACED)
+        assert guard.is_stopped(child.pid)
+    finally:
+        child.kill()
+        child.wait()
+    assert not guard.is_stopped(0)

@@ -14,7 +14,7 @@ from autotune.core.facts import DeviceFacts, LoaderFacts, OptimizerFacts, RunFac
 from autotune.core.measurement import LossPoint, Measurement, Reading
 from autotune.core.trial import Failure, FailureKind
 from autotune.launch.measure import measure
-from autotune.launch.outside import DeviceSample, Outside, Sample
+from autotune.launch.outside import DeviceSample, Outside, Sample, read_samples
 from autotune.launch.told import Told
 from autotune.protocol.events import Closed, Compiling, Hello, Seen, StepRow, Steps
 
@@ -484,3 +484,21 @@ def test_the_step_limit_and_compile_state_follow_the_stream() -> None:
     told.take(Compiling(t_ns=S, began=True))
     assert told.compiling
     assert told.compile_s_before(4 * S) == pytest.approx(3.0)
+
+
+def test_time_in_which_the_script_was_stopped_is_set_aside_and_marked() -> None:
+    told = stream([0.1] * 50 + [20.0] + [0.1] * 50)
+    looks = [
+        Sample(t_ns=int(t * S), bytes=0, busy_s=None, own_s=0.0, pressure_us=None) for t in (10, 14.9, 36)
+    ]
+    unseen = fold(told, samples=looks)
+    assert unseen.throughput.value == pytest.approx(8 * 101 / 30.0, rel=0.01)
+    assert "stopped" not in unseen.contamination.flags
+    found = fold(told, samples=[*looks[:2], replace(looks[2], stopped=True)])
+    assert found.throughput.value == pytest.approx(80.0, rel=0.01)
+    assert found.contamination.flags.count("stopped") == 1
+
+
+def test_samples_of_an_older_guard_know_of_no_stop() -> None:
+    rows = [[1, 0, None, 0.0, None], [2, 0, None, 0.0, None, None, None, 1]]
+    assert [s.stopped for s in read_samples(rows)] == [False, True]

@@ -497,6 +497,59 @@ def test_a_job_that_was_suspended_is_no_hang(
     assert isinstance(outcome, Measurement), outcome
 
 
+def test_time_in_which_a_trial_was_stopped_is_neither_training_nor_a_reason_to_end_it(
+    runner: Any, assignment: Any
+) -> None:
+    """The script alone is stopped, for as long as it may last in all."""
+    uid = f"t0000-{MINE}"
+    ready = temporary_folder(uid) / "ready"
+
+    def suspend() -> None:
+        wait_for(ready.exists)
+        own = sweep.marked(uid)
+        sweep.send(own, signal.SIGSTOP)
+        time.sleep(5.0)
+        sweep.send(own, signal.SIGCONT)
+
+    thread = threading.Thread(target=suspend)
+    thread.start()
+    text = f"""step(); begin = now()
+for n in range(120):
+    time.sleep(0.02); step()
+    if n == 40: Path({str(ready)!r}).touch()
+finish(begin)"""
+    asked = replace(assignment(text, deadline_s=5.0), patience_s=20.0)
+    outcome = only(runner(isolation="redirect"), asked).outcome
+    thread.join()
+    assert isinstance(outcome, Measurement), outcome
+    assert "stopped" in outcome.contamination.flags
+    assert outcome.window_s > 5.0
+    assert outcome.throughput.value > 2 * 4 * outcome.steps / outcome.window_s, (
+        "without the time it stood still"
+    )
+
+
+def test_a_trial_that_stays_stopped_is_ended_when_its_patience_is_used_up(
+    runner: Any, assignment: Any
+) -> None:
+    uid = f"t0000-{MINE}"
+    ready = temporary_folder(uid) / "ready"
+
+    def suspend() -> None:
+        wait_for(ready.exists)
+        sweep.send(sweep.marked(uid), signal.SIGSTOP)
+
+    thread = threading.Thread(target=suspend)
+    thread.start()
+    text = f"Path({str(ready)!r}).touch(); time.sleep(60)"
+    asked = replace(assignment(text, deadline_s=2.0), patience_s=1.5)
+    ended = only(runner(isolation="redirect"), asked)
+    thread.join()
+    assert isinstance(ended.outcome, Failure)
+    assert ended.outcome.kind is FailureKind.TIMEOUT_TOTAL
+    assert ended.seconds >= 3.5
+
+
 def test_a_guard_that_breaks_leaves_nothing(runner: Any, assignment: Any, crippled_guard: Any) -> None:
     """Its keeper ends what it owned also where no mark and no control group would find it."""
     token, uid = f"broken-{MINE}", f"t0000-{MINE}"

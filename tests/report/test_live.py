@@ -12,6 +12,7 @@ from study_fakes import BASE, FIDELITY, SAFE, measured, spec, study
 
 from autotune.clock import SimulatedClock
 from autotune.core.config import Config
+from autotune.core.machine_load import Culprit, MachineLoad
 from autotune.core.space import Dimension, SearchSpace
 from autotune.core.study import Budget
 from autotune.core.trial import Stage, Trial
@@ -27,6 +28,7 @@ from autotune.report.live import (
     visible,
     wants_live_view,
 )
+from autotune.report.text import progress_line
 
 SPACE = SearchSpace(dimensions={"num_workers": Dimension(knob="num_workers", values=(0, 4), own=0)})
 
@@ -115,6 +117,51 @@ def test_two_pairs_are_no_interval_and_more_are_a_claim_only_where_there_is_one(
     assert re.fullmatch(r"1\.4\dx \[1\.\d\d, 1\.\d\d\] confirmed in 6 pairs", of(seen(won), "best"))
     lost = study(trials=(*study().trials, *pairs(6, ratio=0.9)), space=SPACE)
     assert "in 6 pairs, not confirmed" in of(seen(lost), "best")
+
+
+def beside(trial, cores):
+    """The same run with others on the machine."""
+    seen = replace(trial.outcome.contamination, foreign_cpu_frac=cores)
+    return replace(trial, outcome=replace(trial.outcome, contamination=seen))
+
+
+def test_no_ratio_is_shown_while_the_scripts_own_rate_is_disturbed_or_unsteady():
+    own, fast = measured(0, BASE, 10.0, Stage.BASELINE), measured(2, SAFE, 220.0)
+    again = measured(1, BASE, 100.0, Stage.BASELINE)
+    for runs in ((beside(own, 1.0), fast), (own, again, fast)):
+        begun = study(trials=runs)
+        lines = seen(begun)
+        assert of(lines, "best") == "baseline unsteady: no ratio to it is known yet"
+        assert "22.0" not in "".join(lines)
+        assert "2.20x" not in "".join(lines)
+        plain = progress_line(begun, fast)
+        assert "baseline unsteady" in plain
+        assert "x " not in plain.split("|")[2]
+    steady = study(trials=(beside(own, 1.0), again, fast))
+    assert of(seen(steady), "best").startswith("2.20x")
+    assert "best 2.20x (trial 2)" in progress_line(steady, fast)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.0, 3.0), (0.07, 106.61), (1.0, float("inf")), (float("nan"), 2.0)]
+)
+def test_an_interval_that_says_nothing_is_not_shown(low, high):
+    def noisy(trial):
+        rate = replace(trial.outcome.throughput, low=100.0 * low, high=100.0 * high)
+        return replace(trial, outcome=replace(trial.outcome, throughput=rate))
+
+    trials = study().trials
+    found = study(trials=(*trials[:3], noisy(trials[3])))
+    assert of(seen(found), "best") == "too noisy to tell within one run, not confirmed"
+    alone = study(trials=(noisy(trials[0]),))
+    assert of(seen(alone), "yours") == "100 samples/s (too noisy to tell) within one run"
+
+
+def test_what_makes_the_machine_busy_has_a_line_of_its_own():
+    busy = MachineLoad(foreign_cores=1.0, cpus=2, culprits=(Culprit(name="ffmpeg", pid=4711, cores=1.0),))
+    lines = seen(study(busy=(busy,)))
+    assert of(lines, "busy") == 'The machine was busy: "ffmpeg" (pid 4711) used 1.0 of 2 cores.'
+    assert not [line for line in seen(study()) if line.startswith("busy")]
 
 
 def test_the_front_and_the_failures_by_kind_are_counted():

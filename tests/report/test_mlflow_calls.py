@@ -13,6 +13,7 @@ import pytest
 import report_study
 
 from autotune.core.facts import Advice
+from autotune.core.machine_load import Culprit, MachineLoad
 from autotune.core.pick import answer
 from autotune.core.study import Study
 from autotune.report import mlflow_record as record
@@ -222,6 +223,14 @@ def test_a_study_of_five_hundred_trials_stays_readable(client: Client) -> None:
     assert "BEST" in top[:2]
     assert "SAFE" in top
     assert len(client.experiment.tags[view.TAG + view.view_id(study)]) < 3000
+
+
+def test_what_made_the_machine_busy_has_a_tag(client: Client) -> None:
+    ffmpeg = Culprit(name="ffmpeg", pid=4711, cores=1.0)
+    study = replace(report_study.made(8), busy=(MachineLoad(foreign_cores=1.0, cpus=2, culprits=(ffmpeg,)),))
+    sink_of(client).send("study_ended", {"wall_s": 3.0, "why": "finished"}, study, answer(study))
+    tags = client.runs["r0"].data.tags
+    assert tags["autotune.busy"] == 'The machine was busy: "ffmpeg" (pid 4711) used 1.0 of 2 cores.'
 
 
 def test_advice_on_the_code_has_a_tag_and_its_part_of_the_note(client: Client) -> None:

@@ -20,6 +20,7 @@ class FakeTune:
     end: Callable[[Any], Any] | None = None
     specs: list[Any] = field(default_factory=list)
     resumed: list[Any] = field(default_factory=list)
+    waits: list[Any] = field(default_factory=list)
     owned: list[bool] = field(default_factory=list)
 
     def run_search(self, spec, *, listeners=(), head_start_s=0.0, owns_process=True, last_words=None):
@@ -31,8 +32,11 @@ class FakeTune:
             listener.study_ended(study(spec=spec))
         return (self.end or ended)(spec)
 
-    def resume_search(self, directory, *, budget_s=None, listeners=(), last_words=None):
+    def resume_search(
+        self, directory, *, budget_s=None, wait_for_quiet_s=None, listeners=(), last_words=None
+    ):
         self.resumed.append((directory, budget_s))
+        self.waits.append(wait_for_quiet_s)
         for listener in listeners:
             listener.study_began(study())
             listener.study_ended(study())
