@@ -66,7 +66,7 @@ def export(
         ),
     ] = "",
     pick: Annotated[
-        str, typer.Option(metavar="safe|best|fastest", help="Which pick; else the file's own.")
+        str, typer.Option(metavar="safe|best|fastest|likely", help="Which pick; else the file's own.")
     ] = "",
     python: Annotated[
         str,

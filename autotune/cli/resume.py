@@ -26,9 +26,7 @@ def resume(
         bool, typer.Option("--jsonl", help="JSON on stdout: a line per event, the result in the last.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
-    exit_zero: Annotated[
-        bool, typer.Option("--exit-zero", help="End with 0 where nothing beats the script.")
-    ] = False,
+    exit_zero: Annotated[bool, typer.Option("--exit-zero", help="End with 0 in place of 1 and 8.")] = False,
 ) -> int:
     """Go on with a search that was stopped; no finished trial is run again."""
     from autotune.cli.ended import guarded, last_words, searched

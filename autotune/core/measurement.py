@@ -9,6 +9,9 @@ from typing import overload
 
 from autotune.core.config import Value
 
+_LARGEST_RATIO = 100.0
+"""A ratio above it is an artefact of too few pairs (intervals of two pairs in short searches end there)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
@@ -34,6 +37,11 @@ class Estimate:
     def relative_width(self) -> float:
         """Width of the interval as a share of the value; infinite at zero."""
         return (self.high - self.low) / self.value if self.value else float("inf")
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the interval of a ratio says something: no end at 0, at infinity or above 100."""
+        return self.n > 0 and self.low >= 0.005 and self.high <= _LARGEST_RATIO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,8 +70,15 @@ def _taken_out(study: Study, config: Config) -> list[str]:
 
 
 def ratio_text(speedup: Estimate) -> str:
-    """A ratio and its interval."""
-    return f"{speedup.value:.2f} [{speedup.low:.2f}, {speedup.high:.2f}]"
+    """A ratio and its interval; an end that says nothing is left out."""
+    if speedup.is_bounded:
+        return f"{speedup.value:.2f} [{speedup.low:.2f}, {speedup.high:.2f}]"
+    return f"{speedup.value:.2f} ({unbounded_text(speedup)})"
+
+
+def unbounded_text(speedup: Estimate) -> str:
+    """What takes the place of an interval with an end that says nothing."""
+    return f"at least {speedup.low:.2f}" if speedup.low > 1.0 else "too few runs for an interval"
 
 
 def sentence(

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from autotune.core.answer import SearchOutcome
 from autotune.core.finalists import fastest_fitting
 from autotune.core.pick import answer
 from autotune.core.study import SCRIPT_CHANGED
 from autotune.core.supported import UNSUPPORTED
 from autotune.core.trial import FailureKind, Stage
 from autotune.errors import (
+    EXIT_INCONCLUSIVE,
     EXIT_INTERRUPTED,
     EXIT_NO,
     EXIT_STOPPED,
@@ -29,6 +31,11 @@ if TYPE_CHECKING:
     from autotune.core.trial import Trial
 
 
+_CODES: Final = {
+    SearchOutcome.FASTER: EXIT_YES,
+    SearchOutcome.NOTHING_FASTER: EXIT_NO,
+    SearchOutcome.INCONCLUSIVE: EXIT_INCONCLUSIVE,
+}
 _WITHOUT_TORCH: Final = frozenset({"jax", "keras", "mxnet", "onnxruntime", "paddle", "tensorflow"})
 """What trains or infers without an optimizer of PyTorch; Keras may do either."""
 _TAKEN: Final = {
@@ -61,7 +68,7 @@ def answer_or_none(study: Study) -> Answer | None:
 
 
 def exit_code(study: Study, found: Answer) -> int:
-    """0 where something beats the baseline, 1 where nothing does, or how it was stopped.
+    """Return 0 for a gain, 1 if nothing is faster, 8 for an inconclusive search, or how it was stopped.
 
     A search whose script was edited meanwhile ends with 2: its answer is that of the script as it was.
 
@@ -80,7 +87,7 @@ def exit_code(study: Study, found: Answer) -> int:
         script = Path(study.spec.script).name
         message = f"no configuration fits into {bound / 2**30:.2f} GiB, not even {script} as it is"
         raise NothingFeasible(message, hint="raise --max-memory")
-    return EXIT_YES if found.is_better else EXIT_NO
+    return _CODES[found.outcome]
 
 
 def why_nothing(study: Study) -> AutotuneError:

@@ -62,13 +62,15 @@ def build_best(
         mlflow_run: Id of the study's MLflow run, empty where there is none.
         gains_of: Knob -> how much faster a config is with it than without, where that was measured.
     """
-    picks = {"best": answer.best, "safe": answer.safe, "fastest": answer.fastest}
+    picks = {"best": answer.best, "safe": answer.safe, "fastest": answer.fastest, "likely": answer.likely}
     memory_gib = _memory_of(study)
     return _clean(
         BestConfig(
             schema=SCHEMA,
             study=_study_part(study, mlflow_run),
             is_better=answer.is_better,
+            outcome=answer.outcome.value,
+            resume=answer.resume or None,
             effective_batch=_batch_part(study),
             objective=ObjectivePart(
                 metric=study.spec.objective,
@@ -209,6 +211,7 @@ def _pick_part(
         ],
         reasons=list(pick.reasons),
         advice=pick.advice,
+        runs=pick.runs or None,
     )
 
 

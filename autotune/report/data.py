@@ -68,6 +68,7 @@ def report_data(view: View) -> dict[str, Any]:
         "status": summary.status(study, answer),
         "headline": headline(view),
         "is_better": answer is not None and answer.is_better,
+        "outcome": None if answer is None else answer.outcome.value,
         "wishes": None if view.repicked is None else _wishes_data(view.repicked),
         "environment": environment(study),
         "commands": commands(study, answer, view.repicked, view.yaml),
@@ -135,6 +136,7 @@ def _answer_data(view: View, answer: Answer) -> dict[str, Any]:
         **why.why_data(study, answer),
         "sentence": clean(study, answer.sentence),
         "caveats": [clean(study, c) for c in answer.caveats],
+        "unsettled": [clean(study, u) for u in answer.unsettled],
         "why": why.reasons(study, answer),
         "baseline": {
             "knobs": shown_config(summary.own_values(study)),
@@ -219,6 +221,7 @@ def _pick_data(view: View, pick: Recommendation) -> dict[str, Any]:
             for s in gains.shares(study, pick.config)
         ],
         "reasons": [clean(study, r) for r in pick.reasons],
+        **({"runs": pick.runs} if pick.runs else {}),
         "pairs": [
             {
                 "cycle": p.cycle,

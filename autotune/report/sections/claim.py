@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from autotune.report import figures, shown, summary, svg
@@ -32,7 +31,7 @@ def claim(view: View, answer: Answer) -> Markup:
             f" ({100 * speedup.confidence:.4g} % interval), in {summary.plural(speedup.n, 'pair')} of fresh "
             f"runs next to {shown.script_name(study)} as it is",
         )
-        if speedup.n and math.isfinite(speedup.low) and math.isfinite(speedup.high)
+        if speedup.is_bounded
         else html(f"in {summary.plural(speedup.n, 'pair')} of runs")
     )
     early = " The search was stopped early." if summary.is_early(study) else ""
@@ -42,7 +41,12 @@ def claim(view: View, answer: Answer) -> Markup:
 def claims_figure(view: View, answer: Answer) -> Markup:
     """Every claim with its interval on one axis, and the script against itself."""
     rows = [
-        _ratio_row(name, pick.speedup, class_=name, note=_interval_text(pick.speedup))
+        _ratio_row(
+            name,
+            pick.speedup,
+            class_="other" if name == "likely" else name,
+            note=summary.likely_text(pick) if name == "likely" else _interval_text(pick.speedup),
+        )
         for name, pick in shown_picks(answer).items()
     ]
     if not rows:
@@ -73,9 +77,7 @@ def claims_figure(view: View, answer: Answer) -> Markup:
 
 def _ratio_row(label: str, estimate: Estimate, *, class_: str, note: str = "") -> figures.Ratio:
     # Two pairs give an interval that says nothing.
-    is_known = (
-        estimate.n >= summary.FEWEST_PAIRS and math.isfinite(estimate.low) and math.isfinite(estimate.high)
-    )
+    is_known = estimate.n >= summary.FEWEST_PAIRS and estimate.is_bounded
     return figures.Ratio(
         label=label,
         value=estimate.value,
