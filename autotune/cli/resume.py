@@ -21,6 +21,9 @@ def resume(
     budget: Annotated[
         str, typer.Option(metavar="30m", help="More wall time from now; else what is left.")
     ] = "",
+    trials: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="At most so many trials more; else what is left.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout at the end.")] = False,
     jsonl: Annotated[
         bool, typer.Option("--jsonl", help="JSON on stdout: a line per event, the result in the last.")
@@ -48,6 +51,7 @@ def resume(
             end = tune.resume_search(
                 path,
                 budget_s=seconds,
+                trials=trials,
                 listeners=[progress, Lines(sys.stdout)] if jsonl else [progress],
                 last_words=last_words(
                     close=progress.close, as_json=json, exit_zero=exit_zero, as_lines=jsonl

@@ -1,8 +1,8 @@
 """The outcome of a search: faster, nothing is faster, or inconclusive. Pure; standard library only.
 
-"Nothing is faster" is a claim and needs evidence: every knob family that applies was measured, and no candidate
-that read faster is left without a verdict. Without that evidence the search is inconclusive, and the answer
-names its likely candidate and the command that continues.
+"Nothing is faster" is a claim and needs evidence: every knob family that applies was measured, and no
+candidate that read faster is left without a verdict. Without that evidence the search is inconclusive, and
+the answer names its likely candidate and the command that continues.
 """
 
 from __future__ import annotations
@@ -328,8 +328,11 @@ def _unsettled(
 
 
 def _resume(study: Study, missing: Sequence[str], likely: Comparison | None) -> str:
-    """The command, with time for the missing families and for pairs of the likely candidate."""
-    if study.stopped == SCRIPT_CHANGED or study.spec.purpose == VERIFY:
+    """The command, with time for the missing families and for pairs of the likely candidate.
+
+    Empty for a search that still runs, and for one that `autotune resume` refuses.
+    """
+    if study.stopped in ("", SCRIPT_CHANGED) or study.spec.purpose == VERIFY:
         return ""
     pairs = FURTHER_PAIRS
     if likely is not None and likely.wanted_pairs is not None:

@@ -12,6 +12,7 @@ from autotune.errors import UsageError
 
 SCHEMA = "autotune.config/v1.1"
 MINOR = 1
+"""1 since `outcome`, `resume` and the pick ``likely``; a reader of v1.0 leaves out what it does not know."""
 
 PickName = Literal["safe", "best", "fastest", "likely"]
 """``likely`` is not confirmed: it is there for an inconclusive search and never the file's own choice."""

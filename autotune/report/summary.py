@@ -193,7 +193,7 @@ def failed_baseline(study: Study) -> Trial | None:
 
 
 def status(study: Study, answer: Answer | None) -> str:
-    """``running``, ``found``, ``no_gain``, ``inconclusive``, ``stopped`` (without an answer) or ``failed``."""
+    """``running``, ``found``, ``no_gain``, ``inconclusive``, ``stopped`` (no answer) or ``failed``."""
     if failed_baseline(study) is not None:
         return "failed"
     if not study.stopped:

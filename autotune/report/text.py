@@ -329,7 +329,7 @@ def _inconclusive_rows(study: Study, answer: Answer, out: str) -> list[tuple[str
         listed += [*_fastest_rows(study, fastest), ("", _apply_line(study, out, "fastest") if out else "")]
     tried = plural(other_configs(study), "other configuration")
     rows = [
-        ("unclear", f"inconclusive: {tried} tried, nothing is confirmed and nothing excluded"),
+        ("unclear", f"{tried} tried; nothing is confirmed, and a gain is not excluded"),
         *(("", text) for text in answer.unsettled),
         *(("why" if i == 0 else "", line) for i, line in enumerate(why_lines(study, answer))),
         *_aligned([*listed, ("yours", _own_cells(answer))]),

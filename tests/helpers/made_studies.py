@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.core.answer import Answer, FrontMember, Recommendation
+from autotune.core.answer import Answer, FrontMember, Recommendation, SearchOutcome
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.facts import Facts, HostFacts, RunFacts, ScriptFacts
@@ -163,6 +163,7 @@ def found() -> Answer:
     )
     return Answer(
         is_better=True,
+        outcome=SearchOutcome.FASTER,
         baseline_throughput=estimate(101.0),
         baseline_peak_bytes=2 * 2**30,
         safe=safe,
@@ -181,6 +182,7 @@ def no_gain() -> Answer:
     return replace(
         found(),
         is_better=False,
+        outcome=SearchOutcome.NOTHING_FASTER,
         best=same,
         safe=replace(same, pick="safe"),
         sentence="Nothing beats your script.",

@@ -85,7 +85,7 @@ def test_a_pick_that_only_one_has_proves_nothing_about_the_other():
     assert "only B has one" in said.sentence
     assert "does not show that there is none" in said.sentence
     neither = compare_studies((A, no_answer()), (B, no_answer()))
-    assert "neither study found anything faster" in about(neither, "best").sentence
+    assert "neither study confirmed anything faster" in about(neither, "best").sentence
 
 
 def test_a_speed_up_without_an_interval_decides_nothing():

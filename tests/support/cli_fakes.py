@@ -31,8 +31,8 @@ class FakeTune:
             listener.study_ended(study(spec=spec))
         return (self.end or ended)(spec)
 
-    def resume_search(self, directory, *, budget_s=None, listeners=(), last_words=None):
-        self.resumed.append((directory, budget_s))
+    def resume_search(self, directory, *, budget_s=None, trials=None, listeners=(), last_words=None):
+        self.resumed.append((directory, budget_s, trials))
         for listener in listeners:
             listener.study_began(study())
             listener.study_ended(study())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.core.answer import SearchOutcome
 from autotune.core.redact import redact
 from autotune.report import gains, shown, summary
 from autotune.report.commands import commands
@@ -106,7 +107,7 @@ def _apply(view: View, answer: Answer) -> Markup:
         if "apply fastest" in given:
             lead = "Your script stays as it is, unless its training may change:"
             return html(tag("p", lead, class_="lead"), command(given["apply fastest"]))
-        if answer.resume and view.repicked is None:
+        if answer.outcome is SearchOutcome.INCONCLUSIVE and view.repicked is None:
             return _continue(given)
         said = "Keep your script as it is: there is nothing to apply."
         if view.repicked is not None:
@@ -125,7 +126,9 @@ def _apply(view: View, answer: Answer) -> Markup:
 
 def _continue(given: dict[str, str]) -> Markup:
     """How to continue an inconclusive search, and how to try its likely candidate."""
-    parts = [tag("p", "Continue the search:", class_="lead"), command(given["go on"])]
+    parts: list[Markup] = []
+    if "go on" in given:
+        parts += [tag("p", "Continue the search:", class_="lead"), command(given["go on"])]
     if "apply likely" in given:
         parts += [tag("p", "Or try what is likely, not confirmed:", class_="lead")]
         parts += [command(given["apply likely"])]
