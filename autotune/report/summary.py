@@ -20,6 +20,7 @@ from autotune.core.outcome import candidate_text
 from autotune.core.reasons import unbounded_text
 from autotune.core.redact import redact_args
 from autotune.core.trial import Family, Stage, Trial
+from autotune.core.unmeasured import budget_wanted, ended_by_budget, ran_s
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -284,7 +285,9 @@ def run_name(study: Study, answer: Answer | None) -> str:
     stem, trials = study.spec.stem, plural(len(study.told()), "trial")
     state = status(study, answer)
     if state == "failed":
-        return f"baseline failed · {stem}"
+        broken = failed_baseline(study)
+        is_short = broken is not None and ended_by_budget(study, broken)
+        return f"{'budget too short' if is_short else 'baseline failed'} · {stem}"
     if state == "running":
         best = best_so_far(study)
         seen = f" best {best[0]:.1f}x" if best and best[0] > 1 and not best[1].config.is_baseline else ""
@@ -313,6 +316,12 @@ def headline(study: Study, answer: Answer | None, *, interval: bool = False) -> 
     """
     early = " (stopped early)" if is_early(study) else ""
     failed = failed_baseline(study)
+    if failed is not None and ended_by_budget(study, failed):
+        seconds = ran_s(failed)
+        return (
+            f"The budget ended before {script_name(study)} was measured once: one run takes more than "
+            f"{duration_text(seconds)}; --budget {budget_wanted(seconds)}"
+        )
     if failed is not None and failed.failure is not None:
         return f"{script_name(study)} fails unmodified: {_last_line(failed)}"
     if not study.stopped:
