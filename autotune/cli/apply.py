@@ -33,7 +33,7 @@ def apply(
     ] = None,
     *,
     pick: Annotated[
-        str, typer.Option(metavar="safe|best|fastest|likely", help="Which pick; else the file's own.")
+        str, typer.Option(metavar="PICK", help="safe, best, fastest or likely; else the file's own.")
     ] = "",
     python: Annotated[
         str,
