@@ -86,23 +86,22 @@ class Conclusion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """How fast a candidate reads: by its pairs where there are two or more, else by screening runs.
+    """A candidate that reads faster: by its pairs where there are two or more, else by screening runs.
 
     Args:
         compared: Of its pairs, or made from its screening runs.
         in_pairs: Which of the two.
         error: Standard error of its ln ratio.
-        spread: Scatter of single runs in ln rate.
     """
 
     compared: Comparison
     in_pairs: bool
     error: float
-    spread: float
 
     @property
-    def log(self) -> float:
-        return math.log(self.compared.speedup.value)
+    def cautious(self) -> float:
+        """Its ln ratio less one standard error."""
+        return math.log(self.compared.speedup.value) - self.error
 
 
 def conclude(
@@ -124,11 +123,13 @@ def conclude(
     """
     if is_better:
         return Conclusion(outcome=SearchOutcome.FASTER)
+    if not study.stopped:
+        # A search asks for its answer before every run of its last stages; the evidence is not needed there.
+        return Conclusion(outcome=SearchOutcome.INCONCLUSIVE, unsettled=("The search has not ended.",))
     missing = _missing(study, ruled_out)
-    readings = _readings(study, compared)
-    waiting = [r for r in readings if _reads_faster(r) and not _is_settled(study, r, bar)]
-    spread = run_spread(_alike(study).values())
-    is_noisy = spread > NOISY_SPREAD
+    alike = _alike(study)
+    is_noisy = run_spread(alike.values()) > NOISY_SPREAD
+    waiting = [r for r in _faster(study, compared, alike) if not _is_settled(study, r, bar)]
     if not (missing or waiting or is_noisy) and study.space is not None:
         return Conclusion(outcome=SearchOutcome.NOTHING_FASTER)
     likely = _likely(study, waiting)
@@ -179,14 +180,23 @@ def _missing(study: Study, ruled_out: frozenset[str]) -> list[str]:
 # -- what read faster -----------------------------------------------------------------------------
 
 
-def _readings(study: Study, compared: Sequence[Comparison]) -> list[_Reading]:
-    """One for every candidate that keeps the training and may be recommended."""
+def _faster(
+    study: Study, compared: Sequence[Comparison], alike: Mapping[Config, Sequence[float]]
+) -> list[_Reading]:
+    """Candidates that keep the training, may be recommended, and read faster than the script.
+
+    By pairs that is any reading above 1. By screening runs it is one beyond their noise, or one so large that
+    noise is no verdict.
+
+    Args:
+        study: As of now.
+        compared: Of `autotune.core.comparison.compare`.
+        alike: Of `_alike`, for runs of every stage.
+    """
     space, failed = study.space, broken(study)
     if space is None:
         return []
-    alike = _alike(study)
-    spread = run_spread(alike.values())
-    screening = _alike(study, *_SCREENING)
+    spread, screening = run_spread(alike.values()), _alike(study, *_SCREENING)
     own = screening.get(_BASE, [])
     paired = {c.config: c for c in compared if c.speedup.n >= _FEWEST_IN_PAIRS}
     found: list[_Reading] = []
@@ -195,49 +205,52 @@ def _readings(study: Study, compared: Sequence[Comparison]) -> list[_Reading]:
             continue
         if config in paired:
             c = paired[config]
-            n, values = c.speedup.n, list(c.logs.values())
-            error = max(sd(values) / math.sqrt(n), spread * math.sqrt(2.0 / n))
-            reading = _Reading(compared=c, in_pairs=True, error=error, spread=spread)
+            error = max(sd(list(c.logs.values())), spread * math.sqrt(2.0)) / math.sqrt(c.speedup.n)
+            if c.speedup.value > 1.0 and may_win(study, config):
+                found.append(_Reading(compared=c, in_pairs=True, error=error))
         elif own:
-            reading = _screened(study, config, screening[config], own, spread, alike)
-        else:
-            continue
-        if may_win(study, config):
-            found.append(reading)
+            log = statistics.fmean(screening[config]) - statistics.fmean(own)
+            error = spread * math.sqrt(1.0 / len(screening[config]) + 1.0 / len(own))
+            if log > min(_TWO_ERRORS * error, math.log(NOT_NOISE)) and may_win(study, config):
+                c = _from_screening(study, config, log, error, alike)
+                found.append(_Reading(compared=c, in_pairs=False, error=error))
     return found
 
 
-def _screened(
-    study: Study,
-    config: Config,
-    logs: Sequence[float],
-    own: Sequence[float],
-    spread: float,
-    alike: Mapping[Config, Sequence[float]],
-) -> _Reading:
-    """A reading from screening runs; its interval is as wide as the scatter of all repeated runs says."""
-    log = statistics.fmean(logs) - statistics.fmean(own)
-    error = spread * math.sqrt(1.0 / len(logs) + 1.0 / len(own))
-    repeats = sum(len(runs) - 1 for runs in alike.values())
+def _from_screening(
+    study: Study, config: Config, log: float, error: float, alike: Mapping[Config, Sequence[float]]
+) -> Comparison:
+    """A comparison from screening runs; its interval is as wide as the scatter of all repeated runs says.
+
+    Args:
+        study: As of now.
+        config: Of which a run was measured.
+        log: Its ln ratio to the script.
+        error: Standard error of that.
+        alike: Of `_alike`, for runs of every stage.
+    """
+    repeats = sum(len(logs) - 1 for logs in alike.values())
     half = t_quantile(0.975, max(1, repeats)) * error
     runs = _runs(study, config)
     windows = [
         (amortised(study, t.measurement), t.measurement.throughput) for t in runs if t.measurement is not None
     ]
-    speedup = Estimate(
-        value=math.exp(log), low=math.exp(log - half), high=math.exp(log + half), n=len(logs), unit="ratio"
-    )
-    compared = Comparison(
+    return Comparison(
         config=config,
         effect=Effect.TRAINING if study.space is None else study.space.effect(config),
-        speedup=speedup,
+        speedup=Estimate(
+            value=math.exp(log),
+            low=math.exp(log - half),
+            high=math.exp(log + half),
+            n=sum(t.stage in _SCREENING for t in runs),
+            unit="ratio",
+        ),
         logs={},
         loss=_UNJUDGED,
         throughput=mean_rate(windows, rate_unit(study)),
         peak_bytes=largest_peak_bytes(study, config),
         trial=runs[0].number,
     )
-    return _Reading(compared=compared, in_pairs=False, error=error, spread=spread)
 
 
 def _alike(study: Study, *stages: Stage) -> dict[Config, list[float]]:
@@ -252,13 +265,6 @@ def _alike(study: Study, *stages: Stage) -> dict[Config, list[float]]:
 
 def _runs(study: Study, config: Config) -> list[Trial]:
     return [t for t in in_own_unit(study, study.of(config)) if t.measurement is not None]
-
-
-def _reads_faster(reading: _Reading) -> bool:
-    """Beyond noise, or by so much that noise is no verdict."""
-    if reading.in_pairs:
-        return reading.log > 0.0
-    return reading.log > min(_TWO_ERRORS * reading.error, math.log(NOT_NOISE))
 
 
 def _is_settled(study: Study, reading: _Reading, bar: float) -> bool:
@@ -288,12 +294,8 @@ def _may_be_picked(study: Study, c: Comparison) -> bool:
 
 def _likely(study: Study, waiting: Sequence[_Reading]) -> Comparison | None:
     """The candidate that is fastest even one standard error below its reading; None without one."""
-
-    def cautious(reading: _Reading) -> float:
-        return reading.log - reading.error
-
-    top = max(waiting, key=lambda r: (cautious(r), -len(r.compared.config)), default=None)
-    if top is None or cautious(top) <= 0.0:
+    top = max(waiting, key=lambda r: (r.cautious, -len(r.compared.config)), default=None)
+    if top is None or top.cautious <= 0.0:
         return None
     c = top.compared
     if top.in_pairs:
@@ -330,9 +332,9 @@ def _unsettled(
 def _resume(study: Study, missing: Sequence[str], likely: Comparison | None) -> str:
     """The command, with time for the missing families and for pairs of the likely candidate.
 
-    Empty for a search that still runs, and for one that `autotune resume` refuses.
+    Empty for a search that `autotune resume` refuses.
     """
-    if study.stopped in ("", SCRIPT_CHANGED) or study.spec.purpose == VERIFY:
+    if study.stopped == SCRIPT_CHANGED or study.spec.purpose == VERIFY:
         return ""
     pairs = FURTHER_PAIRS
     if likely is not None and likely.wanted_pairs is not None:

@@ -84,7 +84,7 @@ def answer(study: Study) -> Answer:
     rest = [c for c in compared if c not in winners]
     found = conclude(study, compared, is_better=best is not None, bar=bar)
     said = sentence(study, picks["best"], fastest, compared, bar)
-    if found.outcome is SearchOutcome.INCONCLUSIVE and fastest is None:
+    if study.stopped and found.outcome is SearchOutcome.INCONCLUSIVE and fastest is None:
         said = f"Inconclusive: {' '.join(found.unsettled)}"
     return Answer(
         is_better=best is not None,

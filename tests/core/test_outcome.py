@@ -203,6 +203,12 @@ def test_what_cannot_be_resumed_names_no_command(changes):
     assert answer(replace(screened({BF16: 150.0}), **changes)).resume == ""
 
 
+def test_a_search_that_has_not_ended_concludes_nothing():
+    found = answer(replace(screened({WORKERS: 99.0, BF16: 98.0}), stopped=""))
+    assert (found.outcome, found.likely, found.resume) == (INCONCLUSIVE, None, "")
+    assert found.unsettled == ("The search has not ended.",)
+
+
 def test_an_interval_that_says_nothing_is_replaced_by_words():
     def text(value: float, low: float, high: float, n: int = 2) -> str:
         return ratio_text(Estimate(value=value, low=low, high=high, n=n, unit="ratio"))
