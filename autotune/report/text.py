@@ -11,6 +11,7 @@ from autotune.core.answer import SearchOutcome
 from autotune.core.disturbances import is_crowded
 from autotune.core.effect import Effect
 from autotune.core.transfer import beliefs
+from autotune.core.trial import Stage
 from autotune.report.gains import gains_text
 from autotune.report.summary import (
     LOSS_WORDS,
@@ -310,7 +311,8 @@ def _no_gain_rows(study: Study, answer: Answer, out: str) -> list[tuple[str, str
         *(("why" if i == 0 else "", line) for i, line in enumerate(why_lines(study, answer))),
         *_aligned([*listed, ("yours", _own_cells(answer))]),
     ]
-    best = best_other(study)
+    # Where pairs were run, the sentence names what came closest in them.
+    best = None if study.told(Stage.CONFIRM) else best_other(study)
     if best is not None:
         trial = f"trial {best[1].number}"
         rows.append(
