@@ -315,18 +315,18 @@ def _unsettled(
     *,
     is_noisy: bool,
 ) -> list[str]:
-    told: list[str] = []
+    texts: list[str] = []
     if likely is not None:
         reads = f"{likely.config.text()} reads {candidate_text(likely.speedup, runs)}"
-        told.append(
+        texts.append(
             f"{reads}: {why_not(study, likely, bar)}." if likely.wins and likely.logs else f"{reads}."
         )
     if is_noisy or (likely is not None and likely.speedup.n > 1 and not likely.speedup.is_bounded):
         text = too_noisy_text(study)
-        told.append(f"{text[0].upper()}{text[1:]}.")
+        texts.append(f"{text[0].upper()}{text[1:]}.")
     if missing:
-        told.append(f"Not measured yet: {', '.join(missing)}.")
-    return told or ["A candidate that reads faster was compared in too few pairs."]
+        texts.append(f"Not measured yet: {', '.join(missing)}.")
+    return texts or ["A candidate that reads faster was compared in too few pairs."]
 
 
 def _resume(study: Study, missing: Sequence[str], likely: Comparison | None) -> str:

@@ -1,4 +1,4 @@
-"""Why the script as it is was not measured: whether its budget ended the first run, or it failed. Pure."""
+"""Why the baseline was not measured: the budget ended its first run, or the script failed. Pure."""
 
 from __future__ import annotations
 
