@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 EXIT_YES = 0
 EXIT_NO = 1
+EXIT_INCONCLUSIVE = 8
+"""A search that can neither claim a gain nor exclude one: too short, too noisy or unfinished."""
 EXIT_STOPPED = 75
 EXIT_INTERRUPTED = 130
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import tempfile
@@ -32,7 +33,7 @@ def apply(
     ] = None,
     *,
     pick: Annotated[
-        str, typer.Option(metavar="safe|best|fastest", help="Which pick; else the file's own.")
+        str, typer.Option(metavar="PICK", help="safe, best, fastest or likely; else the file's own.")
     ] = "",
     python: Annotated[
         str,
@@ -92,10 +93,25 @@ def diff_text(best: BestConfig, name: str, pick: PickPart) -> str:
 
 
 def claim_text(pick: PickPart) -> str:
-    """``2.26x [2.09, 2.45]``: what the search claimed of a pick, with its interval where it has one."""
+    """``2.26x [2.09, 2.45]``: what the search claimed of a pick, with its interval where it has one.
+
+    Of a pick that is not confirmed its number of runs: ``2.18x in 3 runs, not confirmed``.
+    """
+    from autotune.core.measurement import Estimate
+    from autotune.core.outcome import candidate_text
+
     low, high = pick.speedup.low, pick.speedup.high
-    ends = "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
-    return f"{pick.speedup.value:.2f}x{ends}"
+    known = Estimate(
+        value=pick.speedup.value,
+        low=low or 0.0,
+        high=math.inf if high is None else high,
+        n=pick.speedup.n,
+        unit=pick.speedup.unit,
+    )
+    if pick.runs:
+        return candidate_text(known, pick.runs)
+    ends = f" [{low:.2f}, {high:.2f}]" if known.is_bounded else ""
+    return f"{known.value:.2f}x{ends}"
 
 
 def plain_command(launch: Launch, launcher: str = "") -> str:
@@ -233,6 +249,9 @@ def _run(best: BestConfig, name: str, pick: PickPart, launch: Launch, run: Comma
     else:
         said = " ".join(f"{change.knob}={change.value}" for change in pick.changes)
         print(f"autotune: {name}: {said}", file=sys.stderr)
+    if pick.runs:
+        go_on = f"; confirm it: {best.resume}" if best.resume else ""
+        print(f"autotune: {name}: {claim_text(pick)}{go_on}", file=sys.stderr)
     if pick.advice:
         print(f"autotune: {pick.advice}", file=sys.stderr)
     launch = replace(launch, env={**_cache_variables(best, pick, run), **launch.env})

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from autotune.core.config import Value
     from autotune.export.best_config import BestConfig, EstimatePart, MemoryPart, PickPart
 
-Name = Literal["best", "safe", "fastest"]
+Name = Literal["best", "safe", "fastest", "likely"]
 
-_PICKS: Final[tuple[Name, ...]] = ("best", "safe", "fastest")
+_PICKS: Final[tuple[Name, ...]] = ("best", "safe", "fastest", "likely")
 _SCRIPT: Final = ("script", "arguments")
 _MACHINE: Final = ("device", "driver", "CPU", "CPUs", "PyTorch", "Python")
 _ALWAYS: Final = ("study", "measured", *_SCRIPT, "device", "CPU", "PyTorch", "space")
@@ -202,7 +202,9 @@ def _apart(a: Side, b: Side) -> str:
 
 
 def _claim(pick: PickPart | None) -> str:
-    return "none" if pick is None else f"{claim_text(pick)}, {plural(pick.speedup.n, 'pair')}"
+    if pick is None:
+        return "none"
+    return claim_text(pick) if pick.runs else f"{claim_text(pick)}, {plural(pick.speedup.n, 'pair')}"
 
 
 def _config(pick: PickPart | None) -> str:

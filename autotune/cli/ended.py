@@ -16,6 +16,7 @@ from autotune.core.redact import redact, redact_args, redact_data
 from autotune.driver.profiles import profile_lines
 from autotune.driver.result import RESULT_SCHEMA, advice_lines, result_data
 from autotune.errors import (
+    EXIT_INCONCLUSIVE,
     EXIT_INTERRUPTED,
     EXIT_NO,
     EXIT_STOPPED,
@@ -114,7 +115,8 @@ def searched(end: SearchEnd, *, as_json: bool, exit_zero: bool, as_lines: bool =
     """Print the answer of a search and give its exit code."""
     from autotune.report.text import final_screen, stopped_screen, wrapped
 
-    code = EXIT_YES if exit_zero and end.exit_code == EXIT_NO else end.exit_code
+    without_gain = end.exit_code in (EXIT_NO, EXIT_INCONCLUSIVE)
+    code = EXIT_YES if exit_zero and without_gain else end.exit_code
     spec = end.study.spec
     if as_json or as_lines:
         print_json(result_data(end, code), line=as_lines)
@@ -133,7 +135,7 @@ def searched(end: SearchEnd, *, as_json: bool, exit_zero: bool, as_lines: bool =
         sys.stdout.write(wrapped(redact(text), terminal_columns()))
         for line in profile_lines(end.study, end.study_dir):
             print(f"{'profile':<8}{line}")
-        if code in (EXIT_STOPPED, EXIT_INTERRUPTED):
+        if code in (EXIT_STOPPED, EXIT_INTERRUPTED) and not end.answer.resume:
             print(f"{'go on':<8}autotune resume {spec.label}")
     return code
 
@@ -146,7 +148,7 @@ def last_words(
     Args:
         close: Ends the showing of progress.
         as_json: As one object.
-        exit_zero: The object says 0 where nothing beats the script.
+        exit_zero: The object says 0 where no gain is claimed.
         as_lines: In a single line.
     """
     # Ray's loop has replaced the stream where it hangs.

@@ -66,7 +66,7 @@ def export(
         ),
     ] = "",
     pick: Annotated[
-        str, typer.Option(metavar="safe|best|fastest", help="Which pick; else the file's own.")
+        str, typer.Option(metavar="PICK", help="safe, best, fastest or likely; else the file's own.")
     ] = "",
     python: Annotated[
         str,

@@ -10,6 +10,8 @@ import typer
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from autotune.core.answer import Answer
+
 _SHORTEST_ANSWER = 16
 
 
@@ -35,6 +37,7 @@ def list_studies(
 
 def _row(path: Path, label: str, created: float) -> dict[str, Any]:
     from autotune.cli.opened import open_study
+    from autotune.core.answer import SearchOutcome
     from autotune.core.study import VERIFY
     from autotune.errors import AutotuneError
     from autotune.report.summary import script_name, short_config
@@ -58,8 +61,10 @@ def _row(path: Path, label: str, created: float) -> dict[str, Any]:
         said = _verified(path)
     elif answer is not None and answer.is_better:
         said = f"{answer.best.speedup.value:.2f}x {short_config(answer.best.config)}"
-    elif answer is not None and study.stopped == "finished":
+    elif answer is not None and answer.outcome is SearchOutcome.NOTHING_FASTER and study.stopped:
         said = "nothing beats the script"
+    elif answer is not None and study.stopped:
+        said = f"inconclusive{_likely(answer)}"
     return {
         **row,
         "script": script_name(study),
@@ -67,6 +72,14 @@ def _row(path: Path, label: str, created: float) -> dict[str, Any]:
         "answer": said,
         "stopped": study.stopped or "open",
     }
+
+
+def _likely(answer: Answer) -> str:
+    """``: likely 2.18x bf16``; empty without a candidate."""
+    from autotune.report.summary import short_config
+
+    likely = answer.likely
+    return "" if likely is None else f": likely {likely.speedup.value:.2f}x {short_config(likely.config)}"
 
 
 def _verified(path: Path) -> str:

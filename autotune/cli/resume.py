@@ -30,14 +30,15 @@ def resume(
             "confirmation; else as the search was begun.",
         ),
     ] = "",
+    trials: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="At most so many trials more; else what is left.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout at the end.")] = False,
     jsonl: Annotated[
         bool, typer.Option("--jsonl", help="JSON on stdout: a line per event, the result in the last.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
-    exit_zero: Annotated[
-        bool, typer.Option("--exit-zero", help="End with 0 where nothing beats the script.")
-    ] = False,
+    exit_zero: Annotated[bool, typer.Option("--exit-zero", help="End with 0 in place of 1 and 8.")] = False,
 ) -> int:
     """Go on with a search that was stopped; no finished trial is run again."""
     from autotune.cli.ended import guarded, last_words, searched
@@ -61,6 +62,7 @@ def resume(
                 path,
                 budget_s=seconds,
                 wait_for_quiet_s=quiet_s,
+                trials=trials,
                 listeners=[progress, Lines(sys.stdout)] if jsonl else [progress],
                 last_words=last_words(
                     close=progress.close, as_json=json, exit_zero=exit_zero, as_lines=jsonl

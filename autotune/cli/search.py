@@ -198,9 +198,7 @@ def search(
     ] = False,
     exit_zero: Annotated[
         bool,
-        typer.Option(
-            "--exit-zero", envvar="AUTOTUNE_EXIT_ZERO", help="End with 0 where nothing beats the script."
-        ),
+        typer.Option("--exit-zero", envvar="AUTOTUNE_EXIT_ZERO", help="End with 0 in place of 1 and 8."),
     ] = False,
 ) -> int:
     """Search the fastest configuration of a training script.

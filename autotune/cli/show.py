@@ -130,6 +130,7 @@ def show_json(opened: Opened) -> dict[str, Any]:
         **data,
         "sentence": answer.sentence if answer else "",
         "caveats": list(answer.caveats) if answer else [],
+        "unsettled": list(answer.unsettled) if answer else [],
         **explained(study, answer),
         "failures": dict(answer.failures) if answer else {},
         "refusals": dict(study.refusals),

@@ -41,7 +41,7 @@ def verify(
     ] = None,
     *,
     pick: Annotated[
-        str, typer.Option(metavar="safe|best|fastest", help="Which pick; else the file's own.")
+        str, typer.Option(metavar="PICK", help="safe, best, fastest or likely; else the file's own.")
     ] = "",
     budget: Annotated[str, typer.Option(metavar="10m", help="Wall time for everything.")] = "10m",
     pairs: Annotated[int, typer.Option(metavar="N", help="At most this many pairs, at least 3.")] = 10,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from autotune.core.config import Config
 from autotune.core.effect import Effect
@@ -10,17 +11,25 @@ from autotune.core.loss_guard import LossVerdict
 from autotune.core.measurement import Estimate
 
 
+class SearchOutcome(Enum):
+    """What a search found; `autotune.core.outcome` has the rule."""
+
+    FASTER = "faster"
+    NOTHING_FASTER = "nothing_faster"
+    INCONCLUSIVE = "inconclusive"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
     """One pick.
 
     Args:
-        pick: ``safe``, ``best`` or ``fastest``.
+        pick: ``safe``, ``best`` or ``fastest``; ``likely`` for a candidate that is not confirmed.
         config: Changes relative to the script; empty where nothing beats the baseline.
         trial: Number of a trial that measured it (the baseline's where nothing is changed).
         effect: Strictest effect among its changes.
         speedup: Ratio to the baseline from confirmation pairs alone; n = pairs. 1.0 for the
-            baseline itself.
+            baseline itself. Of a ``likely`` pick with fewer than two pairs from screening runs; n = runs.
         throughput: Of this config, over its confirmation runs.
         peak_bytes: Largest peak seen for it, None where unknown.
         loss: The guard's verdict.
@@ -33,6 +42,7 @@ class Recommendation:
             where its length is not known or nothing is compiled.
         reasons: Whole sentences.
         advice: What its learning rate might have to be; empty with the script's own effective batch.
+        runs: Measured runs of a ``likely`` pick, of every stage; 0 for the others.
     """
 
     pick: str
@@ -50,6 +60,7 @@ class Recommendation:
     over_run: float | None = None
     reasons: tuple[str, ...] = ()
     advice: str = ""
+    runs: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +95,10 @@ class Answer:
         failures: Failure label -> count.
         sentence: One line that says it all.
         caveats: Whole sentences: what weakens the claim, what was not reached.
+        outcome: Whether something is faster, nothing is, or the search cannot say.
+        likely: The best candidate of an inconclusive search; None where nothing read faster.
+        unsettled: Why the search is inconclusive, in whole sentences.
+        resume: Command that continues an inconclusive search; empty where it cannot be continued.
     """
 
     is_better: bool
@@ -97,3 +112,7 @@ class Answer:
     failures: dict[str, int]
     sentence: str
     caveats: tuple[str, ...] = ()
+    outcome: SearchOutcome = SearchOutcome.INCONCLUSIVE
+    likely: Recommendation | None = None
+    unsettled: tuple[str, ...] = ()
+    resume: str = ""

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.core.ablation import ablated, late_members
-from autotune.core.answer import Answer, Recommendation
+from autotune.core.answer import Answer, Recommendation, SearchOutcome
 from autotune.core.bounds import largest_peak_bytes
 from autotune.core.break_even import break_even
 from autotune.core.caveats import caveats, seen_from_outside
+from autotune.core.ceilings import hopeless
 from autotune.core.choice import fastest_of, fastest_training, most_saving
 from autotune.core.comparison import compare
 from autotune.core.config import Config
@@ -21,6 +22,7 @@ from autotune.core.loss_guard import LossVerdict
 from autotune.core.measurement import Estimate
 from autotune.core.objections import is_lawful, saves
 from autotune.core.objective import ENERGY
+from autotune.core.outcome import candidate_text, conclude
 from autotune.core.rates import amortised, baseline_runs, mean_rate, rate_unit
 from autotune.core.reasons import reasons_for, sentence
 from autotune.core.trial import Stage
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.core.comparison import Comparison
+    from autotune.core.outcome import Conclusion
     from autotune.core.study import Study
     from autotune.core.trial import Trial
 
@@ -80,6 +83,10 @@ def answer(study: Study) -> Answer:
         "best": _recommend(study, "best", best) if best else replace(base, pick="best"),
     }
     rest = [c for c in compared if c not in winners]
+    found = conclude(study, compared, is_better=best is not None, bar=bar, ruled_out=hopeless(study))
+    said = sentence(study, picks["best"], fastest, compared, bar)
+    if study.stopped and found.outcome is SearchOutcome.INCONCLUSIVE and fastest is None:
+        said = f"Inconclusive: {' '.join(found.unsettled)}"
     return Answer(
         is_better=best is not None,
         baseline_throughput=base.throughput,
@@ -90,12 +97,25 @@ def answer(study: Study) -> Answer:
         identical=identical,
         front=front_members(study),
         failures=_failures(study),
-        sentence=sentence(study, picks["best"], fastest, compared, bar),
+        sentence=said,
         caveats=(
             *caveats(study, rest, identical, bar),
             *seen_from_outside(study, [c for c in (best, safe, fastest) if c is not None] or compared),
         ),
+        outcome=found.outcome,
+        likely=_likely_pick(study, found),
+        unsettled=found.unsettled,
+        resume=found.resume,
     )
+
+
+def _likely_pick(study: Study, found: Conclusion) -> Recommendation | None:
+    """The likely candidate as a pick that can be applied by name; None without one."""
+    if found.likely is None:
+        return None
+    reads = f"It reads {candidate_text(found.likely.speedup, found.runs)}."
+    pick = _recommend(study, "likely", found.likely)
+    return replace(pick, runs=found.runs, reasons=tuple(filter(None, (reads, pick.loss.reason))))
 
 
 def _baseline_pick(study: Study, runs: Sequence[Trial]) -> Recommendation:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from autotune.driver.result import result_data
 from autotune.driver.spec import SearchOptions, build_spec
-from autotune.errors import EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_YES, UsageError
+from autotune.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_YES, UsageError
 from autotune.inspection.command import Command, read_command
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _REASONS = {
     EXIT_YES: "faster",
+    EXIT_INCONCLUSIVE: "inconclusive",
     EXIT_INTERRUPTED: "interrupted",
     EXIT_STOPPED: "stopped",
     UsageError.exit_code: "script_changed",
@@ -83,6 +84,16 @@ class Tuned:
         return self.answer.fastest
 
     @property
+    def outcome(self) -> str:
+        """``faster``, ``nothing_faster`` or ``inconclusive``, whether the search was stopped or not."""
+        return self.answer.outcome.value
+
+    @property
+    def likely(self) -> Recommendation | None:
+        """The best candidate of an inconclusive search, not confirmed; None where nothing read faster."""
+        return self.answer.likely
+
+    @property
     def speedup(self) -> Estimate:
         """Of `best` over the script as it is; its interval says by `confidence` how sure it is."""
         return self.answer.best.speedup
@@ -96,8 +107,8 @@ class Tuned:
     def reason(self) -> str:
         """Why it ended.
 
-        ``faster``, ``nothing_faster``, ``interrupted`` (Ctrl-C), ``stopped``, or ``script_changed``: it was
-        edited meanwhile, and what was found holds for it as it was.
+        ``faster``, ``nothing_faster``, ``inconclusive``, ``interrupted`` (Ctrl-C), ``stopped``, or
+        ``script_changed``: it was edited meanwhile, and what was found holds for it as it was.
         """
         return _REASONS.get(self.end.exit_code, "nothing_faster")
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from autotune.core.answer import SearchOutcome
 from autotune.core.finalists import fastest_fitting
 from autotune.core.pick import answer
 from autotune.core.study import SCRIPT_CHANGED
 from autotune.core.supported import UNSUPPORTED
 from autotune.core.trial import FailureKind, Stage
+from autotune.core.unmeasured import budget_wanted, ended_by_budget, other_libraries, ran_s
 from autotune.errors import (
+    EXIT_INCONCLUSIVE,
     EXIT_INTERRUPTED,
     EXIT_NO,
     EXIT_STOPPED,
@@ -29,8 +32,11 @@ if TYPE_CHECKING:
     from autotune.core.trial import Trial
 
 
-_WITHOUT_TORCH: Final = frozenset({"jax", "keras", "mxnet", "onnxruntime", "paddle", "tensorflow"})
-"""What trains or infers without an optimizer of PyTorch; Keras may do either."""
+_CODES: Final = {
+    SearchOutcome.FASTER: EXIT_YES,
+    SearchOutcome.NOTHING_FASTER: EXIT_NO,
+    SearchOutcome.INCONCLUSIVE: EXIT_INCONCLUSIVE,
+}
 _TAKEN: Final = {
     FailureKind.CONTENDED: (
         "wait for what else runs here to end; nvidia-smi names who computes on an accelerator, and "
@@ -61,7 +67,7 @@ def answer_or_none(study: Study) -> Answer | None:
 
 
 def exit_code(study: Study, found: Answer) -> int:
-    """0 where something beats the baseline, 1 where nothing does, or how it was stopped.
+    """Return 0 for a gain, 1 if nothing is faster, 8 for an inconclusive search, or how it was stopped.
 
     A search whose script was edited meanwhile ends with 2: its answer is that of the script as it was.
 
@@ -80,7 +86,7 @@ def exit_code(study: Study, found: Answer) -> int:
         script = Path(study.spec.script).name
         message = f"no configuration fits into {bound / 2**30:.2f} GiB, not even {script} as it is"
         raise NothingFeasible(message, hint="raise --max-memory")
-    return EXIT_YES if found.is_better else EXIT_NO
+    return _CODES[found.outcome]
 
 
 def why_nothing(study: Study) -> AutotuneError:
@@ -96,8 +102,7 @@ def why_nothing(study: Study) -> AutotuneError:
             message = f"{script} was changed before it was measured once"
             return UsageError(message, hint="search again: autotune search")
         if study.stopped == "finished":
-            message = f"a budget of {study.spec.budget.seconds:.0f} s ended before {script} was measured once"
-            return UsageError(message, hint="give more time: --budget 10m")
+            return _budget_too_small(study, study.spec.budget.seconds)
         message = f"{script} was run, and nothing in it could be measured"
         return ScriptError(message, hint=_hint_for(study, None))
     tail = str(failed.failure.evidence.get("log_tail", ""))
@@ -114,20 +119,38 @@ def why_nothing(study: Study) -> AutotuneError:
     if failed.failure.kind in (FailureKind.NO_METRIC, FailureKind.WARMUP_SHORT):
         message = f"{script} could not be measured: {failed.failure.message}"
         return ScriptError(message, hint=_hint_for(study, failed))
+    if ended_by_budget(study, failed):
+        seconds = ran_s(failed)
+        return _budget_too_small(study, seconds, f"one run takes more than {seconds:.0f} s here", tail)
     message = f"{script} fails without any change of ours: {failed.failure.message}"
     return ScriptError(message + (f"\n{tail}" if tail else ""), hint=_hint_for(study, failed))
+
+
+def _budget_too_small(study: Study, seconds: float, why: str = "", tail: str = "") -> UsageError:
+    """The error of a budget that cannot measure the script once, with one that can.
+
+    Args:
+        study: Without a measured baseline.
+        seconds: That were not enough for a run.
+        why: What is known about the length of a run, as a clause.
+        tail: The last lines that it wrote.
+    """
+    message = (
+        f"a budget of {study.spec.budget.seconds:.0f} s ended before {study.spec.title} was measured once"
+    )
+    text = "\n".join(filter(None, ("; ".join(filter(None, (message, why))), tail)))
+    return UsageError(text, hint=f"give more time: --budget {budget_wanted(seconds)}")
 
 
 def _hint_for(study: Study, trial: Trial | None) -> str:
     if trial is not None and trial.failure is not None:
         kind = trial.failure.kind
-        imports = study.facts.script.imports if study.facts is not None else ()
-        found = sorted(_WITHOUT_TORCH & set(imports))
+        found = other_libraries(study)
         hangs = kind.family.value == "hang"
         if found and trial.failure.evidence.get("steps") == 0 and (hangs or kind is FailureKind.NO_METRIC):
             called = "autotune.step(samples=..., loss=...)"
             return f"with {' and '.join(found)} the script has to say itself that a step has ended: {called}"
-        if hangs or "deadline_s" in trial.failure.evidence:
+        if hangs:
             return "a trial needs to start and make some steps within the budget; give a longer --budget"
         if kind is FailureKind.NO_METRIC and "error" in trial.failure.evidence:
             return ""  # the process knew why it had no step, and said so

@@ -32,6 +32,7 @@ def result_data(end: SearchEnd, code: int) -> dict[str, Any]:
         **fields,
         "sentence": end.answer.sentence if end.answer else "",
         "caveats": list(end.answer.caveats) if end.answer else [],
+        "unsettled": list(end.answer.unsettled) if end.answer else [],
         **explained(end.study, end.answer),
         "failures": dict(end.answer.failures) if end.answer else {},
         "refusals": dict(end.study.refusals),

@@ -222,6 +222,7 @@ def resume_search(
     *,
     budget_s: float | None = None,
     wait_for_quiet_s: float | None = None,
+    trials: int | None = None,
     listeners: Sequence[Listener] = (),
     last_words: LastWords | None = None,
 ) -> SearchEnd:
@@ -229,8 +230,9 @@ def resume_search(
 
     Args:
         directory: Of the study.
-        budget_s: A new total budget in seconds; None keeps the old one.
+        budget_s: Further wall time from now, in seconds; None keeps the old budget.
         wait_for_quiet_s: Longest wait for a quiet machine; None keeps what the search was begun with.
+        trials: Further trials of a search that was limited in them; None keeps the old limit.
         listeners: Told as it goes.
         last_words: As for `run_search`.
     """
@@ -240,7 +242,7 @@ def resume_search(
         folded = fold(journal.entries())
         # Also where it is not gone on with: a secret that is missing now may lie in what is left.
         _clear_up(directory, journal, folded.spec)
-        spec = _resumable(folded, budget_s)
+        spec = _resumable(folded, budget_s, trials)
         if wait_for_quiet_s is not None:
             spec = replace(spec, wait_for_quiet_s=wait_for_quiet_s)
     except BaseException:
@@ -251,7 +253,7 @@ def resume_search(
         return _Search(spec, directory, journal, listeners, began_s, environ, last_words=last_words).go_on()
 
 
-def _resumable(folded: Study, budget_s: float | None) -> StudySpec:
+def _resumable(folded: Study, budget_s: float | None, trials: int | None = None) -> StudySpec:
     """What is gone on with, if it can be."""
     if folded.spec.purpose == VERIFY:
         message = f"study {folded.spec.label} is no search, but what `autotune verify` measured"
@@ -259,6 +261,8 @@ def _resumable(folded: Study, budget_s: float | None) -> StudySpec:
     spec = with_secrets(folded.spec)
     if budget_s is not None:
         spec = replace(spec, budget=replace(spec.budget, seconds=folded.elapsed_s + budget_s))
+    if trials is not None:
+        spec = replace(spec, budget=replace(spec.budget, trials=len(folded.told()) + trials))
     left_s = max(0.0, spec.budget.seconds - folded.elapsed_s)
     if left_s and (cut_s := within_job(left_s)) < left_s:
         spec = replace(spec, budget=replace(spec.budget, seconds=folded.elapsed_s + cut_s))
@@ -397,7 +401,7 @@ class _Search:
         self._tell(lambda listener: listener.study_began(session.study))
         wall = HardWall(
             remaining_s=lambda: self._spec.budget.seconds - session.elapsed_s,
-            write=lambda: self._write(session.study),
+            write=lambda: self._write(_as_ended(session)),
             code=lambda: self._forced(session.stopping).exit_code,
             say=lambda: self._say_last(session.stopping),
             may_exit=self._owns_process,
@@ -564,7 +568,7 @@ class _Search:
         if isinstance(failed, StudyLocked):
             # Another driver goes on with this study; the answer will be its own.
             return session.study, failed
-        study = replace(session.study, stopped=session.stopping or "finished")
+        study = _as_ended(session)
         try:
             self._write(study)
         except Exception as error:  # noqa: BLE001 (raised again when the study is closed)
@@ -739,6 +743,11 @@ def _ray_driver_class(address: str = "") -> type[RayDriver]:
 
 def _isolation(study: Study) -> str:
     return study.facts.host.isolation if study.facts is not None else "auto"
+
+
+def _as_ended(session: Session) -> Study:
+    """The study as it will be closed."""
+    return replace(session.study, stopped=session.stopping or "finished")
 
 
 def _up_s() -> float:

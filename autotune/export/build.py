@@ -63,13 +63,15 @@ def build_best(
         changes_of: How a config reaches this script (`apply.choose.choose` with its facts).
         mlflow_run: Id of the study's MLflow run, empty where there is none.
     """
-    picks = {"best": answer.best, "safe": answer.safe, "fastest": answer.fastest}
+    picks = {"best": answer.best, "safe": answer.safe, "fastest": answer.fastest, "likely": answer.likely}
     memory_gib = _memory_of(study)
     return _clean(
         BestConfig(
             schema=SCHEMA,
             study=_study_part(study, mlflow_run),
             is_better=answer.is_better,
+            outcome=answer.outcome.value,
+            resume=answer.resume or None,
             effective_batch=_batch_part(study),
             objective=ObjectivePart(
                 metric=study.spec.objective,
@@ -86,7 +88,7 @@ def build_best(
                 for name, pick in picks.items()
                 if pick is not None
             },
-            closest=None if answer.is_better else _closest_part(study),
+            closest=None if answer.is_better or answer.likely else _closest_part(study),
             pareto=[_pareto_part(study, member) for member in answer.front],
             environment=_environment_part(study),
             provenance=_provenance_part(study, answer),
@@ -202,6 +204,7 @@ def _pick_part(
         not_separated=list(found.not_separated),
         reasons=list(pick.reasons),
         advice=pick.advice,
+        runs=pick.runs or None,
     )
 
 

@@ -10,8 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, Stri
 
 from autotune.errors import UsageError
 
-SCHEMA = "autotune.config/v1"
-MINOR = 0
+SCHEMA = "autotune.config/v1.1"
+MINOR = 1
+"""1 since `outcome`, `resume` and the pick ``likely``; a reader of v1.0 leaves out what it does not know."""
+
+PickName = Literal["safe", "best", "fastest", "likely"]
+"""``likely`` is not confirmed: it is there for an inconclusive search and never the file's own choice."""
 
 KnobValue = StrictBool | StrictInt | StrictFloat | StrictStr
 
@@ -132,7 +136,7 @@ class ContributionPart(Part):
 
 
 class PickPart(Part):
-    """One pick with its evidence."""
+    """One pick with its evidence; `runs` counts the measured runs of a pick that is not confirmed."""
 
     trial: int
     effect: Literal["EXACT", "NUMERIC", "TRAINING"]
@@ -149,6 +153,7 @@ class PickPart(Part):
     not_separated: list[str] = Field(default_factory=list[str])
     reasons: list[str] = Field(default_factory=list[str])
     advice: str = ""
+    runs: int | None = None
 
 
 class ParetoPart(Part):
@@ -212,16 +217,21 @@ class ProvenancePart(Part):
 
 
 class BestConfig(Part):
-    """The whole file."""
+    """The whole file.
+
+    `outcome` is absent in files of v1.0. `resume` is the command that continues an inconclusive search.
+    """
 
     schema_: str = Field(alias="schema")
     study: StudyPart
     pick: Literal["safe", "best", "fastest"] = "best"
     is_better: bool = False
+    outcome: Literal["faster", "nothing_faster", "inconclusive"] | None = None
+    resume: str | None = None
     effective_batch: BatchPart = BatchPart()
     objective: ObjectivePart = ObjectivePart()
     baseline: BaselinePart
-    picks: dict[Literal["safe", "best", "fastest"], PickPart]
+    picks: dict[PickName, PickPart]
     closest: ClosestPart | None = None
     pareto: list[ParetoPart] = Field(default_factory=list[ParetoPart])
     environment: EnvironmentPart = EnvironmentPart()

@@ -66,6 +66,9 @@ def _headline(best: BestConfig, name: str) -> str:
     made = (
         f"Made by autotune {best.provenance.autotune}." if best.provenance.autotune else "Made by autotune."
     )
+    if best.outcome == "inconclusive":
+        go_on = f" Continue: {best.resume}" if best.resume and best.resume.isprintable() else ""
+        return f"{made} Inconclusive: best is your script as it is.{go_on}"
     if not any(pick.changes for pick in best.picks.values()):
         return f"{made} Nothing beats your script: these picks are your script as it is."
     started = ["-m", best.study.module] if best.study.module else [Path(best.study.script).name]

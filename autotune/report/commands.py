@@ -31,7 +31,7 @@ def commands(study: Study, answer: Answer | None, repicked: Repicked | None, yam
     """
     label = shlex.quote(study.spec.label)
     found: dict[str, str] = {}
-    if answer is not None and (answer.is_better or answer.fastest is not None):
+    if answer is not None and shown_picks(answer):
         if repicked is not None and not yaml:
             found["write the file"] = write_command(repicked)
         out = shlex.quote(yaml or PICKED)
@@ -46,7 +46,9 @@ def commands(study: Study, answer: Answer | None, repicked: Repicked | None, yam
                 found["verify"] = said.replace("autotune apply", "autotune verify", 1)
     if again := search_command(_as_searched(study, repicked)):
         found["search again"] = again
-    if study.stopped not in ("", "finished"):
+    if answer is not None and answer.resume:
+        found["go on"] = answer.resume
+    elif study.stopped not in ("", "finished"):
         found["go on"] = f"autotune resume {label}"
     found["look"] = f"autotune show {label} --trials"
     found["open in MLflow"] = f"autotune ui {label}"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 SCHEMA: Final = "autotune.compare/v1"
 
 _PICKS: Final = ("best", "safe", "fastest")
+"""Picks that claim something; ``likely`` claims nothing and is listed alone."""
 _NARROWEST: Final = 16
 
 
@@ -278,7 +279,9 @@ def _speedups(a: Side, b: Side, name: str, *, same_script: bool, apart: str) -> 
     if left is None and right is None:
         if name != "best":
             return None
-        return Statement(about=name, verdict="same", sentence="best: neither study found anything faster.")
+        return Statement(
+            about=name, verdict="same", sentence="best: neither study confirmed anything faster."
+        )
     if left is None or right is None:
         one, other = (a, left) if right is None else (b, right)
         if other is None:
@@ -357,14 +360,12 @@ def _table(found: Compared) -> list[tuple[str, str, str]]:
             "", ["" if s.answer is None else summary.bytes_text(s.answer.baseline_peak_bytes) for s in sides]
         )
     )
-    for name in _PICKS:
+    rows.append(_row("outcome", ["" if s.answer is None else s.answer.outcome.value for s in sides]))
+    for name in (*_PICKS, "likely"):
         chosen = [s.pick(name) for s in sides]
         if not any(chosen):
             continue
-        claims = [
-            "none" if p is None else f"{summary.ratio_text(p.speedup)}, {summary.plural(p.speedup.n, 'pair')}"
-            for p in chosen
-        ]
+        claims = ["none" if p is None else _claim(p) for p in chosen]
         rows.append(_row(name, claims))
         rows.append(_row("", ["" if p is None else summary.short_config(p.config) for p in chosen]))
         rows.append(_row("", ["" if p is None else _costs(p) for p in chosen]))
@@ -373,6 +374,12 @@ def _table(found: Compared) -> list[tuple[str, str, str]]:
 
 def _row(name: str, cells: Sequence[str]) -> tuple[str, str, str]:
     return name, cells[0], cells[1]
+
+
+def _claim(pick: Recommendation) -> str:
+    if pick.pick == "likely":
+        return summary.likely_text(pick)
+    return f"{summary.ratio_text(pick.speedup)}, {summary.plural(pick.speedup.n, 'pair')}"
 
 
 def _costs(pick: Recommendation) -> str:
@@ -390,6 +397,7 @@ def _side_data(side: Side) -> dict[str, Any]:
     }
     if side.answer is None:
         return {**data, "picks": {}}
+    data["outcome"] = side.answer.outcome.value
     data["baseline"] = estimate_data(side.answer.baseline_throughput)
     data["picks"] = {
         name: {
@@ -399,7 +407,7 @@ def _side_data(side: Side) -> dict[str, Any]:
             "peak_bytes": pick.peak_bytes,
             "loss": pick.loss.verdict,
         }
-        for name in _PICKS
+        for name in (*_PICKS, "likely")
         if (pick := side.pick(name)) is not None
     }
     return data

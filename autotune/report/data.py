@@ -70,6 +70,7 @@ def report_data(view: View) -> dict[str, Any]:
         "status": summary.status(study, answer),
         "headline": headline(view),
         "is_better": answer is not None and answer.is_better,
+        "outcome": None if answer is None else answer.outcome.value,
         "wishes": None if view.repicked is None else _wishes_data(view.repicked),
         "environment": environment(study),
         "commands": commands(study, answer, view.repicked, view.yaml),
@@ -137,6 +138,7 @@ def _answer_data(view: View, answer: Answer) -> dict[str, Any]:
         **why.why_data(study, answer),
         "sentence": clean(study, answer.sentence),
         "caveats": [clean(study, c) for c in answer.caveats],
+        "unsettled": [clean(study, u) for u in answer.unsettled],
         "why": why.reasons(study, answer),
         "baseline": {
             "knobs": shown_config(summary.own_values(study)),
@@ -145,7 +147,7 @@ def _answer_data(view: View, answer: Answer) -> dict[str, Any]:
         },
         "control": None if answer.identical is None else estimate_data(answer.identical),
         "picks": {name: _pick_data(view, pick) for name, pick in picks(answer).items()},
-        "closest": None if answer.is_better else _closest_data(study),
+        "closest": None if answer.is_better or answer.likely else _closest_data(study),
         "front": [
             {
                 "trial": m.trial,
@@ -226,6 +228,7 @@ def _pick_data(view: View, pick: Recommendation) -> dict[str, Any]:
         ],
         "not_separated": list(found.not_separated),
         "reasons": [clean(study, r) for r in pick.reasons],
+        **({"runs": pick.runs} if pick.runs else {}),
         "pairs": [
             {
                 "cycle": p.cycle,

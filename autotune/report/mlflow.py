@@ -435,6 +435,9 @@ class MlflowSink:
             tags["autotune.busy"] = "\n".join(busy)
         if answer is not None:
             tags |= why.why_tags(study, answer)
+            if study.stopped:
+                tags["autotune.outcome"] = answer.outcome.value
+                tags["autotune.resume"] = answer.resume
         # The note may be cut before it comes to it.
         if hints := advice_of(study):
             tags["autotune.advice"] = "\n".join(map(advice_text, hints))

@@ -144,6 +144,7 @@ def study_figures(study: Study, answer: Answer | None) -> dict[str, float | None
             figures |= {"fastest_speedup": fastest.speedup.value if fastest else None}
         else:
             figures |= {"speedup": best.speedup.value}
+            figures |= {"likely_speedup": answer.likely.speedup.value if answer.likely else None}
         figures |= {
             unit: best.throughput.value,
             f"baseline_{unit}": answer.baseline_throughput.value,

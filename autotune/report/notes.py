@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from autotune.core.advice import advice_of, advice_text
+from autotune.core.answer import SearchOutcome
 from autotune.core.contributions import contributions
 from autotune.core.effect import Effect
 from autotune.core.transfer import beliefs
@@ -16,7 +17,6 @@ from autotune.core.trial import Stage
 from autotune.report.gains import gains_text, knob_text
 from autotune.report.summary import (
     apply_command,
-    budget_hint,
     bytes_text,
     control_text,
     costs_text,
@@ -25,6 +25,7 @@ from autotune.report.summary import (
     further_reasons,
     headline,
     in_order,
+    likely_text,
     long_config,
     loss_sentence,
     number_text,
@@ -69,8 +70,11 @@ def note(
     lines = [f"## {headline(study, answer, interval=True)}"]
     if answer.is_better:
         lines += [f"**Apply:** `{apply_command(study)}`" + (f" **Why:** {why}" if why else "")]
-    else:
+    elif answer.outcome is SearchOutcome.NOTHING_FASTER:
         lines += [f"**Keep your script as it is.** {answer.sentence}".rstrip()]
+    else:
+        lines += [f"**Not decided.** {' '.join(answer.unsettled) or answer.sentence}".rstrip()]
+        lines += [f"**Continue:** `{answer.resume}`"] if answer.resume else []
     lines += ["", *_knob_table(study, best, safe), ""]
     lines += _picks(study, answer)
     lines += ["", f"- **Memory:** {_memory(answer)}"]
@@ -96,6 +100,8 @@ def experiment_note(study: Study, answer: Answer | None, *, run_link: str = "") 
     lines = [headline(study, answer), ""]
     if answer is not None and answer.is_better:
         lines += [f"Apply: `{apply_command(study)}`", ""]
+    elif answer is not None and answer.resume:
+        lines += [f"Continue: `{answer.resume}`", ""]
     where = f"[{study.spec.label}]({run_link})" if run_link else study.spec.label
     lines.append(f"Study {where}, {plural(len(study.told()), 'trial')} in {duration_text(study.elapsed_s)}.")
     return "\n".join(lines) + "\n"
@@ -148,7 +154,8 @@ def _picks(study: Study, answer: Answer) -> list[str]:
     lines: list[str] = []
     safe, fastest = answer.safe, answer.fastest
     if not answer.is_better:
-        return [_fastest_line(study, fastest)] if fastest is not None else []
+        lines += [_likely_line(study, answer.likely)] if answer.likely is not None else []
+        return [*lines, _fastest_line(study, fastest)] if fastest is not None else lines
     if safe.config == answer.best.config:
         lines.append("- **safe** is the same: nothing in it changes the training.")
     elif safe.config.is_baseline:
@@ -172,6 +179,13 @@ def _picks(study: Study, answer: Answer) -> list[str]:
             f"{answer.best.break_even_steps} steps{after}{run}."
         )
     return lines
+
+
+def _likely_line(study: Study, likely: Recommendation) -> str:
+    return (
+        f"- **likely**, {likely_text(likely)}: {long_config(likely.config)} ({costs_text(likely)}). "
+        f"`{apply_command(study, 'likely')}`"
+    )
 
 
 def _fastest_line(study: Study, fastest: Recommendation) -> str:
@@ -216,8 +230,6 @@ def _method(study: Study, answer: Answer) -> list[str]:
         )
     elif not confirmed:
         lines.append("- Nothing was confirmed by paired runs, so nothing is claimed.")
-        if hint := budget_hint(study):
-            lines.append(f"- {hint}")
     if answer.identical is not None:
         lines.append(f"- Control, your script against itself: {control_text(answer.identical)}.")
     lines.append(f"- Your script as it is: {_rate(answer)}, {bytes_text(answer.baseline_peak_bytes)}.")

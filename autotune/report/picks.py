@@ -10,7 +10,12 @@ if TYPE_CHECKING:
 
 def picks(answer: Answer) -> dict[str, Recommendation]:
     """Name -> pick, as best.yaml has them."""
-    named = {"best": answer.best, "safe": answer.safe, "fastest": answer.fastest}
+    named = {
+        "best": answer.best,
+        "safe": answer.safe,
+        "fastest": answer.fastest,
+        "likely": answer.likely,
+    }
     return {name: pick for name, pick in named.items() if pick is not None}
 
 

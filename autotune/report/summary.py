@@ -9,18 +9,20 @@ import math
 import os
 import re
 import shlex
-import statistics
 import sys
 from typing import TYPE_CHECKING, Final
 
+from autotune.core.answer import SearchOutcome
 from autotune.core.config import Config
 from autotune.core.control import weakness
 from autotune.core.disturbances import undisturbed
 from autotune.core.launched import launch_words
 from autotune.core.measurement import Estimate
+from autotune.core.outcome import candidate_text
 from autotune.core.reasons import unbounded_text
 from autotune.core.redact import redact_args
 from autotune.core.trial import Family, Stage, Trial
+from autotune.core.unmeasured import budget_wanted, ended_by_budget, ran_s
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,11 +64,6 @@ _TOLD_ELSEWHERE = ("It trains ", "It reaches the same loss ", "Its peak memory i
 _WAITS = 0.1
 FEWEST_PAIRS: Final = 3
 """Fewer give an interval that says nothing."""
-_FEWEST_TRIALS = 9
-"""Two baselines, one other run, three pairs."""
-_FEWEST_RUNS = 10
-"""Two baselines, one other config, three cycles of it and the script, and what starting and ending take."""
-_GOOD_RUNS = 30
 
 
 def significant(value: float, digits: int = 4) -> float:
@@ -116,6 +113,11 @@ def ratio_text(ratio: Estimate) -> str:
     if ratio.n < 2:
         return f"{ratio.value:.2f}x"
     return f"{ratio.value:.2f}x ({unbounded_text(ratio)})"
+
+
+def likely_text(likely: Recommendation) -> str:
+    """``2.18x in 3 runs, not confirmed``."""
+    return candidate_text(likely.speedup, likely.runs)
 
 
 def over_run_text(pick: Recommendation) -> str:
@@ -194,14 +196,16 @@ def failed_baseline(study: Study) -> Trial | None:
 
 
 def status(study: Study, answer: Answer | None) -> str:
-    """``running``, ``found``, ``no_gain``, ``stopped`` (before there was anything) or ``failed``."""
+    """``running``, ``found``, ``no_gain``, ``inconclusive``, ``stopped`` (no answer) or ``failed``."""
     if failed_baseline(study) is not None:
         return "failed"
     if not study.stopped:
         return "running"
     if answer is None:
         return "stopped"
-    return "found" if answer.is_better else "no_gain"
+    if answer.is_better:
+        return "found"
+    return "no_gain" if answer.outcome is SearchOutcome.NOTHING_FASTER else "inconclusive"
 
 
 def is_early(study: Study) -> bool:
@@ -284,7 +288,9 @@ def run_name(study: Study, answer: Answer | None) -> str:
     stem, trials = study.spec.stem, plural(len(study.told()), "trial")
     state = status(study, answer)
     if state == "failed":
-        return f"baseline failed · {stem}"
+        broken = failed_baseline(study)
+        is_short = broken is not None and ended_by_budget(study, broken)
+        return f"{'budget too short' if is_short else 'baseline failed'} · {stem}"
     if state == "running":
         best = best_so_far(study)
         seen = f" best {best[0]:.1f}x" if best and best[0] > 1 and not best[1].config.is_baseline else ""
@@ -293,6 +299,10 @@ def run_name(study: Study, answer: Answer | None) -> str:
     early = f" · {found}{early}" if (found := _weak(study, answer)) else early
     if answer is None:
         return f"stopped before the baseline · {stem}"
+    if state == "inconclusive":
+        likely = answer.likely
+        seen = f" · likely {likely.speedup.value:.2f}x {long_config(likely.config)}" if likely else ""
+        return f"inconclusive{seen} · {stem} · {trials}{early}"
     if not answer.is_better:
         return f"no gain · {stem} · {trials}{early}"
     best_pick = answer.best
@@ -316,6 +326,12 @@ def headline(study: Study, answer: Answer | None, *, interval: bool = False) -> 
     early = " (stopped early)" if is_early(study) else ""
     early = f" ({found}){early}" if (found := _weak(study, answer)) else early
     failed = failed_baseline(study)
+    if failed is not None and ended_by_budget(study, failed):
+        seconds = ran_s(failed)
+        return (
+            f"The budget ended before {script_name(study)} was measured once: one run takes more than "
+            f"{duration_text(seconds)}; --budget {budget_wanted(seconds)}"
+        )
     if failed is not None and failed.failure is not None:
         return f"{script_name(study)} fails unmodified: {_last_line(failed)}"
     if not study.stopped:
@@ -329,8 +345,10 @@ def headline(study: Study, answer: Answer | None, *, interval: bool = False) -> 
         return f"Searching... {far}"
     if answer is None:
         return f"Stopped before {script_name(study)} was measured"
+    if answer.outcome is SearchOutcome.INCONCLUSIVE and not answer.is_better:
+        return f"Inconclusive: {_undecided(study, answer)}{early}"
     if not answer.is_better:
-        count = len({t.config for t in study.told() if not t.config.is_baseline})
+        count = other_configs(study)
         if not count:
             return f"No gain: no configuration of {script_name(study)} but its own was tried{early}"
         tried = plural(count, "other configuration")
@@ -346,23 +364,19 @@ def headline(study: Study, answer: Answer | None, *, interval: bool = False) -> 
     return f"{fast}: {long_config(best_pick.config)} ({aside}){early}"
 
 
-def budget_hint(study: Study) -> str:
-    """A sentence where the budget was too short for a search of this script, else empty."""
-    runs = [t.own_s for t in study.baseline if t.measurement]
-    limit = study.spec.budget.trials
-    if limit is not None and limit < _FEWEST_TRIALS:
-        said = "is" if limit == 1 else "are"
-        return f"{plural(limit, 'trial')} {said} too few to show anything: --trials {_FEWEST_TRIALS} at least"
-    if study.stopped != "finished" or study.told(Stage.CONFIRM) or not runs:
-        return ""
-    run_s = statistics.fmean(runs)
-    if study.spec.budget.seconds >= _FEWEST_RUNS * run_s:
-        return ""
-    minutes = math.ceil(_GOOD_RUNS * run_s / 60)
-    return (
-        f"The budget was short: one run of your script takes {duration_text(run_s)}, and a search wants "
-        f"{_FEWEST_RUNS} of them at the very least. Give it more time: --budget {minutes}m"
-    )
+def other_configs(study: Study) -> int:
+    """Configurations that were tried beside the script's own."""
+    return len({t.config for t in study.told() if not t.config.is_baseline})
+
+
+def _undecided(study: Study, answer: Answer) -> str:
+    """The likely candidate, or that there is none."""
+    if answer.likely is not None:
+        return f"{long_config(answer.likely.config)} reads {likely_text(answer.likely)}"
+    count = other_configs(study)
+    if not count:
+        return f"no configuration of {script_name(study)} but its own was tried"
+    return f"{plural(count, 'other configuration')} of {script_name(study)} tried, none is clearly faster"
 
 
 def loss_sentence(pick: Recommendation) -> str:
@@ -416,7 +430,7 @@ def trial_name(trial: Trial, *, picks: Sequence[str] = (), knobs: Mapping[str, V
 
     Args:
         trial: Its config is what stands behind the number.
-        picks: ``best``, ``safe``, ``fastest`` as far as this trial stands for them.
+        picks: ``best``, ``safe``, ``fastest``, ``likely`` as far as this trial stands for them.
         knobs: Resolved values, for the baseline's name.
     """
     mark = "+".join(p.upper() for p in picks)
@@ -435,11 +449,12 @@ def status_word(trial: Trial) -> str:
 
 
 def picks_of(answer: Answer | None) -> dict[int, list[str]]:
-    """Trial number -> the picks it stands for; empty where nothing beats the baseline."""
+    """Trial number -> the picks it stands for; without a gain the likely one alone."""
     found: dict[int, list[str]] = {}
-    if answer is None or not answer.is_better:
+    if answer is None:
         return found
-    for pick in (answer.best, answer.safe, answer.fastest):
+    confirmed = (answer.best, answer.safe, answer.fastest) if answer.is_better else ()
+    for pick in (*confirmed, answer.likely):
         if pick is not None and not pick.config.is_baseline:
             found.setdefault(pick.trial, []).append(pick.pick)
     return found

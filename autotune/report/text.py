@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from autotune.core.answer import SearchOutcome
 from autotune.core.closest import closest
 from autotune.core.control import weakness
 from autotune.core.disturbances import baseline_is_steady, busy_notes, is_crowded
@@ -16,15 +17,16 @@ from autotune.report.gains import gains_text
 from autotune.report.summary import (
     LOSS_WORDS,
     apply_command,
-    budget_hint,
     bytes_text,
     changes_text,
     control_text,
     duration_text,
     further_reasons,
+    likely_text,
     long_config,
     loss_sentence,
     number_text,
+    other_configs,
     plural,
     ratio_text,
     short_config,
@@ -145,7 +147,12 @@ def final_screen(
         advice: What a person could change in the code, a line each.
         every_figure: Name those too that this machine does not give.
     """
-    rows = _headline_rows(study, answer) if answer.is_better else _no_gain_rows(study, answer, out)
+    if answer.is_better:
+        rows = _headline_rows(study, answer)
+    elif answer.outcome is SearchOutcome.NOTHING_FASTER:
+        rows = _no_gain_rows(study, answer, out)
+    else:
+        rows = _inconclusive_rows(study, answer, out)
     rows.append(("memory", _memory_sentence(study, answer)))
     rows += energy_rows(study, answer, always=every_figure)
     rows.append(("search", _search_sentence(study, answer, study.elapsed_s if seconds is None else seconds)))
@@ -159,7 +166,7 @@ def final_screen(
     rows += [("earlier", text) for text in beliefs(study).told]
     rows += _refusal_rows(study, refusals)
     rows += [("advice" if i == 0 else "", line) for i, line in enumerate(advice)]
-    if folder and out and (answer.is_better or answer.fastest is not None):
+    if folder and out and (answer.is_better or answer.fastest is not None or answer.likely is not None):
         rows.append(("in", folder))
     if out and answer.is_better:
         applied = _apply_line(study, out)
@@ -306,16 +313,17 @@ def _no_fastest(study: Study) -> str:
 
 
 def _no_gain_rows(study: Study, answer: Answer, out: str) -> list[tuple[str, str]]:
-    configs = {t.config for t in study.told() if not t.config.is_baseline}
     fastest = answer.fastest
     kept = " and keeps its training" if fastest is not None else ""
     listed: list[tuple[str, tuple[str, ...] | str]] = []
     if fastest is not None:
         listed += [*_fastest_rows(study, fastest), ("", _apply_line(study, out, "fastest") if out else "")]
     rows = [
-        ("none", f"nothing beats your script{kept}: {plural(len(configs), 'other configuration')} tried"),
+        (
+            "none",
+            f"nothing beats your script{kept}: {plural(other_configs(study), 'other configuration')} tried",
+        ),
         ("", answer.sentence),
-        ("", budget_hint(study)),
         *(("why" if i == 0 else "", line) for i, line in enumerate(why_lines(study, answer))),
         *_aligned([*listed, ("yours", _own_cells(answer))]),
     ]
@@ -323,6 +331,27 @@ def _no_gain_rows(study: Study, answer: Answer, out: str) -> list[tuple[str, str
         known = ratio_text(near.ratio) if near.is_paired else f"{near.ratio.value:.2f}x"
         ratio = f"{known} {near.rests_on}"
         rows.append(("closest", f"{ratio}   {long_config(near.config)}   trial {near.trial}"))
+    return [row for row in rows if row[1]]
+
+
+def _inconclusive_rows(study: Study, answer: Answer, out: str) -> list[tuple[str, str]]:
+    likely, fastest = answer.likely, answer.fastest
+    listed: list[tuple[str, tuple[str, ...] | str]] = []
+    if likely is not None:
+        cells = (likely_text(likely), *_cells(likely, "")[1:4], _KEPT[likely.effect])
+        listed += [("likely", cells), ("", changes_text(study, likely.config))]
+    if fastest is not None:
+        listed += [*_fastest_rows(study, fastest), ("", _apply_line(study, out, "fastest") if out else "")]
+    tried = plural(other_configs(study), "other configuration")
+    rows = [
+        ("unclear", f"{tried} tried; nothing is confirmed, and a gain is not excluded"),
+        *(("", text) for text in answer.unsettled),
+        *(("why" if i == 0 else "", line) for i, line in enumerate(why_lines(study, answer))),
+        *_aligned([*listed, ("yours", _own_cells(answer))]),
+        ("go on", answer.resume),
+    ]
+    if likely is not None and out:
+        rows.append(("try", _apply_line(study, out, "likely")))
     return [row for row in rows if row[1]]
 
 

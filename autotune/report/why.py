@@ -64,7 +64,7 @@ def reasons(study: Study, answer: Answer) -> list[str]:
     """Why it is so, a sentence each."""
     best, held_back = answer.best, why_lines(study, answer)
     if not answer.is_better:
-        said = [answer.sentence, summary.budget_hint(study), *held_back]
+        said = [*(answer.unsettled or (answer.sentence,)), *held_back]
     else:
         waits = "" if held_back else summary.waits_text(study, best)
         said = [gains.gains_text(study, best), *held_back, waits, *summary.further_reasons(best)]

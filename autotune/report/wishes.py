@@ -118,7 +118,8 @@ def repick(study: Study, wishes: Wishes) -> Repicked:
     return Repicked(
         wishes=wishes,
         study=bounded,
-        answer=found,
+        # What is not confirmed stands among the estimates.
+        answer=replace(found, likely=None, resume=""),
         estimates=estimates,
         notes=tuple(_notes(bounded, found, wishes, own=own, estimates=estimates)),
         own_max_bytes=own,

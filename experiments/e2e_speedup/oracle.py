@@ -26,7 +26,7 @@ import timer
 import yaml
 
 from autotune.apply.choose import choose
-from autotune.core.answer import Answer, Recommendation
+from autotune.core.answer import Answer, Recommendation, SearchOutcome
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.loss_guard import LossVerdict
@@ -495,6 +495,7 @@ def as_answer(config):
 
     return Answer(
         is_better=bool(config),
+        outcome=SearchOutcome.FASTER if config else SearchOutcome.NOTHING_FASTER,
         baseline_throughput=rate,
         baseline_peak_bytes=None,
         safe=pick("safe", Config()),

@@ -54,7 +54,7 @@ def verdict(name, options):
     best, note = search(name, options.budget, options.driver)
     document = yaml.safe_load(best.read_text())
     pick = document["picks"]["best"]
-    if note["exit"] == 1:
+    if note["exit"] in (1, 8):
         return f"{name}: the search claims no gain; nothing to compare"
     result = HERE / "results" / f"{name}.json"
     state = timer.measure(

@@ -10,7 +10,7 @@ from pathlib import Path
 import autotune
 
 ROOT = Path(__file__).resolve().parents[2]
-DECIDED = (0, 1)
+DECIDED = (0, 1, 8)
 _PATIENCE_S = 60.0
 
 

@@ -20,6 +20,8 @@ from common import FULL, HERE, SMALL, WORKLOADS, earlier, interval, parsed, pars
 
 NEEDED = ("optuna", "mlflow", "typer", "rich", "pydantic", "yaml", "durationpy", "psutil")
 ARMS = ("A", "B", "A2")
+ANSWERS = (0, 1, 8)
+"""Exit codes of a search that ended with an answer."""
 
 
 def missing():
@@ -64,7 +66,7 @@ def searched(options, name):
         "screen": done.stdout.splitlines()[-25:],
         "progress": done.stderr.splitlines()[-60:],
     }
-    if done.returncode in (0, 1):
+    if done.returncode in ANSWERS:
         note.write_text(json.dumps(told))
     return told, best
 
@@ -110,7 +112,7 @@ def main(words=None):
             continue
         told, best = searched(options, name)
         result[name] = {"search": told}
-        fine.append(told["exit"] in (0, 1))
+        fine.append(told["exit"] in ANSWERS)
         if told["exit"] == 0:
             result[name] |= {"claim": claimed(best), "again": again(options, name, best)}
         print(name, "exit", told["exit"], result[name].get("claim"), flush=True)

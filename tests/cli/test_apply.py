@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from environments import environment
-from study_fakes import changes_of, facts, good_answer, no_answer, pick, ratio, spec, study
+from study_fakes import changes_of, facts, good_answer, no_answer, open_answer, pick, ratio, spec, study
 
 from autotune.core.change import Change, Env, Flag, Keyword
 from autotune.core.config import Config
@@ -70,6 +70,18 @@ def test_the_pick_reaches_the_launch_and_the_scripts_code_is_the_exit_code(cli, 
     assert not launch.measure
     assert not launch.protect
     assert "best: " in err
+
+
+def test_a_likely_pick_is_applied_by_name_alone_and_says_that_it_is_not_confirmed(cli, script, ran):
+    written(script, open_answer())
+    code, _out, err = cli("apply", "best.yaml", "--", "python", "train.py")
+    assert (code, [launch.changes for launch in ran]) == (7, [()])
+    assert "running it unchanged" in err
+    code, _out, err = cli("apply", "best.yaml", "--pick", "likely", "--", "python", "train.py")
+    assert code == 7
+    assert "precision" in [c.knob for c in ran[1].changes]
+    said = "autotune: likely: 2.18x in 3 runs, not confirmed; confirm it: autotune resume train-1121-1002"
+    assert said in err
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "torchrun --nproc-per-node 2"])

@@ -1,6 +1,7 @@
 """Every ending of a search under --json: one object, the documented one, and what went wrong in it."""
 
 import json
+import shlex
 import signal
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import pytest
 from inline_search import inline
 
 from autotune.errors import AutotuneError, BackendError, DiskFull
+from autotune.export.best_config import read_best
 from autotune.launch.fake import COMPUTE_BOUND, FAILS_IN_BASELINE, World
 
 FAST = replace(COMPUTE_BOUND, gains={"precision": {"bf16": 0.5}})
@@ -16,6 +18,7 @@ LATE = 6
 """A run in the middle of confirmation."""
 WORDS = ("search", "--script", "train.py", "--budget", "4m", "--driver", "inline", "--quiet")
 BF16 = ("--set", "precision=fp32,bf16", "--knob", "precision")
+TWO_FAMILIES = (*BF16, "--set", "threads=1,2", "--knob", "threads")
 SMALLER = ("--set", "batch_size=8,16,32", "--knob", "batch_size")
 RESULT = {
     "schema",
@@ -64,6 +67,66 @@ def failing(at: int, error: Exception):
             raise error
 
     return before
+
+
+@pytest.mark.parametrize(
+    ("world", "words", "code", "outcome"),
+    [
+        (FAST, BF16, 0, "faster"),
+        (SAME, BF16, 1, "nothing_faster"),
+        (FAST, (*BF16, "--trials", "3"), 8, "inconclusive"),
+        (SAME, (*TWO_FAMILIES, "--trials", "2"), 8, "inconclusive"),
+    ],
+    ids=["faster", "nothing faster", "not confirmed", "not measured"],
+)
+def test_each_outcome_says_the_same_in_json_file_and_exit_code(ended, world, words, code, outcome):
+    got, data, _err = ended(world, *words)
+    best = read_best(data["out"])
+    assert (got, data["outcome"], best.outcome) == (code, outcome, outcome)
+    assert data["is_better"] is (outcome == "faster")
+    assert (best.pick, best.resume) == ("best", data.get("resume"))
+    assert bool(data["unsettled"]) is bool(best.resume) is (outcome == "inconclusive")
+    assert ("likely" in best.picks) is (code == 8 and world is FAST)
+
+
+def test_a_likely_pick_is_applied_by_name_alone(ended, cli):
+    _code, data, _err = ended(FAST, *BF16, "--trials", "3")
+    out = data["out"]
+    assert data["resume"].startswith(f"autotune resume {data['study']['label']} --budget ")
+    assert data["picks"]["likely"]["knobs"]["precision"] == "bf16"
+    assert cli("apply", out, "--diff")[1] == "best: your script as it is\n"
+    said = cli("apply", out, "--pick", "likely", "--diff")[1]
+    assert "1 run, not confirmed" in said
+    assert "bf16" in said
+    assert "likely" in cli("export", out, "--as", "env", "--pick", "likely")[1]
+    (row,) = json.loads(cli("list", "--json")[1])["studies"]
+    ratio = data["picks"]["likely"]["speedup"]["value"]
+    assert row["answer"] == f"inconclusive: likely {ratio:.2f}x bf16"
+    shown = cli("show")[1]
+    assert shown.partition("go on")[2].partition("\n")[0].strip() == data["resume"]
+    assert json.loads(cli("show", "--json")[1])["outcome"] == "inconclusive"
+
+
+@pytest.mark.parametrize("words", [BF16, (*BF16, "--trials", "2")], ids=["nothing faster", "inconclusive"])
+def test_exit_zero_replaces_every_code_that_claims_no_gain(ended, words):
+    code, data, _err = ended(SAME, *words, "--exit-zero")
+    assert (code, data["exit"]) == (0, 0)
+    assert data["outcome"] != "faster"
+
+
+def test_the_command_of_an_inconclusive_search_continues_it_to_an_answer(ended, cli):
+    _code, data, _err = ended(FAST, *BF16, "--trials", "3")
+    words = shlex.split(data["resume"])
+    assert cli(*words[1:], "--json", "--quiet")[0] == 0
+
+
+def test_a_budget_that_cannot_measure_the_script_once_does_not_blame_the_script(ended):
+    code, data, err = ended(replace(SAME, startup_s=400.0), *BF16)
+    assert (code, data["error"]["kind"]) == (2, "UsageError")
+    assert "a budget of 240 s ended before train.py was measured once" in err
+    assert "one run takes more than" in err
+    assert "fails" not in err
+    assert "--budget" in data["error"]["hint"]
 
 
 @pytest.mark.parametrize("lines", [False, True])

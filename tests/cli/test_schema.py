@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("which", "name"), [("space", "autotune.space/v1"), ("config", "autotune.config/v1")]
+    ("which", "name"), [("space", "autotune.space/v1"), ("config", "autotune.config/v1.1")]
 )
 def test_the_schema_of_a_file_is_the_one_that_is_shipped(cli, which, name):
     code, out, err = cli("schema", which)

@@ -179,6 +179,7 @@ def test_a_stopped_search_says_how_to_go_on(cli, script, tune):
 
 FIELDS = {
     "schema", "study", "pick", "is_better", "effective_batch", "objective", "baseline", "picks", "pareto",
+    "outcome", "unsettled",
     "environment", "provenance", "sentence", "caveats", "failures", "refusals", "links", "unsent", "out",
     "study_dir", "exit", "bottleneck", "energy", "cost", "advice", "profiles", "nsys_reports",
 }  # fmt: skip
@@ -197,7 +198,7 @@ def test_json_is_one_object_with_the_fields_of_the_file(cli, script, tune, answe
     assert data["unsent"] == 4
     assert data["links"] == {"MLflow": "http://127.0.0.1:5000"}
     known = {key: data[key] for key in FIELDS & {f.alias or n for n, f in BestConfig.model_fields.items()}}
-    best = BestConfig.model_validate({**known, "schema": "autotune.config/v1"})
+    best = BestConfig.model_validate({**known, "schema": "autotune.config/v1.1"})
     assert best.picks["best"].speedup.value == answer.best.speedup.value
 
 

@@ -145,7 +145,8 @@ def test_resume_hands_the_studys_folder_and_a_new_budget_on(cli, script, tune):
     folder = journaled(script)
     assert cli("resume", "train-1", "--budget", "5m")[0] == 0
     assert cli("resume")[0] == 0
-    assert tune.resumed == [(folder, 300.0), (folder, None)]
+    assert cli("resume", "--budget", "8m", "--trials", "12")[0] == 0
+    assert tune.resumed == [(folder, 300.0, None), (folder, None, None), (folder, 480.0, 12)]
     code, _out, _err = cli("resume", "--budget", "3s")
     assert code == 2
 

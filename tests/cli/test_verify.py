@@ -404,9 +404,9 @@ def test_a_verification_is_neither_resumed_nor_sent(cli, best, world, verb):
 def test_the_latest_study_to_resume_is_a_search(cli, best, world, script):
     world(SAME)
     words = ("search", "--script", "train.py", "--budget", "2m", "--driver", "inline", "--trials", "3")
-    assert cli(*words, "--out", "other.yaml", "--label", "mine")[0] == 1
+    assert cli(*words, "--out", "other.yaml", "--label", "mine")[0] == 8
     cli("verify", "best.yaml")
-    assert cli("resume")[0] == 1
+    assert cli("resume")[0] == 8
     assert find_study(None, searches=True) == find_study("mine")
 
 

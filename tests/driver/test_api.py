@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cli_fakes import FakeTune, ended
-from study_fakes import good_answer, no_answer
+from study_fakes import good_answer, no_answer, open_answer
 
 import autotune
 import autotune.driver
@@ -80,6 +80,7 @@ def test_the_result_holds_picks_path_and_reason(fake: FakeTune, tmp_path: Path) 
     ("code", "answer", "reason"),
     [
         (1, no_answer(), "nothing_faster"),
+        (8, open_answer(), "inconclusive"),
         (130, good_answer(), "interrupted"),
         (75, good_answer(), "stopped"),
         (2, good_answer(), "script_changed"),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
-from study_fakes import spec, told
+from dataclasses import replace
 
+import pytest
+from study_fakes import no_answer, spec, study, told
+
+from autotune.core.answer import SearchOutcome
 from autotune.core.config import Config
-from autotune.core.study import Study
+from autotune.core.study import Budget, Study
 from autotune.core.trial import Failure, FailureKind, Stage
-from autotune.driver.ending import why_nothing
-from autotune.errors import AutotuneError, BackendError, ScriptError
+from autotune.driver.ending import exit_code, why_nothing
+from autotune.errors import AutotuneError, BackendError, ScriptError, UsageError
 
 
 def ended(failure: Failure) -> AutotuneError:
@@ -35,9 +38,44 @@ def test_a_script_that_fails_by_itself_is_told_so() -> None:
     assert "fails without any change of ours: exit code 3" in error.message
 
 
+def test_a_script_with_too_few_steps_has_a_remedy() -> None:
+    error = ended(Failure(kind=FailureKind.WARMUP_SHORT, message="too short"))
+    assert "more epochs or steps" in error.hint
+
+
 @pytest.mark.parametrize(
-    ("evidence", "help_"), [({}, "more epochs or steps"), ({"deadline_s": 30.0}, "a longer --budget")]
+    ("kind", "evidence"),
+    [(FailureKind.TIMEOUT_TOTAL, {"steps": 0}), (FailureKind.WARMUP_SHORT, {"deadline_s": 30.0})],
 )
-def test_too_few_steps_have_a_remedy_by_what_ended_them(evidence: dict[str, float], help_: str) -> None:
-    error = ended(Failure(kind=FailureKind.WARMUP_SHORT, message="too short", evidence=evidence))
-    assert help_ in error.hint
+def test_a_budget_that_ended_the_first_run_is_a_usage_error_with_the_number_to_use(kind, evidence) -> None:
+    failure = Failure(kind=kind, message="not done after 45 s", evidence=evidence)
+    first = replace(told(0, Config(), failure, Stage.BASELINE), seconds=45.0)
+    error = why_nothing(Study(spec=spec(budget=Budget(seconds=60.0)), trials=(first,)))
+    assert (type(error), error.exit_code) == (UsageError, 2)
+    assert error.message == (
+        "a budget of 60 s ended before train.py was measured once; one run takes more than 45 s here"
+    )
+    # Four runs of twice as long.
+    assert error.hint == "give more time: --budget 6m"
+
+
+def test_a_budget_that_ended_before_the_first_run_names_a_longer_one() -> None:
+    error = why_nothing(Study(spec=spec(budget=Budget(seconds=60.0)), stopped="finished"))
+    assert (error.exit_code, error.hint) == (2, "give more time: --budget 8m")
+    assert "fails" not in error.message
+
+
+@pytest.mark.parametrize(
+    ("outcome", "stopped", "code"),
+    [
+        (SearchOutcome.FASTER, "finished", 0),
+        (SearchOutcome.NOTHING_FASTER, "finished", 1),
+        (SearchOutcome.INCONCLUSIVE, "finished", 8),
+        (SearchOutcome.INCONCLUSIVE, "interrupted", 130),
+        (SearchOutcome.INCONCLUSIVE, "signal", 75),
+        (SearchOutcome.INCONCLUSIVE, "script", 2),
+    ],
+)
+def test_each_outcome_has_its_exit_code_and_a_stopped_search_keeps_its_own(outcome, stopped, code) -> None:
+    found = replace(no_answer(), outcome=outcome, is_better=outcome is SearchOutcome.FASTER)
+    assert exit_code(study(stopped=stopped), found) == code

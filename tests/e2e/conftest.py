@@ -30,6 +30,11 @@ class Ended:
         self.exit, self.out, self.err, self.seconds, self.folder = code, out, err, seconds, folder
 
     @property
+    def has_no_gain(self) -> bool:
+        """A search that claims nothing: nothing is faster, or it is inconclusive on this machine."""
+        return self.exit in (1, 8)
+
+    @property
     def report(self) -> dict[str, Any]:
         return json.loads(self.out)
 

@@ -50,7 +50,7 @@ def test_a_search_forks_what_it_screens_and_outlives_its_fork_server(place: Any)
     finally:
         search.kill()
     assert killed
-    assert search.returncode in (0, 1), err
+    assert search.returncode in (0, 1, 8), err
     assert all(map(sweep.is_zombie, killed))
     stages = {
         e.data["trial"]["number"]: e.data["trial"]["stage"] for e in place.journal() if e.kind == "asked"

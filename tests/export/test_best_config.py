@@ -214,12 +214,12 @@ def test_infinite_interval_ends_are_left_out():
             "best.yaml:4: pick: one of safe, best, fastest",
             "found 'bets'. Did you mean \"best\"?",
         ),
-        ("\nbaseline:", "\nbaseliine:", 'best.yaml:8: unknown key "baseliine"', 'Did you mean "baseline"?'),
+        ("\nbaseline:", "\nbaseliine:", 'best.yaml:9: unknown key "baseliine"', 'Did you mean "baseline"?'),
         ("\nschema:", "\nshcema:", "schema is None", 'is "shcema" meant to be schema?'),
         (
             "    trial: 3",
             "    trail: 3",
-            'best.yaml:14: unknown key "picks.best.trail"',
+            'best.yaml:15: unknown key "picks.best.trail"',
             'Did you mean "trial"?',
         ),
         ("    trial: 3\n", "", "picks.best.trial is missing", "the search wrote"),
@@ -238,18 +238,18 @@ def test_infinite_interval_ends_are_left_out():
         (
             "precision: bf16, batch",
             "precisoin: bf16, batch",
-            'best.yaml:16: there is no knob "precisoin"',
+            'best.yaml:17: there is no knob "precisoin"',
             'Did you mean "precision"?',
         ),
         (
             "precision: bf16, batch",
             "precision: [1], batch",
-            "best.yaml:16: picks.best.knobs.precision: text, a number",
+            "best.yaml:17: picks.best.knobs.precision: text, a number",
             "found [1]",
         ),
         ("is_better: true", "is_better: maybe", "best.yaml:5: is_better: true or false", "found 'maybe'"),
-        ("autotune.config/v1", "autotune.config/v2", "v2 is not one", "install"),
-        ("autotune.config/v1", "autotune.space/v1", "schema is 'autotune.space/v1'", "is this a file"),
+        ("autotune.config/v1.1", "autotune.config/v2", "v2 is not one", "install"),
+        ("autotune.config/v1.1", "autotune.space/v1", "schema is 'autotune.space/v1'", "is this a file"),
         ("trial: 3", "trial: three", "picks.best.trial", "three"),
         ("how: flag", "how: telepathy", "changes.0.how", "telepathy"),
         ("pick: best", "pick: best\npick: safe", "twice", ""),
@@ -311,7 +311,7 @@ def test_every_usual_name_comes_through(how, spelling):
 def test_unknown_keys_of_a_newer_minor_version_are_passed_over():
     text = (
         render(built())
-        .replace("autotune.config/v1", "autotune.config/v1.7")
+        .replace("autotune.config/v1.1", "autotune.config/v1.7")
         .replace("\npick:", "\nnew: [1]\npick:")
     )
     text = text.replace("trial: 3", "trial: 3\n    shiny: 1", 1)

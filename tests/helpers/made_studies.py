@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.core.answer import Answer, FrontMember, Recommendation
+from autotune.core.answer import Answer, FrontMember, Recommendation, SearchOutcome
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.facts import Facts, HostFacts, RunFacts, ScriptFacts
@@ -163,6 +163,7 @@ def found() -> Answer:
     )
     return Answer(
         is_better=True,
+        outcome=SearchOutcome.FASTER,
         baseline_throughput=estimate(101.0),
         baseline_peak_bytes=2 * 2**30,
         safe=safe,
@@ -181,10 +182,24 @@ def no_gain() -> Answer:
     return replace(
         found(),
         is_better=False,
+        outcome=SearchOutcome.NOTHING_FASTER,
         best=same,
         safe=replace(same, pick="safe"),
         sentence="Nothing beats your script.",
         front=(FrontMember(trial=0, config=Config(), throughput=101.0, peak_bytes=2 * 2**30, loss=None),),
+    )
+
+
+def inconclusive() -> Answer:
+    """The winner of `found` before it was confirmed: it read 2.18 times as fast in two runs."""
+    likely = pick("likely", BEST, 3, Estimate(value=2.18, low=0.07, high=106.61, n=2, unit="ratio"))
+    return replace(
+        no_gain(),
+        outcome=SearchOutcome.INCONCLUSIVE,
+        likely=replace(likely, runs=2),
+        unsettled=("precision=bf16 reads 2.18x in 2 runs, not confirmed.", "Not measured yet: compile."),
+        resume="autotune resume train-1121-1002 --budget 8m",
+        sentence="Inconclusive: not measured yet: compile.",
     )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from study_fakes import BEST, facts, good_answer, no_answer, pick, rate, spec, study
+from study_fakes import BEST, facts, good_answer, no_answer, open_answer, pick, rate, spec, study
 
 from autotune.core.facts import DeviceFacts
 from autotune.core.measurement import Estimate
@@ -85,7 +85,7 @@ def test_a_pick_that_only_one_has_proves_nothing_about_the_other():
     assert "only B has one" in said.sentence
     assert "does not show that there is none" in said.sentence
     neither = compare_studies((A, no_answer()), (B, no_answer()))
-    assert "neither study found anything faster" in about(neither, "best").sentence
+    assert "neither study confirmed anything faster" in about(neither, "best").sentence
 
 
 def test_a_speed_up_without_an_interval_decides_nothing():
@@ -105,6 +105,16 @@ def test_the_table_has_both_studies_with_their_picks():
     for word in ("script", "device", "CPU X", "your script", "best", "safe", "1.50x [1.45, 1.55], 6 pairs"):
         assert word in text
     assert "overlap" in text
+
+
+def test_a_likely_pick_is_listed_and_nothing_is_stated_about_it():
+    compared = compare_studies((A, open_answer()), (B, found(2.3)))
+    text = comparison_text(compared)
+    assert "2.18x in 3 runs, not confirmed" in text
+    assert "inconclusive" in text
+    assert "likely" not in [s.about for s in compared.statements]
+    data = comparison_data(compared)
+    assert "likely" in str(data)
 
 
 def test_the_object_holds_the_same_figures():

@@ -226,6 +226,26 @@ def test_a_run_left_half_written_is_found_again_and_filled(uri: str, client: Any
 
 
 @real
+def test_an_inconclusive_search_is_tagged_with_its_outcome_and_the_command_that_continues_it(
+    uri: str, client: Any
+) -> None:
+    answer = made.inconclusive()
+    send_all(MlflowSink(uri), made.study(), answer)
+    (parent,), children, _ = everything(client)
+    tags = parent.data.tags
+    assert (tags["autotune.status"], tags["autotune.outcome"]) == ("inconclusive", "inconclusive")
+    assert tags["autotune.resume"] == answer.resume
+    assert "autotune.apply" not in tags
+    (likely,) = [c for c in children if c.info.run_id == tags["autotune.likely_run_id"]]
+    assert likely.info.run_name.startswith("LIKELY t03")
+    assert parent.data.metrics["likely_speedup"] == 2.18
+    assert parent.data.metrics["speedup"] == 1.0
+    send_all(MlflowSink(uri), made.study(), made.found())
+    (parent,), _, _ = everything(client)
+    assert (parent.data.tags["autotune.outcome"], parent.data.tags["autotune.resume"]) == ("faster", "")
+
+
+@real
 def test_a_resumed_search_goes_on_in_the_same_run(uri: str, client: Any) -> None:
     early = made.study(stopped="interrupted", outcomes=made.OUTCOMES[:3])
     send_all(MlflowSink(uri), early, made.no_gain())

@@ -361,6 +361,26 @@ def test_nothing_better_is_said_without_a_claim():
     assert "x faster" not in hero
 
 
+def test_an_inconclusive_page_offers_the_command_that_continues_and_what_is_likely(study):
+    space = study.space
+    family = {"precision": "precision", "num_workers": "loader", "compile": "compile"}
+    dimensions = {k: replace(d, family=family.get(k, "own")) for k, d in space.dimensions.items()}
+    early = cut(study, 4, space=replace(space, dimensions=dimensions))
+    found = answer(early)
+    assert (found.outcome.value, found.likely.config) == ("inconclusive", WINNER)
+    page = report_html(early, found)
+    hero, data = pages.read(page).by_id("answer").text, pages.data(page)
+    assert "Inconclusive: bf16" in hero
+    assert found.resume in hero
+    assert "--pick likely" in hero
+    assert "Keep your script" not in hero
+    assert "nothing beats" not in page.lower()
+    assert (data["status"], data["outcome"]) == ("inconclusive", "inconclusive")
+    assert data["picks"]["likely"]["runs"] == found.likely.runs == 1
+    assert data["commands"]["go on"] == found.resume
+    assert data["unsettled"] == list(found.unsettled)
+
+
 def cut(study, count, **changes):
     return replace(study, trials=study.trials[:count], **{"elapsed_s": 20.0, **changes})
 

@@ -138,6 +138,45 @@ def test_no_gain_is_said_everywhere_and_nothing_to_apply_is_offered() -> None:
     assert "Keep your script as it is" in notes.note(study, answer)
 
 
+def test_an_inconclusive_search_says_everywhere_what_is_likely_and_how_to_continue() -> None:
+    study, answer = made.study(), made.inconclusive()
+    assert summary.status(study, answer) == "inconclusive"
+    assert summary.run_name(study, answer) == (
+        "inconclusive · likely 2.18x bf16, 2 workers · train · 7 trials"
+    )
+    assert summary.headline(study, answer) == (
+        "Inconclusive: bf16, 2 workers reads 2.18x in 2 runs, not confirmed"
+    )
+    assert summary.picks_of(answer) == {3: ["likely"]}
+    note = notes.note(study, answer)
+    assert "**Not decided.** precision=bf16 reads 2.18x" in note
+    assert "**Continue:** `autotune resume train-1121-1002 --budget 8m`" in note
+    assert "--pick likely" in note
+    assert "Continue: `autotune resume" in notes.experiment_note(study, answer)
+    for text in (note, notes.experiment_note(study, answer)):
+        assert "Keep your script" not in text
+        assert "No gain" not in text
+        assert "106.61" not in text
+
+
+def test_an_inconclusive_search_without_a_candidate_counts_what_was_tried() -> None:
+    answer = replace(made.inconclusive(), likely=None)
+    told = "Inconclusive: 3 other configurations of train.py tried, none is clearly faster"
+    assert summary.headline(made.study(), answer) == told
+    nothing = made.study(outcomes=made.OUTCOMES[:2])
+    told = "Inconclusive: no configuration of train.py but its own was tried"
+    assert summary.headline(nothing, answer) == told
+
+
+def test_a_budget_that_ended_the_first_run_is_no_failure_of_the_script() -> None:
+    short = Failure(kind=FailureKind.TIMEOUT_TOTAL, message="not done after 10 s", evidence={"steps": 0})
+    study = made.study(outcomes=((Stage.BASELINE, Config(), short),), stopped="no_baseline")
+    assert summary.run_name(study, None) == "budget too short · train"
+    assert summary.headline(study, None) == (
+        "The budget ended before train.py was measured once: one run takes more than 10 s; --budget 2m"
+    )
+
+
 def test_while_searching_a_single_run_is_called_unconfirmed() -> None:
     study = made.study(stopped="")
     assert summary.run_name(study, None) == "searching... best 2.4x · train"

@@ -1,18 +1,29 @@
 """Progress and the last screen: what a person reads."""
 
-import math
 from dataclasses import replace
 
 import golden
 import pytest
 import report_study
-from study_fakes import BASE, BEST, SAFE, good_answer, measured, no_answer, pick, ratio, spec, study
+from study_fakes import (
+    BASE,
+    BEST,
+    SAFE,
+    good_answer,
+    measured,
+    no_answer,
+    open_answer,
+    pick,
+    ratio,
+    spec,
+    study,
+)
 
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.measurement import Estimate
 from autotune.core.pick import answer as compute
-from autotune.core.study import Budget
+from autotune.core.trial import Stage
 from autotune.report import notes
 from autotune.report.text import (
     final_screen,
@@ -39,16 +50,27 @@ def test_the_screen_without_a_gain_claims_none():
     assert "autotune apply" not in text
 
 
-def test_a_budget_too_short_for_a_search_is_named_with_one_that_is_not():
-    short = study(better=False, spec=spec(budget=Budget(seconds=45.0)), trials=study().trials[:1])
-    run_s = short.trials[0].seconds
-    assert run_s * 10 > 45
-    text = final_screen(short, no_answer(), out=OUT)
-    assert "The budget was short" in text
-    assert f"--budget {math.ceil(30 * run_s / 60)}m" in text
-    assert "The budget was short" not in final_screen(
-        study(better=False, spec=spec(budget=Budget(seconds=3600.0))), no_answer(), out=OUT
-    )
+def test_an_inconclusive_search_names_its_candidate_and_how_to_continue():
+    text = final_screen(study(better=False), open_answer(), out=OUT)
+    golden.check("screen_inconclusive.txt", text)
+    assert "nothing beats" not in text
+
+
+def test_an_inconclusive_search_without_a_candidate_offers_nothing_to_try():
+    text = final_screen(study(better=False), open_answer(likely=None), out=OUT)
+    assert "--pick" not in text
+    assert "go on   autotune resume train-1121-1002 --budget 8m" in text
+
+
+def test_where_pairs_were_run_a_single_run_is_not_named_as_what_came_closest():
+    screened = study(better=False)
+    paired = replace(screened, trials=(*screened.trials, measured(6, BEST, 101.0, Stage.CONFIRM)))
+    assert "closest" in final_screen(screened, no_answer(), out=OUT)
+    assert "closest" not in final_screen(paired, no_answer(), out=OUT)
+
+
+def test_what_cannot_be_resumed_has_no_line_for_it():
+    assert "go on" not in final_screen(study(better=False), open_answer(resume=""), out=OUT)
 
 
 def test_why_nothing_new_was_tried_stands_below_what_the_search_has_cost():

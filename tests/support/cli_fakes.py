@@ -33,9 +33,9 @@ class FakeTune:
         return (self.end or ended)(spec)
 
     def resume_search(
-        self, directory, *, budget_s=None, wait_for_quiet_s=None, listeners=(), last_words=None
+        self, directory, *, budget_s=None, wait_for_quiet_s=None, trials=None, listeners=(), last_words=None
     ):
-        self.resumed.append((directory, budget_s))
+        self.resumed.append((directory, budget_s, trials))
         self.waits.append(wait_for_quiet_s)
         for listener in listeners:
             listener.study_began(study())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.core.answer import Answer, FrontMember, Recommendation
+from autotune.core.answer import Answer, FrontMember, Recommendation, SearchOutcome
 from autotune.core.change import Change, Env, Flag, Keyword, Patch
 from autotune.core.config import Config
 from autotune.core.effect import Effect
@@ -110,7 +110,8 @@ def pick(name: str, config: Config, speedup: Estimate, **fields) -> Recommendati
 def good_answer(**fields) -> Answer:
     verdict = LossVerdict(level=1, verdict="pass", steps=120, delay_frac_upper95=0.006, noise_frac=0.019)
     given = {
-        "is_better": True, "baseline_throughput": rate(100.0), "baseline_peak_bytes": 2 * GIB,
+        "is_better": True, "outcome": SearchOutcome.FASTER,
+        "baseline_throughput": rate(100.0), "baseline_peak_bytes": 2 * GIB,
         "safe": pick("safe", SAFE, ratio(1.3), trial=2),
         "best": pick("best", BEST, ratio(2.0), effect=Effect.NUMERIC, loss=verdict, reasons=(REASON,)),
         "fastest": None, "identical": ratio(1.0, 3),
@@ -124,11 +125,24 @@ def no_answer(**fields) -> Answer:
     """Nothing beats the script."""
     one = Estimate(value=1.0, low=1.0, high=1.0, n=6, unit="ratio")
     given = {
-        "is_better": False, "safe": pick("safe", BASE, one, trial=0),
+        "is_better": False, "outcome": SearchOutcome.NOTHING_FASTER, "safe": pick("safe", BASE, one, trial=0),
         "best": pick("best", BASE, one, trial=0),
         "front": (), "sentence": "Nothing is faster than your script beyond doubt.", **fields,
     }  # fmt: skip
     return good_answer(**given)
+
+
+def open_answer(**fields) -> Answer:
+    """An inconclusive search with a candidate that read 2.18 times as fast in three runs."""
+    likely = pick(
+        "likely", BEST, ratio(2.18, 2), effect=Effect.NUMERIC, runs=3, reasons=("It reads 2.18x in 3 runs.",)
+    )
+    given = {
+        "outcome": SearchOutcome.INCONCLUSIVE, "likely": likely,
+        "unsettled": ("precision=bf16 reads 2.18x in 3 runs, not confirmed.", "Not measured yet: compile."),
+        "resume": "autotune resume train-1121-1002 --budget 8m", "sentence": "Inconclusive.", **fields,
+    }  # fmt: skip
+    return no_answer(**given)
 
 
 def changes_of(config: Config) -> tuple[Change, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from autotune.core.control import weakness
@@ -45,7 +44,12 @@ def claim(view: View, answer: Answer) -> Markup:
 def claims_figure(view: View, answer: Answer) -> Markup:
     """Every claim with its interval on one axis, and the script against itself."""
     rows = [
-        _ratio_row(name, pick.speedup, class_=name, note=_interval_text(pick.speedup))
+        _ratio_row(
+            name,
+            pick.speedup,
+            class_="other" if name == "likely" else name,
+            note=summary.likely_text(pick) if name == "likely" else _interval_text(pick.speedup),
+        )
         for name, pick in shown_picks(answer).items()
     ]
     if not rows:
@@ -76,9 +80,7 @@ def claims_figure(view: View, answer: Answer) -> Markup:
 
 def _ratio_row(label: str, estimate: Estimate, *, class_: str, note: str = "") -> figures.Ratio:
     # Two pairs give an interval that says nothing.
-    is_known = (
-        estimate.n >= summary.FEWEST_PAIRS and math.isfinite(estimate.low) and math.isfinite(estimate.high)
-    )
+    is_known = estimate.n >= summary.FEWEST_PAIRS and estimate.is_bounded
     return figures.Ratio(
         label=label,
         value=estimate.value,

@@ -20,9 +20,10 @@ def commands_section(view: View) -> Markup:
         "apply": "Train with best",
         "apply safe": "Train with safe",
         "apply fastest": "Train with fastest, which changes the training",
+        "apply likely": "Train with likely, which is not confirmed",
         "verify": "Measure it again, here and now, in fresh pairs",
         "search again": "Search again as this search was begun",
-        "go on": "Go on with this search",
+        "go on": "Continue this search",
         "look": "Every trial in the terminal",
         "open in MLflow": "The same in the MLflow UI",
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.core.answer import SearchOutcome
 from autotune.core.contributions import contributions
 from autotune.core.redact import redact
 from autotune.report import gains, shown, summary
@@ -107,6 +108,8 @@ def _apply(view: View, answer: Answer) -> Markup:
         if "apply fastest" in given:
             lead = "Your script stays as it is, unless its training may change:"
             return html(tag("p", lead, class_="lead"), command(given["apply fastest"]))
+        if answer.outcome is SearchOutcome.INCONCLUSIVE and view.repicked is None:
+            return _continue(given)
         said = "Keep your script as it is: there is nothing to apply."
         if view.repicked is not None:
             said = "There is nothing to apply: what is not confirmed is not recommended."
@@ -120,6 +123,17 @@ def _apply(view: View, answer: Answer) -> Markup:
         else tag("p", "Train with it; your script stays as it is:", class_="lead")
     )
     return html(first, command(given["apply"]))
+
+
+def _continue(given: dict[str, str]) -> Markup:
+    """How to continue an inconclusive search, and how to try its likely candidate."""
+    parts: list[Markup] = []
+    if "go on" in given:
+        parts += [tag("p", "Continue the search:", class_="lead"), command(given["go on"])]
+    if "apply likely" in given:
+        parts += [tag("p", "Or try what is likely, not confirmed:", class_="lead")]
+        parts += [command(given["apply likely"])]
+    return html(*parts)
 
 
 def _caveats(view: View, answer: Answer) -> Markup:

@@ -12,7 +12,7 @@ from autotune.report.shown import clean
 from autotune.report.why import pays_back_text
 
 if TYPE_CHECKING:
-    from autotune.core.answer import Answer
+    from autotune.core.answer import Answer, Recommendation
     from autotune.core.study import Study
     from autotune.report.study_view import View
 
@@ -61,13 +61,9 @@ def _picks_table(answer: Answer) -> Markup:
     ]
     rows += [
         (
-            tag("span", name, class_=f"tag {name}"),
+            tag("span", name, class_="tag unclear" if name == "likely" else f"tag {name}"),
             shown.long_config(pick.config),
-            html(
-                tag("strong", summary.ratio_text(pick.speedup), class_="nowrap"),
-                " ",
-                tag("span", summary.plural(pick.speedup.n, "pair"), class_="soft nowrap"),
-            ),
+            _speedup(name, pick),
             f"{summary.number_text(pick.throughput.value)} {pick.throughput.unit}",
             summary.bytes_text(pick.peak_bytes),
             html(_verdict_tag(pick.loss.verdict), " ", effect_word(pick)),
@@ -78,13 +74,23 @@ def _picks_table(answer: Answer) -> Markup:
     columns = (
         Column(title="Pick"),
         Column(title="Configuration", is_wide=True),
-        Column(title="Speed-up, confirmed"),
+        Column(title="Speed-up"),
         Column(title="Throughput", is_number=True),
         Column(title="Peak memory", is_number=True),
         Column(title="Loss and training"),
         *([Column(title="Compiling")] if compiles else []),
     )
     return table(columns, rows, caption="Every pick beside your script")
+
+
+def _speedup(name: str, pick: Recommendation) -> Markup | str:
+    if name == "likely":
+        return summary.likely_text(pick)
+    return html(
+        tag("strong", summary.ratio_text(pick.speedup), class_="nowrap"),
+        " ",
+        tag("span", summary.plural(pick.speedup.n, "pair"), class_="soft nowrap"),
+    )
 
 
 def _missing(answer: Answer) -> dict[str, str]:
