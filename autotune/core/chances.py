@@ -16,18 +16,19 @@ import math
 import statistics
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.stats import OWN_SPREAD, ratio_interval, sd, t_quantile
+from autotune.core.stats import ratio_from, t_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.core.measurement import Estimate
+    from autotune.core.noise_model import Scatter
 
 FALSE_WINS: Final = 0.02
 """Chance, per study, that a gain is claimed where there is none; shared out over finalists and looks."""
 
-FEWEST_PAIRS: Final = 3
-"""Pairs of confirmation runs below which nothing is claimed."""
+FEWEST_PAIRS: Final = 2
+"""Pairs of confirmation runs below which no gain in speed is claimed (decision 96)."""
 
 LOOK_PAIRS: Final = (3, 5, 8)
 """Pairs of a config after which a search may end its confirmation because it has won; the end of the budget,
@@ -58,9 +59,8 @@ def finalist_share(place: int, finalists: int) -> float:
 def claim_interval(
     log_ratios: Sequence[float],
     share: float,
+    scatter: Scatter,
     *,
-    tau: float,
-    df: float | None,
     goes_on: bool = False,
 ) -> tuple[Estimate, bool]:
     """The interval that a claim rests on, and whether a look before the last may end confirmation with it.
@@ -71,47 +71,38 @@ def claim_interval(
     Args:
         log_ratios: ln(candidate / baseline), one per pair.
         share: From `finalist_share`.
-        tau: As `ratio_interval` takes it.
-        df: The same.
+        scatter: Of `autotune.core.noise_model.pair_scatter`.
         goes_on: Confirmation has room for more than the usual pairs (`autotune.core.more_cycles.goes_on`).
     """
     look = _LOOK_SHARES.get(len(log_ratios))
     if goes_on and len(log_ratios) in LATE_LOOK_PAIRS:
         look = _LATE_SHARE
     if look is not None:
-        early = ratio_interval(log_ratios, confidence=_confidence(share * look), tau=tau, df=df)
+        early = ratio_from(log_ratios, scatter.sd, scatter.df, confidence=_confidence(share * look))
         if early.low > 1.0 or early.high < 1.0:
             return early, True
     last = _confidence(share * (_LATE_SHARE if goes_on else _LAST_SHARE))
-    return ratio_interval(log_ratios, confidence=last, tau=tau, df=df), False
+    return ratio_from(log_ratios, scatter.sd, scatter.df, confidence=last), False
 
 
-def pairs_wanted(
-    log_ratios: Sequence[float], share: float, *, tau: float, df: float | None, most: int
-) -> int | None:
+def pairs_wanted(log_ratios: Sequence[float], share: float, scatter: Scatter, *, most: int) -> int | None:
     """Pairs with which a gain as it reads now would be claimed at the last look; None with `most` neither.
 
     Args:
         log_ratios: ln(candidate / baseline), one per pair; at least two.
         share: From `finalist_share`.
-        tau: As `ratio_interval` takes it.
-        df: The same.
+        scatter: Of `autotune.core.noise_model.pair_scatter`; each pair more is one degree of freedom more.
         most: So many at the most; the usual pairs or fewer.
     """
     n, mean = len(log_ratios), statistics.fmean(log_ratios)
     if n < 2 or mean <= 0.0:
         return None
-    own, quantile = sd(log_ratios), 1.0 - FALSE_WINS * share * _LAST_SHARE
-    pooled = None if df is None or own > OWN_SPREAD * tau else df
+    quantile = 1.0 - FALSE_WINS * share * _LAST_SHARE
     for pairs in range(n, most + 1):
-        half = t_quantile(quantile, _freedom(pairs, pooled)) * max(own, tau) / math.sqrt(pairs)
+        half = t_quantile(quantile, scatter.df + pairs - n) * scatter.sd / math.sqrt(pairs)
         if half < mean:
             return pairs
     return None
-
-
-def _freedom(pairs: int, df: float | None) -> float:
-    return max(pairs - 1, df or 0.0)
 
 
 def _confidence(share: float) -> float:

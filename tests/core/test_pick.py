@@ -118,10 +118,27 @@ def test_a_confirmed_gain_is_claimed_with_its_interval() -> None:
     assert found.identical.low <= 1.0 <= found.identical.high
 
 
-def test_two_pairs_are_not_enough_for_a_claim() -> None:
-    found = answer(Builder().baseline().screen({BOTH: 200.0}).confirm({BOTH: 200.0}, cycles=2).study)
+def test_one_pair_is_not_enough_for_a_claim_but_has_a_finite_interval() -> None:
+    study = Builder().baseline().screen({BOTH: 200.0}).confirm({BOTH: 200.0}, cycles=1).study
+    found = answer(study)
     assert not found.is_better
-    assert any("2 of 3 pairs" in c for c in found.caveats)
+    assert any("1 of 2 pairs" in c for c in found.caveats)
+    (compared,) = compare(study)
+    assert 0.1 < compared.speedup.low < 2.0 < compared.speedup.high < 20.0
+    assert not compared.wins
+
+
+def test_two_pairs_prove_a_gain_that_is_large_beside_the_scatter_of_earlier_runs() -> None:
+    found = answer(Builder().baseline().screen({BOTH: 200.0}).confirm({BOTH: 200.0}, cycles=2).study)
+    assert found.best.config == BOTH
+    assert found.best.speedup.n == 2
+    assert 1.5 < found.best.speedup.low < 2.0 < found.best.speedup.high < 2.7
+
+
+def test_two_pairs_prove_nothing_where_screening_read_another_ratio() -> None:
+    """The difference is scatter as well, whatever the two pairs agree on."""
+    found = answer(Builder().baseline().screen({BOTH: 105.0}).confirm({BOTH: 200.0}, cycles=2).study)
+    assert not found.is_better
 
 
 def test_a_gain_inside_the_noise_is_not_claimed() -> None:
