@@ -1,10 +1,11 @@
 """How far the pairs of a confirmation scatter, by all that a study knows about its noise. Pure.
 
 Model: ln rate of a run = configuration + cycle + e, with e ~ N(0, sigma^2). Two or three pairs estimate sigma
-badly, so a prior on it is combined with every residual of the confirmation phase. Each source counts with its
-degrees of freedom, as a scaled inverse chi-square prior and a normal likelihood do. The interval of the ratio is
-the marginal t interval (Gelman et al., *Bayesian Data Analysis*, 3.2). The prior has few degrees of freedom, so
-its tail is heavy: a scatter ten times as large stays possible. A source that disagrees with the pairs is dropped.
+badly, so a prior on it is combined with every residual of the confirmation phase. Each source counts with
+its degrees of freedom, as a scaled inverse chi-square prior and a normal likelihood do. The interval of the
+ratio is the marginal t interval (Gelman et al., *Bayesian Data Analysis*, 3.2). The prior has few degrees of
+freedom, so its tail is heavy: a scatter ten times as large stays possible. A source that disagrees with the
+pairs is dropped.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def cases(settings, n):
 def simulate(case, n_of):
     """Counts of one case: claims, intervals, and intervals that hold the true ratio."""
     import claim_noise
-    import simulated
+    import simulated_confirmations as simulated
 
     who, name, gain, lasts, n = n_of
     setting = simulated.SETTINGS[name]
@@ -167,11 +167,11 @@ def report(before, after):
         "",
         "## Intervals",
         "",
-        "Share that holds the true ratio: of claim intervals (confidence 97.8 % or more), and of the same at",
-        "95 %. The half width is the median, in ln ratio. Ends beyond a factor of 1,000 are counted last.",
+        "Share of intervals that hold the true ratio: those of claims (confidence 97.8 % or more), and at",
+        "95 %. Width: half of the interval, the median, in ln ratio. Far: an end beyond a factor of 1,000.",
         "",
-        "| case | claim, before | after | 95 %, before | after | half width, before | after "
-        "| beyond 1,000x, before | after |",
+        "| case | claims, before | after | 95 %, before | after | width, before | after | far, before "
+        + "| after |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for case in after:
@@ -199,7 +199,7 @@ def main(words=None):
     chosen = parser.parse_args(words)
     sys.path[:0] = [str(chosen.tree or HERE.parents[1]), str(HERE), str(HERE.parent / "claims")]
     if not chosen.report:
-        import simulated
+        import simulated_confirmations as simulated
 
         carry_out(
             chosen.out / f"{chosen.label}.json",

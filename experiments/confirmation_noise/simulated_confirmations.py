@@ -212,5 +212,5 @@ class Confirmation:
         """The same comparisons with intervals of 95 % confidence."""
         # An equal study of another identity, so that no cached comparison is returned.
         same = replace(self.study, spec=replace(self.study.spec))
-        with mock.patch.object(chances, "_confidence", lambda _: 0.95):
+        with mock.patch.object(chances, "_confidence", return_value=0.95):
             return comparison.compare(same)
