@@ -1,13 +1,13 @@
-"""How the chance of a false win is shared out over finalists and looks at the data. Pure.
+"""Alpha spending: the family-wise error rate of a study over finalists and interim analyses. Pure.
 
-What is claimed of a study is false with a chance of at most `FALSE_WINS`, whoever is claimed and
-whenever confirmation ended: the chances of all tests that may claim add up to it. The leader, by
-screening, gets half of it, and the last look most of that, as a search mostly ends there; a look before
-may end confirmation only where the gain is clear at that look's own, stricter level.
+A study claims a false gain with a probability of at most `FALSE_WINS`, whichever finalist wins and whenever
+confirmation ends: the levels of all tests that may claim add up to it. The leader of the screening gets half
+of it. Of each finalist's share the last analysis gets most, since most searches end there. An interim
+analysis ends confirmation only where the gain is clear at its own, stricter level.
 
-Where confirmation goes on beyond the usual pairs, three looks take the place of the last. They see mostly
-the same pairs, so that together they err less often than one by one: their levels add up to more than that
-of the last, and the chance of all looks together is what `FALSE_WINS` says (tests/core/test_chances.py).
+Where confirmation is extended beyond the usual pairs, three analyses replace the last one. They share most
+of their pairs, so together they err less often than one by one: their levels add up to more than that of the
+last, and the error rate of all together is `FALSE_WINS` (tests/core/test_chances.py).
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
     from autotune.core.noise_model import Scatter
 
 FALSE_WINS: Final = 0.02
-"""Chance, per study, that a gain is claimed where there is none; shared out over finalists and looks."""
+"""Family-wise error rate per study: the probability that a gain is claimed where there is none."""
 
 FEWEST_PAIRS: Final = 2
 """Pairs of confirmation runs below which no gain in speed is claimed (decision 96)."""
 
 LOOK_PAIRS: Final = (3, 5, 8)
-"""Pairs of a config after which a search may end its confirmation because it has won; the end of the budget,
-or of the cycles, is one look more. Other ends make no claim and need no allowance."""
+"""Interim analyses: pairs of a config after which a claim may end the confirmation. The end of the budget, or
+of the rounds, is one analysis more. Other ends make no claim and spend no alpha."""
 
 LATE_LOOK_PAIRS: Final = (12, 20)
-"""The same where confirmation goes on beyond the usual pairs; its end is one look more."""
+"""The same where confirmation is extended beyond the usual pairs; its end is one analysis more."""
 
 _LOOK_SHARES: Final[dict[int, float]] = dict(zip(LOOK_PAIRS, (0.1, 0.15, 0.2), strict=True))
 _LAST_SHARE: Final = 1.0 - sum(_LOOK_SHARES.values())
 _LATE_SHARE: Final = 0.27
-"""Of each late look and of the last one then."""
+"""Of each late analysis, and of the last one then."""
 _LEADER_SHARE: Final = 0.5
 
 
 def finalist_share(place: int, finalists: int) -> float:
-    """Of the chance of a study, what one finalist may use.
+    """Return the share of the family-wise error rate that one finalist may spend.
 
     Args:
-        place: 0 for the one that screening held for the fastest.
+        place: 0 for the leader of the screening.
         finalists: How many were confirmed in all.
     """
     if finalists < 2:
@@ -63,10 +63,10 @@ def claim_interval(
     *,
     goes_on: bool = False,
 ) -> tuple[Estimate, bool]:
-    """The interval that a claim rests on, and whether a look before the last may end confirmation with it.
+    """Return the interval of a claim, and whether an interim analysis may end confirmation with it.
 
-    Where the pairs are as many as at a look, and its own level is enough to tell the ratio from 1, that is
-    the level of the interval: confirmation may have ended because of it.
+    At an interim analysis the interval has the level of that analysis if it then excludes 1, since
+    confirmation may have ended because of it. Otherwise it has the level of the last one.
 
     Args:
         log_ratios: ln(candidate / baseline), one per pair.
@@ -86,7 +86,7 @@ def claim_interval(
 
 
 def pairs_wanted(log_ratios: Sequence[float], share: float, scatter: Scatter, *, most: int) -> int | None:
-    """Pairs with which a gain as it reads now would be claimed at the last look; None with `most` neither.
+    """Return the pairs with which the present gain would be claimed at the last analysis; None above `most`.
 
     Args:
         log_ratios: ln(candidate / baseline), one per pair; at least two.

@@ -170,8 +170,7 @@ def report(before, after):
         "Share of intervals that hold the true ratio: those of claims (confidence 97.8 % or more), and at",
         "95 %. Width: half of the interval, the median, in ln ratio. Far: an end beyond a factor of 1,000.",
         "",
-        "| case | claims, before | after | 95 %, before | after | width, before | after | far, before "
-        + "| after |",
+        "| case | claims before | after | 95 % before | after | width before | after | far before | after |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for case in after:
