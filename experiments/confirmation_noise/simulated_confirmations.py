@@ -109,6 +109,8 @@ SETTINGS = {
     "recorded, 10x in mid-confirmation": Setting(_recorded, jump="cycles", factor=JUMP),
     "recorded, a tenth after screening": Setting(_recorded, jump="screening", factor=1.0 / JUMP),
     "normal 5 %": Setting(_normal),
+    "normal 5 %, 2x after screening": Setting(_normal, jump="screening", factor=2.0),
+    "normal 5 %, 3x after screening": Setting(_normal, jump="screening", factor=3.0),
     "normal 5 %, 10x after screening": Setting(_normal, jump="screening", factor=JUMP),
     "normal 5 %, 10x in mid-confirmation": Setting(_normal, jump="cycles", factor=JUMP),
     "normal 5 %, drift of 1 % a run": Setting(_normal, drift=0.01),
