@@ -2,7 +2,7 @@
 
     python run.py --label after                      # this code; writes results/after.json
     python run.py --label before --tree PATH         # an older checkout of autotune, same draws
-    python run.py --report                           # writes results/summary.md from both; runs nothing
+    python run.py --report                           # writes results/summary.md from both
 
 Each case is written as soon as it is done, and a later call does the cases that are missing.
 """
@@ -22,8 +22,8 @@ LASTS = tuple(range(2, 9))
 VERIFY_LASTS = (3, 4, 5, 6, 8, 10)
 FALSE_WINS = 0.02
 SECONDARY = 0.4
-"""Share of the simulations for a setting that the issue does not ask for."""
-ASKED = (
+"""Share of the simulations for the settings outside `MAIN`."""
+MAIN = (
     "recorded",
     "recorded, 10x after screening",
     "recorded, 10x in mid-confirmation",
@@ -37,13 +37,13 @@ ASKED = (
 def cases(settings, n):
     """Case name -> (who, setting, gain, pairs at which the budget may end, simulations)."""
     found = {}
-    for name in sorted(settings, key=lambda s: s not in ASKED):
+    for name in sorted(settings, key=lambda s: s not in MAIN):
         found[f"no gain / search / {name}"] = (
             "search",
             name,
             0.0,
             LASTS,
-            n if name in ASKED else int(SECONDARY * n),
+            n if name in MAIN else int(SECONDARY * n),
         )
     for who, gain, last in (("search", 2.0, 2), ("search", 1.3, 4), ("search", 1.3, 3), ("search", 1.1, 8)):
         found[f"{gain:g}x / {who} / normal 5 %, {last} pairs"] = (
