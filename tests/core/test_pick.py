@@ -11,7 +11,7 @@ import pytest
 from search_world import GIB, dimension, loss_trace, measurement, spec, tell
 
 from autotune.core import comparison, verdicts
-from autotune.core.comparison import compare
+from autotune.core.comparison import Comparison, compare
 from autotune.core.config import Config
 from autotune.core.control import control
 from autotune.core.effect import Effect
@@ -255,6 +255,16 @@ def test_a_config_that_shows_no_loss_where_the_script_shows_one_will_not_be_clea
 def test_finalists_are_best_then_safe_then_fastest() -> None:
     study = Builder().baseline().screen({BOTH: 150.0, EXACT: 120.0, TRAINING: 200.0, NUMERIC: 110.0}).study
     assert finalists(study) == (BOTH, EXACT, TRAINING)
+
+
+def test_what_changes_the_training_needs_three_pairs_for_its_loss() -> None:
+    def after(cycles: int) -> Comparison:
+        built = Builder().baseline().screen({TRAINING: 400.0}, batch=64.0)
+        return compare(built.confirm({TRAINING: 400.0}, cycles=cycles, batch=64.0).study)[0]
+
+    assert after(3).loss.passed
+    assert after(2).loss.verdict == "unclear"
+    assert after(2).loss.can_clear
 
 
 def test_what_changes_the_training_is_confirmed_only_when_clearly_faster() -> None:
