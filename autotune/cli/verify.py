@@ -133,7 +133,7 @@ def verify(
 
 
 FEWEST = 3
-"""Pairs that allow a claim; as `autotune.core.chances.FEWEST_PAIRS`, without its import."""
+"""Pairs that allow a claim; as in `autotune.search.verification`, without its import."""
 
 
 def exit_code(found: Verified) -> int:

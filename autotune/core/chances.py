@@ -1,13 +1,13 @@
-"""How the chance of a false win is shared out over finalists and looks at the data. Pure.
+"""Alpha spending: the family-wise error rate of a study over finalists and interim analyses. Pure.
 
-What is claimed of a study is false with a chance of at most `FALSE_WINS`, whoever is claimed and
-whenever confirmation ended: the chances of all tests that may claim add up to it. The leader, by
-screening, gets half of it, and the last look most of that, as a search mostly ends there; a look before
-may end confirmation only where the gain is clear at that look's own, stricter level.
+A study claims a false gain with a probability of at most `FALSE_WINS`, whichever finalist wins and whenever
+confirmation ends: the levels of all tests that may claim add up to it. The leader of the screening gets half
+of it. Of each finalist's share the last analysis gets most, since most searches end there. An interim
+analysis ends confirmation only where the gain is clear at its own, stricter level.
 
-Where confirmation goes on beyond the usual pairs, three looks take the place of the last. They see mostly
-the same pairs, so that together they err less often than one by one: their levels add up to more than that
-of the last, and the chance of all looks together is what `FALSE_WINS` says (tests/core/test_chances.py).
+Where confirmation is extended beyond the usual pairs, three analyses replace the last one. They share most
+of their pairs, so together they err less often than one by one: their levels add up to more than that of the
+last, and the error rate of all together is `FALSE_WINS` (tests/core/test_chances.py).
 """
 
 from __future__ import annotations
@@ -16,38 +16,39 @@ import math
 import statistics
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.stats import OWN_SPREAD, ratio_interval, sd, t_quantile
+from autotune.core.stats import ratio_from, t_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.core.measurement import Estimate
+    from autotune.core.noise_model import Scatter
 
 FALSE_WINS: Final = 0.02
-"""Chance, per study, that a gain is claimed where there is none; shared out over finalists and looks."""
+"""Family-wise error rate per study: the probability that a gain is claimed where there is none."""
 
-FEWEST_PAIRS: Final = 3
-"""Pairs of confirmation runs below which nothing is claimed."""
+FEWEST_PAIRS: Final = 2
+"""Pairs of confirmation runs below which no gain in speed is claimed (decision 96)."""
 
 LOOK_PAIRS: Final = (3, 5, 8)
-"""Pairs of a config after which a search may end its confirmation because it has won; the end of the budget,
-or of the cycles, is one look more. Other ends make no claim and need no allowance."""
+"""Interim analyses: pairs of a config after which a claim may end the confirmation. The end of the budget, or
+of the rounds, is one analysis more. Other ends make no claim and spend no alpha."""
 
 LATE_LOOK_PAIRS: Final = (12, 20)
-"""The same where confirmation goes on beyond the usual pairs; its end is one look more."""
+"""The same where confirmation is extended beyond the usual pairs; its end is one analysis more."""
 
 _LOOK_SHARES: Final[dict[int, float]] = dict(zip(LOOK_PAIRS, (0.1, 0.15, 0.2), strict=True))
 _LAST_SHARE: Final = 1.0 - sum(_LOOK_SHARES.values())
 _LATE_SHARE: Final = 0.27
-"""Of each late look and of the last one then."""
+"""Of each late analysis, and of the last one then."""
 _LEADER_SHARE: Final = 0.5
 
 
 def finalist_share(place: int, finalists: int) -> float:
-    """Of the chance of a study, what one finalist may use.
+    """Return the share of the family-wise error rate that one finalist may spend.
 
     Args:
-        place: 0 for the one that screening held for the fastest.
+        place: 0 for the leader of the screening.
         finalists: How many were confirmed in all.
     """
     if finalists < 2:
@@ -58,60 +59,50 @@ def finalist_share(place: int, finalists: int) -> float:
 def claim_interval(
     log_ratios: Sequence[float],
     share: float,
+    scatter: Scatter,
     *,
-    tau: float,
-    df: float | None,
     goes_on: bool = False,
 ) -> tuple[Estimate, bool]:
-    """The interval that a claim rests on, and whether a look before the last may end confirmation with it.
+    """Return the interval of a claim, and whether an interim analysis may end confirmation with it.
 
-    Where the pairs are as many as at a look, and its own level is enough to tell the ratio from 1, that is
-    the level of the interval: confirmation may have ended because of it.
+    At an interim analysis the interval has the level of that analysis if it then excludes 1, since
+    confirmation may have ended because of it. Otherwise it has the level of the last one.
 
     Args:
         log_ratios: ln(candidate / baseline), one per pair.
         share: From `finalist_share`.
-        tau: As `ratio_interval` takes it.
-        df: The same.
+        scatter: Of `autotune.core.noise_model.pair_scatter`.
         goes_on: Confirmation has room for more than the usual pairs (`autotune.core.more_cycles.goes_on`).
     """
     look = _LOOK_SHARES.get(len(log_ratios))
     if goes_on and len(log_ratios) in LATE_LOOK_PAIRS:
         look = _LATE_SHARE
     if look is not None:
-        early = ratio_interval(log_ratios, confidence=_confidence(share * look), tau=tau, df=df)
+        early = ratio_from(log_ratios, scatter.sd, scatter.df, confidence=_confidence(share * look))
         if early.low > 1.0 or early.high < 1.0:
             return early, True
     last = _confidence(share * (_LATE_SHARE if goes_on else _LAST_SHARE))
-    return ratio_interval(log_ratios, confidence=last, tau=tau, df=df), False
+    return ratio_from(log_ratios, scatter.sd, scatter.df, confidence=last), False
 
 
-def pairs_wanted(
-    log_ratios: Sequence[float], share: float, *, tau: float, df: float | None, most: int
-) -> int | None:
-    """Pairs with which a gain as it reads now would be claimed at the last look; None with `most` neither.
+def pairs_wanted(log_ratios: Sequence[float], share: float, scatter: Scatter, *, most: int) -> int | None:
+    """Return the pairs with which the present gain would be claimed at the last analysis; None above `most`.
 
     Args:
         log_ratios: ln(candidate / baseline), one per pair; at least two.
         share: From `finalist_share`.
-        tau: As `ratio_interval` takes it.
-        df: The same.
+        scatter: Of `autotune.core.noise_model.pair_scatter`; each pair more is one degree of freedom more.
         most: So many at the most; the usual pairs or fewer.
     """
     n, mean = len(log_ratios), statistics.fmean(log_ratios)
     if n < 2 or mean <= 0.0:
         return None
-    own, quantile = sd(log_ratios), 1.0 - FALSE_WINS * share * _LAST_SHARE
-    pooled = None if df is None or own > OWN_SPREAD * tau else df
+    quantile = 1.0 - FALSE_WINS * share * _LAST_SHARE
     for pairs in range(n, most + 1):
-        half = t_quantile(quantile, _freedom(pairs, pooled)) * max(own, tau) / math.sqrt(pairs)
+        half = t_quantile(quantile, scatter.df + pairs - n) * scatter.sd / math.sqrt(pairs)
         if half < mean:
             return pairs
     return None
-
-
-def _freedom(pairs: int, df: float | None) -> float:
-    return max(pairs - 1, df or 0.0)
 
 
 def _confidence(share: float) -> float:

@@ -6,7 +6,6 @@ import math
 import statistics
 from typing import TYPE_CHECKING
 
-from autotune.core.chances import FEWEST_PAIRS
 from autotune.core.effect import Effect
 from autotune.core.spread import LEAST_SPREAD
 from autotune.core.stats import expected_gain, ratio_interval, sd
@@ -16,6 +15,8 @@ if TYPE_CHECKING:
 
     from autotune.core.comparison import Comparison
 
+_FEWEST_SHARED = 3
+"""Cycles that hold both configs, below which neither is ahead: the interval rests on these cycles alone."""
 _TIE_FRAC = 0.02
 _TIE_LOSS = 0.01
 
@@ -67,7 +68,7 @@ def fastest_training(winners: Sequence[Comparison], best: Comparison | None) -> 
     if top is None or best is None:
         return top
     ahead = [top.logs[g] - best.logs[g] for g in top.logs if g in best.logs]
-    if len(ahead) < FEWEST_PAIRS:
+    if len(ahead) < _FEWEST_SHARED:
         return None
     return top if ratio_interval(ahead, tau=LEAST_SPREAD).low > 1.0 else None
 

@@ -18,6 +18,7 @@ from autotune.core.loss_guard import LossVerdict
 from autotune.core.measurement import Estimate
 from autotune.core.memo import Memo, study_key
 from autotune.core.more_cycles import goes_on
+from autotune.core.noise_model import Scatter, pair_scatter, prior_scatter, screening_gap, screening_logs
 from autotune.core.objective import ENERGY
 from autotune.core.rates import amortised, mean_rate, rate_unit
 from autotune.core.spread import LEAST_SPREAD, TAU_SHARE, pooled_spread, successive
@@ -35,10 +36,11 @@ class Comparison:
 
     Args:
         speedup: Ratio of amortised throughput, or of the time to equal loss for TRAINING configs;
-            its interval is wide enough for the number of finalists and looks.
-        is_early: Told from 1 at the level of a look before the last: confirmation may end with it.
-        wanted_pairs: With which the gain would be claimed if it stays as it reads; None where the usual
-            ones do not do.
+            its confidence allows for the number of finalists and interim analyses
+            (`autotune.core.chances`), its scatter is that of `autotune.core.noise_model`.
+        is_early: The interval excludes 1 at the level of an interim analysis: confirmation may end with it.
+        wanted_pairs: Pairs with which the gain would be claimed if it stays as it is; None where the usual
+            number is too small.
         logs: ln ratio by cycle.
         loss: The guard's verdict; of level 2 for TRAINING configs.
         throughput: Of the config, over its confirmation runs.
@@ -85,8 +87,10 @@ def _compared(study: Study) -> list[Comparison]:
         }
         for c in members
     }
-    spread, df = pooled_spread(rates)
+    pooled = Scatter(*pooled_spread(rates))
     floor = max(LEAST_SPREAD, TAU_SHARE * successive(rates))
+    screened = screening_logs(study, cycles)
+    prior = prior_scatter(screened, [t for runs in cycles.values() for t in runs.values()])
     # What an ablation left is tested only where its winner has won, which costs no further chance.
     whole, late = ablated(study), late_members(study)
     first = [c for c in members if c not in late]
@@ -105,13 +109,20 @@ def _compared(study: Study) -> list[Comparison]:
             values = (later.logs if later else None) or values
         else:
             loss, keeps_early = loss_verdict(study, config), True
-        own_df = len(values) - 1
         share = shares.get(config if whole is None or config in shares else whole, min(shares.values()))
         share = share / len(late) if config in late else share
-        pairs, tau, freedom = list(values.values()), max(floor, spread), max(own_df, df) if df else None
+        pairs, changes_training = list(values.values()), effect is Effect.TRAINING
+        scatter = pair_scatter(
+            pairs,
+            floor=floor,
+            pooled=pooled,
+            # The time to equal loss scatters by more than rates do: their prior says nothing about it.
+            prior=None if changes_training else prior,
+            gap=None if changes_training else screening_gap(config, screened, cycles),
+        )
         # Who has fewer pairs has left before: nothing was looked at beyond them.
         further = has_room and len(pairs) >= USUAL_RUNS
-        speedup, is_early = claim_interval(pairs, share, tau=tau, df=freedom, goes_on=further)
+        speedup, is_early = claim_interval(pairs, share, scatter, goes_on=further)
         saved = _saving(study, config, effect, cycles, spent, share)
         found.append(
             Comparison(
@@ -119,7 +130,7 @@ def _compared(study: Study) -> list[Comparison]:
                 effect=effect,
                 speedup=speedup,
                 is_early=is_early and (keeps_early or speedup.high < 1.0) and (saved is None or saved[1]),
-                wanted_pairs=pairs_wanted(pairs, share, tau=tau, df=freedom, most=USUAL_RUNS),
+                wanted_pairs=pairs_wanted(pairs, share, scatter, most=USUAL_RUNS),
                 logs=values,
                 loss=by_rule(study, config, loss),
                 throughput=_throughput(study, config, cycles, rates),
@@ -175,10 +186,8 @@ def _saving(
         logs = later.logs if later else None
     if not logs:
         return None
-    spread, df = pooled_spread(spent)
+    pairs = list(logs.values())
+    floor = max(LEAST_SPREAD, TAU_SHARE * successive(spent))
     return claim_interval(
-        list(logs.values()),
-        share,
-        tau=max(LEAST_SPREAD, TAU_SHARE * successive(spent), spread),
-        df=max(len(logs) - 1, df) if df else None,
+        pairs, share, pair_scatter(pairs, floor=floor, pooled=Scatter(*pooled_spread(spent)))
     )

@@ -7,7 +7,7 @@ import math
 import statistics
 from typing import TYPE_CHECKING
 
-from autotune.core.chances import FALSE_WINS, FEWEST_PAIRS
+from autotune.core.chances import FALSE_WINS
 from autotune.core.config import Config
 from autotune.core.cycles import confirmation_cycles
 from autotune.core.disturbances import is_disturbed
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _BASE = Config()
 _FEWEST_CONTROLS = 4
+_FEWEST_PAIRS = 3
+"""Pairs of baseline runs that raise the bar: their interval uses no prior, so two say too little."""
 
 
 def control(study: Study) -> Estimate | None:
@@ -76,6 +78,6 @@ def claim_bar(identical: Estimate | None) -> float:
     Args:
         identical: Of `control`.
     """
-    if identical is None or identical.n < FEWEST_PAIRS or identical.low <= 1.0 <= identical.high:
+    if identical is None or identical.n < _FEWEST_PAIRS or identical.low <= 1.0 <= identical.high:
         return 1.0
     return max(identical.high, 1.0 / identical.low) if identical.low > 0 else math.inf

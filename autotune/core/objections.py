@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from autotune.core.bounds import fits, is_frugal
 from autotune.core.break_even import break_even
 from autotune.core.broken import PAIRED, broken
-from autotune.core.chances import FEWEST_PAIRS
 from autotune.core.comparison import spent_by_cycle
 from autotune.core.config import Config
 from autotune.core.control import against_itself, claim_bar
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from autotune.core.study import Study
 
 _BASE = Config()
+_FEWEST_SAVING_PAIRS = 3
+"""Pairs that a saving of energy needs: no prior on the scatter of joules adds to what two pairs know."""
 
 
 def is_lawful(study: Study, compared: Comparison) -> bool:
@@ -44,7 +45,7 @@ def saves(study: Study, compared: Comparison) -> bool:
     if study.spec.objective != ENERGY:
         return True
     saving = compared.saving
-    if saving is None or saving.n < FEWEST_PAIRS:
+    if saving is None or saving.n < _FEWEST_SAVING_PAIRS:
         return False
     spent = spent_by_cycle(study, confirmation_cycles(study))
     own = [spent[g][_BASE] for g in sorted(spent) if _BASE in spent[g]]

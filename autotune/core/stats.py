@@ -172,9 +172,7 @@ def sd_bounds(spread: float, df: float, *, confidence: float = 0.95) -> tuple[fl
     return spread / many, spread / few if few > 0.0 else math.inf
 
 
-def ratio_interval(
-    log_ratios: Sequence[float], *, confidence: float = 0.95, tau: float = 0.0, df: float | None = None
-) -> Estimate:
+def ratio_interval(log_ratios: Sequence[float], *, confidence: float = 0.95, tau: float = 0.0) -> Estimate:
     """Ratio from paired log ratios: geometric mean and two-sided t interval.
 
     Args:
@@ -182,7 +180,6 @@ def ratio_interval(
         confidence: Of the interval; raise it where several candidates or looks share one claim.
         tau: Smallest standard deviation of a log ratio that is believed. Two or three pairs agree
             by luck often enough; what the baseline's processes differ among themselves is the floor.
-        df: Degrees of freedom of the spread where `tau` pools more runs than these; n - 1 otherwise.
 
     Returns:
         Unit ``ratio``, n = pairs. One pair has no interval: (0, infinity).
@@ -190,19 +187,28 @@ def ratio_interval(
     Raises:
         ValueError: There is no pair.
     """
+    return ratio_from(log_ratios, max(sd(log_ratios), tau), len(log_ratios) - 1, confidence=confidence)
+
+
+def ratio_from(
+    log_ratios: Sequence[float], spread: float, df: float, *, confidence: float = 0.95
+) -> Estimate:
+    """Ratio from paired log ratios whose scatter was estimated elsewhere.
+
+    Args:
+        log_ratios: ln(candidate / baseline), one per pair.
+        spread: Standard deviation of the log ratio of one pair.
+        df: Degrees of freedom of `spread`; 0 gives the interval (0, infinity).
+        confidence: Of the interval.
+
+    Raises:
+        ValueError: There is no pair.
+    """
     if not log_ratios:
         message = "no pairs, no ratio"
         raise ValueError(message)
-    n = len(log_ratios)
-    mean = statistics.fmean(log_ratios)
-    if n == 1:
-        return Estimate(
-            value=math.exp(mean), low=0.0, high=math.inf, n=1, unit="ratio", confidence=confidence
-        )
-    own = sd(log_ratios)
-    # A spread of one's own that is clearly larger than the pooled one was seen in these pairs only.
-    freedom = n - 1 if df is None or own > OWN_SPREAD * tau else max(df, n - 1)
-    half = t_quantile(0.5 + confidence / 2.0, freedom) * max(own, tau) / math.sqrt(n)
+    n, mean = len(log_ratios), statistics.fmean(log_ratios)
+    half = t_quantile(0.5 + confidence / 2.0, df) * spread / math.sqrt(n) if df > 0.0 else math.inf
     return Estimate(
         value=math.exp(mean),
         low=_exp(mean - half),

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from autotune.core.chances import FEWEST_PAIRS
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.equal_loss import equal_loss
@@ -24,6 +23,9 @@ if TYPE_CHECKING:
     from autotune.core.measurement import LossPoint, Measurement
     from autotune.core.study import Study
     from autotune.core.trial import Trial
+
+FEWEST_LOSS_PAIRS: Final = 3
+"""Pairs of runs below which a loss is not judged, although a rate may be claimed from two."""
 
 _BASE = Config()
 _UNJUDGED = LossVerdict(level=0, verdict="unclear", reason="The loss was not judged.")
@@ -54,7 +56,7 @@ def loss_verdict(study: Study, config: Config) -> LossVerdict:
         effective_batch=own_batch(study),
         most_runs=len(candidate) + cycles_left(study),
     )
-    if not candidate and sum(1 for t in study.of(config) if t.measurement) >= FEWEST_PAIRS:
+    if not candidate and sum(1 for t in study.of(config) if t.measurement) >= FEWEST_LOSS_PAIRS:
         verdict = replace(verdict, can_clear=False)
     if effect is not Effect.EXACT or verdict.verdict != "unclear":
         return verdict
@@ -120,7 +122,7 @@ def level_two(found: EqualLoss | None) -> LossVerdict:
         return replace(judged, reason=reason)
     ratio, n = math.exp(statistics.fmean(found.logs.values())), len(found.logs)
     reads = f"It reaches the baseline's loss {ratio:.2f} times as fast, {n} {'pair' if n == 1 else 'pairs'}"
-    if n < FEWEST_PAIRS:
+    if n < FEWEST_LOSS_PAIRS:
         return replace(judged, can_clear=True, reason=f"{reads}.")
     if found.keeps_up:
         return replace(judged, verdict="pass", reason=f"{reads}.")

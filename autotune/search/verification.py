@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.core.broken import broken
-from autotune.core.chances import FEWEST_PAIRS
 from autotune.core.comparison import compare
 from autotune.core.config import Config
 from autotune.core.control import claim_bar, control
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 
 _BASE = Config()
 _BASELINES = 2
+_FEWEST_PAIRS = 3
+"""Pairs that a verdict needs: no screening run of the config adds to what two pairs know."""
 _LOOKS = (3, 5)
 """Numbers of pairs after which the interval is looked at, besides the last: the interval allows for four
 looks, one of which is the end of the budget wherever that comes."""
@@ -89,7 +90,7 @@ class Verification(Strategy):
 
     def _by_pairs(self, study: Study) -> tuple[str, str]:
         found = self.comparison(study)
-        if found is None or found.speedup.n < FEWEST_PAIRS:
+        if found is None or found.speedup.n < _FEWEST_PAIRS:
             return self._without_pairs(study)
         if found.loss.verdict == "fail":
             return "worse", ""
@@ -139,7 +140,7 @@ class Verification(Strategy):
         found = self.comparison(study)
         if pairs >= self._most_pairs:
             return True
-        if found is None or found.speedup.n < FEWEST_PAIRS or pairs not in _LOOKS:
+        if found is None or found.speedup.n < _FEWEST_PAIRS or pairs not in _LOOKS:
             return False
         speedup = found.speedup
         judged = found.loss.verdict != "unclear" or found.effect is Effect.EXACT

@@ -63,6 +63,7 @@ DECIDING = (
     "measurement",
     "memo",
     "more_cycles",
+    "noise_model",
     "objections",
     "pareto",
     "pick",

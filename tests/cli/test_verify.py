@@ -250,7 +250,7 @@ def failing(number, kind, message):
 
 
 def test_a_run_of_the_config_that_fails_after_three_pairs_is_1_and_said(cli, best, world):
-    wavering = replace(COMPUTE_BOUND, process_noise=0.08)
+    wavering = replace(COMPUTE_BOUND, process_noise=0.3)
     world(wavering, change=failing(8, FailureKind.OOM_CUDA, "no memory left"))
     code, out, _err = cli("verify", "best.yaml", "--quiet")
     assert code == 1

@@ -118,7 +118,7 @@ def test_too_few_pairs_of_what_failed_are_told_with_the_failure() -> None:
     study = add(confirmed(), Stage.CONFIRM, BF16, CRASH, group=2)
     kept = tuple(t for t in study.trials if t.group < 2 or t.failure)
     said = answer(replace(study, trials=kept)).caveats
-    assert any("in 1 of 3 pairs only: trial 13, one of its 2 runs" in text for text in said)
+    assert any("in 1 of 2 pairs only: trial 13, one of its 2 runs" in text for text in said)
 
 
 def test_a_crash_that_did_not_come_again_is_what_its_repeat_measured() -> None:

@@ -18,7 +18,8 @@ from autotune.core.chances import (
     pairs_wanted,
 )
 from autotune.core.more_cycles import MOST_CYCLES
-from autotune.core.stats import OWN_SPREAD, ratio_interval, sd
+from autotune.core.noise_model import Scatter, pair_scatter
+from autotune.core.stats import ratio_from
 
 
 @pytest.mark.parametrize("finalists", [1, 2, 3, 7])
@@ -34,7 +35,7 @@ def test_the_chances_of_all_looks_add_up_to_the_whole() -> None:
     levels = []
     for pairs in (*LOOK_PAIRS, 12):
         clear = [0.5 + 0.001 * (-1) ** k for k in range(pairs)]
-        found, is_early = claim_interval(clear, 1.0, tau=0.005, df=None)
+        found, is_early = claim_interval(clear, 1.0, pair_scatter(clear, floor=0.005))
         assert is_early is (pairs in LOOK_PAIRS)
         levels.append((1.0 - found.confidence) / 2.0)
     assert sum(levels) == pytest.approx(FALSE_WINS)
@@ -43,9 +44,10 @@ def test_the_chances_of_all_looks_add_up_to_the_whole() -> None:
 
 def test_what_a_look_cannot_tell_from_one_is_told_at_the_level_of_the_last() -> None:
     pairs = [0.04, 0.08, 0.02]
-    found, is_early = claim_interval(pairs, 1.0, tau=0.005, df=None)
+    found, is_early = claim_interval(pairs, 1.0, pair_scatter(pairs, floor=0.005))
     assert not is_early
-    last, _ = claim_interval([*pairs, 0.05], 1.0, tau=0.005, df=None)
+    more = [*pairs, 0.05]
+    last, _ = claim_interval(more, 1.0, pair_scatter(more, floor=0.005))
     assert found.confidence == last.confidence
 
 
@@ -56,9 +58,13 @@ def test_a_study_in_which_nothing_differs_claims_a_gain_in_two_of_a_hundred_at_t
         claimed = False
         for place in range(3):
             pairs, share = [draw.gauss(0.0, 0.04) for _ in range(10)], finalist_share(place, 3)
-            looks = [n for n in LOOK_PAIRS if claim_interval(pairs[:n], share, tau=0.0, df=None)[1]]
+            looks = [
+                n
+                for n in LOOK_PAIRS
+                if claim_interval(pairs[:n], share, pair_scatter(pairs[:n], floor=0.0))[1]
+            ]
             end = looks[0] if looks else 10
-            found, is_early = claim_interval(pairs[:end], share, tau=0.0, df=None)
+            found, is_early = claim_interval(pairs[:end], share, pair_scatter(pairs[:end], floor=0.0))
             claimed = claimed or (found.low > 1.0 and (end == 10 or is_early))
         wins += claimed
     assert wins / studies < 0.025
@@ -74,7 +80,7 @@ def test_where_confirmation_goes_on_all_looks_together_err_in_two_of_a_hundred_a
     claimed = np.zeros(studies, dtype=bool)
     for n in looks:
         clear = [1.0 + 0.001 * (-1) ** k for k in range(n)]
-        found, is_early = claim_interval(clear, share, tau=0.0, df=None, goes_on=True)
+        found, is_early = claim_interval(clear, share, pair_scatter(clear, floor=0.0), goes_on=True)
         assert is_early is (n != MOST_CYCLES)
         seen = pairs[:, :n]
         limit = student.ppf((1.0 + found.confidence) / 2.0, n - 1)
@@ -84,37 +90,33 @@ def test_where_confirmation_goes_on_all_looks_together_err_in_two_of_a_hundred_a
 
 def test_a_late_look_has_a_level_of_its_own_only_where_confirmation_goes_on() -> None:
     pairs = [0.06, 0.02] * 6
-    usual, ends = claim_interval(pairs, 1.0, tau=0.005, df=None)
-    late, looks = claim_interval(pairs, 1.0, tau=0.005, df=None, goes_on=True)
+    usual, ends = claim_interval(pairs, 1.0, pair_scatter(pairs, floor=0.005))
+    late, looks = claim_interval(pairs, 1.0, pair_scatter(pairs, floor=0.005), goes_on=True)
     assert (ends, looks) == (False, True)
     assert late.confidence > usual.confidence
     assert late.low < usual.low
     nothing = [0.06, -0.06] * 6
-    found, looks = claim_interval(nothing, 1.0, tau=0.005, df=None, goes_on=True)
+    found, looks = claim_interval(nothing, 1.0, pair_scatter(nothing, floor=0.005), goes_on=True)
     assert not looks
     assert found.confidence == late.confidence
 
 
 def test_as_many_pairs_as_are_wanted_show_the_gain_and_one_less_does_not() -> None:
     apart = [0.05, 0.03, 0.06, 0.01]
-    wanted = pairs_wanted(apart, 0.5, tau=0.03, df=9.0, most=12)
+    wanted = pairs_wanted(apart, 0.5, Scatter(0.03, 9.0), most=12)
     assert wanted is not None
     assert wanted > 4
     mean = sum(apart) / 4
     level = 1.0 - 2.0 * FALSE_WINS * 0.5 * 0.55
     for pairs, shows in ((wanted, True), (wanted - 1, False)):
-        found = ratio_interval([mean] * pairs, confidence=level, tau=0.03, df=max(9.0, pairs - 1.0))
+        found = ratio_from([mean] * pairs, 0.03, 9.0 + pairs - 4, confidence=level)
         assert (found.low > 1.0) is shows
 
 
-def test_a_spread_of_its_own_is_reckoned_with_its_own_freedom() -> None:
-    """As `ratio_interval` has it: clearly more scattered than the others, it knows its spread by itself."""
-    apart = [0.02, 0.06, 0.10]
-    assert sd(apart) > OWN_SPREAD * 0.02
-    assert pairs_wanted(apart, 0.5, tau=0.02, df=10.0, most=12) == 7
-
-
 def test_no_number_of_pairs_shows_what_reads_slower_or_hardly_differs() -> None:
-    assert pairs_wanted([-0.01, -0.02, 0.0], 1.0, tau=0.01, df=None, most=12) is None
-    assert pairs_wanted([0.05, -0.05, 0.01], 1.0, tau=0.05, df=None, most=12) is None
-    assert pairs_wanted([0.5], 1.0, tau=0.05, df=None, most=12) is None
+    def wanted(pairs: list[float], floor: float) -> int | None:
+        return pairs_wanted(pairs, 1.0, pair_scatter(pairs, floor=floor), most=12)
+
+    assert wanted([-0.01, -0.02, 0.0], 0.01) is None
+    assert wanted([0.05, -0.05, 0.01], 0.05) is None
+    assert wanted([0.5], 0.05) is None

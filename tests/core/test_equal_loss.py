@@ -13,6 +13,7 @@ from search_world import loss_trace
 from autotune.core.chances import claim_interval
 from autotune.core.equal_loss import EqualLoss, equal_loss
 from autotune.core.measurement import LossPoint
+from autotune.core.noise_model import pair_scatter
 from autotune.core.stats import ratio_interval
 from autotune.core.verdicts import level_two
 
@@ -64,7 +65,8 @@ def claims(found: EqualLoss) -> bool:
     """By the last look, without noise of the machine."""
     if not found.logs or not found.keeps_up:
         return False
-    return claim_interval(list(found.logs.values()), 1.0, tau=0.005, df=None)[0].low > 1.0
+    logs = list(found.logs.values())
+    return claim_interval(logs, 1.0, pair_scatter(logs, floor=0.005))[0].low > 1.0
 
 
 def test_equal_losses_at_another_rate_are_as_much_sooner() -> None:

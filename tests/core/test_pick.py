@@ -11,7 +11,7 @@ import pytest
 from search_world import GIB, dimension, loss_trace, measurement, spec, tell
 
 from autotune.core import comparison, verdicts
-from autotune.core.comparison import compare
+from autotune.core.comparison import Comparison, compare
 from autotune.core.config import Config
 from autotune.core.control import control
 from autotune.core.effect import Effect
@@ -119,10 +119,27 @@ def test_a_confirmed_gain_is_claimed_with_its_interval() -> None:
     assert found.identical.low <= 1.0 <= found.identical.high
 
 
-def test_two_pairs_are_not_enough_for_a_claim() -> None:
-    found = answer(Builder().baseline().screen({BOTH: 200.0}).confirm({BOTH: 200.0}, cycles=2).study)
+def test_one_pair_is_not_enough_for_a_claim_but_has_a_finite_interval() -> None:
+    study = Builder().baseline().screen({BOTH: 200.0}).confirm({BOTH: 200.0}, cycles=1).study
+    found = answer(study)
     assert not found.is_better
-    assert any("2 of 3 pairs" in c for c in found.caveats)
+    assert any("1 of 2 pairs" in c for c in found.caveats)
+    (compared,) = compare(study)
+    assert 0.1 < compared.speedup.low < 2.0 < compared.speedup.high < 20.0
+    assert not compared.wins
+
+
+def test_two_pairs_prove_a_gain_that_is_large_beside_the_scatter_of_earlier_runs() -> None:
+    found = answer(Builder().baseline().screen({BOTH: 200.0}).confirm({BOTH: 200.0}, cycles=2).study)
+    assert found.best.config == BOTH
+    assert found.best.speedup.n == 2
+    assert 1.5 < found.best.speedup.low < 2.0 < found.best.speedup.high < 2.7
+
+
+def test_two_pairs_prove_nothing_where_screening_read_another_ratio() -> None:
+    """The difference is scatter as well, whatever the two pairs agree on."""
+    found = answer(Builder().baseline().screen({BOTH: 105.0}).confirm({BOTH: 200.0}, cycles=2).study)
+    assert not found.is_better
 
 
 def test_a_gain_inside_the_noise_is_not_claimed() -> None:
@@ -239,6 +256,16 @@ def test_a_config_that_shows_no_loss_where_the_script_shows_one_will_not_be_clea
 def test_finalists_are_best_then_safe_then_fastest() -> None:
     study = Builder().baseline().screen({BOTH: 150.0, EXACT: 120.0, TRAINING: 200.0, NUMERIC: 110.0}).study
     assert finalists(study) == (BOTH, EXACT, TRAINING)
+
+
+def test_what_changes_the_training_needs_three_pairs_for_its_loss() -> None:
+    def after(cycles: int) -> Comparison:
+        built = Builder().baseline().screen({TRAINING: 400.0}, batch=64.0)
+        return compare(built.confirm({TRAINING: 400.0}, cycles=cycles, batch=64.0).study)[0]
+
+    assert after(3).loss.passed
+    assert after(2).loss.verdict == "unclear"
+    assert after(2).loss.can_clear
 
 
 def test_what_changes_the_training_is_confirmed_only_when_clearly_faster() -> None:

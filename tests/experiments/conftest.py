@@ -8,5 +8,13 @@ from pathlib import Path
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 sys.path[:0] = [
     str(EXPERIMENTS / name)
-    for name in ("grids", "e2e_speedup", "claims", "coverage", "loss_guard", "search_replay")
+    for name in (
+        "grids",
+        "e2e_speedup",
+        "claims",
+        "confirmation_noise",
+        "coverage",
+        "loss_guard",
+        "search_replay",
+    )
 ]

@@ -110,9 +110,11 @@ def test_before_the_first_run_nothing_is_claimed():
     assert of(lines, "failed") == "none"
 
 
-def test_two_pairs_are_no_interval_and_more_are_a_claim_only_where_there_is_one():
-    begun = study(trials=(*study().trials, *pairs(2)), space=SPACE)
-    assert of(seen(begun), "best") == "1.50x in 2 pairs so far, not confirmed"
+def test_one_pair_is_no_claim_and_more_are_one_only_where_the_interval_says_so():
+    begun = study(trials=(*study().trials, *pairs(1)), space=SPACE)
+    assert of(seen(begun), "best") == "1.50x in 1 pair so far, not confirmed"
+    two = study(trials=(*study().trials, *pairs(2)), space=SPACE)
+    assert re.fullmatch(r"1\.50x \[1\.\d\d, \d\.\d\d\] confirmed in 2 pairs", of(seen(two), "best"))
     won = study(trials=(*study().trials, *pairs(6)), space=SPACE)
     assert re.fullmatch(r"1\.4\dx \[1\.\d\d, 1\.\d\d\] confirmed in 6 pairs", of(seen(won), "best"))
     lost = study(trials=(*study().trials, *pairs(6, ratio=0.9)), space=SPACE)

@@ -541,7 +541,7 @@ def _three_screened(rates: dict[str, float], *, noise: float = 0.0, salt: int = 
 def test_a_search_ends_with_a_gain_only_after_as_many_pairs_as_its_interval_allows_for() -> None:
     """Four pairs are clear, and after four nobody may look."""
     study, strategy, remaining_s = _three_screened({"a": 2.0}), Staged(), 900.0
-    apart = (0.015, -0.015, 0.0, 0.0, 0.0)
+    apart = (0.04, -0.04, 0.0, 0.0, 0.0)
     while (proposal := strategy.ask(study, remaining_s)) is not None:
         assert len(study.trials) < 40
         rate = 100.0 if proposal.config.is_baseline else 200.0 * math.exp(apart[min(proposal.group, 5) - 1])
@@ -554,7 +554,7 @@ def test_a_search_ends_with_a_gain_only_after_as_many_pairs_as_its_interval_allo
         kept = tuple(t for t in study.trials if t.group <= pairs)
         (found,) = compare(replace(study, trials=kept))
         widths[found.speedup.n] = (found.speedup.high - found.speedup.low) / (found.speedup.value - 1.0)
-    assert widths[3] > 0.25 > widths[4] > widths[5]
+    assert widths[3] > 0.25 > max(widths[4], widths[5])
 
 
 def test_the_leader_is_confirmed_alone_where_the_time_left_shows_its_gain_only_so() -> None:
