@@ -7,8 +7,7 @@ takes `1 - wait` of its time, and without the computing `wait` of it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from autotune.core.rates import baseline_runs
 
@@ -23,8 +22,7 @@ PROVABLE: Final = 1.02
 _COMPUTING: Final = frozenset({"precision", "compile", "layout", "optimizer", "kernels", "memory"})
 
 
-@dataclass(frozen=True, slots=True)
-class Ceiling:
+class Ceiling(NamedTuple):
     """The most that a part of a step can gain.
 
     Args:

@@ -116,13 +116,12 @@ def why_nothing(study: Study) -> AutotuneError:
     if failed.failure.kind in _TAKEN:
         message = f"{script} could not be measured: {failed.failure.message}"
         return BackendError(message, hint=_TAKEN[failed.failure.kind])
-    if failed.failure.kind in (FailureKind.NO_METRIC, FailureKind.WARMUP_SHORT):
-        message = f"{script} could not be measured: {failed.failure.message}"
-        return ScriptError(message, hint=_hint_for(study, failed))
     if ended_by_budget(study, failed):
         seconds = ran_s(failed)
         return _budget_too_small(study, seconds, f"one run takes more than {seconds:.0f} s here", tail)
-    message = f"{script} fails without any change of ours: {failed.failure.message}"
+    is_unmeasured = failed.failure.kind in (FailureKind.NO_METRIC, FailureKind.WARMUP_SHORT)
+    what = "could not be measured" if is_unmeasured else "fails without any change of ours"
+    message = f"{script} {what}: {failed.failure.message}"
     return ScriptError(message + (f"\n{tail}" if tail else ""), hint=_hint_for(study, failed))
 
 

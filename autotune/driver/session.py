@@ -17,6 +17,7 @@ from autotune.apply.space import not_here
 from autotune.clock import SystemClock
 from autotune.core.agreement import agreements, distrusted
 from autotune.core.auto import settled
+from autotune.core.ceilings import ceilings
 from autotune.core.change import Env
 from autotune.core.disturbances import NEIGHBOUR, OTHERS, crowds
 from autotune.core.machine_load import news, warning
@@ -45,6 +46,7 @@ from autotune.knobs.registry import knobs_for
 from autotune.launch.deadline import whole_deadline_s
 from autotune.launch.runner import NOT_BEGUN, Ended, is_of_cold_starts, said_of_cold_starts
 from autotune.search.costs import Costs
+from autotune.search.forecast import forecast
 from autotune.search.starting import mismatch, refusal, wants_forks
 from autotune.store.outbox import rows_for
 
@@ -335,7 +337,8 @@ class Session:
         if not begins or not self._study.spec.wait_for_quiet_s:
             return trial
         # What the pairs need is not waited away.
-        spare_s = self.remaining_s - Costs.of(self._study).reserve([trial.config])
+        left_s = self.remaining_s
+        spare_s = left_s - Costs.of(self._study).reserve([trial.config], left_s)
         self._await_quiet(within_s=min(self._study.spec.wait_for_quiet_s, spare_s), counts=True)
         return clipped(trial, self.remaining_s - KILL_S)
 
@@ -509,11 +512,20 @@ class Session:
             news = self._rebuild_space()
         self._judge_baseline(told)
         self._tell_listeners(lambda listener: listener.trial_ended(self.study, told))
-        if news:
-            self._tell_listeners(lambda listener: listener.note(self.study, news))
+        for text in (news, *(self._outlook() if facts is not None else ())):
+            if text:
+                self._tell_listeners(partial(_note, study=self.study, text=text))
         self._say_of_earlier()
         if self._study.spec.live:
             self._say_lost(trusted)
+
+    def _outlook(self) -> tuple[str, str]:
+        """What the budget allows and what can be gained at most, right after the first run."""
+        study = self._study
+        if study.spec.purpose == VERIFY or study.spec.budget.trials is not None:
+            return "", ""
+        bounds = "; ".join(c.text for c in ceilings(study))
+        return forecast(study, self.remaining_s - KILL_S), f"ceilings: {bounds}" if bounds else ""
 
     def _say_of_earlier(self) -> None:
         """What came from earlier studies, and what of it no longer counts, as soon as it is so.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.chances import FEWEST_PAIRS
 from autotune.core.config import Config
+from autotune.core.disturbances import undisturbed
 from autotune.core.effect import Effect
 from autotune.core.transfer import beliefs
 from autotune.core.trial import Fidelity, Stage, Start
@@ -82,9 +83,11 @@ class Costs:
                 forked.append(trial.own_s - m.all_compile_s)
             if m.compile_s > 1.0 and m.cold_compile:
                 compiled.setdefault(_mode(trial.config, told), []).append(m.compile_s)
-        starts = [t.measurement.startup_s for t in study.told() if t.measurement]
-        cold = [t.measurement.startup_s for t in study.told() if t.measurement and t.start is Start.COLD]
-        plain_s = _recent(_cold_start_runs(study) or forked)
+        # What others slowed down is no price of later runs.
+        calm = [t for t in undisturbed(study, study.told()) if t.measurement]
+        starts = [t.measurement.startup_s for t in calm if t.measurement]
+        cold = [t.measurement.startup_s for t in calm if t.measurement and t.start is Start.COLD]
+        plain_s = _recent(_cold_start_runs(calm) or forked)
         screened = [t for t in study.told(Stage.START, Stage.REFINE) if t.measurement]
         forks = bool(screened) and screened[-1].start is Start.FORK
         return cls(
@@ -244,7 +247,7 @@ class Costs:
     @property
     def _step_s(self) -> float:
         """Seconds of the baseline's slowest optimizer step so far; 0 before it was measured."""
-        runs = [t.measurement for t in self.study.baseline if t.measurement]
+        runs = [t.measurement for t in undisturbed(self.study, self.study.baseline) if t.measurement]
         return max((m.step_time_s.value for m in runs), default=0.0)
 
     def _loss_samples(self, config: Config) -> int:
@@ -259,13 +262,13 @@ class Costs:
         return wanted
 
 
-def _cold_start_runs(study: Study) -> list[float]:
+def _cold_start_runs(trials: Sequence[Trial]) -> list[float]:
     """Seconds, without compiling, of every run that was started anew, in their order.
 
     The first process of a study may find neither interpreter nor libraries in the page cache. What its start
     took longer than that of later ones is left out, as no later run pays it.
     """
-    runs = [(t, t.measurement) for t in study.told() if t.measurement and t.start is Start.COLD]
+    runs = [(t, t.measurement) for t in trials if t.measurement and t.start is Start.COLD]
     seconds = [t.own_s - m.all_compile_s for t, m in runs if t.seconds > 0]
     later = [m.startup_s for _, m in runs[1:]]
     if later and seconds and runs[0][1].startup_s > _COLD_START * (usual_s := statistics.median(later)):

@@ -10,10 +10,12 @@ explain, use the time that is left at the end.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.core.config import Config
+from autotune.core.disturbances import only_disturbed
 from autotune.core.effect import Effect
 from autotune.core.launched import ranks_of
 from autotune.core.trial import Proposal, Stage
@@ -31,7 +33,7 @@ from autotune.search.refining import (
     separating,
     simpler,
 )
-from autotune.search.second_looks import last_doubts, second_look
+from autotune.search.second_looks import AGAIN, last_doubts, second_look
 from autotune.search.state import SearchState, Suggestion
 from autotune.search.stopping import PATIENCE, no_progress, on_its_own, too_dear, whole_patience
 from autotune.search.strategy import Sampler, Strategy
@@ -49,6 +51,8 @@ _BASE = Config()
 _ATTEMPTS = 64
 _TRAINING_EVERY = 4
 _SAMPLER_EVERY = 3
+_MOST_DISTURBED = 3
+"""Runs of a configuration after which it is not repeated for having been disturbed."""
 _BASELINE_AFTER = 3
 """Runs of others, after which the script as it is runs once more."""
 _LONGEST = 8.0
@@ -210,6 +214,9 @@ class Staged(Strategy):
             return None
         if _sentinel_due(search):
             return search.proposal(Stage.SENTINEL, Suggestion(_BASE, "Your script once more: does it drift?"))
+        repeat = _undisturbed_again(search)
+        if repeat is not None:
+            return repeat
         if self._pure_sampler:
             return search.proposal(Stage.REFINE, self._sampled(search))
         apart = separating(search)
@@ -313,6 +320,22 @@ def _tame_part(search: SearchState) -> tuple[Study, SearchSpace]:
     }
     trials = tuple(t for t in search.study.trials if space.effect(t.config) is not Effect.TRAINING)
     return replace(search.study, trials=trials), replace(space, dimensions=kept)
+
+
+def _undisturbed_again(search: SearchState) -> Proposal | None:
+    """A run again of a configuration that was measured beside other processes alone, the baseline first.
+
+    The processes have ended by then: while the latest run was disturbed as well, nothing is repeated.
+    """
+    runs = Counter(t.config for t in search.study.trials)
+    waiting = [c for c in only_disturbed(search.study) if runs[c] < _MOST_DISTURBED and search.affordable(c)]
+    if not waiting:
+        return None
+    config = max(waiting, key=lambda c: (c.is_baseline, search.model.predict(c)[0], c.canonical()))
+    stage = Stage.BASELINE if config.is_baseline else Stage.REFINE if search.is_refining else Stage.START
+    reason = f"{AGAIN} other processes disturbed every run of it so far."
+    proposal = search.proposal(stage, Suggestion(config, reason))
+    return None if proposal is None else replace(proposal, seed=runs[config])
 
 
 def _measured_baselines(study: Study) -> list[Config]:

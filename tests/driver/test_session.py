@@ -675,9 +675,9 @@ def test_what_begins_during_a_search_is_named_before_the_next_run(make_session: 
     session = make_session([Config(), Config({"workers": 1})])
     heard = beside(session, QUIET, QUIET, BUSY)
     tell_next(session, measurement())
-    assert not heard.notes
+    assert [note.split()[0] for note in heard.notes] == ["One", "ceilings:"]
     tell_next(session, measurement())
-    assert len(heard.notes) == 1
+    assert len(heard.notes) == 3
 
 
 def test_a_quiet_machine_is_waited_for_and_the_first_wait_costs_no_budget(make_session: MakeSession) -> None:
@@ -738,7 +738,8 @@ def test_before_a_confirmation_the_wait_counts_and_leaves_time_for_the_pairs(tmp
         assert session.ask() is not None
         assert 0.0 < session.study.waited_s < 300.0
         assert session.elapsed_s == pytest.approx(session.study.waited_s)
-        reserve_s = Costs.of(session.study).reserve([Config()])
+        reserve_s = Costs.of(session.study).reserve([Config()], 300.0)
+        assert reserve_s > 0.0
         assert session.remaining_s == pytest.approx(reserve_s)
 
 
@@ -747,7 +748,7 @@ def test_a_stopped_trial_may_be_given_back_no_more_than_the_budget_has(make_sess
     assignment = session.ask()
     assert assignment is not None
     deadline_s = assignment.segments[0].fidelity.deadline_s
-    assert assignment.patience_s == pytest.approx(session.remaining_s - 8.0 - deadline_s)
+    assert assignment.patience_s == pytest.approx(session.remaining_s - session_module.KILL_S - deadline_s)
     assert assignment.patience_s > 0
 
 

@@ -249,7 +249,7 @@ def test_values_that_cannot_be_had_here_are_told_once_the_script_has_run(
 
 def test_advice_is_kept_with_what_was_inspected_and_a_study_without_it_has_none(tmp_path: Path) -> None:
     search = Searched(tmp_path, OWN, WORLD)
-    loop = "for x in data:\n    loss = model(x)\n    loss.backward()\n    total += loss.item()\n"
+    loop = "for x in data:\n    loss = model(x)\n    loss.backward()\n    torch.save(model, 'last.pt')\n"
     (tmp_path / "train.py").write_text(loop)
     facts = plan_search(search.spec).facts
     assert [hint.place for hint in facts.advice] == ["train.py:4"]

@@ -62,13 +62,6 @@ def test_an_inconclusive_search_without_a_candidate_offers_nothing_to_try():
     assert "go on   autotune resume train-1121-1002 --budget 8m" in text
 
 
-def test_where_pairs_were_run_a_single_run_is_not_named_as_what_came_closest():
-    screened = study(better=False)
-    paired = replace(screened, trials=(*screened.trials, measured(6, BEST, 101.0, Stage.CONFIRM)))
-    assert "closest" in final_screen(screened, no_answer(), out=OUT)
-    assert "closest" not in final_screen(paired, no_answer(), out=OUT)
-
-
 def test_what_cannot_be_resumed_has_no_line_for_it():
     assert "go on" not in final_screen(study(better=False), open_answer(resume=""), out=OUT)
 
