@@ -23,7 +23,6 @@ from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.measurement import Estimate
 from autotune.core.pick import answer as compute
-from autotune.core.trial import Stage
 from autotune.report import notes
 from autotune.report.text import (
     final_screen,

@@ -11,7 +11,7 @@ from search_world import World, dimension, loss_trace, measurement, simulate, sp
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.families import families_of
-from autotune.core.measurement import Measurement
+from autotune.core.measurement import Contamination, Measurement
 from autotune.core.space import SearchSpace
 from autotune.core.study import Study
 from autotune.core.trial import Outcome, Proposal, Stage, Start
@@ -220,3 +220,40 @@ def test_a_forked_screening_run_needs_no_longer_window_than_its_noise_asks_for()
 
     assert window_s(forked) < window_s(cold)
     assert Effect.NUMERIC is space().effect(BF16)
+
+
+def beside_others(study: Study, *numbers: int) -> Study:
+    """The same, with these trials measured while other processes took the CPU."""
+    mark = Contamination(foreign_cpu_frac=1.0, flags=("cpu_contended",))
+    trials = [
+        replace(t, outcome=replace(t.outcome, contamination=mark))
+        if t.number in numbers and isinstance(t.outcome, Measurement)
+        else t
+        for t in study.trials
+    ]
+    return replace(study, trials=tuple(trials))
+
+
+def test_what_was_measured_beside_others_alone_runs_again_once_they_have_ended_the_baseline_first() -> None:
+    study = pairs_of((Config(), 8.5, 0.0), (BF16, 100.0, 0.0), (Config({"threads": 1}), 310.0, 0.0))
+    again = Staged().ask(beside_others(study, 0, 1), 150.0)
+    assert again is not None
+    assert (again.stage, again.config) == (Stage.BASELINE, Config())
+    assert "other processes disturbed every run of it" in again.reason
+    only_bf16 = Staged().ask(beside_others(study, 1), 150.0)
+    assert only_bf16 is not None
+    assert (only_bf16.stage, only_bf16.config) == (Stage.START, BF16)
+
+
+def test_while_the_others_still_run_nothing_is_repeated() -> None:
+    study = pairs_of((Config(), 100.0, 0.0), (BF16, 180.0, 0.0))
+    proposal = Staged().ask(beside_others(study, 0, 1), 150.0)
+    assert proposal is not None
+    assert proposal.config not in (Config(), BF16)
+
+
+def test_a_disturbed_run_is_no_price_of_later_ones() -> None:
+    study = pairs_of((Config(), 100.0, 0.0), (Config(), 100.0, 0.0))
+    slow = replace(study.trials[0], seconds=60.0)
+    crowded = beside_others(replace(study, trials=(slow, study.trials[1])), 0)
+    assert Costs.of(crowded).plain_s == pytest.approx(6.0)
