@@ -53,7 +53,7 @@ def next_ablation(study: Study, costs: Costs, remaining_s: float) -> Proposal | 
             return None
         group += 1
         rest = [c for c in _order(line, group) if c not in failed]
-    if not rest or costs.next_run(rest[0]) > remaining_s or _trials_spent(study):
+    if not rest or not costs.fits(costs.next_run(rest[0]), remaining_s) or _trials_spent(study):
         return None
     config = rest[0]
     knob = next((k for k, v in variants(study, winner).items() if v == config), "")

@@ -139,12 +139,13 @@ def _order(group: int, members: Sequence[Config]) -> list[Config]:
 def _first_of_cycle(group: int, members: Sequence[Config], costs: Costs, remaining_s: float) -> Config | None:
     """Where the cycle starts; late finalists are left out where the time is short."""
     order = _order(group, members)
-    if costs.cycle(members[:1]) > remaining_s:
+    if not costs.fits(costs.cycle(members[:1]), remaining_s):
         return None
     if group % 2:
         return order[0]
     for position, config in enumerate(order[:-1]):
-        if sum(costs.confirming(c) for c in order[position:]) <= remaining_s or config == members[0]:
+        planned_s = sum(costs.confirming(c) for c in order[position:])
+        if costs.fits(planned_s, remaining_s) or config == members[0]:
             return config
     return None
 
@@ -161,7 +162,7 @@ def _rest_of_cycle(
     needed = [c for c in wanted if c.is_baseline]
     for config in wanted:
         after = sum(costs.confirming(c) for c in needed if c != config)
-        if costs.confirming(config) + after <= remaining_s:
+        if costs.fits(costs.confirming(config) + after, remaining_s):
             return config
     return None
 

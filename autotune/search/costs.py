@@ -44,6 +44,8 @@ PLANNED_SHARE = 0.4
 """Of the budget: more cycles than the fewest are kept for confirmation as far as they fit into it."""
 _ABLATION_SHARE = 0.25
 _MARGIN_S = 2.0
+_SLACK_SHARE = 0.15
+"""Of a run, which may take so much longer than expected."""
 _COLD_START = 1.3
 """A first process that takes so many times as long to start as later ones read its libraries from disk."""
 _TRAINING_SAMPLES = 1.5
@@ -152,6 +154,17 @@ class Costs:
     def cycle(self, members: Sequence[Config]) -> float:
         """Expected seconds of one confirmation cycle: the baseline and these."""
         return self.confirming(Config()) + sum(self.next_run(c) for c in members)
+
+    def fits(self, seconds: float, left_s: float) -> bool:
+        """Whether runs that are expected to take so long end in time.
+
+        The scatter of the last one is allowed for: a run that is cut off at the end of the budget would count
+        as a failure of its configuration. After a first run, which may have started from a cold disk, half of
+        its start is believed of the next.
+        """
+        runs = sum(t.measurement is not None for t in self.study.told())
+        slack_s = _SLACK_SHARE * self.plain_s if runs > 1 else -0.5 * self.startup_s
+        return seconds + slack_s + 0.5 * _MARGIN_S <= left_s
 
     def fewest(self, config: Config) -> float:
         """Expected seconds of the fewest pairs with which this config can be claimed to be faster."""

@@ -132,7 +132,8 @@ class SearchState:
 
     def affordable(self, config: Config) -> bool:
         """It fits into what confirmation does not need, its own part in it included."""
-        if self.costs.screening(config) > self.spare_s:
+        screening_s = self.costs.screening(config)
+        if screening_s > self.spare_s or not self.costs.fits(screening_s, self.remaining_s):
             return False
         compile_s = self.costs.cold_compile(config)
         return compile_s <= 0.5 * self.spare_s or compile_s <= 0.05 * self.study.spec.budget.seconds

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from importlib.machinery import ExtensionFileLoader, SourceFileLoader, SourcelessFileLoader
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,10 +25,12 @@ class AfterImport:
     its own ``import torch`` would come too late.
     """
 
+    _depth: ClassVar[int] = 0
+    """Timed imports under way, of all finders: finders that time each other search exponentially often."""
+
     def __init__(self) -> None:
         self._wanted: dict[str, list[Callable[[Any], None]]] = {}
         self._timed_thread = 0
-        self._depth = 0
         self._spent_ns = 0
 
     def on(self, name: str, callback: Callable[[Any], None]) -> None:
@@ -64,12 +66,12 @@ class AfterImport:
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The import system's question; answered only for awaited modules and for timed imports."""
-        is_timed = not self._depth and self._timed_thread == threading.get_ident()
+        is_timed = not AfterImport._depth and self._timed_thread == threading.get_ident()
         if fullname not in self._wanted and not is_timed:
             return None
         begin_ns = time.perf_counter_ns() if is_timed else 0
         # A finder that imports something for itself is part of this import.
-        self._depth += is_timed
+        AfterImport._depth += is_timed
         try:
             for finder in sys.meta_path:
                 find = getattr(finder, "find_spec", None)
@@ -80,7 +82,7 @@ class AfterImport:
                     self._arm(spec, fullname, begin_ns)
                     return spec
         finally:
-            self._depth -= is_timed
+            AfterImport._depth -= is_timed
         return None
 
     def _arm(self, spec: ModuleSpec, fullname: str, begin_ns: int) -> None:
@@ -92,11 +94,11 @@ class AfterImport:
             return
 
         def exec_module(module: ModuleType) -> None:
-            self._depth += is_timed
+            AfterImport._depth += is_timed
             try:
                 execute(module)
             finally:
-                self._depth -= is_timed
+                AfterImport._depth -= is_timed
                 self._spent_ns += time.perf_counter_ns() - begin_ns if is_timed else 0
             # Another hook of this kind may have taken the attribute away, or put its own there.
             if vars(loader).get("exec_module") is exec_module:

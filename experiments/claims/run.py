@@ -47,25 +47,28 @@ DECIDING = (
     "bounds",
     "break_even",
     "broken",
+    "ceilings",
     "chances",
     "choice",
     "comparison",
     "config",
     "control",
     "cycles",
+    "disturbances",
     "effect",
+    "families",
     "finalists",
     "front",
     "inferiority",
     "late_harm",
     "loss_guard",
     "loss_trace",
+    "machine_load",
     "measurement",
     "memo",
     "more_cycles",
     "noise_model",
     "objections",
-    "pareto",
     "pick",
     "rates",
     "run_length",
@@ -78,7 +81,7 @@ DECIDING = (
     "verdicts",
 )
 """Modules of `autotune.core` that have a say in a claim."""
-TELLING = ("caveats", "disturbances", "drift", "learning_rate", "means", "reasons")
+TELLING = ("caveats", "drift", "learning_rate", "means", "outcome", "reasons")
 """Modules that an answer is made with as well, for its words alone."""
 EXPLAINING = "probing"
 """Module of `autotune.search` that explains what was found, and proposes nothing to be compared."""

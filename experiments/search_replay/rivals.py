@@ -51,7 +51,7 @@ class Bare(Strategy):
         if study.space is None or not any(t.measurement for t in study.baseline):
             return None
         config = self.propose(study, study.space)
-        if config is None or costs.screening(config) > remaining_s:
+        if config is None or not costs.fits(costs.screening(config), remaining_s):
             return None
         return _proposal(costs, Stage.REFINE, config, remaining_s)
 

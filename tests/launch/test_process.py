@@ -118,7 +118,7 @@ def test_a_hang_is_ended_by_lack_of_progress(runner: Any, assignment: Any, text:
     begun = time.monotonic()
     found = failure(runner(progress_floor_s=0.4), assignment("for _ in range(3): step()\n" + text))
     assert found.kind is FailureKind.TIMEOUT_PROGRESS
-    assert "3 steps were done" in found.message
+    assert "3 optimizer steps were done" in found.message
     assert time.monotonic() - begun < 25, "that is the deadline"
 
 

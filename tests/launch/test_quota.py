@@ -105,6 +105,7 @@ def test_the_launcher_judges_by_the_quota_that_the_guard_has_found(result: Any, 
     running: Any = SimpleNamespace(
         start_ns=0,
         devices=[],
+        disturbed=[],
         energies=[],
         memory_limit_bytes=0,
         prepared=SimpleNamespace(

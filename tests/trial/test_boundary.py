@@ -26,7 +26,7 @@ class Told:
         self.restarts: list[int] = []
         """Rows that were there."""
 
-    def restart(self) -> None:
+    def restart(self, *, forgets: bool = False) -> None:
         self.restarts.append(len(self.rows))
 
     def step(self, row: tuple[Any, ...], loss: Any, _batches: int) -> None:
