@@ -271,7 +271,9 @@ class Expectations:
     def _waits_for(self, workers: int) -> float:
         """Of a script that has workers: how long they take hides behind computing, unless the loop waits."""
         if workers > 0:
-            return self.fetch * self.workers / workers
+            # More workers than there are cores for wait for one another, too.
+            more = min(workers, self.workers) if self._is_crowded else workers
+            return self.fetch * self.workers / more
         hidden = _HIDDEN_IN_A_CROWD if self._is_crowded else _HIDDEN
         return max(self.fetch, hidden) * self.workers
 

@@ -137,6 +137,22 @@ def test_workers_that_crowd_the_cores_are_not_expected_to_be_worth_what_they_loa
     assert crowded[1] > roomy[1]
 
 
+def test_more_workers_than_there_are_cores_for_are_expected_to_gain_nothing() -> None:
+    workers = dimension("num_workers", (0, 2, 4, 8), 4, ordinal=True, family="loader")
+    given = SearchSpace(dimensions={"num_workers": workers})
+    base = World(space=given, speed={}, cores=2).facts()
+    assert base.run is not None
+    assert base.run.loader is not None
+    run = replace(base.run, loader=replace(base.run.loader, num_workers=4), threads=2)
+    study = Study(spec=spec(), facts=replace(base, run=run), space=given)
+    first = Staged().ask(study, 100.0)
+    assert first is not None
+    found = Expectations.of(tell(study, first, measurement(100.0, wait=0.05), 6.0), given)
+    assert found is not None
+    on_cpu = replace(found, device="cpu")
+    assert on_cpu.mean((8,)) <= 0.0 == on_cpu.mean((4,))
+
+
 def pairs_of(*rates: tuple[Config, float, float]) -> Study:
     """A screened study; each config with its rate and the seconds that its compile took."""
     study = Study(spec=spec(seconds=200.0), facts=WORLD.facts(), space=space())
