@@ -271,9 +271,9 @@ class Expectations:
     def _waits_for(self, workers: int) -> float:
         """Of a script that has workers: how long they take hides behind computing, unless the loop waits."""
         if workers > 0:
-            # More workers than there are cores for wait for one another, too.
-            more = min(workers, self.workers) if self._is_crowded else workers
-            return self.fetch * self.workers / more
+            # Where the loop hardly waits, more workers than there are cores for wait for one another.
+            has_enough = self._is_crowded and self.fetch < _HIDDEN
+            return self.fetch * self.workers / (min(workers, self.workers) if has_enough else workers)
         hidden = _HIDDEN_IN_A_CROWD if self._is_crowded else _HIDDEN
         return max(self.fetch, hidden) * self.workers
 
