@@ -259,8 +259,8 @@ def _course_lines(spec: StudySpec) -> list[str]:
         Stage.ABLATE: "the winner taken apart where there is room",
     }
     kept = (
-        f"kept for confirming are {known.cycles} rounds of your script and the finalists, up to "
-        f"{known.more_cycles} within {duration_text(known.more_cycles_s)}"
+        f"once something reads faster, {known.cycles} rounds of your script and the finalists are kept for "
+        f"confirming, up to {known.more_cycles} within {duration_text(known.more_cycles_s)}"
     )
     whole, first = duration_text(spec.budget.seconds), duration_text(known.first_run_s)
     lines = [

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.core.chances import FEWEST_PAIRS
 from autotune.core.config import Config
 from autotune.core.study import Study
 from autotune.core.trial import Stage
 from autotune.search.costs import PLANNED_CYCLES, PLANNED_SHARE, Costs
 from autotune.search.samplers import PLANNER
-from autotune.search.trial_limit import BASELINES, CYCLES, left_for_screening
+from autotune.search.trial_limit import BASELINES, left_for_screening
 
 if TYPE_CHECKING:
     from autotune.core.study import StudySpec
@@ -53,7 +54,7 @@ def course(spec: StudySpec) -> Course:
         stages=(Stage.BASELINE, *exploring, Stage.CONFIRM, Stage.ABLATE),
         baselines=BASELINES if limit is None else min(BASELINES, limit),
         first_run_s=first.deadline_s,
-        cycles=CYCLES,
+        cycles=FEWEST_PAIRS,
         more_cycles=PLANNED_CYCLES,
         more_cycles_s=PLANNED_SHARE * budget.seconds,
         screened=None if limit is None else min(limit, left_for_screening(limit, 1)),

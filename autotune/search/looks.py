@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.core.rates import all_merit_runs, merit_runs
+from autotune.core.run_length import useful_repeats
 from autotune.core.spread import run_spread
 from autotune.core.stats import expected_gain
 
@@ -81,12 +82,13 @@ def look_again(
     """
     if not among:
         return None
-    sd = run_sd(study)
-    if sd < NOISY:
+    # One process of a short script times few steps, so the leader's runs are pooled.
+    sd, repeats = run_sd(study), useful_repeats(study)
+    if sd < NOISY and repeats < _LEADER_LOOKS:
         return None
     leader = leading(model, among)
     asked = {c: sum(1 for t in study.trials if t.config == c and not t.group) for c in among}
-    limit = _MOST_LOOKS if at_end else _LEADER_LOOKS
+    limit = _MOST_LOOKS if at_end else max(_LEADER_LOOKS, min(repeats, _MOST_LOOKS))
     doubts = model.doubting(sd)
     best: Look | None = None
     for config in among:

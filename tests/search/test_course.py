@@ -23,7 +23,7 @@ def test_the_first_run_is_the_one_that_is_proposed_first(seconds: float) -> None
 
 def test_more_rounds_are_kept_as_far_as_they_fit_into_their_share() -> None:
     known = course(spec(budget=Budget(seconds=600.0)))
-    assert (known.cycles, known.more_cycles, known.more_cycles_s) == (3, 5, pytest.approx(240.0))
+    assert (known.cycles, known.more_cycles, known.more_cycles_s) == (2, 5, pytest.approx(240.0))
     assert known.screened is None
 
 
