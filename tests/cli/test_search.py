@@ -230,7 +230,8 @@ def test_a_dry_run_says_the_order_and_how_the_budget_is_shared_out(cli, script, 
     words = ("search", "--script", "train.py", *REST, "--dry-run")
     out = cli(*words)[1]
     assert "\norder   your script as it is (2 runs), start points and single changes, what promises" in out
-    assert "\nbudget  10 min: the first run is ended after 7 min; once something reads faster, 2 rounds" in out
+    assert "\nbudget  10 min: the first run is ended after 7 min; once something reads faster, " in out
+    assert " 2 rounds of your script and the finalists are kept for confirming, " in out
     assert "up to 5 within 4 min; the rest explores\n" in out
     out = cli(*words, "--sampler", "tpe", "--trials", "20")[1]
     assert "\norder   your script as it is (2 runs), what tpe draws, pairs that confirm" in out
@@ -239,7 +240,7 @@ def test_a_dry_run_says_the_order_and_how_the_budget_is_shared_out(cli, script, 
         "stages": ["baseline", "start", "refine", "confirm", "ablate"],
         "baseline_runs": 2,
         "first_run_s_at_most": 420.0,
-        "rounds_kept": 3,
+        "rounds_kept": 2,
         "rounds_kept_at_most": 5,
         "more_rounds_within_s": 240.0,
         "trials_before_confirming_at_most": None,
