@@ -40,7 +40,7 @@ def families_of(space: SearchSpace, config: Config) -> frozenset[str]:
 
 
 def applicable(space: SearchSpace) -> frozenset[str]:
-    """Decisive families with at least one free knob that leaves the training as it is."""
+    """Decisive families with at least one free knob that does not change the training."""
     return frozenset(
         d.family for d in space.free() if d.family in DECISIVE and d.effect is not Effect.TRAINING
     )

@@ -184,8 +184,10 @@ class Costs:
         fewest_s = min((self.fewest(c) for c in members), default=0.0) + _MARGIN_S
         if not members or fewest_s > remaining_s:
             return 0.0
-        budget_s = self.study.spec.budget.seconds
-        planned_s = min(PLANNED_CYCLES * self.cycle(members), PLANNED_SHARE * budget_s)
+        budget_s, cycle_s = self.study.spec.budget.seconds, self.cycle(members)
+        # Whole cycles: a part of one confirms nothing.
+        planned = min(PLANNED_CYCLES, round(PLANNED_SHARE * budget_s / max(0.1, cycle_s)))
+        planned_s = planned * cycle_s + _SLACK_SHARE * self.plain_s + _MARGIN_S
         apart_s = self.ablation(members[0], len(members[0]))
         # An ablation is worth a part of a budget, and nothing of one that is too short for it.
         apart_s = apart_s if apart_s <= _ABLATION_SHARE * budget_s else 0.0
