@@ -98,6 +98,10 @@ def table_text(lines):
         "quality read fastest",
     )  # fmt: skip
     rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    # Versions are compared on the searches that all of them have.
+    labels = {line["label"] for line in lines}
+    places = [(line["table"], line["budget_s"], line["seed"]) for line in lines]
+    lines = [line for line, key in zip(lines, places, strict=True) if places.count(key) == len(labels)]
     keys = dict.fromkeys((line["label"], line["budget_s"]) for line in lines)
     for label, budget_s in sorted(keys, key=lambda key: (key[1], key[0])):
         of = [line for line in lines if (line["label"], line["budget_s"]) == (label, budget_s)]
