@@ -39,7 +39,7 @@ class Comparison:
             its confidence allows for the number of finalists and interim analyses
             (`autotune.core.chances`), its scatter is that of `autotune.core.noise_model`.
         is_early: The interval excludes 1 at the level of an interim analysis: confirmation may end with it.
-        wanted_pairs: Pairs with which the gain would be claimed if it stays as it is; None where the usual
+        wanted_pairs: Pairs with which the gain would be claimed if it stays as it reads; None where the usual
             number is too small.
         logs: ln ratio by cycle.
         loss: The guard's verdict; of level 2 for TRAINING configs.
