@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autotune.cli.options import Pick, Python
 from autotune.errors import NotApplied, UsageError
 
 if TYPE_CHECKING:
@@ -32,15 +33,8 @@ def apply(
         typer.Argument(metavar="-- CMD", help="After --: python train.py ...; else the file's own command."),
     ] = None,
     *,
-    pick: Annotated[
-        str, typer.Option(metavar="PICK", help="safe, best, fastest or likely; else the file's own.")
-    ] = "",
-    python: Annotated[
-        str,
-        typer.Option(
-            metavar="PATH", envvar="AUTOTUNE_PYTHON", help="Interpreter of the script's environment."
-        ),
-    ] = "",
+    pick: Pick = "",
+    python: Python = "",
     print_env: Annotated[
         bool, typer.Option("--print-env", help="Print the plain command and run nothing.")
     ] = False,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autotune.cli.complete import study_labels
+from autotune.cli.options import Json
 from autotune.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def clean(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would go and remove nothing.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Json = False,
 ) -> int:
     """Remove what searches have left on this machine, after showing it and asking.
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from autotune.cli.complete import study_labels
+from autotune.cli.options import Json
 from autotune.errors import UsageError
 
 
@@ -26,7 +27,7 @@ def compare(
         str, typer.Argument(metavar="STUDY_B|FILE_B", help="The other.", autocompletion=study_labels)
     ],
     *,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Json = False,
 ) -> int:
     """Put two studies side by side; a difference is named only where it was shown.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autotune.cli.options import Json
 from autotune.errors import BackendError, StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def doctor(
             help="The MLflow store to try, not the one that a search here would take.",
         ),
     ] = "",
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Json = False,
 ) -> int:
     """Check what a search needs here. Shows no secrets; your home is shown as ~."""
     from autotune.cli.ended import print_json

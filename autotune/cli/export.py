@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autotune.cli.options import Json, Python
 from autotune.errors import EXIT_NO, EXIT_YES, NotApplied, UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -68,16 +69,11 @@ def export(
     pick: Annotated[
         str, typer.Option(metavar="PICK", help="safe, best, fastest or likely; else the file's own.")
     ] = "",
-    python: Annotated[
-        str,
-        typer.Option(
-            metavar="PATH", envvar="AUTOTUNE_PYTHON", help="Interpreter of the script's environment."
-        ),
-    ] = "",
+    python: Python = "",
     force: Annotated[
         bool, typer.Option("--force", help="diff: although the script has changed since the search.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Json = False,
 ) -> int:
     """Say a configuration in the words of another program, and name what it has no words for.
 

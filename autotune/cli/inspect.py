@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from autotune.cli.options import Json, Python
 from autotune.errors import EXIT_YES, UsageError
 
 if TYPE_CHECKING:
@@ -30,14 +31,9 @@ def inspect(
     limit: Annotated[
         str, typer.Option(metavar="2m", help="The run is ended after so long; it is mostly done before.")
     ] = "2m",
-    python: Annotated[
-        str,
-        typer.Option(
-            metavar="PATH", envvar="AUTOTUNE_PYTHON", help="Interpreter of the script's environment."
-        ),
-    ] = "",
+    python: Python = "",
     knobs: Annotated[bool, typer.Option("--knobs", help="List every knob there is.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Json = False,
 ) -> int:
     """Say what would be tuned in a script, how each value would reach it, and what would not and why.
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from autotune.cli.options import Json
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -18,7 +20,7 @@ _SHORTEST_ANSWER = 16
 def list_studies(
     *,
     count: Annotated[int, typer.Option("-n", metavar="N", help="At most this many, newest first.")] = 20,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Json = False,
 ) -> int:
     """List the studies on this machine, newest first."""
     from autotune.cli.ended import print_json, terminal_columns

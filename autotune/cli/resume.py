@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from autotune.cli.complete import study_labels
+from autotune.cli.options import ExitZero, JsonAtEnd, JsonLines, Quiet, WaitForQuiet
 
 
 def resume(
@@ -21,26 +22,19 @@ def resume(
     budget: Annotated[
         str, typer.Option(metavar="30m", help="More wall time from now; else what is left.")
     ] = "",
-    wait_for_quiet: Annotated[
-        str,
-        typer.Option(
-            metavar="10m",
-            envvar="AUTOTUNE_WAIT_FOR_QUIET",
-            help="Wait up to so long for other processes to end, before the first run and before "
-            "confirmation; else as the search was begun.",
-        ),
-    ] = "",
+    wait_for_quiet: WaitForQuiet = "",
     trials: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="At most so many trials more; else what is left.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout at the end.")] = False,
-    jsonl: Annotated[
-        bool, typer.Option("--jsonl", help="JSON on stdout: a line per event, the result in the last.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
-    exit_zero: Annotated[bool, typer.Option("--exit-zero", help="End with 0 in place of 1 and 8.")] = False,
+    json: JsonAtEnd = False,
+    jsonl: JsonLines = False,
+    quiet: Quiet = False,
+    exit_zero: ExitZero = False,
 ) -> int:
-    """Go on with a search that was stopped; no finished trial is run again."""
+    """Go on with a search that was stopped; no finished trial is run again.
+
+    What is not given stays as in the search. Exit codes are those of `autotune search`.
+    """
     from autotune.cli.ended import guarded, last_words, searched
     from autotune.driver.spec import budget_s, wait_s
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from autotune.cli.options import ExitZero, JsonAtEnd, JsonLines, Python, Quiet, WaitForQuiet
+
 
 def search(
     context: typer.Context,
@@ -134,15 +136,7 @@ def search(
             help="Let one process measure several configurations by switching between steps.",
         ),
     ] = "off",
-    wait_for_quiet: Annotated[
-        str,
-        typer.Option(
-            metavar="10m",
-            envvar="AUTOTUNE_WAIT_FOR_QUIET",
-            help="Wait up to so long for other processes to end, before the first run and before "
-            "confirmation.",
-        ),
-    ] = "",
+    wait_for_quiet: WaitForQuiet = "",
     trials: Annotated[
         int | None, typer.Option(metavar="N", envvar="AUTOTUNE_TRIALS", help="At most this many trials.")
     ] = None,
@@ -157,12 +151,7 @@ def search(
         str, typer.Option(metavar="FILE", envvar="AUTOTUNE_OUT", help="Where the result goes.")
     ] = "best.yaml",
     label: Annotated[str, typer.Option(metavar="NAME", help="Name of the study, for people.")] = "",
-    python: Annotated[
-        str,
-        typer.Option(
-            metavar="PATH", envvar="AUTOTUNE_PYTHON", help="Interpreter of the script's environment."
-        ),
-    ] = "",
+    python: Python = "",
     output_args: Annotated[
         list[str] | None,
         typer.Option(
@@ -189,26 +178,19 @@ def search(
         ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout at the end.")] = False,
-    jsonl: Annotated[
-        bool, typer.Option("--jsonl", help="JSON on stdout: a line per event, the result in the last.")
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", envvar="AUTOTUNE_QUIET", help="No progress.")
-    ] = False,
-    exit_zero: Annotated[
-        bool,
-        typer.Option("--exit-zero", envvar="AUTOTUNE_EXIT_ZERO", help="End with 0 in place of 1 and 8."),
-    ] = False,
+    json: JsonAtEnd = False,
+    jsonl: JsonLines = False,
+    quiet: Quiet = False,
+    exit_zero: ExitZero = False,
 ) -> int:
     """Search the fastest configuration of a training script.
 
     Options may also be set by the variables named below, and by [tool.autotune] in the pyproject.toml
     here or above (budget = "30m"); the command line is stronger than a variable, a variable than the file.
 
-    Exit codes: 0 something is faster, confirmed; 1 nothing is; 2 usage; 3 the script itself fails;
-    4 nothing fits; 5 store; 6 machine or backend; 70 internal error; 75 stopped by a signal;
-    130 stopped by Ctrl-C.
+    Exit codes: 0 something is faster, confirmed; 1 nothing is faster; 2 usage, or a budget that ended before
+    the first run did; 3 the script itself fails; 4 nothing fits; 5 store; 6 machine or backend;
+    8 inconclusive; 70 internal error; 75 stopped by a signal; 130 stopped by Ctrl-C.
     """
     from autotune.cli.ended import guarded, head_start_s, last_words, say_plan, searched
     from autotune.cli.settings import Sources

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autotune.cli.complete import study_labels
+from autotune.cli.options import Json
 
 if TYPE_CHECKING:
     from autotune.cli.opened import Opened
@@ -26,7 +27,7 @@ def show(
         bool, typer.Option("--trials", help="Every trial, not only those of the front.")
     ] = False,
     md: Annotated[bool, typer.Option("--md", help="Markdown, for a report or a pull request.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Json = False,
 ) -> int:
     """Show a study from its journal: picks, why, front, failures."""
     from autotune.cli.ended import guarded, print_json

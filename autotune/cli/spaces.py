@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from autotune.cli.options import Json
+
 if TYPE_CHECKING:
     from autotune.core.study import DeclaredSpec, SpaceRequest
     from autotune.edge.preset import Found
@@ -16,12 +18,11 @@ spaces = typer.Typer(
     help="Search spaces: presets and your own files.", no_args_is_help=True, rich_markup_mode=None
 )
 
-_JSON = typer.Option("--json", help="One JSON object on stdout.")
 SCHEMA = "autotune.spaces/v1"
 
 
 @spaces.command("list")
-def list_spaces(*, json: Annotated[bool, _JSON] = False) -> int:
+def list_spaces(*, json: Json = False) -> int:
     """List the presets, and your files in ./search_spaces and ~/.config/autotune/search_spaces."""
     from autotune.cli.ended import print_json
     from autotune.core.auto import CANDIDATES
@@ -53,9 +54,7 @@ def list_spaces(*, json: Annotated[bool, _JSON] = False) -> int:
 
 
 @spaces.command("show")
-def show_space(
-    name: Annotated[str, typer.Argument(metavar="NAME|FILE")], *, json: Annotated[bool, _JSON] = False
-) -> int:
+def show_space(name: Annotated[str, typer.Argument(metavar="NAME|FILE")], *, json: Json = False) -> int:
     """Show the knobs and values of a space, inherited ones included."""
     from autotune.cli.ended import guarded, print_json
     from autotune.edge.preset import load_space
@@ -77,7 +76,7 @@ def validate_space(
         list[str] | None, typer.Argument(metavar="[NAME|FILE]...", help="All that there are where left out.")
     ] = None,
     *,
-    json: Annotated[bool, _JSON] = False,
+    json: Json = False,
 ) -> int:
     """Check space files; ends with 2 and every finding with its line where something is wrong."""
     from autotune.cli.ended import print_json

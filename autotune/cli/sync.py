@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from autotune.cli.complete import study_labels
+from autotune.cli.options import Json
 from autotune.errors import TrackerUnavailable
 
 
@@ -25,7 +26,7 @@ def sync(
     again: Annotated[
         bool, typer.Option("--again", help="Send everything: into a store that lost it, or another one.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Json = False,
 ) -> int:
     """Send to MLflow what it has not received of a study."""
     from autotune.cli.ended import guarded, print_json

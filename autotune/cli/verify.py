@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autotune.cli.apply import command_of
+from autotune.cli.options import JsonAtEnd, JsonLines, Pick, Python, Quiet
 from autotune.errors import EXIT_INTERRUPTED, EXIT_NO, EXIT_STOPPED, EXIT_YES, UsageError
 
 if TYPE_CHECKING:
@@ -40,20 +41,13 @@ def verify(
         typer.Argument(metavar="-- CMD", help="After --: python train.py ...; else the file's own command."),
     ] = None,
     *,
-    pick: Annotated[
-        str, typer.Option(metavar="PICK", help="safe, best, fastest or likely; else the file's own.")
-    ] = "",
+    pick: Pick = "",
     budget: Annotated[str, typer.Option(metavar="10m", help="Wall time for everything.")] = "10m",
     pairs: Annotated[int, typer.Option(metavar="N", help="At most this many pairs, at least 3.")] = 10,
     at_least: Annotated[
         float, typer.Option(metavar="1.5", help="The speed-up that the lower bound has to clear.")
     ] = 1.0,
-    python: Annotated[
-        str,
-        typer.Option(
-            metavar="PATH", envvar="AUTOTUNE_PYTHON", help="Interpreter of the script's environment."
-        ),
-    ] = "",
+    python: Python = "",
     wait_for_quiet: Annotated[
         str,
         typer.Option(
@@ -62,13 +56,9 @@ def verify(
             help="Wait up to so long for other processes to end, before the first run.",
         ),
     ] = "",
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout at the end.")] = False,
-    jsonl: Annotated[
-        bool, typer.Option("--jsonl", help="JSON on stdout: a line per event, the result in the last.")
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", envvar="AUTOTUNE_QUIET", help="No progress.")
-    ] = False,
+    json: JsonAtEnd = False,
+    jsonl: JsonLines = False,
+    quiet: Quiet = False,
 ) -> int:
     """Measure a configuration against the script again, here and now, in fresh interleaved pairs.
 

@@ -11,7 +11,7 @@ from autotune.core.config import Config
 from autotune.core.disturbances import without_disturbed
 from autotune.core.finalists import finalists
 from autotune.core.measurement import Estimate
-from autotune.core.rates import baseline_runs, screened
+from autotune.core.rates import screened
 
 if TYPE_CHECKING:
     from autotune.core.study import Study
@@ -59,12 +59,3 @@ def closest(study: Study) -> Closest | None:
             ratio = Estimate(value=value, low=0.0, high=math.inf, n=len(runs), unit="ratio")
             return Closest(config=config, ratio=ratio, trial=runs[0].number, is_paired=False)
     return None
-
-
-def own_range(study: Study) -> str:
-    """``your script alone varied 74-350 samples/s``; empty with fewer than two runs."""
-    rates = [t.measurement.throughput for t in baseline_runs(study) if t.measurement]
-    if len(rates) < 2:
-        return ""
-    low, high = min(r.value for r in rates), max(r.value for r in rates)
-    return f"your script alone varied {low:.3g}-{high:.3g} {rates[0].unit}"

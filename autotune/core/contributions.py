@@ -6,8 +6,8 @@ The only place where contributions are computed: terminal, best.yaml, JSON, MLfl
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal
 
 from autotune.core.ablation import FEWEST_CYCLES, ablated, knob_gains, variants, without_idle
 from autotune.core.effect import Effect
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from autotune.core.study import Study
 
 Source = Literal["pairs", "estimated"]
+
+MOST_WIDE: Final = 1.5
+"""An interval that reaches further than this factor from its estimate says too little to be shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +56,8 @@ class Contribution:
 
     @property
     def is_certain(self) -> bool:
-        """The interval excludes 1 and is no wider than the contribution itself."""
-        return not self.ratio.low <= 1.0 <= self.ratio.high and 2.0 * self.half_width <= abs(self.log)
+        """The interval excludes 1 and is no wider than `MOST_WIDE` allows."""
+        return not self.ratio.low <= 1.0 <= self.ratio.high and self.half_width <= math.log(MOST_WIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,13 +124,22 @@ def _measured(study: Study, config: Config, total: Estimate) -> list[Contributio
 
 
 def _estimated(study: Study, config: Config, total: Estimate, *, known: set[str]) -> list[Contribution]:
-    """Certain contributions by the fit of undisturbed single runs, none larger than the speedup."""
+    """Certain contributions by the fit of undisturbed single runs.
+
+    One that reads more than the speedup is believed to be the speedup if its interval contains that, and is
+    left out otherwise.
+    """
     made = [
         Contribution(knobs=knobs, ratio=ratio)
         for knobs, ratio in parts(study, config).items()
         if known.isdisjoint(knobs)
     ]
-    return [part for part in made if part.is_certain and abs(part.log) <= math.log(total.value)]
+    most = math.log(total.value)
+    return [
+        replace(part, ratio=replace(part.ratio, value=min(part.ratio.value, total.value)))
+        for part in made
+        if part.is_certain and part.log >= -most and part.ratio.low <= total.value
+    ]
 
 
 def _consistent(found: Sequence[Contribution], config: Config, total: Estimate) -> list[Contribution]:

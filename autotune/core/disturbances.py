@@ -135,16 +135,20 @@ def baseline_is_steady(study: Study) -> bool:
     """Whether the script's own rate is known well enough that a ratio to it means something.
 
     Its last two undisturbed runs agree within `STEADY_RATIO`; or there is one, with a narrow interval and
-    without any mark.
+    without any mark. Beside a load that stays its disturbed runs count, as all others meet the same load.
     """
-    is_bad = _judge(study)
-    runs = [t for t in in_own_unit(study, study.told()) if t.config.is_baseline and not is_bad(t)]
-    rates = [t.measurement.throughput for t in runs if t.measurement is not None]
-    if len(rates) > 1:
-        low, high = sorted(rate.value for rate in rates[-2:])
+    if _BASE in only_disturbed(study):
+        return False
+    runs = undisturbed(study, (t for t in in_own_unit(study, study.told()) if t.config.is_baseline))
+    measured = [(t, t.measurement.throughput) for t in runs if t.measurement is not None]
+    if len(measured) > 1:
+        low, high = sorted(rate.value for _, rate in measured[-2:])
         return 0.0 < high <= STEADY_RATIO * low
-    return (
-        bool(rates) and rates[0].relative_width <= STEADY_WIDTH and MARKS.keys().isdisjoint(_flags(runs[0]))
+    return any(
+        rate.relative_width <= STEADY_WIDTH
+        and MARKS.keys().isdisjoint(_flags(t))
+        and not is_disturbed(study, t)
+        for t, rate in measured
     )
 
 

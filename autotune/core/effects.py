@@ -1,23 +1,27 @@
 """What each value of a knob is likely to do, fitted to undisturbed single runs of screening. Pure.
 
 An additive fit of ln(rate / the script's rate): one term per changed value, and one per pair of knobs
-that were changed together, all held towards zero. It describes the runs that were made; what a knob brings in
-the winner is measured in pairs where the search took the winner apart, and that is what counts.
+that were changed together, all held towards zero, and one for the script itself, whose runs scatter too. The
+scatter is estimated from repeated runs and from what the terms leave over, so an interval is wide where few
+runs were repeated or where more than pairs of knobs interact. What a knob contributes to the winner is
+measured in pairs where the search ablated the winner; that takes precedence.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import statistics
 from collections import Counter
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from autotune.core.config import Config, Value
 from autotune.core.disturbances import without_disturbed
 from autotune.core.measurement import Estimate
-from autotune.core.rates import screened
+from autotune.core.rates import screened_runs
+from autotune.core.spread import BELIEVED_RUNS, run_spread
+from autotune.core.stats import t_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,12 +30,12 @@ if TYPE_CHECKING:
 
 _SPREAD: Final = 0.5
 _JOINT_SPREAD: Final = 0.12
-_LEAST_NOISE: Final = 0.03
-"""Two single runs of a config differ by this much by themselves."""
 _MOST_PAIRS: Final = 40
 _FEWEST_TOGETHER: Final = 2
-_Z: Final = 1.96
+_CONFIDENCE: Final = 0.95
 _MATTERS: Final = 0.03
+
+_BASE: Final = Config()
 
 Term = tuple[str, ...]
 
@@ -83,34 +87,49 @@ class _Fit(NamedTuple):
     """The model of a study's single runs.
 
     Args:
-        rates: Configuration -> ln of its rate over the script's; the script itself is not among them.
+        configs: That were tried; the script itself is not among them.
         singles: Term -> knob and value.
         pairs: Terms of two knobs that were changed together and apart.
         together: Pair -> how many configurations changed both.
         places: Term -> its place in `mean`.
         mean: Of each term.
         spread: Their covariances.
+        quantile: Of the t distribution with the degrees of freedom of the scatter, for an interval.
     """
 
-    rates: Mapping[Config, float]
+    configs: Sequence[Config]
     singles: Mapping[Term, tuple[str, Value]]
     pairs: Sequence[Term]
     together: Mapping[Term, int]
     places: Mapping[Term, int]
     mean: Sequence[float]
     spread: Sequence[Sequence[float]]
+    quantile: float
+
+    def half_width(self, terms: Sequence[int]) -> float:
+        """Half the interval of the sum of these terms."""
+        variance = math.fsum(self.spread[i][j] for i in terms for j in terms)
+        return self.quantile * math.sqrt(max(0.0, variance))
 
     def ratio(self, terms: Iterable[int]) -> dict[str, float]:
         """What these terms make together, with its interval."""
         some = list(terms)
-        mean = math.fsum(self.mean[i] for i in some)
-        variance = math.fsum(self.spread[i][j] for i in some for j in some)
-        sd = math.sqrt(max(0.0, variance))
-        return {
-            "ratio": math.exp(mean),
-            "low": math.exp(mean - _Z * sd),
-            "high": math.exp(mean + _Z * sd),
-        }
+        mean, half = math.fsum(self.mean[i] for i in some), self.half_width(some)
+        return {"ratio": math.exp(mean), "low": math.exp(mean - half), "high": math.exp(mean + half)}
+
+
+class _Row(NamedTuple):
+    """What was measured of one config.
+
+    Args:
+        terms: Places of the terms that it holds, the script's own among them.
+        value: Mean ln of its rate over the script's.
+        runs: That the mean is of.
+    """
+
+    terms: Sequence[int]
+    value: float
+    runs: int
 
 
 def estimated(study: Study) -> Effects:
@@ -118,7 +137,7 @@ def estimated(study: Study) -> Effects:
     fit = _fit_of(study)
     if fit is None:
         return Effects()
-    own = Counter(item for c in fit.rates for item in c.items())
+    own = Counter(item for c in fit.configs for item in c.items())
     values = [
         ValueEffect(knob=knob, value=value, configs=own[knob, value], **fit.ratio([fit.places[term]]))
         for term, (knob, value) in fit.singles.items()
@@ -127,12 +146,12 @@ def estimated(study: Study) -> Effects:
         Interaction(knobs=(p[0], p[1]), configs=fit.together[p], **fit.ratio([place]))
         for p in fit.pairs
         for place in (fit.places[p],)
-        if abs(fit.mean[place]) > max(_MATTERS, _Z * math.sqrt(max(0.0, fit.spread[place][place])))
+        if abs(fit.mean[place]) > max(_MATTERS, fit.half_width([place]))
     ]
     return Effects(
         values=tuple(sorted(values, key=lambda e: -e.ratio)),
         interactions=tuple(sorted(interactions, key=lambda e: -abs(math.log(e.ratio)))),
-        configs=len(fit.rates),
+        configs=len(fit.configs),
     )
 
 
@@ -147,7 +166,7 @@ def parts(study: Study, config: Config) -> dict[tuple[str, ...], Estimate]:
         return {}
     groups: dict[tuple[bool, ...], list[str]] = {}
     for knob, value in config.items():
-        having = tuple(knob in c and repr(c[knob]) == repr(value) for c in fit.rates)
+        having = tuple(knob in c and repr(c[knob]) == repr(value) for c in fit.configs)
         if any(having):
             groups.setdefault(having, []).append(knob)
     whole = set(_terms(config, fit.places))
@@ -175,12 +194,10 @@ def _fit_of(study: Study) -> _Fit | None:
 
 
 def _fitted(study: Study) -> _Fit | None:
-    study = without_disturbed(study)
-    rates = screened(study)
-    base = rates.get(Config(), 0.0)
-    seen = {c: math.log(r / base) for c, r in rates.items() if r > 0} if base > 0 else {}
-    tried = {c: y for c, y in seen.items() if not c.is_baseline}
-    if not tried:
+    runs = {c: [r for r in rates if r > 0] for c, rates in screened_runs(without_disturbed(study)).items()}
+    logs = {c: [math.log(r) for r in rates] for c, rates in runs.items() if rates}
+    tried = [c for c in logs if not c.is_baseline]
+    if not tried or _BASE not in logs:
         return None
     own = Counter(item for c in tried for item in c.items())
     joint: Counter[Term] = Counter(pair for c in tried for pair in itertools.combinations(sorted(c), 2))
@@ -190,10 +207,23 @@ def _fitted(study: Study) -> _Fit | None:
     pairs = [p for p in pairs if joint[p] < min(_having(tried, p[0]), _having(tried, p[1]))]
     terms: list[Term] = [*singles, *pairs]
     places = {term: i for i, term in enumerate(terms)}
-    prior = [_SPREAD if term in singles else _JOINT_SPREAD for term in terms]
-    rows = [_terms(c, places) for c in tried]
-    mean, spread = _solved(rows, list(tried.values()), prior, _noise(study, base))
-    return _Fit(tried, singles, pairs, joint, places, mean, spread)
+    script = len(terms)
+    prior = [_SPREAD if term in singles else _JOINT_SPREAD for term in terms] + [_SPREAD]
+    base = fmean(logs[_BASE])
+    rows = [_Row([*_terms(c, places), script], fmean(logs[c]) - base, len(logs[c])) for c in (_BASE, *tried)]
+    noise, df = run_spread(logs.values()), BELIEVED_RUNS + sum(len(some) - 1 for some in logs.values())
+    mean, spread = _solved(rows, prior, noise)
+    # What the terms leave over is scatter as well, or what they cannot describe.
+    left = math.fsum(row.runs * (row.value - math.fsum(mean[i] for i in row.terms)) ** 2 for row in rows)
+    taken = math.fsum(row.runs * spread[i][j] for row in rows for i in row.terms for j in row.terms)
+    left_df = len(rows) - taken / noise**2
+    noise = math.sqrt((df * noise**2 + left) / (df + left_df))
+    mean, spread = _solved(rows, prior, noise)
+    return _Fit(tried, singles, pairs, joint, places, mean, spread, _quantile(df + left_df))
+
+
+def _quantile(df: float) -> float:
+    return t_quantile((1.0 + _CONFIDENCE) / 2.0, df)
 
 
 def _terms(config: Mapping[str, Value], places: Mapping[Term, int]) -> list[int]:
@@ -211,34 +241,33 @@ def best_of_each(effects: Effects) -> list[ValueEffect]:
     return list(found.values())
 
 
-def _having(tried: Mapping[Config, float], knob: str) -> int:
+def _having(tried: Sequence[Config], knob: str) -> int:
     return sum(1 for c in tried if knob in c)
 
 
-def _noise(study: Study, base: float) -> float:
-    rates = [t.measurement.throughput.value for t in study.baseline if t.measurement]
-    logs = [math.log(r / base) for r in rates if r > 0]
-    return max(_LEAST_NOISE, statistics.stdev(logs)) if len(logs) > 1 else _LEAST_NOISE
-
-
 def _solved(
-    rows: Sequence[Sequence[int]], values: Sequence[float], prior: Sequence[float], noise: float
+    rows: Sequence[_Row], prior: Sequence[float], noise: float
 ) -> tuple[list[float], list[list[float]]]:
-    """Posterior mean of each term, and their covariances; a row lists the terms it holds.
+    """Posterior mean of each term, and their covariances.
 
-    Bayesian linear regression with independent normal priors: (X'X / s2 + D)^-1 X'y / s2.
+    Bayesian linear regression with independent normal priors: (X'WX + D)^-1 X'Wy.
+
+    Args:
+        rows: One for each config.
+        prior: Standard deviation of each term beforehand.
+        noise: Standard deviation of a single run.
     """
     size = len(prior)
-    weight = 1.0 / noise**2
     matrix = [[0.0] * size for _ in range(size)]
     right = [0.0] * size
     for i, spread in enumerate(prior):
         matrix[i][i] = 1.0 / spread**2
-    for row, value in zip(rows, values, strict=True):
-        for i in row:
-            right[i] += weight * value
+    for row in rows:
+        weight = row.runs / noise**2
+        for i in row.terms:
+            right[i] += weight * row.value
             line = matrix[i]
-            for j in row:
+            for j in row.terms:
                 line[j] += weight
     inverse = _inverse(matrix)
     mean = [math.fsum(a * b for a, b in zip(line, right, strict=True)) for line in inverse]

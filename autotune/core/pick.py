@@ -12,6 +12,7 @@ from autotune.core.break_even import break_even
 from autotune.core.caveats import caveats, seen_from_outside
 from autotune.core.ceilings import hopeless
 from autotune.core.choice import fastest_of, fastest_training, most_saving
+from autotune.core.closest import closest
 from autotune.core.comparison import compare
 from autotune.core.config import Config
 from autotune.core.control import claim_bar, control
@@ -24,7 +25,7 @@ from autotune.core.objections import is_lawful, saves
 from autotune.core.objective import ENERGY
 from autotune.core.outcome import candidate_text, conclude
 from autotune.core.rates import amortised, baseline_runs, mean_rate, rate_unit
-from autotune.core.reasons import reasons_for, sentence
+from autotune.core.reasons import closest_text, reasons_for, sentence
 from autotune.core.trial import Stage
 from autotune.errors import AutotuneError
 
@@ -84,9 +85,11 @@ def answer(study: Study) -> Answer:
     }
     rest = [c for c in compared if c not in winners]
     found = conclude(study, compared, is_better=best is not None, bar=bar, ruled_out=hopeless(study))
-    said = sentence(study, picks["best"], fastest, compared, bar)
-    if study.stopped and found.outcome is SearchOutcome.INCONCLUSIVE and fastest is None:
-        said = f"Inconclusive: {' '.join(found.unsettled)}"
+    said, unsettled = sentence(study, picks["best"], fastest, compared, bar), found.unsettled
+    if study.stopped and found.outcome is SearchOutcome.INCONCLUSIVE:
+        if found.likely is None and (near := closest(study)) is not None:
+            unsettled += (f"The closest, {closest_text(study, near)}.",)
+        said = f"Inconclusive: {' '.join(unsettled)}" if fastest is None else said
     return Answer(
         is_better=best is not None,
         baseline_throughput=base.throughput,
@@ -104,7 +107,7 @@ def answer(study: Study) -> Answer:
         ),
         outcome=found.outcome,
         likely=_likely_pick(study, found),
-        unsettled=found.unsettled,
+        unsettled=unsettled,
         resume=found.resume,
     )
 

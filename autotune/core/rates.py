@@ -32,11 +32,16 @@ _IN_CYCLES = (Stage.CONFIRM, Stage.ABLATE)
 
 def screened(study: Study) -> dict[Config, float]:
     """Mean amortised throughput by config, from baseline and screening runs; see `undisturbed`."""
+    return {config: statistics.fmean(values) for config, values in screened_runs(study).items()}
+
+
+def screened_runs(study: Study) -> dict[Config, list[float]]:
+    """What `screened` are the means of, run by run."""
     rates: dict[Config, list[float]] = {}
     for trial in undisturbed(study, in_own_unit(study, study.told(*_SCREENING))):
         if trial.measurement is not None:
             rates.setdefault(trial.config, []).append(amortised(study, trial.measurement))
-    return {config: statistics.fmean(values) for config, values in rates.items()}
+    return rates
 
 
 def merits(study: Study) -> dict[Config, float]:

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from autotune.core.ablation import idle_knobs, knob_gains, without_idle
 from autotune.core.bounds import largest_peak_bytes
-from autotune.core.closest import closest, own_range
+from autotune.core.closest import closest
 from autotune.core.config import Config
 from autotune.core.control import weakness
 from autotune.core.disturbances import is_crowded
 from autotune.core.effect import Effect
 from autotune.core.late_harm import unshown
 from autotune.core.objections import why_not
+from autotune.core.outcome import too_noisy_text
 from autotune.core.verdicts import judged_steps
 
 if TYPE_CHECKING:
@@ -85,13 +86,12 @@ def unbounded_text(speedup: Estimate) -> str:
 
 
 def closest_text(study: Study, found: Closest) -> str:
-    """``bf16 reads 1.21 [0.98, 1.49] in 4 pairs``, or that it is too noisy to tell, and why."""
+    """``bf16, reads 1.21 [0.98, 1.49] in 4 pairs``, or that it is too noisy to tell, and why."""
     ratio = f"{found.ratio.value:.2f} {found.rests_on}"
     if found.is_paired and found.ratio.is_bounded:
         ratio = f"{ratio_text(found.ratio)} {found.rests_on}"
     elif found.is_paired:
-        own = own_range(study)
-        ratio += ", too noisy to tell" + (f" ({own})" if own else "")
+        ratio += f", {too_noisy_text(study)}"
     return f"{found.config.text()}, reads {ratio}"
 
 

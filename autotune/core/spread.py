@@ -21,7 +21,9 @@ TAU_SHARE = 0.5
 BELIEVED_SD = 0.02
 """What runs of one config are believed to differ by before any ran twice, in ln rate."""
 
-_BELIEVED_RUNS = 2
+BELIEVED_RUNS = 2
+"""Runs' worth of belief in `BELIEVED_SD`: its degrees of freedom."""
+
 _BASE = Config()
 _SWEEPS, _SETTLED = 50, 1e-9
 
@@ -32,7 +34,7 @@ def run_spread(alike: Iterable[Sequence[float]]) -> float:
     Args:
         alike: Groups of runs that do the same, each as ln rates; a group of one tells nothing.
     """
-    squares, free = _BELIEVED_RUNS * BELIEVED_SD**2, float(_BELIEVED_RUNS)
+    squares, free = BELIEVED_RUNS * BELIEVED_SD**2, float(BELIEVED_RUNS)
     for logs in alike:
         if len(logs) > 1:
             squares += (len(logs) - 1) * statistics.variance(logs)

@@ -447,8 +447,12 @@ class Session:
             return clipped(replace(again, state=TrialState.ASKED), left - KILL_S)
         proposal = self._strategy.ask(self._study, left - KILL_S)
         is_waiting = proposal is None and bool(self._study.open_trials)
-        if not self._study.because and not is_waiting and (proposal is None or proposal.stage in _PAIRED):
-            because = self._strategy.ending(self._study, left - KILL_S)
+        if not is_waiting and (proposal is None or proposal.stage is not Stage.WHY):
+            is_over = proposal is None or proposal.stage in _PAIRED
+            # Where no finalist wins, screening goes on; then it ends for another reason.
+            because = self._study.because if is_over else ""
+            if is_over and not because:
+                because = self._strategy.ending(self._study, left - KILL_S)
             self._study = replace(self._study, because=because)
         if proposal is None:
             return None

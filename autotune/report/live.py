@@ -26,6 +26,7 @@ from autotune.core.trial import Stage
 from autotune.report.listener import Listener
 from autotune.report.outlet import Outlet
 from autotune.report.summary import (
+    best_other,
     bytes_text,
     duration_text,
     long_config,
@@ -35,14 +36,7 @@ from autotune.report.summary import (
     short_config,
     speedup_of,
 )
-from autotune.report.text import (
-    UNSTEADY,
-    best_other,
-    failure_counts,
-    progress_line,
-    rate_text,
-    result_text,
-)
+from autotune.report.text import UNSTEADY, failure_counts, progress_line, rate_text, result_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -362,6 +356,8 @@ def _seen(study: Study) -> list[Line]:
     ratio = speedup_of(study, best[1])
     if not baseline_is_steady(study):
         return [Line("best", f"{UNSTEADY}: no ratio to it is known yet", "bad")]
+    if best[0] <= 1.0:
+        return [Line("best", f"nothing faster yet; {best[0]:.2f}x came closest")]
     shown = f"{best[0]:.2f}x" if ratio is None else _ratio(ratio)
     return _best(f"{shown} within one run, not confirmed", best[1].config)
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 from autotune.core.answer import SearchOutcome
 from autotune.core.config import Config
 from autotune.core.control import weakness
-from autotune.core.disturbances import undisturbed
+from autotune.core.disturbances import baseline_is_steady, undisturbed
+from autotune.core.effect import Effect
 from autotune.core.launched import launch_words
 from autotune.core.measurement import Estimate
 from autotune.core.outcome import candidate_text
@@ -264,19 +265,23 @@ def _paired_rate(study: Study, trial: Trial) -> float | None:
     return partner.measurement.throughput.value if partner and partner.measurement else None
 
 
-def best_so_far(study: Study, *, up_to: int | None = None) -> tuple[float, Trial] | None:
-    """The largest single-run ratio and its trial, unconfirmed; None before the baseline was measured.
-
-    Args:
-        study: Any.
-        up_to: Leave out trials behind this number.
-    """
+def best_other(study: Study) -> tuple[float, Trial] | None:
+    """The largest ratio of single runs of what changes something, but not the training; unconfirmed."""
+    space = study.space
     found = [
         (ratio.value, t)
         for t in study.told()
-        if (up_to is None or t.number <= up_to) and (ratio := speedup_of(study, t)) is not None
+        if not t.config.is_baseline
+        and (space is None or space.effect(t.config) is not Effect.TRAINING)
+        and (ratio := speedup_of(study, t)) is not None
     ]
     return max(found, key=lambda pair: (pair[0], -pair[1].number), default=None)
+
+
+def _faster_so_far(study: Study) -> float | None:
+    """The ratio of `best_other` while a search runs; None where nothing is faster, or nobody can tell."""
+    best = best_other(study)
+    return best[0] if best is not None and best[0] > 1.0 and baseline_is_steady(study) else None
 
 
 def run_name(study: Study, answer: Answer | None) -> str:
@@ -292,8 +297,8 @@ def run_name(study: Study, answer: Answer | None) -> str:
         is_short = broken is not None and ended_by_budget(study, broken)
         return f"{'budget too short' if is_short else 'baseline failed'} · {stem}"
     if state == "running":
-        best = best_so_far(study)
-        seen = f" best {best[0]:.1f}x" if best and best[0] > 1 and not best[1].config.is_baseline else ""
+        best = _faster_so_far(study)
+        seen = "" if best is None else f" best {best:.1f}x"
         return f"searching...{seen} · {stem}"
     early = " · stopped early" if is_early(study) else ""
     early = f" · {found}{early}" if (found := _weak(study, answer)) else early
@@ -335,14 +340,9 @@ def headline(study: Study, answer: Answer | None, *, interval: bool = False) -> 
     if failed is not None and failed.failure is not None:
         return f"{script_name(study)} fails unmodified: {_last_line(failed)}"
     if not study.stopped:
-        best = best_so_far(study)
-        seen = best is not None and best[0] > 1 and not best[1].config.is_baseline
-        far = (
-            f"best single run so far {best[0]:.2f}x, not confirmed"
-            if best and seen
-            else "nothing faster so far"
-        )
-        return f"Searching... {far}"
+        best = _faster_so_far(study)
+        far = "nothing faster" if best is None else f"best single run {best:.2f}x, not confirmed"
+        return f"Searching... so far {far}"
     if answer is None:
         return f"Stopped before {script_name(study)} was measured"
     if answer.outcome is SearchOutcome.INCONCLUSIVE and not answer.is_better:

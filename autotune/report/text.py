@@ -17,6 +17,7 @@ from autotune.report.gains import gains_text
 from autotune.report.summary import (
     LOSS_WORDS,
     apply_command,
+    best_other,
     bytes_text,
     changes_text,
     control_text,
@@ -67,16 +68,6 @@ def rate_text(rate: Estimate) -> str:
     return f"{number_text(rate.value)} {rate.unit}"
 
 
-def best_other(study: Study) -> tuple[float, Trial] | None:
-    """The largest ratio of single runs, one that changes something; unconfirmed."""
-    found = [
-        (ratio.value, t)
-        for t in study.told()
-        if not t.config.is_baseline and (ratio := speedup_of(study, t)) is not None
-    ]
-    return max(found, key=lambda pair: (pair[0], -pair[1].number), default=None)
-
-
 UNSTEADY: Final = "baseline unsteady"
 """In place of a ratio while the script's own rate is not known well enough for one."""
 
@@ -111,7 +102,8 @@ def progress_line(study: Study, trial: Trial) -> str:
     if best is not None and not is_steady:
         parts.append(UNSTEADY)
     elif best is not None:
-        parts.append(f"best {best[0]:.2f}x (trial {best[1].number})")
+        is_faster = best[0] > 1.0
+        parts.append(f"best {best[0]:.2f}x (trial {best[1].number})" if is_faster else "nothing faster yet")
     failed = failure_counts(study)
     if failed:
         kinds = ", ".join(f"{kind} {count}" if count > 1 else kind for kind, count in failed.items())
@@ -175,7 +167,9 @@ def final_screen(
         if others := _other_picks(answer):
             rows.append(("", others))
     elif out:
-        rows.append(("file", f"{out} holds your script as it is"))
+        by_name = [pick.pick for pick in (answer.fastest, answer.likely) if pick is not None]
+        others = f"; other picks by name: {', '.join(by_name)}" if by_name else ""
+        rows.append(("file", f"{out} holds your script unchanged{others}"))
     rows += _look_rows(study, links or {}, unsent)
     return "\n".join(f"{name:<{_INDENT}}{text}".rstrip() for name, text in rows) + "\n"
 

@@ -191,8 +191,8 @@ class SearchState:
             return None
         config = suggestion.config
         fidelity = self.costs.fidelity(stage, config, remaining_s=self.remaining_s, reserve_s=self.reserve_s)
-        # A slow run may take the least energy.
-        if stage is not Stage.SENTINEL and self.study.spec.objective != ENERGY:
+        # Every ratio rests on the script's own runs, and a slow run may take the least energy.
+        if not config.is_baseline and self.study.spec.objective != ENERGY:
             fidelity = replace(fidelity, dominated_below=_DOMINATED * self._fastest_seen(config))
         return Proposal(stage=stage, config=config, fidelity=fidelity, reason=suggestion.reason)
 

@@ -60,8 +60,37 @@ def test_an_estimate_larger_than_the_speedup_is_not_shown() -> None:
     assert named(found) == ["a", "b"]
 
 
+SHORT = {PAIR: 1.56, PAIR.without("b"): 1.5, PAIR.without("a"): 1.02, Config({"c": 1}): 0.9}
+"""A short search has one reading of each change by itself, and one of both."""
+
+
+def test_single_readings_of_a_short_search_give_what_they_can_and_its_range() -> None:
+    found = contributions(screened(SHORT), pick("best", PAIR, ratio(1.6, 0.1, n=2)))
+    (part,) = found.parts
+    assert (part.knobs, part.source, found.not_separated) == (("a",), "estimated", ("b",))
+    assert part.ratio.low < 1.5 < part.ratio.high
+    assert part.ratio.low > 1.25
+
+
+def test_readings_that_scatter_or_do_not_add_up_give_no_contribution() -> None:
+    total = ratio(1.6, 0.1, n=2)
+    noisy = screened(SHORT)
+    runs = [measured(len(noisy.trials) + n, Config({"c": 1}), rate) for n, rate in enumerate((60.0, 130.0))]
+    assert contributions(replace(noisy, trials=(*noisy.trials, *runs)), pick("best", PAIR, total)).parts == ()
+    odd = {**SHORT, PAIR.without("b"): 0.9, Config({"a": 1, "c": 1}): 1.9}
+    assert contributions(screened(odd), pick("best", PAIR, total)).of("a") is None
+
+
+def test_a_reading_above_the_speedup_counts_as_the_speedup_within_its_noise() -> None:
+    found = contributions(screened(SHORT), pick("best", PAIR, ratio(1.48, 0.1, n=2)))
+    part = found.of("a")
+    assert part is not None
+    assert part.ratio.value == 1.48
+    assert contributions(screened(SHORT), pick("best", PAIR, ratio(1.1, 0.05, n=2))).of("a") is None
+
+
 def test_a_disturbed_reading_gives_no_contribution() -> None:
-    rates = {Config({"a": 1}): 1.3, Config({"b": 2}): 0.5, PAIR: 1.6}
+    rates = {Config({"a": 1}): 1.3, Config({"b": 2}): 1.25, PAIR: 1.6}
     calm = contributions(screened(rates), pick("best", PAIR, ratio(3.5)))
     assert calm.of("a") is not None
     disturbed = screened(rates, {Config({"b": 2}): "cpu_contended", PAIR: "neighbour"})

@@ -182,7 +182,8 @@ def test_beside_a_load_that_stays_nothing_is_due_again() -> None:
     study = screening(*runs)
     assert only_disturbed(study) == frozenset()
     assert screened(study)[OTHER] == pytest.approx(75.0, rel=0.01)
-    assert not baseline_is_steady(study)
+    assert baseline_is_steady(study), "all runs meet the same load"
+    assert not baseline_is_steady(screening(*runs, (OTHER, beside(150.0, 0.05)))), "the load has gone"
 
 
 def test_trials_at_once_are_judged_against_the_quietest_run() -> None:

@@ -402,35 +402,47 @@ def test_a_knob_without_any_way_is_told_without_a_process(make_session: MakeSess
     assert session.study.trials[1].failure is not None
 
 
-def test_why_nothing_new_is_tried_is_written_down_once_and_read_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("stages", "reasons", "written"),
+    [
+        ([Stage.BASELINE, Stage.START, Stage.CONFIRM, Stage.CONFIRM], ["", "", "2", "2"], ["2", "2"]),
+        (
+            [Stage.BASELINE, Stage.START, Stage.CONFIRM, Stage.REFINE, Stage.WHY],
+            ["", "", "2", "", ""],
+            ["2", "", "5"],
+        ),
+    ],
+)
+def test_why_nothing_new_is_tried_is_written_down_and_taken_back_where_something_is(
+    tmp_path: Path, stages: list[Stage], reasons: list[str], written: list[str]
+) -> None:
     @dataclass
-    class Confirms(Listed):
+    class InStages(Listed):
         def ask(self, study: Study, remaining_s: float) -> Proposal | None:
             asked = super().ask(study, remaining_s)
-            late = len(study.trials) > 1
-            return asked if asked is None or not late else replace(asked, stage=Stage.CONFIRM, group=1)
+            return None if asked is None else replace(asked, stage=stages[len(study.trials)], group=1)
 
         def ending(self, study: Study, remaining_s: float) -> str:
-            return f"Enough after {len(study.trials)}."
+            return str(len(study.trials))
 
-    configs = [Config(), Config({"workers": 1}), Config(), Config({"workers": 1})]
+    configs = [Config({"workers": n % 2}) if n % 2 else Config() for n in range(len(stages))]
     with Journal.create(tmp_path / "journal.db") as journal:
         began = {"spec": spec(), "wall_s": 1.0, "host": "h", "pid": 1, "version": "1"}
         journal.append("opened", "opened/1", began)
         session = Session(
             journal=journal,
             study=Study(spec=spec(), facts=facts()),
-            strategy=Confirms(configs),
+            strategy=InStages(configs),
             planner=PlainPlanner(),
             clock=SimulatedClock(),
         )
-        for _ in configs:
-            assert session.study.because == ("" if len(session.study.trials) < 3 else "Enough after 2.")
+        for reason in reasons:
             tell_next(session, measurement())
+            assert session.study.because == reason
+        assert session.ask() is None
         session.close()
-        said = [e.kind for e in journal.entries() if "because" in e.data]
-        assert said == ["asked", "stopped"]
-        assert fold(journal.entries()).because == "Enough after 2."
+        assert [e.data["because"] for e in journal.entries() if "because" in e.data] == written
+        assert fold(journal.entries()).because == written[-1]
 
 
 def test_a_late_answer_changes_nothing(make_session: MakeSession) -> None:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +32,8 @@ from autotune.launch.runner import NOT_BEGUN
 from autotune.testing.runners import RunnerContract
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from autotune.launch.runner import Ended
 
 pytestmark = pytest.mark.thorough
@@ -471,6 +474,34 @@ def test_shared_memory_of_a_trial_that_crashed_by_itself_is_removed(runner: Any,
         name.unlink(missing_ok=True)
 
 
+@contextmanager
+def suspended(ready: Path, own: Callable[[], list[int]], seconds: float | None) -> Iterator[list[int]]:
+    """Stop processes as soon as a script has made a file.
+
+    Args:
+        ready: The file.
+        own: The processes, once the file is there.
+        seconds: After which they go on; None: never.
+
+    Yields:
+        Their pids, known once they are stopped.
+    """
+    stopped: list[int] = []
+
+    def suspend() -> None:
+        wait_for(ready.exists)
+        stopped.extend(own())
+        sweep.send(stopped, signal.SIGSTOP)
+        if seconds is not None:
+            time.sleep(seconds)
+            sweep.send(stopped, signal.SIGCONT)
+
+    thread = threading.Thread(target=suspend)
+    thread.start()
+    yield stopped
+    thread.join()
+
+
 def test_a_job_that_was_suspended_is_no_hang(
     runner: Any, assignment: Any, tmp_path: Path, crippled_guard: Any
 ) -> None:
@@ -478,21 +509,11 @@ def test_a_job_that_was_suspended_is_no_hang(
     crippled_guard(("AWAY_S = 5.0", "AWAY_S = 0.7"))
     uid = f"t0000-{MINE}"
     ready = temporary_folder(uid) / "ready"
-    stopped: list[int] = []
-
-    def suspend() -> None:
-        wait_for(ready.exists)
-        all_of_it = sweep.marked(uid, sweep.GUARD_VARIABLE) + sweep.marked(uid)
-        stopped.extend(all_of_it)
-        sweep.send(all_of_it, signal.SIGSTOP)
-        time.sleep(5.5)
-        sweep.send(all_of_it, signal.SIGCONT)
-
-    thread = threading.Thread(target=suspend)
-    thread.start()
     text = f"Path({str(ready)!r}).touch(); time.sleep(0.6); good()"
-    outcome = only(runner(isolation="redirect"), assignment(text, deadline_s=5.0)).outcome
-    thread.join()
+    with suspended(
+        ready, lambda: sweep.marked(uid, sweep.GUARD_VARIABLE) + sweep.marked(uid), 5.5
+    ) as stopped:
+        outcome = only(runner(isolation="redirect"), assignment(text, deadline_s=5.0)).outcome
     assert len(stopped) >= 3
     assert isinstance(outcome, Measurement), outcome
 
@@ -503,24 +524,14 @@ def test_time_in_which_a_trial_was_stopped_is_neither_training_nor_a_reason_to_e
     """The script alone is stopped, for as long as it may last in all."""
     uid = f"t0000-{MINE}"
     ready = temporary_folder(uid) / "ready"
-
-    def suspend() -> None:
-        wait_for(ready.exists)
-        own = sweep.marked(uid)
-        sweep.send(own, signal.SIGSTOP)
-        time.sleep(5.0)
-        sweep.send(own, signal.SIGCONT)
-
-    thread = threading.Thread(target=suspend)
-    thread.start()
     text = f"""step(); begin = now()
 for n in range(120):
     time.sleep(0.02); step()
     if n == 40: Path({str(ready)!r}).touch()
 finish(begin)"""
     asked = replace(assignment(text, deadline_s=5.0), patience_s=20.0)
-    outcome = only(runner(isolation="redirect"), asked).outcome
-    thread.join()
+    with suspended(ready, lambda: sweep.marked(uid), 5.0):
+        outcome = only(runner(isolation="redirect"), asked).outcome
     assert isinstance(outcome, Measurement), outcome
     assert "stopped" in outcome.contamination.flags
     assert outcome.window_s > 5.0
@@ -534,17 +545,10 @@ def test_a_trial_that_stays_stopped_is_ended_when_its_patience_is_used_up(
 ) -> None:
     uid = f"t0000-{MINE}"
     ready = temporary_folder(uid) / "ready"
-
-    def suspend() -> None:
-        wait_for(ready.exists)
-        sweep.send(sweep.marked(uid), signal.SIGSTOP)
-
-    thread = threading.Thread(target=suspend)
-    thread.start()
     text = f"Path({str(ready)!r}).touch(); time.sleep(60)"
     asked = replace(assignment(text, deadline_s=2.0), patience_s=1.5)
-    ended = only(runner(isolation="redirect"), asked)
-    thread.join()
+    with suspended(ready, lambda: sweep.marked(uid), None):
+        ended = only(runner(isolation="redirect"), asked)
     assert isinstance(ended.outcome, Failure)
     assert ended.outcome.kind is FailureKind.TIMEOUT_TOTAL
     assert ended.seconds >= 3.5

@@ -90,7 +90,7 @@ def test_where_the_winner_was_not_taken_apart_single_runs_say_what_brings_it():
     found = answer(study)
     tree = pages.read(report_html(study, found))
     hero, knobs = tree.by_id("answer").text, tree.by_id("knobs").text
-    assert "(estimated from single runs)" in hero
+    assert ", estimated from single runs" in hero
     assert "num_workers about +" in hero
     assert "about +" in tree.by_id("answer").by_class("chips")[0].text
     assert ", estimated" in knobs

@@ -92,18 +92,31 @@ def test_families_that_apply_are_covered_before_any_is_refined() -> None:
     assert {"precision", "loader", "threads", "layout", "batch", "compile"} <= covered
 
 
-def test_fewer_workers_than_the_scripts_are_tried_down_to_none() -> None:
-    workers = dimension("num_workers", (0, 1, 2, 4), 4, ordinal=True, family="loader")
-    crowded = SearchSpace(dimensions={"num_workers": workers})
-    facts = World(space=crowded, speed={}, cores=2).facts()
+def with_workers(values: tuple[int, ...], *, cores: int, wait: float = 0.0) -> Study:
+    """The baseline of a script with four loader workers and two threads was measured."""
+    workers = dimension("num_workers", values, 4, ordinal=True, family="loader")
+    given = SearchSpace(dimensions={"num_workers": workers})
+    facts = World(space=given, speed={}, cores=cores).facts()
     assert facts.run is not None
     assert facts.run.loader is not None
     run = replace(facts.run, loader=replace(facts.run.loader, num_workers=4), threads=2)
-    study = Study(spec=spec(seconds=300.0), facts=replace(facts, run=run), space=crowded)
+    study = Study(spec=spec(seconds=300.0), facts=replace(facts, run=run), space=given)
     first = Staged().ask(study, 290.0)
     assert first is not None
-    study = tell(study, first, measurement(100.0), 6.0)
-    search = SearchState.of(study, crowded, 280.0, DEFAULT)
+    return tell(study, first, measurement(100.0, wait=wait), 6.0)
+
+
+def expected_on_cpu(study: Study) -> Expectations:
+    assert study.space is not None
+    found = Expectations.of(study, study.space)
+    assert found is not None
+    return replace(found, device="cpu")
+
+
+def test_fewer_workers_than_the_scripts_are_tried_down_to_none() -> None:
+    study = with_workers((0, 1, 2, 4), cores=2)
+    assert study.space is not None
+    search = SearchState.of(study, study.space, 280.0, DEFAULT)
     assert search is not None
     assert {c.get("num_workers") for c, _ in start_list(search)} == {0, 2}
     proposal = Staged().ask(study, 280.0)
@@ -112,45 +125,21 @@ def test_fewer_workers_than_the_scripts_are_tried_down_to_none() -> None:
 
 
 def test_workers_that_crowd_the_cores_are_not_expected_to_be_worth_what_they_load() -> None:
-    workers = dimension("num_workers", (0, 4), 4, ordinal=True, family="loader")
-    given = SearchSpace(dimensions={"num_workers": workers})
-    base = World(space=given, speed={}).facts()
-    assert base.run is not None
-    assert base.run.loader is not None
-
-    def expected(cores: int) -> tuple[float, float]:
-        assert base.run is not None
-        assert base.run.loader is not None
-        run = replace(base.run, loader=replace(base.run.loader, num_workers=4), threads=2)
-        model = replace(run, model=None)
-        facts = replace(base, run=model, host=replace(base.host, cpus=cores))
-        study = Study(spec=spec(), facts=facts, space=given)
-        first = Staged().ask(study, 100.0)
-        assert first is not None
-        found = Expectations.of(tell(study, first, measurement(100.0), 6.0), given)
-        assert found is not None
-        on_cpu = replace(found, device="cpu")
-        return on_cpu.mean((0,)), on_cpu.spreads()[0]
-
-    crowded, roomy = expected(2), expected(16)
-    assert crowded[0] > roomy[0]
-    assert crowded[1] > roomy[1]
+    crowded, roomy = (expected_on_cpu(with_workers((0, 4), cores=cores)) for cores in (2, 16))
+    assert crowded.mean((0,)) > roomy.mean((0,))
+    assert crowded.spreads()[0] > roomy.spreads()[0]
 
 
 def test_more_workers_than_there_are_cores_for_are_expected_to_gain_nothing() -> None:
-    workers = dimension("num_workers", (0, 2, 4, 8), 4, ordinal=True, family="loader")
-    given = SearchSpace(dimensions={"num_workers": workers})
-    base = World(space=given, speed={}, cores=2).facts()
-    assert base.run is not None
-    assert base.run.loader is not None
-    run = replace(base.run, loader=replace(base.run.loader, num_workers=4), threads=2)
-    study = Study(spec=spec(), facts=replace(base, run=run), space=given)
-    first = Staged().ask(study, 100.0)
-    assert first is not None
-    found = Expectations.of(tell(study, first, measurement(100.0, wait=0.05), 6.0), given)
-    assert found is not None
-    on_cpu = replace(found, device="cpu")
-    assert on_cpu.mean((8,)) <= 0.0 == on_cpu.mean((4,))
+    found = expected_on_cpu(with_workers((0, 2, 4, 8), cores=2, wait=0.05))
+    assert found.mean((8,)) <= 0.0 == found.mean((4,))
+
+
+def test_a_search_whose_time_is_over_says_that_no_run_fits() -> None:
+    study = with_workers((0, 2), cores=2)
+    said = "Nothing new was tried any more, as no further run fits into the time left."
+    assert Staged().ending(study, 2.0) == said
+    assert Staged().ending(study, 200.0) != said
 
 
 def pairs_of(*rates: tuple[Config, float, float]) -> Study:
@@ -256,6 +245,7 @@ def test_what_was_measured_beside_others_alone_runs_again_once_they_have_ended_t
     assert again is not None
     assert (again.stage, again.config) == (Stage.BASELINE, Config())
     assert "other processes disturbed every run of it" in again.reason
+    assert again.fidelity.dominated_below == 0.0, "the script's own run is not cut off for being slow"
     only_bf16 = Staged().ask(beside_others(study, 1), 150.0)
     assert only_bf16 is not None
     assert (only_bf16.stage, only_bf16.config) == (Stage.START, BF16)

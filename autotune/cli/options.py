@@ -1,0 +1,32 @@
+"""Options that several verbs take, each with one name, one variable and one text."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Python = Annotated[
+    str,
+    typer.Option(metavar="PATH", envvar="AUTOTUNE_PYTHON", help="Interpreter of the script's environment."),
+]
+Pick = Annotated[
+    str, typer.Option(metavar="PICK", help="safe, best, fastest or likely; else the file's own.")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+JsonAtEnd = Annotated[bool, typer.Option("--json", help="One JSON object on stdout at the end.")]
+JsonLines = Annotated[
+    bool, typer.Option("--jsonl", help="JSON on stdout: a line per event, the result in the last.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", envvar="AUTOTUNE_QUIET", help="No progress.")]
+ExitZero = Annotated[
+    bool, typer.Option("--exit-zero", envvar="AUTOTUNE_EXIT_ZERO", help="End with 0 in place of 1 and 8.")
+]
+WaitForQuiet = Annotated[
+    str,
+    typer.Option(
+        metavar="10m",
+        envvar="AUTOTUNE_WAIT_FOR_QUIET",
+        help="Wait up to so long for other processes to end, before the first run and before confirmation.",
+    ),
+]
