@@ -135,6 +135,32 @@ def test_an_internal_error_prints_no_traceback_and_no_secret(more, tmp_path):
         assert (line["exit"], line["error"]["kind"]) == (70, "InternalError")
 
 
+LEAVES = """
+import atexit, threading
+from autotune.cli import main
+class Held:
+    def __del__(self):
+        print("freed")
+held = Held()
+def last():
+    threading.main_thread().join()
+    print("thread")
+def answered(argv):
+    atexit.register(print, "exit function")
+    threading.Thread(target=last).start()
+    print("answer")
+    return 8
+main.run = answered
+main.main()
+"""
+
+
+def test_threads_and_exit_functions_end_and_nothing_is_freed_one_by_one():
+    done = subprocess.run([sys.executable, "-c", LEAVES], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (8, "")
+    assert done.stdout.splitlines() == ["answer", "thread", "exit function"]
+
+
 LOGS = """
 import logging, sys
 from autotune.cli import main
