@@ -83,8 +83,9 @@ def answer(study: Study) -> Answer:
         "safe": _recommend(study, "safe", safe) if safe else replace(base, pick="safe"),
         "best": _recommend(study, "best", best) if best else replace(base, pick="best"),
     }
-    rest = [c for c in compared if c not in winners]
     found = conclude(study, compared, is_better=best is not None, bar=bar, ruled_out=hopeless(study))
+    # Why the likely one is not confirmed stands in the outcome.
+    rest = [c for c in compared if c not in winners and c is not found.likely]
     said, unsettled = sentence(study, picks["best"], fastest, compared, bar), found.unsettled
     if study.stopped and found.outcome is SearchOutcome.INCONCLUSIVE:
         if found.likely is None and (near := closest(study)) is not None:

@@ -218,3 +218,14 @@ def test_an_interval_that_says_nothing_is_replaced_by_words():
     assert text(2.80, 0.0, math.inf) == "2.80 (too few runs for an interval)"
     assert text(2.80, 1.1, 250.0) == "2.80 (at least 1.10)"
     assert text(2.18, 0.82, 5.81) == "2.18 [0.82, 5.81]"
+
+
+def test_why_the_likely_candidate_is_not_confirmed_is_said_once():
+    study = screened({BF16: 150.0})
+    for group in (1, 2):
+        study = add(study, Stage.CONFIRM, BASE, run(100.0, seed=group), group=group)
+        study = add(study, Stage.CONFIRM, BF16, measurement(150.0), group=group)
+    found = answer(study)
+    assert found.likely is not None
+    (why,) = [text for text in (*found.unsettled, *found.caveats) if BF16.text() in text]
+    assert "its loss is not shown to keep up" in why
