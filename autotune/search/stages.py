@@ -130,7 +130,7 @@ class Staged(Strategy):
     def _why_over(self, search: SearchState) -> str:
         if search.has_spent_trials:
             return "the number of trials left is what confirming takes"
-        if search.remaining_s < search.costs.screen_s:
+        if not search.costs.fits(search.costs.screen_s, search.remaining_s):
             return "no further run fits into the time left"
         if search.spare_s < search.costs.screen_s:
             return "the time left is what confirming takes"
