@@ -599,7 +599,8 @@ class Session:
     def _disturbed(self, trial: Trial, measured: Measurement, seconds: float) -> str:
         """Why a screening run is repeated at once: others disturbed it, and did not disturb the one before.
 
-        Beside a load that stays nothing is repeated: it would be the same again, and pairs cancel it.
+        Beside a load that stays nothing is repeated: it would be the same again, and pairs cancel it. Once the
+        load is gone, the planner asks for the run again.
         Confirmation needs no repeats: it sets such pairs aside and runs more.
         """
         if trial.stage in _PAIRED or trial.attempt > DISTURBED_REPEATS or self._stopping:
@@ -611,6 +612,8 @@ class Session:
             return ""
         is_first = trial.stage is Stage.BASELINE
         if seconds > (BASELINE_REPEAT_SHARE if is_first else DISTURBED_REPEAT_SHARE) * self.remaining_s:
+            return ""
+        if self._load is not None and not self._running and self._load.now().is_busy:
             return ""
         self._crowded[trial.number] += 1
         self._set_aside = measured

@@ -692,6 +692,16 @@ def test_what_begins_during_a_search_is_named_before_the_next_run(make_session: 
     assert len(heard.notes) == 3
 
 
+@pytest.mark.parametrize(("after", "state"), [(BUSY, TrialState.TOLD), (QUIET, TrialState.ASKED)])
+def test_a_disturbed_run_is_repeated_at_once_only_if_the_load_has_gone(
+    make_session: MakeSession, after: MachineLoad, state: TrialState
+) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    beside(session, BUSY, BUSY, after)
+    tell_next(session, crowded(8.5, 1.0))
+    assert session.study.trials[0].state is state
+
+
 def test_a_quiet_machine_is_waited_for_and_the_first_wait_costs_no_budget(make_session: MakeSession) -> None:
     session = make_session([Config()])
     heard = beside(session, BUSY, BUSY, BUSY, QUIET, wait_s=600.0)
