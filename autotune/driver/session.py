@@ -599,8 +599,8 @@ class Session:
     def _disturbed(self, trial: Trial, measured: Measurement, seconds: float) -> str:
         """Why a screening run is repeated at once: others disturbed it, and did not disturb the one before.
 
-        Beside a load that stays nothing is repeated: it would be the same again, and pairs cancel it. Once the
-        load is gone, the planner asks for the run again.
+        Beside a load that stays nothing is repeated: it would be the same again, and pairs cancel it. Once
+        the load has gone, the planner asks for the run again.
         Confirmation needs no repeats: it sets such pairs aside and runs more.
         """
         if trial.stage in _PAIRED or trial.attempt > DISTURBED_REPEATS or self._stopping:

@@ -32,7 +32,7 @@ from autotune.launch.runner import NOT_BEGUN
 from autotune.testing.runners import RunnerContract
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
     from autotune.launch.runner import Ended
 
@@ -475,7 +475,7 @@ def test_shared_memory_of_a_trial_that_crashed_by_itself_is_removed(runner: Any,
 
 
 @contextmanager
-def suspended(ready: Path, own: Callable[[], list[int]], seconds: float | None) -> Iterator[list[int]]:
+def suspended(ready: Path, own: Callable[[], list[int]], seconds: float | None) -> Generator[list[int]]:
     """Stop processes as soon as a script has made a file.
 
     Args:
