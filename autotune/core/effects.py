@@ -24,7 +24,7 @@ from autotune.core.spread import BELIEVED_RUNS, run_spread
 from autotune.core.stats import t_quantile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from autotune.core.study import Study
 
@@ -33,6 +33,9 @@ _JOINT_SPREAD: Final = 0.12
 _MOST_PAIRS: Final = 40
 _FEWEST_TOGETHER: Final = 2
 _CONFIDENCE: Final = 0.95
+_TOGETHER: Final = 0.5
+"""Two parts are one if their joint interval is no more than this share of the narrower of both: what chance
+correlates in a few runs stays apart, what nearly always changed together does not."""
 _MATTERS: Final = 0.03
 
 _BASE: Final = Config()
@@ -158,7 +161,8 @@ def estimated(study: Study) -> Effects:
 def parts(study: Study, config: Config) -> dict[tuple[str, ...], Estimate]:
     """Return how many times as fast a configuration is with some of its knobs as without, by the fit.
 
-    Knobs that no single run had apart are one part. Knobs that no single run had are left out, and so is the
+    Knobs that no single run had apart are one part, and so are those that are known better together than
+    each by itself, as hardly any run had them apart. Knobs that no single run had are left out, and so is the
     configuration as a whole, which pairs measure. Largest first; n is 0, as no pair measured it.
     """
     fit = _fit_of(study)
@@ -170,14 +174,34 @@ def parts(study: Study, config: Config) -> dict[tuple[str, ...], Estimate]:
         if any(having):
             groups.setdefault(having, []).append(knob)
     whole = set(_terms(config, fit.places))
+
+    def taken(knobs: Collection[str]) -> list[int]:
+        return sorted(whole - set(_terms(config.without(*knobs), fit.places)))
+
     found: dict[tuple[str, ...], Estimate] = {}
-    for knobs in groups.values():
+    for knobs in _known_together([tuple(group) for group in groups.values()], taken, fit):
         if len(knobs) < len(config):
-            some = fit.ratio(whole - set(_terms(config.without(*knobs), fit.places)))
-            found[tuple(knobs)] = Estimate(
+            some = fit.ratio(taken(knobs))
+            found[knobs] = Estimate(
                 value=some["ratio"], low=some["low"], high=some["high"], n=0, unit="ratio"
             )
     return dict(sorted(found.items(), key=lambda item: -item[1].value))
+
+
+def _known_together(
+    groups: list[tuple[str, ...]], taken: Callable[[Collection[str]], Sequence[int]], fit: _Fit
+) -> list[tuple[str, ...]]:
+    """The groups, those joined whose joint interval is far narrower than that of either (`_TOGETHER`)."""
+    widths = {group: fit.half_width(taken(group)) for group in groups}
+    while len(widths) > 1:
+        pairs = itertools.combinations(widths, 2)
+        shares = {(a, b): fit.half_width(taken(a + b)) / min(widths[a], widths[b]) for a, b in pairs}
+        first, second = pair = min(shares, key=lambda two: shares[two])
+        if shares[pair] > _TOGETHER:
+            break
+        widths = {group: width for group, width in widths.items() if group not in pair}
+        widths[first + second] = fit.half_width(taken(first + second))
+    return list(widths)
 
 
 _latest: list[tuple[Study, _Fit | None]] = []

@@ -106,6 +106,15 @@ def test_parts_that_no_run_had_apart_are_one():
     assert parts(Study(spec=spec()), both) == {}
 
 
+def test_parts_that_hardly_any_run_had_apart_are_one():
+    both = {"a": 1, "b": "x"}
+    configs = [Config({**both, **more}) for more in ({}, {"c": True}, {"d": 4}, {"c": True, "d": 4})]
+    rarely = [*configs, Config({**both, "a": 2}), Config({"c": True})]
+    found = parts(study(lambda config: 1.6 if "b" in config else 1.0, configs=rarely), configs[1])
+    assert sorted(found) == [("a", "b"), ("c",)]
+    assert 1.3 < found["a", "b"].low < 1.6 < found["a", "b"].high
+
+
 def test_runs_beside_which_others_used_the_machine_are_no_part_of_the_fit():
     calm = study(lambda config: 1.3 if "b" in config else 1.0)
     slow = measured(len(calm.trials), Config({"d": 4}), 20.0)

@@ -110,8 +110,8 @@ def _missing(answer: Answer) -> dict[str, str]:
 def _method(study: Study, answer: Answer) -> Markup:
     if not study.told(Stage.CONFIRM):
         return paragraphs("Nothing was confirmed in pairs, so nothing is claimed.", class_="small soft")
-    best = answer.best
-    share = f" Its interval is one of {100 * best.speedup.confidence:.4g} %" if best.speedup.n else ""
+    claim = f" Its interval is one of {100 * answer.best.speedup.confidence:.4g} %"
+    share = claim if answer.is_better else ""
     said = (
         "A speed-up rests on pairs of fresh processes made after the search, the script as it is and the "
         "configuration in turns; runs that chose a configuration are not in it."
