@@ -183,8 +183,8 @@ def main() -> None:
 def _leave(codes: Sequence[int]) -> None:
     """End this process before Python frees what was imported; threads and other exit functions have ended.
 
-    After a search Ray, MLflow and pandas hold some 400,000 objects. Freeing them takes about a second, and
-    four on a busy machine, while the shell waits (decision 104).
+    After a search Ray, MLflow and pandas hold some 400,000 objects. The shell would wait until they are freed
+    one by one (decision 104).
 
     Args:
         codes: The exit code; empty where the verb was ended by force.

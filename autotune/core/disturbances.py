@@ -197,12 +197,14 @@ def marked_runs(study: Study, configs: Sequence[Config]) -> list[str]:
 
 
 def is_crowded(study: Study, config: Config) -> bool:
-    """Whether others used the machine beside most confirmation runs of the script and of this config.
+    """Whether others used the machine beside most runs of the script and of this config: pairs, else all.
 
     What is fastest beside others need not be what is fastest alone: threads that sleep while they wait, or
     fewer of them, lose little then. The pairs are right of the machine as it was, and say nothing of it idle.
     """
-    runs = [t for t in study.told(Stage.CONFIRM) if t.config.is_baseline or t.config == config]
+    paired = study.told(Stage.CONFIRM)
+    told = paired if any(t.config == config for t in paired) else study.told()
+    runs = [t for t in told if t.config.is_baseline or t.config == config]
     runs = [t for t in runs if t.measurement is not None]
     return 2 * sum(is_disturbed(study, t) for t in runs) > len(runs)
 

@@ -332,7 +332,8 @@ def _inconclusive_rows(study: Study, answer: Answer, out: str) -> list[tuple[str
     likely, fastest = answer.likely, answer.fastest
     listed: list[tuple[str, tuple[str, ...] | str]] = []
     if likely is not None:
-        cells = (likely_text(likely), *_cells(likely, "")[1:4], _KEPT[likely.effect])
+        beside = ", beside others" if is_crowded(study, likely.config) else ""
+        cells = (likely_text(likely) + beside, *_cells(likely, "")[1:4], _KEPT[likely.effect])
         listed += [("likely", cells), ("", changes_text(study, likely.config))]
     if fastest is not None:
         listed += [*_fastest_rows(study, fastest), ("", _apply_line(study, out, "fastest") if out else "")]

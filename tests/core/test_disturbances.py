@@ -186,6 +186,16 @@ def test_beside_a_load_that_stays_nothing_is_due_again() -> None:
     assert not baseline_is_steady(screening(*runs, (OTHER, beside(150.0, 0.05)))), "the load has gone"
 
 
+@pytest.mark.parametrize("cores", [0.05, 1.0])
+def test_a_likely_candidate_that_was_read_beside_others_says_so(cores: float) -> None:
+    runs = [(BASE, beside(100.0, cores)), (BASE, beside(101.0, cores)), (OTHER, beside(150.0, cores))]
+    study = replace(screening(*runs), stopped="finished")
+    assert is_crowded(study, OTHER) is (cores > 0.5)
+    rows = final_screen(study, answer(study)).splitlines()
+    first = next(row for row in rows if row.startswith("likely"))
+    assert ("not confirmed, beside others" in first) is (cores > 0.5)
+
+
 def test_trials_at_once_are_judged_against_the_quietest_run() -> None:
     runs = [(BASE, beside(100.0, 3.0)), (OTHER, beside(150.0, 3.1)), (OTHER, beside(60.0, 9.0))]
     study = screening(*runs)

@@ -85,6 +85,15 @@ def test_the_first_screen_says_why_before_what_to_type_and_says_no_figure_twice(
     assert "times yours at peak; there are " in text
 
 
+def test_the_interval_of_a_claim_is_named_only_where_there_is_one():
+    claimed = report_study.made()
+    unclaimed = report_study.made(speed=dict.fromkeys(report_study.SPEED, 0.7) | {("num_workers", 4): 0.5})
+    for made, is_better in ((claimed, True), (unclaimed, False)):
+        section = str(picks_section(View.of(made, answer(made))))
+        assert answer(made).is_better is is_better
+        assert ("Its interval is one of" in section) is is_better
+
+
 def test_where_the_winner_was_not_taken_apart_single_runs_say_what_brings_it():
     study = report_study.made(40, ablations=0)
     found = answer(study)
