@@ -248,7 +248,7 @@ class Staged(Strategy):
         if count % _TRAINING_EVERY == _TRAINING_EVERY - 2:
             picked = simpler(search)
         elif count % _TRAINING_EVERY == _TRAINING_EVERY - 1:
-            picked = bold(search)
+            picked = bold(search, in_turn=True)
         elif search.parts.free_draws and _is_square(count):
             picked = random_draw(search)
         if picked is None and self._sampler is not None and count % _SAMPLER_EVERY == _SAMPLER_EVERY - 1:
