@@ -9,16 +9,21 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from autotune.core.families import families_of
 from autotune.core.rates import baseline_runs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from autotune.core.facts import LoaderFacts
     from autotune.core.study import Study
+    from autotune.core.trial import Trial
 
 PROVABLE: Final = 1.02
 """A gain below this is within what runs of one configuration differ by on a quiet machine
 (experiments/noise_aa)."""
 
+_LOADING: Final = frozenset({"loader"})
 _COMPUTING: Final = frozenset({"precision", "compile", "layout", "optimizer", "kernels", "memory"})
 
 
@@ -49,7 +54,12 @@ def ceilings(study: Study) -> tuple[Ceiling, ...]:
     Worker processes that take cores from the training slow its computing down. Without cores to spare nothing
     therefore bounds what another number of workers gains.
     """
-    runs = [t.measurement for t in baseline_runs(study) if t.measurement is not None]
+    return _bounds(study, baseline_runs(study))
+
+
+def _bounds(study: Study, trials: Iterable[Trial]) -> tuple[Ceiling, ...]:
+    """Of loading and of computing, by how these runs spent their time; empty where that is not known."""
+    runs = [t.measurement for t in trials if t.measurement is not None]
     facts = study.facts
     if not runs or facts is None or facts.run is None:
         return ()
@@ -63,15 +73,22 @@ def ceilings(study: Study) -> tuple[Ceiling, ...]:
     elif _workers_take_cores(loader, facts.host.cpus, facts.run.threads, device):
         loading = math.inf
     return (
-        Ceiling("loading", loading, frozenset({"loader"})),
+        Ceiling("loading", loading, _LOADING),
         Ceiling("computing", _over(min(waits)), _COMPUTING),
     )
 
 
 def hopeless(study: Study) -> frozenset[str]:
-    """Knob families whose ceiling is below what can be proved."""
-    low = [c.families for c in ceilings(study) if c.ratio < PROVABLE]
-    return frozenset[str]().union(*low)
+    """Knob families whose ceiling is below what can be proved, beside every configuration that was measured.
+
+    Where computing has become faster loading takes a larger share of a step, and the other way round.
+    """
+    if not ceilings(study) or study.space is None:
+        return frozenset()
+    told, space = study.told(), study.space
+    loading, _ = _bounds(study, (t for t in told if not families_of(space, t.config) & _LOADING))
+    _, computing = _bounds(study, told)
+    return frozenset[str]().union(*(c.families for c in (loading, computing) if c.ratio < PROVABLE))
 
 
 def _over(share: float) -> float:

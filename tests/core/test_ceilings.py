@@ -75,3 +75,17 @@ def test_a_script_without_a_loader_gains_nothing_from_loading() -> None:
 
 def test_before_the_baseline_was_measured_nothing_is_bounded() -> None:
     assert ceilings(study()) == ()
+
+
+def test_a_part_that_is_large_beside_a_faster_configuration_is_not_hopeless() -> None:
+    made = study(0.01)
+    fast = replace(
+        made.trials[0],
+        number=1,
+        config=Config({"precision": "bf16"}),
+        stage=Stage.START,
+        outcome=measurement(500.0, wait=0.1),
+    )
+    assert hopeless(replace(made, trials=(*made.trials, fast))) == frozenset()
+    fed = replace(fast, config=Config({"num_workers": 4}))
+    assert hopeless(replace(made, trials=(*made.trials, fed))) == {"loader"}, "workers wait in another way"

@@ -273,3 +273,21 @@ def test_a_disturbed_run_is_no_price_of_later_ones() -> None:
     slow = replace(study.trials[0], seconds=60.0)
     crowded = beside_others(replace(study, trials=(slow, study.trials[1])), 0)
     assert Costs.of(crowded).plain_s == pytest.approx(6.0)
+
+
+def test_a_family_whose_ceiling_is_too_low_is_never_tried_by_the_planner() -> None:
+    study = simulate(Staged(), FLAT, spec(seconds=300.0))
+    assert not any("num_workers" in t.config or "prefetch_factor" in t.config for t in study.trials)
+    every = Staged(parts=DEFAULT.put("ceilings", present=False))
+    assert any("num_workers" in t.config for t in simulate(every, FLAT, spec(seconds=300.0)).trials)
+
+
+def test_in_a_short_search_what_changes_the_training_waits_for_what_keeps_it() -> None:
+    world = World(space=usual_space(), speed={("precision", "bf16"): 1.8, ("batch_size", 64): 1.2}, noise=0.02)
+    share = {}
+    for seconds in (240.0, 1800.0):
+        study = simulate(Staged(), world, spec(seconds=seconds))
+        told = study.told(Stage.START, Stage.REFINE)
+        wild = [t for t in told if world.space.effect(t.config) is Effect.TRAINING]
+        share[seconds] = sum(t.seconds for t in wild) / sum(t.seconds for t in told)
+    assert share[240.0] < share[1800.0]
