@@ -68,13 +68,21 @@ def rate_text(rate: Estimate) -> str:
 
 
 def best_other(study: Study) -> tuple[float, Trial] | None:
-    """The largest ratio of single runs, one that changes something; unconfirmed."""
+    """The largest ratio of single runs that change something but not the training; unconfirmed.
+
+    What changes the training is never recommended as best, and would promise a gain that the answer denies.
+    """
     found = [
         (ratio.value, t)
         for t in study.told()
-        if not t.config.is_baseline and (ratio := speedup_of(study, t)) is not None
+        if not t.config.is_baseline and not _changes_training(study, t)
+        if (ratio := speedup_of(study, t)) is not None
     ]
     return max(found, key=lambda pair: (pair[0], -pair[1].number), default=None)
+
+
+def _changes_training(study: Study, trial: Trial) -> bool:
+    return study.space is not None and study.space.effect(trial.config) is Effect.TRAINING
 
 
 UNSTEADY: Final = "baseline unsteady"
@@ -107,6 +115,8 @@ def progress_line(study: Study, trial: Trial) -> str:
         short_config(trial.config),
         result_text(study, trial, shows_ratio=is_steady or bool(trial.group)),
     ]
+    if _changes_training(study, trial):
+        parts.append("changes the training")
     best = best_other(study)
     if best is not None and not is_steady:
         parts.append(UNSTEADY)
