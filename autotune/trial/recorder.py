@@ -26,7 +26,7 @@ from autotune.protocol.marks import compiling_counts, evaluation_counts, trained
 from autotune.trial.forming import Forming
 from autotune.trial.forming import Row as WindowRow
 from autotune.trial.losses import read_loss
-from autotune.trial.short_run import FIRST_STEPS, first_timed, slow_steps
+from autotune.trial.short_run import FIRST_STEPS, SLOW_S, first_timed, slow_steps
 from autotune.trial.state import ALLOCATOR, COMPILE, LOADER, NEW_SHAPE, ROLLOUT
 
 if TYPE_CHECKING:
@@ -165,6 +165,7 @@ class Recorder:
         """The window opened before the level of the loader's queue had settled."""
         self._may_be_hopeless = True
         """Whether a few slow steps can end the run; not where the device's clock does not see them."""
+        self._slow_for_s = 0.0
         self._opened_at_step = 0
         self._compile_before_ns = 0
         self._compile_until_ns = 0
@@ -491,11 +492,18 @@ class Recorder:
         assert self._segment is not None
         fidelity = self._segment.fidelity
         bar = _HOPELESS_FRAC * fidelity.dominated_below
-        if not bar or not any(row[2] < bar * period_s for row, period_s in self._periods_s(1)):
+        slow_s = [period_s for row, period_s in self._periods_s(1) if row[2] < bar * period_s]
+        if not bar or not slow_s:
+            self._slow_for_s = 0.0
             return None
+        self._slow_for_s += slow_s[0]
+        if self._slow_for_s < SLOW_S:
+            return None
+        # The steps are looked through once for every second of slow ones, as that takes time from the training.
+        self._slow_for_s = 0.0
         timed = self._finished if self._clock is not None else self._rows
         count = len(self._past) + len(timed)
-        steps = self._periods_s(min(count - FIRST_STEPS, _LEVELS))
+        steps = self._periods_s(count - FIRST_STEPS)
         slow = slow_steps(steps, bar, long_s=fidelity.max_window_s)
         begins = [row[0] - int(period * 1e9) for row, period in steps]
         if not slow or any(touched(begins[-slow:], [row[0] for row, _ in steps[-slow:]], self.disturbed())):

@@ -78,7 +78,10 @@ def test_before_the_baseline_was_measured_nothing_is_bounded() -> None:
 
 
 def test_a_part_that_is_large_beside_a_faster_configuration_is_not_hopeless() -> None:
-    made = study(0.01)
+    plain = usual_space()
+    workers = replace(plain.dimensions["num_workers"], family="loader")
+    space = replace(plain, dimensions={**plain.dimensions, "num_workers": workers})
+    made = replace(study(0.01), space=space)
     fast = replace(
         made.trials[0],
         number=1,

@@ -12,6 +12,7 @@ from study_fakes import BASE, FIDELITY, SAFE, measured, spec, study
 
 from autotune.clock import SimulatedClock
 from autotune.core.config import Config
+from autotune.core.effect import Effect
 from autotune.core.machine_load import Culprit, MachineLoad
 from autotune.core.space import Dimension, SearchSpace
 from autotune.core.study import Budget

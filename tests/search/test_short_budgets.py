@@ -85,7 +85,7 @@ def test_time_is_set_aside_for_pairs_only_while_there_is_something_to_confirm_an
 
 
 def test_families_that_apply_are_covered_before_any_is_refined() -> None:
-    study = simulate(Staged(), FLAT, spec(seconds=300.0))
+    study = simulate(Staged(), replace(FLAT, input_s=WORLD.input_s), spec(seconds=300.0))
     screened = [t for t in study.trials if t.stage in (Stage.START, Stage.REFINE)]
     first = [t for t in screened if t.stage is Stage.START]
     covered = frozenset[str]().union(*(families_of(study.space, t.config) for t in first))  # type: ignore[arg-type]
