@@ -1,7 +1,8 @@
-"""Ceilings: the most that a knob family can gain for a script, by how its first runs spent their time. Pure.
+"""Ceilings: the most that a part of a step can gain, by how the script's first runs spent their time. Pure.
 
 A loop waits for data and it computes. Amdahl's law bounds what either part can gain: without the wait a step
-takes `1 - wait` of its time, and without the computing `wait` of it.
+takes `1 - wait` of its time, and without the computing `wait` of it. Steps that the first run counted bound
+two parts of computing: number formats, and starting operations (`autotune.core.roofline`, decision 103).
 """
 
 from __future__ import annotations
@@ -9,10 +10,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from autotune.core.disturbances import OTHERS, STOPPED
 from autotune.core.rates import baseline_runs
+from autotune.core.roofline import HEADROOM, Remainder
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.core.facts import LoaderFacts
+    from autotune.core.measurement import Measurement
     from autotune.core.study import Study
 
 PROVABLE: Final = 1.02
@@ -20,13 +26,16 @@ PROVABLE: Final = 1.02
 (experiments/noise_aa)."""
 
 _COMPUTING: Final = frozenset({"precision", "compile", "layout", "optimizer", "kernels", "memory"})
+_PRECISION: Final = "precision"
+_SLOWED: Final = OTHERS | {STOPPED, "cpu_throttled", "throttled"}
+"""Flags of a run whose steps were slowed down in its window, and perhaps not where they were counted."""
 
 
 class Ceiling(NamedTuple):
     """The most that a part of a step can gain.
 
     Args:
-        part: ``loading`` or ``computing``.
+        part: ``loading``, ``computing``, ``precision`` or ``launch overhead``.
         ratio: Of the throughput without that part to the baseline's; infinite where nothing bounds it.
         families: Knob families that act on this part alone.
     """
@@ -47,7 +56,8 @@ def ceilings(study: Study) -> tuple[Ceiling, ...]:
     """What the baseline's runs bound, empty before one was measured.
 
     Worker processes that take cores from the training slow its computing down. Without cores to spare nothing
-    therefore bounds what another number of workers gains.
+    therefore bounds what another number of workers gains, and counted steps, which leave the workers more time,
+    bound nothing.
     """
     runs = [t.measurement for t in baseline_runs(study) if t.measurement is not None]
     facts = study.facts
@@ -57,14 +67,18 @@ def ceilings(study: Study) -> tuple[Ceiling, ...]:
     waits = [min(1.0, max(0.0, m.data_wait_frac)) for m in runs]
     loader, model = facts.run.loader, facts.run.model
     device = "" if model is None else model.device
+    is_crowded = loader is not None and _workers_take_cores(
+        loader, facts.host.cpus, facts.run.threads, device
+    )
     loading = _over(1.0 - max(waits))
     if loader is None:
         loading = 1.0
-    elif _workers_take_cores(loader, facts.host.cpus, facts.run.threads, device):
+    elif is_crowded:
         loading = math.inf
     return (
         Ceiling("loading", loading, frozenset({"loader"})),
         Ceiling("computing", _over(min(waits)), _COMPUTING),
+        *(() if is_crowded and device == "cpu" else _of_counted_steps(study, runs)),
     )
 
 
@@ -72,6 +86,46 @@ def hopeless(study: Study) -> frozenset[str]:
     """Knob families whose ceiling is below what can be proved."""
     low = [c.families for c in ceilings(study) if c.ratio < PROVABLE]
     return frozenset[str]().union(*low)
+
+
+def _of_counted_steps(study: Study, runs: Sequence[Measurement]) -> list[Ceiling]:
+    """Of number formats, where one can be chosen, and of starting operations; those that are bounded.
+
+    What starts fewer operations moves fewer bytes as well, so no family acts on their starts alone.
+    """
+    left = [
+        _left(m, found)
+        for m in runs
+        if _SLOWED.isdisjoint(m.contamination.flags) and (found := Remainder.of(m.extra)) is not None
+    ]
+    if not left:
+        return []
+    space = study.space
+    is_free = space is None or any(d.family == _PRECISION for d in space.free())
+    formats, starts = (max(map(_over, shares)) for shares in zip(*left, strict=True))
+    found = [Ceiling(_PRECISION, formats, frozenset({_PRECISION}))] if is_free else []
+    return [c for c in (*found, Ceiling("launch overhead", starts, frozenset())) if not math.isinf(c.ratio)]
+
+
+def _left(m: Measurement, bound: Remainder) -> tuple[float, float]:
+    """Least share of a step that is left with the fastest number format, and with operations that start at once.
+
+    A step goes on to wait as long for data, whatever computing takes.
+    """
+    step_s = m.step_time_s.value
+    wait_s = m.data_wait_frac * step_s
+    if bound.ops_s is not None and bound.outside_s is not None and bound.kernels_s is not None:
+        # While the thread waited for a CPU, neither operations nor what lies between them made progress.
+        step_s *= 1.0 - min(0.95, m.contamination.run_queue_frac)
+        formats_s = max(step_s - (bound.ops_s - bound.reduced_s), bound.reduced_s)
+        starts_s = max(step_s - bound.outside_s, bound.kernels_s)
+    else:
+        busy = m.extra.get("device_busy_frac")
+        busy_s = step_s - wait_s if busy is None else min(1.0, busy) * step_s
+        # While the device is idle it waits for the host, which another format makes no faster.
+        formats_s = step_s - busy_s + min(bound.reduced_s, busy_s / HEADROOM)
+        starts_s = 0.0 if busy is None or bound.gaps_s is None else busy_s - bound.gaps_s
+    return min(1.0, max(wait_s, formats_s) / step_s), min(1.0, max(wait_s, starts_s) / step_s)
 
 
 def _over(share: float) -> float:
