@@ -56,8 +56,8 @@ def ceilings(study: Study) -> tuple[Ceiling, ...]:
     """What the baseline's runs bound, empty before one was measured.
 
     Worker processes that take cores from the training slow its computing down. Without cores to spare nothing
-    therefore bounds what another number of workers gains, and counted steps, which leave the workers more time,
-    bound nothing.
+    therefore bounds what another number of workers gains. Counted steps, which give the workers more time,
+    bound nothing then.
     """
     runs = [t.measurement for t in baseline_runs(study) if t.measurement is not None]
     facts = study.facts
@@ -108,7 +108,7 @@ def _of_counted_steps(study: Study, runs: Sequence[Measurement]) -> list[Ceiling
 
 
 def _left(m: Measurement, bound: Remainder) -> tuple[float, float]:
-    """Least share of a step that is left with the fastest number format, and with operations that start at once.
+    """Least share of a step that is left with the fastest number format, and with starts that take no time.
 
     A step goes on to wait as long for data, whatever computing takes.
     """

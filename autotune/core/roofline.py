@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 HEADROOM: Final = 1.5
-"""No operation is taken to run at more than this many times the best rate measured. Products larger than those
-that are timed come closer to the peak, and what only reads needs less bandwidth than a copy."""
+"""No operation is taken to run at more than this many times the best rate measured. Larger products than the
+timed ones come closer to the peak, and what only reads needs less bandwidth than a copy."""
 _FAST_CONVOLUTION: Final = 4.0
 """Times fewer multiplications than are counted: of F(4x4, 3x3) in A. Lavin, S. Gray, "Fast algorithms for
 convolutional neural networks", CVPR 2016."""
@@ -150,8 +150,8 @@ class CountedStep:
 
     Args:
         ops: In their order.
-        outside_s: Time of the step outside of operations, without fetching batches: Python, autograd, and what
-            counting itself adds.
+        outside_s: Time of the step outside of operations, without fetching batches: Python, autograd, and
+            what counting itself adds.
     """
 
     ops: Sequence[Op]
@@ -160,7 +160,7 @@ class CountedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remainder:
-    """What bounds the gain of other number formats and of faster starts, in seconds of a step; see `remainder`.
+    """What bounds the gain of other formats and of faster starts, in seconds of a step; see `remainder`.
 
     Args:
         reduced_s: Of operations, in the fastest number format; a lower bound.
@@ -193,9 +193,9 @@ def remainder(steps: Sequence[CountedStep], machine: Machine, *, device: str) ->
     """Bound what other number formats, and faster starts of operations, can save of a step.
 
     *Formats.* Another format leaves the order of operations as it is, so a step gets shorter by no more than
-    its operations do together: by the time they take now less what arithmetic, memory and dispatch take at the
-    least (`Machine.reduced_s`). On a CPU the time now is measured one by one. The code that counts runs in
-    between and leaves colder caches, which makes that time longer and the bound wider.
+    its operations do together: by the time they take now less what arithmetic, memory and dispatch take
+    at the least (`Machine.reduced_s`). On a CPU the time now is measured one by one. The code that counts
+    runs in between and leaves colder caches, which makes that time longer and the bound wider.
 
     *Starts.* They take no longer than all that lies outside of operations in a counted step, where counting
     comes on top, and a fixed part of each operation. That part is at most the shortest operation's, once for

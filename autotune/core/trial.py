@@ -16,7 +16,6 @@ from autotune.core.config import Config
 from autotune.core.live import Source, Visit, Visited
 from autotune.core.measurement import Measurement
 
-
 CEILINGS: Final = "ceilings"
 """Of `Fidelity.probe`: steps are counted once the segment is measured and sent."""
 AFTER_WINDOW_S: Final = "after_window_s"

@@ -142,9 +142,7 @@ class Counted:
             self.ops.append(Op(flops=0.0, bytes=0.0, seconds=ended - begun))
         self._own_s += time.perf_counter() - ended + begun - entered
 
-    def _op(
-        self, func: Any, packet: Any, name: str, args: Any, kwargs: Any, out: Any, seconds: float
-    ) -> Op:
+    def _op(self, func: Any, packet: Any, name: str, args: Any, kwargs: Any, out: Any, seconds: float) -> Op:
         tensors = [*self._tensors((args, tuple(kwargs.values()))), *self._tensors((out,))]
         dtype = str(next((t.dtype for t in reversed(tensors)), "torch.float32")).removeprefix("torch.")
         devices = {t.device.type for t in tensors}
@@ -290,9 +288,7 @@ def _product(torch: Any, device: str, name: str, wait: Callable[[], None], try_s
     return best
 
 
-def _copy(
-    torch: Any, source: str, target: str, size: int, wait: Callable[[], None], try_s: float
-) -> float:
+def _copy(torch: Any, source: str, target: str, size: int, wait: Callable[[], None], try_s: float) -> float:
     """Bytes per second read and written by a copy whose two tensors take `size` bytes together."""
     a = torch.ones(size // 8, device=source)
     b = torch.empty(size // 8, device=target)

@@ -63,7 +63,7 @@ def test_the_verdict_names_the_largest_share_where_it_is_clearly_the_largest(see
 
 
 def test_a_device_that_only_computes_is_bound_by_what_its_counted_operations_are_if_that_is_clear() -> None:
-    busy = {"step_s": 0.1, "wait_frac": 0.0, "on_device": True, "busy_frac": 0.95, "ops": 100.0, "start_s": 1e-6}
+    busy = {"step_s": 0.1, "wait_frac": 0.0, "on_device": True, "busy_frac": 0.95}
     by_memory = Work(compute_s=0.01, memory_s=0.06)
     assert judge(Evidence(**busy, work=by_memory)).kind == "memory"
     assert judge(Evidence(**busy, work=Work(compute_s=0.06, memory_s=0.01))).kind == "compute"

@@ -89,14 +89,14 @@ def counted(
     workers: int = 0,
     cpus: int = 4,
     busy: float | None = None,
-    seen: Contamination = Contamination(),
+    seen: Contamination | None = None,
 ) -> Study:
     """The study of one baseline run whose process counted some steps."""
     made = study(wait, workers=workers, cpus=cpus)
     (trial,) = made.trials
     assert isinstance(trial.outcome, Measurement)
     extra = bound.figures() | ({} if busy is None else {"device_busy_frac": busy})
-    outcome = replace(trial.outcome, extra=extra, contamination=seen)
+    outcome = replace(trial.outcome, extra=extra, contamination=seen or Contamination())
     return replace(made, trials=(replace(trial, outcome=outcome),))
 
 
@@ -151,7 +151,8 @@ def test_precision_is_skipped_where_operations_take_next_to_no_time() -> None:
 
 @pytest.mark.parametrize("flag", ["cpu_contended", "neighbour", "cpu_throttled", "stopped"])
 def test_steps_of_a_run_that_was_slowed_down_bound_nothing(flag: str) -> None:
-    assert set(ratios(with_precision(counted(ON_CPU, seen=Contamination(flags=(flag,)))))) == {"loading", "computing"}
+    found = ratios(with_precision(counted(ON_CPU, seen=Contamination(flags=(flag,)))))
+    assert set(found) == {"loading", "computing"}
 
 
 def test_steps_counted_beside_workers_that_take_their_cores_bound_nothing() -> None:

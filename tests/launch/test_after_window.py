@@ -40,8 +40,9 @@ def test_its_figures_are_kept_and_its_memory_is_not(runner: Any, assignment: Any
     assert found.memory.pss < 200 << 20
 
 
+BREAKS = "writer.write(Broke(kind='crash_exit', error='E', message='no', tail='', phase='window'))"
 ENDINGS = {
-    "crash": "writer.write(Broke(kind='crash_exit', error='E', message='no', tail='', phase='window')); os._exit(1)",
+    "crash": f"{BREAKS}; os._exit(1)",
     "signal": "os.kill(os.getpid(), 11)",
     "hang": "time.sleep(60)",
 }

@@ -16,7 +16,7 @@ from autotune.core.trial import Failure, FailureKind
 from autotune.launch.measure import measure
 from autotune.launch.outside import DeviceSample, Outside, Sample, read_samples
 from autotune.launch.told import Told
-from autotune.protocol.events import Closed, Compiling, Hello, Seen, StepRow, Steps
+from autotune.protocol.events import Closed, Compiling, Hello, Probed, Seen, StepRow, Steps
 
 S = 1_000_000_000
 LOADER = LoaderFacts(
