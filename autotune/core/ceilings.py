@@ -112,11 +112,11 @@ def _left(m: Measurement, bound: Remainder) -> tuple[float, float]:
 
     A step goes on to wait as long for data, whatever computing takes.
     """
-    step_s = m.step_time_s.value
+    # While the thread waited for a CPU, nothing of a step made progress.
+    queued = 0.0 if bound.ops_s is None else min(0.95, m.contamination.run_queue_frac)
+    step_s = m.step_time_s.value * (1.0 - queued)
     wait_s = m.data_wait_frac * step_s
     if bound.ops_s is not None and bound.outside_s is not None and bound.kernels_s is not None:
-        # While the thread waited for a CPU, neither operations nor what lies between them made progress.
-        step_s *= 1.0 - min(0.95, m.contamination.run_queue_frac)
         formats_s = max(step_s - (bound.ops_s - bound.reduced_s), bound.reduced_s)
         starts_s = max(step_s - bound.outside_s, bound.kernels_s)
     else:

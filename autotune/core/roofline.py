@@ -152,10 +152,12 @@ class CountedStep:
         ops: In their order.
         outside_s: Time of the step outside of operations, without fetching batches: Python, autograd, and
             what counting itself adds.
+        queued_s: For so long the thread waited for a CPU, in operations or outside of them.
     """
 
     ops: Sequence[Op]
     outside_s: float
+    queued_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +239,8 @@ def _timed(step: CountedStep, machine: Machine) -> tuple[float, float, float, fl
         least_s = min(machine.reduced_s(op), op.seconds / HEADROOM)
         reduced_s += max(least_s, min(machine.dispatch_s, op.seconds))
         started_s += min(op.seconds, machine.dispatch_s * max(1, op.tensors))
-    return ops_s, reduced_s, step.outside_s + started_s, (ops_s - started_s) / HEADROOM
+    kernels_s = max(0.0, ops_s - started_s - step.queued_s) / HEADROOM
+    return ops_s, reduced_s, step.outside_s + started_s, kernels_s
 
 
 def _are_alike(steps: Sequence[CountedStep]) -> bool:

@@ -20,7 +20,7 @@ from autotune.core.roofline import CountedStep, Machine, Op, work_of
 from autotune.trial.phases import QueueDelay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
 _CPU_ATTENTION = {
     "_scaled_dot_product_flash_attention_for_cpu": 4.0,
@@ -65,6 +65,8 @@ class Counted:
         self._own_s = 0.0
         self._fetch_s = 0.0
         self._begun_s = self._spent_s = 0.0
+        self._delay: QueueDelay | None = None
+        self._queued_ns = 0
         self._torch = torch
         self._formulas = importlib.import_module("torch.utils.flop_counter").flop_registry
         self._mode: Any = None
@@ -97,18 +99,22 @@ class Counted:
                 return out
 
         self._mode = Counting()
+        self._delay = QueueDelay()
+        self._queued_ns -= self._delay.ns()
         self._begun_s = clock()
         self._mode.__enter__()
 
     def end(self) -> None:
         """Count no more."""
         mode, self._mode = self._mode, None
-        if mode is not None:
+        if mode is not None and self._delay is not None:
             mode.__exit__(None, None, None)
             self._spent_s += time.perf_counter() - self._begun_s
+            self._queued_ns += self._delay.ns()
+            self._delay.close()
 
     @contextlib.contextmanager
-    def fetching(self) -> Iterator[None]:
+    def fetching(self) -> Generator[None]:
         """What happens meanwhile prepares data and is no part of the step."""
         mode, begun_s = self._mode, time.perf_counter()
         if mode is None:
@@ -125,7 +131,7 @@ class Counted:
         """What was counted, as one step."""
         inside_s = sum(op.seconds for op in self.ops)
         outside_s = self._spent_s - self._fetch_s - self._own_s - inside_s
-        return CountedStep(ops=tuple(self.ops), outside_s=max(0.0, outside_s))
+        return CountedStep(ops=tuple(self.ops), outside_s=max(0.0, outside_s), queued_s=self._queued_ns / 1e9)
 
     def _note(
         self, func: Any, args: Any, kwargs: Any, out: Any, *, entered: float, begun: float, ended: float

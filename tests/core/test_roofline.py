@@ -90,6 +90,13 @@ def test_of_a_step_on_a_cpu_all_stays_that_lies_outside_of_operations() -> None:
     assert found.kernels_s == pytest.approx((0.110002 - 8e-6) / HEADROOM)
 
 
+def test_time_in_which_the_thread_waited_for_a_cpu_is_no_work_of_operations() -> None:
+    found = remainder([replace(STEP, queued_s=0.02)], MACHINE, device="cpu")
+    assert found is not None
+    assert found.kernels_s == pytest.approx((0.110002 - 8e-6 - 0.02) / HEADROOM)
+    assert found.ops_s == pytest.approx(0.110002), "which bounds the gain of formats from above"
+
+
 def test_an_operation_that_runs_at_its_limit_is_still_granted_a_third_of_its_time() -> None:
     """Bytes may be counted that are not moved; then nothing is left of what they were counted for."""
     overcounted = CountedStep(ops=(Op(flops=0.0, bytes=1e12, seconds=0.03),), outside_s=0.0)
