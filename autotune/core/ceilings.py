@@ -25,6 +25,8 @@ PROVABLE: Final = 1.02
 """A gain below this is within what runs of one configuration differ by on a quiet machine
 (experiments/noise_aa)."""
 
+_TELLING: Final = 100.0
+"""A larger ratio is called none: no change of a script gains so much."""
 _COMPUTING: Final = frozenset({"precision", "compile", "layout", "optimizer", "kernels", "memory"})
 _PRECISION: Final = "precision"
 _SLOWED: Final = OTHERS | {STOPPED, "cpu_throttled", "throttled"}
@@ -47,7 +49,7 @@ class Ceiling(NamedTuple):
     @property
     def text(self) -> str:
         """For people: ``loading: at most 1.08x``."""
-        if math.isinf(self.ratio):
+        if self.ratio > _TELLING:
             return f"{self.part}: no ceiling"
         return f"{self.part}: at most {self.ratio:.2f}x"
 

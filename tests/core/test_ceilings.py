@@ -52,6 +52,10 @@ def test_the_wait_bounds_loading_and_the_rest_bounds_computing() -> None:
     assert [c.text for c in ceilings(study(0.6))] == ["loading: at most 2.50x", "computing: at most 1.67x"]
 
 
+def test_a_ceiling_that_nothing_comes_near_is_called_none() -> None:
+    assert [c.text for c in ceilings(study(0.002))] == ["loading: at most 1.00x", "computing: no ceiling"]
+
+
 def test_of_several_runs_the_one_that_rules_out_least_counts() -> None:
     found = ratios(study(0.01, 0.5))
     assert found["loading"] == pytest.approx(2.0)
