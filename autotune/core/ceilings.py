@@ -25,7 +25,7 @@ PROVABLE: Final = 1.02
 """A gain below this is within what runs of one configuration differ by on a quiet machine
 (experiments/noise_aa)."""
 
-_TELLING: Final = 100.0
+_LARGEST: Final = 100.0
 """A larger ratio is called none: no change of a script gains so much."""
 _COMPUTING: Final = frozenset({"precision", "compile", "layout", "optimizer", "kernels", "memory"})
 _PRECISION: Final = "precision"
@@ -49,7 +49,7 @@ class Ceiling(NamedTuple):
     @property
     def text(self) -> str:
         """For people: ``loading: at most 1.08x``."""
-        if self.ratio > _TELLING:
+        if self.ratio > _LARGEST:
             return f"{self.part}: no ceiling"
         return f"{self.part}: at most {self.ratio:.2f}x"
 
@@ -91,7 +91,7 @@ def hopeless(study: Study) -> frozenset[str]:
 
 
 def _of_counted_steps(study: Study, runs: Sequence[Measurement]) -> list[Ceiling]:
-    """Of number formats, where one can be chosen, and of starting operations; those that are bounded.
+    """Return the ceilings of number formats, where one can be chosen, and of starting operations.
 
     What starts fewer operations moves fewer bytes as well, so no family acts on their starts alone.
     """
@@ -110,7 +110,7 @@ def _of_counted_steps(study: Study, runs: Sequence[Measurement]) -> list[Ceiling
 
 
 def _left(m: Measurement, bound: Remainder) -> tuple[float, float]:
-    """Least share of a step that is left with the fastest number format, and with starts that take no time.
+    """Return the least shares of a step that are left with the fastest format, and with immediate starts.
 
     A step goes on to wait as long for data, whatever computing takes.
     """

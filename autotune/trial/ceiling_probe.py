@@ -37,9 +37,9 @@ _DEVICES = {"cpu", "cuda"}
 
 
 class CeilingProbe:
-    """Runs from step to step after the window; `step` says when it is done.
+    """Counts steps after the window, one call of `step` at the end of each.
 
-    A fault in it ends it without figures, and nothing else: what it belongs to was sent before.
+    A fault ends it without figures and has no other effect: the segment was sent before.
 
     Args:
         state: Shared counters.
@@ -92,7 +92,7 @@ class CeilingProbe:
             late = time.perf_counter() - self._begun_s > MOST_S
             if len(self._counts) >= (_FEWEST_STEPS if late else self._wanted):
                 self._undo.undo_all()
-                self._tell()
+                self._conclude()
                 return True
         self._counts.append(Counted(self._torch))
         self._counts[-1].begin()
@@ -121,7 +121,7 @@ class CeilingProbe:
 
         self._undo.assign(base, "__next__", fetched)
 
-    def _tell(self) -> None:
+    def _conclude(self) -> None:
         ops = [op for counted in self._counts for op in counted.ops]
         if not ops or any(op.device not in _DEVICES for op in ops):
             return

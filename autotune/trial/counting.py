@@ -115,7 +115,7 @@ class Counted:
 
     @contextlib.contextmanager
     def fetching(self) -> Generator[None]:
-        """What happens meanwhile prepares data and is no part of the step."""
+        """Leave out what happens meanwhile: it prepares data and is no part of the step."""
         mode, begun_s = self._mode, time.perf_counter()
         if mode is None:
             yield
@@ -128,7 +128,7 @@ class Counted:
             self._fetch_s += time.perf_counter() - begun_s
 
     def step(self) -> CountedStep:
-        """What was counted, as one step."""
+        """Return what was counted, as one step."""
         inside_s = sum(op.seconds for op in self.ops)
         outside_s = self._spent_s - self._fetch_s - self._own_s - inside_s
         return CountedStep(ops=tuple(self.ops), outside_s=max(0.0, outside_s), queued_s=self._queued_ns / 1e9)
@@ -176,7 +176,7 @@ class Counted:
         )
 
     def _moved(self, name: str, args: Any, tensors: Sequence[Any]) -> float:
-        """Bytes of what is read or written, each tensor once: no operation moves less."""
+        """Return bytes of what is read or written, each tensor once: no operation moves less."""
         at = 0 if name.endswith("_like") or name.startswith("new_") else _UNREAD.get(name)
         unread = args[at] if at is not None and at < len(args) else None
         return float(sum(_bytes(t) for t in {id(t): t for t in tensors}.values() if t is not unread))
@@ -206,7 +206,7 @@ def _attention(args: Sequence[Any], factor: float) -> float:
 
 
 def figures_of(counted: Counted, best: Machine, *, has_others: bool) -> Mapping[str, float]:
-    """What `autotune.core.bottleneck.Evidence` holds of a counted step, by the names of its fields."""
+    """Return what `autotune.core.bottleneck.Evidence` holds of a counted step, by field name."""
     work = work_of(counted.ops, best)
     peak = best.flops_per_s.get(counted.dtype) or max(best.flops_per_s.values(), default=0.0)
     return {
@@ -225,7 +225,7 @@ def figures_of(counted: Counted, best: Machine, *, has_others: bool) -> Mapping[
 
 
 def has_others(torch: Any) -> bool:
-    """Whether other processes train along; in a group of one nobody is waited for."""
+    """Return whether other processes train along; a group of one waits for nobody."""
     group = getattr(torch, "distributed", None)
     if group is None or not group.is_available() or not group.is_initialized():
         return False
@@ -261,7 +261,7 @@ def machine(torch: Any, device: str, dtypes: Sequence[str], *, try_s: float = TR
 
 
 def with_reduced(torch: Any, device: str, best: Machine, *, try_s: float = TRY_S) -> Machine:
-    """The same with the peaks of number formats of fewer bits, as far as the machine has them."""
+    """Return the machine with the peaks of number formats of fewer bits, as far as it has them."""
     wait = torch.cuda.synchronize if device == "cuda" else _nothing
     flops = dict(best.flops_per_s)
     with torch.no_grad():
@@ -308,10 +308,10 @@ def _copy(torch: Any, source: str, target: str, size: int, wait: Callable[[], No
 
 
 def _start(torch: Any, device: str, wait: Callable[[], None], try_s: float) -> tuple[float, float]:
-    """Seconds of one operation on next to nothing.
+    """Measure the seconds of one operation on next to nothing.
 
     Returns:
-        As training has it, from Python, with its gradient; and the least from its call to its return.
+        As training has it, from Python with its gradient; and the least from a call to its return.
     """
     value = torch.ones(8, device=device, requires_grad=True)
 

@@ -681,7 +681,7 @@ def test_what_begins_during_a_search_is_named_before_the_next_run(make_session: 
     assert len(heard.notes) == 3
 
 
-def test_after_the_first_run_its_ceilings_are_told_those_of_counted_steps_as_well(
+def test_after_the_first_run_a_note_has_its_ceilings_those_of_counted_steps_as_well(
     make_session: MakeSession,
 ) -> None:
     session = make_session([Config(), Config({"workers": 1})])
