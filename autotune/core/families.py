@@ -51,7 +51,7 @@ def applicable(space: SearchSpace) -> frozenset[str]:
 
 
 def without(space: SearchSpace, families: Collection[str]) -> SearchSpace:
-    """The space with the knobs of these families left as the script has them; unchanged where none is left."""
+    """The space without the knobs of these families; unchanged where no other is free."""
     dimensions = {
         name: replace(d, values=()) if d.family in families and name not in space.fixed else d
         for name, d in space.dimensions.items()
@@ -59,7 +59,10 @@ def without(space: SearchSpace, families: Collection[str]) -> SearchSpace:
     smaller = replace(space, dimensions=dimensions)
     if not families or not smaller.free():
         return space
-    kept = [{k: v for k, v in c.items() if k not in space.dimensions or dimensions[k].values} for c in space.starts]
+    kept = [
+        {k: v for k, v in c.items() if k not in space.dimensions or dimensions[k].values}
+        for c in space.starts
+    ]
     starts = (smaller.complete(values) for values in kept)
     return replace(smaller, starts=tuple(dict.fromkeys(c for c in starts if isinstance(c, Config) and c)))
 

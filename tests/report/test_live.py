@@ -355,7 +355,8 @@ def test_what_changes_the_training_is_never_shown_as_the_best():
     batch = Dimension(knob="batch_size", values=(32, 64), own=32, effect=Effect.TRAINING)
     wild = measured(2, Config({"batch_size": 64}), 220.0)
     begun = study(
-        trials=(*study().trials[:2], wild), space=replace(SPACE, dimensions={**SPACE.dimensions, "batch_size": batch})
+        trials=(*study().trials[:2], wild),
+        space=replace(SPACE, dimensions={**SPACE.dimensions, "batch_size": batch}),
     )
     assert "2.20x" not in of(seen(begun), "best")
     line = progress_line(begun, wild)

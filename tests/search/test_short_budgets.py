@@ -14,7 +14,7 @@ from autotune.core.families import families_of
 from autotune.core.measurement import Contamination, Measurement
 from autotune.core.space import SearchSpace
 from autotune.core.study import Study
-from autotune.core.trial import Outcome, Proposal, Stage, Start
+from autotune.core.trial import AFTER_WINDOW_S, Outcome, Proposal, Stage, Start
 from autotune.search.costs import Costs
 from autotune.search.expectations import Expectations
 from autotune.search.forecast import forecast
@@ -63,6 +63,17 @@ def test_a_first_run_from_a_cold_disk_is_not_believed_of_later_ones() -> None:
         asked = Proposal(stage=stage, config=config, fidelity=fidelity, reason="x", seed=number)
         study = tell(study, asked, measurement(100.0, startup_s=startup_s), startup_s + 4.0)
     assert Costs.of(study).plain_s == pytest.approx(7.0)
+
+
+def test_counting_steps_after_the_first_run_is_no_price_of_later_ones() -> None:
+    study = Study(spec=spec(seconds=120.0), facts=WORLD.facts(), space=space())
+    asked = Staged().ask(study, 120.0)
+    assert asked is not None
+    plain = tell(study, asked, measurement(100.0), 7.0)
+    counted = replace(measurement(100.0), extra={AFTER_WINDOW_S: 1.5})
+    assert Costs.of(tell(study, asked, counted, 8.5)) == replace(
+        Costs.of(plain), study=tell(study, asked, counted, 8.5)
+    )
 
 
 def test_after_a_first_run_that_took_half_of_the_budget_a_candidate_runs_all_the_same() -> None:
@@ -283,7 +294,9 @@ def test_a_family_whose_ceiling_is_too_low_is_never_tried_by_the_planner() -> No
 
 
 def test_in_a_short_search_what_changes_the_training_waits_for_what_keeps_it() -> None:
-    world = World(space=usual_space(), speed={("precision", "bf16"): 1.8, ("batch_size", 64): 1.2}, noise=0.02)
+    world = World(
+        space=usual_space(), speed={("precision", "bf16"): 1.8, ("batch_size", 64): 1.2}, noise=0.02
+    )
     share = {}
     for seconds in (240.0, 1800.0):
         study = simulate(Staged(), world, spec(seconds=seconds))
