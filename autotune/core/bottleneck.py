@@ -3,18 +3,18 @@
 A step's time is split over kinds. Waiting for data is what a cached batch makes go away; being blocked is
 time in which the training thread neither runs nor could; the rest is work, split by what bounds every
 operation of one step on this machine: its arithmetic, the bytes it moves, or the time that starting any
-operation takes (the roofline model: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual
-performance model for multicore architectures", CACM 52 (4), 2009). Loader alone against cached batch is the
-comparison of J. Mohan et al., "Analyzing and mitigating data stalls in DNN training", VLDB 14 (5), 2021.
+operation takes (`autotune.core.roofline`). Loader alone against cached batch is the comparison of J. Mohan
+et al., "Analyzing and mitigating data stalls in DNN training", VLDB 14 (5), 2021.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from autotune.core.roofline import Work
 from autotune.core.trial import Stage
 
 if TYPE_CHECKING:
@@ -68,97 +68,6 @@ _APART = 0.15
 MOVES_MUCH, MULTIPLIES_MUCH = 0.65, 0.35
 """Of a device's memory bandwidth, and of the time of its tensor units, while it computes: what bounds it
 where its operations are not known one by one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Op:
-    """One operation of a step, as it was dispatched.
-
-    Args:
-        flops: Counted from its shapes.
-        bytes: Of the tensors that it reads and writes; 0 for a view.
-        dtype: Of its result.
-        transfers: It copies between devices.
-        communicates: It exchanges with other processes; what that takes is not in its size.
-    """
-
-    flops: float
-    bytes: float
-    dtype: str = "float32"
-    transfers: bool = False
-    communicates: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """What this machine can do at best, measured where the script trained.
-
-    Args:
-        flops_per_s: By dtype, of a matrix product.
-        bytes_per_s: Working set in bytes -> rate of a copy, reads and writes counted.
-        start_s: Of one operation on next to nothing.
-        transfer_bytes_per_s: Between host and device; 0 where there is none.
-    """
-
-    flops_per_s: Mapping[str, float]
-    bytes_per_s: Mapping[int, float]
-    start_s: float
-    transfer_bytes_per_s: float = 0.0
-
-    def compute_s(self, op: Op) -> float:
-        """The least time its arithmetic takes."""
-        if op.flops <= 0 or not self.flops_per_s:
-            return 0.0
-        peak = self.flops_per_s.get(op.dtype) or max(self.flops_per_s.values())
-        return op.flops / peak
-
-    def memory_s(self, op: Op) -> float:
-        """The least time its bytes take, by the rate of a working set of that size."""
-        if op.bytes <= 0 or not self.bytes_per_s:
-            return 0.0
-        sizes = sorted(self.bytes_per_s)
-        size = next((s for s in sizes if s >= op.bytes), sizes[-1])
-        return op.bytes / self.bytes_per_s[size]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """Least seconds of one step's operations, each booked under what bounds it."""
-
-    compute_s: float = 0.0
-    memory_s: float = 0.0
-    overhead_s: float = 0.0
-    transfer_s: float = 0.0
-
-    @property
-    def total_s(self) -> float:
-        """Of all operations."""
-        return self.compute_s + self.memory_s + self.overhead_s + self.transfer_s
-
-
-def work_of(ops: Iterable[Op], machine: Machine) -> Work:
-    """Book every operation under the longest of what its arithmetic, its bytes and its start take."""
-    sums: dict[str, float] = dict.fromkeys(("compute", "memory", "overhead", "transfer"), 0.0)
-    for op in ops:
-        if op.communicates:
-            continue
-        if op.transfers:
-            rate = machine.transfer_bytes_per_s
-            sums["transfer"] += max(machine.start_s, op.bytes / rate if rate else 0.0)
-            continue
-        times = {
-            "overhead": machine.start_s,
-            "compute": machine.compute_s(op),
-            "memory": machine.memory_s(op),
-        }
-        kind = max(times, key=lambda k: times[k])
-        sums[kind] += times[kind]
-    return Work(
-        compute_s=sums["compute"],
-        memory_s=sums["memory"],
-        overhead_s=sums["overhead"],
-        transfer_s=sums["transfer"],
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,9 +246,10 @@ def _unprobed(seen: Evidence) -> Bottleneck:
         kind = "input"
     elif seen.on_device and seen.busy_frac is not None:
         busy = min(seen.busy_frac, 1.0 - waits)
-        by_counters = _device_shares(seen, busy, waits, seen.step_s)
+        found = _device_shares(seen, busy, waits, seen.step_s)
         if busy >= BUSY_ALONE:
-            kind = next((k for k in ("memory", "compute") if by_counters[k] > 0.0), "device")
+            top, other = sorted(("memory", "compute"), key=lambda k: -found[k])
+            kind = top if found[top] - found[other] >= LEAD else "device"
             shares[kind] = busy
         elif waits <= LATE_AT_MOST and 1.0 - waits - busy >= IDLE_ALONE:
             kind = "host"

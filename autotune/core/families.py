@@ -6,18 +6,22 @@ configuration that changes one of its knobs was measured.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from autotune.core.config import Config
 from autotune.core.effect import Effect
 
 if TYPE_CHECKING:
-    from autotune.core.config import Config
+    from collections.abc import Collection
+
     from autotune.core.space import SearchSpace
     from autotune.core.study import Study
 
 FAMILIES: Final = (
     "precision",
     "loader",
+    "transfer",
     "compile",
     "threads",
     "layout",
@@ -44,6 +48,23 @@ def applicable(space: SearchSpace) -> frozenset[str]:
     return frozenset(
         d.family for d in space.free() if d.family in DECISIVE and d.effect is not Effect.TRAINING
     )
+
+
+def without(space: SearchSpace, families: Collection[str]) -> SearchSpace:
+    """The space without the knobs of these families; unchanged where no other is free."""
+    dimensions = {
+        name: replace(d, values=()) if d.family in families and name not in space.fixed else d
+        for name, d in space.dimensions.items()
+    }
+    smaller = replace(space, dimensions=dimensions)
+    if not families or not smaller.free():
+        return space
+    kept = [
+        {k: v for k, v in c.items() if k not in space.dimensions or dimensions[k].values}
+        for c in space.starts
+    ]
+    starts = (smaller.complete(values) for values in kept)
+    return replace(smaller, starts=tuple(dict.fromkeys(c for c in starts if isinstance(c, Config) and c)))
 
 
 def measured(study: Study) -> frozenset[str]:

@@ -9,11 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from autotune.core.change import Change
 from autotune.core.config import Config
 from autotune.core.live import Source, Visit, Visited
 from autotune.core.measurement import Measurement
+
+CEILINGS: Final = "ceilings"
+"""Of `Fidelity.probe`: steps are counted once the segment is measured and sent."""
+AFTER_WINDOW_S: Final = "after_window_s"
+"""Of `Measurement.extra`: seconds that counting them took, which no other run pays."""
 
 
 class Family(Enum):
@@ -157,7 +163,8 @@ class Fidelity:
             baseline showed; None: the window itself decides.
         probe: ``why`` where the process goes on after its window to find out what holds it back, ``profile``
             where it keeps a profile of some steps as well, ``nsys`` where it runs under Nsight Systems, which
-            records some steps on a CUDA device, ``nsys_whole`` all of it; empty for a measurement alone.
+            records some steps on a CUDA device, ``nsys_whole`` all of it; ``ceilings`` where a few steps are
+            counted after the measurement is sent; empty for a measurement alone.
         dominated_below: Throughput in the script's own unit; measuring ends as soon as it is beyond
             doubt that this one lies below. 0: no such bar.
     """
@@ -327,5 +334,8 @@ class Trial:
 
     @property
     def own_s(self) -> float:
-        """Wall time of its process without the visit that followed."""
-        return self.seconds if self.visited is None else max(0.0, self.seconds - self.visited.seconds)
+        """Wall time of its process without what followed its measurement: a visit, or counting steps."""
+        after_s = 0.0 if self.visited is None else self.visited.seconds
+        if self.measurement is not None:
+            after_s += self.measurement.extra.get(AFTER_WINDOW_S, 0.0)
+        return max(0.0, self.seconds - after_s)

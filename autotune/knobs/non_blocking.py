@@ -29,7 +29,7 @@ class NonBlocking(Knob):
 
     name: ClassVar[str] = "non_blocking"
     effect: ClassVar[Effect] = Effect.EXACT
-    family: ClassVar[str] = "loader"
+    family: ClassVar[str] = "transfer"
     spellings: ClassVar[Sequence[Spelling]] = (Patch(),)
     live: ClassVar[Collection[str]] = ("patch",)
 

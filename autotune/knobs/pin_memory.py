@@ -27,7 +27,7 @@ class PinMemory(Knob):
 
     name: ClassVar[str] = "pin_memory"
     effect: ClassVar[Effect] = Effect.EXACT
-    family: ClassVar[str] = "loader"
+    family: ClassVar[str] = "transfer"
     spellings: ClassVar[Sequence[Spelling]] = (
         Keyword(ARGUMENTS, "dataloader_pin_memory"),
         flag_variants("pin-memory", "pin-mem", "dataloader-pin-memory"),

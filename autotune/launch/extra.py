@@ -23,6 +23,7 @@ def extra_of(window: Window, rate: float) -> dict[str, float]:
     counts = closed.evaluation_counts
     return {
         **closed.counters,
+        **window.told.probed,
         "dirty_steps": float(
             sum(s is None or d for s, d in zip(window.trained_s, window.dirty, strict=True))
         ),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.live import Part, visited
-from autotune.core.trial import Failure, FailureKind, Family
+from autotune.core.trial import CEILINGS, Failure, FailureKind, Family
 from autotune.launch.classify import classify
 from autotune.launch.measure import measure, visit_part
 from autotune.launch.output import last_text, log_tail
@@ -77,8 +77,9 @@ def outcomes_of(
                 readings=failure.readings,
             )
             break
-        # What a visit does to memory and device afterwards is none of the segment's.
-        seen = outside if assignment.visit is None else outside.until(closed.sent_ns or closed.end_ns)
+        # What the process does to memory and device afterwards is none of the segment's.
+        goes_on = assignment.visit is not None or segment.fidelity.probe == CEILINGS
+        seen = outside.until(closed.sent_ns or closed.end_ns) if goes_on else outside
         outcomes[segment.trial] = measure(closed, told, seen, assignment.launch.changes)
     return outcomes
 

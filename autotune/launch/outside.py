@@ -119,12 +119,15 @@ class Outside:
         return tuple((a.t_ns, b.t_ns) for a, b in itertools.pairwise(self.samples) if b.stopped)
 
     def until(self, t_ns: int) -> Outside:
-        """What had been seen by then; memory is the largest that had been looked at."""
-        samples = tuple(s for s in self.samples if s.t_ns <= t_ns)
-        seen_bytes = max((s.bytes for s in samples), default=self.peak_bytes)
+        """What had been seen by then; memory is the largest that had been looked at.
+
+        The sample after it stays: only that one tells whether the script was stopped before.
+        """
+        count = sum(s.t_ns <= t_ns for s in self.samples)
+        seen_bytes = max((s.bytes for s in self.samples[:count]), default=self.peak_bytes)
         return replace(
             self,
-            samples=samples,
+            samples=self.samples[: count + 1],
             devices=tuple(d for d in self.devices if d.t_ns <= t_ns),
             peak_bytes=min(seen_bytes, self.peak_bytes),
         )

@@ -8,9 +8,11 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from autotune.protocol.events import Broke, Closed, Compiling, Done, Hello, Seen, StepRow, Steps
+from autotune.protocol.events import Broke, Closed, Compiling, Done, Hello, Probed, Seen, StepRow, Steps
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autotune.core.facts import RunFacts
     from autotune.protocol.events import Event
 
@@ -34,6 +36,8 @@ class Told:
     closed: dict[int, Closed] = field(default_factory=dict[int, Closed])
     parts: dict[int, Closed] = field(default_factory=dict[int, Closed])
     """Of a visit, by `Closed.part`."""
+    probed: Mapping[str, float] = field(default_factory=dict[str, float])
+    """What was found out after the segment; empty where nothing was."""
     done: Done | None = None
     broke: Broke | None = None
     beating: bool = False
@@ -48,6 +52,8 @@ class Told:
             self.parts[event.part] = event
         elif isinstance(event, Closed):
             self.closed[event.trial] = event
+        elif isinstance(event, Probed):
+            self.probed = event.figures
         elif isinstance(event, Compiling):
             self.compiles.append(event)
         elif isinstance(event, Seen):

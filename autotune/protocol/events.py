@@ -134,6 +134,13 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """What the process found out after `Closed`, by names as in `Measurement.extra`."""
+
+    figures: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """The process ends by our wish or because the script came to its end.
 
@@ -177,7 +184,7 @@ class Broke:
     rank: int = 0
 
 
-Event = Hello | Steps | Compiling | Seen | Closed | Done | Broke
+Event = Hello | Steps | Compiling | Seen | Closed | Probed | Done | Broke
 EVENTS: Mapping[str, Any] = {
-    kind.__name__: kind for kind in (Hello, Steps, Compiling, Seen, Closed, Done, Broke)
+    kind.__name__: kind for kind in (Hello, Steps, Compiling, Seen, Closed, Probed, Done, Broke)
 }

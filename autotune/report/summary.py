@@ -266,7 +266,10 @@ def _paired_rate(study: Study, trial: Trial) -> float | None:
 
 
 def best_other(study: Study) -> tuple[float, Trial] | None:
-    """The largest ratio of single runs of what changes something, but not the training; unconfirmed."""
+    """The largest ratio of single runs of what changes something, but not the training; unconfirmed.
+
+    What changes the training is never recommended as best, and would promise a gain that the answer denies.
+    """
     space = study.space
     found = [
         (ratio.value, t)

@@ -98,6 +98,8 @@ def progress_line(study: Study, trial: Trial) -> str:
         short_config(trial.config),
         result_text(study, trial, shows_ratio=is_steady or bool(trial.group)),
     ]
+    if _changes_training(study, trial):
+        parts.append("changes the training")
     best = best_other(study)
     if best is not None and not is_steady:
         parts.append(UNSTEADY)

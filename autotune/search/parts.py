@@ -33,6 +33,7 @@ class Parts:
         overtakes: Whom the runs of confirmation and ablation leave as likely the fastest is confirmed too.
         follows: Changes of the machine are told from what configs do, by the time at which each run was;
             nothing beside `pair_terms`.
+        ceilings: Knobs that act only on a part of a step too small for a provable gain are left alone.
         from_leader: What one change brings is tried beside the best so far, without this part by itself.
     """
 
@@ -49,6 +50,7 @@ class Parts:
     from_leader: bool = True
     expects: bool = True
     overtakes: bool = True
+    ceilings: bool = True
     follows: bool = False
 
     def put(self, *names: str, present: bool) -> Parts:

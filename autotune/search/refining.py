@@ -26,6 +26,8 @@ FRONT = "For less memory at its speed, as"
 _APART = "What failed, without its least proven value:"
 _DRAWN = 32
 _TRAINING_SHARE = 0.25
+_TRAINING_FROM_S = 900.0
+"""Budget, in seconds, from which on that share is given in turn; of a shorter one proportionally less."""
 _FRONT_SHARE = 0.2
 _FRONT_GAIN = 0.02
 
@@ -78,9 +80,16 @@ def random_draw(search: SearchState) -> Suggestion | None:
     )
 
 
-def bold(search: SearchState) -> Suggestion | None:
-    """A config that changes the training, while that has had less than its share of the time."""
-    left_s = left_for_bold_s(search)
+def bold(search: SearchState, *, in_turn: bool = False) -> Suggestion | None:
+    """A config that changes the training, while that has had less than its share of the time.
+
+    Args:
+        search: As of now.
+        in_turn: Others are left that keep the training: in a short search those come first, as nothing else
+            can be recommended without being asked for.
+    """
+    scale = min(1.0, search.study.spec.budget.seconds / _TRAINING_FROM_S) if in_turn else 1.0
+    left_s = left_for_bold_s(search, scale)
     # One look at what a rule refuses is enough to say what it would bring; it is no bar to the others.
     looked = any(search.refused(t.config) for t in search.study.trials)
     pool = [c for c in candidate_pool(search) if not search.tame(c) and search.permitted(c)]
@@ -98,17 +107,17 @@ def bold(search: SearchState) -> Suggestion | None:
     return Suggestion(config, f"Changes the training; {ratio:.2f} times the baseline's throughput expected.")
 
 
-def left_for_bold_s(search: SearchState) -> float:
+def left_for_bold_s(search: SearchState, scale: float = 1.0) -> float:
     """Seconds that screening may still spend on what changes the training: its share of all that it has.
 
-    What runs at the moment counts as if it had taken what is expected of it.
+    What runs at the moment counts as if it had taken what is expected of it. `scale` is of the share.
     """
     told = search.study.told(Stage.START, Stage.REFINE)
     spent = sum(t.seconds for t in told if not search.tame(t.config))
     running = [t.config for t in search.study.open_trials if not search.tame(t.config)]
     spent += sum(search.costs.screening(config) for config in running)
     whole = sum(t.seconds for t in told) + max(0.0, search.spare_s)
-    return _TRAINING_SHARE * whole - spent
+    return scale * _TRAINING_SHARE * whole - spent
 
 
 def simpler(search: SearchState) -> Suggestion | None:

@@ -18,7 +18,7 @@ from autotune.core.config import Config
 from autotune.core.disturbances import only_disturbed
 from autotune.core.effect import Effect
 from autotune.core.launched import ranks_of
-from autotune.core.trial import Proposal, Stage
+from autotune.core.trial import CEILINGS, Proposal, Stage
 from autotune.search.confirmation import has_winner, is_confirming, next_confirmation
 from autotune.search.costs import Costs
 from autotune.search.initial_design import next_start, start_is_over, start_list
@@ -184,6 +184,8 @@ class Staged(Strategy):
         if asked and costs.plain_s * (1 + 2 * CYCLES) > remaining_s:
             return None
         fidelity = costs.fidelity(Stage.BASELINE, _BASE, remaining_s=remaining_s, reserve_s=0.0)
+        if not asked and limit is None and study.spec.why and ranks_of(study.spec.launcher) == 1:
+            fidelity = replace(fidelity, probe=CEILINGS)
         reason = "Your script as it is" + (", once more with another seed." if asked else ".")
         going_on = self._visit(study, remaining_s) if asked else None
         if going_on is not None:
@@ -250,7 +252,7 @@ class Staged(Strategy):
         if count % _TRAINING_EVERY == _TRAINING_EVERY - 2:
             picked = simpler(search)
         elif count % _TRAINING_EVERY == _TRAINING_EVERY - 1:
-            picked = bold(search)
+            picked = bold(search, in_turn=True)
         elif search.parts.free_draws and _is_square(count):
             picked = random_draw(search)
         if picked is None and self._sampler is not None and count % _SAMPLER_EVERY == _SAMPLER_EVERY - 1:

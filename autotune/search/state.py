@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from autotune.core.ceilings import hopeless
 from autotune.core.effect import Effect
+from autotune.core.families import without
 from autotune.core.late_harm import barred
 from autotune.core.objective import ENERGY
 from autotune.core.transfer import beliefs
@@ -51,7 +53,7 @@ class SearchState:
 
     Args:
         study: As of now.
-        space: Of the study.
+        space: Of the study, less what its ceilings rule out.
         remaining_s: Budget left, in seconds of wall time.
         costs: Seconds that runs take.
         feasible: What may be tried, and how likely it runs.
@@ -82,6 +84,8 @@ class SearchState:
         own = ThroughputModel.of(study, space, **asked)
         if own is None or not space.free():
             return None
+        if parts.ceilings:
+            space = without(space, hopeless(study))
         costs, model = Costs.of(study), own
         confirmed = frozenset(t.config for t in study.trials if t.stage is Stage.CONFIRM)
         leaders = find_leaders(study, own, out=confirmed, parts=parts)

@@ -21,6 +21,7 @@ from autotune.core.change import Keyword, Patch
 from autotune.core.facts import OPTION, TOLD, RunFacts
 from autotune.core.loops import CARRIED, OWN_GRADIENT
 from autotune.core.supported import UNSUPPORTED, torch_refusal
+from autotune.core.trial import CEILINGS
 from autotune.errors import BackendError
 from autotune.knobs.registry import builtin
 from autotune.protocol.disturbed import Listener
@@ -327,6 +328,12 @@ class Session:
 
     def _prepare_probe(self, torch: Any, loader: Loader, optimizer: Optimizer, root: Root) -> None:
         """What goes on after the window; imported where it is asked for alone."""
+        if self.plan.segments[0].fidelity.probe == CEILINGS:
+            if self.plan.ranks == 1 and self.plan.visit is None:
+                from autotune.trial.ceiling_probe import CeilingProbe
+
+                self.recorder.ceilings = CeilingProbe(self.state, torch, root, self.memory)
+            return
         if self.plan.segments[0].fidelity.under_nsys:
             from autotune.trial.capture import Capture
 

@@ -15,8 +15,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.bottleneck import PREFIX, work_of
-from autotune.trial.counting import Counted, machine
+from autotune.core.bottleneck import PREFIX
+from autotune.trial.counting import Counted, figures_of, has_others, machine
 from autotune.trial.drain import drain
 from autotune.trial.phases import Phases
 from autotune.trial.profiler import Profiler
@@ -243,28 +243,8 @@ class Probe:
         device = "cuda" if self._memory.on_cuda else "cpu"
         dtypes = sorted({op.dtype for op in counted.ops if op.flops > 0}) or ["float32"]
         best = machine(self._torch, device, dtypes)
-        work = work_of(counted.ops, best)
-        self._put("work_compute_s", work.compute_s)
-        self._put("work_memory_s", work.memory_s)
-        self._put("work_overhead_s", work.overhead_s)
-        self._put("work_transfer_s", work.transfer_s)
-        self._put("flops", counted.flops)
-        self._put("ops", float(len(counted.ops)))
-        self._put("reads", float(counted.reads))
-        exchanges = sum(op.communicates for op in counted.ops) if self._has_others() else 0
-        self._put("collectives", float(exchanges))
-        peak = best.flops_per_s.get(counted.dtype) or max(best.flops_per_s.values(), default=0.0)
-        if peak:
-            self._put("peak_flops_per_s", peak)
-        self._put("bytes_per_s", best.bytes_per_s[max(best.bytes_per_s)])
-        self._put("start_s", best.start_s)
-
-    def _has_others(self) -> bool:
-        """Other processes train along; in a group of one nobody is waited for."""
-        group = getattr(self._torch, "distributed", None)
-        if group is None or not group.is_available() or not group.is_initialized():
-            return False
-        return int(group.get_world_size()) > 1
+        for name, value in figures_of(counted, best, has_others=has_others(self._torch)).items():
+            self._put(name, value)
 
     def _drain(self) -> None:
         record, per_step = self._loader.train, self._per_step

@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.core import stats
 from autotune.core.measurement import LossPoint, Reading
+from autotune.core.trial import AFTER_WINDOW_S
 from autotune.protocol.disturbed import touched
-from autotune.protocol.events import Broke, Closed, Done, Seen
+from autotune.protocol.events import Broke, Closed, Done, Probed, Seen
 from autotune.protocol.losses import broken_at
 from autotune.protocol.marks import compiling_counts, evaluation_counts, trained_s
 from autotune.trial.forming import Forming
 from autotune.trial.forming import Row as WindowRow
 from autotune.trial.losses import read_loss
-from autotune.trial.short_run import FIRST_STEPS, first_timed, slow_steps
+from autotune.trial.short_run import FIRST_STEPS, SLOW_S, first_timed, slow_steps
 from autotune.trial.state import ALLOCATOR, COMPILE, LOADER, NEW_SHAPE, ROLLOUT
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from autotune.core.trial import Segment
     from autotune.protocol.disturbed import Span
     from autotune.trial.capture import Capture
+    from autotune.trial.ceiling_probe import CeilingProbe
     from autotune.trial.channel import Channel, Row
     from autotune.trial.loader import Loader
     from autotune.trial.memory import DeviceClock, Memory
@@ -120,6 +122,10 @@ class Recorder:
         self.loader: Loader | None = None
         self.probe: Probe | Capture | None = None
         """Goes on after the window, where that was asked for."""
+        self.ceilings: CeilingProbe | None = None
+        """Goes on once the segment is sent, where that was asked for."""
+        self._sent_ns = 0
+        """When it was sent, in that case."""
         self.visit: Visiting | None = None
         """Goes on once the segment is told, where that was asked for."""
         self._evaluates = False
@@ -165,6 +171,7 @@ class Recorder:
         """The window opened before the level of the loader's queue had settled."""
         self._may_be_hopeless = True
         """Whether a few slow steps can end the run; not where the device's clock does not see them."""
+        self._slow_for_s = 0.0
         self._opened_at_step = 0
         self._compile_before_ns = 0
         self._compile_until_ns = 0
@@ -239,7 +246,7 @@ class Recorder:
         if loss is not None and not self._part:
             self._losses.append((self._state.samples_total, loss, row[0]))
         if self._decided is not None:
-            self._wait_for_loss(row[0])
+            self._wait_for_loss(row[0], row[5])
         elif self._begin_ns:
             self._in_window(row)
         else:
@@ -491,11 +498,18 @@ class Recorder:
         assert self._segment is not None
         fidelity = self._segment.fidelity
         bar = _HOPELESS_FRAC * fidelity.dominated_below
-        if not bar or not any(row[2] < bar * period_s for row, period_s in self._periods_s(1)):
+        slow_s = [period_s for row, period_s in self._periods_s(1) if row[2] < bar * period_s]
+        if not bar or not slow_s:
+            self._slow_for_s = 0.0
             return None
+        self._slow_for_s += slow_s[0]
+        if self._slow_for_s < SLOW_S:
+            return None
+        # Once for every second of slow steps only, as going through all of them takes time.
+        self._slow_for_s = 0.0
         timed = self._finished if self._clock is not None else self._rows
         count = len(self._past) + len(timed)
-        steps = self._periods_s(min(count - FIRST_STEPS, _LEVELS))
+        steps = self._periods_s(count - FIRST_STEPS)
         slow = slow_steps(steps, bar, long_s=fidelity.max_window_s)
         begins = [row[0] - int(period * 1e9) for row, period in steps]
         if not slow or any(touched(begins[-slow:], [row[0] for row, _ in steps[-slow:]], self.disturbed())):
@@ -840,7 +854,7 @@ class Recorder:
         self._clock_used = "device" if agree else "host"
         return end
 
-    def _wait_for_loss(self, now: int) -> None:
+    def _wait_for_loss(self, now: int, mark: int = 0) -> None:
         assert self._segment is not None
         wanted = self._segment.fidelity.loss_samples
         late = self._past_deadline(now)
@@ -849,8 +863,23 @@ class Recorder:
         if self._compile_over_ns is None:
             # What a probe makes compile anew is none of the script's.
             self._compile_over_ns = self._state.compile_ns
-        if self.probe is None or late or self.probe.step():
+        if self.ceilings is not None:
+            self._count(self.ceilings, mark, late=late)
+        elif self.probe is None or late or self.probe.step():
             self._close("measured")
+
+    def _count(self, probe: CeilingProbe, mark: int, *, late: bool) -> None:
+        """Let the probe count steps; what it may break is sent before."""
+        assert self._channel is not None
+        assert self._decided is not None
+        if not self._sent_ns:
+            self._send_closed()
+            self._sent_ns = time.perf_counter_ns()
+        step_s = (self._decided[1] - self._begin_ns) / 1e9 / len(self._rows)
+        if late or probe.step(step_s, mark):
+            spent_s = (time.perf_counter_ns() - self._sent_ns) / 1e9
+            self._channel.send(Probed(figures={**probe.figures, AFTER_WINDOW_S: spent_s}))
+            self.done("measured")
 
     def _past_deadline(self, now: int) -> bool:
         assert self._segment is not None
@@ -1013,7 +1042,7 @@ class Recorder:
         if self._channel is None:
             return
         self._state.calm.leave()
-        if self._part:
+        if self._part or self._sent_ns:
             self.done(why, code)
         if code == 0 and not self._state.steps and (reason := self.unseen()):
             self.broke(kind="no_metric", message=reason)

@@ -18,6 +18,11 @@ _DROPPED_FRAC = 0.25
 _MOST_DROPPED = 6
 """After so many steps the usual warm-up lets a window open, too."""
 _FEWEST_SLOW = 3
+SLOW_S = 1.0
+"""Seconds that slow steps last together before they are believed. Kernels that are chosen on first use, and
+short disturbances, make a dozen quick steps slow."""
+_SLOW_FRAC = 0.5
+"""Of the time of all steps that are alike: more of it was slow than was not."""
 _BEYOND_DOUBT = 2.0
 _UNLIKE = EVALUATION | COMPILE | LOADER | NEW_SHAPE | ALLOCATOR | ROLLOUT
 """Marks of steps that are slow for a reason of their own."""
@@ -46,17 +51,23 @@ def slow_steps(steps: Sequence[tuple[Row, float]], bar: float, *, long_s: float)
     """How many of the last steps show beyond doubt a rate below a bar; 0 where they do not.
 
     Args:
-        steps: Consecutive steps with their periods in seconds.
+        steps: All steps so far that are timed, with their periods in seconds.
         bar: Samples per second.
         long_s: Two steps that last so long together are enough; three are, else.
     """
     blocks: list[stats.Block] = []
     for row, period_s in reversed(steps):
-        if row[3] & _UNLIKE or period_s <= 0.0 or not 0 < row[2] < bar * period_s:
+        if not _is_alike(row, period_s) or row[2] >= bar * period_s:
             break
         blocks.append(stats.Block(seconds=period_s, samples=row[2], steps=1, wait_s=0.0, clean=True))
-    is_long = sum(block.seconds for block in blocks) >= long_s
-    if len(blocks) < (2 if is_long else _FEWEST_SLOW):
+    slow_s = sum(block.seconds for block in blocks)
+    whole_s = sum(period_s for row, period_s in steps if _is_alike(row, period_s))
+    if slow_s < max(SLOW_S, _SLOW_FRAC * whole_s) or len(blocks) < (2 if slow_s >= long_s else _FEWEST_SLOW):
         return 0
     rate = stats.window_estimate(blocks[::-1], unit="samples/s")
     return len(blocks) if rate.value + _BEYOND_DOUBT * (rate.high - rate.value) < bar else 0
+
+
+def _is_alike(row: Row, period_s: float) -> bool:
+    """A step that is as long as it is for no reason of its own."""
+    return not row[3] & _UNLIKE and period_s > 0.0 and row[2] > 0

@@ -150,11 +150,11 @@ class Experiment:
         with (self.args.results / f"{kind}.jsonl").open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line) + "\n")
 
-    def searched(self, script=""):
+    def searched(self, script="", *, of_any_code=False):
         """The last line of each search, of this code where its tree is at hand."""
         found = {}
         for line in self.lines("searches"):
-            if line["code"] == self.codes.get(line["arm"], line["code"]):
+            if of_any_code or line["code"] == self.codes.get(line["arm"], line["code"]):
                 found[line["script"], line["arm"], line["budget"], line["seed"]] = line
         return [line for line in found.values() if script in ("", line["script"])]
 
@@ -402,18 +402,19 @@ class Experiment:
     # Table ------------------------------------------------------------------------------------
 
     def table(self):
-        lines, runs = self.searched(), self.lines("timings")
+        lines, runs = self.searched(of_any_code=True), self.lines("timings")
         if not lines:
-            print("there are no results of this machine and this code yet")
+            print("there are no results of this machine yet")
             return
         codes = {}
         for line in lines:
             codes.setdefault(line["arm"], set()).add(line["commit"])
         timed = {(run["script"], run["arm"]) for run in runs}
+        states = {line["code"] for line in lines if line["arm"] == "after"}
         hand_picked = {
             name
             for name, each in scripts.known().items()
-            if all((name, arm_name(self.codes["after"], knobs)) in timed for knobs in each or ())
+            if all(any((name, arm_name(code, knobs)) in timed for code in states) for knobs in each or ())
         }
         text = figures.report(
             figures.rows(lines, runs, timer.interval),

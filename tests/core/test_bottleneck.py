@@ -11,20 +11,14 @@ from autotune.core.bottleneck import (
     PREFIX,
     Bottleneck,
     Evidence,
-    Machine,
-    Op,
-    Work,
     bottleneck,
     evidence_of,
     judge,
     shown,
-    work_of,
 )
+from autotune.core.roofline import Work
 from autotune.core.trial import Failure, FailureKind, Stage
 
-MACHINE = Machine(
-    flops_per_s={"float32": 1e11, "bfloat16": 4e11}, bytes_per_s={2**18: 4e10, 2**27: 1e10}, start_s=4e-6
-)
 PLAIN = {"forward": 0.004, "backward": 0.008, "optimizer": 0.002, "host": 0.0005}
 
 
@@ -37,39 +31,6 @@ def evidence(**fields) -> Evidence:
         "flops": 8e8, "ops": 120.0, "reads": 1.0, "peak_flops_per_s": 1e11, "cpu_frac": 0.5, **fields,
     }  # fmt: skip
     return Evidence(**given)
-
-
-def test_an_operation_is_booked_under_what_takes_longest() -> None:
-    found = work_of(
-        [
-            Op(flops=2e9, bytes=3e6),
-            Op(flops=0.0, bytes=1e8),
-            Op(flops=100.0, bytes=64.0),
-            Op(flops=0.0, bytes=0.0),
-        ],
-        MACHINE,
-    )
-    assert found.compute_s == pytest.approx(0.02)
-    assert found.memory_s == pytest.approx(0.01)
-    assert found.overhead_s == pytest.approx(8e-6)
-    assert found.total_s == pytest.approx(0.030008)
-
-
-def test_arithmetic_is_weighed_by_the_peak_of_its_dtype() -> None:
-    half = work_of([Op(flops=4e9, bytes=0.0, dtype="bfloat16")], MACHINE)
-    other = work_of([Op(flops=4e9, bytes=0.0, dtype="float16")], MACHINE)
-    assert half.compute_s == pytest.approx(0.01)
-    assert other.compute_s == pytest.approx(0.01), "an unknown dtype by the fastest that is known"
-
-
-def test_a_small_working_set_is_weighed_by_the_cache_and_a_large_one_by_memory() -> None:
-    assert MACHINE.memory_s(Op(flops=0.0, bytes=2.0**17)) == pytest.approx(2**17 / 4e10)
-    assert MACHINE.memory_s(Op(flops=0.0, bytes=2.0**30)) == pytest.approx(2**30 / 1e10)
-
-
-def test_a_copy_between_devices_is_a_transfer() -> None:
-    machine = replace(MACHINE, transfer_bytes_per_s=1e10)
-    assert work_of([Op(flops=0.0, bytes=1e8, transfers=True)], machine).transfer_s == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +60,14 @@ def test_a_copy_between_devices_is_a_transfer() -> None:
 )
 def test_the_verdict_names_the_largest_share_where_it_is_clearly_the_largest(seen, kind) -> None:
     assert judge(seen).kind == kind
+
+
+def test_a_device_that_only_computes_is_bound_by_what_its_counted_operations_are_if_that_is_clear() -> None:
+    busy = {"step_s": 0.1, "wait_frac": 0.0, "on_device": True, "busy_frac": 0.95}
+    by_memory = Work(compute_s=0.01, memory_s=0.06)
+    assert judge(Evidence(**busy, work=by_memory)).kind == "memory"
+    assert judge(Evidence(**busy, work=Work(compute_s=0.06, memory_s=0.01))).kind == "compute"
+    assert judge(Evidence(**busy, work=Work(compute_s=0.03, memory_s=0.03))).kind == "device"
 
 
 def test_shares_never_exceed_the_step() -> None:
@@ -309,10 +278,6 @@ def test_waiting_within_work_that_exchanges_gradients_is_communication() -> None
                           replay_step_s=0.044, collectives=3.0))  # fmt: skip
     assert host.kind == "sync", "what sleeps between the operations waits for nobody's gradients"
     assert "communication" not in judge(evidence()).shares, "one process alone has nobody to wait for"
-
-
-def test_an_exchange_between_processes_is_no_arithmetic_and_moves_no_memory() -> None:
-    assert work_of([Op(flops=0.0, bytes=1e9, communicates=True)], MACHINE).total_s == 0.0
 
 
 def test_what_a_device_told_travels_through_a_measurement() -> None:

@@ -2,7 +2,7 @@
 
 from autotune.core.config import Config
 from autotune.core.effect import Effect
-from autotune.core.families import DECISIVE, FAMILIES, applicable, families_of
+from autotune.core.families import DECISIVE, FAMILIES, applicable, families_of, without
 from autotune.core.space import Dimension, SearchSpace
 from autotune.knobs.registry import builtin
 
@@ -24,3 +24,18 @@ def test_a_family_applies_only_where_a_free_knob_of_it_leaves_the_training_uncha
     )
     assert applicable(space) == {"precision"}
     assert families_of(space, Config({"precision": "bf16", "unknown": 1})) == {"precision"}
+
+
+def test_a_family_left_out_of_a_space_is_left_out_of_its_starts_as_well():
+    space = SearchSpace(
+        dimensions={
+            "precision": Dimension(knob="precision", values=("fp32", "bf16"), own="fp32", family="precision"),
+            "workers": Dimension(knob="workers", values=(0, 2), own=0, family="loader"),
+        },
+        starts=(Config({"precision": "bf16", "workers": 2}), Config({"workers": 2})),
+    )
+    smaller = without(space, {"loader"})
+    assert [d.knob for d in smaller.free()] == ["precision"]
+    assert smaller.starts == (Config({"precision": "bf16"}),)
+    assert without(space, {"loader", "precision"}) == space, "nothing would be left to try"
+    assert without(space, frozenset()) == space

@@ -17,6 +17,7 @@ from autotune.core.config import Config
 from autotune.core.facts import DeviceFacts
 from autotune.core.machine_load import Culprit, MachineLoad
 from autotune.core.measurement import Contamination, Measurement
+from autotune.core.roofline import Remainder
 from autotune.core.study import Study
 from autotune.core.trial import Failure, FailureKind, Proposal, Stage, Trial, TrialState
 from autotune.core.wire import to_wire
@@ -700,6 +701,20 @@ def test_a_disturbed_run_is_repeated_at_once_only_if_the_load_has_gone(
     beside(session, BUSY, BUSY, after)
     tell_next(session, crowded(8.5, 1.0))
     assert session.study.trials[0].state is state
+
+
+def test_after_the_first_run_a_note_has_its_ceilings_those_of_counted_steps_as_well(
+    make_session: MakeSession,
+) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    heard = beside(session, QUIET)
+    bound = Remainder(ops_s=0.06, reduced_s=0.01, outside_s=0.05, kernels_s=0.02)
+    tell_next(session, replace(measurement(), extra=bound.figures()))
+    assert heard.notes[-1] == (
+        "ceilings: loading: at most 1.00x; computing: at most 10.00x; launch overhead: at most 2.00x"
+    )
+    tell_next(session, measurement())
+    assert sum(note.startswith("ceilings:") for note in heard.notes) == 1
 
 
 def test_a_quiet_machine_is_waited_for_and_the_first_wait_costs_no_budget(make_session: MakeSession) -> None:

@@ -50,6 +50,7 @@ def line(arm: str = "after", budget: str = "5m", seed: int = 1, **more: Any) -> 
         "arm": arm,
         "budget": budget,
         "seed": seed,
+        "commit": "0123456789ab",
         "exit": 0,
         "claim": None,
         "likely": None,

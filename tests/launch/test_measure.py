@@ -16,7 +16,7 @@ from autotune.core.trial import Failure, FailureKind
 from autotune.launch.measure import measure
 from autotune.launch.outside import DeviceSample, Outside, Sample, read_samples
 from autotune.launch.told import Told
-from autotune.protocol.events import Closed, Compiling, Hello, Seen, StepRow, Steps
+from autotune.protocol.events import Closed, Compiling, Hello, Probed, Seen, StepRow, Steps
 
 S = 1_000_000_000
 LOADER = LoaderFacts(
@@ -77,6 +77,12 @@ def test_the_rate_that_a_run_began_with_is_kept_where_it_was_seen() -> None:
     seen = OptimizerFacts(name="SGD", rates=(0.01, 0.1))
     told.take(Seen(facts=RunFacts(samples_source="loader", loader=LOADER, optimizer=seen)))
     assert fold(told).extra["learning_rate"] == 0.1
+
+
+def test_what_was_found_out_after_the_window_is_kept_beside_it() -> None:
+    told = stream([0.02] * 200)
+    told.take(Probed(figures={"ceiling_reduced_s": 0.01}))
+    assert fold(told).extra["ceiling_reduced_s"] == 0.01
 
 
 def test_a_few_steps_are_a_block_each_and_their_interval_is_wide() -> None:
@@ -497,6 +503,20 @@ def test_time_in_which_the_script_was_stopped_is_set_aside_and_marked() -> None:
     found = fold(told, samples=[*looks[:2], replace(looks[2], stopped=True)])
     assert found.throughput.value == pytest.approx(80.0, rel=0.01)
     assert found.contamination.flags.count("stopped") == 1
+
+
+def test_of_what_was_seen_until_a_moment_memory_ends_there_and_a_stop_shows_in_the_sample_after_it() -> None:
+    def sample(t_ns: int, used: int, *, stopped: bool = False) -> Sample:
+        return Sample(t_ns=t_ns, bytes=used, busy_s=None, own_s=0.0, pressure_us=None, stopped=stopped)
+
+    seen = Outside(
+        start_ns=0,
+        samples=(sample(10, 5), sample(20, 7), sample(30, 90, stopped=True), sample(40, 90)),
+        peak_bytes=90,
+    ).until(25)
+    assert seen.peak_bytes == 7
+    assert seen.stops == ((20, 30),)
+    assert len(seen.samples) == 3
 
 
 def test_samples_of_an_older_guard_know_of_no_stop() -> None:

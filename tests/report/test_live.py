@@ -12,6 +12,7 @@ from study_fakes import BASE, FIDELITY, SAFE, measured, spec, study
 
 from autotune.clock import SimulatedClock
 from autotune.core.config import Config
+from autotune.core.effect import Effect
 from autotune.core.machine_load import Culprit, MachineLoad
 from autotune.core.space import Dimension, SearchSpace
 from autotune.core.study import Budget
@@ -348,3 +349,16 @@ def left_of(text):
 
 def test_a_narrow_budget_does_not_divide_by_zero():
     assert seen(study(spec=spec(budget=Budget(seconds=0.0))))
+
+
+def test_what_changes_the_training_is_never_shown_as_the_best():
+    batch = Dimension(knob="batch_size", values=(32, 64), own=32, effect=Effect.TRAINING)
+    wild = measured(2, Config({"batch_size": 64}), 220.0)
+    begun = study(
+        trials=(*study().trials[:2], wild),
+        space=replace(SPACE, dimensions={**SPACE.dimensions, "batch_size": batch}),
+    )
+    assert "2.20x" not in of(seen(begun), "best")
+    line = progress_line(begun, wild)
+    assert "2.20x  220 samples/s | changes the training" in line
+    assert "best 2.20x" not in line

@@ -10,8 +10,9 @@ from search_world import World, simulate, spec, tell, usual_space
 
 from autotune.core.config import Config
 from autotune.core.facts import DeviceFacts, Facts
+from autotune.core.launched import several
 from autotune.core.study import Study
-from autotune.core.trial import Failure, FailureKind, Stage
+from autotune.core.trial import CEILINGS, Failure, FailureKind, Stage
 from autotune.search.costs import Costs
 from autotune.search.probing import kept_s, nsys_s, probe_s, spare_probe
 from autotune.search.stages import Staged
@@ -43,8 +44,25 @@ def test_script_and_winner_are_probed_once_nothing_is_left_to_try_or_to_confirm(
     assert [t.config.is_baseline for t in probes] == [True, False]
     assert probes[1].config.get("precision") == "bf16"
     assert all(t.fidelity.probe == "why" for t in probes)
-    assert all(not t.fidelity.probe for t in found.trials if t.stage is not Stage.WHY)
+    others = [t.fidelity.probe for t in found.trials if t.stage is not Stage.WHY]
+    assert others[0] == CEILINGS
+    assert not any(others[1:])
     assert found.elapsed_s <= 900.0
+
+
+@pytest.mark.parametrize(
+    "kept_apart", [{"why": False}, {"why": True, "trials": 20}, {"why": True, "launcher": several(2)}]
+)
+def test_the_first_run_counts_steps_where_a_probe_may_look_into_the_script(
+    kept_apart: dict[str, object],
+) -> None:
+    def probe(**more: object) -> str:
+        asked = Staged().ask(Study(spec=spec(**more), facts=WORLD.facts()), 180.0)
+        assert asked is not None
+        return asked.fidelity.probe
+
+    assert probe(why=True) == CEILINGS
+    assert not probe(**kept_apart)
 
 
 @pytest.mark.thorough

@@ -14,7 +14,7 @@ from autotune.core.families import families_of
 from autotune.core.measurement import Contamination, Measurement
 from autotune.core.space import SearchSpace
 from autotune.core.study import Study
-from autotune.core.trial import Outcome, Proposal, Stage, Start
+from autotune.core.trial import AFTER_WINDOW_S, Outcome, Proposal, Stage, Start
 from autotune.search.costs import Costs
 from autotune.search.expectations import Expectations
 from autotune.search.forecast import forecast
@@ -65,6 +65,17 @@ def test_a_first_run_from_a_cold_disk_is_not_believed_of_later_ones() -> None:
     assert Costs.of(study).plain_s == pytest.approx(7.0)
 
 
+def test_counting_steps_after_the_first_run_is_no_price_of_later_ones() -> None:
+    study = Study(spec=spec(seconds=120.0), facts=WORLD.facts(), space=space())
+    asked = Staged().ask(study, 120.0)
+    assert asked is not None
+    plain = tell(study, asked, measurement(100.0), 7.0)
+    counted = replace(measurement(100.0), extra={AFTER_WINDOW_S: 1.5})
+    assert Costs.of(tell(study, asked, counted, 8.5)) == replace(
+        Costs.of(plain), study=tell(study, asked, counted, 8.5)
+    )
+
+
 def test_after_a_first_run_that_took_half_of_the_budget_a_candidate_runs_all_the_same() -> None:
     study = Study(spec=spec(seconds=120.0, why=True), facts=WORLD.facts(), space=space())
     first = Staged().ask(study, 110.0)
@@ -85,7 +96,7 @@ def test_time_is_set_aside_for_pairs_only_while_there_is_something_to_confirm_an
 
 
 def test_families_that_apply_are_covered_before_any_is_refined() -> None:
-    study = simulate(Staged(), FLAT, spec(seconds=300.0))
+    study = simulate(Staged(), replace(FLAT, input_s=WORLD.input_s), spec(seconds=300.0))
     screened = [t for t in study.trials if t.stage in (Stage.START, Stage.REFINE)]
     first = [t for t in screened if t.stage is Stage.START]
     covered = frozenset[str]().union(*(families_of(study.space, t.config) for t in first))  # type: ignore[arg-type]
@@ -263,3 +274,23 @@ def test_a_disturbed_run_is_no_price_of_later_ones() -> None:
     slow = replace(study.trials[0], seconds=60.0)
     crowded = beside_others(replace(study, trials=(slow, study.trials[1])), 0)
     assert Costs.of(crowded).plain_s == pytest.approx(6.0)
+
+
+def test_a_family_whose_ceiling_is_too_low_is_never_tried_by_the_planner() -> None:
+    study = simulate(Staged(), FLAT, spec(seconds=300.0))
+    assert not any("num_workers" in t.config or "prefetch_factor" in t.config for t in study.trials)
+    every = Staged(parts=DEFAULT.put("ceilings", present=False))
+    assert any("num_workers" in t.config for t in simulate(every, FLAT, spec(seconds=300.0)).trials)
+
+
+def test_in_a_short_search_what_changes_the_training_waits_for_what_keeps_it() -> None:
+    world = World(
+        space=usual_space(), speed={("precision", "bf16"): 1.8, ("batch_size", 64): 1.2}, noise=0.02
+    )
+    share = {}
+    for seconds in (240.0, 1800.0):
+        study = simulate(Staged(), world, spec(seconds=seconds))
+        told = study.told(Stage.START, Stage.REFINE)
+        wild = [t for t in told if world.space.effect(t.config) is Effect.TRAINING]
+        share[seconds] = sum(t.seconds for t in wild) / sum(t.seconds for t in told)
+    assert share[240.0] < share[1800.0]

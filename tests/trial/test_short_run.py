@@ -67,6 +67,13 @@ def test_only_the_slow_steps_at_the_end_count() -> None:
     assert slow_steps([*steps(0.1, 0.1), *steps(1.0, 1.0, 1.0)], 16.0, long_s=60.0) == 3
 
 
+def test_a_short_disturbance_of_quick_steps_ends_nothing() -> None:
+    quick, slow = [0.003] * 900, [0.1] * 8
+    assert slow_steps(steps(*slow), 4000.0, long_s=60.0) == 0, "kernels may be chosen on first use"
+    assert slow_steps(steps(*quick, *slow, *slow), 4000.0, long_s=60.0) == 0, "most of the time was quick"
+    assert slow_steps(steps(*[0.1] * 12), 4000.0, long_s=60.0) == 12
+
+
 @pytest.mark.parametrize("scatter", [0.05, 0.3, 0.5])
 def test_a_run_that_is_as_fast_as_the_bar_hardly_ever_ends_by_chance(scatter: float) -> None:
     """Uneven steps at twice the rate of this bar, which is compared after each of them."""
