@@ -270,15 +270,19 @@ def best_other(study: Study) -> tuple[float, Trial] | None:
 
     What changes the training is never recommended as best, and would promise a gain that the answer denies.
     """
-    space = study.space
     found = [
         (ratio.value, t)
         for t in study.told()
         if not t.config.is_baseline
-        and (space is None or space.effect(t.config) is not Effect.TRAINING)
+        and not changes_training(study, t)
         and (ratio := speedup_of(study, t)) is not None
     ]
     return max(found, key=lambda pair: (pair[0], -pair[1].number), default=None)
+
+
+def changes_training(study: Study, trial: Trial) -> bool:
+    """Whether its config changes the training itself; False where that is not known."""
+    return study.space is not None and study.space.effect(trial.config) is Effect.TRAINING
 
 
 def _faster_so_far(study: Study) -> float | None:

@@ -20,6 +20,7 @@ from autotune.report.summary import (
     best_other,
     bytes_text,
     changes_text,
+    changes_training,
     control_text,
     duration_text,
     further_reasons,
@@ -98,7 +99,7 @@ def progress_line(study: Study, trial: Trial) -> str:
         short_config(trial.config),
         result_text(study, trial, shows_ratio=is_steady or bool(trial.group)),
     ]
-    if _changes_training(study, trial):
+    if changes_training(study, trial):
         parts.append("changes the training")
     best = best_other(study)
     if best is not None and not is_steady:
