@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from autotune.core.config import Config, Value
 from autotune.core.disturbances import without_disturbed
 from autotune.core.measurement import Estimate
-from autotune.core.rates import screened_runs
-from autotune.core.spread import BELIEVED_RUNS, run_spread
+from autotune.core.rates import paired_runs, screened_runs
+from autotune.core.spread import BELIEVED_RUNS, BELIEVED_SD, run_spread
 from autotune.core.stats import t_quantile
 
 if TYPE_CHECKING:
@@ -218,8 +218,8 @@ def _fit_of(study: Study) -> _Fit | None:
 
 
 def _fitted(study: Study) -> _Fit | None:
-    runs = {c: [r for r in rates if r > 0] for c, rates in screened_runs(without_disturbed(study)).items()}
-    logs = {c: [math.log(r) for r in rates] for c, rates in runs.items() if rates}
+    study = without_disturbed(study)
+    logs = _logs(screened_runs(study))
     tried = [c for c in logs if not c.is_baseline]
     if not tried or _BASE not in logs:
         return None
@@ -235,15 +235,27 @@ def _fitted(study: Study) -> _Fit | None:
     prior = [_SPREAD if term in singles else _JOINT_SPREAD for term in terms] + [_SPREAD]
     base = fmean(logs[_BASE])
     rows = [_Row([*_terms(c, places), script], fmean(logs[c]) - base, len(logs[c])) for c in (_BASE, *tried)]
-    noise, df = run_spread(logs.values()), BELIEVED_RUNS + sum(len(some) - 1 for some in logs.values())
+    # Pairs measure no single change, but they show how far runs of one config scatter.
+    alike = [*logs.values(), *_logs(paired_runs(study)).values()]
+    noise, df = run_spread(alike), BELIEVED_RUNS + sum(len(some) - 1 for some in alike)
     mean, spread = _solved(rows, prior, noise)
     # What the terms leave over is scatter as well, or what they cannot describe.
     left = math.fsum(row.runs * (row.value - math.fsum(mean[i] for i in row.terms)) ** 2 for row in rows)
     taken = math.fsum(row.runs * spread[i][j] for row in rows for i in row.terms for j in row.terms)
-    left_df = len(rows) - taken / noise**2
-    noise = math.sqrt((df * noise**2 + left) / (df + left_df))
+    squares, df = df * noise**2 + left, df + len(rows) - taken / noise**2
+    believed = BELIEVED_RUNS * BELIEVED_SD**2
+    if (squares - believed) / (df - BELIEVED_RUNS) > BELIEVED_SD**2:
+        # The runs scatter by more than is believed, and a belief in less would make intervals too narrow.
+        squares, df = squares - believed, df - BELIEVED_RUNS
+    noise = math.sqrt(squares / df)
     mean, spread = _solved(rows, prior, noise)
-    return _Fit(tried, singles, pairs, joint, places, mean, spread, _quantile(df + left_df))
+    return _Fit(tried, singles, pairs, joint, places, mean, spread, _quantile(df))
+
+
+def _logs(runs: Mapping[Config, Sequence[float]]) -> dict[Config, list[float]]:
+    """The same in ln rate, without runs that count for nothing."""
+    logs = {c: [math.log(r) for r in rates if r > 0] for c, rates in runs.items()}
+    return {c: some for c, some in logs.items() if some}
 
 
 def _quantile(df: float) -> float:

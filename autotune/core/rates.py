@@ -37,8 +37,17 @@ def screened(study: Study) -> dict[Config, float]:
 
 def screened_runs(study: Study) -> dict[Config, list[float]]:
     """What `screened` are the means of, run by run."""
+    return _runs_of(study, _SCREENING)
+
+
+def paired_runs(study: Study) -> dict[Config, list[float]]:
+    """The same of the runs of confirmation and ablation."""
+    return _runs_of(study, _IN_CYCLES)
+
+
+def _runs_of(study: Study, stages: Sequence[Stage]) -> dict[Config, list[float]]:
     rates: dict[Config, list[float]] = {}
-    for trial in undisturbed(study, in_own_unit(study, study.told(*_SCREENING))):
+    for trial in undisturbed(study, in_own_unit(study, study.told(*stages))):
         if trial.measurement is not None:
             rates.setdefault(trial.config, []).append(amortised(study, trial.measurement))
     return rates

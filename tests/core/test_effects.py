@@ -71,10 +71,32 @@ def test_without_anything_tried_there_is_nothing():
     assert estimated(alone).values == ()
 
 
-def test_the_runs_that_confirm_are_not_in_it():
-    before = report_study.made(20, cycles=0, ablations=0)
-    after = report_study.made(20)
-    assert estimated(before) == estimated(after)
+def test_the_runs_that_confirm_tell_the_scatter_and_nothing_else():
+    before = estimated(report_study.made(20, cycles=0, ablations=0))
+    after = estimated(report_study.made(20))
+    ratios = {(e.knob, e.value): e.ratio for e in after.values}
+    assert {(e.knob, e.value): e.ratio for e in before.values} == pytest.approx(ratios, rel=0.01)
+    assert all(e.low < e.ratio < e.high for e in after.values)
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say():
+    """Designs of a short search: nine configs, two of them repeated."""
+    winner = Config({"a": 1, "b": "x", "c": True, "d": 4})
+    true = {"a": 0.3, "b": 0.1, "c": 0.0, "d": -0.05}
+    configs = [winner, winner, *(winner.without(k) for k in "acd"), Config({"a": 1, "d": 4})]
+    configs += [Config({"b": "x"}), Config({"c": True}), Config({"a": 1, "b": "x"})]
+    for noise in (0.03, 0.08):
+        hits: list[bool] = []
+        for seed in range(60):
+            draw = random.Random(seed)
+            rates = [sum(true[k] for k in c) + draw.gauss(0.0, noise) for c in [Config(), Config(), *configs]]
+            trials = [
+                measured(n, c, 100.0 * math.exp(y), Stage.REFINE if c else Stage.BASELINE)
+                for n, (c, y) in enumerate(zip([Config(), Config(), *configs], rates, strict=True))
+            ]
+            found = parts(Study(spec=spec(), trials=tuple(trials), stopped="finished"), winner)
+            hits += [p.low <= math.exp(sum(true[k] for k in ks)) <= p.high for ks, p in found.items()]
+        assert sum(hits) / len(hits) > 0.92
 
 
 def test_a_part_of_a_winner_counts_with_what_it_does_to_the_others_there():
