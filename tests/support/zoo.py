@@ -260,7 +260,7 @@ class World:
         if "module" in self.script.run:
             return self.folder / self.script.run["folder"], (), self.script.run["module"]
         path = self.folder / self.script.name
-        return path.parent, (str(path),), ""
+        return path.parent, (str(path), *self.script.run.get("args", ())), ""
 
     # The script by itself, and as a baseline
 
@@ -564,7 +564,7 @@ class World:
         script = self.words[0] if self.words else str(self.place / (self.module.replace(".", "/") + ".py"))
         return build_launch(
             script=script,
-            args=(),
+            args=self.words[1:],
             python=sys.executable,
             cwd=str(self.place),
             env=self.environ,
