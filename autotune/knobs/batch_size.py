@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from autotune.core.change import Keyword, Patch, Spelling
+from autotune.core.change import Constant, Keyword, Patch, Spelling
 from autotune.core.effect import Effect, strictest
 from autotune.knobs import batching
 from autotune.knobs.accumulation import Accumulation
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.batching import shown, unseen
-from autotune.knobs.common import LOADER, as_count, flag_variants, joined, loader_of
+from autotune.knobs.common import (
+    LOADER,
+    as_count,
+    constants_named,
+    flag_variants,
+    joined,
+    loader_of,
+)
 from autotune.knobs.declared import given_value
 from autotune.knobs.frameworks import ARGUMENTS, fits_by_keras, is_row, refuse_engine, setting
 
@@ -30,6 +37,20 @@ BATCH_OPTIONS = flag_variants(
     "batchsize",
     "bs",
     "batch",
+)
+BATCH_CONSTANTS = Constant(
+    (
+        "batch_size",
+        "train_batch_size",
+        "per_device_train_batch_size",
+        "micro_batch_size",
+        "mini_batch_size",
+        "device_batch_size",
+        "train_bs",
+        "batch",
+        "bs",
+        "B",
+    )
 )
 _STEPS = range(-3, 4)
 
@@ -54,6 +75,7 @@ class BatchSize(Knob):
     spellings: ClassVar[Sequence[Spelling]] = (
         Keyword(ARGUMENTS, "per_device_train_batch_size"),
         BATCH_OPTIONS,
+        BATCH_CONSTANTS,
         Keyword(LOADER, "batch_size"),
     )
 
@@ -162,7 +184,14 @@ def available(facts: Facts) -> Collection[str]:
 
 
 def said_batch(script: ScriptFacts, args: Sequence[str]) -> int:
-    """What the script's own batch option says on this command line; 0 where that cannot be read."""
+    """What the script's own option says its batch is on this command line, else what its constants say.
+
+    Returns:
+        0 where neither can be read, or several constants say different sizes.
+    """
     option = script.flag(*BATCH_OPTIONS.names)
     said = None if option is None else given_value(option, args)
+    if option is None:
+        sizes = {constant.value for constant in constants_named(BATCH_CONSTANTS.names, script)}
+        said = sizes.pop() if len(sizes) == 1 else None
     return said if isinstance(said, int) and not isinstance(said, bool) and said > 0 else 0

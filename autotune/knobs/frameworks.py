@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.change import Keyword, Patch, Spelling
+from autotune.core.change import Constant, Keyword, Patch, Spelling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ def refuse_by_owner(name: str, spellings: Sequence[Spelling], spelling: Spelling
     Options of the script and variables are no matter of ownership: what they say, the owner is told by the
     script itself.
     """
-    if not isinstance(spelling, (Keyword, Patch)):
+    if not isinstance(spelling, (Keyword, Patch, Constant)):
         return None
     owner, row = owner_of(spellings, facts), is_row(spelling)
     if owner is None:

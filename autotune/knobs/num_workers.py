@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from autotune.core.change import Keyword, Spelling
+from autotune.core.change import Constant, Keyword, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import LOADER, as_count, flag_variants, joined, loader_of, no_loader
@@ -51,6 +51,7 @@ class NumWorkers(Knob):
             "num-data-workers",
             "data-workers",
         ),
+        Constant(("num_workers", "n_workers", "workers", "num_data_workers", "dataloader_num_workers")),
         Keyword(LOADER, "num_workers"),
     )
 

@@ -13,7 +13,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.change import Env, Flag, Keyword
+from autotune.core.change import Constant, Env, Flag, Keyword
+from autotune.core.constants import named_values
 from autotune.errors import UsageError
 from autotune.export.formats.content import Exported, Left, arguments_of, python_literal, why_left
 from autotune.export.formats.source import (
@@ -196,6 +197,8 @@ class _Finder:
                 return why_left(change, "the source")
             case Keyword():
                 return self._keyword(change, change.spelling)
+            case Constant():
+                return self._written(change, change.spelling)
             case _:
                 return self._patched(change)
 
@@ -228,6 +231,17 @@ class _Finder:
             return f"{flag.text.removeprefix('--')} is no literal that is assigned once"
         new = _typed(change, literal_of(given[0]))
         return [_Replaced(self.script, given[0], python_literal(new))]
+
+    def _written(self, change: Change, constant: Constant) -> list[_Action] | str:
+        """The value that the source writes out for a name."""
+        source = self.read(constant.file)
+        if isinstance(source, str):
+            return source
+        is_script = source is self.script
+        found = [n for n in named_values(source.tree, is_script=is_script) if n.name == constant.names[0]]
+        if len(found) != 1 or found[0].value != constant.was:
+            return f"{source.name} does not say {constant.names[0]}={constant.was}, once"
+        return [_Replaced(source, found[0].node, python_literal(change.value))]
 
     # An argument of a call -----------------------------------------------------------------
 
