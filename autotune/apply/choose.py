@@ -123,6 +123,9 @@ def _by_constant(spelling: Constant, knob: Knob, value: Value, facts: Facts) -> 
         return found
     if type(found.value) is not type(value):
         return f"{found.place} cannot be {value}"
+    loader = None if facts.run is None else facts.run.loader
+    if loader is not None and loader.mp_context in ("spawn", "forkserver") and loader.num_workers:
+        return f"loader workers that are not forked would import the script with {found.value} in it"
     meant = Constant((found.name,), file=found.file, line=found.line, was=found.value)
     return Change(knob=knob.name, value=value, spelling=meant, site=knob.shown_at(facts))
 

@@ -306,11 +306,25 @@ def _reached(nodes: Sequence[ast.AST], functions: Mapping[str, ast.AST]) -> set[
 
 
 def _argparse_flags(tree: ast.AST) -> Iterator[tuple[ast.Call, ScriptFlag]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _last(node.func) == "add_argument":
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    parsed = [call for call in calls if _last(call.func) in ("parse_args", "parse_known_args")]
+    if parsed and all(_parses_literals(call) for call in parsed):
+        return  # the command line never gets there
+    for node in calls:
+        if _last(node.func) == "add_argument":
             names = _spellings(node)
             if names:
                 yield node, _argparse_flag(node, names)
+
+
+def _parses_literals(call: ast.Call) -> bool:
+    """``parse_args([])`` and ``parse_args("--lr 0.1".split())``, as scripts exported from notebooks have it."""
+    given = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "args"), None)
+    if isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute) and given.func.attr == "split":
+        given = given.func.value
+    if isinstance(given, (ast.List, ast.Tuple)):
+        return all(isinstance(item, ast.Constant) for item in given.elts)
+    return isinstance(given, ast.Constant) and isinstance(given.value, str)
 
 
 def _argparse_flag(call: ast.Call, names: tuple[str, ...]) -> ScriptFlag:

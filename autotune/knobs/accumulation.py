@@ -17,6 +17,7 @@ from autotune.knobs.frameworks import (
     DEEPSPEED,
     LIGHTNING,
     TRAINER,
+    is_per_item,
     is_row,
     refuse_accumulation,
     refuse_rest,
@@ -117,7 +118,7 @@ class Accumulation(Knob):
     def refuse(self, facts: Facts) -> str | None:
         undivided = None
         if self._has_own(facts):
-            undivided = None if facts.run is None else _undivided(facts.run)
+            undivided = None if facts.run is None or is_per_item(facts) else _undivided(facts.run)
             if undivided is None:
                 return None
         reasons = [self.refuse_spelling(way, facts) for way in rows(self.spellings, facts) or (Patch(),)]
@@ -138,7 +139,7 @@ class Accumulation(Knob):
         if owned is not None or run is None:
             return owned
         if isinstance(spelling, (Flag, Constant)):
-            return _undivided(run)
+            return None if is_per_item(facts) else _undivided(run)
         if isinstance(spelling, Keyword) and is_row(spelling):
             loops_of_own = {ACCELERATOR: _of_accelerate, DEEPSPEED: _of_deepspeed}
             return refuse_accumulation(spelling, facts) or loops_of_own.get(spelling.target, _written)(facts)
@@ -162,6 +163,20 @@ class Accumulation(Knob):
         # Batches of another size are drawn by code of the script's own, which may make others of them.
         own_batches = facts.run.loader is None
         return Effect.NUMERIC if _draws(facts.run) or own_batches else self.effect
+
+    def raised(self, facts: Facts) -> str:
+        run = facts.run
+        if run is None or self.effect_for(facts) is self.effect:
+            return ""
+        if run.model is None:
+            return "No trained module was seen, so what parts of a batch do to it is not known."
+        if run.model.batch_norm:
+            return "The model has BatchNorm, whose statistics follow the size of a batch."
+        if run.model.moves:
+            return "The model changes numbers that it keeps at each call, so parts of a batch change them more often."
+        if run.loader is None:
+            return "The script makes its batches by code of its own, which may draw other samples for another size."
+        return "Random numbers are drawn batch by batch, so batches of another size are dealt others."
 
     def redeals(self, facts: Facts) -> bool:
         run = facts.run

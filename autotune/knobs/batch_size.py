@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from autotune.core.change import Constant, Keyword, Patch, Spelling
+from autotune.core.change import Keyword, Patch, Spelling
 from autotune.core.effect import Effect, strictest
 from autotune.knobs import batching
 from autotune.knobs.accumulation import Accumulation
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.batching import shown, unseen
+from autotune.knobs.batching import BATCH_CONSTANTS, shown, unseen
 from autotune.knobs.common import (
     LOADER,
     as_count,
@@ -37,20 +37,6 @@ BATCH_OPTIONS = flag_variants(
     "batchsize",
     "bs",
     "batch",
-)
-BATCH_CONSTANTS = Constant(
-    (
-        "batch_size",
-        "train_batch_size",
-        "per_device_train_batch_size",
-        "micro_batch_size",
-        "mini_batch_size",
-        "device_batch_size",
-        "train_bs",
-        "batch",
-        "bs",
-        "B",
-    )
 )
 _STEPS = range(-3, 4)
 
@@ -158,6 +144,9 @@ class BatchSize(Knob):
 
     def effect_for(self, facts: Facts) -> Effect:
         return strictest(self.effect, Accumulation().effect_for(facts))
+
+    def raised(self, facts: Facts) -> str:
+        return Accumulation().raised(facts)
 
     def redeals(self, facts: Facts) -> bool:
         loader = loader_of(facts)

@@ -92,6 +92,16 @@ class NumWorkers(Knob):
     def effect_for(self, facts: Facts) -> Effect:
         return Effect.NUMERIC if self.redeals(facts) else self.effect
 
+    def raised(self, facts: Facts) -> str:
+        loader = loader_of(facts)
+        if loader is None or not self.redeals(facts):
+            return ""
+        if loader.random:
+            return "Fetching a sample draws random numbers, and which worker draws them for it changes."
+        if loader.kind == "iterable":
+            return "Workers share out the stream, so the order of the samples changes."
+        return "The order of the samples is drawn once more where workers load them."
+
     def redeals(self, facts: Facts) -> bool:
         loader = loader_of(facts)
         if loader is None:
