@@ -104,7 +104,7 @@ def as_dict(run: Command, found: Looked, *, static: bool) -> dict[str, Any]:
         "python": run.python,
         "static": static,
         **script_data(found.facts, run.args, found.measured),
-        "knobs": knob_rows(found.facts),
+        "knobs": [] if _showed_nothing(found) else knob_rows(found.facts),
         **({"space": {"name": found.space.name, "reason": found.space.reason}} if found.space else {}),
         **({"values": [_asked_data(value) for value in asked]} if asked else {}),
         "advice": [advice_data(hint) for hint in advise(run.inspected, found.facts.host)],
@@ -112,6 +112,11 @@ def as_dict(run: Command, found: Looked, *, static: bool) -> dict[str, Any]:
         **({} if told is None or problem is None else {"error": {**told, "hint": problem.hint}}),
         "exit": EXIT_YES if problem is None else problem.exit_code,
     }
+
+
+def _showed_nothing(found: Looked) -> bool:
+    """The script was run and failed before anything was seen that a knob could be judged by."""
+    return found.problem is not None and found.facts.run is None
 
 
 def screen(run: Command, found: Looked, *, static: bool) -> str:
@@ -123,8 +128,8 @@ def screen(run: Command, found: Looked, *, static: bool) -> str:
 
     parts = [script_text(found.facts, run.title, run.args, found.measured)]
     parts += [said_line("note", note) for note in found.notes]
-    if found.problem is not None and found.facts.run is None:
-        return "".join(parts)  # of the knobs nothing was seen
+    if _showed_nothing(found):
+        return "".join(parts)
     parts += ["\n", table(knob_rows(found.facts))]
     if static:
         parts.append(

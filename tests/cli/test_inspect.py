@@ -103,7 +103,7 @@ def test_the_screen_has_the_parts_above_the_knobs(cli, written):
     head, _, knobs = out.partition("\n\n")
     keys = [line.split()[0] for line in head.splitlines()]
     assert keys[:8] == ["script", "options", "framework", "loader", "model", "optimizer", "loss", "step"]
-    assert knobs.splitlines()[0].split() == ["KNOB", "VALUE", "STATUS", "HOW", "WHY"]
+    assert knobs.splitlines()[0].split() == ["KNOB", "VALUE", "TRY", "STATUS", "HOW", "WHY"]
     assert "batches of 64" in head
     assert "1 backward pass for an optimizer step" in head
 
@@ -115,7 +115,7 @@ def test_static_runs_nothing_and_takes_arguments_as_well(cli, written, runs):
     assert all(row["value"] is None for row in data["knobs"])
 
 
-def test_a_script_that_fails_before_its_first_step_ends_with_3_and_with_all_that_its_source_says(
+def test_a_script_that_fails_before_its_first_step_ends_with_3_its_error_and_what_its_source_says(
     cli, written, runs, monkeypatch
 ):
     monkeypatch.setattr(runs, "world_now", World(name="broken", broken=True))
@@ -123,10 +123,12 @@ def test_a_script_that_fails_before_its_first_step_ends_with_3_and_with_all_that
     assert (data["exit"], data["run"]) == (3, None)
     assert data["error"]["kind"] == "ScriptError"
     assert "RuntimeError: the fake script is broken" in data["error"]["message"]
-    assert next(row for row in data["knobs"] if row["knob"] == "batch_size")["tunable"]
+    assert (data["knobs"], data["flags"][0]["names"]) == ([], ["--batch-size"])
     assert "train.py fails without any change of ours" in err
-    code, out, _err = cli("inspect", "train.py")
-    assert (code, "The run showed nothing" in out) == (3, True)
+    code, out, err = cli("inspect", "train.py")
+    assert (code, err.count("error:")) == (3, 1)
+    assert [line.split()[0] for line in out.splitlines()][:3] == ["script", "options", "framework"]
+    assert "KNOB" not in out, "nothing was seen that a knob could be judged by"
 
 
 def test_a_run_that_makes_no_step_in_time_is_told_of_the_limit(cli, written, runs, monkeypatch):
