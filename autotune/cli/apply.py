@@ -126,9 +126,8 @@ def plain_command(pick: PickPart, run: Command) -> str:
     start = [run.python, *run.options, *(("-m", run.module) if run.module else (run.script,))]
     changes = core_changes(pick)
     said = whole(lambda tuned: command_line(tuned, start, run.args, os.environ), Tuned(changes=changes))
-    lines = [
-        f"# {c.knob}={c.value}: {way_of(c)}, needs `autotune apply`" for c in changes if c.knob not in said.said
-    ]
+    inside = [change for change in changes if change.knob not in said.said]
+    lines = [f"# {c.knob}={c.value}: {way_of(c)}, needs `autotune apply`" for c in inside]
     if run.launcher:
         lines.append(f"# without {run.launcher}, whose variables the script has to get: start it by that")
     return "\n".join([*lines, said.text])

@@ -44,8 +44,8 @@ def inspect(
     Runs the script once as it is, for its first steps, with its writes kept off your files.
 
     Exit codes: 0 it was looked at; 2 usage; 3 the script fails, or makes no step within the limit; 5 store;
-    6 machine or interpreter; 70 internal error; 75 stopped by a signal; 130 stopped by Ctrl-C. Of a script that
-    fails its error is printed first, then what its source shows, and no knob.
+    6 machine or interpreter; 70 internal error; 75 stopped by a signal; 130 stopped by Ctrl-C. Of a script
+    that fails its error is printed first, then what its source shows, and no knob.
     """
     from autotune.cli.ended import guarded, print_json, say_error
     from autotune.report.look import every_knob, table

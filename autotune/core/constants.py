@@ -1,9 +1,9 @@
-"""Values that a source file gives a name: found in its syntax tree, and replaced there. Standard library only.
+"""Values that a source file gives a name: found in its syntax tree, and replaced there.
 
-Names are dotted paths as a reader would write them: ``batch_size``, ``CONFIG.train.batch_size`` for an entry of
-a dictionary, ``Settings.batch_size`` for a field, ``train.batch_size`` for a variable of the function `train`,
-``train(batch_size)`` for the default of its argument, ``train(batch_size=)`` for what a call hands over,
-``--batch-size`` for the default of an option.
+Names are dotted paths as a reader would write them: ``batch_size``, ``CONFIG.train.batch_size`` for an entry
+of a dictionary, ``Settings.batch_size`` for a field, ``train.batch_size`` for a variable of the function
+`train`, ``train(batch_size)`` for the default of its argument, ``train(batch_size=)`` for what a call hands
+over, ``--batch-size`` for the default of an option. Standard library only.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from autotune.core.config import Value
 
@@ -35,8 +34,7 @@ _LARGEST: Final = 2**63
 """No setting is larger, and no power that is larger is worked out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(NamedTuple):
     """One value with its name.
 
     Args:
@@ -151,8 +149,8 @@ def _body(
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 yield from _arguments(node, scope)
-                for decorator in node.decorator_list:
-                    yield from (found for n in ast.walk(decorator) if isinstance(n, ast.Call) for found in _call(n))
+                for call in (n for d in node.decorator_list for n in ast.walk(d) if isinstance(n, ast.Call)):
+                    yield from _call(call)
                 shared = {name: "" for n in ast.walk(node) if isinstance(n, ast.Global) for name in n.names}
                 yield from _body(node.body, f"{scope}{node.name}.", shared, is_script=is_script)
             case ast.ClassDef():

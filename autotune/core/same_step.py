@@ -58,7 +58,8 @@ def unlike_step(study: Study, trial: Trial, run: RunFacts | None) -> Failure | N
         if weighed := _weighed(own, run, config.get(FACTOR), compiles=compiles):
             return _failure(trial, FACTOR, hows[FACTOR], weighed)
     taken = next((knob for knob in (MICRO, FACTOR) if knob in config and hows.get(knob) in OWN_WAYS), "")
-    if taken and (other := _other_batch(own.effective_batch, run.effective_batch, config.get(_EFFECTIVE))):
+    wanted = config.get(_EFFECTIVE, own.effective_batch)
+    if taken and (other := _other_batch(run.effective_batch, wanted)):
         return _failure(trial, taken, hows[taken], other)
     moved = "" if _EFFECTIVE in config else _moved(own.optimizer, run.optimizer)
     if not moved:
@@ -102,10 +103,14 @@ def _moved(own: OptimizerFacts | None, now: OptimizerFacts | None) -> str:
     return ""
 
 
-def _other_batch(own: int | None, now: int | None, asked: object) -> str:
-    """Why a step is over other samples than asked for: some scripts derive the parts of one from its batch."""
-    wanted = asked if isinstance(asked, int) else own
-    if not wanted or not now or 1 / _SCALES_APART < now / wanted < _SCALES_APART:
+def _other_batch(now: int | None, wanted: object) -> str:
+    """Why a step is over other samples than it should be: some scripts derive its parts from their batch."""
+    if (
+        not isinstance(wanted, int)
+        or not wanted
+        or not now
+        or 1 / _SCALES_APART < now / wanted < _SCALES_APART
+    ):
         return ""
     return f"a step is over {now} samples with it instead of {wanted}"
 

@@ -344,10 +344,10 @@ def redirected_stdin() -> str:
     """The file that this process's standard input was redirected from; empty where it is no file."""
     try:
         is_file = stat.S_ISREG(os.fstat(0).st_mode)
-        path = os.readlink("/proc/self/fd/0") if is_file else ""
+        path = Path("/proc/self/fd/0").readlink() if is_file else Path()
     except OSError:
         return ""
-    return path if path.startswith("/") and os.path.isfile(path) else ""
+    return str(path) if path.is_absolute() and path.is_file() else ""
 
 
 def _positive(option: str, value: float | None) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = 1 << 20
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_OVERRIDE = r"[A-Za-z_][\w.@/]*"
+_OVERRIDE = r"[A-Za-z_]\w*([./@][A-Za-z_]\w*)*(?<!\.py)"
 """A word of Hydra or OmegaConf without its value: ``train.batch_size``."""
 _OPTION = re.compile(rf"-[\w@%+:.,/-]+|{_OVERRIDE}")
 _OTHER_OPTION = re.compile(rf"-\S+|{_OVERRIDE}")

@@ -1,4 +1,4 @@
-"""Options of scripts that give names their values from the command line by code of their own. Read, never run.
+"""Options of scripts that take values from the command line by code of their own. Read, never run.
 
 Three kinds: globals that a configurator overrides (``exec(open("configurator.py").read())``), entries of a
 dictionary or fields of an object that a loop over `sys.argv` sets, and options that are declared in a loop
@@ -139,8 +139,9 @@ def _says(call: ast.Call, text: str) -> bool:
 
 
 def _strips_dashes(loop: ast.For) -> bool:
-    words = [n.value for n in ast.walk(loop) if isinstance(n, ast.Constant)]
-    return "--" in words or "-" in words or any(isinstance(n, ast.Slice) for p in loop.body for n in ast.walk(p))
+    inner = [n for part in loop.body for n in ast.walk(part)]
+    words = [n.value for n in inner if isinstance(n, ast.Constant)]
+    return "--" in words or "-" in words or any(isinstance(n, ast.Slice) for n in inner)
 
 
 def _holder(loop: ast.For) -> str:
@@ -160,9 +161,8 @@ def _holder(loop: ast.For) -> str:
 
 def _of_declared_loops(tree: ast.Module) -> Iterator[ScriptFlag]:
     """``for f in fields(Config): parser.add_argument(f"--{f.name}", default=f.default)``."""
-    owners = {
-        id(n): owner.name for owner in ast.walk(tree) if isinstance(owner, ast.ClassDef) for n in ast.walk(owner)
-    }
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    owners = {id(n): owner.name for owner in classes for n in ast.walk(owner)}
     for loop in ast.walk(tree):
         if not isinstance(loop, ast.For):
             continue

@@ -1,11 +1,10 @@
-"""Words by which Hydra and OmegaConf take values: ``train.batch_size=64``. Read from their files, never run."""
+"""Words by which Hydra and OmegaConf take values: ``train.batch_size=64``. Read, never run."""
 
 from __future__ import annotations
 
 import ast
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.core.constants import last_name
@@ -15,6 +14,7 @@ from autotune.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 _OTHER_PHASES: Final = frozenset({"val", "valid", "validation", "dev", "test", "eval", "evaluation", "infer"})
 _MOST_BYTES: Final = 128 << 10

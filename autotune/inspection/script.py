@@ -319,9 +319,10 @@ def _argparse_flags(tree: ast.AST) -> Iterator[tuple[ast.Call, ScriptFlag]]:
 
 def _parses_literals(call: ast.Call) -> bool:
     """``parse_args([])`` and ``parse_args("--lr 0.1".split())``, as scripts exported from notebooks have it."""
-    given = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "args"), None)
-    if isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute) and given.func.attr == "split":
-        given = given.func.value
+    named = next((k.value for k in call.keywords if k.arg == "args"), None)
+    given = call.args[0] if call.args else named
+    if isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute):
+        given = given.func.value if given.func.attr == "split" else None
     if isinstance(given, (ast.List, ast.Tuple)):
         return all(isinstance(item, ast.Constant) for item in given.elts)
     return isinstance(given, ast.Constant) and isinstance(given.value, str)

@@ -173,9 +173,11 @@ class Accumulation(Knob):
         if run.model.batch_norm:
             return "The model has BatchNorm, whose statistics follow the size of a batch."
         if run.model.moves:
-            return "The model changes numbers that it keeps at each call, so parts of a batch change them more often."
+            return (
+                "The model changes numbers that it keeps at each call, so parts of a batch change them often."
+            )
         if run.loader is None:
-            return "The script makes its batches by code of its own, which may draw other samples for another size."
+            return "The script makes its batches itself, and may draw other samples for another size."
         return "Random numbers are drawn batch by batch, so batches of another size are dealt others."
 
     def redeals(self, facts: Facts) -> bool:

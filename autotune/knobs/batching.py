@@ -142,8 +142,8 @@ def _how_to_name(facts: Facts) -> str:
     """What would let the batch of a script be varied that makes its batches itself, as a whole sentence."""
     named = constants_named(BATCH_CONSTANTS.names, facts.script)
     if named:
-        places = listed(constant.place for constant in named)
-        return f"Which constant is the size of a batch is not known: {places}; --set {named[0].name}=A,B names one."
+        places, one = listed(constant.place for constant in named), named[0].name
+        return f"Which constant is the size of a batch is not known: {places}; --set {one}=A,B names one."
     return "It can be varied once the script has an option or a constant called batch_size."
 
 

@@ -29,7 +29,7 @@ def flag_variants(*stems: str) -> Flag:
 
 
 def constants_named(names: Sequence[str], script: ScriptFacts) -> tuple[ScriptConstant, ...]:
-    """The script's constants with one of these names; those that the user has named alone, where there are."""
+    """The script's constants with one of these names; where the user has named some, those alone."""
     keys = {key_of(name) for name in names}
     found = tuple(constant for constant in script.constants if key_of(constant.name) in keys)
     return tuple(constant for constant in found if constant.is_chosen) or found
@@ -46,7 +46,7 @@ def constant_of(spelling: Constant, script: ScriptFacts, own: Value | None) -> S
     named = constants_named(spelling.names, script)
     if not named:
         return f"its source writes out no value of {spelling.names[0]}"
-    found = [c for c in named if c.is_chosen or own is None or (type(c.value) is type(own) and c.value == own)]
+    found = [c for c in named if c.is_chosen or own is None or _is_same(c.value, own)]
     if not found:
         return f"{listed(c.place for c in named)} has another value than the run, {own}"
     first = min(rank_of(c.name) for c in found)
@@ -59,6 +59,10 @@ def constant_of(spelling: Constant, script: ScriptFacts, own: Value | None) -> S
     if found[0].times > 1:
         return f"{found[0].place} is given a value {found[0].times} times, and only one would change"
     return found[0]
+
+
+def _is_same(one: Value, other: Value) -> bool:
+    return type(one) is type(other) and one == other
 
 
 def trains_on_cuda(facts: Facts) -> bool:

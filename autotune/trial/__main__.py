@@ -19,16 +19,18 @@ import traceback
 import types
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.core import wire
 from autotune.protocol.events import Hello
 from autotune.protocol.plan import FORKS_VARIABLE, PLAN_VARIABLE, Plan
 from autotune.trial import constants, ranks
 from autotune.trial.channel import Channel
-from autotune.trial.constants import Constants
 from autotune.trial.install import Session
 from autotune.trial.kinds import kind_of
+
+if TYPE_CHECKING:
+    from autotune.trial.constants import Constants
 
 _TAIL_LINES = 40
 _MESSAGE_CHARS = 500

@@ -60,7 +60,7 @@ def test_it_brings_scripts_into_reach_that_make_their_batches_themselves():
     [
         ((), "writes out no value of batch_size"),
         ((constant(value=64),), "has another value than the run, 32"),
-        ((constant("train.batch_size"), constant("evaluate.batch_size")), "--set train.batch_size=A,B names one"),
+        ((constant("a.batch_size"), constant("b.batch_size")), "--set a.batch_size=A,B names one"),
         ((constant(times=2),), "is given a value 2 times"),
         ((constant(value=True),), "another value"),
     ],
@@ -112,7 +112,8 @@ def test_workers_follow_their_constant():
 
 
 def test_a_script_that_accumulates_by_a_constant_is_offered_it():
-    run = replace(CPU_RUN, own_accumulation=True, backward_per_step=4.0, loss_scale=0.25, values={"accumulation": 4})
+    run = replace(CPU_RUN, own_accumulation=True, backward_per_step=4.0, loss_scale=0.25)
+    run = replace(run, values={"accumulation": 4})
     given = having(constant("ACCUM", 4), run=run)
     assert Accumulation().refuse(given) is None
     found = way(Accumulation(), 8, given)

@@ -94,7 +94,10 @@ def test_arithmetic_of_literals_is_worked_out_within_bounds(text, value):
 
 
 def test_a_replaced_value_stands_where_the_old_one_did():
-    source = 'import sys\ncfg = {"lr": 1e-3,\n       "batch_size": 2 * 8, "seed": 1}\nline = sys._getframe().f_lineno\n'
+    source = (
+        'import sys\ncfg = {"lr": 1e-3,\n       "batch_size": 2 * 8, "seed": 1}\n'
+        "line = sys._getframe().f_lineno\n"
+    )
     tree = ast.parse(source)
     assert rewritten(tree, {"cfg.batch_size": (16, 128)}) == []
     names: dict = {}

@@ -198,7 +198,8 @@ class ByOption(Ways):
         )
 
     def told(self, assignment: Assignment, **seen: object) -> None:
-        run = replace(self.run, **seen)
+        asked = assignment.segments[0].config.get("effective_batch", self.run.effective_batch)
+        run = replace(self.run, **{"effective_batch": asked, **seen})
         ended = Ended(trial=assignment.trial, outcome=measurement(), seconds=1.0, facts=run)
         self.session.tell(assignment.uid, ended)
 

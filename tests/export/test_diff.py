@@ -476,7 +476,7 @@ def written(name, value, *, was, knob="batch_size", file="train.py"):
     ("text", "name", "after"),
     [
         ("BATCH = 16  # samples\n", "BATCH", "BATCH = 64  # samples\n"),
-        ("cfg = {'a': 1,\n  'batch_size': 4 * 4}\n", "cfg.batch_size", "cfg = {'a': 1,\n  'batch_size': 64}\n"),
+        ("cfg = {'a': 1,\n  'bs': 4 * 4}\n", "cfg.bs", "cfg = {'a': 1,\n  'bs': 64}\n"),
         ("class C:\n    bs: int = 16\n", "C.bs", "class C:\n    bs: int = 64\n"),
         ("def f(n, bs=16): pass\n", "f(bs)", "def f(n, bs=64): pass\n"),
     ],

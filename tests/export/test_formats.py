@@ -74,10 +74,11 @@ def test_comments_stand_above_the_text_and_cannot_be_left_early():
 def test_a_batch_is_never_said_without_the_parts_that_keep_it():
     pair = (flag("batch_size", 8, "--batch-size"), patch("accumulation", 4))
     threads = env("threads", 2, "OMP_NUM_THREADS")
-    for form in FORMATS:
-        said = whole(FORMATS[form], tuned(*pair, threads))
+    for form, export in FORMATS.items():
+        said = whole(export, tuned(*pair, threads))
         assert len({"batch_size", "accumulation"} & set(said.said)) in (0, 2), form
-        assert {*said.said, *(left.knob for left in said.left)} == {"batch_size", "accumulation", "threads"}
+        named = {*said.said, *(left.knob for left in said.left)}
+        assert named == {"batch_size", "accumulation", "threads"}
     line = whole(FORMATS["argv"], tuned(*pair, threads))
     assert line.text == "OMP_NUM_THREADS=2 python train.py --lr 1e-3\n"
     assert "without accumulation=4" in line.left[0].reason

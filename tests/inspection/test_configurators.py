@@ -80,8 +80,8 @@ def test_words_without_dashes_are_options_without_them(tmp_path):
         ("D = {'batch_size': 32}", "k, v in D.items()", "f'--{k}'"),
     ],
 )
-def test_options_that_are_declared_in_a_loop_have_the_defaults_of_what_it_goes_over(tmp_path, held, over, name):
-    source = f"{held}\nfor {over}:\n    parser.add_argument({name}, default=None)\nargs = parser.parse_args()\n"
+def test_options_declared_in_a_loop_have_the_defaults_of_what_it_goes_over(tmp_path, held, over, name):
+    source = f"{held}\nfor {over}:\n    parser.add_argument({name}, default=None)\nparser.parse_args()\n"
     found = flags(tmp_path, source)
     assert found["--batch_size"].default == 32
     assert found["--batch_size"].kind == "int"

@@ -161,7 +161,7 @@ def why_left(change: Change, what: str) -> str:
         case Keyword():
             return f"{what} has nothing for it; it is an argument, {change.spelling.text}"
         case Constant():
-            return f"{what} has nothing for it; it is written in the source, {change.spelling.text} (--as diff)"
+            return f"{what} has nothing for it; the source says {change.spelling.text} (--as diff)"
         case _:
             return f"{what} has nothing for it; autotune sets it inside the running process"
 
