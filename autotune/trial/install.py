@@ -604,7 +604,8 @@ class Session:
             return "loader"
         if self.boundary.tells_samples:
             return TOLD
-        if root is None or not root.calls:
+        # Of a script that trains inside a function the model is gone once that has returned.
+        if inputs is None and (root is None or not root.calls):
             return "none"
         # A closure runs the model as often as it likes.
         closure = optimizer is not None and optimizer.closure
