@@ -183,8 +183,9 @@ def _of_declared_loops(tree: ast.Module) -> Iterator[ScriptFlag]:
 def _is_made(call: ast.Call) -> bool:
     """Whether the option is spelled from a name that is not written out."""
     first = call.args[0] if call.args else None
-    made = isinstance(first, (ast.JoinedStr, ast.BinOp))
-    return made and first is not None and ast.unparse(first).lstrip("f")[1:3] == "--"
+    if not isinstance(first, (ast.JoinedStr, ast.BinOp)):
+        return False
+    return ast.unparse(first).lstrip("f")[1:3] == "--"
 
 
 def _says_dash(call: ast.Call) -> bool:

@@ -64,7 +64,7 @@ class Constants:
         # Nothing of ours may reach it, such as how this module wants its annotations.
         if not changes:
             return compile(source, path, "exec", dont_inherit=True)
-        tree = compile(source, path, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+        tree = ast.parse(source, path)
         names = {c.spelling.names[0]: c for c in changes if isinstance(c.spelling, Constant)}
         wanted = {
             name: (c.spelling.was, c.value) for name, c in names.items() if isinstance(c.spelling, Constant)
