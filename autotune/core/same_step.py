@@ -59,7 +59,7 @@ def unlike_step(study: Study, trial: Trial, run: RunFacts | None) -> Failure | N
             return _failure(trial, FACTOR, hows[FACTOR], weighed)
     taken = next((knob for knob in (MICRO, FACTOR) if knob in config and hows.get(knob) in OWN_WAYS), "")
     wanted = config.get(_EFFECTIVE, own.effective_batch)
-    if taken and (other := _other_batch(run.effective_batch, wanted)):
+    if taken and (other := _other_batch(run.effective_batch, wanted) or _other_training(own, run)):
         return _failure(trial, taken, hows[taken], other)
     moved = "" if _EFFECTIVE in config else _moved(own.optimizer, run.optimizer)
     if not moved:
@@ -113,6 +113,19 @@ def _other_batch(now: int | None, wanted: object) -> str:
     ):
         return ""
     return f"a step is over {now} samples with it instead of {wanted}"
+
+
+def _other_training(own: RunFacts, run: RunFacts) -> str:
+    """Which other size the script derives from its batch: that of its model, or of its data set."""
+    before, now = own.model, run.model
+    if before is not None and now is not None and before.name == now.name:
+        counts = before.parameters, now.parameters
+        if all(counts) and counts[0] != counts[1]:
+            return f"the model has {counts[1]:,} parameters with it instead of {counts[0]:,}"
+    samples = tuple(None if facts.loader is None else facts.loader.dataset_length for facts in (own, run))
+    if all(samples) and samples[0] != samples[1]:
+        return f"the data set has {samples[1]:,} samples with it instead of {samples[0]:,}"
+    return ""
 
 
 def _weighed(own: RunFacts, run: RunFacts, parts: object, *, compiles: bool) -> str:

@@ -342,6 +342,10 @@ def test_a_constant_whose_script_derives_the_parts_of_a_step_gives_way(tmp_path:
     assert "a step is over 32 samples with it instead of 16" in failure.message
     assert failure.evidence["how"] == "constant"
     assert unlike_step(study, trial, replace(made.run, effective_batch=16)) is None
+    wider = replace(made.run, effective_batch=16, loader=replace(LOADER, dataset_length=500))
+    failure = unlike_step(study, trial, wider)
+    assert failure is not None
+    assert "the data set has 500 samples with it instead of 1,000" in failure.message
     rejected = replace(study, trials=(*study.trials[:1], replace(trial, outcome=failure)))
     assert ("batch_size", "constant") in dead_ways(rejected)
     made.journal.close()
