@@ -318,7 +318,7 @@ def _argparse_flags(tree: ast.AST) -> Iterator[tuple[ast.Call, ScriptFlag]]:
 
 
 def _parses_literals(call: ast.Call) -> bool:
-    """``parse_args([])`` and ``parse_args("--lr 0.1".split())``, as scripts exported from notebooks have it."""
+    """``parse_args([])``, ``parse_args("--lr 1".split())``: as scripts that were notebooks have it."""
     named = next((k.value for k in call.keywords if k.arg == "args"), None)
     given = call.args[0] if call.args else named
     if isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute):
