@@ -494,5 +494,14 @@ def test_a_constant_of_a_module_is_changed_there():
     assert "-BATCH = 16\n+BATCH = 64\n" in said.text
 
 
+@pytest.mark.parametrize(
+    "held", ["cfg = dict(bs=2 * 8)", "class C:\n    bs: int = 16", "bs = 4 * 4\nexec(open('c.py').read())"]
+)
+def test_an_option_that_the_script_makes_itself_is_changed_where_its_default_is(held):
+    text = f"import sys\n{held}\nfor arg in sys.argv[1:]:\n    pass\n"
+    after = held.replace("2 * 8", "64").replace("4 * 4", "64").replace("16", "64")
+    assert edited(text, flag("batch_size", 64, "--bs")) == text.replace(held, after)
+
+
 def test_a_constant_that_is_another_by_now_is_left_out():
     assert "does not say BATCH=16" in reason("BATCH = 24\n", written("BATCH", 64, was=16))
