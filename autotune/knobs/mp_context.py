@@ -79,6 +79,11 @@ class MpContext(Knob):
         loader = loader_of(facts)
         return Effect.NUMERIC if loader is not None and loader.own_code else self.effect
 
+    def raised(self, facts: Facts) -> str:
+        if self.effect_for(facts) is self.effect:
+            return ""
+        return "Code of the script is sent to the workers, and may read what has changed since its import."
+
     def redeals(self, facts: Facts) -> bool:
         loader = loader_of(facts)
         return loader is not None and loader.own_code and loader.random
