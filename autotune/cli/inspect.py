@@ -133,7 +133,7 @@ def screen(run: Command, found: Looked, *, static: bool) -> str:
     parts += ["\n", table(knob_rows(found.facts))]
     if static:
         parts.append(
-            "Nothing was run: a run may refuse more, and tells the values that the script has itself.\n"
+            "Nothing was run: a run may refuse more, and shows the values that the script has itself.\n"
         )
     if found.space is not None:
         verb = "takes" if found.measured is not None else "probably takes"

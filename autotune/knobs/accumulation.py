@@ -125,7 +125,7 @@ class Accumulation(Knob):
         return None if None in reasons else undivided or reasons[-1]
 
     def _has_own(self, facts: Facts) -> bool:
-        """The script accumulates by itself, as often as an option or a constant of its own says."""
+        """Whether an option or a constant of the script sets its accumulation."""
         if facts.script.flag(*ACCUMULATION_OPTIONS.names) is not None:
             return True
         own, is_owned = self.own(facts), bool(rows(self.spellings, facts))

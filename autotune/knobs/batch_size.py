@@ -173,10 +173,10 @@ def available(facts: Facts) -> Collection[str]:
 
 
 def said_batch(script: ScriptFacts, args: Sequence[str]) -> int:
-    """What the script's own option says its batch is on this command line, else what its constants say.
+    """Return the batch size of the script's own option on this command line, else of its constants.
 
     Returns:
-        0 where neither can be read, or several constants say different sizes.
+        0 where neither can be read, or several constants have different sizes.
     """
     option = script.flag(*BATCH_OPTIONS.names)
     said = None if option is None else given_value(option, args)

@@ -123,11 +123,11 @@ def unseen(facts: Facts) -> str | None:
         return f"{reason} {_how_to_name(facts)}".strip()
     if not found.dims and found.rare_frac:
         why = (
-            f"only {100 * found.rare_frac:.0f} % of the model's calls have the size {found.said} that its "
-            f"batch_size says"
+            f"only {100 * found.rare_frac:.0f} % of the model's calls have the size {found.said} of its "
+            f"batch_size"
         )
     elif not found.dims:
-        why = f"nothing that the model is called with has the size {found.said} that its batch_size says"
+        why = f"nothing that the model is called with has the size {found.said} of its batch_size"
     elif not found.counts:
         why = f"there are {found.calls_per_backward:.3g} calls of the model per backward pass"
     else:

@@ -53,7 +53,7 @@ def constant_of(spelling: Constant, script: ScriptFacts, own: Value | None) -> S
     found = [c for c in found if rank_of(c.name) == first]
     if len(found) > 1:
         return (
-            f"which of {listed(c.place for c in found)} it is cannot be told from the source "
+            f"which of {listed(c.place for c in found)} it is cannot be read off the source "
             f"(--set {found[0].name}=A,B names one)"
         )
     if found[0].times > 1:

@@ -160,8 +160,8 @@ def _of_transformers(row: Keyword, facts: Facts) -> str | None:
 def is_per_item(facts: Facts) -> bool:
     """Whether the model divides its loss by the items of the whole step, which the Trainer has counted.
 
-    As it was seen in the losses of transformers, or as a model or loss of the script's own says by the name
-    of its argument. Which models get the count is decided by the version that is installed.
+    Seen in the losses of transformers, or read off the argument names of a model or loss of the script's own.
+    Which models get the count is decided by the version that is installed.
     """
     names = ("transformers.loss_per_item", "transformers.takes_items")
     return any(setting(facts, name) is True for name in names)

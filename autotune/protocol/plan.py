@@ -49,8 +49,7 @@ class Plan:
         status_path: `apply` only: a JSON file that receives the readings once settled.
         module: Dotted name where the script is to run as ``python -m NAME``; empty for a plain script.
         source: The file that constants are relative to, where it is not the script (behind a console script).
-        batch: What the script's own option, or a constant of it, says its batch size is in this run; 0 where
-            that is not known.
+        batch: Batch size of this run by the script's own option or constant; 0 where that is not known.
         visit: What the process goes on with once its segment is measured; None for nothing.
         ranks: Processes that train together. The first of them measures.
     """

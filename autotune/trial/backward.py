@@ -166,7 +166,7 @@ class Backward(Stepping):
             self._loader.backward_seen()
             inputs = self._root.inputs
             if inputs.said and self._loader.train is not None and not inputs.expects:
-                # A loader tells the size of a batch, so that calls need not be looked at for it.
+                # The loader has the size of a batch, so calls need not be inspected for it.
                 inputs.said = 0
             if inputs.said:
                 inputs.backward()

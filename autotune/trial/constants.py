@@ -71,5 +71,5 @@ class Constants:
         }
         for name in rewritten(tree, wanted):
             change = names[name]
-            self._state.refusals[change.knob] = f"{change.spelling.text} is not what the file says any more."
+            self._state.refusals[change.knob] = f"{change.spelling.text} is no longer in the file."
         return compile(tree, path, "exec", dont_inherit=True)

@@ -504,4 +504,4 @@ def test_an_option_that_the_script_makes_itself_is_changed_where_its_default_is(
 
 
 def test_a_constant_that_is_another_by_now_is_left_out():
-    assert "does not say BATCH=16" in reason("BATCH = 24\n", written("BATCH", 64, was=16))
+    assert "does not set BATCH=16" in reason("BATCH = 24\n", written("BATCH", 64, was=16))

@@ -79,7 +79,7 @@ def tuned(*changes: Change, on_device: bool = False, **knobs: Value) -> Tuned:
 
 
 def _written(way: Spelling) -> Spelling:
-    """A way as it is in a change."""
+    """A way in the form that a change has."""
     if isinstance(way, Flag):
         return Flag(way.names[:1])
     return replace(way, names=way.names[:1], file="train.py", line=1) if isinstance(way, Constant) else way

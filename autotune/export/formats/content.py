@@ -82,7 +82,7 @@ class Exported:
 
 
 def whole(export: Callable[[Tuned], Exported], tuned: Tuned) -> Exported:
-    """The pick in a format; knobs that make one step together are all said, or all left out."""
+    """Export a pick; knobs that make one step together are all in the text, or all left out."""
     found = export(tuned)
     lost = [left for left in found.left if left.knob in TOGETHER]
     apart = [change for change in tuned.changes if change.knob in TOGETHER and change.knob in found.said]
@@ -161,7 +161,7 @@ def why_left(change: Change, what: str) -> str:
         case Keyword():
             return f"{what} has nothing for it; it is an argument, {change.spelling.text}"
         case Constant():
-            return f"{what} has nothing for it; the source says {change.spelling.text} (--as diff)"
+            return f"{what} has nothing for it; it is the constant {change.spelling.text} (--as diff)"
         case _:
             return f"{what} has nothing for it; autotune sets it inside the running process"
 
