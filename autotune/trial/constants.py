@@ -35,7 +35,7 @@ class Constants:
     def __init__(self, changes: Sequence[Change], source: str, state: State) -> None:
         self._state = state
         self._wanted: dict[str, list[Change]] = {}
-        folder = os.path.dirname(os.path.realpath(source))
+        folder = os.path.dirname(os.path.abspath(source))
         for change in changes:
             if isinstance(change.spelling, Constant):
                 path = os.path.realpath(os.path.join(folder, change.spelling.file))

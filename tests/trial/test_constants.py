@@ -1,14 +1,23 @@
 """A value of the source that a training process compiles with another one."""
 
 import importlib
+import importlib.machinery
+import json
+import os
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from autotune.core.change import Change, Constant
+from autotune.core.wire import dumps
+from autotune.protocol.plan import PLAN_VARIABLE, Plan
 from autotune.trial.constants import Constants
 from autotune.trial.undo import Undo
+
+ROOT = Path(__file__).parents[2]
 
 
 def change(name, value, *, was, file, knob="batch_size"):
@@ -85,3 +94,48 @@ def test_without_a_wanted_constant_nothing_is_put_in_place(state):
     undo = Undo()
     Constants([], "train.py", state).install(undo)
     assert importlib.machinery.SourceFileLoader.get_code is before
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("module", ["", "pkg.train"])
+def test_a_whole_process_runs_the_script_and_its_module_with_the_values(tmp_path, module):
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    source = "import json, sys\nsys.path.insert(0, '.')\nfrom pkg.config import WORKERS\nBATCH = 16\n"
+    (package / "train.py").write_text(f"{source}print(json.dumps([BATCH, WORKERS]))\n", encoding="utf-8")
+    (package / "config.py").write_text("WORKERS = 0\n", encoding="utf-8")
+    plan = Plan(
+        nonce="n",
+        script=str(package / "train.py"),
+        module=module,
+        argv=(),
+        events_path=str(tmp_path / "events.jsonl"),
+        trial_dir=str(tmp_path),
+        changes=(
+            change("BATCH", 64, was=16, file="train.py"),
+            change("WORKERS", 4, was=0, file="config.py", knob="num_workers"),
+        ),
+        measure=False,
+    )
+    path = tmp_path / "plan.json"
+    path.write_text(dumps(plan), encoding="utf-8")
+    ended = subprocess.run(
+        [sys.executable, "-m", "autotune.trial"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), PLAN_VARIABLE: str(path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert json.loads(ended.stdout) == [64, 4], ended.stderr
+
+
+def test_a_script_that_is_a_link_is_the_file_behind_it(tmp_path, state):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "t.py").write_text("BATCH = 16\n", encoding="utf-8")
+    link = tmp_path / "train.py"
+    link.symlink_to(tmp_path / "real" / "t.py")
+    values = Constants([change("BATCH", 32, was=16, file="train.py")], str(link), state)
+    assert run(values.compiled(str(link), link.read_bytes()))["BATCH"] == 32
