@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.core.change import Change, Env, Flag, Keyword, Patch, Refusal, Spelling
+from autotune.core.change import Change, Constant, Env, Flag, Keyword, Patch, Refusal, Spelling
 from autotune.errors import did_you_mean
-from autotune.knobs.common import LOADER
+from autotune.knobs.common import LOADER, constant_of
 from autotune.knobs.frameworks import ways
 
 if TYPE_CHECKING:
@@ -93,6 +93,8 @@ def _by(spelling: Spelling, knob: Knob, value: Value, facts: Facts) -> Change | 
             return Change(knob=knob.name, value=value, spelling=spelling, delivered=text)
         case Keyword():
             return _by_keyword(spelling, knob, value, facts)
+        case Constant():
+            return _by_constant(spelling, knob, value, facts)
         case Patch():
             return Change(knob=knob.name, value=value, spelling=spelling)
 
@@ -115,6 +117,19 @@ def _by_flag(spelling: Flag, knob: Knob, value: Value, facts: Facts) -> Change |
     )
 
 
+def _by_constant(spelling: Constant, knob: Knob, value: Value, facts: Facts) -> Change | str:
+    found = constant_of(spelling, facts.script, knob.own(facts))
+    if isinstance(found, str):
+        return found
+    if type(found.value) is not type(value):
+        return f"{found.place} cannot be {value}"
+    loader = None if facts.run is None else facts.run.loader
+    if loader is not None and loader.mp_context in ("spawn", "forkserver") and loader.num_workers:
+        return f"loader workers that are not forked would import the script with {found.value} in it"
+    meant = Constant((found.name,), file=found.file, line=found.line, was=found.value)
+    return Change(knob=knob.name, value=value, spelling=meant, site=knob.shown_at(facts))
+
+
 def _by_keyword(spelling: Keyword, knob: Knob, value: Value, facts: Facts) -> Change | str:
     if spelling.target != LOADER or facts.run is None:
         return Change(knob=knob.name, value=value, spelling=spelling)
@@ -129,4 +144,5 @@ def _kind(spelling: Spelling) -> str:
         "env": "environment variable",
         "keyword": "keyword argument",
         "patch": "in-process patch",
+        "constant": "a constant of its source",
     }[spelling.how]

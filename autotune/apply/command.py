@@ -35,6 +35,8 @@ def build_launch(
     launcher: str = "",
     output_args: Sequence[str] = (),
     batch: int = 0,
+    source: str = "",
+    stdin: str = "",
 ) -> Launch:
     """How to start one training process, as data.
 
@@ -59,6 +61,8 @@ def build_launch(
         launcher: Of `autotune.core.launched`: what it sets is set, and a change comes before it.
         output_args: Options of the script that are to name a folder of the trial's own.
         batch: What the script's own option says its batch size is.
+        source: The file that constants are relative to, where it is not the script.
+        stdin: As in `Launch`.
     """
     argv = with_flags(args, changes)
     env = {**env, **launch_variables(launcher, env)}
@@ -83,6 +87,8 @@ def build_launch(
         output_args=tuple(output_args),
         batch=batch,
         ranks=ranks_of(launcher),
+        source=source,
+        stdin=stdin,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import shlex
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from autotune.export.best_config import BestConfig, PickPart
     from autotune.inspection.command import Command
 
-IN_PROCESS = ("keyword", "patch")
+IN_PROCESS = ("keyword", "patch", "constant")
 
 
 def apply(
@@ -59,11 +59,10 @@ def apply(
         print(f"autotune: {note}", file=sys.stderr)
     verify(run)
     _check(best, chosen, run, force=force or print_env)
-    launch = _launch(chosen, run)
     if print_env:
-        sys.stdout.write(plain_command(launch, run.launcher))
+        sys.stdout.write(plain_command(chosen, run))
         return 0
-    return _run(best, name, chosen, launch, run)
+    return _run(best, name, chosen, _launch(chosen, run), run)
 
 
 def diff_text(best: BestConfig, name: str, pick: PickPart) -> str:
@@ -108,20 +107,24 @@ def claim_text(pick: PickPart) -> str:
     return f"{known.value:.2f}x{ends}"
 
 
-def plain_command(launch: Launch, launcher: str = "") -> str:
-    """The command line and variables of a config, and what they cannot say as comments."""
-    from autotune.core.change import Env, Flag
+def plain_command(pick: PickPart, run: Command) -> str:
+    """The command line and variables of a pick, with what they cannot set as comments.
 
-    variables = [
-        f"{c.spelling.name}={shlex.quote(launch.env.get(c.spelling.name, c.delivered))}"
-        for c in launch.changes
-        if isinstance(c.spelling, Env)
-    ]
-    inside = [c for c in launch.changes if not isinstance(c.spelling, (Env, Flag))]
-    lines = [f"# {c.knob}={c.value}: {c.spelling.text}, needs `autotune apply`" for c in inside]
-    if launcher:
-        lines.append(f"# without {launcher}, whose variables the script has to get: start it by that")
-    return "\n".join([*lines, " ".join([*variables, shlex.join(launch.command)])]) + "\n"
+    What makes one step together is all in the line, or all in the comments: a line never trains on another
+    batch than the pick or the script.
+    """
+    from autotune.export.best_config import core_changes
+    from autotune.export.formats.command import command_line
+    from autotune.export.formats.content import Tuned, way_of, whole
+
+    start = [run.python, *run.options, *(("-m", run.module) if run.module else (run.script,))]
+    changes = core_changes(pick)
+    said = whole(lambda tuned: command_line(tuned, start, run.args, os.environ), Tuned(changes=changes))
+    inside = [change for change in changes if change.knob not in said.said]
+    lines = [f"# {c.knob}={c.value}: {way_of(c)}, needs `autotune apply`" for c in inside]
+    if run.launcher:
+        lines.append(f"# without {run.launcher}, whose variables the script has to get: start it by that")
+    return "\n".join([*lines, said.text])
 
 
 def command_of(best: BestConfig, words: list[str], python: str, file: Path) -> Command:
@@ -163,7 +166,6 @@ def _under_torchrun(run: Command, *, typed: bool) -> Command:
     Raises:
         UsageError: A launcher was typed in each of them.
     """
-    import os
     from dataclasses import replace
 
     if not run.launcher or not {"TORCHELASTIC_RUN_ID", "RANK"} <= os.environ.keys():
@@ -211,8 +213,6 @@ def _torch_version(run: Command) -> str:
 
 
 def _launch(pick: PickPart, run: Command) -> Launch:
-    import os
-
     from autotune.apply.command import build_launch
     from autotune.apply.environment import user_environment
     from autotune.export.best_config import core_changes
@@ -230,6 +230,7 @@ def _launch(pick: PickPart, run: Command) -> Launch:
         module=run.module,
         options=run.options,
         launcher=run.launcher,
+        source=run.source,
     )
 
 

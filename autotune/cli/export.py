@@ -140,37 +140,41 @@ def _form(to: Format, form: str) -> str:
 
 def _exported(to: Format, form: str, best: BestConfig, chosen: PickPart, asked: _Asked) -> Exported:
     from autotune.export.best_config import core_changes
-    from autotune.export.formats.content import Tuned
+    from autotune.export.formats.content import Tuned, whole
 
     tuned = Tuned(changes=core_changes(chosen), knobs=chosen.knobs, on_device=bool(best.environment.gpu))
+    return whole(_format(to, form, best, asked), tuned)
+
+
+def _format(to: Format, form: str, best: BestConfig, asked: _Asked) -> Callable[[Tuned], Exported]:
     match to:
         case Format.argv:
             from autotune.export.formats.command import command_line
 
             start, args = _started(best, asked)
-            return command_line(tuned, start, args, os.environ)
+            return lambda tuned: command_line(tuned, start, args, os.environ)
         case Format.env:
             from autotune.export.formats.command import environment_file
 
-            return environment_file(tuned, os.environ, export=form == "export")
+            return lambda tuned: environment_file(tuned, os.environ, export=form == "export")
         case Format.hf:
             from autotune.export.formats.huggingface import training_arguments
 
-            return training_arguments(tuned, keywords=form == "keywords")
+            return lambda tuned: training_arguments(tuned, keywords=form == "keywords")
         case Format.lightning:
             from autotune.export.formats.lightning import lightning_keywords
 
-            return lightning_keywords(tuned, keywords=form == "keywords")
+            return lambda tuned: lightning_keywords(tuned, keywords=form == "keywords")
         case Format.accelerate:
             from autotune.export.formats.accelerate import accelerate_config
 
-            return accelerate_config(tuned)
+            return accelerate_config
         case Format.deepspeed:
             from autotune.export.formats.deepspeed import deepspeed_config
 
-            return deepspeed_config(tuned)
+            return deepspeed_config
         case Format.diff:
-            return _diff(best, tuned, asked)
+            return lambda tuned: _diff(best, tuned, asked)
 
 
 def _started(best: BestConfig, asked: _Asked) -> tuple[list[str], list[str]]:

@@ -40,10 +40,10 @@ def inspect(
     Runs the script once as it is, for its first steps, with its writes kept off your files.
 
     Exit codes: 0 it was looked at; 2 usage; 3 the script fails, or makes no step within the limit; 5 store;
-    6 machine or interpreter; 70 internal error; 75 stopped by a signal; 130 stopped by Ctrl-C. Whatever its
-    source tells is printed all the same.
+    6 machine or interpreter; 70 internal error; 75 stopped by a signal; 130 stopped by Ctrl-C. Of a script
+    that fails its error is printed first, then what its source shows, and no knob.
     """
-    from autotune.cli.ended import guarded, print_json
+    from autotune.cli.ended import guarded, print_json, say_error
     from autotune.report.look import every_knob, table
 
     with guarded(as_json=json):
@@ -71,14 +71,16 @@ def inspect(
         found = look(run, limit_s=seconds, run=not static)
     if json:
         print_json(as_dict(run, found, static=static))
-    else:
-        from autotune.core.redact import redact
-
-        sys.stdout.write(redact(screen(run, found, static=static)))
-    if found.problem is None:
+        if found.problem is not None:
+            found.problem.is_told = True
+            raise found.problem
         return EXIT_YES
-    found.problem.is_told = json
-    raise found.problem
+    from autotune.core.redact import redact
+
+    if found.problem is not None:
+        say_error(found.problem)
+    sys.stdout.write(redact(screen(run, found, static=static)))
+    return EXIT_YES if found.problem is None else found.problem.exit_code
 
 
 def as_dict(run: Command, found: Looked, *, static: bool) -> dict[str, Any]:
@@ -98,7 +100,7 @@ def as_dict(run: Command, found: Looked, *, static: bool) -> dict[str, Any]:
         "python": run.python,
         "static": static,
         **script_data(found.facts, run.args, found.measured),
-        "knobs": knob_rows(found.facts),
+        "knobs": [] if _showed_nothing(found) else knob_rows(found.facts),
         **({"space": {"name": found.space.name, "reason": found.space.reason}} if found.space else {}),
         **({"values": [_asked_data(value) for value in asked]} if asked else {}),
         "advice": [advice_data(hint) for hint in advise(run.inspected, found.facts.host)],
@@ -108,6 +110,11 @@ def as_dict(run: Command, found: Looked, *, static: bool) -> dict[str, Any]:
     }
 
 
+def _showed_nothing(found: Looked) -> bool:
+    """The script was run and failed before anything was seen that a knob could be judged by."""
+    return found.problem is not None and found.facts.run is None
+
+
 def screen(run: Command, found: Looked, *, static: bool) -> str:
     """The answer for people."""
     from autotune.core.advice import advice_text
@@ -115,13 +122,15 @@ def screen(run: Command, found: Looked, *, static: bool) -> str:
     from autotune.inspection.told import asked_values
     from autotune.report.look import knob_rows, said_line, script_text, table
 
-    seen = found.facts.run is not None
     parts = [script_text(found.facts, run.title, run.args, found.measured)]
     parts += [said_line("note", note) for note in found.notes]
+    if _showed_nothing(found):
+        return "".join(parts)
     parts += ["\n", table(knob_rows(found.facts))]
-    if not seen:
-        why = "Nothing was run" if static else "The run showed nothing"
-        parts.append(f"{why}: a run may refuse more, and tells the values that the script has itself.\n")
+    if static:
+        parts.append(
+            "Nothing was run: a run may refuse more, and shows the values that the script has itself.\n"
+        )
     if found.space is not None:
         verb = "takes" if found.measured is not None else "probably takes"
         parts.append(f"A search {verb} the space {found.space.name}: {found.space.reason}.\n")

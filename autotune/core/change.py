@@ -81,7 +81,33 @@ class Patch:
         return "in-process patch"
 
 
-Spelling = Flag | Env | Keyword | Patch
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A value written in the user's own source, replaced as the file is compiled; the file itself stays.
+
+    Args:
+        names: What such a value is called, best first, whatever its case. In a `Change` the whole name of the
+            one that is meant, as `autotune.core.constants` has it.
+        file: Of a `Change`: as it lies relative to the folder of the script.
+        line: Where it is written.
+        was: What is written there.
+    """
+
+    names: tuple[str, ...]
+    file: str = ""
+    line: int = 0
+    was: Value = 0
+
+    @property
+    def how(self) -> str:
+        return "constant"
+
+    @property
+    def text(self) -> str:
+        return f"{self.names[0]}={self.was} at {self.file}:{self.line}" if self.file else self.names[0]
+
+
+Spelling = Flag | Env | Keyword | Patch | Constant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +121,7 @@ class Change:
         delivered: The text handed over for `Flag` and `Env` (``"64"``); empty for a switch
             option and for the other ways.
         site: ``file.py:124`` of the call that a keyword or patch relies on, where known; for an
-            option, where in the running process its value has to show (`InputFacts.place`).
+            option or a constant, where in the running process its value has to show (`InputFacts.place`).
     """
 
     knob: str

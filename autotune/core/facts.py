@@ -112,6 +112,32 @@ class ScriptFlag:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptConstant:
+    """A value that the user's own source gives a name that a knob knows.
+
+    Args:
+        name: As `autotune.core.constants` has it: ``CONFIG.train.batch_size``.
+        file: As it lies relative to the folder of the script.
+        line: Where it is written.
+        value: What is written there.
+        times: How often the file gives this name a value; only one that it gets once can be replaced.
+        is_chosen: The user has named it as the one that is meant.
+    """
+
+    name: str
+    file: str
+    line: int
+    value: Value
+    times: int = 1
+    is_chosen: bool = False
+
+    @property
+    def place(self) -> str:
+        """``BATCH_SIZE (train.py:12)``."""
+        return f"{self.name} ({self.file}:{self.line})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptFacts:
     """What the source says, without running it.
 
@@ -123,10 +149,11 @@ class ScriptFacts:
             ``own_compile``, ``lbfgs``, ``float64``, ``bce_on_sigmoid``,
             ``exec_config`` (globals overridden from the command line), ``hf_arguments``
             (options made from dataclasses), ``hidden_state`` (a hidden state sized by the batch),
-            ``forks`` (`os.fork` is called),
+            ``forks`` (`os.fork` is called), ``stdin`` (standard input is read),
             and those of `autotune.core.loops`.
         import_runs: Importing the script does its work: not all of that stands in functions or under
             a main guard.
+        constants: Values that its files give to names that knobs know, in the order of files and lines.
     """
 
     path: str
@@ -135,6 +162,7 @@ class ScriptFacts:
     imports: tuple[str, ...] = ()
     hazards: tuple[str, ...] = ()
     import_runs: bool = False
+    constants: tuple[ScriptConstant, ...] = ()
 
     def flag(self, *names: str) -> ScriptFlag | None:
         """The script's option that has one of these spellings, by order of `names`.

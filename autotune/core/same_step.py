@@ -24,6 +24,8 @@ _WORKERS: Final = "num_workers"
 _OUTLIVE: Final = "persistent_workers"
 MOVES_OTHERS: Final = "moves_others"
 """`status` in the evidence of a way that acts on more than its knob, whatever the value is."""
+OWN_WAYS: Final = ("flag", "constant")
+"""Ways on which the script itself takes a value, and may derive others from it."""
 ALIKE_FRAC: Final = 0.05
 """Figures closer than this, relatively, are the same: a schedule may be counted in batches, and rounded."""
 _SCALES_APART: Final = 1.25
@@ -43,23 +45,26 @@ def unlike_step(study: Study, trial: Trial, run: RunFacts | None) -> Failure | N
     if own is None or run is None:
         return None
     hows = {change.knob: change.spelling.how for change in trial.changes or ()}
-    workers_by_option = hows.get(_WORKERS) == "flag" and _OUTLIVE not in config
-    if workers_by_option and (redealt := _redealt(own.loader, run.loader)):
-        return _failure(trial, _WORKERS, "flag", redealt)
+    workers_by_own = hows.get(_WORKERS) in OWN_WAYS and _OUTLIVE not in config
+    if workers_by_own and (redealt := _redealt(own.loader, run.loader)):
+        return _failure(trial, _WORKERS, hows[_WORKERS], redealt)
     if not {MICRO, FACTOR} & set(config):
         return None
     # What the user declared may be the rate itself.
     if any(spec.name in config for spec in study.spec.space.declared):
         return None
-    if hows.get(FACTOR) == "flag":
+    if hows.get(FACTOR) in OWN_WAYS:
         compiles = config.get("compile_mode", "off") != "off"
         if weighed := _weighed(own, run, config.get(FACTOR), compiles=compiles):
-            return _failure(trial, FACTOR, "flag", weighed)
+            return _failure(trial, FACTOR, hows[FACTOR], weighed)
+    taken = next((knob for knob in (MICRO, FACTOR) if knob in config and hows.get(knob) in OWN_WAYS), "")
+    wanted = config.get(_EFFECTIVE, own.effective_batch)
+    if taken and (other := _other_batch(run.effective_batch, wanted) or _other_training(own, run)):
+        return _failure(trial, taken, hows[taken], other)
     moved = "" if _EFFECTIVE in config else _moved(own.optimizer, run.optimizer)
     if not moved:
         return None
-    by_option = next((knob for knob in (MICRO, FACTOR) if hows.get(knob) == "flag"), "")
-    knob = by_option or next(knob for knob in (MICRO, FACTOR) if knob in config)
+    knob = taken or next(knob for knob in (MICRO, FACTOR) if knob in config)
     return _failure(trial, knob, hows.get(knob, ""), moved)
 
 
@@ -95,6 +100,31 @@ def _moved(own: OptimizerFacts | None, now: OptimizerFacts | None) -> str:
                     f"the script moves its {what} from {old:.4g} to {new:.4g} with it, "
                     f"at the same effective batch"
                 )
+    return ""
+
+
+def _other_batch(now: int | None, wanted: object) -> str:
+    """Why a step is over other samples than it should be: some scripts derive its parts from their batch."""
+    if (
+        not isinstance(wanted, int)
+        or not wanted
+        or not now
+        or 1 / _SCALES_APART < now / wanted < _SCALES_APART
+    ):
+        return ""
+    return f"a step is over {now} samples with it instead of {wanted}"
+
+
+def _other_training(own: RunFacts, run: RunFacts) -> str:
+    """Which other size the script derives from its batch: that of its model, or of its data set."""
+    before, now = own.model, run.model
+    if before is not None and now is not None and before.name == now.name:
+        counts = before.parameters, now.parameters
+        if all(counts) and counts[0] != counts[1]:
+            return f"the model has {counts[1]:,} parameters with it instead of {counts[0]:,}"
+    samples = tuple(None if facts.loader is None else facts.loader.dataset_length for facts in (own, run))
+    if all(samples) and samples[0] != samples[1]:
+        return f"the data set has {samples[1]:,} samples with it instead of {samples[0]:,}"
     return ""
 
 

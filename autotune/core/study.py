@@ -128,6 +128,9 @@ class StudySpec:
         transfer: Which earlier studies may tell something: ``same-script``, ``all``, ``off``; see
             `autotune.core.earlier`.
         live: One process may measure several configs by switching between steps (`autotune.core.live`).
+        constants: Names of constants that the user has given (``--set CONFIG.batch_size=16,32``), each as
+            the one that holds its knob's value.
+        stdin: The file that standard input was redirected from, which every run reads anew; empty for none.
         wait_for_quiet_s: Longest wait for other processes to end, before the first run and before a
             confirmation; 0 for none.
     """
@@ -170,6 +173,8 @@ class StudySpec:
     start: StartPolicy = StartPolicy.AUTO
     live: bool = False
     wait_for_quiet_s: float = 0.0
+    constants: tuple[str, ...] = ()
+    stdin: str = ""
 
     @property
     def inspected(self) -> str:

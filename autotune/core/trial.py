@@ -225,6 +225,8 @@ class Launch:
         output_args: Options of the script that are to name a folder of the trial's own.
         batch: What the script's own option says its batch size is; 0 where that is not known.
         ranks: Processes that train together, each of them started so.
+        source: The file that constants are relative to, where it is not the script (behind a console script).
+        stdin: A file that the process reads as its standard input, from the beginning; empty for none.
     """
 
     command: tuple[str, ...]
@@ -243,6 +245,8 @@ class Launch:
     output_args: tuple[str, ...] = ()
     batch: int = 0
     ranks: int = 1
+    source: str = ""
+    stdin: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,12 @@ _TAKEN: Final = {
 """What the accelerator withheld from the script, which is not to blame -> what helps."""
 
 
+_NO_INPUT: Final = (
+    "it reads standard input, which cannot be repeated for every run: redirect it from a file "
+    "(autotune ... < data.txt), or give the script the file by an option of its own"
+)
+
+
 class StoppedEarly(AutotuneError):
     """Stopped by the user before there was a baseline; resumable."""
 
@@ -120,6 +126,7 @@ def why_nothing(study: Study) -> AutotuneError:
         seconds = ran_s(failed)
         return _budget_too_small(study, seconds, f"one run takes more than {seconds:.0f} s here", tail)
     is_unmeasured = failed.failure.kind in (FailureKind.NO_METRIC, FailureKind.WARMUP_SHORT)
+    is_unmeasured |= _wants_input(study) and not failed.failure.evidence.get("steps")
     what = "could not be measured" if is_unmeasured else "fails without any change of ours"
     message = f"{script} {what}: {failed.failure.message}"
     return ScriptError(message + (f"\n{tail}" if tail else ""), hint=_hint_for(study, failed))
@@ -141,9 +148,16 @@ def _budget_too_small(study: Study, seconds: float, why: str = "", tail: str = "
     return UsageError(text, hint=f"give more time: --budget {budget_wanted(seconds)}")
 
 
+def _wants_input(study: Study) -> bool:
+    """Whether the script reads standard input, which is empty in a trial unless it is a file."""
+    return study.facts is not None and "stdin" in study.facts.script.hazards and not study.spec.stdin
+
+
 def _hint_for(study: Study, trial: Trial | None) -> str:
     if trial is not None and trial.failure is not None:
         kind = trial.failure.kind
+        if _wants_input(study) and not trial.failure.evidence.get("steps"):
+            return _NO_INPUT
         found = other_libraries(study)
         hangs = kind.family.value == "hang"
         if found and trial.failure.evidence.get("steps") == 0 and (hangs or kind is FailureKind.NO_METRIC):

@@ -24,7 +24,7 @@ from autotune.driver.ending import StoppedBySignal, StoppedEarly, why_nothing
 from autotune.driver.host_memory import free_memory
 from autotune.driver.planner import Planner
 from autotune.driver.signals import polite_ending
-from autotune.driver.spec import version
+from autotune.driver.spec import redirected_stdin, version
 from autotune.edge.preset import AUTO_SPACE, load_space
 from autotune.errors import AutotuneError, UsageError
 from autotune.inspection import host as machine
@@ -225,6 +225,7 @@ def _spec(command: Command, limit_s: float) -> StudySpec:
         options=command.options,
         launcher=command.launcher,
         source=command.source,
+        stdin=redirected_stdin(),
     )
 
 

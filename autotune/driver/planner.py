@@ -11,7 +11,7 @@ from autotune.apply.choose import Dead, choose
 from autotune.apply.command import build_launch, with_flags
 from autotune.apply.space import build_space
 from autotune.core.live import GRACE_S
-from autotune.core.same_step import MOVES_OTHERS
+from autotune.core.same_step import MOVES_OTHERS, OWN_WAYS
 from autotune.core.trial import Assignment, Failure, FailureKind, Segment
 from autotune.knobs.batch_size import said_batch
 from autotune.search.starting import start_of
@@ -34,8 +34,8 @@ SHORTEST_VISIT = 3.0
 def dead_ways(study: Study) -> Dead:
     """Ways that a trial of this study has shown not to act, read off its failures.
 
-    An option of the script that did not act once is not tried again, nor one that acts on more than its
-    knob; one that has acted for another value is dead for that value alone.
+    An option or a constant of the script that did not act once is not tried again, nor one that acts on more
+    than its knob; one that has acted for another value is dead for that value alone.
     """
     acted = {
         (change.knob, change.spelling.how)
@@ -48,7 +48,7 @@ def dead_ways(study: Study) -> Dead:
         failure = trial.failure
         if failure is not None and failure.kind is FailureKind.CONFIG_REJECTED:
             knob, how = failure.evidence.get("knob", ""), failure.evidence.get("how", "")
-            if not isinstance(knob, str) or not isinstance(how, str) or not knob or how != "flag":
+            if not isinstance(knob, str) or not isinstance(how, str) or not knob or how not in OWN_WAYS:
                 continue
             if (knob, how) not in acted or failure.evidence.get("status") == MOVES_OTHERS:
                 found.add((knob, how))
@@ -141,6 +141,8 @@ class Planner:
             launcher=spec.launcher,
             output_args=spec.output_args,
             batch=said_batch(facts.script, with_flags(spec.args, changes)),
+            source=spec.source,
+            stdin=spec.stdin,
         )
         return Assignment(
             uid=f"t{trial.number:04d}-a{trial.attempt}-{secrets.token_hex(3)}",

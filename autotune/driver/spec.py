@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import stat
 import subprocess
 import time
 from dataclasses import dataclass
@@ -267,14 +268,16 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
     from autotune.core.study import Budget, StudySpec
     from autotune.edge.preset import load_space
     from autotune.inspection.command import verify
+    from autotune.inspection.constants import named_by_user
     from autotune.store.paths import new_id
 
     cwd = str(Path.cwd())
+    sets, constants = named_by_user(options.sets, command.inspected)
     seconds = within_job(budget_s(options.budget))
     space = load_space(
         options.space,
         cwd=cwd,
-        sets=options.sets,
+        sets=sets,
         fixes=options.fixes,
         only=options.knobs,
         allow=options.allow,
@@ -330,9 +333,21 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
         transfer=one_of("--transfer", options.transfer, SETTINGS),
         live=one_of("--live", options.live, SWITCH) == "on",
         wait_for_quiet_s=wait_s(options.wait_for_quiet),
+        constants=constants,
+        stdin=redirected_stdin(),
     )
     verify(command)
     return spec
+
+
+def redirected_stdin() -> str:
+    """The file that this process's standard input was redirected from; empty where it is no file."""
+    try:
+        is_file = stat.S_ISREG(os.fstat(0).st_mode)
+        path = Path("/proc/self/fd/0").readlink() if is_file else Path()
+    except OSError:
+        return ""
+    return str(path) if path.is_absolute() and path.is_file() else ""
 
 
 def _positive(option: str, value: float | None) -> None:

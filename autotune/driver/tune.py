@@ -706,7 +706,7 @@ def _static_facts(spec: StudySpec) -> Facts:
     if spec.python != sys.executable:
         found = interpreter(spec.python, spec.options)
         host = replace(host, python=found.version, versions=found.versions)
-    script = script_facts(spec.inspected, spec.args)
+    script = script_facts(spec.inspected, spec.args, cwd=spec.cwd, chosen=spec.constants)
     specs = [*spec.space.declared, *(d for each in spec.space.candidates for d in each.declared)]
     return Facts(
         host=host,

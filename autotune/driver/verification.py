@@ -35,7 +35,7 @@ from autotune.driver.inline import InlineDriver
 from autotune.driver.planner import Planner
 from autotune.driver.session import ENDING_S, Session
 from autotune.driver.signals import breakable, polite_ending
-from autotune.driver.spec import version
+from autotune.driver.spec import redirected_stdin, version
 from autotune.driver.watch import ScriptWatch, modules_of
 from autotune.errors import AutotuneError, NotApplied, StoreError, UsageError
 from autotune.export.best_config import core_changes
@@ -314,6 +314,7 @@ def _spec(command: Command, label: str, budget_s: float) -> StudySpec:
         options=command.options,
         launcher=command.launcher,
         source=command.source,
+        stdin=redirected_stdin(),
         purpose=VERIFY,
     )
 

@@ -92,10 +92,13 @@ class BaselinePart(Part):
 
 
 class ChangePart(Part):
-    """One changed knob and its way into the script; `also` holds an option's other spellings."""
+    """One changed knob and its way into the script; `also` holds an option's other spellings.
+
+    `spelling` of a constant names it, what is written there, and where: ``BATCH_SIZE=32 at train.py:12``.
+    """
 
     knob: str
-    how: Literal["flag", "env", "keyword", "patch"]
+    how: Literal["flag", "env", "keyword", "patch", "constant"]
     spelling: str = ""
     also: list[str] = Field(default_factory=list[str])
     value: KnobValue

@@ -10,20 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from autotune.core.change import Change, Env, Flag, Keyword, Patch
+from autotune.core.change import Change, Constant, Env, Flag, Keyword, Patch
 from autotune.errors import UnknownKnob, UsageError, did_you_mean
 from autotune.export.parts import MINOR, SCHEMA, BestConfig, ChangePart, Part, PickPart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autotune.core.change import Spelling
     from autotune.core.facts import HostFacts
 
 
 _MAX_BYTES = 1 << 20
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_OPTION = re.compile(r"-[\w@%+:.,/-]+")
-_OTHER_OPTION = re.compile(r"-\S+")
+_OVERRIDE = r"[A-Za-z_]\w*([./@][A-Za-z_]\w*)*(?<!\.py)"
+"""A word of Hydra or OmegaConf without its value: ``train.batch_size``."""
+_OPTION = re.compile(rf"-[\w@%+:.,/-]+|{_OVERRIDE}")
+_OTHER_OPTION = re.compile(rf"-\S+|{_OVERRIDE}")
+_CONSTANT = re.compile(r"(?P<name>[\w.()=-]+)=(?P<was>\S+) at (?P<file>.+):(?P<line>\d+)")
 
 
 def read_best(path: str | os.PathLike[str]) -> BestConfig:
@@ -90,10 +94,12 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _core_change(part: ChangePart) -> Change:
+    from autotune.edge.yaml import scalar
+
     if part.how == "flag":
         others = all(_OTHER_OPTION.fullmatch(name) for name in part.also)
         _check_name(part, "option", is_one=_OPTION.fullmatch(part.spelling) is not None and others)
-        spelling: Flag | Env | Keyword | Patch = Flag((part.spelling, *part.also))
+        spelling: Spelling = Flag((part.spelling, *part.also))
     elif part.how == "env":
         _check_name(part, "variable of an environment", is_one=_VARIABLE.fullmatch(part.spelling) is not None)
         spelling = Env(part.spelling)
@@ -101,6 +107,14 @@ def _core_change(part: ChangePart) -> Change:
         target, _, name = part.spelling.rpartition(":")
         _check_name(part, "keyword argument", is_one=name.isidentifier() and not keyword.iskeyword(name))
         spelling = Keyword(target, name, part.defining_module)
+    elif part.how == "constant":
+        found = _CONSTANT.fullmatch(part.spelling)
+        _check_name(part, "constant of a file", is_one=found is not None)
+        assert found is not None
+        was = scalar(found["was"])
+        spelling = Constant(
+            (found["name"],), file=found["file"], line=int(found["line"]), was="" if was is None else was
+        )
     else:
         _check_known(part)
         spelling = Patch()

@@ -16,6 +16,9 @@ from autotune.core.facts import ScriptFacts, ScriptFlag
 from autotune.core.loops import written_hazards
 from autotune.core.redact import is_secret_name
 from autotune.errors import UsageError
+from autotune.inspection.configurators import configured_flags, executes_configuration
+from autotune.inspection.constants import script_constants
+from autotune.inspection.overrides import overrides
 from autotune.inspection.sources import sources
 from autotune.inspection.subcommands import (
     applies,
@@ -85,7 +88,7 @@ _SETTINGS: Final = frozenset(
 )
 """Calls that may be made once more by every worker that imports the script."""
 _SWITCHES: Final = ("switch", "off_switch", "pair", "bool")
-_OF_MODULES: Final = frozenset({"own_autocast", "own_scaler", "own_compile"})
+_OF_MODULES: Final = frozenset({"own_autocast", "own_scaler", "own_compile", "stdin"})
 """Hazards that a module tells of as well: whether the script comes by there shows when it runs."""
 _FORMATS: Final = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 _DEVICE_FORMATS: Final = {"cuda": "fp16", "cpu": "bf16"}
@@ -110,14 +113,18 @@ _WORK: Final = frozenset(
 """Calls that may not, even where their result is only kept."""
 
 
-def script_facts(path: str, args: Sequence[str] | None = None) -> ScriptFacts:
-    """Options, imports and hazards of a script.
+def script_facts(
+    path: str, args: Sequence[str] | None = None, *, cwd: str = "", chosen: Sequence[str] = ()
+) -> ScriptFacts:
+    """Options, constants, imports and hazards of a script.
 
     Args:
         path: Of the script. A file that is no valid Python yields facts without options: what
             is wrong with it shows when it runs.
         args: Its command line, where that is known: options that only another sub-command of the script
-            takes are left out.
+            takes are left out, and a file of settings that it names is read.
+        cwd: The folder that paths in `args` are relative to; empty for this process's own.
+        chosen: Names of constants that the user has given as the ones that are meant.
 
     Raises:
         UsageError: The file cannot be read.
@@ -135,7 +142,12 @@ def script_facts(path: str, args: Sequence[str] | None = None) -> ScriptFacts:
     files = [module.tree for module in modules]
     hazards = {word for node in ast.walk(tree) for word in _hazards(node)} | written_hazards(tree)
     hazards |= {word for m in files for node in ast.walk(m) for word in _hazards(node)} & _OF_MODULES
-    flags = _options(tree, modules, args)
+    made = [
+        *configured_flags(tree, args, cwd=cwd, folder=Path(path).parent),
+        *(flag for file in files for flag in configured_flags(file, args, cwd=cwd, folder=Path(path).parent)),
+        *overrides(tree, Path(path).parent),
+    ]
+    flags = _options(tree, modules, args, made)
     formats = _switched_formats([tree, *files])
     return ScriptFacts(
         path=path,
@@ -144,6 +156,7 @@ def script_facts(path: str, args: Sequence[str] | None = None) -> ScriptFacts:
         imports=tuple(sorted(_imports(tree).union(*(_loaded(file) for file in files)))),
         hazards=tuple(sorted(hazards)),
         import_runs=_works(tree.body, _functions(tree)),
+        constants=script_constants(path, chosen),
     )
 
 
@@ -155,8 +168,17 @@ class _Module:
     used: set[str]
 
 
-def _options(tree: ast.Module, modules: Sequence[_Module], args: Sequence[str] | None) -> list[ScriptFlag]:
-    """Every option that the command line can take, in the order of the files."""
+def _options(
+    tree: ast.Module, modules: Sequence[_Module], args: Sequence[str] | None, made: Sequence[ScriptFlag]
+) -> list[ScriptFlag]:
+    """Every option that the command line can take, in the order of the files.
+
+    Args:
+        tree: The script.
+        modules: Its own modules.
+        args: The command line; None where it is not known.
+        made: Options that the script takes by code of its own.
+    """
     trees = [tree, *(module.tree for module in modules)]
     decorated, signed = click_owners(trees), typer_owners(trees)
     found = [
@@ -168,8 +190,7 @@ def _options(tree: ast.Module, modules: Sequence[_Module], args: Sequence[str] |
         words = positional_words([flag for flag, _ in known], [owner for _, owner in known], args)
         found = [[pair for pair in file if applies(*pair, args, words)] for file in found]
     (first, *rest) = [[flag for flag, _ in file] for file in found]
-    if any(word == "exec_config" for node in ast.walk(tree) for word in _hazards(node)):
-        first += _global_flags(tree)
+    first += [flag for flag in made if flag.names[0] not in {name for f in first for name in f.names}]
     # Two parsers: what the script says of an option of its own counts.
     own = {name for flag in first for name in flag.names}
     return [*first, *(flag for file in rest for flag in file if own.isdisjoint(flag.names))]
@@ -285,11 +306,26 @@ def _reached(nodes: Sequence[ast.AST], functions: Mapping[str, ast.AST]) -> set[
 
 
 def _argparse_flags(tree: ast.AST) -> Iterator[tuple[ast.Call, ScriptFlag]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _last(node.func) == "add_argument":
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    parsed = [call for call in calls if _last(call.func) in ("parse_args", "parse_known_args")]
+    if parsed and all(_parses_literals(call) for call in parsed):
+        return  # the command line never gets there
+    for node in calls:
+        if _last(node.func) == "add_argument":
             names = _spellings(node)
             if names:
                 yield node, _argparse_flag(node, names)
+
+
+def _parses_literals(call: ast.Call) -> bool:
+    """``parse_args([])``, ``parse_args("--lr 1".split())``: as scripts that were notebooks have it."""
+    named = next((k.value for k in call.keywords if k.arg == "args"), None)
+    given = call.args[0] if call.args else named
+    if isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute):
+        given = given.func.value if given.func.attr == "split" else None
+    if isinstance(given, (ast.List, ast.Tuple)):
+        return all(isinstance(item, ast.Constant) for item in given.elts)
+    return isinstance(given, ast.Constant) and isinstance(given.value, str)
 
 
 def _argparse_flag(call: ast.Call, names: tuple[str, ...]) -> ScriptFlag:
@@ -456,19 +492,6 @@ def _with_defaults(node: ast.FunctionDef | ast.ClassDef) -> Iterator[tuple[str, 
             yield argument.arg, default
 
 
-def _global_flags(tree: ast.Module) -> list[ScriptFlag]:
-    """Constants of the module, where a configurator lets ``--name=value`` override them."""
-    found: dict[str, ScriptFlag] = {}
-    for node in tree.body:
-        if not isinstance(node, ast.Assign) or len(node.targets) != 1:
-            continue
-        target, value = node.targets[0], _constant(node.value)
-        if isinstance(target, ast.Name) and value is not None and not target.id.startswith("_"):
-            kind = type(value).__name__
-            found[target.id] = ScriptFlag(names=(f"--{target.id}",), dest=target.id, kind=kind, default=value)
-    return list(found.values())
-
-
 def _spellings(call: ast.Call) -> tuple[str, ...]:
     words = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
     return tuple(word for word in words if word.startswith("-"))
@@ -573,16 +596,24 @@ def _hazards(node: ast.AST) -> Iterator[str]:
             yield "float64"
         if _is_torch(node.value) and node.attr == "compile":
             yield "own_compile"
+        if node.attr == "stdin" and ast.unparse(node.value) == "sys":
+            yield "stdin"
     elif isinstance(node, ast.ImportFrom):
         if node.module == "torch" and any(alias.name == "compile" for alias in node.names):
             yield "own_compile"
+        if node.module == "sys" and any(alias.name == "stdin" for alias in node.names):
+            yield "stdin"
     elif isinstance(node, ast.Call):
         name = _last(node.func)
         if name in _CALLS and not (name == "double" and node.args):
             yield _CALLS[name]
         if ast.unparse(node.func) in ("os.fork", "fork"):
             yield "forks"
-        if name == "exec" and any("open" in ast.unparse(a) or "config" in ast.unparse(a) for a in node.args):
+        if name == "input" and ast.unparse(node.func) in ("input", "fileinput.input"):
+            yield "stdin"
+        if name == "open" and node.args and _constant(node.args[0]) in (0, "/dev/stdin"):
+            yield "stdin"
+        if executes_configuration(node):
             yield "exec_config"
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from autotune.core import loops
-from autotune.core.change import Flag, Keyword, Patch, Spelling
+from autotune.core.change import Constant, Flag, Keyword, Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs import batching
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import as_count, flag_variants, joined
+from autotune.knobs.common import as_count, constant_of, flag_variants, joined
 from autotune.knobs.compile_mode import graphs_forbid_accumulation
 from autotune.knobs.frameworks import (
     ACCELERATOR,
@@ -17,6 +17,7 @@ from autotune.knobs.frameworks import (
     DEEPSPEED,
     LIGHTNING,
     TRAINER,
+    is_per_item,
     is_row,
     refuse_accumulation,
     refuse_rest,
@@ -38,8 +39,20 @@ ACCUMULATION_OPTIONS = flag_variants(
     "grad-accum",
     "accum-steps",
     "accumulate-grad-batches",
+    "gradient-accumulation",
+    "grad-accumulation",
+    "grad-acc-steps",
+    "grad-acc",
+    "gradient-accumulate-every",
+    "accumulation",
+    "accum-iter",
+    "accum",
+    "iters-to-accumulate",
+    "update-freq",
     "accumulate",
 )
+ACCUMULATION_CONSTANTS = Constant(tuple(name.removeprefix("--") for name in ACCUMULATION_OPTIONS.names))
+"""Called like the options."""
 
 
 _HAZARDS: Final = {
@@ -83,6 +96,7 @@ class Accumulation(Knob):
         Keyword(TRAINER, "gradient_accumulation_steps", defining_module="transformers.trainer"),
         Keyword(LIGHTNING, "accumulate_grad_batches"),
         ACCUMULATION_OPTIONS,
+        ACCUMULATION_CONSTANTS,
         Keyword(ACCELERATOR, "gradient_accumulation_steps"),
         Keyword(DEEPSPEED, "gradient_accumulation_steps"),
         Patch(),
@@ -103,20 +117,29 @@ class Accumulation(Knob):
 
     def refuse(self, facts: Facts) -> str | None:
         undivided = None
-        if facts.script.flag(*ACCUMULATION_OPTIONS.names) is not None:
-            undivided = None if facts.run is None else _undivided(facts.run)
+        if self._has_own(facts):
+            undivided = None if facts.run is None or is_per_item(facts) else _undivided(facts.run)
             if undivided is None:
                 return None
         reasons = [self.refuse_spelling(way, facts) for way in rows(self.spellings, facts) or (Patch(),)]
         return None if None in reasons else undivided or reasons[-1]
+
+    def _has_own(self, facts: Facts) -> bool:
+        """Whether an option or a constant of the script sets its accumulation."""
+        if facts.script.flag(*ACCUMULATION_OPTIONS.names) is not None:
+            return True
+        own, is_owned = self.own(facts), bool(rows(self.spellings, facts))
+        if own is None or is_owned:
+            return False
+        return not isinstance(constant_of(ACCUMULATION_CONSTANTS, facts.script, own), str)
 
     def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:
         run = facts.run
         owned = super().refuse_spelling(spelling, facts)
         if owned is not None or run is None:
             return owned
-        if isinstance(spelling, Flag):
-            return _undivided(run)
+        if isinstance(spelling, (Flag, Constant)):
+            return None if is_per_item(facts) else _undivided(run)
         if isinstance(spelling, Keyword) and is_row(spelling):
             loops_of_own = {ACCELERATOR: _of_accelerate, DEEPSPEED: _of_deepspeed}
             return refuse_accumulation(spelling, facts) or loops_of_own.get(spelling.target, _written)(facts)
@@ -140,6 +163,22 @@ class Accumulation(Knob):
         # Batches of another size are drawn by code of the script's own, which may make others of them.
         own_batches = facts.run.loader is None
         return Effect.NUMERIC if _draws(facts.run) or own_batches else self.effect
+
+    def raised(self, facts: Facts) -> str:
+        run = facts.run
+        if run is None or self.effect_for(facts) is self.effect:
+            return ""
+        if run.model is None:
+            return "No trained module was seen, so what parts of a batch do to it is not known."
+        if run.model.batch_norm:
+            return "The model has BatchNorm, whose statistics follow the size of a batch."
+        if run.model.moves:
+            return (
+                "The model changes numbers that it keeps at each call, so parts of a batch change them often."
+            )
+        if run.loader is None:
+            return "The script makes its batches itself, and may draw other samples for another size."
+        return "Random numbers are drawn batch by batch, so batches of another size are dealt others."
 
     def redeals(self, facts: Facts) -> bool:
         run = facts.run

@@ -355,6 +355,10 @@ class Knob(ABC):
         """The declared effect, raised where facts demand it; never lowered."""
         return self.effect
 
+    def raised(self, facts: Facts) -> str:
+        """Why `effect_for` is above the declared effect: a whole sentence, empty where it is not."""
+        return ""
+
     def redeals(self, facts: Facts) -> bool:
         """Whether a change re-deals random streams (judged by distribution)."""
         return False

@@ -9,8 +9,15 @@ from autotune.core.effect import Effect, strictest
 from autotune.knobs import batching
 from autotune.knobs.accumulation import Accumulation
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.batching import shown, unseen
-from autotune.knobs.common import LOADER, as_count, flag_variants, joined, loader_of
+from autotune.knobs.batching import BATCH_CONSTANTS, shown, unseen
+from autotune.knobs.common import (
+    LOADER,
+    as_count,
+    constants_named,
+    flag_variants,
+    joined,
+    loader_of,
+)
 from autotune.knobs.declared import given_value
 from autotune.knobs.frameworks import ARGUMENTS, fits_by_keras, is_row, refuse_engine, setting
 
@@ -54,6 +61,7 @@ class BatchSize(Knob):
     spellings: ClassVar[Sequence[Spelling]] = (
         Keyword(ARGUMENTS, "per_device_train_batch_size"),
         BATCH_OPTIONS,
+        BATCH_CONSTANTS,
         Keyword(LOADER, "batch_size"),
     )
 
@@ -137,6 +145,9 @@ class BatchSize(Knob):
     def effect_for(self, facts: Facts) -> Effect:
         return strictest(self.effect, Accumulation().effect_for(facts))
 
+    def raised(self, facts: Facts) -> str:
+        return Accumulation().raised(facts)
+
     def redeals(self, facts: Facts) -> bool:
         loader = loader_of(facts)
         return Accumulation().redeals(facts) or (loader is not None and loader.random)
@@ -162,7 +173,14 @@ def available(facts: Facts) -> Collection[str]:
 
 
 def said_batch(script: ScriptFacts, args: Sequence[str]) -> int:
-    """What the script's own batch option says on this command line; 0 where that cannot be read."""
+    """Return the batch size of the script's own option on this command line, else of its constants.
+
+    Returns:
+        0 where neither can be read, or several constants have different sizes.
+    """
     option = script.flag(*BATCH_OPTIONS.names)
     said = None if option is None else given_value(option, args)
+    if option is None:
+        sizes = {constant.value for constant in constants_named(BATCH_CONSTANTS.names, script)}
+        said = sizes.pop() if len(sizes) == 1 else None
     return said if isinstance(said, int) and not isinstance(said, bool) and said > 0 else 0

@@ -11,8 +11,9 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from autotune.core.change import Constant
 from autotune.core.facts import OPTION, TOLD
-from autotune.knobs.common import no_loader
+from autotune.knobs.common import constants_named, listed, no_loader
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -23,6 +24,21 @@ if TYPE_CHECKING:
 MICRO: Final = "batch_size"
 FACTOR: Final = "accumulation"
 EFFECTIVE: Final = "effective_batch"
+BATCH_CONSTANTS: Final = Constant(
+    (
+        "batch_size",
+        "train_batch_size",
+        "per_device_train_batch_size",
+        "micro_batch_size",
+        "mini_batch_size",
+        "device_batch_size",
+        "train_bs",
+        "batch",
+        "bs",
+        "B",
+    )
+)
+"""What the size of a batch is called in scripts; an upper-case ``B`` is that of many language models."""
 _GATHERS: Final = (
     "The script gathers what it trains on by acting, so many steps for so much of it: another batch is "
     "another amount of training, not the same one sooner."
@@ -104,14 +120,14 @@ def unseen(facts: Facts) -> str | None:
         return None
     found = run.inputs
     if found is None:
-        return reason
+        return f"{reason} {_how_to_name(facts)}".strip()
     if not found.dims and found.rare_frac:
         why = (
-            f"only {100 * found.rare_frac:.0f} % of the model's calls have the size {found.said} that the "
-            f"script's option says"
+            f"only {100 * found.rare_frac:.0f} % of the model's calls have the size {found.said} of its "
+            f"batch_size"
         )
     elif not found.dims:
-        why = f"nothing that the model is called with has the size {found.said} that the script's option says"
+        why = f"nothing that the model is called with has the size {found.said} of its batch_size"
     elif not found.counts:
         why = f"there are {found.calls_per_backward:.3g} calls of the model per backward pass"
     else:
@@ -120,6 +136,15 @@ def unseen(facts: Facts) -> str | None:
         # The samples are known then: by what the script says of them.
         return f"No training DataLoader was seen, and {why}, so what another batch size does cannot be seen."
     return f"No training DataLoader was seen, and {why}, so the samples of a step are not known."
+
+
+def _how_to_name(facts: Facts) -> str:
+    """What would let the batch of a script be varied that makes its batches itself, as a whole sentence."""
+    named = constants_named(BATCH_CONSTANTS.names, facts.script)
+    if named:
+        places, one = listed(constant.place for constant in named), named[0].name
+        return f"Which constant is the size of a batch is not known: {places}; --set {one}=A,B names one."
+    return "It can be varied once the script has an option or a constant called batch_size."
 
 
 def effective_bounds(facts: Facts) -> tuple[int, int] | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.change import Flag
+from autotune.core.change import Constant, Flag
+from autotune.core.constants import key_of, rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from autotune.core.config import Value
-    from autotune.core.facts import DeviceFacts, Facts, LoaderFacts
+    from autotune.core.facts import DeviceFacts, Facts, LoaderFacts, ScriptConstant, ScriptFacts
 
 LOADER: Final = "torch.utils.data.DataLoader"
 _ON: Final = frozenset({"1", "on", "true", "yes"})
@@ -25,6 +26,43 @@ def flag_variants(*stems: str) -> Flag:
         names[f"--{stem}"] = None
         names[f"--{stem.replace('-', '_')}"] = None
     return Flag(tuple(names))
+
+
+def constants_named(names: Sequence[str], script: ScriptFacts) -> tuple[ScriptConstant, ...]:
+    """The script's constants with one of these names; where the user has named some, those alone."""
+    keys = {key_of(name) for name in names}
+    found = tuple(constant for constant in script.constants if key_of(constant.name) in keys)
+    return tuple(constant for constant in found if constant.is_chosen) or found
+
+
+def constant_of(spelling: Constant, script: ScriptFacts, own: Value | None) -> ScriptConstant | str:
+    """The one constant that holds a knob's value, or why there is none, as a clause.
+
+    Args:
+        spelling: The names of such a constant.
+        script: Its constants.
+        own: What the run has; a constant with another value is not the one. None before a run.
+    """
+    named = constants_named(spelling.names, script)
+    if not named:
+        return f"its source writes out no value of {spelling.names[0]}"
+    found = [c for c in named if c.is_chosen or own is None or _is_same(c.value, own)]
+    if not found:
+        return f"{listed(c.place for c in named)} has another value than the run, {own}"
+    first = min(rank_of(c.name) for c in found)
+    found = [c for c in found if rank_of(c.name) == first]
+    if len(found) > 1:
+        return (
+            f"which of {listed(c.place for c in found)} it is cannot be read off the source "
+            f"(--set {found[0].name}=A,B names one)"
+        )
+    if found[0].times > 1:
+        return f"{found[0].place} is given a value {found[0].times} times, and only one would change"
+    return found[0]
+
+
+def _is_same(one: Value, other: Value) -> bool:
+    return type(one) is type(other) and one == other
 
 
 def trains_on_cuda(facts: Facts) -> bool:

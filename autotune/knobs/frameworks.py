@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.change import Keyword, Patch, Spelling
+from autotune.core.change import Constant, Keyword, Patch, Spelling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ def refuse_by_owner(name: str, spellings: Sequence[Spelling], spelling: Spelling
     Options of the script and variables are no matter of ownership: what they say, the owner is told by the
     script itself.
     """
-    if not isinstance(spelling, (Keyword, Patch)):
+    if not isinstance(spelling, (Keyword, Patch, Constant)):
         return None
     owner, row = owner_of(spellings, facts), is_row(spelling)
     if owner is None:
@@ -140,7 +140,7 @@ def _of_transformers(row: Keyword, facts: Facts) -> str | None:
         return "The Trainer was given its learning-rate schedule by the script, which counts its own steps."
     if setting(facts, "transformers.router_loss") is True:
         return "The model adds the loss of its router, which the Trainer would count once a part."
-    if setting(facts, "transformers.loss_per_item") is True:
+    if is_per_item(facts):
         if setting(facts, "transformers.own_loss") is True:
             return "The script adds to the loss of the model, which alone divides by the items of the step."
         exact = row.target == ARGUMENTS
@@ -155,6 +155,16 @@ def _of_transformers(row: Keyword, facts: Facts) -> str | None:
             else "The Trainer divides the loss by the parts of a step already."
         )
     return refused
+
+
+def is_per_item(facts: Facts) -> bool:
+    """Whether the model divides its loss by the items of the whole step, which the Trainer has counted.
+
+    Seen in the losses of transformers, or read off the argument names of a model or loss of the script's own.
+    Which models get the count is decided by the version that is installed.
+    """
+    names = ("transformers.loss_per_item", "transformers.takes_items")
+    return any(setting(facts, name) is True for name in names)
 
 
 def _of_lightning(facts: Facts) -> str | None:
@@ -210,7 +220,7 @@ def refuse_rest(spellings: Sequence[Spelling], facts: Facts, effective: Value | 
     over to the next pass (DeepSpeed): none is the mean that the script's own last batch was.
     """
     owner, run = owner_of(spellings, facts), facts.run
-    if owner is None or run is None or setting(facts, "transformers.loss_per_item") is True:
+    if owner is None or run is None or is_per_item(facts):
         return None
     loader = run.loader
     length = None if loader is None else loader.dataset_length

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from autotune.core.facts import Facts
 
 _METHODS: Final = ("fork", "forkserver", "spawn")
+_BY_CONSTANTS: Final = frozenset({"batch_size", "accumulation", "num_workers"})
+"""Knobs whose value a constant of the script may hold, which is replaced in the first process alone."""
 
 
 class MpContext(Knob):
@@ -77,12 +79,22 @@ class MpContext(Knob):
         loader = loader_of(facts)
         return Effect.NUMERIC if loader is not None and loader.own_code else self.effect
 
+    def raised(self, facts: Facts) -> str:
+        if self.effect_for(facts) is self.effect:
+            return ""
+        return "Code of the script is sent to the workers, and may read what has changed since its import."
+
     def redeals(self, facts: Facts) -> bool:
         loader = loader_of(facts)
         return loader is not None and loader.own_code and loader.random
 
     def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
-        return config if workers_of(config.get("num_workers"), facts) else config.without(self.name)
+        if not workers_of(config.get("num_workers"), facts):
+            return config.without(self.name)
+        is_fork = config.get(self.name, "fork") == "fork"
+        if not is_fork and facts.script.constants and _BY_CONSTANTS & set(config):
+            return "Workers that are not forked import the script with the constants that it has on the disk."
+        return config
 
     def patch(self, value: Value, patches: Patches) -> None:
         patches.loader.override("multiprocessing_context", value)

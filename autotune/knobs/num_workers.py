@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from autotune.core.change import Keyword, Spelling
+from autotune.core.change import Constant, Keyword, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import LOADER, as_count, flag_variants, joined, loader_of, no_loader
@@ -51,6 +51,7 @@ class NumWorkers(Knob):
             "num-data-workers",
             "data-workers",
         ),
+        Constant(("num_workers", "n_workers", "workers", "num_data_workers", "dataloader_num_workers")),
         Keyword(LOADER, "num_workers"),
     )
 
@@ -90,6 +91,16 @@ class NumWorkers(Knob):
 
     def effect_for(self, facts: Facts) -> Effect:
         return Effect.NUMERIC if self.redeals(facts) else self.effect
+
+    def raised(self, facts: Facts) -> str:
+        loader = loader_of(facts)
+        if loader is None or not self.redeals(facts):
+            return ""
+        if loader.random:
+            return "Fetching a sample draws random numbers, and which worker draws them for it changes."
+        if loader.kind == "iterable":
+            return "Workers share out the stream, so the order of the samples changes."
+        return "The order of the samples is drawn once more where workers load them."
 
     def redeals(self, facts: Facts) -> bool:
         loader = loader_of(facts)

@@ -68,6 +68,11 @@ class PersistentWorkers(Knob):
     def effect_for(self, facts: Facts) -> Effect:
         return Effect.NUMERIC if self.redeals(facts) else self.effect
 
+    def raised(self, facts: Facts) -> str:
+        if not self.redeals(facts):
+            return ""
+        return "Passes after the first draw other random numbers where their workers are not started anew."
+
     def redeals(self, facts: Facts) -> bool:
         loader, run = loader_of(facts), facts.run
         model = None if run is None else run.model

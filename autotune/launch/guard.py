@@ -393,6 +393,11 @@ def _become_script(
     except OSError:
         pass
     os.chdir(spec["cwd"])
+    if spec.get("stdin"):
+        with contextlib.suppress(OSError):
+            given = os.open(spec["stdin"], os.O_RDONLY)
+            os.dup2(given, 0)
+            os.close(given)
     enclosure = spec.get("enclosure")
     if enclosure:
         enter.enter(

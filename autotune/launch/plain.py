@@ -48,6 +48,7 @@ def run_plain(launch: Launch, plan_dir: Path) -> int:
         sites=tuple(dict.fromkeys(c.site for c in launch.changes if c.site)),
         status_path=str(plan_dir / "status.json"),
         ranks=launch.ranks,
+        source=launch.source,
     )
     plan_path = plan_dir / "plan.json"
     write_private(plan_path, wire.dumps(plan))

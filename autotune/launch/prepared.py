@@ -116,4 +116,5 @@ def _plan(assignment: Assignment, folder: Path, protected: tuple[str, ...], *, r
         sites=tuple(dict.fromkeys(c.site for c in launch.changes if c.site)),
         visit=assignment.visit,
         ranks=launch.ranks,
+        source=launch.source,
     )

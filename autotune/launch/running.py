@@ -115,6 +115,7 @@ class Running:
             "argv": list(self.command),
             "env": self.prepared.env,
             "cwd": launch.cwd,
+            "stdin": launch.stdin,
             "deadline_s": self.deadline_s,
             "patience_s": self.prepared.assignment.patience_s,
             "grace_s": self.grace_s,

@@ -48,7 +48,8 @@ class Plan:
             in the baseline itself, where all candidate loaders are watched.
         status_path: `apply` only: a JSON file that receives the readings once settled.
         module: Dotted name where the script is to run as ``python -m NAME``; empty for a plain script.
-        batch: What the script's own option says its batch size is in this run; 0 where that is not known.
+        source: The file that constants are relative to, where it is not the script (behind a console script).
+        batch: Batch size of this run by the script's own option or constant; 0 where that is not known.
         visit: What the process goes on with once its segment is measured; None for nothing.
         ranks: Processes that train together. The first of them measures.
     """
@@ -70,3 +71,4 @@ class Plan:
     batch: int = 0
     visit: Visit | None = None
     ranks: int = 1
+    source: str = ""

@@ -67,6 +67,8 @@ def knob_rows(facts: Facts) -> list[dict[str, Any]]:
         reason = refusals.get(name) or knob.refuse(facts)
         row = _refused(name, reason) if reason is not None else _row(knob, facts)
         row["value"] = knob.own(facts)
+        row["risk"] = "" if row["status"] == LEFT_ALONE else knob.effect_for(facts).name
+        row["raised"] = "" if row["status"] == LEFT_ALONE else knob.raised(facts)
         row["values"] = [] if row["status"] == LEFT_ALONE else list(tried.get(name, ()))
         row["tunable"] = row["status"] != LEFT_ALONE
         rows.append(row)
@@ -81,7 +83,7 @@ def _row(knob: Knob, facts: Facts) -> dict[str, Any]:
     effect, status = knob.effect_for(facts).name, "searched"
     if needs_permission(knob):
         status = "if allowed"
-    why = f"{effect}: {knob.summary}"
+    why = f"{effect}: {knob.raised(facts) or knob.summary}"
     if knob.virtual:
         return {"knob": knob.name, "status": status, "how": f"through {', '.join(knob.brings)}", "why": why}
     own = knob.own(facts)
@@ -103,16 +105,22 @@ def _ways(knob: Knob, known: Sequence[Spelling]) -> str:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows aligned: knob, its value where one is known, status, how, why."""
+    """The rows aligned: knob, its value and those to be tried where they are known, status, how, why."""
     has_values = any(row.get("value") is not None for row in rows)
-    columns = ("knob", *(("value",) if has_values else ()), "status", "how", "why")
-    shown = [{**row, "value": value_text(row.get("value")) or "-"} for row in rows]
+    columns = ("knob", *(("value", "try") if has_values else ()), "status", "how", "why")
+    shown = [{**row, "value": value_text(row.get("value")) or "-", "try": _tried_text(row)} for row in rows]
     cells = [tuple(c.upper() for c in columns), *(tuple(str(row[c]) for c in columns) for row in shown)]
     widths = [min(_WIDEST, max(len(line[i]) for line in cells)) for i in range(len(columns) - 1)]
     lines = [
         "".join(f"{text:<{w}}  " for text, w in zip(line, widths, strict=False)) + line[-1] for line in cells
     ]
     return "\n".join(lines) + "\n"
+
+
+def _tried_text(row: Mapping[str, Any]) -> str:
+    """``8 16 64``: values beside the script's own; a dash where there are none."""
+    others = [value for value in row.get("values", ()) if value != row.get("value")]
+    return " ".join(value_text(value) for value in others) or "-"
 
 
 # The script ---------------------------------------------------------------------------------

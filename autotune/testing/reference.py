@@ -14,7 +14,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.core.change import Env, Flag, Keyword, Patch, Spelling
+from autotune.core.change import Constant, Env, Flag, Keyword, Patch, Spelling
 from autotune.knobs.frameworks import DEEPSPEED
 from autotune.knobs.registry import builtin
 from autotune.testing.knobs import example_facts
@@ -98,6 +98,8 @@ def _way(spelling: Spelling) -> str:
             return f"`{spelling.name}` in DeepSpeed's configuration"
         case Keyword():
             return f"`{spelling.target}({spelling.name}=...)`"
+        case Constant():
+            return f"a constant of its source called `{spelling.names[0]}` or the like"
         case Patch():
             return "code of ours in the process"
 

@@ -19,15 +19,18 @@ import traceback
 import types
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.core import wire
 from autotune.protocol.events import Hello
 from autotune.protocol.plan import FORKS_VARIABLE, PLAN_VARIABLE, Plan
-from autotune.trial import ranks
+from autotune.trial import constants, ranks
 from autotune.trial.channel import Channel
 from autotune.trial.install import Session
 from autotune.trial.kinds import kind_of
+
+if TYPE_CHECKING:
+    from autotune.trial.constants import Constants
 
 _TAIL_LINES = 40
 _MESSAGE_CHARS = 500
@@ -80,14 +83,14 @@ def main() -> None:
                 )
     session.begin()
     if rank and plan.measure:
-        _run_beside(plan, rank)
+        _run_beside(plan, session, rank)
     elif channel is None:
         _run_freely(plan, session)
     else:
         _run_measured(plan, session)
 
 
-def run_script(plan: Plan) -> None:
+def run_script(plan: Plan, values: Constants) -> None:
     """Run the script as ``__main__``, as ``python script.py`` or ``python -m module`` would."""
     if plan.module:
         _first_on_path(os.getcwd())
@@ -98,8 +101,7 @@ def run_script(plan: Plan) -> None:
         _first_on_path(os.path.dirname(os.path.realpath(plan.script)))
         sys.argv = [plan.script, *plan.argv]
         with io.open_code(plan.script) as file:
-            # Nothing of ours may reach it, such as how this module wants its annotations.
-            code = compile(file.read(), plan.script, "exec", dont_inherit=True)
+            code = values.compiled(plan.script, file.read())
         names = {"__file__": plan.script, "__cached__": None}
     module = types.ModuleType("__main__")
     module.__dict__.update({**names, "__builtins__": builtins})
@@ -143,7 +145,7 @@ def _module(name: str) -> tuple[types.CodeType, dict[str, Any]]:
 def _run_freely(plan: Plan, session: Session) -> None:
     """Under `apply`: the script's own end is the process's end, unless it trained untuned."""
     try:
-        run_script(plan)
+        run_script(plan, session.constants)
     except SystemExit as ending:
         if ending.code not in (None, 0):
             raise
@@ -170,10 +172,10 @@ def _let_threads_end() -> None:
         time.sleep(_THREADS_S)
 
 
-def _run_beside(plan: Plan, rank: int) -> None:
+def _run_beside(plan: Plan, session: Session, rank: int) -> None:
     """One of several processes that train together, and not the one that measures."""
     try:
-        run_script(plan)
+        run_script(plan, session.constants)
     except SystemExit as ending:
         code = _exit_code(ending)
         ranks.tell_exit(plan, rank, code)
@@ -191,7 +193,7 @@ def _run_beside(plan: Plan, rank: int) -> None:
 def _run_measured(plan: Plan, session: Session) -> NoReturn:
     recorder = session.recorder
     try:
-        run_script(plan)
+        run_script(plan, session.constants)
     except SystemExit as ending:
         code = _exit_code(ending)
         recorder.script_ended(code, "script_exit" if code else "script_end")
@@ -229,7 +231,7 @@ def _show(error: BaseException) -> None:
 
 def _own_part(error: BaseException) -> Any:
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, constants.__file__):
         trace = trace.tb_next
     return trace or error.__traceback__
 

@@ -164,8 +164,12 @@ class Backward(Stepping):
         """A plain pass."""
         try:
             self._loader.backward_seen()
-            if self._root.inputs.said:
-                self._root.inputs.backward()
+            inputs = self._root.inputs
+            if inputs.said and self._loader.train is not None and not inputs.expects:
+                # The loader has the size of a batch, so calls need not be inspected for it.
+                inputs.said = 0
+            if inputs.said:
+                inputs.backward()
         except Exception as error:
             self._state.faults.note("backward", error)
         self.backwards_seen += 1

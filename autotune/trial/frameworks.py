@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import sys
 import weakref
@@ -205,11 +206,13 @@ def _of_trainer(trainer: Any) -> dict[str, Any]:
     scaled = getattr(trainer, "loss_is_scaled_for_ga", None)
     counts = getattr(trainer, "model_accepts_loss_kwargs", False)
     counts = bool(counts or getattr(trainer, "compute_loss_func", None))
+    divides = not (counts if scaled is None else scaled)
     return {
         **{name: getattr(args, name, None) for name in names},
         "optim": str(getattr(optim, "value", optim)),
         "deepspeed": bool(getattr(args, "deepspeed", None)),
-        "divides": not (counts if scaled is None else scaled),
+        "divides": divides,
+        "takes_items": not divides and _takes_items(trainer),
         "own_loss": _computes_loss(trainer),
         "router_loss": _routes(trainer),
     }
@@ -226,7 +229,18 @@ def _computes_loss(trainer: Any) -> bool:
     """Whether the script's own code computes the loss, in a subclass or a function handed over."""
     base = next((c for c in type(trainer).__mro__ if c.__module__ == "transformers.trainer"), None)
     plain = getattr(base, "compute_loss", None) is getattr(type(trainer), "compute_loss", None)
-    return not plain or getattr(trainer, "compute_loss_func", None) is not None
+    given = getattr(trainer, "compute_loss_func", None)
+    return not plain or (given is not None and not _takes_items(trainer))
+
+
+def _takes_items(trainer: Any) -> bool:
+    """Whether what computes the loss has an argument for the count of items that it is divided by."""
+    computes = getattr(trainer, "compute_loss_func", None)
+    computes = computes or getattr(getattr(trainer, "model", None), "forward", None)
+    try:
+        return computes is not None and "num_items_in_batch" in inspect.signature(computes).parameters
+    except (TypeError, ValueError):
+        return False
 
 
 def _of_lightning(trainer: Any) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from autotune.protocol.disturbed import Listener
 from autotune.trial.children import Children
 from autotune.trial.collector import Collector
 from autotune.trial.compiling import Compile
+from autotune.trial.constants import Constants
 from autotune.trial.copies import Copies
 from autotune.trial.draws import LoopDraws
 from autotune.trial.faults import Faults
@@ -157,6 +158,7 @@ class Session:
         self.frameworks = Frameworks(self.state, self.undo)
         self.keywords = Keywords(self.state, self.undo, self.readings, self.knobs)
         self.modules = _modules(plan)
+        self.constants = Constants(plan.changes, plan.source or plan.script, self.state)
         self.patches: Patches | None = None
         self._loader: Loader | None = None
         self._root: Root | None = None
@@ -206,6 +208,7 @@ class Session:
 
     def begin(self) -> None:
         """Register what waits for the script's own imports; imports nothing itself."""
+        self.constants.install(self.undo)
         if self.plan.measure:
             self.hooks.start_timing()
             seeds = Seeds(self.plan.seed, self.state, self.undo)
@@ -608,7 +611,8 @@ class Session:
             return "loader"
         if self.boundary.tells_samples:
             return TOLD
-        if root is None or not root.calls:
+        # Of a script that trains inside a function the model is gone once that has returned.
+        if inputs is None and (root is None or not root.calls):
             return "none"
         # A closure runs the model as often as it likes.
         closure = optimizer is not None and optimizer.closure

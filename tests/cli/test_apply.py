@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from environments import environment
+from picks import env, flag, patch
 from study_fakes import changes_of, facts, good_answer, no_answer, open_answer, pick, ratio, spec, study
 
 from autotune.core.change import Change, Env, Flag, Keyword
@@ -48,11 +49,12 @@ def ran(monkeypatch):
     return launches
 
 
-def written(script, answer=None, **fields):
+def written(script, answer=None, changes=None, **fields):
     sha256 = hashlib.sha256(script.read_bytes()).hexdigest()
     known = replace(facts(), script=ScriptFacts(path=str(script), sha256=sha256))
     done = study(spec=spec(**{"script": str(script), "cwd": str(script.parent), **fields}), facts=known)
-    write_best(script.parent / "best.yaml", done, answer or good_answer(), changes_of)
+    ways = changes_of if changes is None else lambda config: changes
+    write_best(script.parent / "best.yaml", done, answer or good_answer(), ways)
 
 
 def test_the_pick_reaches_the_launch_and_the_scripts_code_is_the_exit_code(cli, script, ran, monkeypatch):
@@ -191,7 +193,20 @@ def test_print_env_says_the_plain_command_and_runs_nothing(cli, script, ran):
 def test_print_env_comments_what_a_command_line_cannot_say(cli, script, ran):
     written(script)
     out = cli("apply", "best.yaml", "--print-env", "--", "train.py")[1]
-    assert "# precision=bf16: in-process patch, needs `autotune apply`" in out
+    assert "# precision=bf16: a patch in the process, needs `autotune apply`" in out
+
+
+def test_print_env_never_says_a_batch_without_the_parts_that_keep_it(cli, script, ran):
+    parts = (
+        flag("batch_size", 8, "--batch-size"),
+        patch("accumulation", 4),
+        env("threads", 2, "OMP_NUM_THREADS"),
+    )
+    written(script, good_answer(best=pick("best", FLAGS, ratio(1.4))), changes=parts)
+    out = cli("apply", "best.yaml", "--print-env", "--python", sys.executable, "--", "train.py")[1]
+    *comments, line = out.splitlines()
+    assert line == f"OMP_NUM_THREADS=2 {sys.executable} {script}"
+    assert [comment.split(":")[0] for comment in comments] == ["# batch_size=8", "# accumulation=4"]
 
 
 @pytest.mark.parametrize("words", [["apply", "best.yaml", "--print-env"], ["apply", "best.yaml"]])

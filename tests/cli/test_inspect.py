@@ -103,7 +103,7 @@ def test_the_screen_has_the_parts_above_the_knobs(cli, written):
     head, _, knobs = out.partition("\n\n")
     keys = [line.split()[0] for line in head.splitlines()]
     assert keys[:8] == ["script", "options", "framework", "loader", "model", "optimizer", "loss", "step"]
-    assert knobs.splitlines()[0].split() == ["KNOB", "VALUE", "STATUS", "HOW", "WHY"]
+    assert knobs.splitlines()[0].split() == ["KNOB", "VALUE", "TRY", "STATUS", "HOW", "WHY"]
     assert "batches of 64" in head
     assert "1 backward pass for an optimizer step" in head
 
@@ -115,7 +115,7 @@ def test_static_runs_nothing_and_takes_arguments_as_well(cli, written, runs):
     assert all(row["value"] is None for row in data["knobs"])
 
 
-def test_a_script_that_fails_before_its_first_step_ends_with_3_and_with_all_that_its_source_says(
+def test_a_script_that_fails_before_its_first_step_ends_with_3_its_error_and_what_its_source_says(
     cli, written, runs, monkeypatch
 ):
     monkeypatch.setattr(runs, "world_now", World(name="broken", broken=True))
@@ -123,10 +123,12 @@ def test_a_script_that_fails_before_its_first_step_ends_with_3_and_with_all_that
     assert (data["exit"], data["run"]) == (3, None)
     assert data["error"]["kind"] == "ScriptError"
     assert "RuntimeError: the fake script is broken" in data["error"]["message"]
-    assert next(row for row in data["knobs"] if row["knob"] == "batch_size")["tunable"]
+    assert (data["knobs"], data["flags"][0]["names"]) == ([], ["--batch-size"])
     assert "train.py fails without any change of ours" in err
-    code, out, _err = cli("inspect", "train.py")
-    assert (code, "The run showed nothing" in out) == (3, True)
+    code, out, err = cli("inspect", "train.py")
+    assert (code, err.count("error:")) == (3, 1)
+    assert [line.split()[0] for line in out.splitlines()][:3] == ["script", "options", "framework"]
+    assert "KNOB" not in out, "nothing was seen that a knob could be judged by"
 
 
 def test_a_run_that_makes_no_step_in_time_is_told_of_the_limit(cli, written, runs, monkeypatch):
@@ -163,7 +165,7 @@ def test_one_that_breaks_after_its_first_steps_is_shown_and_ends_with_3(cli, wri
         ("make_study_dir", StoreError("the study directory cannot be made"), 5),
     ],
 )
-def test_what_cannot_be_run_leaves_the_static_answer(cli, written, runs, monkeypatch, where, error, code):
+def test_what_cannot_be_run_leaves_what_the_source_says(cli, written, runs, monkeypatch, where, error, code):
     def refuse(_given):
         raise error
 
@@ -172,7 +174,7 @@ def test_what_cannot_be_run_leaves_the_static_answer(cli, written, runs, monkeyp
     assert (data["exit"], runs.asked) == (code, [])
     assert data["error"]["message"] == error.message
     assert error.message in err
-    assert len(data["knobs"]) > 20
+    assert (data["knobs"], data["flags"][0]["names"]) == ([], ["--batch-size"])
 
 
 @pytest.mark.parametrize(

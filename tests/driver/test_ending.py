@@ -9,10 +9,12 @@ from study_fakes import no_answer, spec, study, told
 
 from autotune.core.answer import SearchOutcome
 from autotune.core.config import Config
+from autotune.core.facts import Facts, ScriptFacts
 from autotune.core.study import Budget, Study
 from autotune.core.trial import Failure, FailureKind, Stage
 from autotune.driver.ending import exit_code, why_nothing
 from autotune.errors import AutotuneError, BackendError, ScriptError, UsageError
+from autotune.testing.knobs import CPU_HOST as HOST
 
 
 def ended(failure: Failure) -> AutotuneError:
@@ -36,6 +38,25 @@ def test_a_script_that_fails_by_itself_is_told_so() -> None:
     error = ended(Failure(kind=FailureKind.CRASH_EXIT, message="exit code 3"))
     assert type(error) is ScriptError
     assert "fails without any change of ours: exit code 3" in error.message
+
+
+def test_a_script_that_reads_a_pipe_is_told_that_it_cannot_be_repeated() -> None:
+    failure = Failure(
+        kind=FailureKind.CRASH_EXIT,
+        message="exit code 1: nothing to learn from",
+        evidence={"steps": 0, "log_tail": "nothing to learn from"},
+    )
+    known = Facts(host=HOST, script=ScriptFacts(path="train.py", hazards=("stdin",)))
+    trial = told(0, Config(), failure, Stage.BASELINE)
+    error = why_nothing(Study(spec=spec(), facts=known, trials=(trial,)))
+    assert error.message.startswith("train.py could not be measured: exit code 1: nothing to learn from")
+    assert "standard input, which cannot be repeated" in error.hint
+    assert "< data.txt" in error.hint
+    redirected = why_nothing(Study(spec=spec(stdin="/data/corpus.txt"), facts=known, trials=(trial,)))
+    assert "run the script by itself first" in redirected.hint
+    later = replace(failure, evidence={"steps": 9})
+    trained = Study(spec=spec(), facts=known, trials=(told(0, Config(), later, Stage.BASELINE),))
+    assert "standard input" not in why_nothing(trained).hint
 
 
 def test_a_script_with_too_few_steps_has_a_remedy() -> None:

@@ -10,7 +10,7 @@ import pytest
 from session_fakes import RUN_FACTS, Listed, facts, measurement, spec
 
 from autotune.clock import SimulatedClock
-from autotune.core.change import Flag
+from autotune.core.change import Change, Constant, Flag
 from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.facts import Facts, LoaderFacts, OptimizerFacts, ScriptFlag
@@ -198,7 +198,8 @@ class ByOption(Ways):
         )
 
     def told(self, assignment: Assignment, **seen: object) -> None:
-        run = replace(self.run, **seen)
+        asked = assignment.segments[0].config.get("effective_batch", self.run.effective_batch)
+        run = replace(self.run, **{"effective_batch": asked, **seen})
         ended = Ended(trial=assignment.trial, outcome=measurement(), seconds=1.0, facts=run)
         self.session.tell(assignment.uid, ended)
 
@@ -319,4 +320,32 @@ def test_an_option_for_workers_that_deals_the_samples_anew_gives_way_to_the_load
         told(again)
     assert asked == hows
     assert made.folded().trials[-1].measurement is not None
+    made.journal.close()
+
+
+def test_a_constant_whose_script_derives_the_parts_of_a_step_gives_way(tmp_path: Path) -> None:
+    made = ByOption(tmp_path, [Config(), HALF])
+    made.told(made.ask())
+    first = made.ask()
+    made.told(first)
+    study = made.session.study
+    facts = study.facts
+    assert facts is not None
+    assert facts.run is not None
+    study = replace(study, facts=replace(facts, run=replace(facts.run, effective_batch=32)))
+    constant = Constant(("B",), file="train.py", line=1, was=32)
+    changes = (Change(knob="batch_size", value=16, spelling=constant),)
+    halved = Config({"batch_size": 16, "effective_batch": 16})
+    trial = replace(study.trials[1], config=halved, changes=changes)
+    failure = unlike_step(study, trial, replace(made.run, effective_batch=32))
+    assert failure is not None
+    assert "a step is over 32 samples with it instead of 16" in failure.message
+    assert failure.evidence["how"] == "constant"
+    assert unlike_step(study, trial, replace(made.run, effective_batch=16)) is None
+    wider = replace(made.run, effective_batch=16, loader=replace(LOADER, dataset_length=500))
+    failure = unlike_step(study, trial, wider)
+    assert failure is not None
+    assert "the data set has 500 samples with it instead of 1,000" in failure.message
+    rejected = replace(study, trials=(*study.trials[:1], replace(trial, outcome=failure)))
+    assert ("batch_size", "constant") in dead_ways(rejected)
     made.journal.close()

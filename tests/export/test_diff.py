@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from picks import argument, change, env, flag, loader, patch, switch, tuned
 
-from autotune.core.change import Keyword
+from autotune.core.change import Constant, Keyword
 from autotune.errors import UsageError
 from autotune.export.formats.diff import _argument, script_diff
 from autotune.export.formats.source import Edit, Source
@@ -463,3 +463,45 @@ def test_an_edit_that_went_wrong_is_an_error_and_no_diff(monkeypatch):
 def test_what_is_no_python_in_utf_8_is_no_source(data):
     with pytest.raises((SyntaxError, ValueError)):
         Source("train.py", data)
+
+
+# A constant ---------------------------------------------------------------------------------
+
+
+def written(name, value, *, was, knob="batch_size", file="train.py"):
+    return change(knob, value, Constant((name,), file=file, line=1, was=was))
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "after"),
+    [
+        ("BATCH = 16  # samples\n", "BATCH", "BATCH = 64  # samples\n"),
+        ("cfg = {'a': 1,\n  'bs': 4 * 4}\n", "cfg.bs", "cfg = {'a': 1,\n  'bs': 64}\n"),
+        ("class C:\n    bs: int = 16\n", "C.bs", "class C:\n    bs: int = 64\n"),
+        ("def f(n, bs=16): pass\n", "f(bs)", "def f(n, bs=64): pass\n"),
+    ],
+)
+def test_a_constant_is_changed_where_it_is_written(text, name, after):
+    assert edited(text, written(name, 64, was=16)) == after
+
+
+def test_a_constant_of_a_module_is_changed_there():
+    def read(file):
+        return Source(file, b"BATCH = 16\n") if file == "config.py" else nothing(file)
+
+    said = diffed("import config\n", written("BATCH", 64, was=16, file="config.py"), read=read)
+    assert said.data["files"] == ["config.py"]
+    assert "-BATCH = 16\n+BATCH = 64\n" in said.text
+
+
+@pytest.mark.parametrize(
+    "held", ["cfg = dict(bs=2 * 8)", "class C:\n    bs: int = 16", "bs = 4 * 4\nexec(open('c.py').read())"]
+)
+def test_an_option_that_the_script_makes_itself_is_changed_where_its_default_is(held):
+    text = f"import sys\n{held}\nfor arg in sys.argv[1:]:\n    pass\n"
+    after = held.replace("2 * 8", "64").replace("4 * 4", "64").replace("16", "64")
+    assert edited(text, flag("batch_size", 64, "--bs")) == text.replace(held, after)
+
+
+def test_a_constant_that_is_another_by_now_is_left_out():
+    assert "does not set BATCH=16" in reason("BATCH = 24\n", written("BATCH", 64, was=16))

@@ -15,7 +15,7 @@ from picks import VALUES, argument, env, every_way, flag, loader, patch, switch,
 from autotune.core.change import Change, Keyword, Patch
 from autotune.export.formats.accelerate import accelerate_config
 from autotune.export.formats.command import command_line, environment_file
-from autotune.export.formats.content import Exported, Left
+from autotune.export.formats.content import Exported, Left, whole
 from autotune.export.formats.deepspeed import deepspeed_config
 from autotune.export.formats.diff import script_diff
 from autotune.export.formats.huggingface import training_arguments
@@ -69,6 +69,21 @@ def test_comments_stand_above_the_text_and_cannot_be_left_early():
     assert said.commented(["head"], ["tail"]) == (
         "# head\n# left out: own=a rm -rf x: because of it\n# tail\n# note: careful\nA=1\n"
     )
+
+
+def test_a_batch_is_never_said_without_the_parts_that_keep_it():
+    pair = (flag("batch_size", 8, "--batch-size"), patch("accumulation", 4))
+    threads = env("threads", 2, "OMP_NUM_THREADS")
+    for form, export in FORMATS.items():
+        said = whole(export, tuned(*pair, threads))
+        assert len({"batch_size", "accumulation"} & set(said.said)) in (0, 2), form
+        named = {*said.said, *(left.knob for left in said.left)}
+        assert named == {"batch_size", "accumulation", "threads"}
+    line = whole(FORMATS["argv"], tuned(*pair, threads))
+    assert line.text == "OMP_NUM_THREADS=2 python train.py --lr 1e-3\n"
+    assert "without accumulation=4" in line.left[0].reason
+    both = (flag("batch_size", 8, "--batch-size"), flag("accumulation", 4, "--accum"))
+    assert whole(FORMATS["argv"], tuned(*both)).said == ("batch_size", "accumulation")
 
 
 # The command line and the environment --------------------------------------------------------

@@ -8,9 +8,9 @@ from knob_facts import loader, model, optimizer, run
 from autotune.core.change import Patch
 from autotune.core.config import Config
 from autotune.core.effect import Effect
-from autotune.core.facts import ScriptFlag
+from autotune.core.facts import ModelFacts, ScriptFlag
 from autotune.knobs.accumulation import ACCUMULATION_OPTIONS, Accumulation
-from autotune.testing.knobs import SCRIPT, KnobContract, facts
+from autotune.testing.knobs import CPU_RUN, SCRIPT, KnobContract, facts
 
 KNOB = Accumulation()
 
@@ -128,3 +128,20 @@ def test_a_sum_is_not_accumulated_in_compiled_code_where_nobody_can_tell_it() ->
     assert isinstance(reason, str)
     assert "sum" in reason
     assert isinstance(KNOB.settle(half.with_(compile_mode="default"), facts()), Config)
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        (CPU_RUN, ""),
+        (replace(CPU_RUN, model=ModelFacts(name="Net", batch_norm=True)), "BatchNorm"),
+        (replace(CPU_RUN, model=ModelFacts(name="Net", moves=True)), "at each call"),
+        (replace(CPU_RUN, model=ModelFacts(name="Net", dropout=True)), "Random numbers"),
+        (replace(CPU_RUN, loader=None), "makes its batches itself"),
+        (replace(CPU_RUN, model=None), "No trained module"),
+    ],
+)
+def test_a_raised_effect_has_a_reason_and_one_that_is_not_has_none(seen, words):
+    given = facts(run=seen)
+    assert (Accumulation().raised(given) == "") is (Accumulation().effect_for(given) is Effect.EXACT)
+    assert words in Accumulation().raised(given)

@@ -37,7 +37,7 @@ class TestBatchSize(KnobContract):
     [
         (facts(run=replace(loader(batch_size=None), values={})), "no batch size of its own"),
         (facts(run=run(loader=None)), "No training DataLoader"),
-        (by_option(samples_source="input", inputs=InputFacts(said=12)), "has the size 12 that"),
+        (by_option(samples_source="input", inputs=InputFacts(said=12)), "has the size 12 of its batch_size"),
         (by_option(samples_source="input", inputs=replace(SEEN, calls_per_backward=19.0)), "are 19 calls"),
         (by_option(samples_source="input", optimizer=CLOSURE), "its own affair"),
         (by_option(samples_source=TOLD, optimizer=CLOSURE), "own affair, so what another batch size does"),

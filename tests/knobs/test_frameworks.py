@@ -214,6 +214,7 @@ def test_the_schedule_of_the_trainer_itself_does_not_refuse_accumulation() -> No
         ({"transformers.divides": True}, "mean", ARGUMENTS),
         ({"transformers.divides": False}, "mean", TRAINER),
         ({"transformers.loss_per_item": True}, "unknown", ARGUMENTS),
+        ({"transformers.takes_items": True, "transformers.divides": False}, "sum", ARGUMENTS),
     ],
 )
 def test_the_trainer_is_told_to_divide_the_loss_where_the_model_does_not(settings, reduction, target) -> None:

@@ -102,6 +102,21 @@ def test_every_ending_has_its_kind(
     assert "\n" not in found.message
 
 
+def test_every_trial_reads_the_file_on_standard_input_from_its_beginning(
+    runner: Any, assignment: Any, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("words to learn\n", encoding="utf-8")
+    asked = assignment("sys.exit(sys.stdin.read().strip() or 'nothing')")
+    given = replace(asked, launch=replace(asked.launch, stdin=str(corpus)))
+    trials = runner()
+    assert failure(trials, given).message == "exit code 1: words to learn"
+    again = replace(given, uid=given.uid.replace("t0000", "t0001"))
+    assert failure(trials, again).message == "exit code 1: words to learn"
+    without = replace(asked, uid=given.uid.replace("t0000", "t0002"))
+    assert failure(trials, without).message == "exit code 1: nothing"
+
+
 def test_an_interpreter_that_does_not_exist_is_told(runner: Any, assignment: Any) -> None:
     found = failure(runner(command=lambda _: ("/no/such/python",)), assignment(""))
     assert found.kind is FailureKind.INFRA_LOST

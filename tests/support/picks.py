@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from autotune.core.change import Change, Env, Flag, Keyword, Patch, Spelling
+from dataclasses import replace
+
+from autotune.core.change import Change, Constant, Env, Flag, Keyword, Patch, Spelling
 from autotune.core.config import Value
 from autotune.export.formats.content import Tuned
 from autotune.knobs.common import LOADER
@@ -76,10 +78,17 @@ def tuned(*changes: Change, on_device: bool = False, **knobs: Value) -> Tuned:
     return Tuned(changes=changes, knobs={**knobs, **{c.knob: c.value for c in changes}}, on_device=on_device)
 
 
+def _written(way: Spelling) -> Spelling:
+    """A way in the form that a change has."""
+    if isinstance(way, Flag):
+        return Flag(way.names[:1])
+    return replace(way, names=way.names[:1], file="train.py", line=1) if isinstance(way, Constant) else way
+
+
 def every_way() -> list[Change]:
     """Each way of each built-in knob, as a change of its own."""
     return [
-        change(name, VALUES[name], Flag(way.names[:1]) if isinstance(way, Flag) else way)
+        change(name, VALUES[name], _written(way))
         for name, knob in builtin().items()
         for way in knob.spellings
     ]

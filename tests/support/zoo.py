@@ -27,9 +27,9 @@ from autotune.apply.command import build_launch
 from autotune.apply.environment import user_environment
 from autotune.apply.space import build_space
 from autotune.core import wire
-from autotune.core.change import Change, Env, Flag, Keyword
+from autotune.core.change import Change, Constant, Env, Flag, Keyword
 from autotune.core.config import Config
-from autotune.core.facts import Facts, RunFacts
+from autotune.core.facts import Facts, RunFacts, ScriptFacts
 from autotune.core.launched import launch_variables, several
 from autotune.core.same_step import unlike_step
 from autotune.core.study import Budget, SpaceRequest, Study, StudySpec
@@ -260,7 +260,7 @@ class World:
         if "module" in self.script.run:
             return self.folder / self.script.run["folder"], (), self.script.run["module"]
         path = self.folder / self.script.name
-        return path.parent, (str(path),), ""
+        return path.parent, (str(path), *self.script.run.get("args", ())), ""
 
     # The script by itself, and as a baseline
 
@@ -273,13 +273,16 @@ class World:
         self.told = _told(events)
         seen = [e.facts for e in events if isinstance(e, Seen)]
         run = seen[-1] if seen else RunFacts()
-        self.facts = Facts(host=host_facts(), script=script_facts(command), run=run)
+        self.facts = Facts(host=host_facts(), script=self._script_facts(command), run=run)
         broke = next((e for e in events if isinstance(e, Broke)), None)
         if broke is not None:
             self.refused_whole = broke.message
         elif not self.told["steps"]:
             outcome = self.ending()
             self.refused_whole = outcome.message if is_failure(outcome) else ""
+
+    def _script_facts(self, inspected: str) -> ScriptFacts:
+        return script_facts(inspected, self.words[1:], cwd=str(self.place))
 
     def _read(self, words: Sequence[str]) -> str:
         before = Path.cwd()
@@ -564,7 +567,7 @@ class World:
         script = self.words[0] if self.words else str(self.place / (self.module.replace(".", "/") + ".py"))
         return build_launch(
             script=script,
-            args=(),
+            args=self.words[1:],
             python=sys.executable,
             cwd=str(self.place),
             env=self.environ,
@@ -590,7 +593,7 @@ class World:
             measure=measure,
             sites=tuple(dict.fromkeys(c.site for c in changes if c.site)),
             status_path="" if measure else str(folder / "status.json"),
-            batch=said_batch(script_facts(inspected), launch.argv) if inspected else 0,
+            batch=said_batch(self._script_facts(inspected), launch.argv) if inspected else 0,
             ranks=launch.ranks,
         )
         path = folder / "plan.json"
@@ -649,6 +652,8 @@ def means_of(change: Change) -> str:
         return "flag"
     if isinstance(spelling, Env):
         return "environment"
+    if isinstance(spelling, Constant):
+        return "constant"
     if isinstance(spelling, Keyword) and not spelling.target.startswith("torch."):
         return "framework"
     return "patch"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 RESULTS = ROOT / "experiments" / "zoo" / "results.jsonl"
 BAD = ("wrong", "dangerous", "broken", "refused", "reason", "means")
-_SIGNS = {"flag": "F", "patch": "P", "environment": "E", "framework": "W", "config": "C"}
+_SIGNS = {"flag": "F", "patch": "P", "environment": "E", "framework": "W", "config": "C", "constant": "S"}
 _HEAD = """# Scripts of every kind
 
 Made by `python experiments/zoo/run.py --table`; a test fails where this page is not that of the results
@@ -25,10 +25,10 @@ what a user may rightly expect of each, written before any of it was tried.
 
 Every cell is one script with one knob asked for, run to its end. A letter says that the knob was applied and
 by what: **F** an option of the script, **P** code or a keyword argument in the running process, **E** the
-environment, **W** a framework's own argument. **-** says that it was refused with a reason, as expected. That
-a knob was applied is judged from outside, by torch's own state in the running process: number formats inside
-the forward pass, sizes of batches, worker processes, compiled graphs, steps that took effect, and where the
-parameters end.
+environment, **W** a framework's own argument, **S** a constant of the source. **-** says that it was refused
+with a reason, as expected. That a knob was applied is judged from outside, by torch's own state in the
+running process: number formats inside the forward pass, sizes of batches, worker processes, compiled graphs,
+steps that took effect, and where the parameters end.
 
 In bold is what is not as expected: **wrong** (said to be applied, and the training shows otherwise),
 **dangerous** (applied where only a refusal is right), **broken** (the run failed), **refused** (not to be had

@@ -435,6 +435,34 @@ def test_the_loss_of_a_router_is_told(bench: Bench) -> None:
         assert held is not None
 
 
+def plain_model(labels=None):
+    return labels
+
+
+def counting_model(labels=None, num_items_in_batch=None):
+    return labels, num_items_in_batch
+
+
+@pytest.mark.parametrize(
+    ("forward", "function", "accepts", "takes", "own"),
+    [
+        (counting_model, None, True, True, False),
+        (counting_model, None, False, False, False),  # this version does not hand the count over
+        (plain_model, None, True, False, False),
+        (plain_model, counting_model, False, True, False),
+        (plain_model, plain_model, False, False, True),
+    ],
+)
+def test_who_takes_the_count_of_items_divides_by_it_where_the_trainer_leaves_it_to_them(
+    bench: Bench, forward: Any, function: Any, accepts: bool, takes: bool, own: bool
+) -> None:
+    held = trainer()(model=SimpleNamespace(forward=forward), args=arguments()())
+    held.model_accepts_loss_kwargs, held.compute_loss_func = accepts, function
+    told = bench.frameworks.settings()
+    assert (told["transformers.takes_items"], told["transformers.own_loss"]) == (takes, own)
+    assert held is not None
+
+
 @pytest.mark.parametrize("compiling", [True, False])
 def test_a_loss_that_is_being_traced_leaves_no_note(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, compiling: bool

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
-from autotune.core.change import Env, Flag, Keyword, Spelling
+from autotune.core.change import Constant, Env, Flag, Keyword, Spelling
 from autotune.core.config import Value
 from autotune.knobs.registry import builtin
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from autotune.core.change import Change
+
+
+TOGETHER: Final = ("batch_size", "accumulation")
+"""Knobs that make one step together: one of them without the other would be another training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +81,20 @@ class Exported:
         return "".join(f"{self.comment} {one_line(line)}\n" for line in lines) + self.text
 
 
+def whole(export: Callable[[Tuned], Exported], tuned: Tuned) -> Exported:
+    """Export a pick; knobs that make one step together are all in the text, or all left out."""
+    found = export(tuned)
+    lost = [left for left in found.left if left.knob in TOGETHER]
+    apart = [change for change in tuned.changes if change.knob in TOGETHER and change.knob in found.said]
+    if not lost or not apart:
+        return found
+    rest = tuple(change for change in tuned.changes if change not in apart)
+    reason = f"without {lost[0].knob}={lost[0].value}, which is left out, it would be another training"
+    kept = (Left(knob=change.knob, value=change.value, reason=reason) for change in apart)
+    found = export(replace(tuned, changes=rest))
+    return replace(found, left=(*kept, *found.left))
+
+
 def one_line(text: str) -> str:
     """A text that ends no comment early."""
     return "".join(c if c.isprintable() else " " for c in text)
@@ -125,6 +143,8 @@ def way_of(change: Change) -> str:
             return f"the variable {change.spelling.name}"
         case Keyword():
             return f"{change.spelling.text}"
+        case Constant():
+            return f"the constant {change.spelling.text}"
         case _:
             return "a patch in the process"
 
@@ -140,6 +160,8 @@ def why_left(change: Change, what: str) -> str:
             return f"{what} has nothing for it; it is a variable of the environment, {given} (--as env)"
         case Keyword():
             return f"{what} has nothing for it; it is an argument, {change.spelling.text}"
+        case Constant():
+            return f"{what} has nothing for it; it is the constant {change.spelling.text} (--as diff)"
         case _:
             return f"{what} has nothing for it; autotune sets it inside the running process"
 

@@ -13,7 +13,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.change import Env, Flag, Keyword
+from autotune.core.change import Constant, Env, Flag, Keyword
+from autotune.core.constants import named_values, rank_of
 from autotune.errors import UsageError
 from autotune.export.formats.content import Exported, Left, arguments_of, python_literal, why_left
 from autotune.export.formats.source import (
@@ -196,6 +197,8 @@ class _Finder:
                 return why_left(change, "the source")
             case Keyword():
                 return self._keyword(change, change.spelling)
+            case Constant():
+                return self._written(change, change.spelling)
             case _:
                 return self._patched(change)
 
@@ -218,16 +221,33 @@ class _Finder:
         return _set(self.script, call, {"default": new}, positions={}, what=f"the declaration of {flag.text}")
 
     def _constant(self, change: Change, flag: Flag) -> list[_Action] | str:
-        """A constant of the module that a configurator lets the command line override."""
-        given = self.script.constants(flag.text.removeprefix("--"))
-        if not self.script.calls("exec") or not given:
+        """A global, an entry or a field that the script's own code lets the command line override."""
+        name = flag.text.removeprefix("--")
+        given = [
+            found
+            for found in named_values(self.script.tree)
+            if rank_of(found.name) == 0 and found.name.rpartition(".")[2] == name
+        ]
+        overrides = self.script.calls("exec") or "argv" in self.script.text
+        if not overrides or not (given or self.script.constants(name)):
             return f"where the script declares {flag.text} was not found"
-        if any(not word.startswith("-") for word in self.args):
+        if any(not word.startswith("-") and "=" not in word for word in self.args):
             return "a configuration file on the command line may set it (--as argv)"
-        if len(given) > 1 or not is_literal(given[0]):
-            return f"{flag.text.removeprefix('--')} is no literal that is assigned once"
-        new = _typed(change, literal_of(given[0]))
-        return [_Replaced(self.script, given[0], python_literal(new))]
+        if len(given) != 1 or given[0].times > 1:
+            return f"{name} is no literal that is assigned once"
+        new = _typed(change, given[0].value)
+        return [_Replaced(self.script, given[0].node, python_literal(new))]
+
+    def _written(self, change: Change, constant: Constant) -> list[_Action] | str:
+        """The value that the source writes out for a name."""
+        source = self.read(constant.file)
+        if isinstance(source, str):
+            return source
+        is_script = source is self.script
+        found = [n for n in named_values(source.tree, is_script=is_script) if n.name == constant.names[0]]
+        if len(found) != 1 or found[0].value != constant.was:
+            return f"{source.name} does not set {constant.names[0]}={constant.was} exactly once"
+        return [_Replaced(source, found[0].node, python_literal(change.value))]
 
     # An argument of a call -----------------------------------------------------------------
 

@@ -1,0 +1,220 @@
+"""Options of scripts that take values from the command line by code of their own. Read, never run.
+
+Three kinds: globals that a configurator overrides (``exec(open("configurator.py").read())``), entries of a
+dictionary or fields of an object that a loop over `sys.argv` sets, and options that are declared in a loop
+over such entries or fields.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from autotune.core.constants import constant_value, last_name, named_values
+from autotune.core.facts import ScriptFlag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from autotune.core.config import Value
+
+_MOST_BYTES: Final = 1 << 20
+_FALLBACK: Final = "--"
+
+
+def configured_flags(
+    tree: ast.Module, args: Sequence[str] | None, *, cwd: str, folder: Path
+) -> list[ScriptFlag]:
+    """Options that a file takes by code of its own, with the values in force before the command line.
+
+    Args:
+        tree: Of the file.
+        args: The command line; None where it is not known.
+        cwd: What paths in `args` are relative to.
+        folder: Of the file.
+    """
+    found = [
+        *_of_globals(tree, args or (), Path(cwd) if cwd else Path.cwd(), folder),
+        *_of_argv_loops(tree),
+        *_of_declared_loops(tree),
+    ]
+    return list({flag.names[0]: flag for flag in found}.values())
+
+
+def executes_configuration(node: ast.AST) -> bool:
+    """Whether this is a call that executes another file, as configurators are."""
+    if not isinstance(node, ast.Call) or last_name(node.func) != "exec":
+        return False
+    return any("open" in ast.unparse(a) or "config" in ast.unparse(a) for a in node.args)
+
+
+# Globals ------------------------------------------------------------------------------------
+
+
+def _of_globals(tree: ast.Module, args: Sequence[str], cwd: Path, folder: Path) -> Iterator[ScriptFlag]:
+    """Globals from above the configurator; what is assigned below it overrides the command line."""
+    at = next((n for n, node in enumerate(tree.body) if _configures(node, folder)), None)
+    if at is None:
+        return
+    values = _assigned(tree.body[:at], {})
+    for word in args:
+        if not word.startswith("-") and "=" not in word:
+            values |= {k: v for k, v in _in_file(cwd / word, values).items() if k in values}
+    yield from (_flag(name, value) for name, value in values.items() if not name.startswith("_"))
+
+
+def _configures(node: ast.stmt, folder: Path) -> bool:
+    """Whether a statement hands the command line to a configurator, or is one."""
+    if isinstance(node, ast.For):
+        return _reads_argv(node) and "globals()[" in ast.unparse(node)
+    call = next((n for n in ast.walk(node) if executes_configuration(n)), None)
+    if call is None or isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return False
+    names = [n.value for n in ast.walk(call) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    files = [folder / name for name in names if name.endswith(".py")]
+    texts = [_text(file) for file in files if file.is_file()]
+    # A file that takes nothing from the command line gives its own settings alone.
+    return not texts or any("argv" in text for text in texts)
+
+
+def _assigned(body: Iterable[ast.stmt], known: Mapping[str, Value]) -> dict[str, Value]:
+    """Names and their values, as far as these are written out or worked out of others."""
+    values = dict(known)
+    for node in body:
+        pairs: list[tuple[ast.expr, ast.expr]] = []
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs += zip(target.elts, node.value.elts, strict=False)
+                else:
+                    pairs.append((target, node.value))
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            pairs.append((node.target, node.value))
+        for target, given in pairs:
+            value = constant_value(given, values)
+            if isinstance(target, ast.Name):
+                values.pop(target.id, None)
+                if value is not None:
+                    values[target.id] = value
+    return values
+
+
+def _in_file(path: Path, known: Mapping[str, Value]) -> dict[str, Value]:
+    try:
+        return _assigned(ast.parse(_text(path)).body, known)
+    except (SyntaxError, ValueError, RecursionError):
+        return {}
+
+
+def _text(path: Path) -> str:
+    try:
+        return "" if path.stat().st_size > _MOST_BYTES else path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+# Loops over the command line ------------------------------------------------------------------
+
+
+def _of_argv_loops(tree: ast.Module) -> Iterator[ScriptFlag]:
+    """``for arg in sys.argv[1:]: key, value = arg.split("="); config[key] = value``, and with `setattr`."""
+    for loop in ast.walk(tree):
+        if isinstance(loop, ast.For) and _reads_argv(loop):
+            holder = _holder(loop)
+            prefix = _FALLBACK if _strips_dashes(loop) else ""
+            for name, value in _entries(tree, holder) if holder else ():
+                yield _flag(name, value, prefix)
+
+
+def _reads_argv(loop: ast.For) -> bool:
+    if "argv" not in ast.unparse(loop.iter):
+        return False
+    calls = (n for part in loop.body for n in ast.walk(part) if isinstance(n, ast.Call))
+    return any(last_name(c.func) in ("split", "partition") and _says(c, "=") for c in calls)
+
+
+def _says(call: ast.Call, text: str) -> bool:
+    return any(isinstance(a, ast.Constant) and a.value == text for a in call.args)
+
+
+def _strips_dashes(loop: ast.For) -> bool:
+    inner = [n for part in loop.body for n in ast.walk(part)]
+    words = [n.value for n in inner if isinstance(n, ast.Constant)]
+    return "--" in words or "-" in words or any(isinstance(n, ast.Slice) for n in inner)
+
+
+def _holder(loop: ast.For) -> str:
+    """The name of what the loop sets entries or fields of."""
+    for node in (n for part in loop.body for n in ast.walk(part)):
+        if isinstance(node, ast.Call) and last_name(node.func) == "setattr" and len(node.args) == 3:
+            return node.args[0].id if isinstance(node.args[0], ast.Name) else ""
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            is_key = not isinstance(node.slice, ast.Constant)
+            if is_key and isinstance(node.value, ast.Name):
+                return node.value.id
+    return ""
+
+
+# Options that are declared in a loop ----------------------------------------------------------
+
+
+def _of_declared_loops(tree: ast.Module) -> Iterator[ScriptFlag]:
+    """``for f in fields(Config): parser.add_argument(f"--{f.name}", default=f.default)``."""
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    owners = {id(n): owner.name for owner in classes for n in ast.walk(owner)}
+    for loop in ast.walk(tree):
+        if not isinstance(loop, ast.For):
+            continue
+        calls = (n for part in loop.body for n in ast.walk(part) if isinstance(n, ast.Call))
+        declared = next((c for c in calls if last_name(c.func) == "add_argument" and _is_made(c)), None)
+        if declared is None:
+            continue
+        names = [n.id for n in ast.walk(loop.iter) if isinstance(n, ast.Name)]
+        names = [owners.get(id(loop), "") if name == "cls" else name for name in names]
+        is_dashed = _says_dash(declared)
+        for holder in names:
+            for name, value in _entries(tree, holder) if holder else ():
+                kind = "opaque" if isinstance(value, bool) else type(value).__name__
+                spelled = name.replace("_", "-") if is_dashed else name
+                yield ScriptFlag(names=(f"--{spelled}",), dest=name, kind=kind, default=value)
+
+
+def _is_made(call: ast.Call) -> bool:
+    """Whether the option is spelled from a name that is not written out."""
+    first = call.args[0] if call.args else None
+    if not isinstance(first, (ast.JoinedStr, ast.BinOp)):
+        return False
+    return ast.unparse(first).lstrip("f")[1:3] == "--"
+
+
+def _says_dash(call: ast.Call) -> bool:
+    inner = (n for n in ast.walk(call.args[0]) if isinstance(n, ast.Call))
+    return any(last_name(c.func) == "replace" and _says(c, "-") for c in inner)
+
+
+# Entries and fields ---------------------------------------------------------------------------
+
+
+def _entries(tree: ast.Module, holder: str) -> Iterator[tuple[str, Value]]:
+    """Entries of a dictionary, fields of a class, or fields of an object of a class of this file."""
+    classes = {n.name for n in ast.walk(tree) if isinstance(n, ast.ClassDef)}
+    made = {
+        last_name(target): last_name(node.value.func)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        for target in node.targets
+    }
+    owner = holder if holder in classes else made.get(holder, "")
+    prefixes = [f"{holder}."] if owner not in classes else [f"{owner}.", f"{holder}."]
+    found = {
+        name.name.removeprefix(prefix): name.value
+        for prefix in prefixes
+        for name in named_values(tree)
+        if name.name.startswith(prefix) and "." not in name.name.removeprefix(prefix)
+    }
+    yield from ((name, value) for name, value in found.items() if name.isidentifier())
+
+
+def _flag(name: str, value: Value, prefix: str = "--") -> ScriptFlag:
+    return ScriptFlag(names=(f"{prefix}{name}",), dest=name, kind=type(value).__name__, default=value)

@@ -1,0 +1,65 @@
+"""Values written in the user's own source under names that knobs know. Read, never run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.core.change import Constant
+from autotune.core.constants import key_of, named_values
+from autotune.core.facts import ScriptConstant
+from autotune.inspection.sources import sources
+from autotune.knobs.registry import builtin
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def knobs_by_key() -> dict[str, str]:
+    """What a value that a knob can replace is called -> the knob."""
+    ways = ((name, spelling) for name, knob in builtin().items() for spelling in knob.spellings)
+    return {key_of(name): knob for knob, way in ways if isinstance(way, Constant) for name in way.names}
+
+
+def named_by_user(sets: Sequence[str], path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Values for a constant of the script (``CONFIG.batch_size=16,32``) as values for its knob.
+
+    Args:
+        sets: As ``--set`` takes them.
+        path: Of the script.
+
+    Returns:
+        The same with the names of knobs in place of those of constants, and these constants.
+    """
+    known = {constant.name for constant in script_constants(path)} - set(builtin())
+    texts, chosen = list[str](), list[str]()
+    for text in sets:
+        name, equals, values = text.partition("=")
+        is_constant = bool(equals) and name.strip() in known
+        chosen += [name.strip()] if is_constant else []
+        texts.append(f"{knobs_by_key()[key_of(name.strip())]}={values}" if is_constant else text)
+    return tuple(texts), tuple(chosen)
+
+
+def script_constants(path: str, chosen: Sequence[str] = ()) -> tuple[ScriptConstant, ...]:
+    """The constants of a script and of its own modules that a knob may replace.
+
+    Args:
+        path: Of the script. One that cannot be read, or is no Python, has none.
+        chosen: Names that the user has given as the ones that are meant.
+    """
+    script, keys = Path(path), knobs_by_key()
+    return tuple(
+        ScriptConstant(
+            name=found.name,
+            file=os.path.relpath(file, script.parent),
+            line=found.node.lineno,
+            value=found.value,
+            times=found.times,
+            is_chosen=found.name in chosen,
+        )
+        for file, tree in sources(script)
+        for found in named_values(tree, is_script=file == script)
+        if found.key in keys and isinstance(found.value, int) and not isinstance(found.value, bool)
+    )

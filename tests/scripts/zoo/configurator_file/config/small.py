@@ -1,0 +1,3 @@
+# settings of the small run
+batch_size = 10
+max_iters = 120
