@@ -10,7 +10,7 @@ from autotune.knobs import batching
 from autotune.knobs.accumulation import Accumulation
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.batching import shown, unseen
-from autotune.knobs.common import LOADER, as_count, flag_variants, joined, loader_of
+from autotune.knobs.common import LOADER, as_count, flag_variants, joined, listed, loader_of
 from autotune.knobs.declared import given_value
 from autotune.knobs.frameworks import ARGUMENTS, fits_by_keras, is_row, refuse_engine, setting
 
@@ -51,6 +51,7 @@ class BatchSize(Knob):
     unit: ClassVar[str] = "samples"
     family: ClassVar[str] = "batch"
     brings: ClassVar[Sequence[str]] = ("accumulation",)
+    withdraws_with: ClassVar[Sequence[str]] = ("accumulation",)
     spellings: ClassVar[Sequence[Spelling]] = (
         Keyword(ARGUMENTS, "per_device_train_batch_size"),
         BATCH_OPTIONS,
@@ -103,6 +104,11 @@ class BatchSize(Knob):
         loader = loader_of(facts)
         if not isinstance(spelling, (Keyword, Patch)) or facts.run is None or loader is None:
             return None
+        if facts.run.fixed_steps:
+            return (
+                f"The script counts {facts.run.fixed_steps} by a constant, which another batch of the loader "
+                "would not reach."
+            )
         if loader.custom_batch_sampler:
             return "The loader uses a batch sampler of the script's own, which decides the batches itself."
         if setting(facts, "deepspeed.counts_batches") is True:
@@ -116,6 +122,11 @@ class BatchSize(Knob):
             if given != self.own(facts):
                 return f"The loader's batches are not of the {given} samples that the Trainer was given."
             return refuse_engine(spelling, facts)
+        if loader.sizes:
+            return (
+                f"Loaders of {listed(loader.sizes)} samples are built at {loader.site}, and one size for all "
+                "would be another training."
+            )
         if loader.beside:
             return "Batches of several loaders train, and those of one alone would be of another size."
         if "hidden_state" in facts.script.hazards:
@@ -144,12 +155,23 @@ class BatchSize(Knob):
     def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
         return batching.settle_batch(config, facts, available(facts) if varied is None else varied)
 
+    def said_as(self, value: Value, facts: Facts) -> Value | None:
+        """The option sizes several loaders by factors of their own: the one that trains most moves by its own."""
+        run, own = facts.run, self.own(facts)
+        said = 0 if run is None or run.loader is None else run.said_batch
+        if not said or said == own or not isinstance(own, int) or not isinstance(value, int):
+            return value
+        return value * said // own if value * said % own == 0 else None
+
     def shown_at(self, facts: Facts) -> str:
         found = shown(facts)
         return "" if found is None else found.place
 
     def patch(self, value: Value, patches: Patches) -> None:
         patches.loader.override("batch_size", value)
+
+    def withdraw(self, patches: Patches) -> bool:
+        return patches.loader.give_back("batch_size")
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.loader.observed("batch_size")

@@ -52,6 +52,8 @@ class Compile:
         self._own_mode = "default"
         self.roots = 0
         self.called = False
+        self.on_ended: list[Callable[[], None]] = []
+        """Called where compilation of ours ends in the middle of a run."""
         self.on_own_function: list[Callable[[], None]] = []
         """Called where the script compiles code that is no call of a trained module.
 
@@ -62,6 +64,18 @@ class Compile:
     def set(self, mode: str) -> None:
         """Compile the root in place in this mode, or override the script's own mode; ``off``: eager."""
         self._mode = mode
+
+    def end(self) -> bool:
+        """Run trained modules eagerly from the next call on; False where the script compiles them itself."""
+        if self.own:
+            return False
+        self._mode = None
+        self.roots = 0
+        for call in self.regions.calls:
+            call.release()
+        for callback in self.on_ended:
+            callback()
+        return True
 
     def observed(self) -> str | None:
         """The mode in effect; None before the first training call and after a fallback."""
