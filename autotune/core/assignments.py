@@ -6,8 +6,7 @@ Which objects they change is a question for the running process (`autotune.trial
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from autotune.core.loops import loops_around
 
@@ -22,8 +21,7 @@ _MUTATING: Final = frozenset(
 _NESTED: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """Code of one frame of a stack that runs again and again.
 
     Args:
@@ -39,8 +37,7 @@ class Part:
     without: ast.AST | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """What an assignment changes.
 
     Args:

@@ -176,8 +176,8 @@ class LoaderFacts:
         beside: Other loaders whose batches train as well, in the same steps or in turns with it.
         changed: The script itself changes what a fetch reads, ``between`` two passes or ``inside`` one; empty
             where neither its source nor its run showed that.
-        changed_at: What it changes: ``noise.strength (train.py:52)``, without a place where only the run showed
-            it.
+        changed_at: What it changes: ``noise.strength (train.py:52)``; without a place where only the run
+            showed it.
         sizes: Batch sizes of the loaders that were built there and trained, where they differ.
         takes_one: Batches are of one sample, which a collate function of the script's own hands over as is.
         eager_order: Code of the script's own settles the order as soon as it is asked for an iterator, for
@@ -436,8 +436,8 @@ class RunFacts:
             `autotune.trial.modules`, without the script itself.
         ranks: Processes that trained together, of which this was the first. Loader, model and optimizer are
             its own; `effective_batch` is that of all.
-        fixed_steps: A count of steps that does not come from the loader's length, so that another batch of the
-            loader would not reach it: ``OneCycleLR of 250 steps (train.py:21)``; empty without one.
+        fixed_steps: A count of steps that does not come from the loader's length, so that another batch of
+            the loader would not reach it: ``OneCycleLR of 250 steps (train.py:21)``; empty without one.
         said_batch: Batch size of the script's own option in this run; 0 where that is not known.
     """
 

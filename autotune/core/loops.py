@@ -111,6 +111,7 @@ def written_hazards(tree: ast.Module) -> frozenset[str]:
 
 
 def parsed(source: str) -> ast.Module | None:
+    """The tree of a source; None where it has none."""
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -215,7 +215,8 @@ def _seams(run: RunFacts) -> str | None:
     if run.loader is None or run.loader.batch_size is None or run.loader.custom_batch_sampler:
         return "The micro-batch is not under our control, so the optimizer step cannot be deferred."
     if run.loader.sizes:
-        return f"Loaders of {listed(run.loader.sizes)} samples train in turn, and parts of each make other steps."
+        sizes = listed(run.loader.sizes)
+        return f"Loaders of {sizes} samples train in turn, and parts of each make other steps."
     if run.loader.beside:
         return "Batches of several loaders train, and only those of one would be made of parts."
     if run.optimizer is None:

@@ -156,7 +156,7 @@ class BatchSize(Knob):
         return batching.settle_batch(config, facts, available(facts) if varied is None else varied)
 
     def said_as(self, value: Value, facts: Facts) -> Value | None:
-        """The option sizes several loaders by factors of their own: the one that trains most moves by its own."""
+        """One factor for all loaders that the option sizes: it moves as the training loader does."""
         run, own = facts.run, self.own(facts)
         said = 0 if run is None or run.loader is None else run.said_batch
         if not said or said == own or not isinstance(own, int) or not isinstance(value, int):

@@ -26,7 +26,7 @@ class Accumulation:
         self.open = False
         """A backward pass was made that the script has not stepped on yet."""
         self.on_given_up: Callable[[float], None] = _nothing
-        """Called with what the gradients of the parts of a step that is not whole have to be multiplied by."""
+        """Called with the factor for gradients of the parts of a step that is not whole."""
         self._parts = 0.0
         self._ends = False
         self._drops = False

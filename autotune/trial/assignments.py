@@ -244,7 +244,9 @@ def _tree(file: str) -> ast.Module | None:
 def _definition(file: str, line: int, name: str) -> ast.AST | None:
     tree = _tree(file)
     for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, _FUNCTIONS) and node.name == name:
-            if min([node.lineno, *(d.lineno for d in node.decorator_list)]) == line:
-                return node
+        if not isinstance(node, _FUNCTIONS) or node.name != name:
+            continue
+        # Code begins with the first decorator.
+        if min([node.lineno, *(d.lineno for d in node.decorator_list)]) == line:
+            return node
     return None

@@ -19,8 +19,6 @@ from autotune.trial.objects import WIDE, attribute_of, held_by
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from autotune.trial.loader_record import Record
-
 _MOST_OBJECTS: Final = 512
 _MOST_FUNCTIONS: Final = 512
 _ENTRIES: Final = frozenset({"__getitem__", "__getitems__", "__iter__", "__next__", "__call__"})
@@ -163,14 +161,6 @@ class FetchState:
             self.globals[id(space), name] = space
         if not isinstance(value, type):
             self._pending.append(value)
-
-
-def fetch_state(record: Record, iterator: Any) -> FetchState:
-    """Of a loader, as it is when it is asked for first."""
-    if record.fetch_state is None:
-        names = ("_dataset", "_collate_fn", "_worker_init_fn")
-        record.fetch_state = FetchState(*(attribute_of(iterator, name) for name in names))
-    return record.fetch_state
 
 
 def changed_key(before: Mapping[Key, Any], now: Mapping[Key, Any]) -> Key | None:

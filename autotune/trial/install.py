@@ -30,9 +30,8 @@ from autotune.trial.collector import Collector
 from autotune.trial.compiling import Compile
 from autotune.trial.copies import Copies
 from autotune.trial.draws import LoopDraws
-from autotune.trial.faults import Faults
 from autotune.trial.exports import Exports
-from autotune.trial.fetch_state import fetch_state
+from autotune.trial.faults import Faults
 from autotune.trial.frameworks import Frameworks
 from autotune.trial.imports import AfterImport
 from autotune.trial.keywords import Keywords
@@ -360,7 +359,7 @@ class Session:
             iterator = record.iterator() if record.iterator is not None else None
             if iterator is None or not record.fetches:
                 continue
-            read = fetch_state(record, iterator)
+            read = record.read_by_fetch(iterator)
             found = assignments.find(frames, read, record.loader(), self.state.place)
             if found is not None:
                 record.note_change(found.when, found.text)
@@ -394,7 +393,7 @@ class Session:
         def other_size(size: int, searched: int, site: str) -> None:
             self.withdrawal.aside(
                 ("batch_size",),
-                f"is left out for a loader of {size} samples, built at {site}: the search has seen {searched}",
+                f"is left out for a loader of {size} samples, built at {site}: the search saw {searched}",
             )
 
         overrides.on_other_size = other_size
@@ -427,7 +426,7 @@ class Session:
         )
 
     def _wrap_save(self, torch: Any) -> None:
-        """A checkpoint may take long: the launcher is told before it is written, in the script's own format."""
+        """Show signs of life before a checkpoint, and write it in the script's own format."""
         original, state = torch.save, self.state
 
         @functools.wraps(original)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.trial.calm import CALL, FETCH, FETCHING, OFF
 from autotune.trial.data_sets import shared_handle
-from autotune.trial.fetch_state import changed_key, fetch_state
+from autotune.trial.fetch_state import changed_key
 from autotune.trial.fetches import LOOKED_AT, TIMED, TIMED_EACH, Fetches
 from autotune.trial.loader_facts import batch_size_of, described, settles_at_once, start_method
 from autotune.trial.loader_record import BETWEEN, INSIDE, WHOLE, Record
@@ -442,7 +442,7 @@ class Loader(Fetches):
     def _look_at_data(self, record: Record, iterator: Any, *, before: bool) -> None:
         """Whether what a fetch reads was changed since the last one: workers have a copy of it."""
         try:
-            state = fetch_state(record, iterator)
+            state = record.read_by_fetch(iterator)
             held = state.snapshot()
             if not before:
                 record.settings, record.settings_at = held, record.fetches

@@ -6,10 +6,12 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from autotune.trial.fetch_state import FetchState
+from autotune.trial.objects import attribute_of
+
 if TYPE_CHECKING:
     from autotune.core.facts import LoaderFacts
     from autotune.trial.batches import How
-    from autotune.trial.fetch_state import FetchState
 
 _RECENT = 16
 WHOLE: Final = object()
@@ -102,9 +104,15 @@ class Record:
         """Where a batch of it shows how many samples it has: in the tensor at this place of it, `WHOLE` for
         a batch that is one itself."""
         self.fetch_state: FetchState | None = None
-        """What a fetch reads, as its objects were at the first fetch."""
         self.changed = self.changed_at = ""
-        """`BETWEEN` or `INSIDE`: when the script changes what a fetch reads; and what it changes, and where."""
+        """`BETWEEN` or `INSIDE`: when the script changes what a fetch reads; and what and where."""
+
+    def read_by_fetch(self, iterator: Any) -> FetchState:
+        """What a fetch reads, as its objects were when this was asked for first."""
+        if self.fetch_state is None:
+            names = ("_dataset", "_collate_fn", "_worker_init_fn")
+            self.fetch_state = FetchState(*(attribute_of(iterator, name) for name in names))
+        return self.fetch_state
 
     def note_change(self, when: str, text: str) -> None:
         """The script changes what a fetch reads; inside of a pass is the stronger one."""

@@ -35,7 +35,7 @@ class Overrides:
         self._torch = torch
 
         self.reference: int | None = None
-        """Batch size, without what was changed, of the loaders that a search has seen; else that of the first."""
+        """Own batch size of the loaders that a search has seen; else that of the first."""
         self.watched = False
         """Loaders of another size are looked for although no keyword is changed: steps are made of parts."""
         self.left_alone = False

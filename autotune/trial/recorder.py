@@ -340,7 +340,7 @@ class Recorder:
         return self._accepted
 
     def reject(self, readings: Sequence[Reading]) -> None:
-        """A knob that was asked for is not what the process does: end it, or withdraw the knob where it was."""
+        """A knob that was asked for is not in effect: end the process, or withdraw the knob where it was."""
         unfit = self._unapplied(readings)
         if self._channel is None and self._was_accepted:
             # A later model or optimizer: what was trained so far is not given away.

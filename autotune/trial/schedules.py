@@ -1,7 +1,7 @@
 """Counts of steps that the script works out itself: lengths of schedules, and batches of a pass.
 
-One that comes from the loader's length follows a batch size that is changed at the loader. One that comes from
-the constant behind the batch size does not.
+One that comes from the loader's length follows a batch size that is changed at the loader. One that comes
+from the constant behind the batch size does not.
 """
 
 # What scripts hand over is of any type; narrowing it yields partly unknown types.
@@ -190,7 +190,7 @@ def _is_frameworks(frame: FrameType) -> bool:
 
 
 def _limit(node: ast.expr) -> ast.expr | None:
-    """What a loop counts to: of ``range(n)``, ``trange(n)``, ``islice(x, n)``, perhaps within ``tqdm(...)``."""
+    """What a loop counts to: ``range(n)``, ``trange(n)`` or ``islice(x, n)``, perhaps in ``tqdm(...)``."""
     if not isinstance(node, ast.Call):
         return None
     name, given = _called(node), node.args

@@ -70,7 +70,7 @@ class Weights:
     def in_own_format(self, item: Any) -> Any:
         """What is about to be written to a file, with halved tensors in the script's own format.
 
-        Digits that bf16 has not are gone; whoever reads the file finds the format that was written without us.
+        The digits that bf16 does not have are gone.
         """
         if not self.wanted:
             return item

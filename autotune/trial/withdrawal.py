@@ -1,8 +1,8 @@
 """Under `apply`: knobs go back to the script's own values where the run contradicts the search.
 
-A search sees the first minutes of a training. What comes later, another optimizer or a loader of another size,
-may be something that a knob would train otherwise. The knob is then undone between two optimizer steps, or with
-the next pass over the loader, one warning is printed, and the training goes on.
+A search sees the first minutes of a training. What comes later, another optimizer or a loader of another
+size, may be something that a knob would train otherwise. The knob is then undone between two optimizer steps,
+or with the next pass over the loader, one warning is printed, and the training goes on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Under `apply`: whether the script changes what workers have a copy of, while they live.
 
-A search looks at the first passes; a curriculum, or a last epoch without augmentation, comes later. What a fetch
-reads is compared where a pass begins and ends, and once a second within one.
+A search sees the first passes; a curriculum, or a last epoch without augmentation, comes later. What a
+fetch reads is compared where a pass begins and ends, and once a second within one.
 """
 
 # What scripts hand over is of any type; narrowing it yields partly unknown types.
@@ -105,7 +105,8 @@ class WorkerWatch:
             what = watched.state.text(key)
             self._withdraw(
                 "persistent_workers",
-                f"the script changed {what} between two passes, and workers that outlive a pass keep their own",
+                f"the script changed {what} between two passes, and workers that outlive a pass keep "
+                "their own",
             )
         watched.started, watched.due_ns = now, time.perf_counter_ns() + _EACH_NS
         return watched
@@ -122,8 +123,8 @@ class WorkerWatch:
                 what = watched.state.text(key)
                 self._withdraw(
                     "num_workers",
-                    f"the script changed {what} inside a pass, and workers have copies of their own; the next "
-                    "pass has none",
+                    f"the script changed {what} inside a pass, and workers have copies of their own; "
+                    "the next pass has none",
                 )
         except Exception as error:
             self._done = True

@@ -1,4 +1,4 @@
-"""Under `apply`, what contradicts a search is stepped aside for: the training goes on as the script has it."""
+"""Under `apply`, knobs step aside for what contradicts the search, and the training goes on."""
 
 from __future__ import annotations
 
@@ -186,8 +186,9 @@ sizes = [len(a) for (a,) in loader]
 net.eval()
 traced = torch.jit.trace(net, x[:4])
 exported = torch.export.export(net, (x[:4],)).module()
-formats = sorted({str(p.dtype) for p in traced.parameters()} | {str(made(x[:4]).dtype) for made in (traced, exported)})
-told(before=before, mean=mean, sizes=sizes, formats=formats, half="16" in str(traced.inlined_graph) + str(exported.graph))
+formats = {str(p.dtype) for p in traced.parameters()} | {str(f(x[:4]).dtype) for f in (traced, exported)}
+graphs = str(traced.inlined_graph) + str(exported.graph)
+told(before=before, mean=mean, sizes=sizes, formats=sorted(formats), half="16" in graphs)
 """
 )
 
