@@ -217,6 +217,9 @@ def _seams(run: RunFacts) -> str | None:
     if run.loader.sizes:
         sizes = listed(run.loader.sizes)
         return f"Loaders of {sizes} samples train in turn, and parts of each make other steps."
+    if run.loader.changed == "inside":
+        what = run.loader.changed_at or "the data set"
+        return f"The loop changes {what} inside a pass, which would happen once a part of a step."
     if run.loader.beside:
         return "Batches of several loaders train, and only those of one would be made of parts."
     if run.optimizer is None:

@@ -55,6 +55,10 @@ class _Scope(NamedTuple):
     is_module: bool
     code: Any
 
+    def parameters(self) -> set[str]:
+        """Names that each call of a function may have another value of."""
+        return set() if self.is_module else set(self.code.co_varnames[: self.code.co_argcount])
+
 
 def find(
     frames: Sequence[FrameType], state: FetchState, loader: Any, place: Callable[[str, int], str]
@@ -75,10 +79,14 @@ def find(
         parts = repeated([(tree, frame.f_lineno, frame.f_code.co_name) for frame, tree in known])
         passes = any(_goes_over(part.node, part.inside, scopes[part.depth], loader) for part in parts)
         found: list[Assigned] = []
+        outermost = max((part.depth for part in parts), default=0)
         for part in parts:
             when = INSIDE if part.inside or not passes else BETWEEN
-            search = _Search(state, place, when)
-            found += search.of(part.node, scopes[part.depth], part.without)
+            scope = scopes[part.depth]
+            moving = {name for other in parts if other.depth == part.depth for name in _stored(other.node)}
+            if part.depth < outermost:
+                moving |= scope.parameters()
+            found += _Search(state, place, when).of(part.node, scope, moving, part.without)
         return min(found, key=lambda one: one.when != INSIDE, default=None)
     finally:
         if sys.version_info < (3, 13):
@@ -101,9 +109,9 @@ class _Search:
         self._known: set[tuple[int, ...]] = set()
 
     def of(
-        self, part: ast.AST, scope: _Scope, without: ast.AST | None = None, depth: int = 0
+        self, part: ast.AST, scope: _Scope, moving: set[str], without: ast.AST | None = None, depth: int = 0
     ) -> Iterator[Assigned]:
-        nodes = list(nodes_of(part, without=without, dead=_dead(part, scope)))
+        nodes = list(nodes_of(part, without=without, dead=_dead(part, scope.names, moving)))
         declared = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
         for node in nodes:
             for target in targets(node):
@@ -148,7 +156,8 @@ class _Search:
         own = dict.fromkeys(code.co_varnames, _MISSING)
         names = ChainMap(bound, own, space)
         inner = _Scope(code.co_filename, names, space, is_module=False, code=code)
-        yield from self.of(definition, inner, depth=depth + 1)
+        moving = _stored(definition) | inner.parameters()
+        yield from self.of(definition, inner, moving, depth=depth + 1)
 
 
 def _scope(frame: FrameType) -> _Scope:
@@ -194,21 +203,49 @@ def _attribute(owner: Any, name: str) -> Any:
     return _MISSING
 
 
-def _dead(part: ast.AST, scope: _Scope) -> list[ast.AST]:
-    """Branches that never run: their condition is a switch that is set before the loop."""
-    stored = (n for n in ast.walk(part) if isinstance(getattr(n, "ctx", None), ast.Store))
-    assigned = {ast.unparse(n) for n in stored}
+def _dead(part: ast.AST, names: Mapping[str, Any], moving: set[str]) -> list[ast.AST]:
+    """Branches that never run: their condition is made of settings that nothing in the loop changes."""
     found: list[ast.AST] = []
     for node in ast.walk(part):
-        if not isinstance(node, ast.If):
-            continue
-        test, negated = node.test, False
-        while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            test, negated = test.operand, not negated
-        value = found_in(test, scope.names)
-        if (isinstance(value, bool) or value is None) and not _parts(test) & assigned:
-            found += node.orelse if bool(value) is not negated else node.body
+        if isinstance(node, ast.If):
+            holds = _holds(node.test, names, moving)
+            found += [] if holds is None else node.orelse if holds else node.body
     return found
+
+
+def _holds(test: ast.expr, names: Mapping[str, Any], moving: set[str]) -> bool | None:
+    """Whether a condition always holds, or never does; None where that is not known."""
+    match test:
+        case ast.BoolOp(op=op, values=parts):
+            known = [_holds(part, names, moving) for part in parts]
+            decides = isinstance(op, ast.Or)
+            if decides in known:
+                return decides
+            return None if None in known else not decides
+        case ast.UnaryOp(op=ast.Not(), operand=inner):
+            held = _holds(inner, names, moving)
+            return None if held is None else not held
+        case ast.Compare(
+            left=left, ops=[ast.Eq() | ast.Is() | ast.NotEq() | ast.IsNot() as op], comparators=[right]
+        ):
+            one, other = _setting(left, names, moving), _setting(right, names, moving)
+            if _MISSING in (one, other):
+                return None
+            return (one == other) is isinstance(op, (ast.Eq, ast.Is))
+        case _:
+            value = _setting(test, names, moving)
+            return None if value is _MISSING else bool(value)
+
+
+def _setting(node: ast.expr, names: Mapping[str, Any], moving: set[str]) -> Any:
+    """A plain value that stays as it is."""
+    value = found_in(node, names)
+    is_plain = value is None or type(value) in (bool, int, float, str)
+    return value if is_plain and not _parts(node) & moving else _MISSING
+
+
+def _stored(part: ast.AST) -> set[str]:
+    return {ast.unparse(n) for n in ast.walk(part) if isinstance(getattr(n, "ctx", None), ast.Store)}
 
 
 def _parts(node: ast.AST) -> set[str]:

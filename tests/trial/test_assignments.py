@@ -139,5 +139,23 @@ def test_a_branch_whose_switch_is_off_is_no_reason() -> None:
             for _ in loader:
                 backward()
 
-    assert found_in(off) == ""
+    def by_mode(loader: Loader, backward: Callable[[], None]) -> None:
+        args = SimpleNamespace(mode="plain", strong=True)
+        for epoch in range(2):
+            for _ in loader:
+                backward()
+                if args.mode == "curriculum" and epoch == 1:
+                    loader.dataset.transform.level = epoch
+                if not args.strong or args.mode != "plain":
+                    loader.dataset.transform.level = epoch
+
+    def by_epoch(loader: Loader, backward: Callable[[], None]) -> None:
+        for epoch in range(2):
+            for _ in loader:
+                backward()
+                if epoch == 1:
+                    loader.dataset.transform.level = epoch
+
+    assert found_in(off) == found_in(by_mode) == ""
+    assert found_in(by_epoch).startswith("inside")
     assert found_in(on_later).startswith("between")
