@@ -8,6 +8,7 @@ A worker has a copy of all of it, made when the worker starts. Standard library 
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
 from collections import deque
@@ -52,7 +53,9 @@ class FetchState:
         self._taken: set[int] = set()
         self._pending: list[Any] = [root for root in roots if root is not None]
         while self._pending and len(self.objects) < _MOST_OBJECTS:
-            self._add(self._pending.pop())
+            # Objects of the script's answer some questions with any error.
+            with contextlib.suppress(Exception):
+                self._add(self._pending.pop())
 
     def reaches(self, item: Any, name: str) -> bool:
         """Whether a fetch reads this attribute of an object, or the content of a container (no name)."""
@@ -117,8 +120,8 @@ class FetchState:
 
     def _add_methods(self, kind: type) -> None:
         for name, value in list(vars(kind).items()):
-            function = getattr(value, "__func__", getattr(value, "fget", value))
-            if isinstance(function, FunctionType):
+            function = _function_of(value)
+            if function is not None:
                 self._methods.setdefault(name, []).append(function)
                 if name in _ENTRIES or name in self.names:
                     self._take(function)
@@ -161,6 +164,17 @@ class FetchState:
             self.globals[id(space), name] = space
         if not isinstance(value, type):
             self._pending.append(value)
+
+
+def _function_of(value: Any) -> FunctionType | None:
+    """The function of a method, however it is decorated; None for anything else."""
+    if isinstance(value, (staticmethod, classmethod)):
+        value = value.__func__
+    elif isinstance(value, property):
+        value = value.fget
+    elif isinstance(value, functools.cached_property):
+        value = value.func
+    return value if isinstance(value, FunctionType) else None
 
 
 def changed_key(before: Mapping[Key, Any], now: Mapping[Key, Any]) -> Key | None:

@@ -210,7 +210,7 @@ class Loader(Fetches):
         def without_record(this: Any) -> Any:
             held = getstate(this) if getstate is not None else dict(this.__dict__)
             if isinstance(held, dict):
-                return {k: v for k, v in held.items() if k != "_autotune_record"}
+                return {k: v for k, v in held.items() if not str(k).startswith("_autotune_")}
             return held
 
         self._undo.assign(cls, "__getstate__", without_record)

@@ -103,16 +103,22 @@ class Record:
         self.dimension = 0
         """Where a batch of it shows how many samples it has: in the tensor at this place of it, `WHOLE` for
         a batch that is one itself."""
-        self.fetch_state: FetchState | None = None
+        self._fetch_state: weakref.ref[FetchState] | None = None
         self.changed = self.changed_at = ""
         """`BETWEEN` or `INSIDE`: when the script changes what a fetch reads; and what and where."""
 
     def read_by_fetch(self, iterator: Any) -> FetchState:
         """What a fetch reads, as its objects were when this was asked for first."""
-        if self.fetch_state is None:
+        found = None if self._fetch_state is None else self._fetch_state()
+        if found is None:
             names = ("_dataset", "_collate_fn", "_worker_init_fn")
-            self.fetch_state = FetchState(*(attribute_of(iterator, name) for name in names))
-        return self.fetch_state
+            found = FetchState(*(attribute_of(iterator, name) for name in names))
+            self._fetch_state = weakref.ref(found)
+        # It holds the data set, which must not live longer than by those who have it anyway.
+        for owner in (iterator, self.loader()):
+            if owner is not None:
+                owner.__dict__["_autotune_reads"] = found
+        return found
 
     def note_change(self, when: str, text: str) -> None:
         """The script changes what a fetch reads; inside of a pass is the stronger one."""
