@@ -164,7 +164,7 @@ class Compile:
                     callback()
             self._own_mode = str(kwargs.get("mode") or "default")
             if self._mode == "off":
-                return _unchanged if model is None else model
+                return self._eager_wrapper if model is None else self._eager_wrapper(model)
             if self._mode is not None:
                 kwargs["mode"] = self._mode
                 kwargs.pop("options", None)
@@ -177,6 +177,12 @@ class Compile:
 
         self._undo.assign(torch, "compile", compile_)
         self._hooks.on("torch._dynamo", self._dynamo)
+
+    @staticmethod
+    def _eager_wrapper(model: Any) -> Any:
+        """A module in the wrapper that compilers return: its checkpoints keep the names of their keys."""
+        torch: Any = sys.modules["torch"]
+        return torch._dynamo.disable(model) if isinstance(model, torch.nn.Module) else model
 
     def _is_trained(self, model: Any) -> bool:
         """Whether this is a module with weights to train, or the call of one (`Module.compile`)."""
@@ -249,10 +255,6 @@ def _through(module: Any) -> Callable[..., Any]:
         return module._call_impl(*args, **kwargs)
 
     return call
-
-
-def _unchanged(model: Any) -> Any:
-    return model
 
 
 def _is_a_librarys(model: Any) -> bool:

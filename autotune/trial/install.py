@@ -39,6 +39,7 @@ from autotune.trial.loader import Loader
 from autotune.trial.losses import Losses
 from autotune.trial.memory import Memory
 from autotune.trial.modules import Modules
+from autotune.trial.objects import attribute_of
 from autotune.trial.optimizer import Optimizer
 from autotune.trial.patches import Patches
 from autotune.trial.process import Process
@@ -368,16 +369,20 @@ class Session:
 
     def _watch_workers(self, torch: Any) -> None:
         """Workers that the script has none of by itself get copies of what it goes on to change."""
-        wanted = {change.knob for change in self.plan.changes}
-        if {"num_workers", "persistent_workers"} & wanted:
-            own_workers = bool(self.plan.own.get("num_workers"))
+        wanted = {change.knob: change for change in self.plan.changes}
+        by_option = "num_workers" in wanted and isinstance(wanted["num_workers"].spelling, Flag)
+        if {"num_workers", "persistent_workers"} & wanted.keys():
+
+            def has_own(loader: Any) -> bool:
+                record = attribute_of(loader, "_autotune_record")
+                # By the script's own option it is built with workers that are not its own.
+                own = self.plan.own.get("num_workers") if by_option else record and record.own["num_workers"]
+                return bool(own) and "num_workers" in wanted
 
             def withdraw(knob: str, reason: str) -> None:
-                # With workers of its own, the script's loaders have copies already.
-                if knob != "num_workers" or not own_workers:
-                    self.withdrawal.withdraw(knob if knob in wanted else "num_workers", reason)
+                self.withdrawal.withdraw(knob if knob in wanted else "num_workers", reason)
 
-            WorkerWatch(self.state, withdraw).install(torch, self.undo)
+            WorkerWatch(self.state, withdraw, has_own).install(torch, self.undo)
 
     def _watch_loaders(self, loader: Loader) -> None:
         """Loaders of another size than those that the search has seen keep it."""

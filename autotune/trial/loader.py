@@ -85,7 +85,7 @@ class Loader(Fetches):
                 hand_back(loader, keyword, value, self._torch)
                 record.usual = None
                 self._keep(record, loader)
-        return True
+        return patched or keyword in self.searched
 
     @property
     def changes_batches(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.trial.objects import length_of
+from autotune.trial.objects import attribute_of, length_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -83,7 +83,7 @@ class Overrides:
     def own_of(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What the script itself builds a loader with, of what may be changed and given back."""
         sampler = given.get("batch_sampler")
-        size = given.get("batch_size", 1) if sampler is None else getattr(sampler, "batch_size", None)
+        size = given.get("batch_size", 1) if sampler is None else attribute_of(sampler, "batch_size")
         return {
             "batch_size": size,
             "num_workers": given.get("num_workers", 0),
@@ -129,8 +129,10 @@ def hand_back(loader: Any, keyword: str, value: Any, torch: Any) -> None:
     """Give a loader that was built the script's own value: batches at once, workers from the next pass on."""
     # A DataLoader refuses to have these assigned.
     held: dict[str, Any] = loader.__dict__
+    if held.get(keyword) == value:
+        return
     if keyword == "batch_size":
-        sampler = held.get("batch_sampler")
+        sampler: Any = held.get("batch_sampler")
         if type(sampler) is torch.utils.data.BatchSampler:
             sampler.batch_size = value
         if held.get("batch_size") is not None:

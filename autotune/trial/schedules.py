@@ -34,7 +34,7 @@ _EXACT: Final = ("total_steps",)
 """Lengths after which a schedule raises an error."""
 _MOST: Final = 32
 _MOST_NAMES: Final = 200
-_ARITHMETIC: Final = {
+_ARITHMETIC: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,

@@ -44,9 +44,13 @@ class WorkerWatch:
     Args:
         state: Of the process.
         withdraw: Called with the knob that is contradicted, and why.
+        has_own: Whether the script builds a loader with workers itself: that one is its own affair.
     """
 
-    def __init__(self, state: State, withdraw: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, state: State, withdraw: Callable[[str, str], None], has_own: Callable[[Any], bool]
+    ) -> None:
+        self._has_own = has_own
         self._state = state
         self._withdraw = withdraw
         self._done = False
@@ -60,7 +64,7 @@ class WorkerWatch:
 
         @functools.wraps(begin)
         def iter_(this: Any) -> Any:
-            if self._done or not this.num_workers or not self._state.here():
+            if self._done or not this.num_workers or not self._state.here() or self._has_own(this):
                 return begin(this)
             watched = self._guarded(this)
             iterator = begin(this)
