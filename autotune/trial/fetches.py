@@ -365,7 +365,9 @@ class Fetches:
     def _beside(self, record: Record) -> int:
         """Other loaders that train now; what is built at one place, a loader for each fold, counts as one."""
         since = self._passes - _BESIDE_PASSES
-        chains = {r.chain for r in self.records if r.confirmed and r.alive and r.used_at > since}
+        # Where the script has ended, its loaders have gone with it.
+        gone = not record.alive
+        chains = {r.chain for r in self.records if r.confirmed and (r.alive or gone) and r.used_at > since}
         return len(chains - {record.chain})
 
     def _site(self, record: Record) -> str:
