@@ -438,7 +438,7 @@ class RunFacts:
             its own; `effective_batch` is that of all.
         fixed_steps: A count of steps that does not come from the loader's length, so that another batch of
             the loader would not reach it: ``OneCycleLR of 250 steps (train.py:21)``; empty without one.
-        said_batch: Batch size of the script's own option in this run; 0 where that is not known.
+        option_batch: Batch size of the script's own option in this run; 0 where that is not known.
     """
 
     loader: LoaderFacts | None = None
@@ -483,7 +483,7 @@ class RunFacts:
     deterministic: bool = False
     ranks: int = 1
     fixed_steps: str = ""
-    said_batch: int = 0
+    option_batch: int = 0
 
     @property
     def was_seen(self) -> bool:

@@ -403,8 +403,8 @@ class Knob(ABC):
         """
         return ""
 
-    def said_as(self, value: Value, facts: Facts) -> Value | None:
-        """What the script's own option has to say for this value; None where it cannot say it."""
+    def option_value(self, value: Value, facts: Facts) -> Value | None:
+        """The value that the script's own option takes for this one; None where no option value gives it."""
         return value
 
     def option(self, value: Value, flag: ScriptFlag) -> tuple[str, str] | None:

@@ -155,13 +155,13 @@ class BatchSize(Knob):
     def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
         return batching.settle_batch(config, facts, available(facts) if varied is None else varied)
 
-    def said_as(self, value: Value, facts: Facts) -> Value | None:
+    def option_value(self, value: Value, facts: Facts) -> Value | None:
         """One factor for all loaders that the option sizes: it moves as the training loader does."""
         run, own = facts.run, self.own(facts)
-        said = 0 if run is None or run.loader is None else run.said_batch
-        if not said or said == own or not isinstance(own, int) or not isinstance(value, int):
+        given = 0 if run is None or run.loader is None else run.option_batch
+        if not given or given == own or not isinstance(own, int) or not isinstance(value, int):
             return value
-        return value * said // own if value * said % own == 0 else None
+        return value * given // own if value * given % own == 0 else None
 
     def shown_at(self, facts: Facts) -> str:
         found = shown(facts)

@@ -676,7 +676,7 @@ class Session:
                 per_step=optimizer.scheduler_per_step,
                 counted=STEP_COUNTED in hazards,
             ),
-            said_batch=self.plan.batch,
+            option_batch=self.plan.batch,
         )
 
     def _hazards(self, root: Root, optimizer: Optimizer) -> tuple[str, ...]:

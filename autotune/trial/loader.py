@@ -76,7 +76,7 @@ class Loader(Fetches):
         wanted = self.overrides.wanted
         patched = wanted.pop(keyword, _UNCHANGED) is not _UNCHANGED
         if not patched and keyword in self.searched:
-            # The script's own option says otherwise; what it has without that is what the search has seen.
+            # By the script's own option; without it, the loader has what the search has seen.
             wanted[keyword] = self.searched[keyword]
         for record in self.records if patched else [self.train]:
             loader = None if record is None else record.loader()

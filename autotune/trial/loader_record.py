@@ -108,13 +108,13 @@ class Record:
         """`BETWEEN` or `INSIDE`: when the script changes what a fetch reads; and what and where."""
 
     def read_by_fetch(self, iterator: Any) -> FetchState:
-        """What a fetch reads, as its objects were when this was asked for first."""
+        """What a fetch reads, by the objects of the first call."""
         found = None if self._fetch_state is None else self._fetch_state()
         if found is None:
             names = ("_dataset", "_collate_fn", "_worker_init_fn")
             found = FetchState(*(attribute_of(iterator, name) for name in names))
             self._fetch_state = weakref.ref(found)
-        # It holds the data set, which must not live longer than by those who have it anyway.
+        # It holds the data set, which must not outlive its other owners.
         for owner in (iterator, self.loader()):
             if owner is not None:
                 owner.__dict__["_autotune_reads"] = found

@@ -172,12 +172,12 @@ def test_a_loader_that_other_things_go_by_keeps_its_size_unless_the_scripts_opti
 
 
 def test_an_option_that_sizes_several_loaders_moves_them_by_one_factor() -> None:
-    seen = replace(loader(batch_size=112), said_batch=16, values={"batch_size": 112})
+    seen = replace(loader(batch_size=112), option_batch=16, values={"batch_size": 112})
     change = way(KNOB, 56, facts(script=FLAGGED, run=seen))
     assert isinstance(change, Change)
     assert (change.value, change.delivered) == (56, "8")
     odd = way(KNOB, 100, facts(script=FLAGGED, run=replace(seen, loader=replace(seen.loader, beside=1))))
     assert isinstance(odd, str)
     assert "cannot say 100" in odd
-    plain = replace(seen, said_batch=0)
+    plain = replace(seen, option_batch=0)
     assert way(KNOB, 56, facts(script=FLAGGED, run=plain)).delivered == "56"
