@@ -405,10 +405,8 @@ class Session:
 
     def _aside(self, what: str, batches: bool) -> None:
         names = ("precision", "compile_mode", "channels_last")
-        self.withdrawal.aside(
-            (*names, "batch_size") if batches else names,
-            f"is left out of {what}, which is to see the script's own",
-        )
+        reason = f"is left out of {what}, which is to see the script's own"
+        self.withdrawal.aside((*names, "batch_size") if batches else names, reason, is_exact=True)
 
     def _prepare_probe(self, torch: Any, loader: Loader, optimizer: Optimizer, root: Root) -> None:
         """What goes on after the window; imported where it is asked for alone."""

@@ -70,17 +70,19 @@ class Withdrawal:
             words = f"{self._listed(kept)} cannot be withdrawn in a running training"
         _warn(f"{words}: {reason.rstrip('.')}. The training goes on.")
 
-    def aside(self, names: Sequence[str], reason: str) -> None:
+    def aside(self, names: Sequence[str], reason: str, *, is_exact: bool = False) -> None:
         """Knobs are left out for a moment, or for one object; warn once of each reason.
 
         Args:
             names: Of the knobs; those that were not asked for are left out.
             reason: What they are left out for, a sentence without a subject: ``is left out for ...``.
+            is_exact: Nothing else is trained than without the knobs, so that `strict` has no reason to end.
         """
         known = [name for name in names if name in self._asked and name not in self.gone]
         if not known or reason in self._warned:
             return
-        self._end_if_strict(known[0], f"{self._listed(known)} {reason}")
+        if not is_exact:
+            self._end_if_strict(known[0], f"{self._listed(known)} {reason}")
         self._warned.add(reason)
         _warn(f"{self._listed(known)} {reason.rstrip('.')}. The training goes on.")
 

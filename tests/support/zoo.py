@@ -239,7 +239,7 @@ class World:
         self.environ = {
             **user_environment(_plain(os.environ), keep_loggers=False, trial=True),
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(ROOT / "tests" / "support"),
+            "PYTHONPATH": os.pathsep.join((str(ROOT / "tests" / "support"), str(ROOT))),
             "TORCHINDUCTOR_CACHE_DIR": os.environ.get("ZOO_COMPILE_CACHE", str(folder / "inductor")),
         }
         self.bare: dict[str, Any] = {}

@@ -91,6 +91,7 @@ def test_strict_ends_before_anything_is_undone(withdrawal: Any) -> None:
         made.withdraw("num_workers", "the script changed x")
     with pytest.raises(Ended, match="is left out"):
         made.aside(("num_workers",), "is left out")
+    made.aside(("num_workers",), "is left out of an export", is_exact=True)
     assert seams.undone == []
 
 
