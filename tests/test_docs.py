@@ -262,7 +262,7 @@ def laid(home, kept, monkeypatch):
     monkeypatch.setattr("autotune.driver.sync.study_paths", lambda path, **more: ("http://tracker", pages))
     monkeypatch.setattr("autotune.driver.sync.sync_study", lambda *given, **more: 0)
     monkeypatch.setattr("autotune.inspection.command.verify", lambda run: None)
-    monkeypatch.setattr("autotune.launch.plain.run_plain", lambda launch, folder: 0)
+    monkeypatch.setattr("autotune.launch.plain.run_plain", lambda launch, folder, **_: 0)
     answers = doctor.Finding(name="mlflow store", state="ok", text="it answers")
     monkeypatch.setattr(doctor, "_server", lambda uri, shown: answers)
     monkeypatch.setattr("webbrowser.open", lambda address: True)

@@ -103,7 +103,8 @@ def _by_flag(spelling: Flag, knob: Knob, value: Value, facts: Facts) -> Change |
     option = facts.script.flag(*spelling.names)
     if option is None:
         return f"the script has no option {spelling.names[0]}"
-    said = knob.option(value, option)
+    taken = knob.option_value(value, facts)
+    said = None if taken is None else knob.option(taken, option)
     if said is None:
         return f"its option {option.names[0]} cannot say {value}"
     name, text = said

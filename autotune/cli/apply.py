@@ -40,10 +40,14 @@ def apply(
     ] = False,
     diff: Annotated[bool, typer.Option("--diff", help="Show what changes and run nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Run although the script has changed.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="End with 6 where the run contradicts the search; else warn.")
+    ] = False,
 ) -> int:
     """Run your own script with a configuration that was found.
 
-    Ends with the script's own exit code; 6 where the configuration does not take effect here.
+    Ends with the script's own exit code; 6 where the configuration does not take effect in the first steps.
+    What contradicts the search later is undone, with a warning, and the training goes on.
     """
     from autotune.export.best_config import read_best
 
@@ -62,7 +66,7 @@ def apply(
     if print_env:
         sys.stdout.write(plain_command(chosen, run))
         return 0
-    return _run(best, name, chosen, _launch(chosen, run), run)
+    return _run(best, name, chosen, _launch(chosen, run), run, strict=strict)
 
 
 def diff_text(best: BestConfig, name: str, pick: PickPart) -> str:
@@ -234,7 +238,7 @@ def _launch(pick: PickPart, run: Command) -> Launch:
     )
 
 
-def _run(best: BestConfig, name: str, pick: PickPart, launch: Launch, run: Command) -> int:
+def _run(best: BestConfig, name: str, pick: PickPart, launch: Launch, run: Command, *, strict: bool) -> int:
     from dataclasses import replace
 
     from autotune.launch.plain import run_plain
@@ -251,7 +255,7 @@ def _run(best: BestConfig, name: str, pick: PickPart, launch: Launch, run: Comma
         print(f"autotune: {pick.advice}", file=sys.stderr)
     launch = replace(launch, env={**_cache_variables(best, pick, run), **launch.env})
     with tempfile.TemporaryDirectory(prefix="autotune-apply-", ignore_cleanup_errors=True) as folder:
-        return run_plain(launch, Path(folder))
+        return run_plain(launch, Path(folder), own=best.baseline.knobs, strict=strict)
 
 
 def _cache_variables(best: BestConfig, pick: PickPart, run: Command) -> dict[str, str]:

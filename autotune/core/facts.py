@@ -202,8 +202,11 @@ class LoaderFacts:
             empty where it can, None where that was not tried.
         own_code: Sending it takes classes or functions of the user's own, not of a library.
         beside: Other loaders whose batches train as well, in the same steps or in turns with it.
-        changed: The script itself changes what the data set holds, ``between`` two passes or ``inside`` one;
-            empty where that was not seen.
+        changed: The script itself changes what a fetch reads, ``between`` two passes or ``inside`` one; empty
+            where neither its source nor its run showed that.
+        changed_at: What it changes: ``noise.strength (train.py:52)``; without a place where only the run
+            showed it.
+        sizes: Batch sizes of the loaders that were built there and trained, where they differ.
         takes_one: Batches are of one sample, which a collate function of the script's own hands over as is.
         eager_order: Code of the script's own settles the order as soon as it is asked for an iterator, for
             which a loader asks once a pass without workers, and twice as it starts some.
@@ -233,6 +236,8 @@ class LoaderFacts:
     own_code: bool = False
     beside: int = 0
     changed: str = ""
+    changed_at: str = ""
+    sizes: tuple[int, ...] = ()
     takes_one: bool = False
     eager_order: bool = False
     rebuilt: bool = False
@@ -459,6 +464,9 @@ class RunFacts:
             `autotune.trial.modules`, without the script itself.
         ranks: Processes that trained together, of which this was the first. Loader, model and optimizer are
             its own; `effective_batch` is that of all.
+        fixed_steps: A count of steps that does not come from the loader's length, so that another batch of
+            the loader would not reach it: ``OneCycleLR of 250 steps (train.py:21)``; empty without one.
+        option_batch: Batch size of the script's own option in this run; 0 where that is not known.
     """
 
     loader: LoaderFacts | None = None
@@ -502,6 +510,8 @@ class RunFacts:
     loaded_first: tuple[str, ...] = ()
     deterministic: bool = False
     ranks: int = 1
+    fixed_steps: str = ""
+    option_batch: int = 0
 
     @property
     def was_seen(self) -> bool:

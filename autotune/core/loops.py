@@ -92,7 +92,7 @@ def running_hazards(frames: Sequence[Frame], modules: Iterable[str] = ()) -> fro
     Returns:
         Words of this module; just `UNREAD` where the loop was not found.
     """
-    trees = {text: _parsed(text) for text in {*(frame.source for frame in frames), *modules}}
+    trees = {text: parsed(text) for text in {*(frame.source for frame in frames), *modules}}
     known = [tree for tree in trees.values() if tree is not None]
     stack = [(tree, f.line, f.function) for f in frames if (tree := trees[f.source]) is not None]
     found = _hazards(stack, known)
@@ -110,7 +110,8 @@ def written_hazards(tree: ast.Module) -> frozenset[str]:
     return frozenset(found - {OWN_CLIPPING, OWN_DRAWS})
 
 
-def _parsed(source: str) -> ast.Module | None:
+def parsed(source: str) -> ast.Module | None:
+    """The tree of a source; None where it has none."""
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -121,16 +122,16 @@ def _hazards(stack: Sequence[_Place], trees: Sequence[ast.Module]) -> frozenset[
     """Hazards of the innermost loop on this stack; None where there is none on it."""
     called: list[ast.AST] = []
     for depth, place in enumerate(stack):
-        function, loops = _around(*place)
+        function, loops = loops_around(*place)
         if loops:
-            outside = [_around(*further)[1] for further in stack[depth + 1 :]]
+            outside = [loops_around(*further)[1] for further in stack[depth + 1 :]]
             around = [loop for inside_out in (loops[:-1], *outside) for loop in reversed(inside_out)]
             return frozenset(_of_loop(loops[-1], called, around, trees))
         called.append(function)
     return None
 
 
-def _around(tree: ast.Module, line: int, name: str) -> tuple[ast.AST, list[_Loop]]:
+def loops_around(tree: ast.Module, line: int, name: str) -> tuple[ast.AST, list[_Loop]]:
     """The function that a line belongs to, and the loops in it that run the line, outermost first."""
     function: ast.AST = tree
     loops: list[_Loop] = []

@@ -9,7 +9,7 @@ from autotune.core.change import Constant, Flag, Keyword, Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs import batching
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import as_count, constant_of, flag_variants, joined
+from autotune.knobs.common import as_count, constant_of, flag_variants, joined, listed
 from autotune.knobs.compile_mode import graphs_forbid_accumulation
 from autotune.knobs.frameworks import (
     ACCELERATOR,
@@ -91,6 +91,7 @@ class Accumulation(Knob):
     unit: ClassVar[str] = "micro-batches"
     family: ClassVar[str] = "batch"
     # Loops of Accelerate and DeepSpeed are the script's own: what it derives from its option has to follow.
+    withdraws_with: ClassVar[Sequence[str]] = ("batch_size",)
     spellings: ClassVar[Sequence[Spelling]] = (
         Keyword(ARGUMENTS, "gradient_accumulation_steps"),
         Keyword(TRAINER, "gradient_accumulation_steps", defining_module="transformers.trainer"),
@@ -203,6 +204,10 @@ class Accumulation(Knob):
     def patch(self, value: Value, patches: Patches) -> None:
         patches.accumulation.set(int(value))
 
+    def withdraw(self, patches: Patches) -> bool:
+        patches.accumulation.set(1)
+        return True
+
     def seen(self, patches: Patches) -> Value | None:
         return patches.accumulation.observed()
 
@@ -248,6 +253,12 @@ def _seams(run: RunFacts) -> str | None:
         )
     if run.loader is None or run.loader.batch_size is None or run.loader.custom_batch_sampler:
         return "The micro-batch is not under our control, so the optimizer step cannot be deferred."
+    if run.loader.sizes:
+        sizes = listed(run.loader.sizes)
+        return f"Loaders of {sizes} samples train in turn, and parts of each make other steps."
+    if run.loader.changed == "inside":
+        what = run.loader.changed_at or "the data set"
+        return f"The loop changes {what} inside a pass, which would happen once a part of a step."
     if run.loader.beside:
         return "Batches of several loaders train, and only those of one would be made of parts."
     if run.optimizer is None:

@@ -37,6 +37,10 @@ class LoaderSeam(Protocol):
         None before a batch of it was followed by a backward.
         """
 
+    def give_back(self, keyword: str) -> bool:
+        """Loaders have the script's own value again: batches at once, workers from the next pass on."""
+        ...
+
 
 class PrecisionSeam(Protocol):
     """Autocast around the trained module's call."""
@@ -48,6 +52,9 @@ class PrecisionSeam(Protocol):
         """The same between two steps of a running process, without a scaler; the answer takes it back."""
         ...
 
+    def end_precision(self) -> None:
+        """Calls are in the script's own number format from the next one on."""
+
     def observed(self) -> str | None:
         """``fp32``, ``bf16``, ``fp16``: that of most of what products made in the last training calls."""
 
@@ -57,6 +64,10 @@ class CompileSeam(Protocol):
 
     def set(self, mode: str) -> None:
         """``off``, ``default``, ``reduce-overhead``, ``max-autotune``, ``max-autotune-no-cudagraphs``."""
+
+    def end(self) -> bool:
+        """Run trained modules eagerly from the next call on; False where the script compiles them itself."""
+        ...
 
     def observed(self) -> str | None:
         """The mode in effect, ``off`` for eager.
@@ -171,6 +182,9 @@ class WeightsSeam(Protocol):
 
     def halve(self) -> None:
         """Parameters, buffers and floating inputs in bf16 from the first training call on."""
+
+    def restore(self) -> None:
+        """Parameters and buffers in the script's own format again."""
 
     def observed(self) -> bool | None:
         """Whether parameters and optimizer state are bf16; None before a step was taken."""
@@ -289,6 +303,8 @@ class Knob(ABC):
     unit: ClassVar[str] = ""
     family: ClassVar[str] = "own"
     """One of `autotune.core.families.FAMILIES`: knobs of a family act on the same part of a step."""
+    withdraws_with: ClassVar[Sequence[str]] = ()
+    """Knobs that make no sense, or another training, where this one is withdrawn (`withdraw`)."""
     live: ClassVar[Collection[str]] = ()
     """Ways (`Spelling.how`) whose effect a switch between two steps of a running process has as well.
 
@@ -391,6 +407,10 @@ class Knob(ABC):
         """
         return ""
 
+    def option_value(self, value: Value, facts: Facts) -> Value | None:
+        """The value that the script's own option takes for this one; None where no option value gives it."""
+        return value
+
     def option(self, value: Value, flag: ScriptFlag) -> tuple[str, str] | None:
         """How the script's own option says this value.
 
@@ -450,6 +470,17 @@ class Knob(ABC):
         """
         message = f"{self.name} cannot be switched in a running process"
         raise NotImplementedError(message)
+
+    def withdraw(self, patches: Patches) -> bool:
+        """Go back to the script's own value in a running training, where something contradicts this one.
+
+        Called between two optimizer steps. Knobs of the loader's workers end with the pass that goes on.
+        Knobs that do not define it hold to the end of the process.
+
+        Returns:
+            Whether that was possible.
+        """
+        return False
 
     def seen(self, patches: Patches) -> Value | None:
         """What the running process really does, in the notation of `domain`; None: not yet."""

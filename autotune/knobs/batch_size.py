@@ -16,6 +16,7 @@ from autotune.knobs.common import (
     constants_named,
     flag_variants,
     joined,
+    listed,
     loader_of,
 )
 from autotune.knobs.declared import given_value
@@ -58,6 +59,7 @@ class BatchSize(Knob):
     unit: ClassVar[str] = "samples"
     family: ClassVar[str] = "batch"
     brings: ClassVar[Sequence[str]] = ("accumulation",)
+    withdraws_with: ClassVar[Sequence[str]] = ("accumulation",)
     spellings: ClassVar[Sequence[Spelling]] = (
         Keyword(ARGUMENTS, "per_device_train_batch_size"),
         BATCH_OPTIONS,
@@ -111,6 +113,11 @@ class BatchSize(Knob):
         loader = loader_of(facts)
         if not isinstance(spelling, (Keyword, Patch)) or facts.run is None or loader is None:
             return None
+        if facts.run.fixed_steps:
+            return (
+                f"The script counts {facts.run.fixed_steps} by a constant, which another batch of the loader "
+                "would not reach."
+            )
         if loader.custom_batch_sampler:
             return "The loader uses a batch sampler of the script's own, which decides the batches itself."
         if setting(facts, "deepspeed.counts_batches") is True:
@@ -124,6 +131,11 @@ class BatchSize(Knob):
             if given != self.own(facts):
                 return f"The loader's batches are not of the {given} samples that the Trainer was given."
             return refuse_engine(spelling, facts)
+        if loader.sizes:
+            return (
+                f"Loaders of {listed(loader.sizes)} samples are built at {loader.site}, and one size for all "
+                "would be another training."
+            )
         if loader.beside:
             return "Batches of several loaders train, and those of one alone would be of another size."
         if "hidden_state" in facts.script.hazards:
@@ -155,12 +167,23 @@ class BatchSize(Knob):
     def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
         return batching.settle_batch(config, facts, available(facts) if varied is None else varied)
 
+    def option_value(self, value: Value, facts: Facts) -> Value | None:
+        """One factor for all loaders that the option sizes: it moves as the training loader does."""
+        run, own = facts.run, self.own(facts)
+        given = 0 if run is None or run.loader is None else run.option_batch
+        if not given or given == own or not isinstance(own, int) or not isinstance(value, int):
+            return value
+        return value * given // own if value * given % own == 0 else None
+
     def shown_at(self, facts: Facts) -> str:
         found = shown(facts)
         return "" if found is None else found.place
 
     def patch(self, value: Value, patches: Patches) -> None:
         patches.loader.override("batch_size", value)
+
+    def withdraw(self, patches: Patches) -> bool:
+        return patches.loader.give_back("batch_size")
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.loader.observed("batch_size")

@@ -98,6 +98,9 @@ class CompileMode(Knob):
     def patch(self, value: Value, patches: Patches) -> None:
         patches.compile.set(str(value))
 
+    def withdraw(self, patches: Patches) -> bool:
+        return patches.compile.end()
+
     def seen(self, patches: Patches) -> Value | None:
         return patches.compile.observed()
 

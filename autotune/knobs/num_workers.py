@@ -40,6 +40,7 @@ class NumWorkers(Knob):
     ordinal: ClassVar[bool] = True
     unit: ClassVar[str] = "processes"
     family: ClassVar[str] = "loader"
+    withdraws_with: ClassVar[Sequence[str]] = ("persistent_workers", "prefetch_factor")
     spellings: ClassVar[Sequence[Spelling]] = (
         Keyword(ARGUMENTS, "dataloader_num_workers"),
         flag_variants(
@@ -86,7 +87,8 @@ class NumWorkers(Knob):
                 " read each other's data."
             )
         if loader.changed == "inside" and not loader.num_workers:
-            return "The script changes the data set inside a pass, and workers have copies of their own."
+            what = loader.changed_at or "the data set"
+            return f"The script changes {what} inside a pass, and workers have copies of their own."
         return None
 
     def effect_for(self, facts: Facts) -> Effect:
@@ -125,6 +127,9 @@ class NumWorkers(Knob):
         if value == 0:
             for keyword in _NEEDS_WORKERS:
                 patches.loader.override(keyword, None)
+
+    def withdraw(self, patches: Patches) -> bool:
+        return patches.loader.give_back("num_workers")
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.loader.observed("num_workers")

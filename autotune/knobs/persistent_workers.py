@@ -52,7 +52,8 @@ class PersistentWorkers(Knob):
     def refuse(self, facts: Facts) -> str | None:
         loader = loader_of(facts)
         if loader is not None and loader.changed and not loader.persistent_workers:
-            return "The script changes the data set as it trains; workers that outlive a pass keep their own."
+            what = loader.changed_at or "the data set"
+            return f"The script changes {what} as it trains; workers that outlive a pass keep their own."
         if loader is not None and loader.rebuilt:
             return "A loader is built anew for every pass, and workers end with it."
         if "forks" in facts.script.hazards and (loader is None or not loader.persistent_workers):
@@ -85,6 +86,9 @@ class PersistentWorkers(Knob):
 
     def patch(self, value: Value, patches: Patches) -> None:
         patches.loader.override("persistent_workers", value)
+
+    def withdraw(self, patches: Patches) -> bool:
+        return patches.loader.give_back("persistent_workers")
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.loader.observed("persistent_workers")

@@ -156,6 +156,10 @@ class Precision(Knob):
     def switch(self, value: Value, patches: Patches) -> Callable[[], None]:
         return patches.precision.switch(str(value))
 
+    def withdraw(self, patches: Patches) -> bool:
+        patches.precision.end_precision()
+        return True
+
     def seen(self, patches: Patches) -> Value | None:
         return patches.precision.observed()
 

@@ -62,6 +62,9 @@ class PrefetchFactor(Knob):
     def patch(self, value: Value, patches: Patches) -> None:
         patches.loader.override("prefetch_factor", value)
 
+    def withdraw(self, patches: Patches) -> bool:
+        return patches.loader.give_back("prefetch_factor")
+
     def seen(self, patches: Patches) -> Value | None:
         return patches.loader.observed("prefetch_factor")
 

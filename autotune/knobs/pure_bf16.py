@@ -87,5 +87,9 @@ class PureBf16(Knob):
         if value is True:
             patches.weights.halve()
 
+    def withdraw(self, patches: Patches) -> bool:
+        patches.weights.restore()
+        return True
+
     def seen(self, patches: Patches) -> Value | None:
         return patches.weights.observed()

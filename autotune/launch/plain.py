@@ -15,14 +15,18 @@ from autotune.launch.prepared import write_private
 from autotune.protocol.plan import PLAN_VARIABLE, Plan
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from autotune.core.config import Value
     from autotune.core.trial import Launch
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def run_plain(launch: Launch, plan_dir: Path) -> int:
+def run_plain(
+    launch: Launch, plan_dir: Path, *, own: Mapping[str, Value] | None = None, strict: bool = False
+) -> int:
     """Run the user's script with a config for real: unguarded, unmeasured, as the user would.
 
     Standard streams are inherited and signals are passed on.
@@ -30,6 +34,8 @@ def run_plain(launch: Launch, plan_dir: Path) -> int:
     Args:
         launch: With ``measure=False``.
         plan_dir: An existing or new folder of ours for the plan.
+        own: The script's own values of knobs, as the search has seen them.
+        strict: End the training where it contradicts the search, in place of a warning.
 
     Returns:
         The script's exit code; 128 + n where signal n ended it.
@@ -49,6 +55,8 @@ def run_plain(launch: Launch, plan_dir: Path) -> int:
         status_path=str(plan_dir / "status.json"),
         ranks=launch.ranks,
         source=launch.source,
+        strict=strict,
+        own=own or {},
     )
     plan_path = plan_dir / "plan.json"
     write_private(plan_path, wire.dumps(plan))

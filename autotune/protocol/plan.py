@@ -5,9 +5,11 @@ The file is named by ``AUTOTUNE_PLAN`` in the environment; standard library only
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from autotune.core.change import Change
+from autotune.core.config import Value
 from autotune.core.live import Visit
 from autotune.core.trial import Segment
 
@@ -52,6 +54,8 @@ class Plan:
         batch: Batch size of this run by the script's own option or constant; 0 where that is not known.
         visit: What the process goes on with once its segment is measured; None for nothing.
         ranks: Processes that train together. The first of them measures.
+        strict: `apply` only: end the process where the run contradicts the search, in place of a warning.
+        own: `apply` only: the script's own values of knobs, as the search has seen them.
     """
 
     nonce: str
@@ -72,3 +76,5 @@ class Plan:
     visit: Visit | None = None
     ranks: int = 1
     source: str = ""
+    strict: bool = False
+    own: Mapping[str, Value] = field(default_factory=dict[str, Value])

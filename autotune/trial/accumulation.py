@@ -6,6 +6,8 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autotune.trial.loader_record import Part
     from autotune.trial.state import State
 
@@ -23,6 +25,8 @@ class Accumulation:
         """The script's last step was not taken, so what it does once a step waits too."""
         self.open = False
         """A backward pass was made that the script has not stepped on yet."""
+        self.on_given_up: Callable[[float], None] = _nothing
+        """Called with the factor for gradients of the parts of a step that is not whole."""
         self._parts = 0.0
         self._ends = False
         self._drops = False
@@ -112,8 +116,15 @@ class Accumulation:
         if self.factor == 1:
             return
         self._state.refusals["accumulation"] = reason
+        if self._parts:
+            # Parts that are not whole by themselves: their mean, or nothing where the next pass begins anew.
+            self.on_given_up(self.factor / self._parts if self.open else 0.0)
         self.factor = 1
         self.begin()
         self._recent.clear()
         self._rests.clear()
         self._state.lost("accumulation", reason)
+
+
+def _nothing(_factor: float) -> None:
+    return

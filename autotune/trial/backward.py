@@ -18,6 +18,7 @@ from autotune.trial.stepping import Stepping
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
     from autotune.trial.loader import Loader
     from autotune.trial.losses import Losses
@@ -48,8 +49,11 @@ class Backward(Stepping):
         self._gone = False
         """Nothing is watched any more."""
         self.loops = Loops()
+        self.on_loop: Callable[[list[FrameType]], None] | None = None
+        """Receives the frames of a backward pass whose stack was not seen before."""
         self.on_backward: Callable[[], None] | None = None
         """Told that a backward pass begins."""
+        self.accumulation.on_given_up = self._given_up
         self._watched = False
         """What backward passes have to tell is known, but for their losses and how many they are."""
         self._part_begun = False
@@ -237,6 +241,9 @@ class Backward(Stepping):
         if self._root.detecting:
             self._losses.backward(value)
             self._note_loop()
+        other = self._loader.other_size() if self.accumulation.factor > 1 else ""
+        if other:
+            self.accumulation.give_up(other)
         factor = self._factor(gradient)
         if gradient is None:
             self._keep_loss(value, factor)
@@ -250,7 +257,9 @@ class Backward(Stepping):
 
     def _note_loop(self) -> None:
         try:
-            self.loops.note(self._torch)
+            frames = self.loops.note(self._torch)
+            if frames and self.on_loop is not None:
+                self.on_loop(frames)
         except Exception as error:
             self._state.faults.note("loops", error)
 
@@ -294,6 +303,22 @@ class Backward(Stepping):
             with self._torch.no_grad():
                 self._torch._foreach_mul_(gradients, factor)
         self._state.losses = [(value, weight * factor) for value, weight in self._state.losses]
+
+    def _meets_closure(self) -> None:
+        if self._own_scaler_wanted():
+            self._root.give_up(
+                "precision", "The optimizer steps with a closure, whose gradients cannot be scaled."
+            )
+
+    def _given_up(self, factor: float) -> None:
+        """What parts of a step have left becomes the mean of these parts, or goes where others follow."""
+        optimizer = self._last() if self._last is not None else None
+        if factor:
+            self._reweigh(factor)
+            return
+        for group in getattr(optimizer, "param_groups", ()):
+            for parameter in group["params"]:
+                parameter.grad = None
 
     def _own_scaler_wanted(self) -> bool:
         return self._root.dtype_name == "fp16" and not self.own_scaler

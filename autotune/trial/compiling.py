@@ -52,6 +52,8 @@ class Compile:
         self._own_mode = "default"
         self.roots = 0
         self.called = False
+        self.on_ended: list[Callable[[], None]] = []
+        """Called where compilation of ours ends in the middle of a run."""
         self.on_own_function: list[Callable[[], None]] = []
         """Called where the script compiles code that is no call of a trained module.
 
@@ -62,6 +64,18 @@ class Compile:
     def set(self, mode: str) -> None:
         """Compile the root in place in this mode, or override the script's own mode; ``off``: eager."""
         self._mode = mode
+
+    def end(self) -> bool:
+        """Run trained modules eagerly from the next call on; False where the script compiles them itself."""
+        if self.own:
+            return False
+        self._mode = None
+        self.roots = 0
+        for call in self.regions.calls:
+            call.release()
+        for callback in self.on_ended:
+            callback()
+        return True
 
     def observed(self) -> str | None:
         """The mode in effect; None before the first training call and after a fallback."""
@@ -150,7 +164,7 @@ class Compile:
                     callback()
             self._own_mode = str(kwargs.get("mode") or "default")
             if self._mode == "off":
-                return _unchanged if model is None else model
+                return self._eager_wrapper if model is None else self._eager_wrapper(model)
             if self._mode is not None:
                 kwargs["mode"] = self._mode
                 kwargs.pop("options", None)
@@ -163,6 +177,12 @@ class Compile:
 
         self._undo.assign(torch, "compile", compile_)
         self._hooks.on("torch._dynamo", self._dynamo)
+
+    @staticmethod
+    def _eager_wrapper(model: Any) -> Any:
+        """A module in the wrapper that compilers return: its checkpoints keep the names of their keys."""
+        torch: Any = sys.modules["torch"]
+        return torch._dynamo.disable(model) if isinstance(model, torch.nn.Module) else model
 
     def _is_trained(self, model: Any) -> bool:
         """Whether this is a module with weights to train, or the call of one (`Module.compile`)."""
@@ -235,10 +255,6 @@ def _through(module: Any) -> Callable[..., Any]:
         return module._call_impl(*args, **kwargs)
 
     return call
-
-
-def _unchanged(model: Any) -> Any:
-    return model
 
 
 def _is_a_librarys(model: Any) -> bool:

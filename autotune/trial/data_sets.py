@@ -110,23 +110,6 @@ def holds_cuda(dataset: Any, torch: Any) -> bool:
     return any(isinstance(item, torch.Tensor) and item.is_cuda for item in held)
 
 
-def settings_of(dataset: Any) -> dict[tuple[int, str], Any]:
-    """What a data set and those that it wraps hold: numbers and texts as they are, the rest by identity.
-
-    What is not there yet may be made whenever it is asked for.
-    """
-    found: dict[tuple[int, str], Any] = {}
-    for depth in range(3):
-        for name, value in held_by(dataset).items():
-            if value is not None:
-                plain = type(value) in (bool, int, str)
-                found[depth, name] = value if plain else repr(value) if type(value) is float else id(value)
-        dataset = attribute_of(dataset, "dataset")
-        if dataset is None:
-            break
-    return found
-
-
 def looks_random(dataset: Any, source: str) -> bool:
     """Whether its source or its transforms name what draws, as far as can be told."""
     words = ("random.", "torch.rand", "torch.bernoulli", "default_rng")

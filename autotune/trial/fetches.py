@@ -52,6 +52,8 @@ class Fetches:
         self._trained: set[str] = set()
         """Chains of loaders that trained, and of others that an evaluation fetched from."""
         self._evaluated: set[str] = set()
+        self._sizes: dict[str, dict[int, None]] = {}
+        """Chain -> batch sizes of the loaders that were built there and trained, the first one first."""
 
     def ready(self) -> int | None:
         """Batches that lie ready for the main process; None where it cannot be told.
@@ -146,9 +148,15 @@ class Fetches:
             if record.confirmed:
                 record.used_at = self._passes
                 self._trained.add(record.chain)
+                self._note_size(record)
                 self._evaluated.discard(record.chain)
         self._choose(last)
         self._take(fetched)
+
+    def _note_size(self, record: Record) -> None:
+        size = record.own.get("batch_size")
+        if type(size) is int:
+            self._sizes.setdefault(record.chain, {})[size] = None
 
     def _choose(self, last: Record) -> None:
         """The training loader is the one with most samples, not the one that came last."""
@@ -357,7 +365,9 @@ class Fetches:
     def _beside(self, record: Record) -> int:
         """Other loaders that train now; what is built at one place, a loader for each fold, counts as one."""
         since = self._passes - _BESIDE_PASSES
-        chains = {r.chain for r in self.records if r.confirmed and r.alive and r.used_at > since}
+        # Where the script has ended, its loaders have gone with it.
+        gone = not record.alive
+        chains = {r.chain for r in self.records if r.confirmed and (r.alive or gone) and r.used_at > since}
         return len(chains - {record.chain})
 
     def _site(self, record: Record) -> str:

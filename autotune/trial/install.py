@@ -17,20 +17,22 @@ from typing import TYPE_CHECKING, Any
 
 from autotune import sdk
 from autotune.core import wire
-from autotune.core.change import Keyword, Patch
+from autotune.core.change import Flag, Keyword, Patch
 from autotune.core.facts import OPTION, TOLD, RunFacts
-from autotune.core.loops import CARRIED, OWN_GRADIENT
+from autotune.core.loops import CARRIED, OWN_GRADIENT, STEP_COUNTED
 from autotune.core.supported import UNSUPPORTED, torch_refusal
 from autotune.core.trial import CEILINGS
 from autotune.errors import BackendError
 from autotune.knobs.registry import builtin
 from autotune.protocol.disturbed import Listener
+from autotune.trial import assignments
 from autotune.trial.children import Children
 from autotune.trial.collector import Collector
 from autotune.trial.compiling import Compile
 from autotune.trial.constants import Constants
 from autotune.trial.copies import Copies
 from autotune.trial.draws import LoopDraws
+from autotune.trial.exports import Exports
 from autotune.trial.faults import Faults
 from autotune.trial.frameworks import Frameworks
 from autotune.trial.imports import AfterImport
@@ -39,22 +41,27 @@ from autotune.trial.loader import Loader
 from autotune.trial.losses import Losses
 from autotune.trial.memory import Memory
 from autotune.trial.modules import Modules
+from autotune.trial.objects import attribute_of
 from autotune.trial.optimizer import Optimizer
 from autotune.trial.patches import Patches
 from autotune.trial.process import Process
 from autotune.trial.readings import Readings
 from autotune.trial.recorder import Recorder
 from autotune.trial.root import Root
+from autotune.trial.schedules import Schedules
 from autotune.trial.seams import ModelSeams
 from autotune.trial.seeds import Seeds
 from autotune.trial.state import State
 from autotune.trial.steps import Boundary
 from autotune.trial.told import stands_still
 from autotune.trial.undo import Undo
+from autotune.trial.withdrawal import Withdrawal
+from autotune.trial.worker_watch import WorkerWatch
 from autotune.trial.xla import Xla
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+    from types import FrameType
 
     from autotune.core.config import Value
     from autotune.core.facts import DeviceFacts, InputFacts, LoaderFacts
@@ -166,6 +173,7 @@ class Session:
         self._compile: Compile | None = None
         self._losses: Losses | None = None
         self._draws: LoopDraws | None = None
+        self._schedules: Schedules | None = None
         self._defaults: dict[str, Any] = {}
         """What the script has itself of what it took by `autotune.value`."""
         self._model: ModelSeams | None = None
@@ -185,6 +193,10 @@ class Session:
             settled=self._settled,
             settle_root=self._settle_root,
         )
+        self.withdrawal = Withdrawal(
+            plan.changes, self.knobs, self.state, strict=plan.strict, end=self.recorder.end_untuned
+        )
+        self.recorder.withdrawal = None if plan.measure else self.withdrawal
         self.recorder.hows = {change.knob: change.spelling.how for change in plan.changes}
         self.recorder.patched = {
             change.knob for change in plan.changes if isinstance(change.spelling, (Patch, Keyword))
@@ -269,6 +281,8 @@ class Session:
         loader.overrides.sites = {*self.plan.sites, *(c.site for c in self.plan.changes if c.site)}
         compiling.on_own_function.append(root.drop_swapped)
         compiling.graphs.watch(losses.compiled)
+        if not self.plan.measure:
+            self._guarded("worker_watch", lambda: self._watch_workers(torch))
         loader.install(torch)
         compiling.install(torch)
         root.install(torch)
@@ -276,6 +290,12 @@ class Session:
         optimizer.install(torch)
         model = ModelSeams(state, undo, self.hooks, root, compiling, self.boundary, optimizer.accumulation)
         model.install(torch)
+        exports = Exports(state, undo, root, loader, model.weights)
+        exports.watch(self.hooks)
+        if not self.plan.measure:
+            exports.on_aside = self._aside
+            self._watch_loaders(loader)
+        root.on_precision_ended = optimizer.end_scaling
         self.memory.attach(torch)
         state.capturing = lambda: self.memory.capturing
         self.process.torch_imported()
@@ -299,7 +319,16 @@ class Session:
         loader.on_started = started
         # In the baseline alone: the answer is a fact of the script, and finding out takes a moment.
         loader.tries_sending = self.plan.measure and not self.plan.changes
-        if self.channel is not None:
+        if loader.tries_sending:
+            schedules = self._schedules = Schedules(self.state.place)
+            self._guarded("schedules", lambda: schedules.install(torch, undo))
+
+            def loop(frames: Sequence[FrameType]) -> None:
+                self._guarded("schedules", lambda: schedules.note_loop(frames))
+                self._guarded("assignments", lambda: self._assigned(loader, frames))
+
+            optimizer.on_loop = loop
+        if self.channel is not None or any(change.knob == "pure_bf16" for change in self.plan.changes):
             self._wrap_save(torch)
         self._loader, self._root, self._optimizer = loader, root, optimizer
         self._compile, self._losses, self._model = compiling, losses, model
@@ -314,7 +343,7 @@ class Session:
         self.recorder.graph_breaks = compiling.graph_breaks
         if self.channel is not None and self.plan.segments and self.plan.segments[0].fidelity.probe:
             self._guarded("probe", lambda: self._prepare_probe(torch, loader, optimizer, root))
-        self.patches = self.readings.patches = Patches(
+        self.patches = self.readings.patches = self.withdrawal.patches = Patches(
             torch, undo, loader, root, compiling, optimizer, self.process, self.collector, copies, model
         )
         if self.channel is not None and self.plan.visit is not None and self.plan.segments:
@@ -328,6 +357,60 @@ class Session:
                 isinstance(spelling, Keyword) and self._by_knob(change.knob, spelling)
             ):
                 self._patch(change.knob, change.value)
+
+    def _assigned(self, loader: Loader, frames: Sequence[FrameType]) -> None:
+        """Find out what the loop assigns to that loader workers would have a copy of."""
+        for record in loader.records:
+            iterator = record.iterator() if record.iterator is not None else None
+            if iterator is None or not record.fetches:
+                continue
+            read = record.read_by_fetch(iterator)
+            found = assignments.find(frames, read, record.loader(), self.state.place)
+            if found is not None:
+                record.note_change(found.when, found.text)
+
+    # What contradicts the search, under `apply`
+
+    def _watch_workers(self, torch: Any) -> None:
+        """Workers that the script has none of by itself get copies of what it goes on to change."""
+        wanted = {change.knob: change for change in self.plan.changes}
+        by_option = "num_workers" in wanted and isinstance(wanted["num_workers"].spelling, Flag)
+        if {"num_workers", "persistent_workers"} & wanted.keys():
+
+            def has_own(loader: Any) -> bool:
+                record = attribute_of(loader, "_autotune_record")
+                # By the script's own option it is built with workers that are not its own.
+                own = self.plan.own.get("num_workers") if by_option else record and record.own["num_workers"]
+                return bool(own) and "num_workers" in wanted
+
+            def withdraw(knob: str, reason: str) -> None:
+                self.withdrawal.withdraw(knob if knob in wanted else "num_workers", reason)
+
+            WorkerWatch(self.state, withdraw, has_own).install(torch, self.undo)
+
+    def _watch_loaders(self, loader: Loader) -> None:
+        """Loaders of another size than those that the search has seen keep it."""
+        batch = next((change for change in self.plan.changes if change.knob == "batch_size"), None)
+        loader.searched = self.plan.own
+        own = self.plan.own.get("batch_size")
+        if batch is not None and isinstance(batch.spelling, Flag):
+            own = batch.value
+        overrides = loader.overrides
+        overrides.watched = any(change.knob == "accumulation" for change in self.plan.changes)
+        overrides.reference = own if isinstance(own, int) else None
+
+        def other_size(size: int, searched: int, site: str) -> None:
+            self.withdrawal.aside(
+                ("batch_size",),
+                f"is left out for a loader of {size} samples, built at {site}: the search saw {searched}",
+            )
+
+        overrides.on_other_size = other_size
+
+    def _aside(self, what: str, batches: bool) -> None:
+        names = ("precision", "compile_mode", "channels_last")
+        reason = f"is left out of {what}, which is to see the script's own"
+        self.withdrawal.aside((*names, "batch_size") if batches else names, reason, is_exact=True)
 
     def _prepare_probe(self, torch: Any, loader: Loader, optimizer: Optimizer, root: Root) -> None:
         """What goes on after the window; imported where it is asked for alone."""
@@ -356,14 +439,16 @@ class Session:
         )
 
     def _wrap_save(self, torch: Any) -> None:
-        """A checkpoint may take long: the launcher is told before it is written."""
+        """Show signs of life before a checkpoint, and write it in the script's own format."""
         original, state = torch.save, self.state
 
         @functools.wraps(original)
-        def save(*args: Any, **kwargs: Any) -> Any:
+        def save(obj: Any, *args: Any, **kwargs: Any) -> Any:
             if state.here():
                 state.alive()
-            return original(*args, **kwargs)
+                if self._model is not None:
+                    obj = self._model.weights.in_own_format(obj)
+            return original(obj, *args, **kwargs)
 
         self.undo.assign(torch, "save", save)
 
@@ -546,6 +631,7 @@ class Session:
             # Several losses on one batch, or several optimizers, do not make the batch larger.
             parts = own_accumulation or optimizer.accumulation.factor > 1
             effective = round(batch * max(1.0, per_step)) if parts else batch
+        hazards = () if self.plan.changes else self._hazards(root, optimizer)
         trained, attention = root.facts(), model.attention.facts()
         if trained is not None and attention is not None and attention.dropout:
             trained = replace(trained, dropout=True)
@@ -581,7 +667,7 @@ class Session:
             attention=attention,
             zeroes_gradients=model.gradients.zeroes,
             gradients_pause=model.gradients.pause,
-            loop_hazards=() if self.plan.changes else self._hazards(root, optimizer),
+            loop_hazards=hazards,
             loop_draws=self._draws.where if self._draws is not None else "",
             averages_apart=optimizer.averages_apart,
             collecting_frac=self.boundary.collecting_frac(),
@@ -591,6 +677,14 @@ class Session:
             environ_set=self.process.changed(),
             loaded_first=self.process.loaded_first(),
             ranks=self.plan.ranks,
+            fixed_steps=""
+            if self._schedules is None
+            else self._schedules.fixed(
+                None if built is None else built.length,
+                per_step=optimizer.scheduler_per_step,
+                counted=STEP_COUNTED in hazards,
+            ),
+            option_batch=self.plan.batch,
         )
 
     def _hazards(self, root: Root, optimizer: Optimizer) -> tuple[str, ...]:

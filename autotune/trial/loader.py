@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import random
@@ -16,16 +17,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.trial.calm import CALL, FETCH, FETCHING, OFF
-from autotune.trial.data_sets import settings_of, shared_handle
+from autotune.trial.data_sets import shared_handle
+from autotune.trial.fetch_state import changed_key
 from autotune.trial.fetches import LOOKED_AT, TIMED, TIMED_EACH, Fetches
 from autotune.trial.loader_facts import batch_size_of, described, settles_at_once, start_method
 from autotune.trial.loader_record import BETWEEN, INSIDE, WHOLE, Record
-from autotune.trial.overrides import Overrides
+from autotune.trial.overrides import Overrides, hand_back
 from autotune.trial.sending import Sent, try_sending
 from autotune.trial.state import LOADER, caller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator, Mapping
 
     from autotune.core.config import Value
     from autotune.core.facts import LoaderFacts
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from autotune.trial.undo import Undo
 
 _PROBES = 3
+_UNCHANGED = object()
 
 
 class Loader(Fetches):
@@ -59,12 +62,59 @@ class Loader(Fetches):
         """Take back what stands in the way of every batch."""
         self._sent_from: dict[str, Sent] = {}
         """Chain -> what came of sending what a loader built there needs."""
+        self.searched: Mapping[str, Value] = {}
+        """Values of the script's own that a search has seen, by keyword; under `apply`."""
         self._read_at: dict[str, tuple[int, int]] = {}
         """Chain -> how many loaders were built there and read, and how often."""
 
     def override(self, keyword: str, value: Value | None) -> None:
         """Build the training loader with this keyword from now on; None removes the argument."""
         self.overrides.wanted[keyword] = value
+
+    def give_back(self, keyword: str) -> bool:
+        """Loaders have the script's own value again: batches at once, workers from the next pass on."""
+        wanted = self.overrides.wanted
+        patched = wanted.pop(keyword, _UNCHANGED) is not _UNCHANGED
+        if not patched and keyword in self.searched:
+            # By the script's own option; without it, the loader has what the search has seen.
+            wanted[keyword] = self.searched[keyword]
+        for record in self.records if patched else [self.train]:
+            loader = None if record is None else record.loader()
+            value = record.own.get(keyword) if patched and record is not None else self.searched.get(keyword)
+            if record is not None and loader is not None and value is not None:
+                hand_back(loader, keyword, value, self._torch)
+                record.usual = None
+                self._keep(record, loader)
+        return patched or keyword in self.searched
+
+    @property
+    def changes_batches(self) -> bool:
+        """Batches of a loader are not of the script's own size."""
+        return "batch_size" in self.overrides.wanted
+
+    @contextlib.contextmanager
+    def own_batches(self) -> Generator[None]:
+        """Loaders that were built give batches of the script's own size, to passes that begin meanwhile."""
+        changed: list[tuple[Any, int]] = []
+        for record in self.records if self.changes_batches else ():
+            loader, own = record.loader(), record.own.get("batch_size")
+            sampler = getattr(loader, "batch_sampler", None)
+            size = getattr(sampler, "batch_size", None)
+            if loader is not None and type(own) is int and type(size) is int and size != own:
+                changed.append((loader, size))
+                hand_back(loader, "batch_size", own, self._torch)
+        try:
+            yield
+        finally:
+            for loader, size in changed:
+                hand_back(loader, "batch_size", size, self._torch)
+
+    def other_size(self) -> str:
+        """Why the batch that was fetched last is no part of what the search has seen; empty where it is."""
+        last = self._last
+        if last is None or not last.is_other:
+            return ""
+        return f"a loader of {last.own.get('batch_size')} samples trains, built at {last.site}"
 
     def observed(self, keyword: str) -> Value | None:
         """What the training loader in use really has; None before it is known."""
@@ -124,12 +174,17 @@ class Loader(Fetches):
                 original(this, *args, **kwargs)
                 return
             sites: list[str] = []
+            own: dict[str, Any] = {}
+            other = False
             try:
                 sites = state.user_frames(caller(1))
-                if overrides.wanted and overrides.is_target(
+                bound = signature.bind(this, *args, **kwargs)
+                own = overrides.own_of(bound.arguments)
+                if (overrides.wanted or overrides.watched) and overrides.is_target(
                     sites, signature, (this, *args), kwargs, first=not self.records
                 ):
-                    bound = signature.bind(this, *args, **kwargs)
+                    overrides.meet(own["batch_size"], bound.arguments, sites[0] if sites else "")
+                    other = overrides.left_alone
                     overrides.apply(bound.arguments)
                     args, kwargs = bound.args[1:], bound.kwargs
             except TypeError:
@@ -140,6 +195,7 @@ class Loader(Fetches):
             try:
                 self.built_any = True
                 record = Record(this, sites)
+                record.own, record.is_other = own, other
                 this.__dict__["_autotune_record"] = record
                 record.expected = record.chain in self._trained - self._evaluated
                 record.shared_handle = shared_handle(getattr(this, "dataset", None))
@@ -154,7 +210,7 @@ class Loader(Fetches):
         def without_record(this: Any) -> Any:
             held = getstate(this) if getstate is not None else dict(this.__dict__)
             if isinstance(held, dict):
-                return {k: v for k, v in held.items() if k != "_autotune_record"}
+                return {k: v for k, v in held.items() if not str(k).startswith("_autotune_")}
             return held
 
         self._undo.assign(cls, "__getstate__", without_record)
@@ -384,17 +440,16 @@ class Loader(Fetches):
             self._backs.pop()()
 
     def _look_at_data(self, record: Record, iterator: Any, *, before: bool) -> None:
-        """Whether what the data set holds was changed since the last fetch, which workers have a copy of."""
+        """Whether what a fetch reads was changed since the last one: workers have a copy of it."""
         try:
-            held = settings_of(getattr(iterator, "_dataset", None))
+            state = record.read_by_fetch(iterator)
+            held = state.snapshot()
             if not before:
                 record.settings, record.settings_at = held, record.fetches
-            elif (
-                record.settings_at == record.fetches
-                and record.changed != INSIDE
-                and any(held.get(name, value) != value for name, value in record.settings.items())
-            ):
-                record.changed = INSIDE if iterator._num_yielded else BETWEEN
+            elif record.settings_at == record.fetches and record.changed != INSIDE:
+                key = changed_key(record.settings, held)
+                if key is not None:
+                    record.note_change(INSIDE if iterator._num_yielded else BETWEEN, state.text(key))
         except Exception as error:
             self._state.faults.note("loader_facts", error)
 
@@ -435,6 +490,8 @@ class Loader(Fetches):
             own_code=sent.own_code,
             beside=self._beside(record),
             changed=record.changed,
+            changed_at=record.changed_at,
+            sizes=tuple(sizes) if len(sizes := self._sizes.get(record.chain, ())) > 1 else (),
             takes_one=record.takes_one,
             eager_order=record.eager_order,
             rebuilt=1 < loaders == passes,

@@ -6,6 +6,9 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from autotune.trial.fetch_state import FetchState
+from autotune.trial.objects import attribute_of
+
 if TYPE_CHECKING:
     from autotune.core.facts import LoaderFacts
     from autotune.trial.batches import How
@@ -38,6 +41,10 @@ class Record:
         self.confirmed = False
         self.expected = False
         """Built where one that trained was built before: a loader made anew for every epoch."""
+        self.own: dict[str, Any] = {}
+        """Keywords that the script builds it with, without what was changed."""
+        self.is_other = False
+        """Its batches are of another size than those of the loaders that a search has seen."""
         self.kept: LoaderFacts | None = None
         """What it was like when it was first iterated over; loops often hold no more than the iterator."""
         self.since = 0
@@ -86,7 +93,7 @@ class Record:
         self.ahead = 0
         """Batches of this pass that no backward pass was over yet."""
         self.settings: dict[tuple[int, str], Any] = {}
-        """What its data set held after the last fetch that was looked at."""
+        """What a fetch reads, after the last one that was looked at."""
         self.settings_at = 0
         """How many fetches there were then."""
         self.usual: int | None = None
@@ -96,8 +103,27 @@ class Record:
         self.dimension = 0
         """Where a batch of it shows how many samples it has: in the tensor at this place of it, `WHOLE` for
         a batch that is one itself."""
-        self.changed = ""
-        """`BETWEEN` or `INSIDE`: when somebody else than a fetch changed what the data set holds."""
+        self._fetch_state: weakref.ref[FetchState] | None = None
+        self.changed = self.changed_at = ""
+        """`BETWEEN` or `INSIDE`: when the script changes what a fetch reads; and what and where."""
+
+    def read_by_fetch(self, iterator: Any) -> FetchState:
+        """What a fetch reads, by the objects of the first call."""
+        found = None if self._fetch_state is None else self._fetch_state()
+        if found is None:
+            names = ("_dataset", "_collate_fn", "_worker_init_fn")
+            found = FetchState(*(attribute_of(iterator, name) for name in names))
+            self._fetch_state = weakref.ref(found)
+        # It holds the data set, which must not outlive its other owners.
+        for owner in (iterator, self.loader()):
+            if owner is not None:
+                owner.__dict__["_autotune_reads"] = found
+        return found
+
+    def note_change(self, when: str, text: str) -> None:
+        """The script changes what a fetch reads; inside of a pass is the stronger one."""
+        if self.changed != INSIDE and (when == INSIDE or not self.changed):
+            self.changed, self.changed_at = when, text
 
     @property
     def alive(self) -> bool:

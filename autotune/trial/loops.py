@@ -32,14 +32,20 @@ class Loops:
         self._judged = 0
         self._hazards: frozenset[str] = frozenset()
 
-    def note(self, torch: Any) -> None:
-        """A backward pass begins."""
+    def note(self, torch: Any) -> list[FrameType]:
+        """A backward pass begins.
+
+        Returns:
+            Its frames, the innermost first; none where the stack is known.
+        """
         if len(self._stacks) >= _MOST_STACKS:
-            return
+            return []
         frames = list(_frames(caller(0), os.path.dirname(torch.__file__) + os.sep))
         key = tuple((frame.f_code.co_filename, frame.f_lineno) for frame in frames)
-        if key not in self._stacks:
-            self._stacks[key] = _read(frames)
+        if key in self._stacks:
+            return []
+        self._stacks[key] = _read(frames)
+        return frames
 
     def hazards(self) -> tuple[str, ...]:
         """Words of `autotune.core.loops` for all of them together; parses sources, so it takes a moment."""

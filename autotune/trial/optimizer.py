@@ -144,6 +144,10 @@ class Optimizer(Backward):
         owner = self._owner(wanted) if wanted else None
         if wanted and owner is None:
             reason = "The gradients that the script clips are not those of one optimizer, so which are scaled"
+            for optimizer in (reference() for reference in self._alive):
+                if optimizer is not None and id(optimizer) not in self._unscaled and _owns(optimizer, wanted):
+                    self._scaler.unscale_(optimizer)
+                    self._unscaled.add(id(optimizer))
             self._root.give_up("precision", f"{reason} is not known.")
         elif owner is not None and id(owner) not in self._unscaled:
             self._scaler.unscale_(owner)
@@ -291,3 +295,8 @@ class Optimizer(Backward):
             decays=decays,
         )
         return self._facts
+
+
+def _owns(optimizer: Any, wanted: set[int]) -> bool:
+    """Some of these parameters are of this optimizer."""
+    return any(id(p) in wanted for group in getattr(optimizer, "param_groups", ()) for p in group["params"])

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.trial.objects import length_of
+from autotune.trial.objects import attribute_of, length_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from inspect import Signature
 
     from autotune.core.config import Value
@@ -33,6 +34,15 @@ class Overrides:
         """Torch has been imported."""
         self._torch = torch
 
+        self.reference: int | None = None
+        """Own batch size of the loaders that a search has seen; else that of the first."""
+        self.watched = False
+        """Loaders of another size are looked for although no keyword is changed: steps are made of parts."""
+        self.left_alone = False
+        """The loader that was built last has batches of another size than those, and keeps them."""
+        self.on_other_size: Callable[[int, int, str], None] | None = None
+        """Called with its size, theirs, and where it is built, if it shuffles as one that trains does."""
+
     def is_target(
         self, sites: list[str], signature: Signature, args: Any, kwargs: Any, *, first: bool
     ) -> bool:
@@ -47,7 +57,10 @@ class Overrides:
         """
         if self.sites:
             return bool({sites[0], "<".join(sites)} & self.sites) if sites else False
-        given = signature.bind(*args, **kwargs).arguments
+        return first or self._shuffles(signature.bind(*args, **kwargs).arguments)
+
+    def _shuffles(self, given: Mapping[str, Any]) -> bool:
+        """Whether a loader is built as those that train are."""
         if given.get("shuffle"):
             return True
         for name in ("sampler", "batch_sampler"):
@@ -55,15 +68,35 @@ class Overrides:
             inner = getattr(sampler, "sampler", sampler)
             if sampler is not None and type(inner).__name__ != "SequentialSampler":
                 return True
-        if isinstance(given.get("dataset"), self._torch.utils.data.IterableDataset):
-            return True
-        return first
+        return isinstance(given.get("dataset"), self._torch.utils.data.IterableDataset)
+
+    def meet(self, own: Any, given: Mapping[str, Any], site: str) -> None:
+        """A loader that is meant is about to be built; whether the search knows its size."""
+        self.left_alone = False
+        if type(own) is not int:
+            return
+        self.reference = self.reference or own
+        self.left_alone = own != self.reference
+        if self.left_alone and self.on_other_size is not None and self._shuffles(given):
+            self.on_other_size(own, self.reference, site)
+
+    def own_of(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What the script itself builds a loader with, of what may be changed and given back."""
+        sampler = given.get("batch_sampler")
+        size = given.get("batch_size", 1) if sampler is None else attribute_of(sampler, "batch_size")
+        return {
+            "batch_size": size,
+            "num_workers": given.get("num_workers", 0),
+            "persistent_workers": given.get("persistent_workers", False),
+            "prefetch_factor": given.get("prefetch_factor"),
+        }
 
     def apply(self, given: dict[str, Any]) -> None:
         """Put what is wanted among the arguments of a loader that is about to be built."""
         for keyword, value in self.wanted.items():
             if keyword == "batch_size":
-                self._apply_batch(given, value)
+                if not self.left_alone:
+                    self._apply_batch(given, value)
             elif value is None:
                 given.pop(keyword, None)
             else:
@@ -90,3 +123,23 @@ class Overrides:
             self._state.refusals["batch_size"] = f"A batch of {value} is larger than the data set."
         else:
             given["batch_size"] = value
+
+
+def hand_back(loader: Any, keyword: str, value: Any, torch: Any) -> None:
+    """Give a loader that was built the script's own value: batches at once, workers from the next pass on."""
+    # A DataLoader refuses to have these assigned.
+    held: dict[str, Any] = loader.__dict__
+    if held.get(keyword) == value:
+        return
+    if keyword == "batch_size":
+        sampler: Any = held.get("batch_sampler")
+        if type(sampler) is torch.utils.data.BatchSampler:
+            sampler.batch_size = value
+        if held.get("batch_size") is not None:
+            held["batch_size"] = value
+        return
+    held[keyword] = value
+    if not held.get("num_workers"):
+        held["persistent_workers"], held["prefetch_factor"] = False, None
+    # Workers that live end with the pass that they are read in.
+    held["_iterator"] = None

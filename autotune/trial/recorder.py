@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from autotune.trial.probe import Probe
     from autotune.trial.state import State
     from autotune.trial.visit import Visiting
+    from autotune.trial.withdrawal import Withdrawal
 
 SETTLE_STEPS = 3
 REJECT_STEPS = 6
@@ -117,6 +118,8 @@ class Recorder:
         self.stop_timing_imports: Callable[[], int] = int
         """Nanoseconds that the script's imports took; called once, when the first step has ended."""
         self._import_ns = 0
+        self.withdrawal: Withdrawal | None = None
+        """Under `apply`: undoes what the run contradicts."""
         self.unseen: Callable[[], str] = str
         """Why a run had no step, as far as that is known."""
         self.loader: Loader | None = None
@@ -135,7 +138,7 @@ class Recorder:
         self._clock_used = ""
         self._began_ns = time.perf_counter_ns()
         self._settled = False
-        self._accepted = False
+        self._accepted = self._was_accepted = False
         self._latest: tuple[Reading, ...] = ()
         self._first_step_ns = 0
         self._losses: list[tuple[int, Any, int]] = []
@@ -329,7 +332,7 @@ class Recorder:
             return True
         self._latest = readings = self._readings()
         late = steps >= REJECT_STEPS
-        unfit = [r for r in readings if r.wanted is not None and r.status != "applied"]
+        unfit = self._unapplied(readings)
         if not unfit:
             self._accepted = True
         elif late and any(r.status == "refused" for r in unfit):
@@ -339,15 +342,22 @@ class Recorder:
             if self._channel is None:
                 self.reject(readings)
         if self._accepted:
+            self._was_accepted = True
             self._on_settled(readings, True)
         return self._accepted
 
     def reject(self, readings: Sequence[Reading]) -> None:
-        """End the process: a knob that was asked for is not what the process does."""
+        """A knob that was asked for is not in effect: end the process, or withdraw the knob where it was."""
+        unfit = self._unapplied(readings)
+        if self._channel is None and self._was_accepted:
+            # A later model or optimizer: what was trained so far is not given away.
+            for reading in unfit:
+                self._withdraw(reading.knob, reading.reason)
+            return
         self._on_settled(tuple(readings), True)
-        bad = next(r for r in readings if r.wanted is not None and r.status != "applied")
+        bad = unfit[0]
         if self._channel is None:
-            self._end_untuned(bad.knob, f"{bad.knob}={bad.wanted} was not applied: {bad.reason}")
+            self.end_untuned(bad.knob, f"{bad.knob}={bad.wanted} was not applied: {bad.reason}")
         self.broke(
             kind="config_rejected",
             message=bad.reason,
@@ -356,14 +366,22 @@ class Recorder:
             readings=tuple(readings),
         )
 
-    def _end_untuned(self, knob: str, why: str) -> NoReturn:
-        """Under `apply`: better no training than one that is not what was asked for."""
+    def _unapplied(self, readings: Sequence[Reading]) -> list[Reading]:
+        gone = self.withdrawal.gone if self.withdrawal is not None else ()
+        return [r for r in readings if r.wanted is not None and r.status != "applied" and r.knob not in gone]
+
+    def end_untuned(self, knob: str, why: str) -> NoReturn:
+        """Under `apply`, in the first steps: better no training than one that is not what was asked for."""
         self.on_untuned(knob, why)
         with contextlib.suppress(Exception):
             sys.stdout.flush()
         sys.stderr.write(f"autotune: {why}\n")
         sys.stderr.flush()
         os._exit(6)
+
+    def _withdraw(self, knob: str, reason: str) -> None:
+        if self.withdrawal is not None:
+            self.withdrawal.withdraw(knob, reason)
 
     def reopen(self) -> None:
         """A new model has come: the knobs are read again with it, and measuring begins again."""
@@ -374,11 +392,12 @@ class Recorder:
             self.restart()
 
     def lost(self, knob: str, reason: str) -> None:
-        """A knob that was accepted is not carried out any more: end the run."""
+        """A knob that was accepted is not carried out any more: end the trial; under `apply`, withdraw it."""
         if not self._accepted or knob not in self.hows:
             return  # what was not accepted yet is judged by its reading
         if self._channel is None:
-            self._end_untuned(knob, f"{knob} was given up in the middle of the run: {reason}")
+            self._withdraw(knob, reason)
+            return
         self.broke(
             kind="config_rejected",
             message=reason,
@@ -388,20 +407,17 @@ class Recorder:
         )
 
     def fault(self, seam: str) -> None:
-        """Under `apply`: a seam failed; nothing goes on half tuned."""
+        """Under `apply`: a hook failed; nothing goes on half tuned."""
         if self._channel is not None or not self.patched:
             return
         if seam in ("torch", "boundary") and not self._accepted:
             knob = next(iter(sorted(self.patched)))
-            self._end_untuned(
+            self.end_untuned(
                 knob, f"{knob} was not applied: watching the script failed at {seam}; see faults.log."
             )
         if self._accepted:
-            bad = next(iter(self._unfit(self._readings())), None)
-            if bad is not None:
-                self._end_untuned(
-                    bad.knob, f"{bad.knob}={bad.wanted} was given up in the middle of the run: {bad.reason}"
-                )
+            for bad in self._unfit(self._readings()):
+                self._withdraw(bad.knob, bad.reason)
 
     def unapplied(self) -> str | None:
         """After a run under `apply`: why what was asked for did not happen; None where it did."""
@@ -412,7 +428,7 @@ class Recorder:
         return None if bad is None else f"{bad.knob}={bad.wanted} was not applied: {bad.reason}"
 
     def _unfit(self, readings: Sequence[Reading]) -> list[Reading]:
-        return [r for r in readings if r.knob in self.patched and r.status != "applied"]
+        return [r for r in self._unapplied(readings) if r.knob in self.patched]
 
     def _how(self, knob: str) -> str:
         return self.hows.get(knob, "")

@@ -89,6 +89,9 @@ class Root:
         no backward pass is due for what was called before."""
         self.awaits_backward = False
         """A root in training mode was called since the last backward pass."""
+        self.on_precision_ended: Callable[[], None] | None = None
+        """Called where autocast and scaling of ours end in the middle of a run."""
+        compiling.on_ended.append(self._eager)
         self.on_dropped: list[Callable[[], None]] = []
         """Called once nothing of ours may stand in the way of calls any more."""
         self._roots: list[weakref.ref[RootCall]] = []
@@ -105,6 +108,8 @@ class Root:
         self._swapped: list[tuple[Any, str, Any, Any]] = []
         self.autocast_seen: str | None = None
         self._carries = False
+        self._is_plain = False
+        """Trained modules are the script's own for a while."""
 
     @property
     def calls(self) -> list[RootCall]:
@@ -193,6 +198,25 @@ class Root:
         self._format = main_format(found) or self._format
         return self._format
 
+    def end_precision(self) -> None:
+        """Calls are the script's own again, in its number format, from the next one on."""
+        self.dtype_name = self._dtype = None
+        for call in self.calls:
+            call.forget()
+        if self.on_precision_ended is not None:
+            self.on_precision_ended()
+
+    def end_turning(self) -> None:
+        """Parts that want nothing any more leave inputs as they are."""
+        self._turning = [part for part in self._turning if part.wanted]
+        for call in self.calls:
+            call.forget()
+
+    def _eager(self) -> None:
+        """Nothing of ours is compiled any more."""
+        for call in self.calls:
+            call.forget(eager=True)
+
     def look_again(self) -> None:
         """Look into the next training call of every root: what holds from now on counts."""
         for call in self.calls:
@@ -218,7 +242,13 @@ class Root:
         def call(module: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling() and not self.changes:
                 return original(module, *args, **kwargs)
-            if state.depth or state.in_backward or not state.here() or "root" in state.faults.off:
+            if (
+                state.depth
+                or self._is_plain
+                or state.in_backward
+                or not state.here()
+                or "root" in state.faults.off
+            ):
                 return original(module, *args, **kwargs)
             try:
                 if self._is_new_root(module):
@@ -359,13 +389,13 @@ class Root:
 
         @functools.wraps(original)
         def create_script_module(module: Any, *args: Any, **kwargs: Any) -> Any:
-            with self._plain():
+            with self.plain():
                 return original(module, *args, **kwargs)
 
         self._undo.assign(recursive, "create_script_module", create_script_module)
 
     @contextlib.contextmanager
-    def _plain(self) -> Generator[None]:
+    def plain(self) -> Generator[None]:
         """All roots, and blocks that are compiled by themselves, are as the script made them meanwhile."""
         taken: list[tuple[Any, Any]] = []
         for block in self._compile.regions.calls:
@@ -378,9 +408,11 @@ class Root:
             if held is not None and held.__dict__.get("_compiled_call_impl") is call:
                 taken.append((held, call))
                 call.leave(held)
+        was_plain, self._is_plain = self._is_plain, True
         try:
             yield
         finally:
+            self._is_plain = was_plain
             for held, call in taken:
                 held.__dict__["_compiled_call_impl"] = call
 
@@ -508,6 +540,12 @@ class RootCall:
         module = self.module()
         assert module is not None
         return module._call_impl(*args, **kwargs)
+
+    def forget(self, *, eager: bool = False) -> None:
+        """What is known of usual calls does not hold any more; `eager`: nor does compiled code of ours."""
+        self._usual = None
+        if eager:
+            self._compiled = self.previous
 
     def look_closely(self) -> None:
         """At the next call."""

@@ -171,16 +171,19 @@ class State:
         """Whether code of this file is the user's, or of the installed package that is run."""
         return is_user_file(name) or (bool(self._package) and name.startswith(self._package))
 
+    def place(self, name: str, line: int) -> str:
+        """``file.py:12``, relative to the script's folder."""
+        path = os.path.abspath(name)
+        inside = path.startswith(self.script_dir + os.sep)
+        return f"{os.path.relpath(path, self.script_dir) if inside else os.path.basename(path)}:{line}"
+
     def user_frames(self, frame: FrameType | None, limit: int = 2) -> list[str]:
         """``file.py:12`` of the innermost frames outside all libraries."""
         found: list[str] = []
         while frame is not None and len(found) < limit:
             name = frame.f_code.co_filename
             if self.is_users(name):
-                path = os.path.abspath(name)
-                inside = path.startswith(self.script_dir + os.sep)
-                text = os.path.relpath(path, self.script_dir) if inside else os.path.basename(path)
-                found.append(f"{text}:{frame.f_lineno}")
+                found.append(self.place(name, frame.f_lineno))
             frame = frame.f_back
         return found
 

@@ -214,6 +214,7 @@ class Stepping:
         try:
             if closure is not None and not runs_once(closure, optimizer):
                 self.closure = True
+                self._meets_closure()
             state.micro_steps += 1
             self._note_stepping(optimizer)
             self._note_rate(optimizer)
@@ -226,6 +227,14 @@ class Stepping:
             self._nested = False
         self._boundary.passed(optimizer)
         return result
+
+    def _meets_closure(self) -> None:
+        """An optimizer is about to step by a closure, which runs the model as often as it likes."""
+
+    def end_scaling(self) -> None:
+        """Gradients are not scaled by us any more."""
+        self._scaler = None
+        self._unscaled.clear()
 
     def _forget_parts(self) -> None:
         """What a rest that is dropped left behind is no part of the step that comes."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from autotune.trial.root import Root
     from autotune.trial.state import State
     from autotune.trial.stepping import Boundary
@@ -58,6 +61,49 @@ class Weights:
     def _is_state(self, value: Any) -> bool:
         """Momentum and the like; counters of steps are single numbers."""
         return isinstance(value, self._torch.Tensor) and value.is_floating_point() and value.dim() > 0
+
+    def restore(self) -> None:
+        """The script's own format for good: traces and exports share a model's parameters with it."""
+        self._release()
+        self._root.end_turning()
+
+    def in_own_format(self, item: Any) -> Any:
+        """What is about to be written to a file, with halved tensors in the script's own format.
+
+        The digits that bf16 does not have are gone.
+        """
+        if not self.wanted:
+            return item
+        formats = {p.untyped_storage().data_ptr(): dtype for p, dtype in self._halved()}
+        kept = getattr(self._boundary.anchor_optimizer(), "state", {})
+        for parameter, dtype in self._halved():
+            for value in kept.get(parameter, {}).values():
+                if self._is_state(value):
+                    formats[value.untyped_storage().data_ptr()] = dtype
+        return self._written(item, formats)
+
+    def _written(self, item: Any, formats: Mapping[int, Any]) -> Any:
+        if isinstance(item, self._torch.Tensor):
+            is_half = item.dtype == self._torch.bfloat16
+            dtype = formats.get(item.untyped_storage().data_ptr()) if is_half else None
+            return item if dtype is None else item.detach().to(dtype)
+        if type(item) in (list, tuple):
+            return type(item)(self._written(value, formats) for value in item)
+        if isinstance(item, dict):
+            found = copy.copy(item)  # of a class of its own, as those that modules return
+            for key, value in item.items():
+                found[key] = self._written(value, formats)
+            return found
+        return item
+
+    def _halved(self) -> Iterator[tuple[Any, Any]]:
+        for reference, dtype in self._parameters:
+            if (parameter := reference()) is not None:
+                yield parameter, dtype
+        for reference, name, dtype in self._buffers:
+            part = reference()
+            if part is not None and part._buffers.get(name) is not None:
+                yield part._buffers[name], dtype
 
     # Root part
 

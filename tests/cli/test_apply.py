@@ -34,15 +34,22 @@ def here(monkeypatch):
 
 
 @pytest.fixture
-def ran(monkeypatch):
+def watched():
+    """What the runner watches by: the own values of the script, and whether it is strict."""
+    return []
+
+
+@pytest.fixture
+def ran(monkeypatch, watched):
     """Launches handed to the runner, which runs nothing and ends with 7."""
     import autotune.launch.plain as plain
 
-    launches = []
+    launches, asked = [], watched
 
-    def run_plain(launch, plan_dir):
+    def run_plain(launch, plan_dir, *, own, strict):
         assert plan_dir.is_dir()
         launches.append(launch)
+        asked.append((own, strict))
         return 7
 
     monkeypatch.setattr(plain, "run_plain", run_plain)
@@ -72,6 +79,16 @@ def test_the_pick_reaches_the_launch_and_the_scripts_code_is_the_exit_code(cli, 
     assert not launch.measure
     assert not launch.protect
     assert "best: " in err
+
+
+def test_the_runner_gets_the_scripts_own_values_and_whether_to_be_strict(cli, script, ran, watched):
+    written(script)
+    cli("apply", "best.yaml", "--", "python", "train.py")
+    cli("apply", "best.yaml", "--strict", "--", "python", "train.py")
+    (own, strict), (again, really) = watched
+    assert (strict, really) == (False, True)
+    assert own == again
+    assert own["batch_size"] == 32
 
 
 def test_a_likely_pick_is_applied_by_name_alone_and_says_that_it_is_not_confirmed(cli, script, ran):

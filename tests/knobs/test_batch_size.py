@@ -153,3 +153,31 @@ def test_without_an_option_nothing_is_said() -> None:
     assert said_batch(SCRIPT, ("--batch_size=8",)) == 0
     computed = ScriptFlag(names=("--batch-size",), dest="batch_size", kind="int")
     assert said_batch(replace(SCRIPT, flags=(computed,)), ()) == 0
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        (run(fixed_steps="OneCycleLR of 250 steps (a.py:21)"), "counts OneCycleLR of 250 steps (a.py:21) by"),
+        (loader(sizes=(64, 32, 16)), "Loaders of 64, 32 and 16 samples are built at train.py:12"),
+    ],
+)
+def test_a_loader_that_other_things_go_by_keeps_its_size_unless_the_scripts_option_moves_it(
+    seen, words
+) -> None:
+    refused = way(KNOB, 64, facts(run=seen))
+    assert isinstance(refused, str)
+    assert words in refused
+    assert way(KNOB, 64, facts(script=FLAGGED, run=seen)).delivered == "64"
+
+
+def test_an_option_that_sizes_several_loaders_moves_them_by_one_factor() -> None:
+    seen = replace(loader(batch_size=112), option_batch=16, values={"batch_size": 112})
+    change = way(KNOB, 56, facts(script=FLAGGED, run=seen))
+    assert isinstance(change, Change)
+    assert (change.value, change.delivered) == (56, "8")
+    odd = way(KNOB, 100, facts(script=FLAGGED, run=replace(seen, loader=replace(seen.loader, beside=1))))
+    assert isinstance(odd, str)
+    assert "cannot say 100" in odd
+    plain = replace(seen, option_batch=0)
+    assert way(KNOB, 56, facts(script=FLAGGED, run=plain)).delivered == "56"

@@ -23,7 +23,11 @@ class TestNumWorkers(KnobContract):
         (facts(run=loader(kind="iterable")), "repeat all of it"),
         (facts(run=loader(cuda_tensors=True)), "workers cannot share"),
         (facts(run=loader(shared_handle="ZipFile")), "open ZipFile"),
-        (facts(run=loader(changed="inside")), "inside a pass"),
+        (facts(run=loader(changed="inside")), "changes the data set inside a pass"),
+        (
+            facts(run=loader(changed="inside", changed_at="noise.p (a.py:5)")),
+            "changes noise.p (a.py:5) inside",
+        ),
     ],
 )
 def test_the_fact_refuses_the_knob_in_words(given, words) -> None:

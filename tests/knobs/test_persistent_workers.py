@@ -21,6 +21,7 @@ class TestPersistentWorkers(KnobContract):
     [
         (facts(run=run(loader=None)), "No training DataLoader"),
         (facts(run=loader(changed="between")), "keep their own"),
+        (facts(run=loader(changed="between", changed_at="noise.p (a.py:5)")), "changes noise.p (a.py:5) as"),
     ],
 )
 def test_the_fact_refuses_the_knob_in_words(given, words) -> None:

@@ -114,6 +114,8 @@ def runner(tmp_path: Path) -> Callable[..., Ran]:
         timeout_s: float = 60,
         at: str = "train.py",
         module: str = "",
+        strict: bool = False,
+        own: dict[str, Any] | None = None,
     ) -> Ran:
         nonlocal count
         count += 1
@@ -137,6 +139,8 @@ def runner(tmp_path: Path) -> Callable[..., Ran]:
             batch=batch,
             visit=visit,
             module=module,
+            strict=strict,
+            own=own or {},
         )
         (folder / "plan.json").write_text(wire.dumps(plan))
         variables = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}

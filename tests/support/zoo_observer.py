@@ -251,7 +251,8 @@ class Observer:
             "cleared": dict(self.cleared),
             "children": {str(k): v for k, v in self.children.items()},
             "iterators": self.iterators[-3:],
-            "fused": [bool(group.get("fused")) for group in groups],
+            # L-BFGS and others have no such kernel, nor a word for it.
+            "fused": [bool(group["fused"]) for group in groups if "fused" in group],
             "channels_last": [p.is_contiguous(memory_format=torch.channels_last) for p in images],
             "graphs": int(counters["stats"]["unique_graphs"]) if counters else 0,
             "frames": dict(counters["frames"]) if counters else {},

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from trial_kit import PRELUDE
 
+from autotune.core.change import Change, Patch
+
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 LOOP = (
@@ -47,6 +49,20 @@ def test_the_loss_of_a_model_that_the_script_compiles_is_seen(run: Callable[...,
     assert ran.faults == ""
     assert ran.facts.own_compile
     assert ran.facts.reduction == "mean"
+
+
+def test_without_compilation_checkpoints_have_the_keys_that_the_script_gives_them(
+    run: Callable[..., Any],
+) -> None:
+    graphs = "int(seen.counters['stats']['unique_graphs'])"
+    text = (
+        script(BY_ITSELF, "F.mse_loss(model(x), y)") + f"told(keys=list(model.state_dict()), graphs={graphs})"
+    )
+    eager = run(text, changes=[Change(knob="compile_mode", value="off", spelling=Patch())], measure=False)
+    assert (eager.code, eager.faults) == (0, ""), eager.err
+    assert eager.told["graphs"] == 0
+    assert eager.told["keys"] == run(text, bare=True).told["keys"]
+    assert all(key.startswith("_orig_mod.") for key in eager.told["keys"])
 
 
 LIBRARY = """
