@@ -9,7 +9,7 @@ from autotune.core.change import Flag, Keyword, Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs import batching
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import as_count, flag_variants, joined
+from autotune.knobs.common import as_count, dealt_by_batch, flag_variants, joined
 from autotune.knobs.compile_mode import graphs_forbid_accumulation
 from autotune.knobs.frameworks import (
     ACCELERATOR,
@@ -66,7 +66,8 @@ class Accumulation(Knob):
     Never sampled: effective batch over micro-batch. As little of it as possible is best on one
     device.
 
-    Effect: EXACT; TRAINING with BatchNorm and other state that moves at each call, NUMERIC with dropout,
+    Effect: EXACT; TRAINING with BatchNorm and other state that moves at each call, and where loader workers
+    change copies of what the dataset holds; NUMERIC with dropout,
     where the loop draws random numbers for its batches, and without a loader. Unit: micro-batches.
     Source: arXiv 2507.07101 (advises against it where memory allows the batch).
     """
@@ -102,6 +103,8 @@ class Accumulation(Knob):
         return self.own(facts) if wanted == "asis" else as_count(wanted, self.own(facts), least=1)
 
     def refuse(self, facts: Facts) -> str | None:
+        if (reason := batching.coupled(facts)) is not None:
+            return reason
         undivided = None
         if facts.script.flag(*ACCUMULATION_OPTIONS.names) is not None:
             undivided = None if facts.run is None else _undivided(facts.run)
@@ -135,11 +138,14 @@ class Accumulation(Knob):
             return self.effect
         if facts.run.model is None:
             return Effect.NUMERIC
-        if facts.run.model.batch_norm or facts.run.model.moves:
+        if facts.run.model.batch_norm or facts.run.model.moves or dealt_by_batch(facts):
             return Effect.TRAINING
         # Batches of another size are drawn by code of the script's own, which may make others of them.
         own_batches = facts.run.loader is None
         return Effect.NUMERIC if _draws(facts.run) or own_batches else self.effect
+
+    def risk(self, facts: Facts) -> str:
+        return dealt_by_batch(facts)
 
     def redeals(self, facts: Facts) -> bool:
         run = facts.run

@@ -355,6 +355,10 @@ class Knob(ABC):
         """The declared effect, raised where facts demand it; never lowered."""
         return self.effect
 
+    def risk(self, facts: Facts) -> str:
+        """Why facts raise the effect above the declared one, a whole sentence; empty where they do not."""
+        return ""
+
     def redeals(self, facts: Facts) -> bool:
         """Whether a change re-deals random streams (judged by distribution)."""
         return False

@@ -137,6 +137,9 @@ class BatchSize(Knob):
     def effect_for(self, facts: Facts) -> Effect:
         return strictest(self.effect, Accumulation().effect_for(facts))
 
+    def risk(self, facts: Facts) -> str:
+        return Accumulation().risk(facts)
+
     def redeals(self, facts: Facts) -> bool:
         loader = loader_of(facts)
         return Accumulation().redeals(facts) or (loader is not None and loader.random)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.facts import OPTION, TOLD
-from autotune.knobs.common import no_loader
+from autotune.knobs.common import counted_by_batch, no_loader
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -24,8 +24,8 @@ MICRO: Final = "batch_size"
 FACTOR: Final = "accumulation"
 EFFECTIVE: Final = "effective_batch"
 _GATHERS: Final = (
-    "The script gathers what it trains on by acting, so many steps for so much of it: another batch is "
-    "another amount of training, not the same one sooner."
+    "The script gathers what it trains on while it trains, by acting or in a memory that it fills: "
+    "another batch is another amount of training for it, not the same one sooner."
 )
 
 
@@ -96,9 +96,8 @@ def unseen(facts: Facts) -> str | None:
     Without a loader they are what the script's own option says, where the model's input shows it.
     """
     run = facts.run
-    # A data set that is iterated over may give as many samples as it is asked for, however few were gathered.
-    if run is not None and run.gathers and (run.loader is None or run.loader.kind == "iterable"):
-        return _GATHERS
+    if (reason := coupled(facts)) is not None:
+        return reason
     reason = no_loader(facts)
     if run is None or reason is None or shown(facts) is not None:
         return None
@@ -120,6 +119,15 @@ def unseen(facts: Facts) -> str | None:
         # The samples are known then: by what the script says of them.
         return f"No training DataLoader was seen, and {why}, so what another batch size does cannot be seen."
     return f"No training DataLoader was seen, and {why}, so the samples of a step are not known."
+
+
+def coupled(facts: Facts) -> str | None:
+    """Why batches of another size would hold other samples; None where they would not."""
+    run = facts.run
+    # A data set that is iterated over may give as many samples as it is asked for, however few were gathered.
+    if run is not None and run.gathers and (run.loader is None or run.loader.kind == "iterable"):
+        return _GATHERS
+    return counted_by_batch(facts)
 
 
 def effective_bounds(facts: Facts) -> tuple[int, int] | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from autotune.core.change import Keyword, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import LOADER, loader_of, no_loader, trains_on_cuda
+from autotune.knobs.common import LOADER, dealt_otherwise, loader_of, no_loader, trains_on_cuda
 from autotune.knobs.num_workers import workers_of
 from autotune.knobs.prefetch_factor import without_workers
 
@@ -27,8 +27,8 @@ class MpContext(Knob):
     imports the script again.
 
     Effect: EXACT; NUMERIC where code of the script's own is sent along (it may read what the main
-    process has changed since its import). Unit: none. Source: torch.utils.data docs,
-    `multiprocessing_context`; Python docs, "multiprocessing", "Contexts and start methods".
+    process has changed since its import); TRAINING where a fetch changes what the dataset
+    holds. Unit: none. Source: torch.utils.data docs, `multiprocessing_context`; Python docs, "multiprocessing", "Contexts and start methods".
     """
 
     name: ClassVar[str] = "mp_context"
@@ -75,7 +75,12 @@ class MpContext(Knob):
 
     def effect_for(self, facts: Facts) -> Effect:
         loader = loader_of(facts)
+        if dealt_otherwise(facts):
+            return Effect.TRAINING
         return Effect.NUMERIC if loader is not None and loader.own_code else self.effect
+
+    def risk(self, facts: Facts) -> str:
+        return dealt_otherwise(facts)
 
     def redeals(self, facts: Facts) -> bool:
         loader = loader_of(facts)

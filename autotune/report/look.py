@@ -81,7 +81,7 @@ def _row(knob: Knob, facts: Facts) -> dict[str, Any]:
     effect, status = knob.effect_for(facts).name, "searched"
     if needs_permission(knob):
         status = "if allowed"
-    why = f"{effect}: {knob.summary}"
+    why = f"{effect}: {knob.risk(facts) or knob.summary}"
     if knob.virtual:
         return {"knob": knob.name, "status": status, "how": f"through {', '.join(knob.brings)}", "why": why}
     own = knob.own(facts)

@@ -19,7 +19,7 @@ from autotune import sdk
 from autotune.core import wire
 from autotune.core.change import Keyword, Patch
 from autotune.core.facts import OPTION, TOLD, RunFacts
-from autotune.core.loops import CARRIED, OWN_GRADIENT
+from autotune.core.loops import CARRIED, COLLECTED, OWN_GRADIENT
 from autotune.core.supported import UNSUPPORTED, torch_refusal
 from autotune.errors import BackendError
 from autotune.knobs.registry import builtin
@@ -294,7 +294,7 @@ class Session:
 
         loader.on_started = started
         # In the baseline alone: the answer is a fact of the script, and finding out takes a moment.
-        loader.tries_sending = self.plan.measure and not self.plan.changes
+        loader.looks_closely = self.plan.measure and not self.plan.changes
         if self.channel is not None:
             self._wrap_save(torch)
         self._loader, self._root, self._optimizer = loader, root, optimizer
@@ -539,6 +539,7 @@ class Session:
         trained, attention = root.facts(), model.attention.facts()
         if trained is not None and attention is not None and attention.dropout:
             trained = replace(trained, dropout=True)
+        hazards = () if self.plan.changes else self._hazards(root, optimizer)
         return RunFacts(
             loader=built,
             model=trained,
@@ -566,12 +567,12 @@ class Session:
             triton=_is_there("triton"),
             deterministic=_is_deterministic(torch),
             sets_threads=self.process.sets_threads,
-            gathers=root.purposes.gathers,
+            gathers=root.purposes.gathers or COLLECTED in hazards,
             loader_in_thread=loader.in_thread,
             attention=attention,
             zeroes_gradients=model.gradients.zeroes,
             gradients_pause=model.gradients.pause,
-            loop_hazards=() if self.plan.changes else self._hazards(root, optimizer),
+            loop_hazards=hazards,
             loop_draws=self._draws.where if self._draws is not None else "",
             averages_apart=optimizer.averages_apart,
             collecting_frac=self.boundary.collecting_frac(),
