@@ -27,8 +27,9 @@ class MpContext(Knob):
     imports the script again.
 
     Effect: EXACT; NUMERIC where code of the script's own is sent along (it may read what the main
-    process has changed since its import); TRAINING where a fetch changes what the dataset
-    holds. Unit: none. Source: torch.utils.data docs, `multiprocessing_context`; Python docs, "multiprocessing", "Contexts and start methods".
+    process has changed since its import); TRAINING where a fetch changes what the dataset holds.
+    Unit: none. Source: torch.utils.data docs, `multiprocessing_context`; Python docs, "multiprocessing",
+    "Contexts and start methods".
     """
 
     name: ClassVar[str] = "mp_context"
