@@ -24,8 +24,8 @@ MICRO: Final = "batch_size"
 FACTOR: Final = "accumulation"
 EFFECTIVE: Final = "effective_batch"
 _GATHERS: Final = (
-    "The script gathers what it trains on while it trains, by acting or in a memory that it fills: "
-    "another batch is another amount of training for it, not the same one sooner."
+    "The script gathers what it trains on while it trains, so another batch size would change how often "
+    "each sample is used."
 )
 
 

@@ -309,7 +309,7 @@ class _Watched:
         if begin is None or any(piece.kind != GENERATOR for piece in moved):
             return False
         paths = [piece.node.path for piece in moved]
-        starts = [answer_of(lambda n=n: self._begun(n, begin, paths), limit_s=_LIMIT_S) for n in (0, 1)]
+        starts = [answer_of(lambda n=n, b=begin: self._begun(n, b, paths), limit_s=_LIMIT_S) for n in (0, 1)]
         return all(starts) and all(one != other for one, other in zip(*starts, strict=True))
 
     def _begun(self, number: int, begin: Callable[[int], Any], paths: Sequence[str]) -> list[Any]:

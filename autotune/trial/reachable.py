@@ -130,7 +130,7 @@ class Walk:
                 if name not in ("__dict__", "__weakref__"):
                     held.setdefault(name, attribute_of(node.value, name))
         for name, item in held.items():
-            if isinstance(name, str) and not name.startswith("_autotune"):
+            if not str(name).startswith("_autotune"):
                 yield Node(f"{node.path}.{name}", item, node.value, name, node.by_name)
         for cls in type(node.value).__mro__:
             if not _is_users(cls):

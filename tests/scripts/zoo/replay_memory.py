@@ -75,6 +75,6 @@ while updates < args.updates:
         memory.push(state, action, following, reward)
         state = following
         optimize_model()
-        if done:
+        if done or updates == args.updates:
             break
 print("updates", updates, "transitions", len(memory))
