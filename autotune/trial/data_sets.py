@@ -53,16 +53,16 @@ def shared_handle(*holders: Any) -> str:
         Empty without one.
     """
     for node in Walk({str(place): holder for place, holder in enumerate(holders)}).nodes:
-        # What only a name in the code refers to may be a log.
-        if _is_handle(node.value) and not (node.by_name and not _reads(node.value)):
+        if _is_handle(node.value):
             return type(node.value).__name__
     return ""
 
 
 def _is_handle(value: Any) -> bool:
     if isinstance(value, io.IOBase):
-        is_standard = value in (sys.stdin, sys.stdout, sys.stderr)
-        return not isinstance(value, (io.BytesIO, io.StringIO)) and not value.closed and not is_standard
+        # What is only written to is a log, and no data comes from the standard input of a worker.
+        in_memory = isinstance(value, (io.BytesIO, io.StringIO))
+        return not in_memory and not value.closed and value.readable() and value is not sys.stdin
     if type(value).__name__ == "_TemporaryFileWrapper":
         return _is_handle(value.file)
     for module, name in _HANDLES:
@@ -76,10 +76,6 @@ def _is_closed(value: Any) -> bool:
     """An archive gives its file away when it is closed."""
     name = {"ZipFile": "fp", "NpzFile": "zip"}.get(type(value).__name__)
     return name is not None and attribute_of(value, name) is None
-
-
-def _reads(value: Any) -> bool:
-    return not isinstance(value, io.IOBase) or value.readable()
 
 
 @functools.lru_cache(maxsize=16)

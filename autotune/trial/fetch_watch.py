@@ -280,7 +280,7 @@ class _Watched:
         moved = [piece for piece in after.moved_since(before) if piece.node.path not in watch.pure]
         if not self._indexed:
             # What it makes for itself in a pass, each worker makes as well.
-            moved = [piece for piece in moved if self._is_old(piece)]
+            moved = [piece for piece in moved if self._is_old(piece) and piece.kind != OBJECT]
         if not moved:
             return
         lazily = not self._is_old(moved[0])

@@ -122,7 +122,7 @@ class _Tokens:
         if id(value) in self._global:
             return None
         if isinstance(value, (list, tuple, deque, set, dict)):
-            return CONTAINER, (len(value), self._numbers(value))
+            return CONTAINER, (len(value), _content(value))
         generator = self._generator(value)
         if generator is not None:
             return GENERATOR, generator
@@ -142,11 +142,6 @@ class _Tokens:
         if hasattr(kind, "__next__") and not hasattr(value, "__dict__"):
             return CURSOR, operator.length_hint(value, -1)
         return OBJECT, (kind.__qualname__, len(held_by(value)))
-
-    def _numbers(self, value: Any) -> int:
-        if not isinstance(value, (list, deque)) or len(value) > _MOST_NUMBERS:
-            return 0
-        return hash(tuple(value)) if all(type(item) in (bool, int, float) for item in value) else 0
 
     def _generator(self, value: Any) -> Any:
         if isinstance(value, random.Random):
@@ -185,6 +180,16 @@ class _Tokens:
         return True
 
 
+def _content(value: Any) -> int:
+    """Of plain numbers in their order, or of plain keys in any: a cache may move what it has used last."""
+    if isinstance(value, tuple) or len(value) > _MOST_NUMBERS:
+        return 0
+    in_order = isinstance(value, (list, deque))
+    kinds = (bool, int, float) if in_order else (bool, int, float, str, bytes)
+    items = tuple(value)
+    return hash(items if in_order else frozenset(items)) if all(type(i) in kinds for i in items) else 0
+
+
 def _digest(state: Any) -> int:
     """Of the state of one of NumPy's generators, which is a dictionary with arrays in it."""
     if isinstance(state, dict):
@@ -200,7 +205,8 @@ def described(piece: Piece, codes: Sequence[CodeType], script_dir: str) -> str:
     node = piece.node
     name = node.name or _last_name(node.path)
     place = _place_of(name, codes, script_dir)
-    return f"your {_owner(node)} {_WORDS[piece.kind]} ({name}){f' at {place}' if place else ''}"
+    named = f" ({name})" if name != node.root else ""
+    return f"your {_owner(node)} {_WORDS[piece.kind]}{named}{f' at {place}' if place else ''}"
 
 
 def _owner(node: Node) -> str:

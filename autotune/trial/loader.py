@@ -342,6 +342,7 @@ class Loader(Fetches):
             # To ask for the time on the processor is a system call.
             timed = inside and (record.fetches < TIMED or not record.fetches % TIMED_EACH)
             cpu_begin = cpu() if timed else 0
+            self._watch.take_spent_ns()
             begin = clock()
             fetches(record, begin, trains)
             device = state.device_clock if trains else None

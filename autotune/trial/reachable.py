@@ -58,7 +58,6 @@ class Node(NamedTuple):
         value: The object.
         holder: What holds it, None for a root.
         name: Attribute or global by which it is held; empty for a member of a container.
-        by_name: A global or a class attribute: other code may hold it as well.
         root: Name of the root that it was reached from.
         depth: Steps from there.
     """
@@ -67,7 +66,6 @@ class Node(NamedTuple):
     value: Any
     holder: Any = None
     name: str = ""
-    by_name: bool = False
     root: str = ""
     depth: int = 0
 
@@ -108,17 +106,17 @@ class Walk:
             yield from self._of_function(node)
         elif isinstance(value, dict):
             for key, item in list(islice(value.items(), WIDE)):
-                yield Node(f"{node.path}[{str(key)[:20]!r}]", item, value, by_name=node.by_name)
+                yield Node(f"{node.path}[{str(key)[:20]!r}]", item, value)
         elif isinstance(value, (list, tuple, deque)):
             for place in _places(len(value)):
-                yield Node(f"{node.path}[{place}]", value[place], value, by_name=node.by_name)
+                yield Node(f"{node.path}[{place}]", value[place], value)
         elif isinstance(value, GeneratorType):
             frame = value.gi_frame
             for name, item in ({} if frame is None else frame.f_locals).items():
-                yield Node(f"{node.path}.{name}", item, value, name, node.by_name)
+                yield Node(f"{node.path}.{name}", item, value, name)
         elif type(value) in _REDUCED or type(value).__module__ == "itertools":
             for place, item in enumerate(_reduced(value)):
-                yield Node(f"{node.path}[{place}]", item, value, by_name=node.by_name)
+                yield Node(f"{node.path}[{place}]", item, value)
         else:
             yield from self._of_object(node)
 
@@ -131,39 +129,39 @@ class Walk:
                     held.setdefault(name, attribute_of(node.value, name))
         for name, item in held.items():
             if not str(name).startswith("_autotune"):
-                yield Node(f"{node.path}.{name}", item, node.value, name, node.by_name)
+                yield Node(f"{node.path}.{name}", item, node.value, name)
         for cls in type(node.value).__mro__:
             if not _is_users(cls):
                 continue
             for name, item in list(vars(cls).items()):
                 function = _function_of(item)
                 if function is not None and name not in _NOT_FETCHING:
-                    yield Node(f"{node.path}.{name}()", function, node.value, name, True)
+                    yield Node(f"{node.path}.{name}()", function, node.value, name)
                 elif function is None and not name.startswith("__") and name not in held:
-                    yield Node(f"{node.path}.{name}", item, node.value, name, True)
+                    yield Node(f"{node.path}.{name}", item, node.value, name)
 
     def _of_function(self, node: Node) -> Iterator[Node]:
         value: Any = node.value
         if isinstance(value, MethodType):
-            yield Node(node.path, value.__self__, value, node.name, node.by_name)
-            yield Node(f"{node.path}()", value.__func__, value, node.name, node.by_name)
+            yield Node(node.path, value.__self__, value, node.name)
+            yield Node(f"{node.path}()", value.__func__, value, node.name)
             return
         if isinstance(value, functools.partial):
-            yield Node(f"{node.path}()", value.func, value, node.name, node.by_name)
+            yield Node(f"{node.path}()", value.func, value, node.name)
             named = {**{str(n): item for n, item in enumerate(value.args)}, **value.keywords}
             for name, item in named.items():
-                yield Node(f"{node.path}.{name}", item, value, name, node.by_name)
+                yield Node(f"{node.path}.{name}", item, value, name)
             return
         code = value.__code__
         for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=False):
             try:
-                yield Node(f"{node.path}.{name}", cell.cell_contents, value, name, node.by_name)
+                yield Node(f"{node.path}.{name}", cell.cell_contents, value, name)
             except ValueError:  # not bound yet
                 continue
         for name, item in [*held_by(value).items(), *(value.__kwdefaults__ or {}).items()]:
-            yield Node(f"{node.path}.{name}", item, value, name, node.by_name)
+            yield Node(f"{node.path}.{name}", item, value, name)
         for place, item in enumerate(value.__defaults__ or ()):
-            yield Node(f"{node.path}.default{place}", item, value, "", node.by_name)
+            yield Node(f"{node.path}.default{place}", item, value, "")
         if not is_user_file(code.co_filename):
             return
         self.codes.append(code)
@@ -174,14 +172,14 @@ class Walk:
                 if is_user_file(str(attribute_of(item, "__file__") or "<")):
                     for inner in names:
                         if inner in vars(item):
-                            yield Node(f"{name}.{inner}", vars(item)[inner], item, inner, True)
+                            yield Node(f"{name}.{inner}", vars(item)[inner], item, inner)
             elif isinstance(item, type):
                 if _is_users(item):
                     for inner, held in list(vars(item).items()):
                         if not inner.startswith("__") and _function_of(held) is None:
-                            yield Node(f"{name}.{inner}", held, item, inner, True)
+                            yield Node(f"{name}.{inner}", held, item, inner)
             elif name in value.__globals__:
-                yield Node(name, item, value, name, True)
+                yield Node(name, item, value, name)
 
 
 def _is_closed(kind: type) -> bool:

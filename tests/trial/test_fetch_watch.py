@@ -50,6 +50,12 @@ class Data(Dataset):
             if i not in self.made:
                 self.made[i] = x + random.random()
             x = self.made[i]
+        elif kind == "last_used":
+            x = self.made.pop(i, None)
+            x = torch.full((4,), float(i)) if x is None else x
+            self.made[i] = x
+            if len(self.made) > 4:
+                self.made.pop(next(iter(self.made)))
         elif kind == "counter":
             self.calls += 1
         elif kind == "lazy":
@@ -105,7 +111,7 @@ def test_samples_that_depend_on_earlier_fetches_are_a_fact_with_its_place(
     assert ran.told == bare.told
 
 
-@pytest.mark.parametrize("kind", ["global_draws", "cache", "lazy", "none"])
+@pytest.mark.parametrize("kind", ["global_draws", "cache", "last_used", "lazy", "none"])
 def test_caches_and_the_generators_that_workers_get_seeded_are_none(
     run: Callable[..., Any], kind: str
 ) -> None:

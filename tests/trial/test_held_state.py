@@ -50,6 +50,8 @@ def moved(data: Any, change: Callable[[Any], Any]) -> list[tuple[str, str]]:
         (int, lambda d: setattr(d, "held", 1), "value"),
         (list, lambda d: d.held.append(1), "container"),
         (dict, lambda d: d.held.update(a=1), "container"),
+        (lambda: {1: None}, lambda d: (d.held.pop(1), d.held.update({2: None})), "container"),
+        (lambda: {1, 2}, lambda d: (d.held.remove(1), d.held.add(3)), "container"),
         (lambda: deque([1, 2]), lambda d: d.held.append(3), "container"),
         (lambda: [0] * 100, lambda d: d.held.__setitem__(50, 1), "container"),
         (lambda: np.zeros(1000), lambda d: d.held.__setitem__(500, 1.0), "array"),

@@ -55,7 +55,6 @@ def test_attributes_slots_members_closures_and_partial_functions_are_followed() 
 def test_globals_and_class_attributes_that_the_users_functions_name_are_followed() -> None:
     found = {node.path: node for node in Walk({"dataset": Held()}).nodes}
     assert found["COUNT"].value is COUNT
-    assert found["COUNT"].by_name
     assert found["dataset.shared"].value is Held.shared
     assert "COUNT[0]" in found
 
