@@ -32,6 +32,8 @@ _LIMIT_S: Final = 0.02
 """A walk of 4,096 objects takes about 10 ms here; the rest is for slower machines."""
 _CLOCK_EACH: Final = 64
 _PLAIN: Final = (bool, int, float, complex, str, bytes, bytearray, type(None), range, slice, type, ModuleType)
+_CONTAINERS: Final = (dict, list, tuple, deque)
+_FUNCTIONS: Final = (FunctionType, MethodType, functools.partial)
 _CLOSED: Final = (
     "autotune.",
     "logging",
@@ -102,7 +104,7 @@ class Walk:
         value = node.value
         if isinstance(value, _PLAIN) or _is_closed(type(value)):
             return
-        if isinstance(value, (FunctionType, MethodType, functools.partial)):
+        if isinstance(value, _FUNCTIONS):
             yield from self._of_function(node)
         elif isinstance(value, dict):
             for key, item in list(islice(value.items(), WIDE)):
@@ -110,14 +112,16 @@ class Walk:
         elif isinstance(value, (list, tuple, deque)):
             for place in _places(len(value)):
                 yield Node(f"{node.path}[{place}]", value[place], value)
-        elif isinstance(value, GeneratorType):
+        if type(value) in _CONTAINERS:
+            return
+        if isinstance(value, GeneratorType):
             frame = value.gi_frame
             for name, item in ({} if frame is None else frame.f_locals).items():
                 yield Node(f"{node.path}.{name}", item, value, name)
         elif type(value) in _REDUCED or type(value).__module__ == "itertools":
             for place, item in enumerate(_reduced(value)):
                 yield Node(f"{node.path}[{place}]", item, value)
-        else:
+        elif not isinstance(value, _FUNCTIONS):
             yield from self._of_object(node)
 
     def _of_object(self, node: Node) -> Iterator[Node]:

@@ -21,6 +21,10 @@ class Held:
         return COUNT[0] + index
 
 
+class Table(dict[str, Any]):
+    """A container with attributes of its own."""
+
+
 class Slotted:
     __slots__ = ("inside",)
 
@@ -37,10 +41,11 @@ def test_attributes_slots_members_closures_and_partial_functions_are_followed() 
     mark = object()
     slotted = Slotted()
     slotted.inside = mark
-    ways = {
+    ways: dict[str, Any] = {
         "direct": mark,
         "slots": slotted,
         "deep": Held(a=Held(b=[{"key": mark}])),
+        "table": Table(),
         "closure": closing(mark),
         "partial": functools.partial(print, end=mark),
         "method": Held(mark=mark).__getitem__,
@@ -48,6 +53,7 @@ def test_attributes_slots_members_closures_and_partial_functions_are_followed() 
         "cycle": itertools.cycle([mark]),
         "generator": (item for item in [mark]),
     }
+    ways["table"].inside = mark
     for name, value in ways.items():
         assert any(found is mark for found in paths(Held(held=value)).values()), name
 
