@@ -60,9 +60,9 @@ def shared_handle(*holders: Any) -> str:
 
 def _is_handle(value: Any) -> bool:
     if isinstance(value, io.IOBase):
-        # What is only written to is a log, and no data comes from the standard input of a worker.
-        in_memory = isinstance(value, (io.BytesIO, io.StringIO))
-        return not in_memory and not value.closed and value.readable() and value is not sys.stdin
+        # What is only written to is a log.
+        is_none = isinstance(value, (io.BytesIO, io.StringIO)) or value in (sys.stdin, sys.stdout, sys.stderr)
+        return not is_none and not value.closed and value.readable()
     if type(value).__name__ == "_TemporaryFileWrapper":
         return _is_handle(value.file)
     for module, name in _HANDLES:

@@ -118,7 +118,7 @@ class _Tokens:
         if value is None or kind in (bool, int, float, complex):
             return VALUE, repr(value)
         if kind in (str, bytes):
-            return VALUE, value if len(value) <= _MOST_TEXT else (len(value), hash(value))
+            return VALUE, value if len(value) <= _MOST_TEXT else (len(value), value[:64], value[-64:])
         if id(value) in self._global:
             return None
         if isinstance(value, (list, tuple, deque, set, dict)):

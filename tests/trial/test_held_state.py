@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import mmap
 import random
 from collections import deque
 from types import SimpleNamespace
@@ -47,6 +48,7 @@ def moved(data: Any, change: Callable[[Any], Any]) -> list[tuple[str, str]]:
         (lambda: iter([1, 2, 3]), lambda d: next(d.held), "cursor"),
         (lambda: (n for n in range(3)), lambda d: next(d.held), "cursor"),
         (lambda: io.BytesIO(b"abc"), lambda d: d.held.read(1), "cursor"),
+        (lambda: mmap.mmap(-1, 16), lambda d: d.held.read(1), "cursor"),
         (int, lambda d: setattr(d, "held", 1), "value"),
         (list, lambda d: d.held.append(1), "container"),
         (dict, lambda d: d.held.update(a=1), "container"),
