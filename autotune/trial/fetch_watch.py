@@ -36,7 +36,8 @@ _MOST_LOOKS: Final = 24
 """Fetches of one dataset that are watched, in all passes: each costs two snapshots of some milliseconds."""
 _ALL_LOOKS: Final = 96
 """The same of all datasets: some scripts build another one for each pass."""
-_LIMIT_S: Final = 2.0
+_LIMIT_S: Final = 5.0
+"""For a child that is stuck; one takes four fetches and the fork of the process."""
 _SLOWEST_S: Final = 0.25
 """A sample that takes longer is not fetched again to find out more: a test takes about eight fetches."""
 _CANDIDATES: Final = 6
@@ -370,14 +371,19 @@ class _Watched:
         return sample, bool(self._snapshot().moved_since(before))
 
     def _later(self, asked: Any, others: Sequence[Any]) -> tuple[str, bool]:
-        """In a child: the same sample after others and itself, and whether that fetch changed anything."""
+        """In a child: the same sample after others and itself, and whether it changes anything once more.
+
+        What each fetch overwrites, such as what a transform drew last, does not change then.
+        """
         self._prepared()
         _seed(self._watch.torch, 1)
         for other in (*others, asked):
             self._original(other)
-        before = self._snapshot()
         _seed(self._watch.torch, 2)
         sample = _digest(self._original(asked), self._watch.torch)
+        before = self._snapshot()
+        _seed(self._watch.torch, 2)
+        self._original(asked)
         return sample, bool(self._snapshot().moved_since(before))
 
     def _prepared(self) -> Snapshot:

@@ -24,7 +24,7 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from autotune.trial.objects import attribute_of, held_by
-from autotune.trial.reachable import Node, Walk
+from autotune.trial.reachable import Node, Walk, is_opaque_iterator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -139,7 +139,7 @@ class _Tokens:
         if isinstance(value, GeneratorType):
             frame = value.gi_frame
             return CURSOR, None if frame is None else frame.f_lasti
-        if hasattr(kind, "__next__") and not hasattr(value, "__dict__"):
+        if is_opaque_iterator(value):
             return CURSOR, operator.length_hint(value, -1)
         return OBJECT, (kind.__qualname__, len(held_by(value)))
 
@@ -226,7 +226,8 @@ def _place_of(name: str, codes: Sequence[CodeType], script_dir: str) -> str:
     for code in codes:
         line = code.co_firstlineno
         for instruction in dis.get_instructions(code):
-            line = instruction.starts_line or line
+            # Python 3.13 has the number elsewhere, and a switch in its old place.
+            line = getattr(instruction, "line_number", instruction.starts_line) or line
             if instruction.argval != name or "NAME" in instruction.opname or "CONST" in instruction.opname:
                 continue
             path = os.path.abspath(code.co_filename)

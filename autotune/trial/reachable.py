@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import sys
 import time
 import warnings
@@ -46,10 +47,8 @@ _CLOSED: Final = (
 """Modules whose objects have no state of a dataset in them, or share it between processes on purpose."""
 _NOT_FETCHING: Final = frozenset({"__init__", "__del__", "__repr__", "__str__"})
 """Methods that no fetch calls: what only they name is not reached."""
-_REDUCED: Final = frozenset(
-    type(sample)
-    for sample in (enumerate(()), zip(), map(int, ()), filter(None, ()), reversed(()), iter(()), iter([]))
-)
+_OWN_STATE: Final = "torch.utils.data.datapipes."
+"""Whose private attributes are set by the loader that iterates over them, in each worker."""
 
 
 class Node(NamedTuple):
@@ -118,14 +117,16 @@ class Walk:
             frame = value.gi_frame
             for name, item in ({} if frame is None else frame.f_locals).items():
                 yield Node(f"{node.path}.{name}", item, value, name)
-        elif type(value) in _REDUCED or type(value).__module__ == "itertools":
-            for place, item in enumerate(_reduced(value)):
+        elif is_opaque_iterator(value):
+            for place, item in enumerate(_inside(value)):
                 yield Node(f"{node.path}[{place}]", item, value)
         elif not isinstance(value, _FUNCTIONS):
             yield from self._of_object(node)
 
     def _of_object(self, node: Node) -> Iterator[Node]:
         held = held_by(node.value)
+        if type(node.value).__module__.startswith(_OWN_STATE):
+            held = {name: item for name, item in held.items() if not name.startswith("_")}
         for cls in type(node.value).__mro__:
             slots = vars(cls).get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
@@ -222,12 +223,15 @@ def _places(length: int) -> Iterator[int]:
         yield length - 1
 
 
-def _reduced(iterator: Any) -> tuple[Any, ...]:
-    """What an iterator of Python's is made of, as it would be copied."""
-    try:
-        with warnings.catch_warnings():
+def is_opaque_iterator(value: Any) -> bool:
+    """An iterator that is written in C, and has no attributes to look at."""
+    return hasattr(type(value), "__next__") and not hasattr(value, "__dict__")
+
+
+def _inside(iterator: Any) -> list[Any]:
+    """What an iterator is made of: as it would be copied, where it is Python's, else what it refers to."""
+    if type(iterator).__module__ in ("builtins", "itertools"):
+        with contextlib.suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            parts = iterator.__reduce__()
-    except Exception:
-        return ()
-    return tuple(part for part in parts[1:] if part is not None) if isinstance(parts, tuple) else ()
+            return list(iterator.__reduce__()[1:])
+    return gc.get_referents(iterator)

@@ -56,6 +56,9 @@ class Data(Dataset):
             self.made[i] = x
             if len(self.made) > 4:
                 self.made.pop(next(iter(self.made)))
+        elif kind == "last_drawn":
+            self.calls = random.random()
+            x = x + self.calls
         elif kind == "counter":
             self.calls += 1
         elif kind == "lazy":
@@ -111,7 +114,7 @@ def test_samples_that_depend_on_earlier_fetches_are_a_fact_with_its_place(
     assert ran.told == bare.told
 
 
-@pytest.mark.parametrize("kind", ["global_draws", "cache", "last_used", "lazy", "none"])
+@pytest.mark.parametrize("kind", ["global_draws", "cache", "last_used", "last_drawn", "lazy", "none"])
 def test_caches_and_the_generators_that_workers_get_seeded_are_none(
     run: Callable[..., Any], kind: str
 ) -> None:
