@@ -37,10 +37,13 @@ _MOST_LOOKS: Final = 24
 _ALL_LOOKS: Final = 96
 """The same of all datasets: some scripts build another one for each pass."""
 _LIMIT_S: Final = 5.0
-"""For a child that is stuck; one takes four fetches and the fork of the process."""
+"""For a child that is stuck: one takes `_HISTORY_S`, a few fetches and the fork of the process."""
 _SLOWEST_S: Final = 0.25
-"""A sample that takes longer is not fetched again to find out more: a test takes about eight fetches."""
+"""A sample that takes longer is not fetched again to find out more."""
 _CANDIDATES: Final = 6
+_HISTORY: Final = 64
+_HISTORY_S: Final = 1.0
+"""Fetches before a sample is fetched again, and the time for them: a count may show slowly in the samples."""
 
 
 class FetchWatch:
@@ -377,8 +380,12 @@ class _Watched:
         """
         self._prepared()
         _seed(self._watch.torch, 1)
-        for other in (*others, asked):
-            self._original(other)
+        until_s = time.monotonic() + _HISTORY_S
+        for number in range(_HISTORY):
+            if number >= len(others) and time.monotonic() > until_s:
+                break
+            self._original(others[number % len(others)] if others else asked)
+        self._original(asked)
         _seed(self._watch.torch, 2)
         sample = _digest(self._original(asked), self._watch.torch)
         before = self._snapshot()

@@ -59,6 +59,9 @@ class Data(Dataset):
         elif kind == "last_drawn":
             self.calls = random.random()
             x = x + self.calls
+        elif kind == "slow_counter":
+            self.calls += 1
+            x = x + self.calls // 60
         elif kind == "counter":
             self.calls += 1
         elif kind == "lazy":
@@ -96,6 +99,7 @@ SURE = {
     "own": "your dataset draws from its own generator (rng) at train.py:",
     "global_name": "your dataset draws from its own generator (RNG) at train.py:",
     "list": "your dataset collects what it has fetched (seen) at train.py:",
+    "slow_counter": "your dataset changes what it holds (calls) at train.py:",
     "noisy_cache": "your dataset collects what it has fetched (made) at train.py:",
     "collate": "your collate function changes what it holds (made) at train.py:",
 }
