@@ -178,6 +178,23 @@ class ScriptFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FetchState:
+    """State of a loader's dataset, collate function or sampler that a fetch was seen to change.
+
+    Args:
+        what: Start of a sentence: ``your dataset draws from its own generator (rng) at data.py:31``.
+        by: ``dataset``, ``collate_fn`` or ``sampler``: what holds it.
+        sure: A sample depends on earlier fetches; False where that was not found out.
+        apart: Each worker was seen to begin with another state, as by a `worker_init_fn` that seeds it.
+    """
+
+    what: str
+    by: str = "dataset"
+    sure: bool = False
+    apart: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderFacts:
     """The training DataLoader: the one whose batches were followed by a backward.
 
@@ -195,8 +212,9 @@ class LoaderFacts:
         cuda_tensors: The dataset holds tensors on an accelerator.
         random: The dataset draws random numbers in the process that loads (augmentation).
         shuffles: The order of the samples is drawn anew for every epoch.
-        shared_handle: Class of an open file or database that the dataset held before the first
-            fetch, and that forked workers would share; empty without one.
+        shared_handle: Class of an open file or database that could be reached from the dataset or the
+            collate function before the first fetch, or ``file NAME`` for a descriptor whose position a fetch
+            moves: forked workers would share it. Empty without one.
         mp_context: How workers are started, or would be: ``fork``, ``forkserver``, ``spawn``.
         unsendable: Why the dataset cannot be sent to a worker that is not forked, a whole sentence;
             empty where it can, None where that was not tried.
@@ -211,6 +229,8 @@ class LoaderFacts:
         eager_order: Code of the script's own settles the order as soon as it is asked for an iterator, for
             which a loader asks once a pass without workers, and twice as it starts some.
         rebuilt: Several loaders were built there and each was read once: one for every pass.
+        fetch_state: State that its fetches change; None where none was seen, or only a cache of what each
+            sample is.
     """
 
     site: str
@@ -241,6 +261,7 @@ class LoaderFacts:
     takes_one: bool = False
     eager_order: bool = False
     rebuilt: bool = False
+    fetch_state: FetchState | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

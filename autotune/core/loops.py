@@ -36,6 +36,9 @@ OWN_CLIPPING: Final = "own_clipping"
 
 No hazard where we defer steps, for the clipping then waits as well; of loops that were seen running only.
 """
+COLLECTED: Final = "collected_batch"
+"""The loop collects what it trains on while it trains: it steps an environment, or draws its batches from a
+memory that it fills itself; of loops seen running only."""
 UNREAD: Final = "unread_loop"
 """The source of the loop could not be read, or none was found around the backward pass."""
 
@@ -57,6 +60,13 @@ _NOT_FOLLOWED: Final = frozenset({"backward", "zero_grad"})
 _CLIPS: Final = frozenset({"clip_grad_norm", "clip_grad_norm_", "clip_grad_value_"})
 _WHOLE: Final = "sync_gradients"
 _GENERATOR: Final = re.compile(r"(^|_)(rng|prng|random_state)$", re.IGNORECASE)
+
+_GROWS: Final = frozenset(
+    {"append", "appendleft", "extend", "push", "add", "store", "insert", "put", "remember"}
+)
+_SAMPLES: Final = re.compile(r"(^|_)(sample|choices?|randint|randrange|integers|randperm|permutation)(_|$)")
+_FEWEST_OF_A_STEP: Final = 3
+"""An environment gives an observation, a reward and whether it is over, at the least."""
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
@@ -107,7 +117,7 @@ def written_hazards(tree: ast.Module) -> frozenset[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _last(node.func) == "backward":
             found |= _hazards([(tree, node.lineno, "")], [tree]) or frozenset()
-    return frozenset(found - {OWN_CLIPPING, OWN_DRAWS})
+    return frozenset(found - {OWN_CLIPPING, OWN_DRAWS, COLLECTED})
 
 
 def parsed(source: str) -> ast.Module | None:
@@ -199,6 +209,10 @@ def _of_loop(
         yield OWN_RATE
     if _clips_parts(once, trees):
         yield OWN_CLIPPING
+    every = [*once, *around]
+    trains = [*every, *_reached(every, trees, evaluates=False)]
+    if _collects([node for part in trains for node in ast.walk(part)]):
+        yield COLLECTED
 
 
 # Ends by a count
@@ -253,10 +267,14 @@ def _evaluates_at(node: ast.AST, trees: Sequence[ast.Module]) -> bool:
     if not any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod) for n in ast.walk(node.test)):
         return False
     own = {_last(n.func) for s in node.body for n in ast.walk(s) if isinstance(n, ast.Call)}
-    if any(word.lower().startswith(_EVALUATES) for name in own for word in _WORDS.findall(name)):
+    if any(map(_is_evaluation, own)):
         return True
     called = (n for part in _reached(node.body, trees) for n in ast.walk(part))
     return any(isinstance(n, ast.Call) and _last(n.func) == "eval" for n in called)
+
+
+def _is_evaluation(name: str) -> bool:
+    return any(word.lower().startswith(_EVALUATES) for word in _WORDS.findall(name))
 
 
 def _counters(part: ast.AST) -> Iterator[str]:
@@ -361,16 +379,25 @@ def _directly_in(loop: _Loop) -> Iterator[ast.AST]:
 # More than calling the optimizer
 
 
-def _reached(parts: Sequence[ast.AST], trees: Sequence[ast.Module]) -> Iterator[ast.AST]:
-    """Functions that the loop calls, by name, and those that these call."""
+def _reached(
+    parts: Sequence[ast.AST], trees: Sequence[ast.Module], *, evaluates: bool = True
+) -> Iterator[ast.AST]:
+    """Functions that the loop calls, by name, and those that these call.
+
+    Args:
+        parts: The loop, and what it is known to call.
+        trees: Where functions are looked for.
+        evaluates: Functions that are named after an evaluation are followed as well.
+    """
     by_name = _by_name(trees)
     pending, known = list(parts), set[str]()
     while pending:
         part = pending.pop()
         for name in _followed(part) - known:
             known.add(name)
-            pending += by_name.get(name, [])
-            yield from by_name.get(name, [])
+            if evaluates or not _is_evaluation(name):
+                pending += by_name.get(name, [])
+                yield from by_name.get(name, [])
 
 
 def _by_name(trees: Sequence[ast.Module]) -> dict[str, list[ast.AST]]:
@@ -492,6 +519,46 @@ def _averages(node: ast.AST) -> bool:
     # Means of the loss move as well, and change no weight.
     moves = "momentum" in words or {"moving", "average"} <= words
     return bool(words & _AVERAGES) or (moves and bool(words & _OF_WEIGHTS) and "loss" not in words)
+
+
+def _collects(nodes: Sequence[ast.AST]) -> bool:
+    """Something grows and is drawn from, or is stepped for several results and reset: a memory, a world."""
+    calls = [n for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
+    owners: dict[str, set[str]] = {}
+    for call in calls:
+        assert isinstance(call.func, ast.Attribute)
+        owners.setdefault(call.func.attr, set()).add(ast.unparse(call.func.value))
+    grown = {owner for name in _GROWS for owner in owners.get(name, ())}
+    drawn = {owner for name in owners if _SAMPLES.search(name) for owner in owners[name]}
+    drawn |= {
+        ast.unparse(source)
+        for call in nodes
+        if isinstance(call, ast.Call) and _SAMPLES.search(_last(call.func))
+        for source in (*call.args[:1], *_measured(call.args))
+    }
+    return bool(grown & drawn) or bool(_stepped(nodes) & owners.get("reset", set()))
+
+
+def _measured(arguments: Sequence[ast.expr]) -> Iterator[ast.expr]:
+    """What `len` is asked of in these arguments: indices of it are drawn."""
+    for node in (n for argument in arguments for n in ast.walk(argument)):
+        if isinstance(node, ast.Call) and _last(node.func) == "len":
+            yield from node.args
+
+
+def _stepped(nodes: Sequence[ast.AST]) -> set[str]:
+    """Objects whose `step` is handed something and gives several results."""
+    return {
+        ast.unparse(node.value.func.value)
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Tuple)
+        and len(node.targets[0].elts) >= _FEWEST_OF_A_STEP
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Attribute)
+        and node.value.func.attr == "step"
+        and node.value.args
+    }
 
 
 def _sets_rate(node: ast.AST) -> bool:

@@ -9,7 +9,7 @@ from autotune.core.change import Constant, Flag, Keyword, Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs import batching
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import as_count, constant_of, flag_variants, joined, listed
+from autotune.knobs.common import as_count, constant_of, dealt_by_batch, flag_variants, joined, listed
 from autotune.knobs.compile_mode import graphs_forbid_accumulation
 from autotune.knobs.frameworks import (
     ACCELERATOR,
@@ -79,7 +79,8 @@ class Accumulation(Knob):
     Never sampled: effective batch over micro-batch. As little of it as possible is best on one
     device.
 
-    Effect: EXACT; TRAINING with BatchNorm and other state that moves at each call, NUMERIC with dropout,
+    Effect: EXACT; TRAINING with BatchNorm and other state that moves at each call, and where loader workers
+    change copies of what the dataset holds; NUMERIC with dropout,
     where the loop draws random numbers for its batches, and without a loader. Unit: micro-batches.
     Source: arXiv 2507.07101 (advises against it where memory allows the batch).
     """
@@ -117,6 +118,8 @@ class Accumulation(Knob):
         return self.own(facts) if wanted == "asis" else as_count(wanted, self.own(facts), least=1)
 
     def refuse(self, facts: Facts) -> str | None:
+        if (reason := batching.coupled(facts)) is not None:
+            return reason
         undivided = None
         if self._has_own(facts):
             undivided = None if facts.run is None or is_per_item(facts) else _undivided(facts.run)
@@ -159,7 +162,7 @@ class Accumulation(Knob):
             return self.effect
         if facts.run.model is None:
             return Effect.NUMERIC
-        if facts.run.model.batch_norm or facts.run.model.moves:
+        if facts.run.model.batch_norm or facts.run.model.moves or dealt_by_batch(facts):
             return Effect.TRAINING
         # Batches of another size are drawn by code of the script's own, which may make others of them.
         own_batches = facts.run.loader is None
@@ -169,6 +172,8 @@ class Accumulation(Knob):
         run = facts.run
         if run is None or self.effect_for(facts) is self.effect:
             return ""
+        if dealt := dealt_by_batch(facts):
+            return dealt
         if run.model is None:
             return "No trained module was seen, so what parts of a batch do to it is not known."
         if run.model.batch_norm:

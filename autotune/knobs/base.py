@@ -372,7 +372,7 @@ class Knob(ABC):
         return self.effect
 
     def raised(self, facts: Facts) -> str:
-        """Why `effect_for` is above the declared effect: a whole sentence, empty where it is not."""
+        """Why facts raise the effect above the declared one, a whole sentence; empty where they do not."""
         return ""
 
     def redeals(self, facts: Facts) -> bool:

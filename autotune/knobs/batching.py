@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from autotune.core.change import Constant
 from autotune.core.facts import OPTION, TOLD
-from autotune.knobs.common import constants_named, listed, no_loader
+from autotune.knobs.common import constants_named, counted_by_batch, listed, no_loader
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -40,8 +40,8 @@ BATCH_CONSTANTS: Final = Constant(
 )
 """What the size of a batch is called in scripts; an upper-case ``B`` is that of many language models."""
 _GATHERS: Final = (
-    "The script gathers what it trains on by acting, so many steps for so much of it: another batch is "
-    "another amount of training, not the same one sooner."
+    "The script gathers what it trains on while it trains, so another batch size would change how often "
+    "each sample is used."
 )
 
 
@@ -112,9 +112,8 @@ def unseen(facts: Facts) -> str | None:
     Without a loader they are what the script's own option says, where the model's input shows it.
     """
     run = facts.run
-    # A data set that is iterated over may give as many samples as it is asked for, however few were gathered.
-    if run is not None and run.gathers and (run.loader is None or run.loader.kind == "iterable"):
-        return _GATHERS
+    if (reason := coupled(facts)) is not None:
+        return reason
     reason = no_loader(facts)
     if run is None or reason is None or shown(facts) is not None:
         return None
@@ -145,6 +144,15 @@ def _how_to_name(facts: Facts) -> str:
         places, one = listed(constant.place for constant in named), named[0].name
         return f"Which constant is the size of a batch is not known: {places}; --set {one}=A,B names one."
     return "It can be varied once the script has an option or a constant called batch_size."
+
+
+def coupled(facts: Facts) -> str | None:
+    """Why batches of another size would hold other samples; None where they would not."""
+    run = facts.run
+    # A data set that is iterated over may give as many samples as it is asked for, however few were gathered.
+    if run is not None and run.gathers and (run.loader is None or run.loader.kind == "iterable"):
+        return _GATHERS
+    return counted_by_batch(facts)
 
 
 def effective_bounds(facts: Facts) -> tuple[int, int] | None:

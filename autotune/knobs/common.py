@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from autotune.core.config import Value
-    from autotune.core.facts import DeviceFacts, Facts, LoaderFacts, ScriptConstant, ScriptFacts
+    from autotune.core.facts import (
+        DeviceFacts,
+        Facts,
+        FetchState,
+        LoaderFacts,
+        ScriptConstant,
+        ScriptFacts,
+    )
 
 LOADER: Final = "torch.utils.data.DataLoader"
 _ON: Final = frozenset({"1", "on", "true", "yes"})
@@ -95,6 +102,39 @@ def no_loader(facts: Facts) -> str | None:
             )
         return "No training DataLoader was seen: the script gets its batches another way."
     return None
+
+
+def fetch_state_of(facts: Facts) -> FetchState | None:
+    """State that a fetch changes, where other workers would change it otherwise; None without any."""
+    loader = loader_of(facts)
+    return None if loader is None else loader.fetch_state
+
+
+def dealt_otherwise(facts: Facts) -> str:
+    """Why other samples may be trained on where workers are dealt otherwise; empty where none may."""
+    held = fetch_state_of(facts)
+    if held is None or held.apart:
+        return ""
+    return f"{sentence(held.what)}, and each worker changes a copy of its own."
+
+
+def dealt_by_batch(facts: Facts) -> str:
+    """The same of batches of another size: with workers, which one makes a sample depends on its batch."""
+    loader = loader_of(facts)
+    return dealt_otherwise(facts) if loader is not None and loader.num_workers else ""
+
+
+def counted_by_batch(facts: Facts) -> str | None:
+    """Why batches of another size are other ones: the collate function changes something with each batch."""
+    held = fetch_state_of(facts)
+    if held is None or held.by != "collate_fn":
+        return None
+    return f"{sentence(held.what)}, once for each batch, so that smaller batches would be other ones."
+
+
+def sentence(text: str) -> str:
+    """The same with a capital letter."""
+    return text[:1].upper() + text[1:]
 
 
 def several_processes(count: int) -> str:

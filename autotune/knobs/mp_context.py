@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from autotune.core.change import Keyword, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import LOADER, loader_of, no_loader, trains_on_cuda
+from autotune.knobs.common import LOADER, dealt_otherwise, loader_of, no_loader, trains_on_cuda
 from autotune.knobs.num_workers import workers_of
 from autotune.knobs.prefetch_factor import without_workers
 
@@ -29,8 +29,9 @@ class MpContext(Knob):
     imports the script again.
 
     Effect: EXACT; NUMERIC where code of the script's own is sent along (it may read what the main
-    process has changed since its import). Unit: none. Source: torch.utils.data docs,
-    `multiprocessing_context`; Python docs, "multiprocessing", "Contexts and start methods".
+    process has changed since its import); TRAINING where a fetch changes what the dataset holds.
+    Unit: none. Source: torch.utils.data docs, `multiprocessing_context`; Python docs, "multiprocessing",
+    "Contexts and start methods".
     """
 
     name: ClassVar[str] = "mp_context"
@@ -77,12 +78,15 @@ class MpContext(Knob):
 
     def effect_for(self, facts: Facts) -> Effect:
         loader = loader_of(facts)
+        if dealt_otherwise(facts):
+            return Effect.TRAINING
         return Effect.NUMERIC if loader is not None and loader.own_code else self.effect
 
     def raised(self, facts: Facts) -> str:
         if self.effect_for(facts) is self.effect:
             return ""
-        return "Code of the script is sent to the workers, and may read what has changed since its import."
+        sent = "Code of the script is sent to the workers, and may read what has changed since its import."
+        return dealt_otherwise(facts) or sent
 
     def redeals(self, facts: Facts) -> bool:
         loader = loader_of(facts)

@@ -7,14 +7,23 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from autotune.core.change import Constant, Keyword, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import LOADER, as_count, flag_variants, joined, loader_of, no_loader
+from autotune.knobs.common import (
+    LOADER,
+    as_count,
+    dealt_otherwise,
+    flag_variants,
+    joined,
+    loader_of,
+    no_loader,
+    sentence,
+)
 from autotune.knobs.frameworks import ARGUMENTS, fits_by_keras
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autotune.core.config import Value
-    from autotune.core.facts import Facts
+    from autotune.core.facts import Facts, FetchState
 
 _LADDER: Final = (0, 1, 2, 4, 8, 16, 32)
 _WORKER_BYTES: Final = 128 << 20
@@ -31,7 +40,8 @@ class NumWorkers(Knob):
 
     Effect: EXACT; NUMERIC where the dataset draws random numbers (which worker seeds which
     sample changes), where workers share out a stream, where a sampler of the script's own settles its
-    order when it is asked for an iterator, which workers do once more, and where Keras shuffles.
+    order when it is asked for an iterator, which workers do once more, and where Keras shuffles. TRAINING
+    where a fetch changes what the dataset or the collate function holds: each worker has a copy of it.
     Unit: processes. Source: torch.utils.data docs, "Multi-process data loading".
     """
 
@@ -89,13 +99,20 @@ class NumWorkers(Knob):
         if loader.changed == "inside" and not loader.num_workers:
             what = loader.changed_at or "the data set"
             return f"The script changes {what} inside a pass, and workers have copies of their own."
+        held = loader.fetch_state
+        if held is not None and held.sure and not held.apart and not loader.num_workers:
+            return _asked_twice(held) if held.by == "sampler" else dealt_otherwise(facts)
         return None
 
     def effect_for(self, facts: Facts) -> Effect:
+        if dealt_otherwise(facts):
+            return Effect.TRAINING
         return Effect.NUMERIC if self.redeals(facts) else self.effect
 
     def raised(self, facts: Facts) -> str:
         loader = loader_of(facts)
+        if dealt := dealt_otherwise(facts):
+            return dealt
         if loader is None or not self.redeals(facts):
             return ""
         if loader.random:
@@ -110,7 +127,8 @@ class NumWorkers(Knob):
             return False
         # Keras asks for one iterator more than it reads; workers draw the order of that one too.
         unread = loader.shuffles and fits_by_keras(facts)
-        return unread or loader.random or loader.eager_order or loader.kind == "iterable"
+        deals = loader.random or loader.fetch_state is not None
+        return unread or deals or loader.eager_order or loader.kind == "iterable"
 
     def arguments(self, value: Value, spelling: Keyword) -> Mapping[str, Value | None]:
         if spelling.target != ARGUMENTS or value != 0:
@@ -133,6 +151,10 @@ class NumWorkers(Knob):
 
     def seen(self, patches: Patches) -> Value | None:
         return patches.loader.observed("num_workers")
+
+
+def _asked_twice(held: FetchState) -> str:
+    return f"{sentence(held.what)} as it is asked for an order, and a loader that starts workers asks twice."
 
 
 def worker_limit(facts: Facts) -> int:

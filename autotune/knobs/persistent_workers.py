@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from autotune.core.change import Keyword, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import LOADER, as_switch, flag_variants, loader_of, no_loader
+from autotune.knobs.common import LOADER, as_switch, dealt_otherwise, flag_variants, loader_of, no_loader
 from autotune.knobs.frameworks import ARGUMENTS
 from autotune.knobs.num_workers import workers_of
 from autotune.knobs.prefetch_factor import without_workers
@@ -25,7 +25,9 @@ class PersistentWorkers(Knob):
     Only with workers. Invisible in a steady rate, visible over whole epochs.
 
     Effect: EXACT; NUMERIC where anything random is drawn: workers keep their streams, and an epoch
-    that starts none draws no seed for them, so that the next order, or mask, is another one.
+    that starts none draws no seed for them, so that the next order, or mask, is another one. TRAINING
+    where a fetch changes what the dataset or the collate function holds: new workers begin with that of
+    the main process again.
     Unit: on or off. Source: torch.utils.data docs, `persistent_workers`.
     """
 
@@ -67,9 +69,13 @@ class PersistentWorkers(Knob):
         return without_workers(facts, varied)
 
     def effect_for(self, facts: Facts) -> Effect:
+        if dealt_otherwise(facts):
+            return Effect.TRAINING
         return Effect.NUMERIC if self.redeals(facts) else self.effect
 
     def raised(self, facts: Facts) -> str:
+        if dealt := dealt_otherwise(facts):
+            return dealt
         if not self.redeals(facts):
             return ""
         return "Passes after the first draw other random numbers where their workers are not started anew."
@@ -79,7 +85,8 @@ class PersistentWorkers(Knob):
         model = None if run is None else run.model
         masks = model is not None and model.dropout and not model.device.startswith("cuda")
         masks = masks or (run is not None and run.loop_draws == "host")
-        return masks or (loader is not None and (loader.random or loader.shuffles))
+        held = loader is not None and loader.fetch_state is not None
+        return masks or held or (loader is not None and (loader.random or loader.shuffles))
 
     def settle(self, config: Config, facts: Facts, varied: Collection[str] | None = None) -> Config | str:
         return config if workers_of(config.get("num_workers"), facts) else config.without(self.name)

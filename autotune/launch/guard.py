@@ -65,6 +65,9 @@ that its scheduler suspended, a container that was paused. That time is nobody's
 GAP_S = 2.0
 """Samples further apart than this (eight periods) were not late: the guard itself stood still."""
 
+READING_EACH = 50
+"""Times what a reading of shared pages took pass before the next one: 0.2 s for nine processes of 3 GB."""
+
 SLEPT_S = 0.5
 """The machine was suspended where its clock with sleep gained this much on the one without it."""
 
@@ -163,6 +166,48 @@ class Drain:
         os.close(self._file)
 
 
+class Footprint:
+    """Memory of a process tree in which pages that processes share count once (proportional set size).
+
+    The kernel walks all page tables for a reading, so readings take at most one fiftieth of the time. Between
+    them the last one stands, with what each process has grown since. A new process counts with what it has
+    beyond its parent: forked, it shares the rest with it.
+    """
+
+    def __init__(self) -> None:
+        self._bytes = 0
+        self._rss: dict[int, int] = {}
+        self._read_s = 0.0
+        self._cost_s = 0.0
+
+    def of(self, rss: dict[int, int], *, limit_bytes: int = 0) -> int:
+        """Memory of these processes in bytes.
+
+        Args:
+            rss: Resident size of each.
+            limit_bytes: An estimate above it is replaced by a reading; 0: none.
+        """
+        if not self._rss or time.monotonic() - self._read_s > READING_EACH * self._cost_s:
+            return self._read(rss)
+        grown = (size - self._known(pid, rss) for pid, size in rss.items())
+        estimate = self._bytes + sum(max(0, more) for more in grown)
+        return self._read(rss) if limit_bytes and estimate > limit_bytes else estimate
+
+    def _read(self, rss: dict[int, int]) -> int:
+        begun_s = time.monotonic()
+        self._bytes = sum(_pss(pid) or size for pid, size in rss.items())
+        self._rss, self._read_s = dict(rss), time.monotonic()
+        self._cost_s = self._read_s - begun_s
+        return self._bytes
+
+    def _known(self, pid: int, rss: dict[int, int]) -> int:
+        """Size of a process that is in the last reading: its own then, or its parent's now."""
+        if pid in self._rss:
+            return self._rss[pid]
+        fields = sweep.stat_fields(pid)
+        return rss.get(int(fields[1]), 0) if len(fields) > 1 else 0
+
+
 class Samples:
     """Memory and CPU of the trial's tree, and of the rest of the machine, four times a second.
 
@@ -177,9 +222,7 @@ class Samples:
         """Of CPU time around the trial, where there is one that is less than its CPUs."""
         self.peak_bytes = 0
         self.rows: list[list[float | int | None]] = []
-        self._pss_cost_s = 0.0
-        self._pss_at = 0.0
-        self._pss: dict[int, int] = {}
+        self._footprint = Footprint()
         self._own_s: dict[int, float] = {}
         self.is_stopped = False
         """The script's process was stopped by a signal or a debugger at the last sample."""
@@ -190,27 +233,24 @@ class Samples:
         """Every process of the tree that was seen."""
         return set(self._own_s)
 
-    def take(self, script: int = 0) -> int:
+    def take(self, script: int = 0, limit_bytes: int = 0) -> int:
         """One sample; memory of the tree in bytes.
 
         Args:
             script: Pid of the script's own process; 0 where there is none yet.
+            limit_bytes: An estimate above it is read anew, so that nothing is ended for an estimate; 0: none.
 
         Pages of files are left out: the kernel takes them back when it needs them, however much of a
-        data set is mapped. Shared pages are counted once where that is cheap enough (proportional set
-        size); otherwise by resident size, which is the same for a single process.
+        data set is mapped. Shared pages are counted once (`Footprint`); resident size is the same for a
+        single process.
         """
         pids = sweep.descendants(os.getpid())
         rss = {pid: _rss(pid) for pid in pids}
         total = sum(rss.values())
-        now = time.monotonic()
         if len(pids) > 1:
-            if now - self._pss_at > 50 * self._pss_cost_s:
-                self._pss = {pid: _pss(pid) for pid in pids}
-                self._pss_at, self._pss_cost_s = now, time.monotonic() - now
-            shares = [self._pss.get(pid, 0) or rss[pid] for pid in pids]
-            lent = self._lent_bytes * LENDERS / (len(pids) + LENDERS)
-            total = min(total, int(sum(shares) + lent))
+            lent = int(self._lent_bytes * LENDERS / (len(pids) + LENDERS))
+            most = max(1, limit_bytes - lent) if limit_bytes else 0
+            total = min(total, self._footprint.of(rss, limit_bytes=most) + lent)
         self.peak_bytes = max(self.peak_bytes, total)
         for pid in pids:
             self._own_s[pid] = max(self._own_s.get(pid, 0.0), sweep.cpu_s(pid))
@@ -532,7 +572,7 @@ class Guard:
                 self.why = "timeout_total"
                 break
             if now >= next_sample_s:
-                used = self.samples.take(self.script)
+                used = self.samples.take(self.script, self.memory_limit)
                 self._note_shared()
                 # Late by whole periods rather than in bursts where /proc is slow.
                 next_sample_s = max(next_sample_s, now) + SAMPLE_S

@@ -10,54 +10,72 @@ import inspect
 import io
 import sys
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from autotune.trial.objects import WIDE, attribute_of, held_by
+from autotune.trial.reachable import Walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_HANDLES = (
+_HANDLES: Final = (
     ("zipfile", "ZipFile"),
     ("tarfile", "TarFile"),
+    ("numpy.lib.npyio", "NpzFile"),
     ("sqlite3", "Connection"),
     ("h5py", "File"),
     ("h5py", "Group"),
     ("h5py", "Dataset"),
     ("lmdb", "Environment"),
     ("lmdb", "Transaction"),
+    ("tables", "File"),
+    ("netCDF4", "Dataset"),
+    ("rasterio", "DatasetReader"),
+    ("cv2", "VideoCapture"),
+    ("decord", "VideoReader"),
+    ("socket", "socket"),
+    ("psycopg2.extensions", "connection"),
+    ("psycopg", "Connection"),
+    ("pymysql.connections", "Connection"),
+    ("pymongo", "MongoClient"),
 )
+_HANDLE_MODULES: Final = frozenset({"_dbm", "_gdbm"})
+"""Whose types of open databases have no public name."""
 
 
-def shared_handle(dataset: Any) -> str:
-    """Class of an open file that a dataset holds, empty without one.
+def shared_handle(*holders: Any) -> str:
+    """Class of an open file, database or connection that can be reached from a dataset or a collate function.
 
     Forked workers share such a file's position, or a connection that must not cross a fork. It is
     looked for before the first fetch: what a dataset opens at its first read, each worker opens itself.
+
+    Returns:
+        Empty without one.
     """
-    for _ in range(3):
-        held = list(held_by(dataset).values())
-        held += [v for group in held if isinstance(group, (list, tuple)) for v in group[:8]]
-        held += [v for group in held if isinstance(group, dict) for v in list(group.values())[:8]]
-        for value in held:
-            if _is_handle(value):
-                return type(value).__name__
-        dataset = attribute_of(dataset, "dataset")
-        if dataset is None:
-            break
+    for node in Walk({str(place): holder for place, holder in enumerate(holders)}).nodes:
+        if _is_handle(node.value):
+            return type(node.value).__name__
     return ""
 
 
 def _is_handle(value: Any) -> bool:
     if isinstance(value, io.IOBase):
-        return not isinstance(value, (io.BytesIO, io.StringIO)) and not value.closed
+        # What is only written to is a log.
+        is_none = isinstance(value, (io.BytesIO, io.StringIO)) or value in (sys.stdin, sys.stdout, sys.stderr)
+        return not is_none and not value.closed and value.readable()
     if type(value).__name__ == "_TemporaryFileWrapper":
         return _is_handle(value.file)
     for module, name in _HANDLES:
         kind = getattr(sys.modules.get(module), name, None)
         if isinstance(kind, type) and isinstance(value, kind):
-            return True
-    return False
+            return not _is_closed(value)
+    return type(value).__module__ in _HANDLE_MODULES
+
+
+def _is_closed(value: Any) -> bool:
+    """An archive gives its file away when it is closed."""
+    name = {"ZipFile": "fp", "NpzFile": "zip"}.get(type(value).__name__)
+    return name is not None and attribute_of(value, name) is None
 
 
 @functools.lru_cache(maxsize=16)

@@ -19,7 +19,7 @@ from autotune import sdk
 from autotune.core import wire
 from autotune.core.change import Flag, Keyword, Patch
 from autotune.core.facts import OPTION, TOLD, RunFacts
-from autotune.core.loops import CARRIED, OWN_GRADIENT, STEP_COUNTED
+from autotune.core.loops import CARRIED, COLLECTED, OWN_GRADIENT, STEP_COUNTED
 from autotune.core.supported import UNSUPPORTED, torch_refusal
 from autotune.core.trial import CEILINGS
 from autotune.errors import BackendError
@@ -318,8 +318,8 @@ class Session:
 
         loader.on_started = started
         # In the baseline alone: the answer is a fact of the script, and finding out takes a moment.
-        loader.tries_sending = self.plan.measure and not self.plan.changes
-        if loader.tries_sending:
+        loader.looks_closely = self.plan.measure and not self.plan.changes
+        if loader.looks_closely:
             schedules = self._schedules = Schedules(self.state.place)
             self._guarded("schedules", lambda: schedules.install(torch, undo))
 
@@ -635,6 +635,7 @@ class Session:
         trained, attention = root.facts(), model.attention.facts()
         if trained is not None and attention is not None and attention.dropout:
             trained = replace(trained, dropout=True)
+        hazards = () if self.plan.changes else self._hazards(root, optimizer)
         return RunFacts(
             loader=built,
             model=trained,
@@ -662,7 +663,7 @@ class Session:
             triton=_is_there("triton"),
             deterministic=_is_deterministic(torch),
             sets_threads=self.process.sets_threads,
-            gathers=root.purposes.gathers,
+            gathers=root.purposes.gathers or COLLECTED in hazards,
             loader_in_thread=loader.in_thread,
             attention=attention,
             zeroes_gradients=model.gradients.zeroes,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.trial.calm import CALL, FETCH, FETCHING, OFF
 from autotune.trial.data_sets import shared_handle
 from autotune.trial.fetch_state import changed_key
+from autotune.trial.fetch_watch import FetchWatch
 from autotune.trial.fetches import LOOKED_AT, TIMED, TIMED_EACH, Fetches
 from autotune.trial.loader_facts import batch_size_of, described, settles_at_once, start_method
 from autotune.trial.loader_record import BETWEEN, INSIDE, WHOLE, Record
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
     from autotune.core.config import Value
-    from autotune.core.facts import LoaderFacts
+    from autotune.core.facts import FetchState, LoaderFacts
+    from autotune.trial.held_state import Snapshot
     from autotune.trial.inputs import Inputs
     from autotune.trial.state import State
     from autotune.trial.undo import Undo
@@ -52,8 +54,6 @@ class Loader(Fetches):
         """Tells the size of a batch where no loader does."""
         self.in_thread = False
         """A loader was asked in another thread than the one that trains."""
-        self.tries_sending = False
-        """Find out whether the dataset could be sent to workers that are not forked."""
         self.on_started: Callable[[], None] | None = None
         """Told that a pass over a loader begins, whatever it is for."""
         self._gone = False
@@ -64,8 +64,22 @@ class Loader(Fetches):
         """Chain -> what came of sending what a loader built there needs."""
         self.searched: Mapping[str, Value] = {}
         """Values of the script's own that a search has seen, by keyword; under `apply`."""
+        self._watch = FetchWatch(state, undo)
+        self._handles: dict[str, str] = {}
+        """Chain -> open file that the first loader built there held before its first fetch."""
+        self._states: dict[str, FetchState] = {}
+        """Chain -> state that fetches from a loader built there were seen to change."""
         self._read_at: dict[str, tuple[int, int]] = {}
         """Chain -> how many loaders were built there and read, and how often."""
+
+    @property
+    def looks_closely(self) -> bool:
+        """Find out what the dataset holds, and whether it could be sent to workers that are not forked."""
+        return self._watch.is_on
+
+    @looks_closely.setter
+    def looks_closely(self, on: bool) -> None:
+        self._watch.is_on = on
 
     def override(self, keyword: str, value: Value | None) -> None:
         """Build the training loader with this keyword from now on; None removes the argument."""
@@ -162,6 +176,7 @@ class Loader(Fetches):
         base = module._BaseDataLoaderIter
         self._wrap_init(data.DataLoader)
         self._wrap_iterator(base)
+        self._backs.append(self._watch.install(torch, module))
 
     def _wrap_init(self, cls: Any) -> None:
         original = cls.__init__
@@ -198,7 +213,6 @@ class Loader(Fetches):
                 record.own, record.is_other = own, other
                 this.__dict__["_autotune_record"] = record
                 record.expected = record.chain in self._trained - self._evaluated
-                record.shared_handle = shared_handle(getattr(this, "dataset", None))
                 self.records = [r for r in self.records if r.in_use or r is self.train]
                 self.records.append(record)
             except Exception as error:
@@ -262,9 +276,12 @@ class Loader(Fetches):
 
         @functools.wraps(original_init)
         def init(this: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-            starts(getattr(loader, "_autotune_record", None))
-            original_init(this, loader, *args, **kwargs)
             record = getattr(loader, "_autotune_record", None)
+            starts(record)
+            asked = None
+            if record is not None and state.active and self.looks_closely:
+                asked = self._before_a_pass(record, loader)
+            original_init(this, loader, *args, **kwargs)
             if record is not None and state.active:
                 this._autotune_record = record
                 self._passed(record, another=record.iterator is None)
@@ -274,6 +291,8 @@ class Loader(Fetches):
                 record.pins = bool(getattr(loader, "pin_memory", False))
                 record.count_workers()
                 record.eager_order = settles_at_once(this)
+                if asked is not None and record.eager_order:
+                    self._note_fetch_state(record, self._watch.order_made(*asked))
                 if record.kept is None:
                     self._keep(record, loader)
                 record.method = start_method(this)
@@ -379,6 +398,7 @@ class Loader(Fetches):
             # To ask for the time on the processor is a system call.
             timed = inside and (record.fetches < TIMED or not record.fetches % TIMED_EACH)
             cpu_begin = cpu() if timed else 0
+            self._watch.take_spent_ns()
             begin = clock()
             fetches(record, begin, trains)
             device = state.device_clock if trains else None
@@ -387,7 +407,7 @@ class Loader(Fetches):
             try:
                 batch = original_next(this)
             finally:
-                spent = clock() - begin
+                spent = clock() - begin - self._watch.take_spent_ns()
                 if device is not None:
                     device.fetch_ends()
                 if trains:
@@ -439,6 +459,24 @@ class Loader(Fetches):
         while self._backs:
             self._backs.pop()()
 
+    def _before_a_pass(self, record: Record, loader: Any) -> tuple[Any, Snapshot] | None:
+        """Look for open files before the first fetch, and at the state of what gives the order.
+
+        Returns:
+            The sampler and its state; None where nobody has to look at it again.
+        """
+        try:
+            if record.chain not in self._handles:
+                self._handles[record.chain] = shared_handle(loader.dataset, loader.collate_fn)
+            record.shared_handle = record.shared_handle or self._handles[record.chain]
+            self._watch.pass_begins(loader)
+            sampler = loader._index_sampler
+            before = None if record.iterator is not None else self._watch.order_begins(sampler)
+            return None if before is None else (sampler, before)
+        except Exception as error:
+            self._state.faults.note("fetch_watch", error)
+            return None
+
     def _look_at_data(self, record: Record, iterator: Any, *, before: bool) -> None:
         """Whether what a fetch reads was changed since the last one: workers have a copy of it."""
         try:
@@ -446,12 +484,18 @@ class Loader(Fetches):
             held = state.snapshot()
             if not before:
                 record.settings, record.settings_at = held, record.fetches
+                self._note_fetch_state(record, self._watch.state_of(iterator._dataset))
+                record.shared_handle = record.shared_handle or self._watch.handle_of(iterator._dataset)
             elif record.settings_at == record.fetches and record.changed != INSIDE:
                 key = changed_key(record.settings, held)
                 if key is not None:
                     record.note_change(INSIDE if iterator._num_yielded else BETWEEN, state.text(key))
         except Exception as error:
             self._state.faults.note("loader_facts", error)
+
+    def _note_fetch_state(self, record: Record, found: FetchState | None) -> None:
+        if found is not None:
+            self._states[record.chain] = found
 
     def _random_state(self) -> Any:
         numpy = sys.modules.get("numpy.random")
@@ -495,6 +539,7 @@ class Loader(Fetches):
             takes_one=record.takes_one,
             eager_order=record.eager_order,
             rebuilt=1 < loaders == passes,
+            fetch_state=self._states.get(record.chain),
         )
 
     def _passed(self, record: Record, *, another: bool) -> None:
@@ -510,7 +555,7 @@ class Loader(Fetches):
 
     def _sent(self, record: Record) -> Sent:
         found = self._sent_from.get(record.chain)
-        if found is None and self.tries_sending:
+        if found is None and self.looks_closely:
             loader = record.loader()
             iterator = record.iterator() if record.iterator is not None else None
             if loader is not None:

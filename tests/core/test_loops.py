@@ -8,6 +8,7 @@ from textwrap import dedent
 import pytest
 
 from autotune.core.loops import (
+    COLLECTED,
     OWN_AVERAGE,
     OWN_CLIPPING,
     OWN_DRAWS,
@@ -272,3 +273,78 @@ def test_clipping_where_gradients_may_not_be_whole_is_told(line: str, clips: boo
     found = hazards(EPOCHS.format(line), modules=(helper, *((library,) if "accelerator." in line else ())))
     assert found == ({OWN_CLIPPING} if clips else set())
     assert OWN_CLIPPING not in written_hazards(ast.parse(EPOCHS.format(line)))
+
+
+# What is trained on is collected by the loop
+
+
+def acts(step: str, begin: str = "state = env.reset()") -> str:
+    return f"""
+    for t in range(steps):
+        {step}
+        x, y = batch()
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+        if over:
+            {begin}
+    """
+
+
+REMEMBERED = """
+class Agent:
+    def remember(self, *values):
+        self.memory.append(values)
+    def replay(self, size):
+        batch = {}
+        loss = self.model(batch)
+        loss.backward()
+        self.optimizer.step()
+"""
+PLAYED = """
+for episode in range(n):
+    state = world.begin()
+    while True:
+        agent.remember(state, 1)
+        agent.replay(32)
+"""
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "state, reward, over = env.step(action)",
+        "state, reward, over, cut, info = env.step(action)",
+        "memory.append((state, action)); batch = random.sample(memory, size)",
+        "memory.push(state); batch = memory.sample(size)",
+        "pool += [1]; pool.extend(new()); x = torch.stack(random.choices(pool, k=size))",
+        "data.append(new()); places = torch.randint(0, len(data), (size,))",
+        "buffer.add(new()); places = rng.integers(len(buffer), size=size)",
+    ],
+)
+def test_a_loop_that_fills_what_it_draws_from_or_steps_an_environment_collects(step: str) -> None:
+    assert COLLECTED in hazards(acts(step))
+
+
+@pytest.mark.parametrize(
+    "draws", ["random.sample(self.memory, size)", "self.memory[np.random.choice(len(self.memory))]"]
+)
+def test_a_memory_that_functions_fill_and_read_is_found_from_the_loop_around_them(draws: str) -> None:
+    assert COLLECTED in hazards(REMEMBERED.format(draws), PLAYED, marks=("agent.replay",))
+
+
+@pytest.mark.parametrize(
+    ("step", "begin"),
+    [
+        ("losses.append(loss.item())", "pass"),
+        ("places = torch.randint(0, len(data) - block, (size,))", "losses.append(1)"),
+        ("loss, accuracy, count = trainer.step(batch)", "pass"),
+        ("optimizer.step(closure)", "metric.reset()"),
+        ("noise = normal.sample(shape); seen.add(i)", "meter.reset()"),
+        ("evaluate()", "meter.reset()"),
+    ],
+)
+def test_other_loops_collect_nothing(step: str, begin: str) -> None:
+    """In the last one an environment is stepped to see how good the model is."""
+    judged = "def evaluate():\n    state = env.reset()\n    state, reward, over = env.step(1)\n"
+    assert COLLECTED not in hazards(acts(step, begin), modules=(judged,))

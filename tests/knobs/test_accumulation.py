@@ -8,7 +8,7 @@ from knob_facts import loader, model, optimizer, run
 from autotune.core.change import Patch
 from autotune.core.config import Config
 from autotune.core.effect import Effect
-from autotune.core.facts import ModelFacts, ScriptFlag
+from autotune.core.facts import FetchState, ModelFacts, ScriptFlag
 from autotune.knobs.accumulation import ACCUMULATION_OPTIONS, Accumulation
 from autotune.testing.knobs import CPU_RUN, SCRIPT, KnobContract, facts
 
@@ -44,6 +44,10 @@ class TestAccumulation(KnobContract):
         (facts(run=run(loop_hazards=("carried_state",))), "next one"),
         (facts(run=run(loop_hazards=("unread_loop",))), "could not be read"),
         (facts(run=run(averages_apart=True)), "its pace would change"),
+        (
+            facts(run=loader(fetch_state=FetchState(what="your x counts", by="collate_fn"))),
+            "once for each batch",
+        ),
     ],
 )
 def test_the_fact_refuses_the_knob_in_words(given, words) -> None:

@@ -9,7 +9,7 @@ from autotune.apply.choose import way
 from autotune.core.change import Change, Keyword
 from autotune.core.config import Config
 from autotune.core.effect import Effect
-from autotune.core.facts import OPTION, TOLD, InputFacts, OptimizerFacts, ScriptFlag
+from autotune.core.facts import OPTION, TOLD, FetchState, InputFacts, OptimizerFacts, ScriptFlag
 from autotune.knobs.batch_size import BATCH_OPTIONS, BatchSize, said_batch
 from autotune.knobs.common import LOADER as DATALOADER
 from autotune.testing.knobs import SCRIPT, KnobContract, facts
@@ -19,6 +19,7 @@ FLAGGED = replace(
     SCRIPT, flags=(ScriptFlag(names=("--batch_size",), dest="batch_size", kind="int", default=32),)
 )
 SEEN = InputFacts(said=32, dims=(1,), shape=(16, 32))
+COUNTS = FetchState(what="your collate function changes what it holds (n) at c.py:4", by="collate_fn")
 CLOSURE = OptimizerFacts(name="LBFGS", closure=True)
 
 
@@ -44,9 +45,10 @@ class TestBatchSize(KnobContract):
         (by_option(samples_source=TOLD, inputs=InputFacts(said=12)), "what another batch size does cannot"),
         (by_option(samples_source="input", inputs=InputFacts(said=512, rare_frac=0.5)), "only 50 % of the"),
         (by_option("keep"), "not under our control"),
-        (by_option(gathers=True), "gathers what it trains on by acting"),
-        (facts(run=replace(loader(kind="iterable"), gathers=True)), "gathers what it trains on by acting"),
+        (by_option(gathers=True), "gathers what it trains on"),
+        (facts(run=replace(loader(kind="iterable"), gathers=True)), "gathers what it trains on"),
         (facts(run=run(loader=None, loader_in_thread=True)), "in a thread of its own"),
+        (facts(run=loader(fetch_state=COUNTS)), "Your collate function changes what it holds (n) at c.py:4"),
     ],
 )
 def test_the_fact_refuses_the_knob_in_words(given, words) -> None:
@@ -181,3 +183,11 @@ def test_an_option_that_sizes_several_loaders_moves_them_by_one_factor() -> None
     assert "cannot say 100" in odd
     plain = replace(seen, option_batch=0)
     assert way(KNOB, 56, facts(script=FLAGGED, run=plain)).delivered == "56"
+
+
+def test_where_workers_change_copies_a_batch_of_another_size_is_dealt_to_others() -> None:
+    held = FetchState(what="your dataset collects what it has fetched (seen) at data.py:9", sure=True)
+    dealt, alone = (facts(run=loader(num_workers=n, fetch_state=held)) for n in (2, 0))
+    assert KNOB.effect_for(dealt) is Effect.TRAINING
+    assert "seen" in KNOB.raised(dealt)
+    assert (KNOB.effect_for(alone), KNOB.raised(alone)) == (Effect.EXACT, "")

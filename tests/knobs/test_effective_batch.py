@@ -22,7 +22,10 @@ class TestEffectiveBatch(KnobContract):
     [
         (facts(rule="keep"), "kept, as asked"),
         (facts(run=run(samples_source="input")), "not confirmed"),
-        (facts(run=run(samples_source="input", loader=None, gathers=True)), "by acting"),
+        (
+            facts(run=run(samples_source="input", loader=None, gathers=True)),
+            "gathers what it trains on while it trains",
+        ),
     ],
 )
 def test_the_fact_refuses_the_knob_in_words(given, words) -> None:

@@ -7,6 +7,7 @@ from knob_facts import loader, run
 
 from autotune.core.config import Config
 from autotune.core.effect import Effect
+from autotune.core.facts import FetchState
 from autotune.knobs.mp_context import MpContext
 from autotune.testing.knobs import CPU_RUN, GPU_HOST, GPU_RUN, SCRIPT, KnobContract, facts
 
@@ -71,3 +72,11 @@ def test_it_goes_with_workers_alone() -> None:
     assert KNOB.settle(asked, four) == asked
     assert KNOB.idle(facts(), ("mp_context",)) is not None
     assert KNOB.idle(facts(), ("mp_context", "num_workers")) is None
+
+
+def test_state_that_a_fetch_changes_raises_the_effect_and_is_named() -> None:
+    held = FetchState(what="your dataset collects what it has fetched (seen) at data.py:9", sure=True)
+    given = facts(run=loader(num_workers=2, fetch_state=held))
+    assert KNOB.effect_for(given) is Effect.TRAINING
+    assert KNOB.raised(given).startswith("Your dataset collects what it has fetched (seen) at data.py:9,")
+    assert KNOB.raised(facts()) == ""

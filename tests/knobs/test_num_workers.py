@@ -6,10 +6,12 @@ import pytest
 from knob_facts import loader, run
 
 from autotune.core.effect import Effect
+from autotune.core.facts import FetchState
 from autotune.knobs.num_workers import NumWorkers
 from autotune.testing.knobs import CPU_HOST, KnobContract, facts
 
 KNOB = NumWorkers()
+DRAWS = FetchState(what="your dataset draws from its own generator (rng) at data.py:31", sure=True)
 
 
 class TestNumWorkers(KnobContract):
@@ -28,6 +30,11 @@ class TestNumWorkers(KnobContract):
             facts(run=loader(changed="inside", changed_at="noise.p (a.py:5)")),
             "changes noise.p (a.py:5) inside",
         ),
+        (
+            facts(run=loader(fetch_state=DRAWS)),
+            "Your dataset draws from its own generator (rng) at data.py:31",
+        ),
+        (facts(run=loader(fetch_state=replace(DRAWS, by="sampler"))), "asks twice"),
     ],
 )
 def test_the_fact_refuses_the_knob_in_words(given, words) -> None:
@@ -81,3 +88,22 @@ def test_names_of_worker_counts(wanted, plain) -> None:
 )
 def test_facts_decide_how_far_it_reaches(given, effect) -> None:
     assert KNOB.effect_for(given) is effect
+
+
+@pytest.mark.parametrize(
+    ("held", "workers", "effect"),
+    [
+        (replace(DRAWS, sure=False), 0, Effect.TRAINING),
+        (DRAWS, 2, Effect.TRAINING),
+        (replace(DRAWS, apart=True), 2, Effect.NUMERIC),
+        (replace(DRAWS, apart=True), 0, Effect.NUMERIC),
+    ],
+)
+def test_state_that_each_worker_copies_is_another_training_unless_workers_seed_it(
+    held, workers, effect
+) -> None:
+    given = facts(run=loader(fetch_state=held, num_workers=workers))
+    assert KNOB.refuse(given) is None
+    assert KNOB.effect_for(given) is effect
+    assert KNOB.redeals(given)
+    assert ("data.py:31" in KNOB.raised(given)) == (effect is Effect.TRAINING)

@@ -6,6 +6,7 @@ import pytest
 from knob_facts import loader, model, run
 
 from autotune.core.effect import Effect
+from autotune.core.facts import FetchState
 from autotune.knobs.persistent_workers import PersistentWorkers
 from autotune.testing.knobs import SCRIPT, KnobContract, facts
 
@@ -59,3 +60,11 @@ def test_a_child_that_the_script_forks_may_wait_for_what_workers_hold() -> None:
     script = replace(SCRIPT, hazards=("forks",))
     assert "end of a pipe" in str(KNOB.refuse(facts(script=script)))
     assert KNOB.refuse(facts(script=script, run=loader(num_workers=2, persistent_workers=True))) is None
+
+
+def test_state_that_a_fetch_changes_raises_the_effect_and_is_named() -> None:
+    held = FetchState(what="your dataset collects what it has fetched (seen) at data.py:9", sure=True)
+    given = facts(run=loader(num_workers=2, fetch_state=held))
+    assert KNOB.effect_for(given) is Effect.TRAINING
+    assert KNOB.raised(given).startswith("Your dataset collects what it has fetched (seen) at data.py:9,")
+    assert KNOB.raised(facts()) == ""

@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,91 @@ def test_a_group_is_killed_only_where_groups_lie(tmp_path: Path, monkeypatch: py
     (place / "cgroup.kill").write_text("")
     sweep.kill_group(str(tmp_path / "root" / "autotune-t2"))
     assert (place / "cgroup.kill").read_text() == ""
+
+
+MB = 1 << 20
+
+
+class Tree:
+    """Processes whose pages are shared: a parent of 3,200 MB and the workers that it forked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        self.readings = 0
+        self.workers: dict[int, int] = {}
+        """Pid -> MB of its own."""
+        monkeypatch.setattr(guard, "_pss", self.share)
+        monkeypatch.setattr(guard.sweep, "stat_fields", lambda pid: [b"S", b"1" if pid > 1 else b"0"])
+        monkeypatch.setattr(guard.time, "monotonic", lambda: self.now_s)
+
+    def share(self, pid: int) -> int:
+        self.readings += pid == 1
+        self.now_s += 0.02
+        return (3200 * MB) // (len(self.workers) + 1) + self.workers.get(pid, 0) * MB
+
+    def rss(self) -> dict[int, int]:
+        return {1: 3200 * MB, **{pid: (3200 + own) * MB for pid, own in self.workers.items()}}
+
+
+def test_workers_that_are_forked_anew_for_each_epoch_do_not_count_their_parents_pages_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tree, footprint = Tree(monkeypatch), guard.Footprint()
+    found: list[int] = []
+    for epoch in range(20):
+        tree.workers = {100 * epoch + 2 + n: 20 for n in range(8)}
+        tree.now_s += 0.25
+        found.append(footprint.of(tree.rss(), limit_bytes=20_000 * MB) // MB)
+    assert min(found) >= 3350
+    assert max(found) <= 3200 + 2 * 160, "what has ended counts at most until the next reading"
+    assert tree.readings == 1, "a reading of nine processes takes 0.18 s here, and none is due for 9 s"
+
+
+def test_an_estimate_above_the_limit_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree, footprint = Tree(monkeypatch), guard.Footprint()
+    footprint.of(tree.rss())
+    # They were started by another process of the tree than it seems, and share all of their pages.
+    monkeypatch.setattr(guard.sweep, "stat_fields", lambda _pid: [])
+    tree.workers = dict.fromkeys(range(2, 10), 20)
+    assert footprint.of(tree.rss()) > 28_000 * MB
+    assert footprint.of(tree.rss(), limit_bytes=6000 * MB) <= 3360 * MB
+    assert tree.readings == 2
+
+
+def test_what_a_process_has_taken_since_the_last_reading_counts_in_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tree, footprint = Tree(monkeypatch), guard.Footprint()
+    tree.workers = {2: 20}
+    before = footprint.of(tree.rss())
+    tree.workers = {2: 500}
+    assert footprint.of(tree.rss()) - before == 480 * MB
+    tree.now_s += 60.0
+    assert footprint.of(tree.rss()) // MB == 3700
+    assert tree.readings == 2
+
+
+def test_pages_shared_by_fork_count_once_in_a_sample(tmp_path: Path) -> None:
+    """A real tree: a parent with 200 MB, and three children that hold nothing of their own."""
+    text = (
+        "import os, time\n"
+        "held = b'x' * (200 << 20)\n"
+        "for _ in range(3):\n"
+        "    if os.fork() == 0:\n"
+        "        time.sleep(60)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, process_group=0) as parent:
+        try:
+            assert parent.stdout is not None
+            assert parent.stdout.readline() == b"ready\n"
+            samples = guard.Samples()
+            samples.take()
+            samples.take()
+            assert 200 * MB < samples.peak_bytes < 320 * MB
+        finally:
+            os.killpg(parent.pid, signal.SIGKILL)
 
 
 def stops(count: int, *stopped: int) -> list[list[float | int | None]]:

@@ -356,10 +356,12 @@ def test_open_files_of_a_dataset_are_found_where_forks_would_share_them(tmp_path
         def __init__(self, **held: Any) -> None:
             self.__dict__.update(held)
 
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive, (tmp_path / "f").open("wb") as file:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive, (tmp_path / "f").open("w+b") as file:
         assert shared_handle(Data(archive=archive)) == "ZipFile"
-        assert shared_handle(Data(dataset=Data(parts=[file]))) == "BufferedWriter"
-        assert shared_handle(Data(parts={"a": file})) == "BufferedWriter"
+        assert shared_handle(Data(dataset=Data(parts=[file]))) == "BufferedRandom"
+        assert shared_handle(Data(parts={"a": file})) == "BufferedRandom"
+    with (tmp_path / "log").open("w") as log:
+        assert shared_handle(Data(log=log)) == ""
     connection = sqlite3.connect(":memory:")
     assert shared_handle(Data(db=connection)) == "Connection"
     connection.close()

@@ -1,0 +1,472 @@
+"""Watches the first fetches of each loader for state that they change, in the process that fetches.
+
+Without workers that is the training process; forked workers watch their own fetches and report through a
+pipe. Where a fetch changes more than a generator, a forked child finds out whether a sample depends on what
+was fetched before it: a cache that only keeps what each sample is anyway does not count.
+"""
+
+# What scripts hand over is of any type; narrowing it yields partly unknown types.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import sys
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from autotune.core.facts import FetchState
+from autotune.trial.forked import answer_of, descriptors, is_read_from
+from autotune.trial.held_state import GENERATOR, OBJECT, Piece, Snapshot, described
+from autotune.trial.objects import held_by, length_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autotune.trial.state import State
+    from autotune.trial.undo import Undo
+
+_LAST_LOOK: Final = 64
+_MOST_LOOKS: Final = 24
+"""Fetches of one dataset that are watched, in all passes: each costs two snapshots of some milliseconds."""
+_ALL_LOOKS: Final = 96
+"""The same of all datasets: some scripts build another one for each pass."""
+_LIMIT_S: Final = 5.0
+"""For a child that is stuck: one takes `_HISTORY_S`, a few fetches and the fork of the process."""
+_SLOWEST_S: Final = 0.25
+"""A sample that takes longer is not fetched again to find out more."""
+_CANDIDATES: Final = 6
+_HISTORY: Final = 64
+_HISTORY_S: Final = 1.0
+"""Fetches before a sample is fetched again, and the time for them: a count may show slowly in the samples."""
+
+
+class FetchWatch:
+    """What fetches change, by the dataset that is fetched from.
+
+    Args:
+        state: Of the training process.
+        undo: Takes the hook back.
+    """
+
+    def __init__(self, state: State, undo: Undo) -> None:
+        self.state = state
+        self._undo = undo
+        self.is_on = False
+        """In the baseline alone: what is found is a fact of the script."""
+        self.torch: Any = None
+        self.looks: dict[int, int] = {}
+        self.pure: set[str] = set()
+        """Paths of caches."""
+        self.begins: dict[int, Callable[[int], Any]] = {}
+        """What each worker is begun with (`worker_init_fn`), by the dataset."""
+        self.at_first: dict[int, dict[str, str]] = {}
+        """Paths and kinds of state that there was before the first fetch that was watched."""
+        self.opened: dict[int, frozenset[int]] = {}
+        """Descriptors that were open then: one that a fetch opens, each worker opens for itself."""
+        self.found: dict[int, FetchState] = {}
+        self.handles: dict[int, str] = {}
+        self.spent_ns = 0
+        """Time spent on watching since `take_spent_ns`, in a fetch of the training process."""
+        self._pipe: tuple[int, int] | None = None
+        self._reports: dict[int, dict[int, dict[str, Any]]] = {}
+
+    def install(self, torch: Any, loaders: Any) -> Callable[[], None]:
+        """Hook the making of fetchers, of which each pass over a loader, and each worker, has one.
+
+        Args:
+            torch: The module.
+            loaders: ``torch.utils.data.dataloader``.
+
+        Returns:
+            Takes the hook back.
+        """
+        self.torch = torch
+        kinds = loaders._DatasetKind
+        original = kinds.create_fetcher
+
+        def create_fetcher(
+            kind: Any, dataset: Any, auto_collation: Any, collate_fn: Any, drop_last: Any
+        ) -> Any:
+            if not self.is_on or "fetch_watch" in self.state.faults.off:
+                return original(kind, dataset, auto_collation, collate_fn, drop_last)
+            # An iterable dataset may change as soon as it is asked for an iterator.
+            watched = self._watched(dataset, collate_fn, indexed=kind == kinds.Map)
+            fetcher = original(kind, dataset, auto_collation, collate_fn, drop_last)
+            if watched is not None:
+                watched.attach(fetcher)
+            return fetcher
+
+        return self._undo.replace(kinds, "create_fetcher", staticmethod(create_fetcher))
+
+    def _watched(self, dataset: Any, collate_fn: Any, *, indexed: bool) -> _Watched | None:
+        looks = self.looks.get(id(dataset), 0)
+        if id(dataset) in self.found or looks >= _MOST_LOOKS or sum(self.looks.values()) >= _ALL_LOOKS:
+            return None
+        try:
+            return _Watched(self, dataset, collate_fn, indexed=indexed)
+        except Exception as error:
+            self.state.faults.note("fetch_watch", error)
+            return None
+
+    def take_spent_ns(self) -> int:
+        """Time that watching took since the last call."""
+        spent, self.spent_ns = self.spent_ns, 0
+        return spent
+
+    # Workers
+
+    def pass_begins(self, loader: Any) -> None:
+        """A loader is about to be iterated over; its workers report through a pipe that they inherit."""
+        dataset, begin = loader.dataset, loader.worker_init_fn
+        if begin is not None:
+            self.begins[id(dataset)] = begin
+        if not loader.num_workers:
+            return
+        # They cannot count for each other: those of the first passes watch, later ones do not.
+        self.looks[id(dataset)] = self.looks.get(id(dataset), 0) + _MOST_LOOKS // 3
+        if self.is_on and self._pipe is None:
+            with contextlib.suppress(OSError):
+                self._pipe = os.pipe()
+                os.set_blocking(self._pipe[0], False)
+                os.set_blocking(self._pipe[1], False)
+
+    def report(self, dataset: int, held: FetchState, start: list[Any]) -> None:
+        """Note what was found, here or from a worker in the training process."""
+        if self.state.active:
+            self.found[dataset] = held
+            return
+        info = self.torch.utils.data.get_worker_info()
+        if self._pipe is None or info is None:
+            return
+        line = {
+            "dataset": dataset,
+            "worker": info.id,
+            "start": hashlib.sha256(repr(start).encode()).hexdigest(),
+        }
+        line |= {"what": held.what[:500], "by": held.by, "sure": held.sure}
+        with contextlib.suppress(OSError):
+            os.write(self._pipe[1], json.dumps(line).encode() + b"\n")
+
+    def state_of(self, dataset: Any) -> FetchState | None:
+        """What its fetches were seen to change; None where nothing was."""
+        self._read_reports()
+        reports = list(self._reports.get(id(dataset), {}).values())
+        if not reports:
+            return self.found.get(id(dataset))
+        first = reports[0]
+        starts = {report["start"] for report in reports}
+        apart = 1 < len(reports) == len(starts) and GENERATOR in str(first["what"])
+        sure = any(report["sure"] for report in reports)
+        return FetchState(what=first["what"], by=first["by"], sure=sure, apart=apart)
+
+    def handle_of(self, dataset: Any) -> str:
+        """File that was open before the fetches and whose position they moved; empty without one."""
+        return self.handles.get(id(dataset), "")
+
+    def _read_reports(self) -> None:
+        text = b""
+        while self._pipe is not None:
+            try:
+                part = os.read(self._pipe[0], 1 << 16)
+            except OSError:  # nothing more for now
+                break
+            text += part
+        for line in text.splitlines():
+            with contextlib.suppress(ValueError, KeyError):
+                report = json.loads(line)
+                self._reports.setdefault(report["dataset"], {}).setdefault(report["worker"], report)
+
+    # Samplers
+
+    def order_begins(self, sampler: Any) -> Snapshot | None:
+        """State of a sampler that is about to be asked for an order; None where nobody wants to know."""
+        if not self.is_on or "fetch_watch" in self.state.faults.off:
+            return None
+        try:
+            return Snapshot({"sampler": sampler}, self.torch)
+        except Exception as error:
+            self.state.faults.note("fetch_watch", error)
+            return None
+
+    def order_made(self, sampler: Any, before: Snapshot) -> FetchState | None:
+        """What a sampler changed when it was asked for an order, its generators aside."""
+        try:
+            after = Snapshot({"sampler": sampler}, self.torch)
+            moved = [piece for piece in after.moved_since(before) if piece.kind != GENERATOR]
+            if not moved:
+                return None
+            what = described(moved[0], after.codes, self.state.script_dir)
+            return FetchState(what=what, by="sampler", sure=True)
+        except Exception as error:
+            self.state.faults.note("fetch_watch", error)
+            return None
+
+
+class _Watched:
+    """One fetcher whose first fetches are watched."""
+
+    def __init__(self, watch: FetchWatch, dataset: Any, collate_fn: Any, *, indexed: bool) -> None:
+        self._watch = watch
+        self._dataset = dataset
+        self._roots = {"dataset": dataset, "collate_fn": collate_fn}
+        self._indexed = indexed
+        # Not the fetcher itself, which holds this: a dataset lives no longer than it would by itself.
+        self._fetcher: Callable[[], Any] = _nothing
+        self._count = 0
+        self._first = self._snapshot()
+        self._next: Snapshot | None = self._first
+        kinds = {path: piece.kind for path, piece in self._first.pieces.items()}
+        self._at_first = watch.at_first.setdefault(id(dataset), kinds)
+        self._opened = watch.opened.setdefault(id(dataset), frozenset(descriptors()))
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(self._roots, self._watch.torch)
+
+    def attach(self, fetcher: Any) -> None:
+        """Stand before the fetcher's own `fetch`."""
+        self._fetcher = weakref.ref(fetcher)
+        fetcher.fetch = self._fetch
+
+    def _detach(self) -> None:
+        vars(self._fetcher() or self).pop("fetch", None)
+        self._next = None
+
+    def _original(self, index: Any) -> Any:
+        fetcher = self._fetcher()
+        return type(fetcher).fetch(fetcher, index)
+
+    def _fetch(self, index: Any) -> Any:
+        self._count += 1
+        watch = self._watch
+        # The first ones, and later ones at growing distances.
+        if self._count > 2 and self._count & (self._count - 1):
+            return self._original(index)
+        begin_ns = time.perf_counter_ns()
+        before, positions = self._before()
+        fetch_ns = time.perf_counter_ns()
+        data = self._original(index)
+        fetched_ns = time.perf_counter_ns()
+        try:
+            if before is not None:
+                self._judge(before, positions, index, (fetched_ns - fetch_ns) / 1e9)
+        except Exception as error:
+            watch.state.faults.note("fetch_watch", error)
+            self._detach()
+        if self._count >= _LAST_LOOK:
+            self._detach()
+        watch.spent_ns += time.perf_counter_ns() - begin_ns - (fetched_ns - fetch_ns)
+        return data
+
+    def _before(self) -> tuple[Snapshot | None, dict[int, tuple[int, int]]]:
+        try:
+            before, self._next = self._next or self._snapshot(), None
+            return before, _positions(self._opened)
+        except Exception as error:
+            self._watch.state.faults.note("fetch_watch", error)
+            self._detach()
+            return None, {}
+
+    def _judge(
+        self, before: Snapshot, positions: dict[int, tuple[int, int]], index: Any, took_s: float
+    ) -> None:
+        watch, dataset = self._watch, id(self._dataset)
+        watch.looks[dataset] = watch.looks.get(dataset, 0) + 1
+        for descriptor, place in _positions(positions).items():
+            if place[0] == positions[descriptor][0] and place[1] != positions[descriptor][1]:
+                watch.handles.setdefault(dataset, _file_name(descriptor))
+        after = self._snapshot()
+        moved = [piece for piece in after.moved_since(before) if piece.node.path not in watch.pure]
+        if not self._indexed:
+            # What it makes for itself in a pass, each worker makes as well.
+            moved = [piece for piece in moved if self._is_old(piece) and piece.kind != OBJECT]
+        if not moved:
+            return
+        lazily = not self._is_old(moved[0])
+        depends = True
+        if moved[0].kind != GENERATOR:
+            depends = self._depends(index, took_s, made_once=all(_is_made(p, before) for p in moved))
+        if depends is False:
+            watch.pure |= {piece.node.path for piece in moved}
+            return
+        held = FetchState(
+            what=described(moved[0], after.codes, watch.state.script_dir),
+            by=moved[0].node.root,
+            sure=depends is True and not lazily,
+            apart=watch.state.active and self._begins_apart(moved),
+        )
+        watch.report(dataset, held, self._first.tokens([piece.node.path for piece in moved]))
+        self._detach()
+
+    def _is_old(self, piece: Piece) -> bool:
+        """It was there before the first fetch."""
+        return self._at_first.get(piece.node.path) == piece.kind
+
+    def _begins_apart(self, moved: Sequence[Piece]) -> bool:
+        """Whether workers would begin with other generators than each other: begin two, in children."""
+        begin = self._watch.begins.get(id(self._dataset))
+        if begin is None or any(piece.kind != GENERATOR for piece in moved):
+            return False
+        paths = [piece.node.path for piece in moved]
+        starts = [answer_of(lambda n=n, b=begin: self._begun(n, b, paths), limit_s=_LIMIT_S) for n in (0, 1)]
+        return all(starts) and all(one != other for one, other in zip(*starts, strict=True))
+
+    def _begun(self, number: int, begin: Callable[[int], Any], paths: Sequence[str]) -> list[Any]:
+        """In a child: begin as this worker, and give the state of these generators."""
+        torch = self._watch.torch
+        workers = torch.utils.data._utils.worker
+        seed = 10 + number
+        workers._worker_info = workers.WorkerInfo(id=number, num_workers=2, seed=seed, dataset=self._dataset)
+        _seed(torch, seed)
+        begin(number)
+        return self._snapshot().tokens(paths)
+
+    # Whether a sample depends on what was fetched before it
+
+    def _depends(self, index: Any, took_s: float, *, made_once: bool) -> bool | None:
+        """Fetch a sample of its own and after others, in children of this process.
+
+        Args:
+            index: What was fetched last.
+            took_s: How long that took.
+            made_once: What was changed was not there before: a file that is opened by the first fetch.
+
+        Returns:
+            None where that cannot be found out, or where the samples are alike and each fetch still changes
+            something.
+        """
+        several = isinstance(index, (list, tuple))
+        indices: Sequence[Any] = index if several else (index,)
+        length = length_of(self._dataset, None)
+        whole = self._indexed and all(type(i) is int for i in indices) and bool(indices)
+        if not whole or not length or took_s / len(indices) > _SLOWEST_S:
+            return None
+        spread = (int(indices[0]) + k * (length // (_CANDIDATES + 1) + 1) for k in range(1, _CANDIDATES + 1))
+        fresh = [i % length for i in spread if i % length not in indices]
+        for candidate in fresh:
+            asked = [candidate] if several else candidate
+            alone = answer_of(lambda a=asked: self._alone(a), limit_s=_LIMIT_S)
+            if alone is None:
+                return None
+            sample, changes = alone
+            if not changes:
+                continue  # known already
+            others = [[i] if several else i for i in fresh if i != candidate][:2]
+            repeated = answer_of(lambda a=asked: self._alone(a), limit_s=_LIMIT_S)
+            later = answer_of(lambda a=asked, o=others: self._later(a, o), limit_s=_LIMIT_S)
+            if repeated is None or later is None or repeated[0] != sample:
+                return None
+            if later[0] != sample:
+                return True
+            return None if later[1] else False
+        return False if made_once and fresh else None
+
+    def _alone(self, asked: Any) -> tuple[str, bool]:
+        """In a child: a sample, and whether its fetch changed anything."""
+        before = self._prepared()
+        _seed(self._watch.torch, 2)
+        sample = _digest(self._original(asked), self._watch.torch)
+        return sample, bool(self._snapshot().moved_since(before))
+
+    def _later(self, asked: Any, others: Sequence[Any]) -> tuple[str, bool]:
+        """In a child: the same sample after others and itself, and whether it changes anything once more.
+
+        What each fetch overwrites, such as what a transform drew last, does not change then.
+        """
+        self._prepared()
+        _seed(self._watch.torch, 1)
+        until_s = time.monotonic() + _HISTORY_S
+        for number in range(_HISTORY):
+            if number >= len(others) and time.monotonic() > until_s:
+                break
+            self._original(others[number % len(others)] if others else asked)
+        self._original(asked)
+        _seed(self._watch.torch, 2)
+        sample = _digest(self._original(asked), self._watch.torch)
+        before = self._snapshot()
+        _seed(self._watch.torch, 2)
+        self._original(asked)
+        return sample, bool(self._snapshot().moved_since(before))
+
+    def _prepared(self) -> Snapshot:
+        # As a worker does: the threads of the parent are not there.
+        self._watch.torch.set_num_threads(1)
+        return self._snapshot()
+
+
+def _nothing() -> None:
+    return
+
+
+def _is_made(piece: Piece, before: Snapshot) -> bool:
+    """Something in the place of None, or one more attribute."""
+    old = before.pieces[piece.node.path]
+    return old.token == repr(None) or (piece.kind == OBJECT == old.kind and piece.token[0] == old.token[0])
+
+
+def _positions(known: Any) -> dict[int, tuple[int, int]]:
+    """Files that are read from, among these descriptors: which file, and the position in it."""
+    found: dict[int, tuple[int, int]] = {}
+    for descriptor in known:
+        with contextlib.suppress(OSError):
+            if is_read_from(descriptor):
+                found[descriptor] = (os.fstat(descriptor).st_ino, os.lseek(descriptor, 0, os.SEEK_CUR))
+    return found
+
+
+def _file_name(descriptor: int) -> str:
+    try:
+        return f"file ({os.path.basename(os.readlink(f'/proc/self/fd/{descriptor}'))})"
+    except OSError:
+        return "file"
+
+
+def _seed(torch: Any, number: int) -> None:
+    random.seed(number)
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        numpy.seed(number)
+    torch.default_generator.manual_seed(number)
+
+
+def _digest(sample: Any, torch: Any) -> str:
+    found = hashlib.blake2b(digest_size=16)
+    _add(sample, torch, found, 0)
+    return found.hexdigest()
+
+
+def _add(item: Any, torch: Any, found: Any, depth: int) -> None:
+    """Add bytes of a sample.
+
+    Raises:
+        TypeError: It holds something whose content is not known.
+    """
+    kind = type(item)
+    found.update(kind.__qualname__.encode())
+    if depth > 8:
+        message = "a sample that is nested too deeply"
+        raise TypeError(message)
+    if isinstance(item, torch.Tensor):
+        found.update(repr((tuple(item.shape), item.dtype)).encode())
+        found.update(item.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    elif hasattr(item, "tobytes") and hasattr(item, "dtype") and not item.dtype.hasobject:
+        found.update(repr((item.shape, str(item.dtype))).encode() + item.tobytes())
+    elif item is None or kind in (bool, int, float, complex, str, bytes):
+        found.update(repr(item).encode())
+    elif isinstance(item, dict):
+        for key, value in item.items():
+            _add(key, torch, found, depth + 1)
+            _add(value, torch, found, depth + 1)
+    elif isinstance(item, (list, tuple)):
+        for value in item:
+            _add(value, torch, found, depth + 1)
+    elif held_by(item):
+        _add(held_by(item), torch, found, depth + 1)
+    else:
+        message = f"a sample with a {kind.__qualname__} in it"
+        raise TypeError(message)
