@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -22,18 +23,20 @@ if TYPE_CHECKING:
     from autotune.core.study import Study
     from autotune.core.trial import Trial
 
-_WINDOWS = ((240.0, 1.5, 4.0), (1200.0, 2.0, 6.0), (3600.0, 3.0, 10.0))
-_LONG_WINDOW = (4.0, 20.0)
+_LONGEST_WINDOW_S, _WINDOW_RANGE_S = 4.5, (1.5, 20.0)
+"""Of a run of the baseline in a budget of `_USUAL_BUDGET_S`, and its limits. It grows with the square root of
+the budget: half of a longer budget goes to longer windows and half to more runs (decision 102)."""
+_USUAL_BUDGET_S = 900.0
+_SHORTEST_SHARE, _SHORTEST_WINDOW_S = 1.0 / 3.0, 0.75
+"""Of the longest window: where it ends at the earliest if its interval is narrow."""
 _SCREENED = (0.5, 0.4)
 """Of the shortest and the longest window: a run that chooses alone. Runs differ by more than that."""
+_PAIRED_SHARE = 1.5
+"""Of the longest window, in pairs."""
 _USUAL_STEPS, _FEWEST_STEPS = 10, 4
 """Steps of a window, and the fewest for which a run that only screens waits where steps are slow."""
-_CONFIRM_WINDOW = 1.5
-_START_SHARE = {True: 1.5, False: 0.75}
-"""Windows of pairs, and of other runs, are at least so many times as long as the process takes to start, so
-that most of the wall time is spent in training steps (decision 102)."""
-_WINDOW_SHARE = 0.02
-"""Of the budget that such a longer window may take."""
+_MANY_CYCLES_S = 1200.0
+"""Budget above which an ablation has two cycles more."""
 _EXPLORE_WIDTH = 0.05
 _CONFIRM_WIDTH = 0.02
 _COMPILE_S = {"default": 40.0, "reduce-overhead": 45.0, "max-autotune": 120.0}
@@ -204,7 +207,7 @@ class Costs:
     @property
     def ablation_cycles(self) -> int:
         """More where the budget has room: three cycles tell five per cent from nothing, not two."""
-        return CYCLES if self.study.spec.budget.seconds <= _WINDOWS[1][0] else CYCLES + 2
+        return CYCLES if self.study.spec.budget.seconds <= _MANY_CYCLES_S else CYCLES + 2
 
     def fidelity(self, stage: Stage, config: Config, *, remaining_s: float, reserve_s: float) -> Fidelity:
         """How long a trial of this stage may start up, measure and live."""
@@ -240,18 +243,16 @@ class Costs:
 
     def _window(self, stage: Stage) -> tuple[float, float]:
         """Shortest and longest window of a run of this stage, in seconds."""
-        budget = self.study.spec.budget.seconds
-        low, high = next(((a, b) for limit, a, b in _WINDOWS if budget <= limit), _LONG_WINDOW)
+        budget_s = self.study.spec.budget.seconds
+        usual_s = _LONGEST_WINDOW_S * math.sqrt(budget_s / _USUAL_BUDGET_S)
+        high = min(max(usual_s, _WINDOW_RANGE_S[0]), _WINDOW_RANGE_S[1])
+        low = max(_SHORTEST_WINDOW_S, _SHORTEST_SHARE * high)
         if stage in _CHOOSING:
             low, high = low * _SCREENED[0], high * _SCREENED[1]
-        elif stage in _PAIRED and budget > _WINDOWS[0][0]:
-            high *= _CONFIRM_WINDOW
-        # A forked process has hardly a start of its own, and needs no long window to be worth it.
-        if stage not in _CHOOSING or self.screen_s >= self.plain_s:
-            long_s = min(_START_SHARE[stage in _PAIRED] * self.usual_start_s, _WINDOW_SHARE * budget)
-            low, high = max(low, 0.5 * long_s), max(high, long_s)
+        elif stage in _PAIRED:
+            high *= _PAIRED_SHARE
         slow_steps_s = self._steps(stage, high) * self._step_s
-        return low, max(high, min(slow_steps_s, 0.05 * budget))
+        return low, max(high, min(slow_steps_s, 0.05 * budget_s))
 
     def _steps(self, stage: Stage, window_s: float) -> int:
         """Steps that a window waits for: fewer where steps are slow and the run only screens."""

@@ -127,6 +127,16 @@ def world(table, variant=""):
     return World(made, truth, notes, share, drift)
 
 
+def flat(world):
+    """The same with nothing to gain: what is faster than the script as it is trains at its rate."""
+    rates, own = world.truth.rates, world.truth.base
+    rows = tuple(row.slowed(max(1.0, rates.get(row.config, own) / own)) for row in world.table.rows)
+    truth = replace(
+        world.truth, rates={c: min(r, own) for c, r in rates.items()}, oracle=Config(), oracle_rate=own
+    )
+    return replace(world, table=replace(world.table, rows=rows), truth=truth)
+
+
 def rows_of(table):
     """Config -> its settled runs, in the order of recording."""
     found = {}

@@ -275,6 +275,18 @@ def test_runs_of_what_ran_again_are_foretold_first_and_later_ones_apart() -> Non
 # Adverse variants ------------------------------------------------------------------------------
 
 
+def test_in_a_flat_world_nothing_is_faster_than_the_script_and_what_was_slower_stays_so() -> None:
+    world = worlds.world(TABLE)
+    flat = worlds.flat(world)
+    seen = score.Truth.of(flat.table).rates
+    assert max(world.truth.rates.values()) > 1.2 * world.truth.base
+    for config, rate in world.truth.rates.items():
+        assert flat.truth.rates[config] == min(rate, world.truth.base)
+        assert seen[config] == pytest.approx(flat.truth.rates[config], rel=0.02)
+    assert flat.truth.quality(Config()) == 1.0
+    assert not flat.truth.oracle
+
+
 def test_in_an_inverted_table_what_gained_costs_as_many_times() -> None:
     plain, turned = score.Truth.of(TABLE), score.Truth.of(worlds.adverse(TABLE, "inverted"))
     assert turned.base == pytest.approx(plain.base, rel=0.001)
