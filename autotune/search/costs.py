@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from autotune.core.study import Study
     from autotune.core.trial import Trial
 
-_LONGEST_WINDOW_S, _WINDOW_RANGE_S = 4.5, (1.5, 20.0)
-"""Of a run of the baseline in a budget of `_USUAL_BUDGET_S`, and its limits. It grows with the square root of
-the budget: half of a longer budget goes to longer windows and half to more runs (decision 102)."""
+_LONGEST_WINDOW_S, _MOST_S = 4.5, 20.0
+"""Longest window of a baseline run in a budget of `_USUAL_BUDGET_S`, and in any. It grows with the square
+root of the budget, so that a longer budget goes to longer windows and to more runs alike (decision 102)."""
 _USUAL_BUDGET_S = 900.0
-_SHORTEST_SHARE, _SHORTEST_WINDOW_S = 1.0 / 3.0, 0.75
-"""Of the longest window: where it ends at the earliest if its interval is narrow."""
+_SHORTEST_SHARE = 1.0 / 3.0
+"""Of the longest window: where one ends at the earliest if its interval is narrow."""
+_LEAST_S = (0.75, 1.5)
+"""Of the shortest and the longest window of any run: blocks and loader queues take so long to show a rate."""
 _SCREENED = (0.5, 0.4)
 """Of the shortest and the longest window: a run that chooses alone. Runs differ by more than that."""
 _PAIRED_SHARE = 1.5
@@ -71,8 +73,6 @@ class Costs:
     """What first compiles took in earlier studies of the script, by mode."""
     screen_s: float = 0.0
     """As `plain_s`, of screening trials as they are started now."""
-    usual_start_s: float = 0.0
-    """Median seconds from the start of a process to its first step; `startup_s` is the longest."""
 
     @classmethod
     def of(cls, study: Study) -> Costs:
@@ -91,7 +91,6 @@ class Costs:
         # What others slowed down is no price of later runs.
         calm = [t for t in undisturbed(study, study.told()) if t.measurement]
         starts = [t.measurement.startup_s for t in calm if t.measurement]
-        cold = [t.measurement.startup_s for t in calm if t.measurement and t.start is Start.COLD]
         plain_s = _recent(_cold_start_runs(calm) or forked)
         screened = [t for t in study.told(Stage.START, Stage.REFINE) if t.measurement]
         forks = bool(screened) and screened[-1].start is Start.FORK
@@ -100,7 +99,6 @@ class Costs:
             plain_s=plain_s,
             screen_s=_recent(forked) if forks else plain_s,
             startup_s=max(starts, default=0.0),
-            usual_start_s=statistics.median(cold) if cold else 0.0,
             compile_s={mode: max(values) for mode, values in compiled.items()},
             believed_s=beliefs(study).compile_s,
         )
@@ -244,13 +242,13 @@ class Costs:
     def _window(self, stage: Stage) -> tuple[float, float]:
         """Shortest and longest window of a run of this stage, in seconds."""
         budget_s = self.study.spec.budget.seconds
-        usual_s = _LONGEST_WINDOW_S * math.sqrt(budget_s / _USUAL_BUDGET_S)
-        high = min(max(usual_s, _WINDOW_RANGE_S[0]), _WINDOW_RANGE_S[1])
-        low = max(_SHORTEST_WINDOW_S, _SHORTEST_SHARE * high)
+        high = min(_LONGEST_WINDOW_S * math.sqrt(budget_s / _USUAL_BUDGET_S), _MOST_S)
+        low = _SHORTEST_SHARE * high
         if stage in _CHOOSING:
             low, high = low * _SCREENED[0], high * _SCREENED[1]
         elif stage in _PAIRED:
             high *= _PAIRED_SHARE
+        low, high = max(low, _LEAST_S[0]), max(high, _LEAST_S[1])
         slow_steps_s = self._steps(stage, high) * self._step_s
         return low, max(high, min(slow_steps_s, 0.05 * budget_s))
 

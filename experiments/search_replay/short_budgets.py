@@ -244,7 +244,9 @@ def against_text(lines, reference):
             cells.append(f"{statistics.fmean(means):+.3f} ± {error:.3f}")
         claims = f"{sum(o['claimed'] for _, o in pairs)} -> {sum(o['claimed'] for o, _ in pairs)}"
         trains = [x for x, _ in pairs if x.get("starts_s", math.inf) < QUICK_START_S]
-        rows.append((label, f"{budget_s:.0f} s", f"{len(pairs)}", *cells, claims, _mean(trains, "trains", ".0%")))
+        rows.append(
+            (label, f"{budget_s:.0f} s", f"{len(pairs)}", *cells, claims, _mean(trains, "trains", ".0%"))
+        )
     columns = ("version", "budget", "searches", *(f"quality: {f.replace('_', ' ')}" for f in fields))
     return _rows((*columns, "claims", "in steps"), rows)
 
@@ -266,7 +268,9 @@ def write(options):
         text += f"\nDifferences from *{options.reference}* on the same searches (mean and standard error of\n"
         text += "tables):\n\n" + against_text(plain, options.reference)
     if flat:
-        text += "\nThe same tables with nothing to gain (what is faster than the script trains at its rate):\n\n"
+        text += (
+            "\nThe same tables with nothing to gain (what is faster than the script trains at its rate):\n\n"
+        )
         text += flat_text(flat)
     results(options).with_suffix(".md").write_text(text)
     return text
