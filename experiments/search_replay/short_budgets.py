@@ -221,17 +221,14 @@ def flat_text(lines):
 
 
 def against_text(lines, reference):
-    """Markdown: every version less the reference on the same searches, as mean and standard error of tables."""
+    """Markdown: versions less the reference on the same searches, as mean and standard error of tables."""
     fields = ("named", "read_fastest", "met")
     found = {(x["label"], x["table"], x["budget_s"], x["seed"]): x for x in lines}
     others = [label for label in dict.fromkeys(x["label"] for x in lines) if label != reference]
     rows = []
     for label, budget_s in [(o, b) for b in sorted({x["budget_s"] for x in lines}) for o in others]:
-        pairs = [
-            (one, found[reference, *key[1:]])
-            for key, one in found.items()
-            if key[0] == label and key[2] == budget_s and (reference, *key[1:]) in found
-        ]
+        of = {key: (reference, *key[1:]) for key in found if (key[0], key[2]) == (label, budget_s)}
+        pairs = [(found[key], found[other]) for key, other in of.items() if other in found]
         if not pairs:
             continue
         cells = []
@@ -265,8 +262,8 @@ def write(options):
     plain, flat = ([x for x in lines if x["table"].endswith("+flat") is is_flat] for is_flat in (False, True))
     text = TEXT + table_text(shared(plain))
     if options.reference:
-        text += f"\nDifferences from *{options.reference}* on the same searches (mean and standard error of\n"
-        text += "tables):\n\n" + against_text(plain, options.reference)
+        text += f"\nDifferences from *{options.reference}* on the same searches, mean and standard error of\n"
+        text += f"tables:\n\n{against_text(plain, options.reference)}"
     if flat:
         text += (
             "\nThe same tables with nothing to gain (what is faster than the script trains at its rate):\n\n"

@@ -44,8 +44,8 @@ def test_only_scripts_that_start_quickly_count_for_the_share_in_steps() -> None:
 
 def test_differences_are_of_the_same_searches_with_the_error_of_tables() -> None:
     lines = [
-        line("before", named=0.8), line(named=0.9), line("before", table="b", named=0.8), line(table="b", named=0.8),
-        line(table="c", named=0.1),
+        line("before", named=0.8), line(named=0.9), line(table="c", named=0.1),
+        line("before", table="b", named=0.8), line(table="b", named=0.8),
     ]  # fmt: skip
     found = cells(short_budgets.against_text(lines, "before"))
     assert found[:4] == ["after", "120 s", "2", "+0.050 ± 0.050"]
