@@ -250,7 +250,11 @@ def test_families_that_promise_nothing_come_after_what_is_expected_to_gain(
     assert first is not None
     study = tell(study, first, measurement(100.0), 6.0)
     expected = Staged().ask(study, 284.0)
-    monkeypatch.setattr(stages, "next_start", lambda _: None)
+
+    def nothing(_: SearchState) -> None:
+        return None
+
+    monkeypatch.setattr(stages, "next_start", nothing)
     late = Staged().ask(study, 284.0)
     assert expected is not None
     assert late is not None
