@@ -235,10 +235,11 @@ def against_text(lines, reference):
         for field in fields:
             by_table = {}
             for one, other in pairs:
-                by_table.setdefault(one["table"], []).append(one[field] - other[field])
+                if field in one and field in other:
+                    by_table.setdefault(one["table"], []).append(one[field] - other[field])
             means = [statistics.fmean(values) for values in by_table.values()]
             error = statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else math.nan
-            cells.append(f"{statistics.fmean(means):+.3f} ± {error:.3f}")
+            cells.append(f"{statistics.fmean(means):+.3f} ± {error:.3f}" if means else "-")
         claims = f"{sum(o['claimed'] for _, o in pairs)} -> {sum(o['claimed'] for o, _ in pairs)}"
         trains = [x for x, _ in pairs if x.get("starts_s", math.inf) < QUICK_START_S]
         rows.append(
