@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -22,18 +23,22 @@ if TYPE_CHECKING:
     from autotune.core.study import Study
     from autotune.core.trial import Trial
 
-_WINDOWS = ((240.0, 1.5, 4.0), (1200.0, 2.0, 6.0), (3600.0, 3.0, 10.0))
-_LONG_WINDOW = (4.0, 20.0)
+_LONGEST_WINDOW_S, _MOST_S = 4.5, 20.0
+"""Longest window of a baseline run in a budget of `_USUAL_BUDGET_S`, and in any. It grows with the square
+root of the budget, so that a longer budget goes to longer windows and to more runs alike (decision 102)."""
+_USUAL_BUDGET_S = 900.0
+_SHORTEST_SHARE = 1.0 / 3.0
+"""Of the longest window: where one ends at the earliest if its interval is narrow."""
+_LEAST_S = (0.75, 1.5)
+"""Of the shortest and the longest window of any run: blocks and loader queues take so long to show a rate."""
 _SCREENED = (0.5, 0.4)
 """Of the shortest and the longest window: a run that chooses alone. Runs differ by more than that."""
+_PAIRED_SHARE = 1.5
+"""Of the longest window, in pairs."""
 _USUAL_STEPS, _FEWEST_STEPS = 10, 4
 """Steps of a window, and the fewest for which a run that only screens waits where steps are slow."""
-_CONFIRM_WINDOW = 1.5
-_START_SHARE = {True: 1.5, False: 0.75}
-"""Windows of pairs, and of other runs, are at least so many times as long as the process takes to start, so
-that most of the wall time is spent in training steps (decision 102)."""
-_WINDOW_SHARE = 0.02
-"""Of the budget that such a longer window may take."""
+_MANY_CYCLES_S = 1200.0
+"""Budget above which an ablation has two cycles more."""
 _EXPLORE_WIDTH = 0.05
 _CONFIRM_WIDTH = 0.02
 _COMPILE_S = {"default": 40.0, "reduce-overhead": 45.0, "max-autotune": 120.0}
@@ -68,8 +73,6 @@ class Costs:
     """What first compiles took in earlier studies of the script, by mode."""
     screen_s: float = 0.0
     """As `plain_s`, of screening trials as they are started now."""
-    usual_start_s: float = 0.0
-    """Median seconds from the start of a process to its first step; `startup_s` is the longest."""
 
     @classmethod
     def of(cls, study: Study) -> Costs:
@@ -88,7 +91,6 @@ class Costs:
         # What others slowed down is no price of later runs.
         calm = [t for t in undisturbed(study, study.told()) if t.measurement]
         starts = [t.measurement.startup_s for t in calm if t.measurement]
-        cold = [t.measurement.startup_s for t in calm if t.measurement and t.start is Start.COLD]
         plain_s = _recent(_cold_start_runs(calm) or forked)
         screened = [t for t in study.told(Stage.START, Stage.REFINE) if t.measurement]
         forks = bool(screened) and screened[-1].start is Start.FORK
@@ -97,7 +99,6 @@ class Costs:
             plain_s=plain_s,
             screen_s=_recent(forked) if forks else plain_s,
             startup_s=max(starts, default=0.0),
-            usual_start_s=statistics.median(cold) if cold else 0.0,
             compile_s={mode: max(values) for mode, values in compiled.items()},
             believed_s=beliefs(study).compile_s,
         )
@@ -204,7 +205,7 @@ class Costs:
     @property
     def ablation_cycles(self) -> int:
         """More where the budget has room: three cycles tell five per cent from nothing, not two."""
-        return CYCLES if self.study.spec.budget.seconds <= _WINDOWS[1][0] else CYCLES + 2
+        return CYCLES if self.study.spec.budget.seconds <= _MANY_CYCLES_S else CYCLES + 2
 
     def fidelity(self, stage: Stage, config: Config, *, remaining_s: float, reserve_s: float) -> Fidelity:
         """How long a trial of this stage may start up, measure and live."""
@@ -240,18 +241,16 @@ class Costs:
 
     def _window(self, stage: Stage) -> tuple[float, float]:
         """Shortest and longest window of a run of this stage, in seconds."""
-        budget = self.study.spec.budget.seconds
-        low, high = next(((a, b) for limit, a, b in _WINDOWS if budget <= limit), _LONG_WINDOW)
+        budget_s = self.study.spec.budget.seconds
+        high = min(_LONGEST_WINDOW_S * math.sqrt(budget_s / _USUAL_BUDGET_S), _MOST_S)
+        low = _SHORTEST_SHARE * high
         if stage in _CHOOSING:
             low, high = low * _SCREENED[0], high * _SCREENED[1]
-        elif stage in _PAIRED and budget > _WINDOWS[0][0]:
-            high *= _CONFIRM_WINDOW
-        # A forked process has hardly a start of its own, and needs no long window to be worth it.
-        if stage not in _CHOOSING or self.screen_s >= self.plain_s:
-            long_s = min(_START_SHARE[stage in _PAIRED] * self.usual_start_s, _WINDOW_SHARE * budget)
-            low, high = max(low, 0.5 * long_s), max(high, long_s)
+        elif stage in _PAIRED:
+            high *= _PAIRED_SHARE
+        low, high = max(low, _LEAST_S[0]), max(high, _LEAST_S[1])
         slow_steps_s = self._steps(stage, high) * self._step_s
-        return low, max(high, min(slow_steps_s, 0.05 * budget))
+        return low, max(high, min(slow_steps_s, 0.05 * budget_s))
 
     def _steps(self, stage: Stage, window_s: float) -> int:
         """Steps that a window waits for: fewer where steps are slow and the run only screens."""

@@ -67,6 +67,33 @@ def start_is_over(search: SearchState) -> bool:
     return search.is_refining or spent > _START_SHARE * whole + search.costs.plain_s
 
 
+def uncovered(search: SearchState) -> Suggestion | None:
+    """The most promising change of a knob family that no run has tried, the cheapest family first.
+
+    Until every family that applies was measured, "nothing is faster" cannot be said. What is expected to gain
+    most comes before: in a search of two minutes the families that are expected to gain nothing take the
+    time of repeats and of pairs (decision 102).
+    """
+    space, study = search.space, search.study
+    listed = _listed(search, beliefs(study))
+    running = frozenset[str]().union(*(families_of(space, t.config) for t in study.open_trials))
+    missing = applicable(space) - measured(study) - running - hopeless(study)
+    found: dict[str, tuple[Config, str]] = {}
+    for config, reason in _changes(search, listed):
+        if not _runs(search, config) or not search.hopeful(config):
+            continue
+        for family in families_of(space, config) & missing:
+            best = found.get(family)
+            if best is None or search.model.predict(config)[0] > search.model.predict(best[0])[0]:
+                found[family] = (config, reason)
+    if not found:
+        return None
+    costs, model = search.costs, search.model
+    family = min(found, key=lambda f: (costs.screening(found[f][0]), -model.predict(found[f][0])[0], f))
+    config, reason = found[family]
+    return Suggestion(config, f"{reason} Nothing of {family} was measured yet.")
+
+
 def start_list(search: SearchState) -> Iterable[tuple[Config, str]]:
     """What may be tried alone, each with its reason: what acts on what holds the script back comes first."""
     waits = wait_frac(search.study) > _WAITS
@@ -134,8 +161,7 @@ def _leader(search: SearchState) -> Config:
 
 def _most_expected(search: SearchState, told: Beliefs) -> Suggestion | None:
     """Most gain for its cost: a start point, a change beside the best so far, all that is likely to help."""
-    live = search.told_live()
-    listed = [c for c, _ in start_list(search) if c not in told.trusted and c not in live]
+    live, listed = search.told_live(), _listed(search, told)
     if any(t.stage is Stage.START for t in search.study.trials):
         # Nobody knows what a knob of the user's own acts on, and whoever declares one wants to know.
         ran = {knob for t in search.study.trials for knob in t.config}
@@ -150,10 +176,6 @@ def _most_expected(search: SearchState, told: Beliefs) -> Suggestion | None:
     for begun in (_leader(search), *search.space.starts):
         found.setdefault(_climbed_from(search, begun), "What is likely to help, together.")
     known = {*told.trusted, *live}
-    asked = [t for t in search.study.trials if t.stage is Stage.START]
-    uncovered = _uncovered(search, listed) if asked else None
-    if uncovered is not None:
-        return uncovered
     options = [c for c in found if c not in known and search.tame(c) and search.hopeful(c)]
     scored = [s for s in score(search, options, search.best_tame()) if s[1] >= LEAST_GAIN]
     if scored:
@@ -166,28 +188,10 @@ def _most_expected(search: SearchState, told: Beliefs) -> Suggestion | None:
     return None
 
 
-def _uncovered(search: SearchState, listed: Sequence[Config]) -> Suggestion | None:
-    """The most promising change of a knob family that no run has tried, the cheapest family first.
-
-    Until every family that applies was measured, "nothing is faster" cannot be said.
-    """
-    space, study = search.space, search.study
-    running = frozenset[str]().union(*(families_of(space, t.config) for t in study.open_trials))
-    missing = applicable(space) - measured(study) - running - hopeless(study)
-    found: dict[str, tuple[Config, str]] = {}
-    for config, reason in _changes(search, listed):
-        if not _runs(search, config) or not search.hopeful(config):
-            continue
-        for family in families_of(space, config) & missing:
-            best = found.get(family)
-            if best is None or search.model.predict(config)[0] > search.model.predict(best[0])[0]:
-                found[family] = (config, reason)
-    if not found:
-        return None
-    costs, model = search.costs, search.model
-    family = min(found, key=lambda f: (costs.screening(found[f][0]), -model.predict(found[f][0])[0], f))
-    config, reason = found[family]
-    return Suggestion(config, f"{reason} Nothing of {family} was measured yet.")
+def _listed(search: SearchState, told: Beliefs) -> list[Config]:
+    """Changes to try alone that neither an earlier study nor a running process has measured."""
+    live = search.told_live()
+    return [c for c, _ in start_list(search) if c not in told.trusted and c not in live]
 
 
 def _changes(search: SearchState, listed: Sequence[Config]) -> Iterable[tuple[Config, str]]:

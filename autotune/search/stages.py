@@ -21,7 +21,7 @@ from autotune.core.launched import ranks_of
 from autotune.core.trial import CEILINGS, Proposal, Stage
 from autotune.search.confirmation import has_winner, is_confirming, next_confirmation
 from autotune.search.costs import Costs
-from autotune.search.initial_design import next_start, start_is_over, start_list
+from autotune.search.initial_design import next_start, start_is_over, start_list, uncovered
 from autotune.search.parts import DEFAULT, Parts
 from autotune.search.probing import kept_s, spare_probe
 from autotune.search.refining import (
@@ -226,7 +226,7 @@ class Staged(Strategy):
         apart = separating(search)
         if apart is not None:
             return search.proposal(Stage.REFINE if search.is_refining else Stage.START, apart)
-        picked = None if start_is_over(search) else next_start(search)
+        picked = (None if start_is_over(search) else next_start(search)) or uncovered(search)
         if picked is not None:
             return search.proposal(Stage.START, picked)
         return self._refine(search)

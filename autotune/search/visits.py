@@ -31,7 +31,7 @@ WORTH = 0.7
 SHARE = 0.25
 """Of the time for screening: so much a visit may take."""
 
-_WINDOW = 0.6
+_WINDOW = 0.8
 _SHORTEST_S = 1.0
 _TYPICAL = 1.4
 """Times the shortest window: what windows take, some of which go on until they are tight."""

@@ -127,6 +127,24 @@ def world(table, variant=""):
     return World(made, truth, notes, share, drift)
 
 
+def flat(world):
+    """The same with nothing to gain: what trains faster than the script as it is trains at its rate.
+
+    By the rate without compiling, which pairs compare: over the run a compile then makes it slower.
+    """
+    own = fmean(log_rate(world.table, row) for row in own_rows(world.table))
+    gains = {
+        config: math.exp(max(0.0, fmean(logs) - own))
+        for config, rows in rows_of(world.table).items()
+        if (logs := [log_rate(world.table, row) for row in rows if _counts(row)])
+    }
+    rows = tuple(row.slowed(gains.get(row.config, 1.0)) for row in world.table.rows)
+    base = world.truth.base
+    rates = {c: min(r / gains.get(c, 1.0), base) for c, r in world.truth.rates.items()}
+    truth = replace(world.truth, rates=rates, oracle=Config(), oracle_rate=base)
+    return replace(world, table=replace(world.table, rows=rows), truth=truth)
+
+
 def rows_of(table):
     """Config -> its settled runs, in the order of recording."""
     found = {}

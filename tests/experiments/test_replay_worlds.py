@@ -275,6 +275,20 @@ def test_runs_of_what_ran_again_are_foretold_first_and_later_ones_apart() -> Non
 # Adverse variants ------------------------------------------------------------------------------
 
 
+def test_in_a_flat_world_nothing_trains_faster_than_the_script_and_what_was_slower_stays_so() -> None:
+    compiled = [recorded_world.row(COMPILED, 0, 90 + n, compile_s=30.0) for n in range(2)]
+    world = worlds.world(replace(TABLE, rows=(*TABLE.rows, *compiled)))
+    flat = worlds.flat(world)
+    assert max(world.truth.rates.values()) > 1.2 * world.truth.base
+    base = statistics.fmean(logs(world.table, Config()))
+    for config in dict.fromkeys(row.config for row in world.table.rows):
+        trained = statistics.fmean(logs(world.table, config))
+        assert statistics.fmean(logs(flat.table, config)) == pytest.approx(min(trained, base), abs=1e-6)
+        assert flat.truth.rates.get(config, 0.0) <= flat.truth.base
+    assert flat.truth.quality(Config()) == 1.0
+    assert not flat.truth.oracle
+
+
 def test_in_an_inverted_table_what_gained_costs_as_many_times() -> None:
     plain, turned = score.Truth.of(TABLE), score.Truth.of(worlds.adverse(TABLE, "inverted"))
     assert turned.base == pytest.approx(plain.base, rel=0.001)

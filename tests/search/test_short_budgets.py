@@ -9,12 +9,12 @@ import pytest
 from search_world import World, dimension, loss_trace, measurement, simulate, spec, tell, usual_space
 
 from autotune.core.config import Config
-from autotune.core.effect import Effect
 from autotune.core.families import families_of
 from autotune.core.measurement import Contamination, Measurement
 from autotune.core.space import SearchSpace
 from autotune.core.study import Study
 from autotune.core.trial import AFTER_WINDOW_S, Outcome, Proposal, Stage, Start
+from autotune.search import stages
 from autotune.search.costs import Costs
 from autotune.search.expectations import Expectations
 from autotune.search.forecast import forecast
@@ -222,20 +222,45 @@ def test_the_forecast_says_what_the_budget_allows_and_what_a_confirmed_answer_ta
     assert forecast(Study(spec=spec(), space=space()), 100.0) == ""
 
 
-def test_a_forked_screening_run_needs_no_longer_window_than_its_noise_asks_for() -> None:
-    study = pairs_of(*RATES[:3])
-    long_start = [
-        replace(t, outcome=replace(t.outcome, startup_s=12.0)) if isinstance(t.outcome, Measurement) else t
-        for t in study.trials
-    ]
-    cold = replace(study, spec=spec(seconds=600.0), trials=tuple(long_start))
-    forked = replace(cold, trials=(*cold.trials[:2], replace(cold.trials[2], start=Start.FORK, seconds=2.0)))
+def window_s(seconds: float, stage: Stage) -> tuple[float, float]:
+    study = Study(spec=spec(seconds=seconds), facts=WORLD.facts(), space=space())
+    fidelity = Costs.of(study).fidelity(stage, BF16, remaining_s=seconds, reserve_s=0.0)
+    return fidelity.min_window_s, fidelity.max_window_s
 
-    def window_s(made: Study) -> float:
-        return Costs.of(made).fidelity(Stage.REFINE, BF16, remaining_s=300.0, reserve_s=0.0).max_window_s
 
-    assert window_s(forked) < window_s(cold)
-    assert Effect.NUMERIC is space().effect(BF16)
+@pytest.mark.parametrize("stage", [Stage.BASELINE, Stage.CONFIRM])
+def test_windows_grow_with_the_square_root_of_the_budget(stage: Stage) -> None:
+    assert window_s(3600.0, stage) == pytest.approx([2.0 * x for x in window_s(900.0, stage)])
+    assert window_s(1e6, stage) == window_s(2e6, stage)
+
+
+@pytest.mark.parametrize("seconds", [60.0, 300.0, 3600.0])
+def test_pairs_have_the_longest_windows_and_none_is_shorter_than_a_queue_needs(seconds: float) -> None:
+    screening, base, pairs = (window_s(seconds, s) for s in (Stage.START, Stage.BASELINE, Stage.CONFIRM))
+    assert 1.5 <= screening[1] <= base[1] <= pairs[1]
+    assert 0.75 <= screening[0] < screening[1]
+    assert screening[0] <= base[0] <= pairs[0]
+
+
+def test_families_that_promise_nothing_come_after_what_is_expected_to_gain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = Study(spec=spec(seconds=300.0), facts=WORLD.facts(), space=space())
+    first = Staged().ask(study, 290.0)
+    assert first is not None
+    study = tell(study, first, measurement(100.0), 6.0)
+    expected = Staged().ask(study, 284.0)
+
+    def nothing(_: SearchState) -> None:
+        return None
+
+    monkeypatch.setattr(stages, "next_start", nothing)
+    late = Staged().ask(study, 284.0)
+    assert expected is not None
+    assert late is not None
+    assert "was measured yet" not in expected.reason
+    assert "was measured yet" in late.reason
+    assert (expected.stage, late.stage) == (Stage.START, Stage.START)
 
 
 def beside_others(study: Study, *numbers: int) -> Study:

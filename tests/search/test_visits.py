@@ -245,7 +245,7 @@ def test_a_visit_is_planned_within_its_share_and_only_where_it_saves_something()
     assert planned is not None
     assert planned.configs == (FOUR, TWO, HALF)
     assert visit(first, wanted, costs, 10.0) is None
-    some = visit(first, wanted, costs, 60.0)
+    some = visit(first, wanted, costs, 50.0)
     assert some is not None
     assert some.configs == planned.configs[: len(some.configs)] != planned.configs
     assert visit(first, wanted, replace(costs, plain_s=2.0), 1000.0) is None, (
