@@ -9,11 +9,12 @@ import pytest
 from search_world import World, dimension, loss_trace, measurement, simulate, spec, tell, usual_space
 
 from autotune.core.config import Config
+from autotune.core.effect import Effect
 from autotune.core.families import families_of
 from autotune.core.measurement import Contamination, Measurement
 from autotune.core.space import SearchSpace
 from autotune.core.study import Study
-from autotune.core.trial import AFTER_WINDOW_S, Outcome, Proposal, Stage, Start
+from autotune.core.trial import AFTER_WINDOW_S, Outcome, Proposal, Stage
 from autotune.search import stages
 from autotune.search.costs import Costs
 from autotune.search.expectations import Expectations
