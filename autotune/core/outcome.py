@@ -19,6 +19,7 @@ from autotune.core.chances import FEWEST_PAIRS
 from autotune.core.comparison import Comparison
 from autotune.core.config import Config
 from autotune.core.cycles import in_own_unit
+from autotune.core.disturbances import undisturbed
 from autotune.core.effect import Effect
 from autotune.core.families import FAMILIES, applicable, measured
 from autotune.core.finalists import may_win
@@ -197,7 +198,7 @@ def _faster(
     if space is None:
         return []
     spread, screening = run_spread(alike.values()), _alike(study, *_SCREENING)
-    own = screening.get(_BASE, [])
+    own = alike.get(_BASE, [])  # of pairs as well, as the mean that is shown beside it
     paired = {c.config: c for c in compared if c.speedup.n >= _FEWEST_IN_PAIRS}
     found: list[_Reading] = []
     for config in [*paired, *(c for c in screening if c not in paired)]:
@@ -254,9 +255,9 @@ def _from_screening(
 
 
 def _alike(study: Study, *stages: Stage) -> dict[Config, list[float]]:
-    """Config -> ln rates of its runs of these stages; of all that count without any."""
+    """Config -> ln rates of its undisturbed runs of these stages; of all that count without any."""
     found: dict[Config, list[float]] = {}
-    for trial in in_own_unit(study, study.told(*stages)):
+    for trial in undisturbed(study, in_own_unit(study, study.told(*stages))):
         rate = amortised(study, trial.measurement) if trial.measurement is not None else 0.0
         if rate > 0.0:
             found.setdefault(trial.config, []).append(math.log(rate))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from autotune.core.chances import FEWEST_PAIRS
@@ -94,7 +94,7 @@ class Costs:
         plain_s = _recent(_cold_start_runs(calm) or forked)
         screened = [t for t in study.told(Stage.START, Stage.REFINE) if t.measurement]
         forks = bool(screened) and screened[-1].start is Start.FORK
-        return cls(
+        costs = cls(
             study=study,
             plain_s=plain_s,
             screen_s=_recent(forked) if forks else plain_s,
@@ -102,6 +102,14 @@ class Costs:
             compile_s={mode: max(values) for mode, values in compiled.items()},
             believed_s=beliefs(study).compile_s,
         )
+        return costs if screened else replace(costs, screen_s=plain_s - costs._shorter_s(calm))
+
+    def _shorter_s(self, trials: Sequence[Trial]) -> float:
+        """By how much a screening run measures less long than these did: much where steps are slow."""
+        windows = [t.measurement.window_s for t in trials if t.measurement]
+        if not windows:
+            return 0.0
+        return max(0.0, statistics.fmean(windows) - self._window(Stage.START)[1])
 
     def cold_compile(self, config: Config) -> float:
         """Expected seconds of a first compile; 0 for a config that does not compile."""

@@ -12,7 +12,7 @@ from autotune.core.answer import SearchOutcome
 from autotune.core.comparison import compare
 from autotune.core.config import Config
 from autotune.core.effect import Effect
-from autotune.core.measurement import Estimate
+from autotune.core.measurement import Contamination, Estimate, Measurement
 from autotune.core.outcome import conclude, too_noisy_text
 from autotune.core.pick import answer
 from autotune.core.reasons import ratio_text
@@ -171,6 +171,23 @@ def test_a_script_that_scatters_by_more_than_a_tenth_leaves_the_search_inconclus
     found = answer(study)
     assert (found.outcome, found.likely) == (INCONCLUSIVE, None)
     assert found.unsettled[0] == "Too noisy to tell (your script alone varied 40-100 samples/s)."
+
+
+def test_a_disturbed_run_of_the_script_beside_calm_ones_is_no_noise():
+    slow = run(8.5)
+    assert isinstance(slow, Measurement)
+    disturbed = replace(slow, contamination=Contamination(flags=("neighbour",)))
+    study = add(screened({WORKERS: 80.0, BF16: 75.0}), Stage.SENTINEL, BASE, disturbed)
+    assert not any("noisy" in text for text in answer(study).unsettled)
+
+
+def test_a_likely_candidate_is_compared_with_every_run_of_the_script():
+    study = screened({BF16: 150.0})
+    for seed in (5, 6):
+        study = add(study, Stage.CONFIRM, BASE, run(120.0, seed=seed), seed=seed, group=seed)
+    likely = answer(study).likely
+    assert likely is not None
+    assert likely.speedup.value == pytest.approx(150.0 / math.sqrt(100.0 * 120.0))
 
 
 def test_noise_is_named_with_the_range_of_the_scripts_own_runs():

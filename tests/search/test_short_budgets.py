@@ -204,6 +204,18 @@ def test_windows_of_slow_steps_wait_for_fewer_of_them_where_a_run_only_screens()
     assert screening.max_window_s < pairs.max_window_s
 
 
+def test_before_anything_was_screened_a_run_costs_what_its_shorter_window_leaves() -> None:
+    study = Study(spec=spec(seconds=120.0), facts=WORLD.facts(), space=space())
+    fidelity = Costs.of(study).fidelity(Stage.BASELINE, Config(), remaining_s=110.0, reserve_s=0.0)
+    asked = Proposal(stage=Stage.BASELINE, config=Config(), fidelity=fidelity, reason="x")
+    long = replace(measurement(32.0), window_s=55.0)
+    long = replace(long, step_time_s=replace(long.step_time_s, value=5.5))
+    costs = Costs.of(tell(study, asked, long, 65.0))
+    window_s = costs.fidelity(Stage.START, BF16, remaining_s=50.0, reserve_s=0.0).max_window_s
+    assert costs.plain_s == 65.0
+    assert costs.screening(BF16) == pytest.approx(65.0 - 55.0 + window_s)
+
+
 def test_the_forecast_says_what_the_budget_allows_and_what_a_confirmed_answer_takes() -> None:
     def after(seconds: float, run_s: float) -> str:
         study = Study(spec=spec(seconds=seconds), facts=WORLD.facts(), space=space())
