@@ -13,7 +13,6 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
-import sys
 from collections import ChainMap
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from autotune.core.assignments import Target, nodes_of, repeated, targets
 from autotune.core.loops import parsed
 from autotune.trial.loader_record import BETWEEN, INSIDE
-from autotune.trial.objects import held_by
+from autotune.trial.objects import held_by, names_of
 from autotune.trial.state import is_user_file
 
 if TYPE_CHECKING:
@@ -89,11 +88,6 @@ def find(
             found += _Search(state, place, when).of(part.node, scope, moving, part.without)
         return min(found, key=lambda one: one.when != INSIDE, default=None)
     finally:
-        if sys.version_info < (3, 13):
-            # A frame keeps what it has handed over, which may be a whole graph.
-            for frame, _ in known:
-                if frame.f_locals is not frame.f_globals:
-                    frame.f_locals.clear()
         # A tree takes some forty times the memory of its source.
         _tree.cache_clear()
         _definition.cache_clear()
@@ -162,9 +156,8 @@ class _Search:
 
 def _scope(frame: FrameType) -> _Scope:
     code, space = frame.f_code, frame.f_globals
-    is_module = frame.f_locals is space
-    names = space if is_module else ChainMap(dict(frame.f_locals), space)
-    return _Scope(code.co_filename, names, space, is_module, code)
+    names = names_of(frame)
+    return _Scope(code.co_filename, names, space, names is space, code)
 
 
 def found_in(node: ast.expr, names: Mapping[str, Any]) -> Any:

@@ -59,6 +59,8 @@ class FetchWatch:
         self._undo = undo
         self.is_on = False
         """In the baseline alone: what is found is a fact of the script."""
+        self.is_measuring = False
+        """The window is open: a look would be measured as a part of a step."""
         self.torch: Any = None
         self.looks: dict[int, int] = {}
         self.pure: set[str] = set()
@@ -73,6 +75,8 @@ class FetchWatch:
         self.handles: dict[int, str] = {}
         self.spent_ns = 0
         """Time spent on watching since `take_spent_ns`, in a fetch of the training process."""
+        self._all_looks = 0
+        self._alive: dict[int, weakref.ref[Any]] = {}
         self._pipe: tuple[int, int] | None = None
         self._reports: dict[int, dict[int, dict[str, Any]]] = {}
 
@@ -93,7 +97,7 @@ class FetchWatch:
         def create_fetcher(
             kind: Any, dataset: Any, auto_collation: Any, collate_fn: Any, drop_last: Any
         ) -> Any:
-            if not self.is_on or "fetch_watch" in self.state.faults.off:
+            if not self._is_watching():
                 return original(kind, dataset, auto_collation, collate_fn, drop_last)
             # An iterable dataset may change as soon as it is asked for an iterator.
             watched = self._watched(dataset, collate_fn, indexed=kind == kinds.Map)
@@ -104,15 +108,39 @@ class FetchWatch:
 
         return self._undo.replace(kinds, "create_fetcher", staticmethod(create_fetcher))
 
+    def _is_watching(self) -> bool:
+        return self.is_on and not self.is_measuring and "fetch_watch" not in self.state.faults.off
+
     def _watched(self, dataset: Any, collate_fn: Any, *, indexed: bool) -> _Watched | None:
+        self._meet(dataset)
         looks = self.looks.get(id(dataset), 0)
-        if id(dataset) in self.found or looks >= _MOST_LOOKS or sum(self.looks.values()) >= _ALL_LOOKS:
+        if id(dataset) in self.found or looks >= _MOST_LOOKS or self._all_looks >= _ALL_LOOKS:
             return None
         try:
             return _Watched(self, dataset, collate_fn, indexed=indexed)
         except Exception as error:
             self.state.faults.note("fetch_watch", error)
             return None
+
+    def _meet(self, dataset: Any) -> None:
+        """What is known by identity goes with the dataset: another one may get the same."""
+        key = id(dataset)
+        with contextlib.suppress(TypeError):  # a list has no weak references
+            if key not in self._alive:
+                self._alive[key] = weakref.ref(dataset, lambda _: self._forget(key))
+
+    def _forget(self, dataset: int) -> None:
+        for known in (
+            self._alive,
+            self.looks,
+            self.begins,
+            self.at_first,
+            self.opened,
+            self.found,
+            self.handles,
+            self._reports,
+        ):
+            known.pop(dataset, None)
 
     def take_spent_ns(self) -> int:
         """Time that watching took since the last call."""
@@ -124,17 +152,23 @@ class FetchWatch:
     def pass_begins(self, loader: Any) -> None:
         """A loader is about to be iterated over; its workers report through a pipe that they inherit."""
         dataset, begin = loader.dataset, loader.worker_init_fn
+        self._meet(dataset)
         if begin is not None:
             self.begins[id(dataset)] = begin
         if not loader.num_workers:
             return
         # They cannot count for each other: those of the first passes watch, later ones do not.
-        self.looks[id(dataset)] = self.looks.get(id(dataset), 0) + _MOST_LOOKS // 3
+        self.note_looks(id(dataset), _MOST_LOOKS // 3)
         if self.is_on and self._pipe is None:
             with contextlib.suppress(OSError):
                 self._pipe = os.pipe()
                 os.set_blocking(self._pipe[0], False)
                 os.set_blocking(self._pipe[1], False)
+
+    def note_looks(self, dataset: int, count: int) -> None:
+        """So many fetches of a dataset are watched."""
+        self.looks[dataset] = self.looks.get(dataset, 0) + count
+        self._all_looks += count
 
     def report(self, dataset: int, held: FetchState, start: list[Any]) -> None:
         """Note what was found, here or from a worker in the training process."""
@@ -186,7 +220,7 @@ class FetchWatch:
 
     def order_begins(self, sampler: Any) -> Snapshot | None:
         """State of a sampler that is about to be asked for an order; None where nobody wants to know."""
-        if not self.is_on or "fetch_watch" in self.state.faults.off:
+        if not self._is_watching():
             return None
         try:
             return Snapshot({"sampler": sampler}, self.torch)
@@ -244,6 +278,9 @@ class _Watched:
     def _fetch(self, index: Any) -> Any:
         self._count += 1
         watch = self._watch
+        if watch.is_measuring:
+            self._detach()
+            return self._original(index)
         # The first ones, and later ones at growing distances.
         if self._count > 2 and self._count & (self._count - 1):
             return self._original(index)
@@ -276,7 +313,7 @@ class _Watched:
         self, before: Snapshot, positions: dict[int, tuple[int, int]], index: Any, took_s: float
     ) -> None:
         watch, dataset = self._watch, id(self._dataset)
-        watch.looks[dataset] = watch.looks.get(dataset, 0) + 1
+        watch.note_looks(dataset, 1)
         for descriptor, place in _positions(positions).items():
             if place[0] == positions[descriptor][0] and place[1] != positions[descriptor][1]:
                 watch.handles.setdefault(dataset, _file_name(descriptor))

@@ -318,6 +318,7 @@ class Session:
 
         loader.on_started = started
         # In the baseline alone: the answer is a fact of the script, and finding out takes a moment.
+        loader.is_measured = self.plan.measure
         loader.looks_closely = self.plan.measure and not self.plan.changes
         if loader.looks_closely:
             schedules = self._schedules = Schedules(self.state.place)
@@ -335,7 +336,12 @@ class Session:
         self.boundary.loader, self.boundary.optimizer = loader, optimizer
         self.recorder.loader = loader
         self.recorder.skipped_steps = optimizer.skipped
-        self.recorder.window_opens = optimizer.window_opens
+
+        def window_opens() -> None:
+            optimizer.window_opens()
+            loader.window_opens()
+
+        self.recorder.window_opens = window_opens
         optimizer.on_constructed = optimizer.on_first_step = self._looks_for_roots
         if self.channel is not None:
             optimizer.on_threads = self._trains_in_a_thread
@@ -380,7 +386,7 @@ class Session:
             def has_own(loader: Any) -> bool:
                 record = attribute_of(loader, "_autotune_record")
                 # By the script's own option it is built with workers that are not its own.
-                own = self.plan.own.get("num_workers") if by_option else record and record.own["num_workers"]
+                own = self.plan.own.get("num_workers") if by_option else record and record.own.get("num_workers")
                 return bool(own) and "num_workers" in wanted
 
             def withdraw(knob: str, reason: str) -> None:
@@ -447,7 +453,10 @@ class Session:
             if state.here():
                 state.alive()
                 if self._model is not None:
-                    obj = self._model.weights.in_own_format(obj)
+                    try:
+                        obj = self._model.weights.in_own_format(obj)
+                    except Exception as error:
+                        state.faults.note("save", error)
             return original(obj, *args, **kwargs)
 
         self.undo.assign(torch, "save", save)

@@ -52,6 +52,8 @@ class Loader(Fetches):
         self.input_batch: int | None = None
         self.inputs: Inputs | None = None
         """Tells the size of a batch where no loader does."""
+        self.is_measured = True
+        """Facts are wanted; not under `apply`."""
         self.in_thread = False
         """A loader was asked in another thread than the one that trains."""
         self.on_started: Callable[[], None] | None = None
@@ -80,6 +82,10 @@ class Loader(Fetches):
     @looks_closely.setter
     def looks_closely(self, on: bool) -> None:
         self._watch.is_on = on
+
+    def window_opens(self) -> None:
+        """From now on nothing is looked at that takes a part of a step."""
+        self._watch.is_measuring = True
 
     def override(self, keyword: str, value: Value | None) -> None:
         """Build the training loader with this keyword from now on; None removes the argument."""
@@ -391,7 +397,9 @@ class Loader(Fetches):
                 except Exception as error:
                     state.faults.note("loader", error)
                     probe = False
-            looks = record.fetches < LOOKED_AT or not this._num_yielded or record.left == 1
+            looks = self.is_measured and (
+                record.fetches < LOOKED_AT or not this._num_yielded or record.left == 1
+            )
             if looks:
                 self._look_at_data(record, this, before=True)
             trains = self._grad_enabled()

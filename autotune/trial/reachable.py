@@ -21,7 +21,7 @@ from itertools import islice
 from types import CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from autotune.trial.objects import WIDE, attribute_of, held_by
+from autotune.trial.objects import WIDE, attribute_of, held_by, locals_of
 from autotune.trial.state import is_user_file
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Walk:
             return
         if isinstance(value, GeneratorType):
             frame = value.gi_frame
-            for name, item in ({} if frame is None else frame.f_locals).items():
+            for name, item in ({} if frame is None else locals_of(frame)).items():
                 yield Node(f"{node.path}.{name}", item, value, name)
         elif is_opaque_iterator(value):
             for place, item in enumerate(_inside(value)):

@@ -13,14 +13,13 @@ import ast
 import functools
 import linecache
 import operator
-import sys
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from autotune.core.assignments import repeated
 from autotune.core.loops import parsed
 from autotune.trial.assignments import found_in
-from autotune.trial.objects import held_by
+from autotune.trial.objects import held_by, names_of
 from autotune.trial.state import caller, is_user_file
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ class Schedules:
                 continue
             frame = frames[part.depth]
             limit = _limit(loop.iter)
-            number = None if limit is None else _number(limit, _names(frame))
+            number = None if limit is None else _number(limit, names_of(frame))
             if limit is not None and number is not None:
                 follows = self._follows(limit, stack[part.depth][0], frame)
                 where = self._place(frame.f_code.co_filename, loop.lineno)
@@ -156,7 +155,7 @@ class Schedules:
 
     def _follows(self, node: ast.AST, tree: ast.Module, frame: FrameType) -> bool:
         """Whether an expression comes from the length of a loader, or may do so."""
-        names = _names(frame)
+        names = names_of(frame)
         values = _values(tree)
         pending: list[ast.AST] = [node]
         known: set[str] = set()
@@ -246,16 +245,6 @@ def _numbers_of(function: Any) -> Iterator[int]:
     yield from (v for v in function.__defaults__ or () if type(v) is int)
     for code in (function.__code__, *(c for c in function.__code__.co_consts if isinstance(c, CodeType))):
         yield from (value for name in code.co_names if type(value := function.__globals__.get(name)) is int)
-
-
-def _names(frame: FrameType) -> Mapping[str, Any]:
-    if frame.f_locals is frame.f_globals:
-        return frame.f_globals
-    found = {**frame.f_globals, **frame.f_locals}
-    if sys.version_info < (3, 13):
-        # A frame keeps what it has handed over, which may be a whole graph.
-        frame.f_locals.clear()
-    return found
 
 
 def _parameters(frame: FrameType) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Under `apply`: whether the script changes what workers have a copy of, while they live.
 
 A search sees the first passes; a curriculum, or a last epoch without augmentation, comes later. What a
-fetch reads is compared where a pass begins and ends, and once a second within one.
+fetch reads is compared where a pass begins and ends, and within one at intervals that keep the time for it
+below one thousandth.
 """
 
 # What scripts hand over is of any type; narrowing it yields partly unknown types.
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from autotune.trial.undo import Undo
 
 _EACH_NS: Final = 1_000_000_000
-"""Within a pass; a comparison takes some 50 us, so that it costs less than one part in ten thousand."""
+_SHARE: Final = 1000
+"""Within a pass the next comparison follows after `_EACH_NS`, or so many times what the last one took."""
 _ATTRIBUTE: Final = "_autotune_workers"
 
 
@@ -33,9 +35,17 @@ class _Watched:
 
     def __init__(self, loader: Any) -> None:
         self.state = FetchState(loader.dataset, loader.collate_fn, loader.worker_init_fn)
-        self.started: dict[Key, Any] = {}
+        self.started = self.state.snapshot()
         """What a fetch read when the workers were started."""
-        self.due_ns = 0
+        self.due_ns = time.perf_counter_ns() + _EACH_NS
+
+    def changed(self) -> Key | None:
+        """What a fetch reads otherwise than when the workers were started."""
+        begun_ns = time.perf_counter_ns()
+        key = changed_key(self.started, self.state.snapshot())
+        now_ns = time.perf_counter_ns()
+        self.due_ns = now_ns + max(_EACH_NS, _SHARE * (now_ns - begun_ns))
+        return key
 
 
 class WorkerWatch:
@@ -64,8 +74,6 @@ class WorkerWatch:
 
         @functools.wraps(begin)
         def iter_(this: Any) -> Any:
-            if self._done or not this.num_workers or not self._state.here() or self._has_own(this):
-                return begin(this)
             watched = self._guarded(this)
             iterator = begin(this)
             if watched is not None and hasattr(iterator, "_workers"):
@@ -91,6 +99,8 @@ class WorkerWatch:
 
     def _guarded(self, loader: Any) -> _Watched | None:
         try:
+            if self._done or not loader.num_workers or not self._state.here() or self._has_own(loader):
+                return None
             return self._begins(loader)
         except Exception as error:
             self._state.faults.note("worker_watch", error)
@@ -99,20 +109,21 @@ class WorkerWatch:
     def _begins(self, loader: Any) -> _Watched:
         """A pass is about to begin; workers that are started for it get what there is now."""
         watched: _Watched | None = loader.__dict__.get(_ATTRIBUTE)
-        if watched is None:
-            loader.__dict__[_ATTRIBUTE] = watched = _Watched(loader)
-        now = watched.state.snapshot()
-        if loader.persistent_workers and loader.__dict__.get("_iterator") is not None:
-            key = changed_key(watched.started, now)
+        if watched is not None and loader.persistent_workers and loader.__dict__.get("_iterator") is not None:
+            key = watched.changed()
             if key is None:
                 return watched
-            what = watched.state.text(key)
             self._withdraw(
                 "persistent_workers",
-                f"the script changed {what} between two passes, and workers that outlive a pass keep "
-                "their own",
+                f"the script changed {watched.state.text(key)} between two passes, and workers that outlive "
+                "a pass keep their own",
             )
-        watched.started, watched.due_ns = now, time.perf_counter_ns() + _EACH_NS
+        # Anew for each start of workers: nothing that the script has replaced meanwhile is held or compared.
+        watched = _Watched(loader)
+        if loader.persistent_workers:
+            loader.__dict__[_ATTRIBUTE] = watched
+        else:
+            loader.__dict__.pop(_ATTRIBUTE, None)
         return watched
 
     def _compare(self, watched: _Watched) -> None:
@@ -120,8 +131,7 @@ class WorkerWatch:
         if self._done or not self._state.here():
             return
         try:
-            watched.due_ns = time.perf_counter_ns() + _EACH_NS
-            key = changed_key(watched.started, watched.state.snapshot())
+            key = watched.changed()
             if key is not None:
                 self._done = True
                 what = watched.state.text(key)
