@@ -41,6 +41,8 @@ _LIMIT_S: Final = 5.0
 _SLOWEST_S: Final = 0.25
 """A sample that takes longer is not fetched again to find out more."""
 _CANDIDATES: Final = 6
+_KEEPS: Final = (dict, set)
+"""Types of caches that can be emptied to find out what they are for."""
 _HISTORY: Final = 64
 _HISTORY_S: Final = 1.0
 """Fetches before a sample is fetched again, and the time for them: a count may show slowly in the samples."""
@@ -73,6 +75,8 @@ class FetchWatch:
         """Descriptors that were open then: one that a fetch opens, each worker opens for itself."""
         self.found: dict[int, FetchState] = {}
         self.handles: dict[int, str] = {}
+        self.draws: set[int] = set()
+        """Datasets of which a worker's fetch drew from a generator that the loader seeds."""
         self.spent_ns = 0
         """Time spent on watching since `take_spent_ns`, in a fetch of the training process."""
         self._all_looks = 0
@@ -141,6 +145,7 @@ class FetchWatch:
             self._reports,
         ):
             known.pop(dataset, None)
+        self.draws.discard(dataset)
 
     def take_spent_ns(self) -> int:
         """Time that watching took since the last call."""
@@ -175,15 +180,20 @@ class FetchWatch:
         if self.state.active:
             self.found[dataset] = held
             return
+        digest = hashlib.sha256(repr(start).encode()).hexdigest()
+        self._send(dataset, start=digest, what=held.what[:500], by=held.by, sure=held.sure)
+
+    def report_draws(self, dataset: int) -> None:
+        """Note, in a worker, that a fetch drew from a generator that the loader seeds."""
+        if dataset not in self.draws and not self.state.active:
+            self.draws.add(dataset)
+            self._send(dataset, draws=True)
+
+    def _send(self, dataset: int, **found: object) -> None:
         info = self.torch.utils.data.get_worker_info()
         if self._pipe is None or info is None:
             return
-        line = {
-            "dataset": dataset,
-            "worker": info.id,
-            "start": hashlib.sha256(repr(start).encode()).hexdigest(),
-        }
-        line |= {"what": held.what[:500], "by": held.by, "sure": held.sure}
+        line = {"dataset": dataset, "worker": info.id, **found}
         with contextlib.suppress(OSError):
             os.write(self._pipe[1], json.dumps(line).encode() + b"\n")
 
@@ -198,6 +208,19 @@ class FetchWatch:
         apart = 1 < len(reports) == len(starts) and GENERATOR in str(first["what"])
         sure = any(report["sure"] for report in reports)
         return FetchState(what=first["what"], by=first["by"], sure=sure, apart=apart)
+
+    def has_drawn(self, dataset: Any) -> bool:
+        """Whether workers reported draws from the generators that the loader seeds in each of them."""
+        return id(dataset) in self.draws
+
+    def random_state(self) -> Any:
+        """State of the generators that a loader seeds in each worker."""
+        numpy = sys.modules.get("numpy.random")
+        state: Any = None if numpy is None else numpy.get_state()
+        # Generators other than the Mersenne twister show their state as a dict.
+        drawn = repr(state) if isinstance(state, dict) else state and (int(state[2]), int(state[1][0]))
+        # Not by way of NumPy, which PyTorch works without.
+        return random.getstate(), self.torch.get_rng_state().tolist(), drawn
 
     def handle_of(self, dataset: Any) -> str:
         """File that was open before the fetches and whose position they moved; empty without one."""
@@ -214,6 +237,9 @@ class FetchWatch:
         for line in text.splitlines():
             with contextlib.suppress(ValueError, KeyError):
                 report = json.loads(line)
+                if report.get("draws"):
+                    self.draws.add(report["dataset"])
+                    continue
                 self._reports.setdefault(report["dataset"], {}).setdefault(report["worker"], report)
 
     # Samplers
@@ -253,6 +279,8 @@ class _Watched:
         # Not the fetcher itself, which holds this: a dataset lives no longer than it would by itself.
         self._fetcher: Callable[[], Any] = _nothing
         self._count = 0
+        self._random: Any = None
+        """In a worker: of the generators that it was seeded with, before a fetch."""
         self._first = self._snapshot()
         self._next: Snapshot | None = self._first
         kinds = {path: piece.kind for path, piece in self._first.pieces.items()}
@@ -303,6 +331,7 @@ class _Watched:
     def _before(self) -> tuple[Snapshot | None, dict[int, tuple[int, int]]]:
         try:
             before, self._next = self._next or self._snapshot(), None
+            self._random = None if self._watch.state.active else self._watch.random_state()
             return before, _positions(self._opened)
         except Exception as error:
             self._watch.state.faults.note("fetch_watch", error)
@@ -313,6 +342,8 @@ class _Watched:
         self, before: Snapshot, positions: dict[int, tuple[int, int]], index: Any, took_s: float
     ) -> None:
         watch, dataset = self._watch, id(self._dataset)
+        if self._random is not None and self._random != watch.random_state():
+            watch.report_draws(dataset)
         watch.note_looks(dataset, 1)
         for descriptor, place in _positions(positions).items():
             if place[0] == positions[descriptor][0] and place[1] != positions[descriptor][1]:
@@ -327,7 +358,7 @@ class _Watched:
         lazily = not self._is_old(moved[0])
         depends = True
         if moved[0].kind != GENERATOR:
-            depends = self._depends(index, took_s, made_once=all(_is_made(p, before) for p in moved))
+            depends = self._depends(index, took_s, moved, made_once=all(_is_made(p, before) for p in moved))
         if depends is False:
             watch.pure |= {piece.node.path for piece in moved}
             return
@@ -365,12 +396,13 @@ class _Watched:
 
     # Whether a sample depends on what was fetched before it
 
-    def _depends(self, index: Any, took_s: float, *, made_once: bool) -> bool | None:
+    def _depends(self, index: Any, took_s: float, moved: Sequence[Piece], *, made_once: bool) -> bool | None:
         """Fetch a sample of its own and after others, in children of this process.
 
         Args:
             index: What was fetched last.
             took_s: How long that took.
+            moved: What it changed.
             made_once: What was changed was not there before: a file that is opened by the first fetch.
 
         Returns:
@@ -401,7 +433,23 @@ class _Watched:
             if later[0] != sample:
                 return True
             return None if later[1] else False
-        return False if made_once and fresh else None
+        if made_once and fresh:
+            return False
+        # All known already, such as the words of a text: what was kept is taken away instead.
+        kept = [piece.node.value for piece in moved]
+        if not fresh or not all(isinstance(value, _KEEPS) for value in kept):
+            return None
+        asked = [[i] if several else i for i in fresh]
+        whole, anew = (answer_of(lambda k=k: self._samples(asked, k), limit_s=_LIMIT_S) for k in ((), kept))
+        return False if whole is not None and whole == anew else None
+
+    def _samples(self, asked: Sequence[Any], emptied: Sequence[Any]) -> list[str]:
+        """In a child: samples, without what these containers hold."""
+        self._prepared()
+        for container in emptied:
+            container.clear()
+        _seed(self._watch.torch, 2)
+        return [_digest(self._original(one), self._watch.torch) for one in asked]
 
     def _alone(self, asked: Any) -> tuple[str, bool]:
         """In a child: a sample, and whether its fetch changed anything."""

@@ -386,7 +386,8 @@ class Session:
             def has_own(loader: Any) -> bool:
                 record = attribute_of(loader, "_autotune_record")
                 # By the script's own option it is built with workers that are not its own.
-                own = self.plan.own.get("num_workers") if by_option else record and record.own.get("num_workers")
+                built = {} if record is None else record.own
+                own = (self.plan.own if by_option else built).get("num_workers")
                 return bool(own) and "num_workers" in wanted
 
             def withdraw(knob: str, reason: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import random
 import sys
 import threading
 import time
@@ -392,7 +391,7 @@ class Loader(Fetches):
             before = None
             if probe:
                 try:
-                    before = self._random_state()
+                    before = self._watch.random_state()
                     record.probes += 1
                 except Exception as error:
                     state.faults.note("loader", error)
@@ -429,7 +428,7 @@ class Loader(Fetches):
                     record.fetch_cpu_ns += cpu() - cpu_begin
                 if inside:
                     record.in_process += 1
-                    if probe and before != self._random_state():
+                    if probe and before != self._watch.random_state():
                         record.random = True
                 self._count(record, batch, trains)
                 record.left = self._left(record, this)
@@ -493,6 +492,7 @@ class Loader(Fetches):
             if not before:
                 record.settings, record.settings_at = held, record.fetches
                 self._note_fetch_state(record, self._watch.state_of(iterator._dataset))
+                record.random = record.random or self._watch.has_drawn(iterator._dataset)
                 record.shared_handle = record.shared_handle or self._watch.handle_of(iterator._dataset)
             elif record.settings_at == record.fetches and record.changed != INSIDE:
                 key = changed_key(record.settings, held)
@@ -504,14 +504,6 @@ class Loader(Fetches):
     def _note_fetch_state(self, record: Record, found: FetchState | None) -> None:
         if found is not None:
             self._states[record.chain] = found
-
-    def _random_state(self) -> Any:
-        numpy = sys.modules.get("numpy.random")
-        state: Any = None if numpy is None else numpy.get_state()
-        # Generators other than the Mersenne twister tell their state as a dict.
-        drawn = repr(state) if isinstance(state, dict) else state and (int(state[2]), int(state[1][0]))
-        # Not by way of NumPy, which PyTorch works without.
-        return random.getstate(), self._torch.get_rng_state().tolist(), drawn
 
     # Facts
 

@@ -46,6 +46,11 @@ class Data(Dataset):
             if i not in self.made:
                 self.made[i] = x * 2
             x = self.made[i] + torch.rand(4)
+        elif kind in ("words", "numbered_words"):
+            for word in "abcd":
+                if word not in self.made:
+                    self.made[word] = len(self.made) if kind == "numbered_words" else ord(word) / 100
+            x = x + self.made["abcd"[i % 4]]
         elif kind == "noisy_cache":
             if i not in self.made:
                 self.made[i] = x + random.random()
@@ -105,6 +110,37 @@ SURE = {
 }
 
 
+MASKS = (
+    PRELUDE
+    + """
+class Data(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, i):
+        return torch.full((4,), float(i))
+def masked(items):
+    x = torch.stack(items)
+    return x * torch.bernoulli(torch.full(x.shape, 0.5)) if sys.argv[1] == "masks" else x
+loader = DataLoader(Data(), batch_size=4, num_workers=2, collate_fn=masked)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0001)
+for x in loader:
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+"""
+)
+
+
+@pytest.mark.parametrize(("kind", "draws"), [("masks", True), ("plain", False)])
+def test_workers_report_that_a_collate_function_draws(
+    run: Callable[..., Any], kind: str, draws: bool
+) -> None:
+    ran = run(MASKS, argv=[kind])
+    assert ran.faults == ""
+    assert ran.facts.loader.random is draws
+
+
 @pytest.mark.parametrize("kind", SURE)
 def test_samples_that_depend_on_earlier_fetches_are_a_fact_with_its_place(
     run: Callable[..., Any], kind: str
@@ -118,7 +154,9 @@ def test_samples_that_depend_on_earlier_fetches_are_a_fact_with_its_place(
     assert ran.told == bare.told
 
 
-@pytest.mark.parametrize("kind", ["global_draws", "cache", "last_used", "last_drawn", "lazy", "none"])
+@pytest.mark.parametrize(
+    "kind", ["global_draws", "cache", "words", "last_used", "last_drawn", "lazy", "none"]
+)
 def test_caches_and_the_generators_that_workers_get_seeded_are_none(
     run: Callable[..., Any], kind: str
 ) -> None:
@@ -134,6 +172,13 @@ def test_a_count_that_no_sample_was_seen_to_depend_on_is_not_sure(run: Callable[
         "your dataset changes what it holds (calls)",
         False,
     )
+
+
+def test_a_cache_of_another_kind_than_the_samples_that_numbers_what_it_meets_is_not_sure(
+    run: Callable[..., Any],
+) -> None:
+    held = run(KINDS, argv=["numbered_words", "0"]).facts.loader.fetch_state
+    assert held is None or not held.sure
 
 
 def test_workers_report_what_their_fetches_change(run: Callable[..., Any]) -> None:
