@@ -6,17 +6,12 @@ import ast
 import contextlib
 import importlib
 import io
-import json
-import os
 import pickle
-import select
-import signal
 import sys
-import time
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.trial.forked import answer_of
 from autotune.trial.state import is_user_file
 
 LIMIT_S = 2.0
@@ -45,76 +40,28 @@ def try_sending(what: Any, torch: Any) -> Sent:
         what: Dataset and functions, as a loader would send them.
         torch: The module; tensors go through shared memory and are not serialised.
     """
-    read, write = os.pipe()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            child = os.fork()
-    except OSError:
-        os.close(read)
-        os.close(write)
-        return Sent()
-    if child == 0:
-        _answer(what, torch, write)
-    os.close(write)
-    try:
-        told = _heard(read)
-    finally:
-        os.close(read)
-        with contextlib.suppress(OSError):
-            os.kill(child, signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            os.waitpid(child, 0)
-    return told
-
-
-def _heard(read: int) -> Sent:
-    text, until_s = b"", time.monotonic() + LIMIT_S
-    while time.monotonic() < until_s:
-        ready, _, _ = select.select([read], [], [], max(0.0, until_s - time.monotonic()))
-        if not ready:
-            break
-        part = os.read(read, 65536)
-        if not part:
-            break
-        text += part
-    else:
-        return Sent(f"Sending the dataset to a worker takes more than {LIMIT_S:.0f} seconds.")
-    if not text:
+    answer = answer_of(lambda: _try(what, torch), limit_s=LIMIT_S)
+    if answer is None:
         return Sent(f"Sending the dataset to a worker takes more than {LIMIT_S:.0f} seconds, or breaks off.")
-    try:
-        refusal, own_code = json.loads(text)
-        return Sent(str(refusal), bool(own_code))
-    except ValueError:
-        return Sent()
+    refusal, own_code = answer
+    return Sent(str(refusal), bool(own_code))
 
 
-def _answer(what: Any, torch: Any, write: int) -> None:
-    """In the child: nothing of the parent's may run again, not even its exit handlers."""
+def _try(what: Any, torch: Any) -> tuple[str, bool]:
+    """In the child: why it cannot be sent, and whether the user's own code goes along."""
+    pickler = _Pickler(_Sink(), torch)
+    refusal = ""
     try:
-        silent = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(silent, 1)
-        os.dup2(silent, 2)
-        sink = _Sink()
-        pickler = _Pickler(sink, torch)
-        refusal = ""
-        try:
-            pickler.dump(what)
-        except _TooLarge:
-            size = f"{LIMIT_BYTES >> 20} MiB"
-            refusal = f"The dataset is more than {size} large, which every worker would be sent."
-        except Exception as error:
-            said = (str(error).strip().splitlines() or [""])[0].rstrip(".")
-            refusal = f"The dataset cannot be sent to a worker: {type(error).__name__}: {said[:200]}."
-        missing = sorted(name for name in pickler.from_main if name not in importable_names())
-        if not refusal and missing:
-            refusal = (
-                f"{missing[0]} exists only where the script runs as a program, not where it is imported."
-            )
-        os.write(write, json.dumps([refusal, pickler.own_code]).encode())
-    except BaseException:
-        os._exit(1)
-    os._exit(0)
+        pickler.dump(what)
+    except _TooLarge:
+        refusal = f"The dataset is more than {LIMIT_BYTES >> 20} MiB large, which every worker would be sent."
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+        refusal = f"The dataset cannot be sent to a worker: {type(error).__name__}: {reason[:200]}."
+    missing = sorted(name for name in pickler.from_main if name not in importable_names())
+    if not refusal and missing:
+        refusal = f"{missing[0]} exists only where the script runs as a program, not where it is imported."
+    return refusal, pickler.own_code
 
 
 class _TooLarge(Exception):
