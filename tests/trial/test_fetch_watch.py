@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import gc
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from trial_kit import PRELUDE
 
 from autotune.core.change import Change, Keyword
+from autotune.core.facts import FetchState
+from autotune.trial.fetch_watch import FetchWatch
+from autotune.trial.undo import Undo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch")
 
 KINDS = (
     PRELUDE
@@ -130,6 +136,44 @@ for x in loader:
     optimizer.step()
 """
 )
+
+
+def test_what_was_found_of_a_dataset_is_forgotten_with_it() -> None:
+    class Data:
+        pass
+
+    state: Any = SimpleNamespace(active=True)
+    watch, data = FetchWatch(state, Undo()), Data()
+    watch.pass_begins(SimpleNamespace(dataset=data, worker_init_fn=None, num_workers=0))
+    watch.report(id(data), FetchState(what="your dataset counts", by="dataset", sure=True), [])
+    assert watch.state_of(data) is not None
+    key = id(data)
+    del data
+    gc.collect()
+    assert key not in watch.found
+
+
+def test_no_fetch_is_watched_once_the_window_is_open() -> None:
+    class Fetcher:
+        def __init__(self, dataset: Any) -> None:
+            self.dataset = dataset
+
+        def fetch(self, index: int) -> int:
+            return index
+
+    kinds = type("Kinds", (), {"Map": 0})
+    kinds.create_fetcher = staticmethod(lambda kind, dataset, *given: Fetcher(dataset))
+    faults = SimpleNamespace(off=set(), note=lambda *given: pytest.fail(str(given)))
+    state: Any = SimpleNamespace(active=True, faults=faults, script_dir="")
+    watch = FetchWatch(state, Undo())
+    watch.is_on = True
+    watch.install(torch, SimpleNamespace(_DatasetKind=kinds))
+    before = kinds.create_fetcher(0, [1, 2], True, None, False)
+    assert "fetch" in vars(before)
+    watch.is_measuring = True
+    assert before.fetch(1) == 1
+    assert "fetch" not in vars(before)
+    assert "fetch" not in vars(kinds.create_fetcher(0, [1, 2], True, None, False))
 
 
 @pytest.mark.parametrize(("kind", "draws"), [("masks", True), ("plain", False)])

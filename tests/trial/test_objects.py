@@ -34,9 +34,9 @@ def test_the_dictionary_of_a_functions_own_locals_is_not_filled_or_emptied() -> 
 def test_a_class_keeps_what_was_defined_while_its_body_was_read() -> None:
     class Trainer:
         rate = 0.1
-        seen = dict(names_of(sys._getframe()))
+        seen = names_of(sys._getframe())["rate"]
 
-    assert Trainer.seen["rate"] == Trainer.rate == 0.1
+    assert Trainer.seen == Trainer.rate == 0.1
 
 
 def test_a_suspended_generator_holds_no_more_than_before() -> None:
