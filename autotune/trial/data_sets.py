@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import io
@@ -53,8 +54,10 @@ def shared_handle(*holders: Any) -> str:
         Empty without one.
     """
     for node in Walk({str(place): holder for place, holder in enumerate(holders)}).nodes:
-        if _is_handle(node.value):
-            return type(node.value).__name__
+        # Objects may answer questions about them with any error.
+        with contextlib.suppress(Exception):
+            if _is_handle(node.value):
+                return type(node.value).__name__
     return ""
 
 

@@ -12,6 +12,7 @@ import contextlib
 import dis
 import functools
 from collections import deque
+from itertools import islice
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -201,13 +202,8 @@ def _is_shared(item: Any) -> bool:
 
 
 def _first(item: Any) -> list[Any]:
-    values = item.values() if isinstance(item, dict) else item
-    found: list[Any] = []
-    for value in values:
-        found.append(value)
-        if len(found) == WIDE:
-            break
-    return found
+    # At once: another thread of the script's may be changing it.
+    return list(islice(item.values() if isinstance(item, dict) else item, WIDE))
 
 
 def _mark(value: Any) -> Any:

@@ -121,22 +121,22 @@ class _Tokens:
             return VALUE, value if len(value) <= _MOST_TEXT else (len(value), value[:64], value[-64:])
         if id(value) in self._global:
             return None
-        if isinstance(value, (list, tuple, deque, set, dict)):
+        if issubclass(kind, (list, tuple, deque, set, dict)):
             return CONTAINER, (len(value), _content(value))
         generator = self._generator(value)
         if generator is not None:
             return GENERATOR, generator
-        if isinstance(value, self._torch.Tensor):
+        if issubclass(kind, self._torch.Tensor):
             return ARRAY, (tuple(value.shape), value._version, self._sum_of_tensor(value))
-        if self._numpy is not None and isinstance(value, self._numpy.ndarray):
+        if self._numpy is not None and issubclass(kind, self._numpy.ndarray):
             return ARRAY, (value.shape, self._sum_of_array(value))
-        if self._numpy is not None and isinstance(value, self._numpy.generic):
+        if self._numpy is not None and issubclass(kind, self._numpy.generic):
             return VALUE, repr(value)
-        if isinstance(value, (io.BytesIO, io.StringIO, mmap.mmap)):
+        if issubclass(kind, (io.BytesIO, io.StringIO, mmap.mmap)):
             return CURSOR, value.tell()
-        if isinstance(value, itertools.count):
+        if issubclass(kind, itertools.count):
             return CURSOR, repr(value)
-        if isinstance(value, GeneratorType):
+        if issubclass(kind, GeneratorType):
             frame = value.gi_frame
             return CURSOR, None if frame is None else frame.f_lasti
         if is_opaque_iterator(value):
@@ -144,19 +144,20 @@ class _Tokens:
         return OBJECT, (kind.__qualname__, len(held_by(value)))
 
     def _generator(self, value: Any) -> Any:
-        if isinstance(value, random.Random):
+        kind = type(value)
+        if issubclass(kind, random.Random):
             return hash(value.getstate())
-        if isinstance(value, self._torch.Generator):
+        if issubclass(kind, self._torch.Generator):
             state = value.get_state() if value.device.type == "cpu" else None
             return None if state is None else zlib.crc32(bytes(state.tolist()))
         made = sys.modules.get("numpy.random")
         if made is None:
             return None
-        if isinstance(value, made.RandomState):
+        if issubclass(kind, made.RandomState):
             return _digest(value.get_state(legacy=False))
-        if isinstance(value, made.Generator):
+        if issubclass(kind, made.Generator):
             return None if id(value.bit_generator) in self._global else _digest(value.bit_generator.state)
-        return _digest(value.state) if isinstance(value, made.BitGenerator) else None
+        return _digest(value.state) if issubclass(kind, made.BitGenerator) else None
 
     def _sum_of_tensor(self, tensor: Any) -> int:
         size = tensor.numel() * tensor.element_size()

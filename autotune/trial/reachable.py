@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import operator
 import sys
 import time
 import warnings
@@ -86,7 +87,7 @@ class Walk:
         pending = deque(Node(path, value, root=path) for path, value in roots.items())
         while pending and len(self.nodes) < _MOST_NODES:
             node = pending.popleft()
-            if id(node.value) in seen and not isinstance(node.value, _PLAIN):
+            if id(node.value) in seen and not issubclass(type(node.value), _PLAIN):
                 continue
             # Held here, so that no other object gets the same identity.
             seen[id(node.value)] = node.value
@@ -100,27 +101,28 @@ class Walk:
                         pending.append(item._replace(root=node.root, depth=node.depth + 1))
 
     def _below(self, node: Node) -> Iterator[Node]:
-        value = node.value
-        if isinstance(value, _PLAIN) or _is_closed(type(value)):
+        # By its type alone: asked for its class, an object that stands for another one would make that.
+        value, kind = node.value, type(node.value)
+        if issubclass(kind, _PLAIN) or _is_closed(kind):
             return
-        if isinstance(value, _FUNCTIONS):
+        if issubclass(kind, _FUNCTIONS):
             yield from self._of_function(node)
-        elif isinstance(value, dict):
+        elif issubclass(kind, dict):
             for key, item in list(islice(value.items(), WIDE)):
                 yield Node(f"{node.path}[{str(key)[:20]!r}]", item, value)
-        elif isinstance(value, (list, tuple, deque)):
+        elif issubclass(kind, (list, tuple, deque)):
             for place in _places(len(value)):
                 yield Node(f"{node.path}[{place}]", value[place], value)
-        if type(value) in _CONTAINERS:
+        if kind in _CONTAINERS:
             return
-        if isinstance(value, GeneratorType):
+        if issubclass(kind, GeneratorType):
             frame = value.gi_frame
             for name, item in ({} if frame is None else locals_of(frame)).items():
                 yield Node(f"{node.path}.{name}", item, value, name)
         elif is_opaque_iterator(value):
             for place, item in enumerate(_inside(value)):
                 yield Node(f"{node.path}[{place}]", item, value)
-        elif not isinstance(value, _FUNCTIONS):
+        elif not issubclass(kind, _FUNCTIONS):
             yield from self._of_object(node)
 
     def _of_object(self, node: Node) -> Iterator[Node]:
@@ -230,7 +232,9 @@ def is_opaque_iterator(value: Any) -> bool:
 
 def _inside(iterator: Any) -> list[Any]:
     """What an iterator is made of: as it would be copied, where it is Python's, else what it refers to."""
-    if type(iterator).__module__ in ("builtins", "itertools"):
+    # Those of dictionaries and sets list all that is left in them.
+    is_short = operator.length_hint(iterator, 0) <= _MOST_NODES
+    if is_short and type(iterator).__module__ in ("builtins", "itertools"):
         with contextlib.suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return list(iterator.__reduce__()[1:])

@@ -80,3 +80,25 @@ def test_objects_that_answer_with_errors_are_passed_over() -> None:
 
     mark = object()
     assert any(value is mark for value in paths(Held(rude=Rude(), held=mark)).values())
+
+
+def test_an_object_that_makes_another_one_when_it_is_asked_for_its_class_is_left_alone() -> None:
+    class Proxy:
+        made = 0
+
+        @property
+        def __class__(self) -> Any:
+            Proxy.made += 1
+            raise RuntimeError
+
+    assert Proxy.made == 0
+    paths = {node.path for node in Walk({"dataset": [Proxy(), Held(value=1)]}).nodes}
+    assert "dataset[1].value" in paths
+    assert Proxy.made == 0
+
+
+def test_what_is_left_in_a_long_iterator_is_not_listed() -> None:
+    table = dict.fromkeys(range(100_000))
+    nodes = Walk({"dataset": [iter(table)]}).nodes
+    assert not any(type(node.value) is list and len(node.value) == len(table) for node in nodes)
+    assert any(node.value is table for node in nodes)
