@@ -522,7 +522,7 @@ def _averages(node: ast.AST) -> bool:
 
 
 def _collects(nodes: Sequence[ast.AST]) -> bool:
-    """Something grows and is drawn from, or is stepped for several results and reset: a memory, a world."""
+    """A replay memory grows and is drawn from, or an environment is stepped for several results and reset."""
     calls = [n for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
     owners: dict[str, set[str]] = {}
     for call in calls:
@@ -540,7 +540,7 @@ def _collects(nodes: Sequence[ast.AST]) -> bool:
 
 
 def _measured(arguments: Sequence[ast.expr]) -> Iterator[ast.expr]:
-    """What `len` is asked of in these arguments: indices of it are drawn."""
+    """Objects whose length is taken in these arguments: indices into them are drawn."""
     for node in (n for argument in arguments for n in ast.walk(argument)):
         if isinstance(node, ast.Call) and _last(node.func) == "len":
             yield from node.args

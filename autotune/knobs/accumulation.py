@@ -180,7 +180,7 @@ class Accumulation(Knob):
             return "The model has BatchNorm, whose statistics follow the size of a batch."
         if run.model.moves:
             return (
-                "The model changes numbers that it keeps at each call, so parts of a batch change them often."
+                "The model updates buffers of its own at each call, so more parts update them more often."
             )
         if run.loader is None:
             return "The script makes its batches itself, and may draw other samples for another size."
@@ -260,7 +260,7 @@ def _seams(run: RunFacts) -> str | None:
         return "The micro-batch is not under our control, so the optimizer step cannot be deferred."
     if run.loader.sizes:
         sizes = listed(run.loader.sizes)
-        return f"Loaders of {sizes} samples train in turn, and parts of each make other steps."
+        return f"Loaders of {sizes} samples train in turn, and one number of parts would not fit both."
     if run.loader.changed == "inside":
         what = run.loader.changed_at or "the data set"
         return f"The loop changes {what} inside a pass, which would happen once a part of a step."

@@ -231,7 +231,7 @@ def _holds(test: ast.expr, names: Mapping[str, Any], moving: set[str]) -> bool |
 
 
 def _setting(node: ast.expr, names: Mapping[str, Any], moving: set[str]) -> Any:
-    """A plain value that stays as it is."""
+    """A plain value that nothing in the loop changes."""
     value = found_in(node, names)
     is_plain = value is None or type(value) in (bool, int, float, str)
     return value if is_plain and not _parts(node) & moving else _MISSING

@@ -72,13 +72,19 @@ class Exports:
         def call(*args: Any, **kwargs: Any) -> Any:
             if not state.here() or not (self._root.changes or (batches and loader.changes_batches)):
                 return original(*args, **kwargs)
-            if self.on_aside is not None:
-                self.on_aside(what, batches)
-            state.calm.leave()
-            if self._weights.wanted:
-                self._weights.restore()
-                state.lost("pure_bf16", f"{what} is called, which keeps the weights in their format")
+            try:
+                self._prepare(what, batches=batches)
+            except Exception as error:
+                state.faults.note("exports", error)
             with self._root.plain(), loader.own_batches() if batches else contextlib.nullcontext():
                 return original(*args, **kwargs)
 
         return call
+
+    def _prepare(self, what: str, *, batches: bool) -> None:
+        if self.on_aside is not None:
+            self.on_aside(what, batches)
+        self._state.calm.leave()
+        if self._weights.wanted:
+            self._weights.restore()
+            self._state.lost("pure_bf16", f"{what} is called, which keeps the weights in their format")

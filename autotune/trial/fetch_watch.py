@@ -245,7 +245,7 @@ class FetchWatch:
     # Samplers
 
     def order_begins(self, sampler: Any) -> Snapshot | None:
-        """State of a sampler that is about to be asked for an order; None where nobody wants to know."""
+        """State of a sampler that is about to be asked for an order; None where it is not watched."""
         if not self._is_watching():
             return None
         try:

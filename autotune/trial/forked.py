@@ -104,6 +104,6 @@ def _positions() -> dict[int, int]:
 
 
 def is_read_from(descriptor: int) -> bool:
-    """Whether it is a file with a position that is only read, so that nobody logs to it meanwhile."""
+    """Whether it is a file with a position that is only read: no thread writes to it meanwhile."""
     reads = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
     return reads and stat.S_ISREG(os.fstat(descriptor).st_mode)
