@@ -179,9 +179,7 @@ class Accumulation(Knob):
         if run.model.batch_norm:
             return "The model has BatchNorm, whose statistics follow the size of a batch."
         if run.model.moves:
-            return (
-                "The model updates buffers of its own at each call, so more parts update them more often."
-            )
+            return "The model updates buffers of its own at each call, so more parts update them more often."
         if run.loader is None:
             return "The script makes its batches itself, and may draw other samples for another size."
         return "Random numbers are drawn batch by batch, so batches of another size are dealt others."
