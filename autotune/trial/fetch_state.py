@@ -16,7 +16,7 @@ from itertools import islice
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.trial.objects import WIDE, attribute_of, held_by
+from autotune.trial.objects import WIDE, attribute_of, function_of, held_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -121,7 +121,7 @@ class FetchState:
 
     def _add_methods(self, kind: type) -> None:
         for name, value in list(vars(kind).items()):
-            function = _function_of(value)
+            function = function_of(value)
             if function is not None:
                 self._methods.setdefault(name, []).append(function)
                 if name in _ENTRIES or name in self.names:
@@ -165,17 +165,6 @@ class FetchState:
             self.globals[id(space), name] = space
         if not isinstance(value, type):
             self._pending.append(value)
-
-
-def _function_of(value: Any) -> FunctionType | None:
-    """The function of a method, however it is decorated; None for anything else."""
-    if isinstance(value, (staticmethod, classmethod)):
-        value = value.__func__
-    elif isinstance(value, property):
-        value = value.fget
-    elif isinstance(value, functools.cached_property):
-        value = value.func
-    return value if isinstance(value, FunctionType) else None
 
 
 def changed_key(before: Mapping[Key, Any], now: Mapping[Key, Any]) -> Key | None:

@@ -261,7 +261,7 @@ class FetchWatch:
             moved = [piece for piece in after.moved_since(before) if piece.kind != GENERATOR]
             if not moved:
                 return None
-            what = described(moved[0], after.codes, self.state.script_dir)
+            what = described(moved[0], after.codes, self.state.place)
             return FetchState(what=what, by="sampler", sure=True)
         except Exception as error:
             self.state.faults.note("fetch_watch", error)
@@ -363,7 +363,7 @@ class _Watched:
             watch.pure |= {piece.node.path for piece in moved}
             return
         held = FetchState(
-            what=described(moved[0], after.codes, watch.state.script_dir),
+            what=described(moved[0], after.codes, watch.state.place),
             by=moved[0].node.root,
             sure=depends is True and not lazily,
             apart=watch.state.active and self._begins_apart(moved),

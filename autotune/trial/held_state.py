@@ -15,7 +15,6 @@ import io
 import itertools
 import mmap
 import operator
-import os
 import random
 import sys
 import zlib
@@ -27,7 +26,7 @@ from autotune.trial.objects import attribute_of, held_by
 from autotune.trial.reachable import Node, Walk, is_opaque_iterator
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import CodeType
 
 GENERATOR: Final = "generator"
@@ -201,13 +200,19 @@ def _digest(state: Any) -> int:
 # In words -----------------------------------------------------------------------------------
 
 
-def described(piece: Piece, codes: Sequence[CodeType], script_dir: str) -> str:
-    """``your dataset draws from its own generator (rng) at data.py:31``: the start of a sentence."""
+def described(piece: Piece, codes: Sequence[CodeType], place: Callable[[str, int], str]) -> str:
+    """``your dataset draws from its own generator (rng) at data.py:31``: the start of a sentence.
+
+    Args:
+        piece: What changed.
+        codes: Functions that may have changed it.
+        place: Writes a file and a line.
+    """
     node = piece.node
     name = node.name or _last_name(node.path)
-    place = _place_of(name, codes, script_dir)
+    where = _place_of(name, codes, place)
     named = f" ({name})" if name != node.root else ""
-    return f"your {_owner(node)} {_WORDS[piece.kind]}{named}{f' at {place}' if place else ''}"
+    return f"your {_owner(node)} {_WORDS[piece.kind]}{named}{f' at {where}' if where else ''}"
 
 
 def _owner(node: Node) -> str:
@@ -221,7 +226,7 @@ def _last_name(path: str) -> str:
     return path.partition("[")[0].rpartition(".")[2].removesuffix("()")
 
 
-def _place_of(name: str, codes: Sequence[CodeType], script_dir: str) -> str:
+def _place_of(name: str, codes: Sequence[CodeType], place: Callable[[str, int], str]) -> str:
     """Where a function of the user's own names an attribute or a global; empty where none does."""
     found = ""
     for code in codes:
@@ -231,10 +236,7 @@ def _place_of(name: str, codes: Sequence[CodeType], script_dir: str) -> str:
             line = getattr(instruction, "line_number", instruction.starts_line) or line
             if instruction.argval != name or "NAME" in instruction.opname or "CONST" in instruction.opname:
                 continue
-            path = os.path.abspath(code.co_filename)
-            inside = path.startswith(script_dir + os.sep)
-            place = f"{os.path.relpath(path, script_dir) if inside else os.path.basename(path)}:{line}"
             if instruction.opname.startswith("STORE"):
-                return place
-            found = found or place
+                return place(code.co_filename, line)
+            found = found or place(code.co_filename, line)
     return found

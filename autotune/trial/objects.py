@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections import ChainMap
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -32,6 +34,17 @@ def held_by(item: Any) -> dict[str, Any]:
         return dict(object.__getattribute__(item, "__dict__"))
     except Exception:
         return {}
+
+
+def function_of(member: Any) -> FunctionType | None:
+    """The function of a member of a class, however it is decorated; None for anything else."""
+    if isinstance(member, (staticmethod, classmethod)):
+        member = member.__func__
+    elif isinstance(member, property):
+        member = member.fget
+    elif isinstance(member, (functools.cached_property, functools.partialmethod)):
+        member = member.func
+    return member if isinstance(member, FunctionType) else None
 
 
 def locals_of(frame: FrameType) -> dict[str, Any]:

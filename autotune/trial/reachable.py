@@ -22,7 +22,7 @@ from itertools import islice
 from types import CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from autotune.trial.objects import WIDE, attribute_of, held_by, locals_of
+from autotune.trial.objects import WIDE, attribute_of, function_of, held_by, locals_of
 from autotune.trial.state import is_user_file
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Walk:
             if not _is_users(cls):
                 continue
             for name, item in list(vars(cls).items()):
-                function = _function_of(item)
+                function = function_of(item)
                 if function is not None and name not in _NOT_FETCHING:
                     yield Node(f"{node.path}.{name}()", function, node.value, name)
                 elif function is None and not name.startswith("__") and name not in held:
@@ -183,7 +183,7 @@ class Walk:
             elif isinstance(item, type):
                 if _is_users(item):
                     for inner, held in list(vars(item).items()):
-                        if not inner.startswith("__") and _function_of(held) is None:
+                        if not inner.startswith("__") and function_of(held) is None:
                             yield Node(f"{name}.{inner}", held, item, inner)
             elif name in value.__globals__:
                 yield Node(name, item, value, name)
@@ -200,15 +200,6 @@ def _is_closed(kind: type) -> bool:
 def _is_users(cls: type) -> bool:
     module = sys.modules.get(str(attribute_of(cls, "__module__")))
     return is_user_file(str(attribute_of(module, "__file__") or "<"))
-
-
-def _function_of(item: Any) -> FunctionType | None:
-    """The function behind a method, a static or class method, or a property."""
-    for name in ("__func__", "fget", "func"):
-        inner = attribute_of(item, name)
-        if isinstance(inner, FunctionType):
-            return inner
-    return item if isinstance(item, FunctionType) else None
 
 
 def _names_in(code: CodeType) -> Iterator[str]:

@@ -164,7 +164,7 @@ def test_no_fetch_is_watched_once_the_window_is_open() -> None:
     kinds = type("Kinds", (), {"Map": 0})
     kinds.create_fetcher = staticmethod(lambda kind, dataset, *given: Fetcher(dataset))
     faults = SimpleNamespace(off=set(), note=lambda *given: pytest.fail(str(given)))
-    state: Any = SimpleNamespace(active=True, faults=faults, script_dir="")
+    state: Any = SimpleNamespace(active=True, faults=faults)
     watch = FetchWatch(state, Undo())
     watch.is_on = True
     watch.install(torch, SimpleNamespace(_DatasetKind=kinds))

@@ -92,8 +92,11 @@ def test_a_generator_is_named_before_a_counter_and_with_its_place() -> None:
     data[3]
     after = Snapshot({"dataset": data}, torch)
     first, second = after.moved_since(before)
-    folder = __file__.rpartition("/")[0]
-    text = described(first, after.codes, folder)
+
+    def place(file: str, line: int) -> str:
+        return f"{file.rpartition('/')[2]}:{line}"
+
+    text = described(first, after.codes, place)
     assert text.startswith("your dataset draws from its own generator (rng) at test_held_state.py:")
     assert int(text.rpartition(":")[2]) == Data.__getitem__.__code__.co_firstlineno + 2
-    assert described(second, after.codes, folder).startswith("your dataset changes what it holds (count) at")
+    assert described(second, after.codes, place).startswith("your dataset changes what it holds (count) at")
