@@ -1,10 +1,10 @@
-"""Public bug reports, each with a script of the zoo that has its pattern: what was done, and what is done now.
+"""Public bug reports, each with a script of the zoo that has its pattern: what was done, what is done now.
 
     python experiments/zoo/reports.py --tree PATH     # runs the cells without a result in that older checkout
     python experiments/zoo/reports.py                 # writes docs/reported_bugs.md; runs nothing
 
-The reports are those of ``reports.yaml``. Results of the older checkout are in ``reports_before.jsonl``, those of
-this one in ``results.jsonl`` (see ``run.py``).
+The reports are those of ``reports.yaml``. Results of the older checkout are in ``reports_before.jsonl``,
+those of this one in ``results.jsonl`` (see ``run.py``).
 """
 
 import argparse
