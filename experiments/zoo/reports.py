@@ -112,7 +112,7 @@ def found(result):
 
 
 def text(words):
-    for sign, escaped in (("|", "\\|"), ("<", "&lt;"), ("[", "\\["), ("\n", " ")):
+    for sign, escaped in (("|", "\\|"), ("<", "&lt;"), ("[", "\\["), ("__", "\\_\\_"), ("\n", " ")):
         words = words.replace(sign, escaped)
     return words if len(words) <= LONGEST else words[: LONGEST - 3] + "..."
 
