@@ -35,7 +35,8 @@ Each script was run to its end with one knob that meets the pattern, at commit 5
 *Right* is the outcome that leaves the training as it was: the knob is *applied*, *refused* with a reason,
 or *either*. In bold is what is not right, in the words of [the zoo](zoo.md): **wrong**, **dangerous**,
 **broken**, **refused**, **means** or **reason**. *Dangerous* means applied where only a refusal is right,
-without a difference that this one run shows.
+without a difference that this one run shows. Knobs are applied by a *flag* (an option of the script), by a
+*constant* (a number in the source) or by a *patch* (a keyword argument or code in the running process).
 
 A script is looked at in one whole run before the knob is asked for. A search sees the first steps only, so
 it can offer what this table has as refused for something that comes late; `autotune apply` watches for that.
@@ -100,7 +101,7 @@ def row(report, before, now):
 def summary(reports, before, now):
     cells = {(report["script"], report["knob"]) for report in reports}
     names = {(report["repo"], report["number"]) for report in reports}
-    fine = [sum(found[cell]["verdict"] == "ok" for cell in cells) for found in (before, now)]
+    fine = [sum(side[cell]["verdict"] == "ok" for cell in cells) for side in (before, now)]
     return f"{len(names)} reports, {len(cells)} cells. As expected: {fine[0]} before, {fine[1]} now."
 
 
