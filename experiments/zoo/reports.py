@@ -32,11 +32,12 @@ Bug reports and questions that people filed with other projects, each with a sma
 [the zoo](zoo.md) that has the reported pattern. The scripts are our own; only the pattern was taken over.
 Each script was run to its end with one knob that meets the pattern, at commit 5461503 (*before*) and now.
 
-*Right* is what [expected.yaml](../tests/scripts/zoo/expected.yaml) expects of the knob: *applied*, *refused*
-with a reason, or *either*. In bold is what is not right, in the words of [the zoo](zoo.md): **wrong**, **dangerous**,
-**broken**, **refused**, **means** or **reason**. *Dangerous* means applied where only a refusal is right,
-without a difference that this one run shows. Knobs are applied by a *flag* (an option of the script), by a
-*constant* (a number in the source) or by a *patch* (a keyword argument or code in the running process).
+*Right* is what [expected.yaml](../tests/scripts/zoo/expected.yaml) expects of the knob: *applied*,
+*refused* with a reason, or *either*. In bold is what is not right, in the words of [the zoo](zoo.md):
+**wrong**, **dangerous**, **broken**, **refused**, **means** or **reason**. *Dangerous* means applied
+where only a refusal is right, without a difference that this one run shows. Knobs are applied by a
+*flag* (an option of the script), by a *constant* (a number in the source) or by a *patch* (a keyword
+argument or code in the running process).
 
 A script is looked at in one whole run before the knob is asked for. A search sees the first steps only, so
 it can offer what this table has as refused for something that comes late; `autotune apply` watches for that.
