@@ -4,7 +4,7 @@
     python experiments/zoo/run.py --knobs accumulation,precision --scripts sum_loss.py,gan.py
     python experiments/zoo/run.py --again --scripts gan.py        # once more, after a change
     python experiments/zoo/run.py --limit 20m         # begins no further script after that
-    python experiments/zoo/run.py --table             # writes docs/zoo.md from the results; runs nothing
+    python experiments/zoo/run.py --table             # writes the pages from the results; runs nothing
     python experiments/zoo/run.py --gaps              # what is not as expected; runs nothing
 
 Results are lines of ``results.jsonl`` beside this file, one per script and knob, the last one counts.
@@ -21,6 +21,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
+import reports  # noqa: E402 - beside this file
 import zoo  # noqa: E402 - found by the line above
 import zoo_fork  # noqa: E402 - the same
 import zoo_table  # noqa: E402 - the same
@@ -53,6 +54,7 @@ def main():
                 where = f"{line['verdict']:9} {line['knob']:18} {line['script']:24}"
                 print(where, line["by"], "; ".join(words))
     (ROOT / "docs" / "zoo.md").write_text(zoo_table.page(scripts, results), encoding="utf-8")
+    reports.write(results)
 
 
 def run(scripts, args):

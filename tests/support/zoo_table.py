@@ -33,7 +33,7 @@ steps that took effect, and where the parameters end.
 In bold is what is not as expected: **wrong** (said to be applied, and the training shows otherwise),
 **dangerous** (applied where only a refusal is right), **broken** (the run failed), **refused** (not to be had
 though it should be), **means** (applied by another way), **reason** (refused for another reason). An empty
-cell was not run.
+cell was not run. [Public bug reports](reported_bugs.md) lists reports whose pattern one of these scripts has.
 """
 
 
