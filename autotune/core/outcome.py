@@ -286,9 +286,13 @@ def _is_settled(study: Study, reading: _Reading, bar: float) -> bool:
 
 
 def _may_be_picked(study: Study, c: Comparison) -> bool:
-    """Nothing seen so far bars it for good; a loss that further runs may clear counts as one that holds."""
+    """Nothing seen so far bars it for good.
+
+    A loss that is not clear yet counts as one that holds: too few values to compare are no evidence that
+    nothing is faster. A script whose loss is never seen has none to clear.
+    """
     loss = c.loss
-    if loss.verdict == "unclear" and loss.can_clear and not loss.rule:
+    if loss.verdict == "unclear" and not loss.rule and loss_traces(study, _BASE):
         c = replace(c, loss=replace(loss, verdict="pass"))
     return is_lawful(study, c)
 

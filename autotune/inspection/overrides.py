@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autotune.core.constants import last_name
 from autotune.core.facts import ScriptFlag
-from autotune.edge.yaml import load
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -82,6 +81,9 @@ def _of_omegaconf(tree: ast.Module, folder: Path) -> Iterator[Mapping[str, Any]]
 
 
 def _read(path: Path) -> dict[str, Any]:
+    # Only here: whoever looks at a script without such a file needs no parser of YAML.
+    from autotune.edge.yaml import load
+
     try:
         data = load(path.read_text(encoding="utf-8"), source=path.name, max_bytes=_MOST_BYTES)
     except (OSError, UnicodeDecodeError, UsageError):

@@ -11,6 +11,7 @@ from autotune.core.constants import key_of, rank_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from autotune.core.change import Spelling
     from autotune.core.config import Value
     from autotune.core.facts import (
         DeviceFacts,
@@ -66,6 +67,17 @@ def constant_of(spelling: Constant, script: ScriptFacts, own: Value | None) -> S
     if found[0].times > 1:
         return f"{found[0].place} is given a value {found[0].times} times, and only one would change"
     return found[0]
+
+
+def is_by_constant(ways: Iterable[Spelling], own: Value | None, script: ScriptFacts) -> bool:
+    """Whether a constant of the source sets a knob; an option of the script would come first."""
+    constants: list[Constant] = []
+    for way in ways:
+        if isinstance(way, Flag) and script.flag(*way.names) is not None:
+            return False
+        if isinstance(way, Constant):
+            constants.append(way)
+    return any(not isinstance(constant_of(way, script, own), str) for way in constants)
 
 
 def _is_same(one: Value, other: Value) -> bool:

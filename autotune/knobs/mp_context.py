@@ -6,9 +6,18 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from autotune.core.change import Keyword, Spelling
 from autotune.core.effect import Effect
+from autotune.knobs.accumulation import Accumulation
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import LOADER, dealt_otherwise, loader_of, no_loader, trains_on_cuda
-from autotune.knobs.num_workers import workers_of
+from autotune.knobs.batch_size import BatchSize
+from autotune.knobs.common import (
+    LOADER,
+    dealt_otherwise,
+    is_by_constant,
+    loader_of,
+    no_loader,
+    trains_on_cuda,
+)
+from autotune.knobs.num_workers import NumWorkers, workers_of
 from autotune.knobs.prefetch_factor import without_workers
 
 if TYPE_CHECKING:
@@ -18,7 +27,7 @@ if TYPE_CHECKING:
     from autotune.core.facts import Facts
 
 _METHODS: Final = ("fork", "forkserver", "spawn")
-_BY_CONSTANTS: Final = frozenset({"batch_size", "accumulation", "num_workers"})
+_WRITTEN: Final = (BatchSize(), Accumulation(), NumWorkers())
 """Knobs whose value a constant of the script may hold, which is replaced in the first process alone."""
 
 
@@ -96,7 +105,8 @@ class MpContext(Knob):
         if not workers_of(config.get("num_workers"), facts):
             return config.without(self.name)
         is_fork = config.get(self.name, "fork") == "fork"
-        if not is_fork and facts.script.constants and _BY_CONSTANTS & set(config):
+        written = (k for k in _WRITTEN if is_by_constant(k.spellings, k.own(facts), facts.script))
+        if not is_fork and any(knob.name in config for knob in written):
             return "Workers that are not forked import the script with the constants that it has on the disk."
         return config
 

@@ -21,6 +21,9 @@ import proofs  # noqa: E402
 
 WINDOWS_S = (4.0, 10.0, 20.0)
 ENDS = {
+    "brief_screen": (0.05, 0.75, 1.5),
+    "brief_confirm": (0.02, 0.75, 2.5),
+    "short_confirm": (0.02, 0.866, 3.9),
     "screen_quick": (0.05, 0.75, 1.6),
     "screen_usual": (0.05, 1.0, 2.4),
     "screen_explore": (0.05, 1.5, 4.0),
@@ -31,8 +34,9 @@ ENDS = {
     "confirm": (0.02, 3.0, 15.0),
 }
 """How runs of a search end: when the interval is so wide, but not before and not after so many seconds.
-Those that only choose, in searches of up to four minutes, of up to twenty, and of up to an hour; then the
-script as it is and, by name, confirmation in the same."""
+First choosing and confirming in searches of two and of five minutes. The others are of windows that grew in
+steps: runs that only choose, in searches of up to four minutes, of up to twenty, and of up to an hour; then the
+script and, by name, confirmation in the same. All of them enclose the windows that grow with the budget."""
 TRACES = 1000
 PART = 250
 SEEDS = "b"

@@ -130,7 +130,7 @@ def test_every_other_answer_has_its_code_and_its_words(cli, best, world, what, m
 
 def test_json_tells_too_few_pairs_from_a_measured_no_difference(cli, best, world):
     told = {}
-    for name, what, budget in (("measured", SAME, "10m"), ("short", COMPUTE_BOUND, "45s")):
+    for name, what, budget in (("measured", SAME, "10m"), ("short", COMPUTE_BOUND, "35s")):
         world(what)
         code, out, _err = cli("verify", "best.yaml", "--json", "--quiet", "--budget", budget)
         told[name] = json.loads(out)
@@ -231,7 +231,7 @@ def test_the_study_is_for_its_user_alone(cli, best, world):
 
 def test_a_budget_for_too_few_pairs_claims_nothing_and_says_how_many_it_takes(cli, best, world):
     world(COMPUTE_BOUND)
-    code, out, _err = cli("verify", "best.yaml", "--budget", "45s")
+    code, out, _err = cli("verify", "best.yaml", "--budget", "35s")
     assert code == 1
     assert "three pairs are the least that allow a claim" in out
     assert "[" not in "".join(line for line in out.splitlines() if line.startswith("ratio"))

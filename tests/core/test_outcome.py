@@ -173,6 +173,16 @@ def test_a_script_that_scatters_by_more_than_a_tenth_leaves_the_search_inconclus
     assert found.unsettled[0] == "Too noisy to tell (your script alone varied 40-100 samples/s)."
 
 
+def test_a_gain_whose_loss_has_too_few_values_is_no_evidence_that_nothing_is_faster():
+    study = screened({WORKERS: 80.0, BF16: 150.0})
+    few = tuple(replace(t.outcome, loss=t.outcome.loss[:2]) for t in study.trials)  # type: ignore[union-attr]
+    trials = tuple(replace(t, outcome=o) for t, o in zip(study.trials, few, strict=True))
+    found = answer(replace(study, trials=trials))
+    assert found.outcome is INCONCLUSIVE
+    assert found.likely is not None
+    assert found.likely.config == BF16
+
+
 def test_a_disturbed_run_of_the_script_beside_calm_ones_is_no_noise():
     slow = run(8.5)
     assert isinstance(slow, Measurement)

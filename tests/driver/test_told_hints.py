@@ -14,7 +14,7 @@ from autotune.search.costs import Costs
 
 
 def hint(kind, steps, *imports, **evidence):
-    study = SimpleNamespace(facts=SimpleNamespace(script=SimpleNamespace(imports=imports)))
+    study = SimpleNamespace(facts=SimpleNamespace(script=SimpleNamespace(imports=imports, hazards=())))
     failure = Failure(kind=kind, message="", evidence={"steps": steps, **evidence})
     return _hint_for(study, SimpleNamespace(failure=failure))
 

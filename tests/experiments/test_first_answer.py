@@ -181,9 +181,9 @@ def test_time_inside_steps_ends_with_the_last_recorded_loss() -> None:
 
 
 def test_figures_and_claim_come_from_a_real_study_and_its_result() -> None:
-    study = replay(recorded_world.table(), budget_s=150.0).study
+    study = replay(recorded_world.table(), budget_s=300.0).study
     trials = json.loads(json.dumps([to_wire(one) for one in study.trials]))
-    found = figures.journal_figures(trials, budget_s=150.0, wall_s=study.elapsed_s)
+    found = figures.journal_figures(trials, budget_s=300.0, wall_s=study.elapsed_s)
     assert found["tried"] == len({t.config for t in study.trials if t.config and t.outcome is not None})
     assert 0 < found["step_frac"] < 1
     assert 0 < found["candidate_frac"] < 1

@@ -413,14 +413,18 @@ def test_the_figures_of_coverage_say_where_it_does_not_hold() -> None:
     assert any("| drift0.4 |" in line and "99.0%" in line for line in run.table(totals))
 
 
-@pytest.mark.parametrize("seconds", [300.0, 1200.0, 3600.0])
-def test_coverage_asks_about_the_windows_of_searches_of_minutes_to_an_hour(seconds: float) -> None:
+@pytest.mark.parametrize("seconds", [120.0, 300.0, 1200.0, 3600.0])
+def test_what_coverage_asks_about_encloses_the_windows_of_searches_of_minutes_to_an_hour(
+    seconds: float,
+) -> None:
     run = script("coverage")
     costs = Costs.of(Study(spec=search_world.spec(seconds=seconds)))
     for stage in (Stage.BASELINE, Stage.REFINE, Stage.CONFIRM):
         asked = costs.fidelity(stage, Config(), remaining_s=seconds, reserve_s=0.0)
-        found = (asked.target_width, asked.min_window_s, asked.max_window_s)
-        assert any(found == pytest.approx(end) for end in run.ENDS.values())
+        alike = [end for end in run.ENDS.values() if end[0] == asked.target_width]
+        for found, at in ((asked.min_window_s, 1), (asked.max_window_s, 2)):
+            ends = [end[at] for end in alike]
+            assert 0.98 * min(ends) <= found <= max(ends)
     cases = {case for case, _ in run.units()}
     assert all(f"{kind}/{end}" in cases for kind in coverage_traces.KINDS for end in run.ENDS)
 

@@ -7,7 +7,7 @@ from knob_facts import loader, run
 
 from autotune.core.config import Config
 from autotune.core.effect import Effect
-from autotune.core.facts import FetchState
+from autotune.core.facts import FetchState, ScriptConstant, ScriptFlag
 from autotune.knobs.mp_context import MpContext
 from autotune.testing.knobs import CPU_RUN, GPU_HOST, GPU_RUN, SCRIPT, KnobContract, facts
 
@@ -80,3 +80,12 @@ def test_state_that_a_fetch_changes_raises_the_effect_and_is_named() -> None:
     assert KNOB.effect_for(given) is Effect.TRAINING
     assert KNOB.raised(given).startswith("Your dataset collects what it has fetched (seen) at data.py:9,")
     assert KNOB.raised(facts()) == ""
+
+
+def test_constants_rule_out_workers_that_import_the_script_only_where_they_set_a_knob() -> None:
+    written = ScriptConstant(name="batch_size", file="train.py", line=3, value=32)
+    asked = Config({"mp_context": "spawn", "num_workers": 2, "batch_size": 64})
+    plain = replace(SCRIPT, flags=(), constants=(written,))
+    assert "on the disk" in str(KNOB.settle(asked, facts(script=plain, run=loader(num_workers=2))))
+    flagged = replace(plain, flags=(ScriptFlag(names=("--batch-size",), dest="batch_size", kind="int"),))
+    assert KNOB.settle(asked, facts(script=flagged, run=loader(num_workers=2))) == asked
