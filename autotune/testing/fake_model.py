@@ -47,6 +47,9 @@ class _Said:
     def halve(self) -> None:
         self.set(True)
 
+    def restore(self) -> None:
+        self.value = False
+
     def switch(self, kernel: str | None = None, /) -> Callable[[], None]:
         own = self.value
         self.value = True if kernel is None else kernel

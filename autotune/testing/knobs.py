@@ -437,6 +437,9 @@ class _Loader:
         else:
             self.keywords[keyword] = value
 
+    def give_back(self, keyword: str) -> bool:
+        return self.keywords.pop(keyword, None) is not None
+
     def _restore(self, old: dict[str, Value]) -> None:
         self.keywords.clear()
         self.keywords.update(old)
@@ -461,10 +464,17 @@ class _Precision(_Word):
     def switch(self, dtype: str) -> Callable[[], None]:
         return _switched(self, dtype)
 
+    def end_precision(self) -> None:
+        self.value = "fp32"
+
 
 class _Compile(_Word):
     def set(self, mode: str) -> None:
         self.patches.assign(self, "value", mode)
+
+    def end(self) -> bool:
+        self.value = "off"
+        return True
 
 
 class _Collector(_Word):

@@ -35,8 +35,8 @@ ENDS = {
 }
 """How runs of a search end: when the interval is so wide, but not before and not after so many seconds.
 First choosing and confirming in searches of two and of five minutes. The others are of windows that grew in
-steps: runs that only choose, in searches of up to four minutes, of up to twenty, and of up to an hour; then the
-script and, by name, confirmation in the same. All of them enclose the windows that grow with the budget."""
+steps: choosing, in searches of up to four minutes, of twenty and of an hour; then the script and, by name,
+confirmation in the same. All of them enclose the windows that grow with the budget."""
 TRACES = 1000
 PART = 250
 SEEDS = "b"
