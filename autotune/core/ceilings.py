@@ -76,9 +76,9 @@ def hopeless(study: Study) -> frozenset[str]:
     runs, space = baseline_runs(study), study.space
     if not _of_waits(study, runs) or space is None:
         return frozenset()
-    told = study.told()
-    loading, _ = _of_waits(study, (t for t in told if not families_of(space, t.config) & _LOADING))
-    _, computing = _of_waits(study, told)
+    ended = study.told()
+    loading, _ = _of_waits(study, (t for t in ended if not families_of(space, t.config) & _LOADING))
+    _, computing = _of_waits(study, ended)
     parts = (loading, computing, *_of_counted_steps(study, runs, fed=True))
     return frozenset[str]().union(*(c.families for c in parts if c.ratio < PROVABLE))
 

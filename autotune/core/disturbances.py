@@ -203,8 +203,8 @@ def is_crowded(study: Study, config: Config) -> bool:
     fewer of them, lose little then. The pairs are right of the machine as it was, and say nothing of it idle.
     """
     paired = study.told(Stage.CONFIRM)
-    told = paired if any(t.config == config for t in paired) else study.told()
-    runs = [t for t in told if t.config.is_baseline or t.config == config]
+    compared = paired if any(t.config == config for t in paired) else study.told()
+    runs = [t for t in compared if t.config.is_baseline or t.config == config]
     runs = [t for t in runs if t.measurement is not None]
     return 2 * sum(is_disturbed(study, t) for t in runs) > len(runs)
 

@@ -81,7 +81,7 @@ def _of_omegaconf(tree: ast.Module, folder: Path) -> Iterator[Mapping[str, Any]]
 
 
 def _read(path: Path) -> dict[str, Any]:
-    # Only here: whoever looks at a script without such a file needs no parser of YAML.
+    # Imported here: a script without such a file is read with the standard library alone.
     from autotune.edge.yaml import load
 
     try:

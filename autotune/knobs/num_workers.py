@@ -154,7 +154,7 @@ class NumWorkers(Knob):
 
 
 def _asked_twice(held: FetchState) -> str:
-    return f"{sentence(held.what)} as it is asked for an order, and a loader that starts workers asks twice."
+    return f"{sentence(held.what)} when it gives an order, and a loader that starts workers asks for two."
 
 
 def worker_limit(facts: Facts) -> int:

@@ -69,5 +69,5 @@ def slow_steps(steps: Sequence[tuple[Row, float]], bar: float, *, long_s: float)
 
 
 def _is_alike(row: Row, period_s: float) -> bool:
-    """A step that is as long as it is for no reason of its own."""
+    """Whether the duration of a step has no reason of its own, such as a compile or an evaluation."""
     return not row[3] & _UNLIKE and period_s > 0.0 and row[2] > 0

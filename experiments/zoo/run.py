@@ -17,11 +17,12 @@ import tempfile
 import time
 from pathlib import Path
 
+import reports
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-import reports  # noqa: E402 - beside this file
 import zoo  # noqa: E402 - found by the line above
 import zoo_fork  # noqa: E402 - the same
 import zoo_table  # noqa: E402 - the same

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import search_world
 import short_budgets
 
+from autotune.core.study import Study
 from autotune.search import stages
 
 
@@ -65,7 +67,7 @@ def test_a_part_is_left_out_by_name_and_a_name_that_is_not_there_is_an_error(
     for name in ("has_winner", "_undisturbed_again"):
         monkeypatch.setattr(stages, name, getattr(stages, name))
     short_budgets.leave_out(["screening after pairs", "repeats of disturbed runs"])
-    assert stages.has_winner(None) is True  # type: ignore[arg-type]
+    assert stages.has_winner(Study(spec=search_world.spec())) is True
     monkeypatch.setitem(short_budgets.PARTS, "gone", {"costs:_NOT_THERE": 1})
     with pytest.raises(AttributeError):
         short_budgets.leave_out(["gone"])

@@ -34,7 +34,7 @@ class TestNumWorkers(KnobContract):
             facts(run=loader(fetch_state=DRAWS)),
             "Your dataset draws from its own generator (rng) at data.py:31",
         ),
-        (facts(run=loader(fetch_state=replace(DRAWS, by="sampler"))), "asks twice"),
+        (facts(run=loader(fetch_state=replace(DRAWS, by="sampler"))), "asks for two"),
     ],
 )
 def test_the_fact_refuses_the_knob_in_words(given, words) -> None:

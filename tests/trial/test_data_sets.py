@@ -39,7 +39,7 @@ def test_an_open_handle_is_found_at_any_depth_and_a_closed_one_is_none(tmp_path:
     opened = {
         "NpzFile": np.load(tmp_path / "a.npz"),
         "ZipFile": zipfile.ZipFile(tmp_path / "a.npz"),
-        "TarFile": tarfile.open(tmp_path / "a.tar"),  # noqa: SIM115 - closed below
+        "TarFile": tarfile.TarFile(tmp_path / "a.tar"),
         "Connection": sqlite3.connect(":memory:"),
         "socket": socket.socket(),
         "BufferedReader": (tmp_path / "a.npz").open("rb"),
