@@ -51,6 +51,7 @@ def apply(
     """
     from autotune.export.best_config import read_best
 
+    _check_is_result(file)
     best = read_best(file)
     name, chosen = best.chosen(pick)
     if diff:
@@ -69,12 +70,27 @@ def apply(
     return _run(best, name, chosen, _launch(chosen, run), run, strict=strict)
 
 
+def _check_is_result(file: str) -> None:
+    """Explain what `apply` takes where a script was named.
+
+    Raises:
+        UsageError: The file is a script.
+    """
+    if not file.endswith(".py"):
+        return
+    best = "best.yaml"
+    hint = f"autotune apply {best} -- python {file}"
+    if not Path(best).is_file():
+        hint = f"search first: autotune search {file}; that writes {best}; then: {hint}"
+    raise UsageError(f"{file} is a script; apply takes the file that a search wrote", hint=hint)
+
+
 def diff_text(best: BestConfig, name: str, pick: PickPart) -> str:
     """What a pick changes, a line per knob."""
-    from autotune.report.summary import value_text
+    from autotune.core.config import value_text
 
     if not pick.changes:
-        return f"{name}: your script as it is\n"
+        return f"{name}: your script, unchanged\n"
     rows = [
         (
             c.knob,
@@ -241,12 +257,13 @@ def _launch(pick: PickPart, run: Command) -> Launch:
 def _run(best: BestConfig, name: str, pick: PickPart, launch: Launch, run: Command, *, strict: bool) -> int:
     from dataclasses import replace
 
+    from autotune.core.config import config_text
     from autotune.launch.plain import run_plain
 
     if not pick.changes:
-        print(f"autotune: {name} is your script as it is; running it unchanged", file=sys.stderr)
+        print(f"autotune: {name} is your unchanged script", file=sys.stderr)
     else:
-        said = " ".join(f"{change.knob}={change.value}" for change in pick.changes)
+        said = config_text({change.knob: change.value for change in pick.changes})
         print(f"autotune: {name}: {said}", file=sys.stderr)
     if pick.runs:
         go_on = f"; confirm it: {best.resume}" if best.resume else ""

@@ -56,10 +56,10 @@ def export(
         Format,
         typer.Option(
             "--as",
-            help="argv: the command line. env: variables. hf: TrainingArguments. lightning: keywords of "
+            help="argv (the default): the command line. env: variables. hf: TrainingArguments. lightning: keywords of "
             "Trainer and DataLoader. accelerate, deepspeed: their files. diff: of the script.",
         ),
-    ],
+    ] = Format.argv,
     form: Annotated[
         str,
         typer.Option(
@@ -270,7 +270,7 @@ def _apply_command(file: str, words: Sequence[str], pick: str) -> str:
 
 
 def _head(file: str, name: str, chosen: PickPart) -> str:
-    gain = f"{chosen.speedup.value:.2f}x" if chosen.changes else "your script as it is"
+    gain = f"{chosen.speedup.value:.2f}x" if chosen.changes else "your unchanged script"
     return f"{file}, pick {name}: {gain}"
 
 

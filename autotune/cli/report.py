@@ -169,14 +169,15 @@ def _json(opened: Opened, repicked: Repicked | None, yaml: str) -> str:
 
 
 def _wishes_markdown(repicked: Repicked | None) -> str:
-    from autotune.report.summary import bytes_text, short_config
+    from autotune.core.config import config_text
+    from autotune.report.summary import bytes_text
 
     if repicked is None:
         return ""
     lines = ["", "### Other wishes", "", *(f"- {n}" for n in repicked.notes)]
     lines += [
         f"- estimated, not confirmed: {e.ratio:.2f}x in {e.runs} single run{'s' * (e.runs > 1)}, "
-        f"{bytes_text(e.peak_bytes)}: {short_config(e.config)}"
+        f"{bytes_text(e.peak_bytes)}: {config_text(e.config)}"
         for e in repicked.estimates
     ]
     return "\n".join(lines) + "\n"

@@ -97,6 +97,10 @@ class Sources:
             notes.append(f"not used, as --space is chosen and these are of another: {self._told(unused)}")
         return notes
 
+    def is_default(self, key: str) -> bool:
+        """Return whether neither the command line nor a variable nor the file sets this."""
+        return self._source(key) not in (_TYPED, _VARIABLE, _FILE)
+
     def _told(self, keys: Sequence[str]) -> str:
         return ", ".join(f"{key}={self._value(key)} ({self._origin(key)})" for key in keys)
 

@@ -19,6 +19,7 @@ spaces = typer.Typer(
 )
 
 SCHEMA = "autotune.spaces/v1"
+TEMPLATE_FILE = "space.yaml"
 
 
 @spaces.command("list")
@@ -68,6 +69,31 @@ def show_space(name: Annotated[str, typer.Argument(metavar="NAME|FILE")], *, jso
     else:
         sys.stdout.write("\n".join(space_text(space) for space in shown))
     return 0
+
+
+@spaces.command("init")
+def init_space(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Where it goes; an existing file is kept.")] = TEMPLATE_FILE,
+) -> int:
+    """Write a commented template of a search space."""
+    from autotune.edge.template import template
+    from autotune.errors import UsageError
+
+    path = Path(file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(template())
+    except FileExistsError:
+        raise UsageError(f"{file} exists", hint="name another file: autotune spaces init mine.yaml") from None
+    print(f"{file} written; edit it, then: autotune search train.py --space {_typed(path)}")
+    return 0
+
+
+def _typed(path: Path) -> str:
+    """Return the path as `--space` takes it: one without a folder would be the name of a preset."""
+    text = str(path)
+    return text if "/" in text else f"./{text}"
 
 
 @spaces.command("validate")

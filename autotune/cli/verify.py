@@ -204,7 +204,7 @@ def why(found: Verified) -> str:
     if found.because == "lost_runs":
         return "runs gave no figure, which left fewer than the three pairs that allow a claim: verify again"
     if found.because == "script_failed":
-        return "nothing is claimed: your script as it is failed in one of its own runs"
+        return "nothing is claimed: your unchanged script failed in one of its own runs"
     if found.because == "unsteady":
         bar = claim_bar(found.identical)
         return f"nothing is claimed: your script differs from itself by up to {bar:.2f} times here"
@@ -227,10 +227,11 @@ def notes(found: Verified) -> list[str]:
 
 def screen(found: Verified, other: Mapping[str, str] | None = None) -> str:
     """The answer for people."""
-    from autotune.report.summary import control_text, long_config, plural
+    from autotune.core.config import config_text
+    from autotune.report.summary import control_text, plural
 
     compared, study = found.comparison, found.study
-    rows = [(found.asked.pick, f"{sentence(found)}   {long_config(found.asked.config)}")]
+    rows = [(found.asked.pick, f"{sentence(found)}   {config_text(found.asked.config)}")]
     if compared is not None:
         count = compared.speedup.n
         shown = f"   {plural(count, 'pair')}" if count >= FEWEST else ""
@@ -254,7 +255,7 @@ def screen(found: Verified, other: Mapping[str, str] | None = None) -> str:
 
 
 def _failure(found: Verified) -> str:
-    """How the configuration failed, where it did; the script as it is where that decided."""
+    """How the configuration failed, where it did; the unchanged script where that decided."""
     from autotune.core.broken import PAIRED, broken
     from autotune.core.config import Config
 
@@ -266,8 +267,8 @@ def _failure(found: Verified) -> str:
     told += [t for t in study.of(own, *PAIRED) if t.failure is not None and found.because == "lost_runs"]
     if not told or (failure := told[0].failure) is None:
         return ""
-    whose = "your script as it is: " if told[0].config == own else ""
-    return f"{whose}{failure.kind.label}: {failure.message}"
+    whose = "your unchanged script: " if told[0].config == own else ""
+    return f"{whose}{failure.kind.words}: {failure.message}"
 
 
 def _ratio(estimate: Estimate) -> dict[str, Any]:

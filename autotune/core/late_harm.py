@@ -84,7 +84,7 @@ class Unshown:
     Args:
         knob, value: The change.
         rule: The row of the table.
-        steps: Length of the trace in optimizer steps of the script as it is.
+        steps: Length of the trace in optimizer steps of the unchanged script.
         allowed: The user took this knob by name.
     """
 
@@ -248,7 +248,7 @@ def unshown(study: Study, config: Config, steps: int) -> tuple[Unshown, ...]:
     Args:
         study: Whose script it is.
         config: What is changed.
-        steps: Optimizer steps of the script as it is that the trace covers.
+        steps: Optimizer steps of the unchanged script that the trace covers.
     """
     if study.spec.purpose == VERIFY:
         return ()

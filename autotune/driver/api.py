@@ -65,12 +65,12 @@ class Tuned:
 
     @property
     def is_better(self) -> bool:
-        """Something was confirmed to be faster than the script as it is."""
+        """Something was confirmed to be faster than the unchanged script."""
         return self.answer.is_better
 
     @property
     def best(self) -> Recommendation:
-        """The pick that `autotune apply` takes; the script as it is where nothing beats it."""
+        """The pick that `autotune apply` takes; the unchanged script where nothing beats it."""
         return self.answer.best
 
     @property
@@ -95,7 +95,7 @@ class Tuned:
 
     @property
     def speedup(self) -> Estimate:
-        """Of `best` over the script as it is; its interval says by `confidence` how sure it is."""
+        """Of `best` over the unchanged script; its interval says by `confidence` how sure it is."""
         return self.answer.best.speedup
 
     @property
@@ -122,10 +122,10 @@ class Tuned:
         return result_data(self.end, self.end.exit_code)
 
     def __str__(self) -> str:
-        from autotune.report.text import final_screen
+        from autotune.report.answer_screen import answer_screen
 
         end = self.end
-        return final_screen(
+        return answer_screen(
             self.study, self.answer, out=self.study.spec.out, links=end.links, unsent=end.unsent
         )
 

@@ -68,9 +68,9 @@ def _headline(best: BestConfig, name: str) -> str:
     )
     if best.outcome == "inconclusive":
         go_on = f" Continue: {best.resume}" if best.resume and best.resume.isprintable() else ""
-        return f"{made} Inconclusive: best is your script as it is.{go_on}"
+        return f"{made} Inconclusive: best is your unchanged script.{go_on}"
     if not any(pick.changes for pick in best.picks.values()):
-        return f"{made} Nothing beats your script: these picks are your script as it is."
+        return f"{made} Nothing beats your script: these picks are your unchanged script."
     started = ["-m", best.study.module] if best.study.module else [Path(best.study.script).name]
     command = (
         f" -- {shlex.join([*launch_words(best.study.launcher or '', best.study.python or ''), *started])}"

@@ -15,7 +15,8 @@ from autotune.core.study import SpaceRequest
 from autotune.knobs.declared import given_value
 from autotune.knobs.frameworks import ways as spellings
 from autotune.knobs.registry import builtin, needs_permission
-from autotune.report.summary import number_text, plural, value_text
+from autotune.core.config import value_text
+from autotune.report.summary import number_text, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -23,6 +23,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.config import in_order
 from autotune.core.advice import advice_of, advice_text
 from autotune.core.disturbances import busy_notes
 from autotune.core.trial import Trial, TrialState
@@ -490,7 +491,7 @@ class MlflowSink:
         children = self._known_children(study)
         uid = record.trial_uid(study, trial)
         knobs = record.resolved(study, trial.config)
-        params = {k: self._short(record.param_text(v), _PARAM_CHARACTERS) for k, v in summary.in_order(knobs)}
+        params = {k: self._short(record.param_text(v), _PARAM_CHARACTERS) for k, v in in_order(knobs)}
         start_ms = end_ms - round(trial.seconds * 1000)
         known = children.get(uid)
         if known is None:

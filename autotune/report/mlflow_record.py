@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.config import in_order
 from autotune.core.comparison import compare
 from autotune.core.measurement import Estimate
 from autotune.core.trial import Family, Trial
@@ -101,7 +102,7 @@ class Confirmed:
     """What pairs of runs showed of one configuration.
 
     Args:
-        speedup: Ratio to the script as it is; 1.0 without an interval for the script itself.
+        speedup: Ratio to the unchanged script; 1.0 without an interval for the script itself.
         loss: ``pass``, ``fail``, ``unclear``; empty for the script itself.
     """
 
@@ -166,8 +167,8 @@ def study_params(study: Study, answer: Answer | None) -> dict[str, str]:
     params: dict[str, str] = {}
     if answer is not None:
         values = resolved(study, answer.best.config)
-        changed = [k for k, _ in summary.in_order(answer.best.config)]
-        order = changed + [k for k, _ in summary.in_order(values) if k not in changed]
+        changed = [k for k, _ in in_order(answer.best.config)]
+        order = changed + [k for k, _ in in_order(values) if k not in changed]
         params |= {knob: param_text(values[knob]) for knob in order}
     return params | {
         "script": spec.title,
@@ -283,7 +284,7 @@ def differing(searches: Sequence[Search]) -> list[str]:
     """Parameters that are not the same in all searches, those that people look for first in front."""
     names = dict.fromkeys(name for one in searches for name in one.params)
     apart = [name for name in names if len({one.params.get(name) for one in searches}) > 1]
-    return [name for name, _ in summary.in_order(dict.fromkeys(apart, 0))]
+    return [name for name, _ in in_order(dict.fromkeys(apart, 0))]
 
 
 def _cell(text: str) -> str:

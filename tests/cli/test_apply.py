@@ -167,7 +167,7 @@ def test_the_baseline_is_run_as_it_is_and_said_so(cli, script, ran):
     written(script, no_answer())
     _code, _out, err = cli("apply", "best.yaml", "--", "python", "train.py")
     assert ran[0].changes == ()
-    assert "your script as it is" in err
+    assert "your unchanged script" in err
 
 
 def test_a_changed_script_under_a_patch_ends_with_6_and_names_the_knobs(cli, script, ran):

@@ -263,11 +263,11 @@ def test_a_run_of_the_script_that_fails_is_told_as_its_own(cli, best, world):
     code, out, _err = cli("verify", "best.yaml", "--quiet")
     assert code == 1
     assert out.startswith("best    not shown to be faster than your script")
-    assert "note    nothing is claimed: your script as it is failed in one of its own runs\n" in out
-    assert "failed  your script as it is: oom_cuda: no memory left\n" in out
+    assert "note    nothing is claimed: your unchanged script failed in one of its own runs\n" in out
+    assert "failed  your unchanged script: oom_cuda: no memory left\n" in out
 
 
-@pytest.mark.parametrize(("arm", "whose"), [(True, "your script as it is: "), (False, "")])
+@pytest.mark.parametrize(("arm", "whose"), [(True, "your unchanged script: "), (False, "")])
 def test_runs_that_were_lost_are_told_as_what_they_are(cli, best, world, arm, whose):
     def lost(ended, assignment):
         if assignment.segments[0].config.is_baseline is not arm or assignment.trial < 2:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.core.config import Config
+from autotune.core.config import Config, config_text
 from autotune.core.contributions import contributions
 from autotune.core.measurement import Estimate
 from autotune.core.trial import Failure, FailureKind, Stage
@@ -53,9 +53,8 @@ def test_a_config_is_named_shortly_and_in_words() -> None:
     config = Config(
         {"num_workers": 8, "compile_mode": "default", "batch_size": 256, "precision": "bf16", "tf32": True}
     )
-    assert summary.short_config(config) == "bf16 bs256 w8 compile=default tf32=on"
-    assert summary.long_config(config) == "bf16, batch 256, 8 workers, compile default, tf32 on"
-    assert summary.short_config({}) == "as it is"
+    assert config_text(config) == "precision=bf16 batch_size=256 num_workers=8 compile_mode=default tf32=on"
+    assert config_text({}) == "baseline"
 
 
 def test_a_gain_is_named_with_its_config_and_count() -> None:
@@ -136,7 +135,7 @@ def test_no_gain_is_said_everywhere_and_nothing_to_apply_is_offered() -> None:
     for text in (notes.note(study, answer), notes.experiment_note(study, answer)):
         assert "faster" not in text.replace("No gain", "")
         assert "apply" not in text.lower()
-    assert "Keep your script as it is" in notes.note(study, answer)
+    assert "Keep your script unchanged" in notes.note(study, answer)
 
 
 def test_an_inconclusive_search_says_everywhere_what_is_likely_and_how_to_continue() -> None:

@@ -8,7 +8,7 @@ from study_fakes import BASE, BEST, good_answer, measured, no_answer, spec, stud
 
 from autotune.core.bottleneck import PREFIX
 from autotune.core.trial import Stage
-from autotune.report.text import final_screen
+from autotune.report.answer_screen import answer_screen
 from autotune.report.why import energy_rows, pays_back_text, why_data, why_figures, why_lines, why_tags
 
 
@@ -42,11 +42,11 @@ def test_script_and_winner_are_told_in_a_line_each() -> None:
 
 
 def test_the_screen_shows_them_with_the_reasons() -> None:
-    screen = final_screen(explained(), good_answer())
-    assert "        your script is bound by input" in screen
-    places = [screen.index(text) for text in ("estimated from single runs", "bound by input", "loss    ")]
+    screen = answer_screen(explained(), good_answer())
+    assert "          your script is bound by input" in screen
+    places = [screen.index(text) for text in ("loss    ", "estimated from single runs", "bound by input")]
     assert places == sorted(places)
-    nothing = final_screen(explained(), no_answer())
+    nothing = answer_screen(explained(), no_answer())
     assert "why     your script is bound by input" in nothing
     assert "with this config" not in nothing
     # What is waited for is said once.
