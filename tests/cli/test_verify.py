@@ -69,7 +69,7 @@ def test_a_gain_that_holds_ends_with_0(cli, best, world):
     ran = world(COMPUTE_BOUND)
     code, out, err = cli("verify", "best.yaml")
     assert code == 0, out + err
-    assert out.startswith("best    faster   bf16\n")
+    assert out.startswith("best    faster   precision=bf16\n")
     assert "ratio   1." in out
     assert " 3 pairs\n" in out
     assert {a.segments[0].config for a in ran} == {Config(), BF16}
@@ -360,7 +360,7 @@ def test_list_and_show_tell_a_verification_as_one(cli, best, world):
     assert "bf16: faster" in cli("list")[1]
     code, out, err = cli("show", label)
     assert (code, err) == (0, "")
-    assert "best    faster   bf16" in out
+    assert "best    faster   precision=bf16" in out
     assert "[" in out
     assert "confirm" in out
     data = json.loads(cli("show", "--json")[1])

@@ -72,7 +72,7 @@ def test_the_result_holds_picks_path_and_reason(fake: FakeTune, tmp_path: Path) 
     data = found.to_dict()
     assert data["schema"] == "autotune.result/v1"
     assert data["picks"]["best"]["speedup"]["value"] == 2.0
-    assert str(found).startswith("best    2.00x")
+    assert str(found).startswith("Faster: 2.00x")
     assert "2.00x faster" in repr(found)
 
 

@@ -78,17 +78,31 @@ def test_knobs_of_a_pick_are_complete():
     }
 
 
-def test_the_first_line_says_how_to_apply_it():
-    first = render(built(), name="fast.yaml").splitlines()[0]
-    assert first == "# Made by autotune 0.1.0. Apply: autotune apply fast.yaml -- python train.py"
+def test_the_file_begins_with_the_gain_what_changes_and_how_to_apply_it():
+    head = [line for line in render(built(), name="fast.yaml").splitlines() if line.startswith("#")]
+    assert head == [
+        "# 2.00x [1.95, 2.05] in 6 pairs of fresh runs: precision=bf16 batch_size=64 num_workers=4 threads=2",
+        "# Peak memory 1.00 GiB; your script 2.00 GiB.",
+        "# Apply: autotune apply fast.yaml -- python train.py",
+        "# Made by autotune 0.1.0; the evidence is below.",
+    ]
 
 
 def test_without_a_gain_the_first_line_says_so_and_the_picks_are_the_baseline():
     best = build_best(study(better=False), no_answer(), changes_of)
-    assert "Nothing beats your script" in render(best).splitlines()[0]
+    assert render(best).splitlines()[0] == "# Nothing is faster: the picks are your unchanged script."
     assert best.picks["best"].changes == []
     assert best.picks["best"].speedup.value == 1.0
     assert not best.is_better
+
+
+def test_a_value_with_a_line_break_ends_no_comment():
+    best = built()
+    change = best.picks["best"].changes[0].model_copy(update={"value": "a\npick: safe"})
+    pick = best.picks["best"].model_copy(update={"changes": [change]})
+    text = render(best.model_copy(update={"picks": {**best.picks, "best": pick}}))
+    assert yaml.safe_load(text)["pick"] == "best"
+    assert text.count("\npick: ") == 1
 
 
 def test_texts_that_yaml_would_read_otherwise_are_quoted():
