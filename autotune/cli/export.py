@@ -49,7 +49,7 @@ def export(
     file: Annotated[str, typer.Argument(metavar="best.yaml", help="The file that a search wrote.")],
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- CMD", help="argv, diff: python train.py ...; else the searched command."),
+        typer.Argument(metavar="-- CMD", help="argv, diff: python train.py ... Default: the command that was searched."),
     ] = None,
     *,
     to: Annotated[
@@ -67,17 +67,17 @@ def export(
         ),
     ] = "",
     pick: Annotated[
-        str, typer.Option(metavar="PICK", help="safe, best, fastest or likely; else the file's own.")
+        str, typer.Option(metavar="PICK", help="safe, best, fastest or likely. Default: the file's own.")
     ] = "",
     python: Python = "",
     force: Annotated[
-        bool, typer.Option("--force", help="diff: although the script has changed since the search.")
+        bool, typer.Option("--force", help="diff: even if the script has changed since the search.")
     ] = False,
     json: Json = False,
 ) -> int:
-    """Say a configuration in the words of another program, and name what it has no words for.
+    """Write a configuration as the options or files of another program.
 
-    Exit codes: 0 at least one change is said, or there is none; 1 the format has words for none of them;
+    Exit codes: 0 at least one change is written, or there is none; 1 the format can express none of them;
     2 usage; 6 a diff of a script that has changed since the search.
     """
     from autotune.cli.ended import guarded, print_json
