@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotune.cli.options import ExitZero, JsonAtEnd, JsonLines, Python, Quiet, WaitForQuiet
+
+if TYPE_CHECKING:
+    from autotune.report.listener import Listener
 
 DEFAULT_BUDGET = "10m"
 """Wall time where none is given: about 30 short runs of a script that starts within seconds."""
@@ -144,6 +147,24 @@ def search(
     experiment: Annotated[
         str, typer.Option(metavar="NAME", envvar="AUTOTUNE_EXPERIMENT", help="MLflow experiment.", rich_help_panel="MLflow")
     ] = "",
+    tensorboard: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR",
+            envvar="AUTOTUNE_TENSORBOARD",
+            help="Also log trials for TensorBoard.",
+            rich_help_panel="Output",
+        ),
+    ] = "",
+    wandb: Annotated[
+        str,
+        typer.Option(
+            metavar="PROJECT",
+            envvar="AUTOTUNE_WANDB",
+            help="Also log trials to Weights & Biases.",
+            rich_help_panel="Output",
+        ),
+    ] = "",
     sampler: Annotated[
         str,
         typer.Option(
@@ -246,6 +267,7 @@ def search(
         notes = [*run.notes, *sources.notes(narrowed), *objective_notes(spec)]
         if sources.is_default("budget"):
             notes.append(f"budget: {DEFAULT_BUDGET}, the default; --budget changes it")
+        trackers = _trackers(tensorboard, wandb)
         from autotune.driver import tune
 
         if dry_run:
@@ -258,6 +280,7 @@ def search(
         drawn = False if jsonl and sys.stdout.isatty() else None
         progress = Progress(sys.stderr, quiet=quiet, live=drawn)
         listeners = [progress, Lines(sys.stdout)] if jsonl else [progress]
+        listeners += trackers
         for note in () if quiet else notes:
             print(note, file=sys.stderr)
         try:
@@ -272,3 +295,21 @@ def search(
         finally:
             progress.close()
         return searched(end, as_json=json, exit_zero=exit_zero, as_lines=jsonl)
+
+
+def _trackers(tensorboard: str, wandb: str) -> list[Listener]:
+    """Return a listener for each tracker that was named.
+
+    Raises:
+        UsageError: Its package is not installed.
+    """
+    found: list[Listener] = []
+    if tensorboard:
+        from autotune.integrations.tensorboard import TensorBoard
+
+        found.append(TensorBoard(tensorboard))
+    if wandb:
+        from autotune.integrations.wandb import WeightsAndBiases
+
+        found.append(WeightsAndBiases(wandb))
+    return found
