@@ -6,12 +6,14 @@ The standard library only: it starts fast, and outlives whatever happens to the 
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,7 @@ def main(folder: str) -> int:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 (single-threaded here)
         )
     except OSError as error:
         (place / LOG).write_text(f"the job could not be started: {error}\n", encoding="utf-8")
@@ -60,11 +63,19 @@ def main(folder: str) -> int:
         return 70
     if stopped:
         child.send_signal(signal.SIGTERM)
-    _copy(child, place / LOG)
+    copier = threading.Thread(target=_copy, args=(child, place / LOG), daemon=True)
+    copier.start()
     code = child.wait()
+    # What the search has left behind may hold the pipe open.
+    copier.join(2.0)
     code = 128 - code if code < 0 else code
     _write(place / ENDED, str(code))
     return code
+
+
+def _die_with_parent() -> None:
+    """End the search politely where its supervisor is killed: another one would find the journal locked."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG, linux/prctl.h
 
 
 def _copy(child: subprocess.Popen[bytes], path: Path) -> None:
