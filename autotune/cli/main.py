@@ -35,8 +35,10 @@ from autotune.cli.schema import schema
 from autotune.cli.search import search
 from autotune.cli.script_options import TAKE_SCRIPT
 from autotune.cli.settings import defaults_for, with_typed_interpreter
+from autotune.cli.serve import admin, serve
 from autotune.cli.show import show
 from autotune.cli.spaces import spaces
+from autotune.cli.submit import cancel, fetch, status, submit
 from autotune.cli.sync import sync
 from autotune.cli.ui import ui
 from autotune.cli.verify import verify
@@ -124,6 +126,12 @@ app.command("ui")(ui)
 app.command("clean")(clean)
 app.command("schema")(schema)
 app.add_typer(spaces, name="spaces")
+app.command("serve", cls=Grouped)(serve)
+app.command("submit")(submit)
+app.command("status")(status)
+app.command("cancel")(cancel)
+app.command("fetch")(fetch)
+app.add_typer(admin, name="admin")
 
 
 @app.command("help")
