@@ -30,7 +30,9 @@ def apply(
     file: Annotated[str, typer.Argument(metavar="best.yaml", help="The file that a search wrote.")],
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- CMD", help="After --: python train.py ... Default: the command that was searched."),
+        typer.Argument(
+            metavar="-- CMD", help="After --: python train.py ... Default: the command that was searched."
+        ),
     ] = None,
     *,
     pick: Pick = "",
@@ -41,7 +43,10 @@ def apply(
     diff: Annotated[bool, typer.Option("--diff", help="Print the changes and run nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Run even if the script has changed.")] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="End with 6, in place of a warning, if the run contradicts the search.")
+        bool,
+        typer.Option(
+            "--strict", help="End with 6, in place of a warning, if the run contradicts the search."
+        ),
     ] = False,
 ) -> int:
     """Train with a configuration that a search found.

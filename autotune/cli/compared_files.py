@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from autotune.cli.apply import claim_text
+from autotune.core.config import config_text, value_text
 from autotune.core.redact import redact
 from autotune.report.compare import SCHEMA, Statement, two_columns
-from autotune.core.config import config_text, value_text
 from autotune.report.summary import (
     GIB,
     LOSS_WORDS,

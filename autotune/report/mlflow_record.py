@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.config import in_order
 from autotune.core.comparison import compare
+from autotune.core.config import in_order
 from autotune.core.measurement import Estimate
 from autotune.core.trial import Family, Trial
 from autotune.report import summary, why

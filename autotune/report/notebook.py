@@ -34,7 +34,11 @@ def card(study: Study, answer: Answer, *, out: str) -> str:
         rows.append(
             tag(
                 "tr",
-                tag("th", name, style="text-align:left; padding-right:1em; vertical-align:top; font-weight:600"),
+                tag(
+                    "th",
+                    name,
+                    style="text-align:left; padding-right:1em; vertical-align:top; font-weight:600",
+                ),
                 tag("td", cell, style="text-align:left"),
             )
         )
