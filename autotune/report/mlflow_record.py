@@ -183,7 +183,7 @@ def trial_note(study: Study, trial: Trial) -> str:
     """Return the description of a trial's run: what ran, with which result, and how to see more."""
     lines = [
         f"**{trial.config.text()}**",
-        f"{trial.stage.value}: {summary.plain(result_text(study, trial))}. "
+        f"{trial.stage.value}: {summary.plain(result_text(study, trial))}",
         "A single run; the study's run has the confirmed gain.",
     ]
     lines += [summary.plain(trial.reason)] if trial.reason else []

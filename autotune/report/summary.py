@@ -168,7 +168,7 @@ def is_early(study: Study) -> bool:
 
 
 def baseline_rate(study: Study, *, up_to: int | None = None) -> float | None:
-    """Return the geometric mean of the unchanged script's throughput, from its undisturbed runs if it has any.
+    """Return the geometric mean of the baseline's throughput, of its undisturbed runs if it has any.
 
     Args:
         study: Any.

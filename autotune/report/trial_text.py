@@ -62,7 +62,7 @@ def _measured(measured: Measurement) -> list[tuple[str, str]]:
         ("time", f"start-up {measured.startup_s:.1f} s, compile {measured.all_compile_s:.1f} s"),
         (
             "window",
-            f"{measured.window_s:.1f} s of {measured.steps} steps, after {measured.warmup_s:.1f} s of warm-up",
+            f"{measured.window_s:.1f} s of {measured.steps} steps, warm-up {measured.warmup_s:.1f} s",
         ),
     ]
     if measured.loss:
