@@ -51,7 +51,7 @@ def apply(
 ) -> int:
     """Train with a configuration that a search found.
 
-    Ends with the script's own exit code, or with 6 if the configuration does not take effect in the first steps.
+    Ends with the script's own exit code, or with 6 if the configuration does not take effect at once.
     A change that later contradicts the search is undone, with a warning, and the training continues.
     """
     from autotune.export.best_config import read_best

@@ -191,7 +191,7 @@ def _can_be_verified(side: Side) -> bool:
 def _apart(a: Side, b: Side) -> str:
     if a.best.study.id == b.best.study.id:
         return (
-            "Both are of one search: each claim is against your unchanged script, and no pair has set the two "
+            "Both are of one search: each claim is against your script, and no pair has set the two "
             "against each other."
         )
     return (

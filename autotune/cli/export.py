@@ -61,8 +61,9 @@ def export(
         Format,
         typer.Option(
             "--as",
-            help="argv (the default): the command line. env: variables. hf: TrainingArguments. lightning: keywords of "
-            "Trainer and DataLoader. accelerate, deepspeed: their files. diff: of the script. optuna: every "
+            help="argv (the default): the command line. env: variables. hf: TrainingArguments. "
+            "lightning: keywords of Trainer and DataLoader. accelerate, deepspeed: their files. "
+            "diff: of the script. optuna: every "
             "trial of the study, as a SQLite file for optuna-dashboard.",
         ),
     ] = Format.argv,

@@ -41,6 +41,6 @@ WaitForQuiet = Annotated[
     typer.Option(
         metavar="10m",
         envvar="AUTOTUNE_WAIT_FOR_QUIET",
-        help="Wait at most this long for other processes to end, before the first run and before confirmation.",
+        help="Longest wait for other processes to end, before the first run and before confirmation.",
     ),
 ]

@@ -89,7 +89,7 @@ def search(
         typer.Option(
             metavar="KNOB[,KNOB]",
             envvar="AUTOTUNE_ALLOW",
-            help="Permit knobs that change the training (pick fastest) or may do harm later than a search sees.",
+            help="Permit knobs that change the training, or may do harm later than a search sees.",
             rich_help_panel="Search space",
         ),
     ] = None,
@@ -294,7 +294,7 @@ def search(
         ),
     ] = 0,
 ) -> int:
-    """Search the fastest configuration of a training script.
+    r"""Search the fastest configuration of a training script.
 
     \b
     autotune search train.py

@@ -127,7 +127,7 @@ class Tuned:
 
     @property
     def trials(self) -> Any:
-        """A pandas DataFrame with a row per finished trial; columns as in `autotune.report.notebook.frame`."""
+        """A pandas DataFrame, a row per finished trial; columns as in `autotune.report.notebook.frame`."""
         from autotune.report.notebook import frame
 
         return frame(self.study)

@@ -183,7 +183,8 @@ def trial_note(study: Study, trial: Trial) -> str:
     """Return the description of a trial's run: what ran, with which result, and how to see more."""
     lines = [
         f"**{trial.config.text()}**",
-        f"{trial.stage.value}: {summary.plain(result_text(study, trial))}. A single run; the study's run has the confirmed gain.",
+        f"{trial.stage.value}: {summary.plain(result_text(study, trial))}",
+        "A single run; the study's run has the confirmed gain.",
     ]
     lines += [summary.plain(trial.reason)] if trial.reason else []
     return "\n\n".join([*lines, f"`autotune show {study.spec.label} --trial {trial.number}`"]) + "\n"

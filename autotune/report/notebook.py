@@ -1,4 +1,4 @@
-"""What a notebook shows of a search: a card, a table of trials, a figure. pandas and matplotlib come with MLflow."""
+"""A search in a notebook: a card, a table of trials, a figure. pandas and matplotlib come with MLflow."""
 
 from __future__ import annotations
 

@@ -52,17 +52,17 @@ def trial_text(study: Study, trial: Trial, *, logs: str = "") -> str:
 
 
 def _measured(measured: Measurement) -> list[tuple[str, str]]:
-    memory = measured.memory
+    memory, waits = measured.memory, 100 * measured.data_wait_frac
     rows = [
         (
             "step",
-            f"{1000 * measured.step_time_s.value:.4g} ms, {100 * measured.data_wait_frac:.0f} % waiting for data",
+            f"{1000 * measured.step_time_s.value:.4g} ms, {waits:.0f} % waiting for data",
         ),
         ("memory", f"{bytes_text(memory.peak_bytes)} at peak"),
+        ("time", f"start-up {measured.startup_s:.1f} s, compile {measured.all_compile_s:.1f} s"),
         (
-            "time",
-            f"start-up {measured.startup_s:.1f} s, compile {measured.all_compile_s:.1f} s, "
-            f"warm-up {measured.warmup_s:.1f} s, window {measured.window_s:.1f} s of {measured.steps} steps",
+            "window",
+            f"{measured.window_s:.1f} s of {measured.steps} steps, warm-up {measured.warmup_s:.1f} s",
         ),
     ]
     if measured.loss:

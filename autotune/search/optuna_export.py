@@ -21,8 +21,8 @@ UNCHANGED: Final = "unchanged"
 def write_optuna(study: Study, path: Path) -> int:
     """Write the finished trials of a study into a new SQLite file that Optuna reads.
 
-    The objective is the throughput in samples/s, maximized. A knob is a categorical parameter of texts; stage,
-    configuration, peak memory and the kind of a failure are user attributes.
+    The objective is the throughput in samples/s, maximized. A knob is a categorical parameter of texts.
+    Stage, configuration, peak memory and the kind of a failure are user attributes.
 
     Args:
         study: Any.
