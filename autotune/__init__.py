@@ -14,12 +14,23 @@ if TYPE_CHECKING:
     from autotune.driver.api import Tuned, load, resume, tune
     from autotune.errors import AutotuneError
     from autotune.report.listener import Listener
-    from autotune.service.client import Client
     from autotune.sdk import step, value
+    from autotune.service.client import Client
 
 __version__ = "0.1.0"
 
-__all__ = ["AutotuneError", "Client", "Listener", "Tuned", "__version__", "load", "resume", "step", "tune", "value"]
+__all__ = [
+    "AutotuneError",
+    "Client",
+    "Listener",
+    "Tuned",
+    "__version__",
+    "load",
+    "resume",
+    "step",
+    "tune",
+    "value",
+]
 
 _HOMES = {
     "AutotuneError": "autotune.errors",

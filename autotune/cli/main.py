@@ -34,8 +34,8 @@ from autotune.cli.resume import resume
 from autotune.cli.schema import schema
 from autotune.cli.script_options import TAKE_SCRIPT
 from autotune.cli.search import search
-from autotune.cli.settings import defaults_for, with_typed_interpreter
 from autotune.cli.serve import admin, serve
+from autotune.cli.settings import defaults_for, with_typed_interpreter
 from autotune.cli.show import show
 from autotune.cli.spaces import spaces
 from autotune.cli.submit import cancel, fetch, status, submit

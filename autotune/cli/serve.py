@@ -9,25 +9,34 @@ from typing import Annotated
 import typer
 
 TRUST = (
-    "Anyone with a token of scope run can execute code as this service's user. Searches of one service share that "
-    "user and its files."
+    "Anyone with a token of scope run can execute code as this service's user. "
+    "Searches of one service share that user and its files."
 )
 
 
 def serve(
     *,
     local: Annotated[
-        bool, typer.Option("--local", help="This machine alone: SQLite, local Ray. The default without --address.")
+        bool,
+        typer.Option("--local", help="This machine alone: SQLite, local Ray. The default without --address."),
     ] = False,
     address: Annotated[
-        str, typer.Option(metavar="URL", help="Dashboard of a Ray cluster: http://HEAD:8265.", rich_help_panel="Cluster")
+        str,
+        typer.Option(
+            metavar="URL", help="Dashboard of a Ray cluster: http://HEAD:8265.", rich_help_panel="Cluster"
+        ),
     ] = "",
     ray_address: Annotated[
         str,
-        typer.Option(metavar="ADDR", help="Address that searches use on the cluster.", rich_help_panel="Cluster"),
+        typer.Option(
+            metavar="ADDR", help="Address that searches use on the cluster.", rich_help_panel="Cluster"
+        ),
     ] = "auto",
     slots: Annotated[
-        int, typer.Option(metavar="N", min=1, help="GPUs of the cluster, or searches at a time.", rich_help_panel="Cluster")
+        int,
+        typer.Option(
+            metavar="N", min=1, help="GPUs of the cluster, or searches at a time.", rich_help_panel="Cluster"
+        ),
     ] = 1,
     database: Annotated[
         str,
@@ -41,19 +50,25 @@ def serve(
     data: Annotated[
         str,
         typer.Option(
-            metavar="DIR", help="Bundles and searches; shared with the cluster's nodes.", rich_help_panel="Storage"
+            metavar="DIR",
+            help="Bundles and searches; shared with the cluster's nodes.",
+            rich_help_panel="Storage",
         ),
     ] = "",
     code_root: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="DIR", help="Shared folder below which searches may run in place.", rich_help_panel="Storage"
+            metavar="DIR",
+            help="Shared folder below which searches may run in place.",
+            rich_help_panel="Storage",
         ),
     ] = None,
     tracking_uri: Annotated[
         str, typer.Option(metavar="URI", help="MLflow of all searches.", rich_help_panel="Storage")
     ] = "",
-    host: Annotated[str, typer.Option(metavar="HOST", help="Address to bind.", rich_help_panel="Network")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(metavar="HOST", help="Address to bind.", rich_help_panel="Network")
+    ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port; 0 for a free one.", rich_help_panel="Network")
     ] = 8650,
@@ -61,7 +76,9 @@ def serve(
         list[str] | None,
         typer.Option(metavar="NAME", help="Host name under which it answers.", rich_help_panel="Network"),
     ] = None,
-    tls_cert: Annotated[str, typer.Option(metavar="FILE", help="Certificate.", rich_help_panel="Network")] = "",
+    tls_cert: Annotated[
+        str, typer.Option(metavar="FILE", help="Certificate.", rich_help_panel="Network")
+    ] = "",
     tls_key: Annotated[str, typer.Option(metavar="FILE", help="Its key.", rich_help_panel="Network")] = "",
     behind_proxy: Annotated[
         bool,
@@ -69,7 +86,9 @@ def serve(
     ] = False,
     proxy_header: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Header in which the proxy names the user (OIDC).", rich_help_panel="Network"),
+        typer.Option(
+            metavar="NAME", help="Header in which the proxy names the user (OIDC).", rich_help_panel="Network"
+        ),
     ] = "",
     price_per_hour: Annotated[
         float | None, typer.Option(metavar="PRICE", help="Price of a slot per hour, for price caps.")
@@ -78,21 +97,22 @@ def serve(
         list[str] | None, typer.Option(metavar="NAME", help="Host to which webhooks may be sent.")
     ] = None,
 ) -> int:
-    """Run the autotuning service: a queue of searches that a team shares.
+    r"""Run the autotuning service: a queue of searches that a team shares.
 
     \b
     autotune serve --local
     autotune serve --address http://ray-head:8265 --slots 8 --database postgresql+psycopg://autotune@db/autotune
 
-    Clients: autotune submit, status, logs, cancel, fetch; or the page it prints. A token of scope run is a shell
-    as the service's user: give tokens to people whom you would give that. Needs: pip install
-    'autotune-training[service]'.
+    Clients: autotune submit, status, cancel, fetch; or the page it prints. A token of scope run is a
+    shell as the service's user. Needs: pip install 'autotune-training[service]'.
     """
     from autotune.errors import UsageError
     from autotune.store.paths import home
 
     if local and address:
-        raise UsageError("--local runs searches on this machine, and --address on a cluster", hint="leave one out")
+        raise UsageError(
+            "--local runs searches on this machine, and --address on a cluster", hint="leave one out"
+        )
     _check_installed()
     from autotune.service.serve import Service, Settings
 
@@ -193,7 +213,9 @@ def set_project(
     *,
     weight: Annotated[float, typer.Option(help="Share beside other projects.")] = 1.0,
     max_running: Annotated[int | None, typer.Option(metavar="N", help="Searches at a time.")] = None,
-    max_running_per_user: Annotated[int | None, typer.Option(metavar="N", help="Searches of a user at a time.")] = None,
+    max_running_per_user: Annotated[
+        int | None, typer.Option(metavar="N", help="Searches of a user at a time.")
+    ] = None,
     max_gpus: Annotated[int | None, typer.Option(metavar="N", help="GPUs at a time.")] = None,
 ) -> int:
     """Create a project or change its quotas."""

@@ -14,7 +14,9 @@ from autotune.errors import EXIT_YES, UsageError
 Server = Annotated[
     str,
     typer.Option(
-        metavar="URL", envvar="AUTOTUNE_SERVER", help="The service. Default: the local one; AUTOTUNE_TOKEN: its token."
+        metavar="URL",
+        envvar="AUTOTUNE_SERVER",
+        help="The service. Default: the local one; AUTOTUNE_TOKEN: its token.",
     ),
 ]
 SearchId = Annotated[str, typer.Argument(metavar="ID", help="Of the search.")]
@@ -23,32 +25,45 @@ SearchId = Annotated[str, typer.Argument(metavar="ID", help="Of the search.")]
 def submit(
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SCRIPT [-- ARGS]", help="The training script, or after -- the command that trains."),
+        typer.Argument(
+            metavar="SCRIPT [-- ARGS]", help="The training script, or after -- the command that trains."
+        ),
     ] = None,
     *,
     budget: Annotated[str, typer.Option(metavar="2h", help="Wall time of the search.")] = "1h",
     gpus: Annotated[int, typer.Option(metavar="N", min=0, help="Whole GPUs.")] = 0,
     priority: Annotated[int, typer.Option(min=0, max=100, help="Higher starts earlier.")] = 50,
-    preemptible: Annotated[bool, typer.Option("--preemptible", help="May be stopped for others and resumed.")] = False,
-    max_cost: Annotated[float | None, typer.Option(metavar="COST", help="Refuse a search that may cost more.")] = None,
+    preemptible: Annotated[
+        bool, typer.Option("--preemptible", help="May be stopped for others and resumed.")
+    ] = False,
+    max_cost: Annotated[
+        float | None, typer.Option(metavar="COST", help="Refuse a search that may cost more.")
+    ] = None,
     title: Annotated[str, typer.Option(metavar="TEXT", help="Name on the page.")] = "",
     options: Annotated[
         list[str] | None,
-        typer.Option("--option", "-o", metavar="NAME[=VALUE]", help="Option of `autotune search`: -o knob=precision."),
+        typer.Option(
+            "--option", "-o", metavar="NAME[=VALUE]", help="Option of `autotune search`: -o knob=precision."
+        ),
     ] = None,
     include: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Send files that git ignores or that look secret.")
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Send files that git ignores or that look secret."),
     ] = None,
     exclude: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Leave files out.")] = None,
-    path: Annotated[str, typer.Option(metavar="DIR", help="Run code on the service's storage; send nothing.")] = "",
+    path: Annotated[
+        str, typer.Option(metavar="DIR", help="Run code on the service's storage; send nothing.")
+    ] = "",
     webhook: Annotated[str, typer.Option(metavar="URL", help="Called on start and end.")] = "",
     key: Annotated[str, typer.Option(metavar="KEY", help="Sending a key twice queues one search.")] = "",
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end and write best.yaml.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be sent; send nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List what would be sent; send nothing.")
+    ] = False,
     server: Server = "",
     json: Json = False,
 ) -> int:
-    """Submit a search to a service; prints its id.
+    r"""Submit a search to a service; prints its id.
 
     \b
     autotune submit train.py --budget 2h
@@ -68,7 +83,11 @@ def submit(
     if not path:
         packed = packing_list(Path.cwd(), include=include or (), exclude=exclude or ())
         note = f"{len(packed.files)} files, {bytes_text(packed.bytes)}"
-        note += f", commit {packed.commit[:12]}{' with changes' if packed.is_dirty else ''}" if packed.commit else ""
+        note += (
+            f", commit {packed.commit[:12]}{' with changes' if packed.is_dirty else ''}"
+            if packed.commit
+            else ""
+        )
         if packed.refused:
             note += f"; not sent, as they look secret: {', '.join(packed.refused[:5])}"
         print(("would send " if dry_run else "sends ") + note, file=sys.stderr)
@@ -88,7 +107,10 @@ def submit(
             print_json({**found, "exit": EXIT_YES})
         else:
             print(handle.id)
-            print(f"{found['state']}: {found['reason']}; follow it: autotune status {handle.id}", file=sys.stderr)
+            print(
+                f"{found['state']}: {found['reason']}; follow it: autotune status {handle.id}",
+                file=sys.stderr,
+            )
         return EXIT_YES
     print(handle.id, file=sys.stderr)
     for event in handle.events():
@@ -125,7 +147,9 @@ def _options(words: list[str]) -> dict[str, Any]:
 
 
 def status(
-    search: Annotated[str | None, typer.Argument(metavar="[ID]", help="Of one search; else the newest ones.")] = None,
+    search: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="Of one search; else the newest ones.")
+    ] = None,
     *,
     count: Annotated[int, typer.Option("-n", metavar="N", help="At most this many.")] = 20,
     server: Server = "",

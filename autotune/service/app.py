@@ -1,4 +1,4 @@
-"""The HTTP interface: JSON below ``/api/v1``, pages elsewhere. Every route sees an `Identity` (`auth.Gate`)."""
+"""The HTTP interface: JSON below ``/api/v1``, pages elsewhere; `auth.Gate` stands before every route."""
 
 from __future__ import annotations
 
@@ -122,6 +122,11 @@ def create_app(
     """Return the ASGI application.
 
     Args:
+        database: Of the service.
+        bundles: Code that was uploaded.
+        jobs: Where searches run.
+        place: Of their files.
+        reconciler: Moves searches; it runs in a thread of its own.
         policy: Who may reach it.
         capacity: Slots of the cluster, for the page and the estimate.
         price_per_hour: Of one slot; needed for price caps.
@@ -132,7 +137,9 @@ def create_app(
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
         yield
 
-    app = FastAPI(title="autotune", version=version() or "0", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="autotune", version=version() or "0", lifespan=lifespan, docs_url=None, redoc_url=None
+    )
     app.state.parts = Parts(
         database=database,
         bundles=bundles,
@@ -270,7 +277,9 @@ def _routes(app: FastAPI) -> None:
         limit: Annotated[int, Query(ge=1, le=500)] = 100,
     ) -> dict[str, Any]:
         project = "" if who.allows("admin") else who.project
-        rows = parts.database.searches(project=project, states=[state] if state else [], before=before, limit=limit)
+        rows = parts.database.searches(
+            project=project, states=[state] if state else [], before=before, limit=limit
+        )
         rows = [row for row in rows if not who.search_id or row.id == who.search_id]
         return {"searches": [shown(row) for row in rows], "before": rows[-1].id if len(rows) == limit else ""}
 
@@ -290,7 +299,9 @@ def _routes(app: FastAPI) -> None:
             raise Conflict(f"the search is {state.value}; only one that has ended can be resumed")
         reason = f"resumed by {who.user}"
         budget_s = row.used_s + body.budget_s
-        if not parts.database.move(row.id, state, State.QUEUED, reason, budget_s=budget_s, ended_s=None, losses=0):
+        if not parts.database.move(
+            row.id, state, State.QUEUED, reason, budget_s=budget_s, ended_s=None, losses=0
+        ):
             raise Conflict("the search changed meanwhile", hint="look at its state again")
         parts.reconciler.poke()
         return shown(parts.database.search(search_id))
@@ -310,7 +321,10 @@ def _routes(app: FastAPI) -> None:
         if not found:
             raise HTTPException(404, "the search has no report yet")
         # The report's own policy allows its inline script; nothing is ever fetched.
-        headers = {"content-security-policy": "sandbox allow-scripts allow-popups", "x-content-type-options": "nosniff"}
+        headers = {
+            "content-security-policy": "sandbox allow-scripts allow-popups",
+            "x-content-type-options": "nosniff",
+        }
         return Response(found[-1].read_bytes(), media_type="text/html", headers=headers)
 
     @app.get("/api/v1/searches/{search_id}/log")
@@ -366,7 +380,7 @@ def _routes(app: FastAPI) -> None:
 
     @app.get("/api/v1/tokens")
     def tokens(parts: With) -> dict[str, Any]:
-        return {"tokens": [dict(row._mapping) for row in parts.database.tokens()]}
+        return {"tokens": parts.database.tokens()}
 
     @app.post("/api/v1/tokens", status_code=201)
     def create_token(body: TokenRequest, parts: With) -> dict[str, str]:
@@ -398,7 +412,7 @@ def _routes(app: FastAPI) -> None:
 
     @app.get("/api/v1/audit")
     def audit(parts: With) -> dict[str, Any]:
-        return {"audit": [dict(row._mapping) for row in parts.database.audit_rows()]}
+        return {"audit": parts.database.audit_rows()}
 
 
 def cancelled(parts: Parts, row: Any, user: str) -> Any:

@@ -31,6 +31,8 @@ MOST_BODY: Final = 1024 * 1024
 """Bytes of a request's body, uploads of bundles aside."""
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _SCOPE_OF_ADMIN: Final = ("/api/v1/tokens", "/api/v1/projects", "/api/v1/audit", "/admin")
+PROXY: Final = "proxy"
+"""In place of a token's id, for users whom a trusted proxy names."""
 LOGIN: Final = "/login"
 """The page that takes a token; it holds nothing else and is served without one."""
 
@@ -65,7 +67,9 @@ class Gate:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
+        }
         path, method = str(scope["path"]), str(scope["method"])
         problem = self._refused(headers, path, method)
         if problem is not None:
@@ -79,7 +83,9 @@ class Gate:
             await self._app(scope, _bounded(receive, MOST_BODY), send)
             return
         if identity is None:
-            is_page = "text/html" in headers.get("accept", "") and method == "GET" and not path.startswith("/api/")
+            is_page = (
+                "text/html" in headers.get("accept", "") and method == "GET" and not path.startswith("/api/")
+            )
             await (_to_login(send) if is_page else _answer(send, 401, "a valid token is required"))
             return
         if by_cookie and method not in SAFE and path.startswith("/api/"):
@@ -119,7 +125,9 @@ class Gate:
         if policy.proxy_header and (user := headers.get(policy.proxy_header.lower(), "")):
             given = headers.get("x-autotune-proxy-secret", "")
             if policy.proxy_secret and hmac.compare_digest(given, policy.proxy_secret):
-                return Identity(token_id="proxy", user=user[:128], project=policy.proxy_project, scope="run"), False
+                return Identity(
+                    token_id=PROXY, user=user[:128], project=policy.proxy_project, scope="run"
+                ), False
             return None, False
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)

@@ -67,7 +67,9 @@ class Bundles:
         if to.is_dir():
             return
         if not self.has(sha256):
-            raise UsageError(f"the code bundle {sha256[:12]} is not on the service any more", hint="submit again")
+            raise UsageError(
+                f"the code bundle {sha256[:12]} is not on the service any more", hint="submit again"
+            )
         to.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         part = to.with_name(f"{to.name}.part")
         shutil.rmtree(part, ignore_errors=True)
@@ -94,7 +96,9 @@ class Bundles:
                 for entry in archive:
                     parts = Path(entry.name).parts
                     if not (entry.isfile() or entry.isdir()) or entry.name.startswith("/") or ".." in parts:
-                        raise UsageError(f"the bundle holds {entry.name!a}, which is no plain file below its root")
+                        raise UsageError(
+                            f"the bundle holds {entry.name!a}, which is no plain file below its root"
+                        )
                     count, total = count + 1, total + entry.size
                     if count > MOST_FILES or total > MOST_UNPACKED:
                         raise UsageError("the bundle unpacks to too many files or bytes")

@@ -48,7 +48,9 @@ class Handle:
             if found["state"] in ("succeeded", "failed", "cancelled"):
                 return found
             if until is not None and time.monotonic() >= until:
-                raise TimeoutError(f"search {self.id} is {found['state']} after {timeout_s:g} s: {found['reason']}")
+                raise TimeoutError(
+                    f"search {self.id} is {found['state']} after {timeout_s:g} s: {found['reason']}"
+                )
             time.sleep(1.0)
 
     @property
@@ -111,9 +113,14 @@ class Client:
         self.url = (url or os.environ.get(SERVER, "") or LOCAL).rstrip("/")
         token = token or os.environ.get(TOKEN, "") or _local_token(self.url)
         if not token:
-            raise UsageError("no token for the service", hint=f"set {TOKEN}, or start a local one: autotune serve")
+            raise UsageError(
+                "no token for the service", hint=f"set {TOKEN}, or start a local one: autotune serve"
+            )
         self._http = httpx.Client(
-            base_url=self.url, headers={"authorization": f"Bearer {token}"}, timeout=30.0, follow_redirects=False
+            base_url=self.url,
+            headers={"authorization": f"Bearer {token}"},
+            timeout=30.0,
+            follow_redirects=False,
         )
 
     def submit(
@@ -207,7 +214,9 @@ class Client:
 
         seq, kind = after, ""
         try:
-            with self._http.stream("GET", path, headers={"last-event-id": str(after)}, timeout=60.0) as answer:
+            with self._http.stream(
+                "GET", path, headers={"last-event-id": str(after)}, timeout=60.0
+            ) as answer:
                 if not answer.is_success:
                     answer.read()
                     raise _error(answer)

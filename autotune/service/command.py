@@ -29,7 +29,9 @@ def checked_options(options: Mapping[str, Any]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, value in options.items():
         if name not in ALLOWED:
-            raise UsageError(f"a submitted search cannot set --{name}", hint=f"it can set: {', '.join(ALLOWED)}")
+            raise UsageError(
+                f"a submitted search cannot set --{name}", hint=f"it can set: {', '.join(ALLOWED)}"
+            )
         if value is True:
             found[name] = []
         else:
@@ -56,7 +58,17 @@ def command_of(row: Any, home: Path, best: Path, options: Mapping[str, str]) -> 
     if begun is not None:
         # The path of the folder, as names are looked up below the home of this process.
         return [*start, "resume", str(begun), "--budget", f"{left_s:.0f}s", "--quiet"]
-    words = [*start, "search", "--budget", f"{left_s:.0f}s", "--label", row.id.lower(), "--out", str(best), "--quiet"]
+    words = [
+        *start,
+        "search",
+        "--budget",
+        f"{left_s:.0f}s",
+        "--label",
+        row.id.lower(),
+        "--out",
+        str(best),
+        "--quiet",
+    ]
     for name, value in options.items():
         words += [f"--{name}", value]
     for name, values in checked_options(row.request.get("options", {})).items():

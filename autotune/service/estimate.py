@@ -31,7 +31,8 @@ def estimate(
     """
     done = database.searches(project=project, states=[State.SUCCEEDED], limit=200)
     gains = sorted(
-        (row.answer or {}).get("speedup", 1.0) if (row.answer or {}).get("outcome") == "faster" else 1.0 for row in done
+        (row.answer or {}).get("speedup", 1.0) if (row.answer or {}).get("outcome") == "faster" else 1.0
+        for row in done
     )
     quartiles = None
     if len(gains) >= _FEWEST:

@@ -1,7 +1,7 @@
 """Supervises the process of one job: ``python -m autotune.service.job FOLDER``.
 
-Holds a lock in the folder while it lives, passes SIGTERM on, bounds the output, and writes the exit code last.
-The standard library only: it starts fast, and outlives whatever happens to the service.
+Holds a lock in the folder while it lives, passes SIGTERM on, bounds the output, and writes the exit code
+last. The standard library only: it starts fast, and outlives whatever happens to the service.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from autotune.service.jobs import BEGAN, ENDED, LOCK, LOG, PLAN
 
 MOST_BYTES = 64 * 1024 * 1024
 """Of a job's output; what comes later is counted and dropped."""
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
 def main(folder: str) -> int:
@@ -81,7 +83,7 @@ def _die_with_parent() -> None:
 def _copy(child: subprocess.Popen[bytes], path: Path) -> None:
     written = 0
     assert child.stdout is not None
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb", buffering=0) as log:
+    with os.fdopen(os.open(path, _NEW, 0o600), "wb", buffering=0) as log:
         while chunk := os.read(child.stdout.fileno(), 65536):
             kept = chunk[: max(0, MOST_BYTES - written)]
             if kept:
@@ -92,7 +94,7 @@ def _copy(child: subprocess.Popen[bytes], path: Path) -> None:
 def _write(path: Path, text: str) -> None:
     """Write whole or not at all."""
     part = path.with_name(f"{path.name}.part")
-    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
+    with os.fdopen(os.open(part, _NEW, 0o600), "w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())

@@ -86,7 +86,18 @@ class Jobs(ABC):
         """Return a part of a job's output."""
 
 
-PASSED: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "LOGNAME", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
+PASSED: Final = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "TMPDIR",
+    "USER",
+    "LOGNAME",
+    "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH",
+)
 """Variables of the service that a job gets: none that may hold a secret."""
 
 

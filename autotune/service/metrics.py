@@ -23,7 +23,9 @@ def metrics_text(database: Database, capacity: int) -> str:
     running = database.searches(states=sorted(WITH_JOB), limit=10_000)
     slots.labels("capacity").set(capacity)
     slots.labels("used").set(sum(max(1, row.gpus) for row in running))
-    hours = Gauge("autotune_slot_hours", "Slot-hours spent tuning, and saved since", ["kind"], registry=registry)
+    hours = Gauge(
+        "autotune_slot_hours", "Slot-hours spent tuning, and saved since", ["kind"], registry=registry
+    )
     hours.labels("spent").set(fleet["tuning_slot_hours"])
     hours.labels("saved").set(fleet["saved_slot_hours"])
     return generate_latest(registry).decode()

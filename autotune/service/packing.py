@@ -25,7 +25,16 @@ SECRET_NAMES: Final = (
     ".pypirc", ".npmrc", "credentials", "credentials.json", "service_account*.json", "*.kdbx", ".htpasswd",
 )  # fmt: skip
 """Names of files that usually hold a secret; `--include` sends one on purpose."""
-SKIPPED: Final = (".git", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache")
+SKIPPED: Final = (
+    ".git",
+    "__pycache__",
+    ".venv",
+    "venv",
+    "node_modules",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".pytest_cache",
+)
 """Folders that are left out where git is not asked."""
 
 
@@ -67,7 +76,8 @@ def packing_list(root: Path, *, include: Sequence[str] = (), exclude: Sequence[s
     names, commit, is_dirty = _git(root)
     if names is None:
         names = _walked(root)
-    names = sorted({*names, *(name for name in _walked(root) if _matches(name, include))} if include else set(names))
+    wanted = {name for name in _walked(root) if _matches(name, include)} if include else set[str]()
+    names = sorted({*names, *wanted})
     files, refused, total = list[str](), list[str](), 0
     for name in names:
         path = root / name

@@ -1,7 +1,7 @@
-"""The web page: queue, searches, one search live, fleet, administration. Server-rendered; nothing is fetched elsewhere.
+"""The web page: queue, searches, one search live, fleet, administration; nothing is fetched elsewhere.
 
-Its forms carry a token against forgery that is derived from the session, as the cookie alone would be sent by any
-site's form.
+Its forms carry a token against forgery that is derived from the session: the cookie alone would be sent by
+any site's form.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def add(app: FastAPI) -> None:
 
     def page(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
         who = request.scope.get("state", {}).get("identity")
-        text = environment.get_template(name).render(who=who, csrf=_csrf(request), path=request.url.path, **values)
+        text = environment.get_template(name).render(
+            who=who, csrf=_csrf(request), path=request.url.path, **values
+        )
         return HTMLResponse(text, status_code=status, headers=_HEADERS)
 
     @app.get(LOGIN)
@@ -64,11 +66,13 @@ def add(app: FastAPI) -> None:
             return page(request, "login.html", status=401, problem="This token is not valid, or has expired.")
         answer = RedirectResponse("/", status_code=303)
         is_secure = request.url.scheme == "https"
-        answer.set_cookie(COOKIE, token, max_age=SESSION_S, httponly=True, samesite="strict", secure=is_secure)
+        answer.set_cookie(
+            COOKIE, token, max_age=SESSION_S, httponly=True, samesite="strict", secure=is_secure
+        )
         return answer
 
     @app.post("/logout")
-    async def logout(request: Request, _checked: Form) -> Response:
+    async def logout(_checked: Form) -> Response:
         answer = RedirectResponse(LOGIN, status_code=303)
         answer.delete_cookie(COOKIE)
         return answer
@@ -84,12 +88,22 @@ def add(app: FastAPI) -> None:
     @app.get("/")
     def index(request: Request, who: Who, parts: With) -> HTMLResponse:
         project = "" if who.allows("admin") else who.project
-        rows = [row for row in parts.database.searches(project=project, limit=200) if not who.search_id or row.id == who.search_id]
+        rows = [
+            row
+            for row in parts.database.searches(project=project, limit=200)
+            if not who.search_id or row.id == who.search_id
+        ]
         active = [row for row in rows if State(row.state) not in FINAL]
         done = [row for row in rows if State(row.state) in FINAL]
         used = sum(max(1, row.gpus) for row in active if State(row.state).has_job)
         return page(
-            request, "index.html", active=active, done=done, used=used, capacity=parts.capacity, trouble=parts.reconciler.trouble
+            request,
+            "index.html",
+            active=active,
+            done=done,
+            used=used,
+            capacity=parts.capacity,
+            trouble=parts.reconciler.trouble,
         )
 
     @app.get("/searches/{search_id}")
@@ -141,7 +155,9 @@ async def checked_form(request: Request) -> dict[str, str]:
     Raises:
         HTTPException: 403 where it did not come from this page.
     """
-    form = {name: values[0] for name, values in parse_qs((await request.body()).decode(errors="replace")).items()}
+    form = {
+        name: values[0] for name, values in parse_qs((await request.body()).decode(errors="replace")).items()
+    }
     expected = _csrf(request)
     if not expected or not hmac.compare_digest(form.get("csrf", ""), expected):
         raise HTTPException(403, "the form did not come from this page; load it again")

@@ -64,7 +64,9 @@ class Decision:
     positions: Mapping[str, int]
 
 
-def ordered(queued: Sequence[Waiting], used_s: Mapping[tuple[str, str], float], limits: Mapping[str, Limits]) -> list[Waiting]:
+def ordered(
+    queued: Sequence[Waiting], used_s: Mapping[tuple[str, str], float], limits: Mapping[str, Limits]
+) -> list[Waiting]:
     """Return the queue: highest priority first, then the least used share, then the oldest.
 
     A share is what a project used in the last 24 hours, in slot-seconds, over its weight; within a project the
@@ -144,7 +146,9 @@ def decide(
     return Decision(start=tuple(start), preempt=tuple(preempt), reasons=reasons, positions=positions)
 
 
-def _quota(one: Waiting, held: Sequence[Waiting], used_s: Mapping[tuple[str, str], float], limits: Limits) -> str:
+def _quota(
+    one: Waiting, held: Sequence[Waiting], used_s: Mapping[tuple[str, str], float], limits: Limits
+) -> str:
     """Return which quota holds it back; empty for none."""
     mine = [other for other in held if other.project == one.project]
     own = [other for other in mine if other.user == one.user]

@@ -153,11 +153,15 @@ class Reconciler:
         found = result_of(self._place.home(row.id))
         summary = None if found is None else found.summary
         if state is State.PREEMPTING and code in (75, 130):
-            self._database.move(row.id, state, State.QUEUED, "preempted; it resumes when there is room", answer=summary)
+            self._database.move(
+                row.id, state, State.QUEUED, "preempted; it resumes when there is room", answer=summary
+            )
             return
         to, reason = ending(code)
         if state is State.CANCELLING:
-            to, reason = (State.CANCELLED, "cancelled, with the best so far") if code in (75, 130) else (to, reason)
+            to, reason = (
+                (State.CANCELLED, "cancelled, with the best so far") if code in (75, 130) else (to, reason)
+            )
         elif to is State.CANCELLED:
             # Stopped by something other than the service: the cluster's end, an operator.
             self._lost(row, state)
@@ -165,7 +169,11 @@ class Reconciler:
         if found is not None and found.is_faster and self._place.best(row.id).is_file():
             yaml = self._place.best(row.id).read_text(encoding="utf-8")
             self._database.register(
-                row, script_sha256=found.script_sha256, hardware=found.hardware, speedup=found.speedup, yaml=yaml
+                row,
+                script_sha256=found.script_sha256,
+                hardware=found.hardware,
+                speedup=found.speedup,
+                yaml=yaml,
             )
         self._database.move(row.id, state, to, reason, exit_code=code, answer=summary)
 
@@ -196,7 +204,9 @@ class Reconciler:
         for search_id in decision.preempt:
             row = rows[search_id]
             if row.state == State.RUNNING.value:
-                self._database.move(row.id, State.RUNNING, State.PREEMPTING, "stopping for a search of higher priority")
+                self._database.move(
+                    row.id, State.RUNNING, State.PREEMPTING, "stopping for a search of higher priority"
+                )
         for search_id in decision.start:
             if self._database.move(search_id, State.QUEUED, State.STARTING, "its job is being started"):
                 started = self._database.search(search_id)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TOKEN_FILE: Final = "token"
+ADMIN_FILE: Final = "token"
+_EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 (an address that the user chose)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,17 +130,20 @@ class Service:
         )
 
     def token(self) -> str:
-        """Return the administrator's token of this machine's user, made at the first start; in a file of mode 0600."""
-        path = self.settings.root / TOKEN_FILE
+        """Return the administrator's token, made at the first start; it is in a file of mode 0600."""
+        path = self.settings.root / ADMIN_FILE
         try:
             found = path.read_text(encoding="utf-8").strip()
         except OSError:
             found = ""
         if found and self.database.identity(found) is not None:
             return found
-        made = self.database.create_token(user=os.environ.get("USER", "admin"), scope="admin", note="first start")
+        made = self.database.create_token(
+            user=os.environ.get("USER", "admin"), scope="admin", note="first start"
+        )
         path.unlink(missing_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "w", encoding="utf-8") as stream:
             stream.write(made + "\n")
         return made
 
@@ -153,7 +157,7 @@ class Service:
 
         sock = self._bound()
         scheme = "https" if all(self.settings.tls) else "http"
-        shown = "127.0.0.1" if self.settings.host in ("0.0.0.0", "::") else self.settings.host
+        shown = "127.0.0.1" if self.settings.host in _EVERYWHERE else self.settings.host
         url = f"{scheme}://{shown}:{sock.getsockname()[1]}"
         certificate, key = self.settings.tls
         config = uvicorn.Config(
@@ -219,7 +223,8 @@ class Service:
         while not self.database.take_lease(self._owner):
             if time.monotonic() > until:
                 raise StoreError(
-                    "another service drives this database", hint="one service per database; stop the other one"
+                    "another service drives this database",
+                    hint="one service per database; stop the other one",
                 )
             time.sleep(0.5)
 
@@ -234,7 +239,9 @@ class Service:
                 log.exception("the lease could not be renewed")
 
     def _send(self) -> None:
-        sender = Sender(self.database, self.settings.webhook_hosts, os.environ.get("AUTOTUNE_WEBHOOK_SECRET", ""))
+        sender = Sender(
+            self.database, self.settings.webhook_hosts, os.environ.get("AUTOTUNE_WEBHOOK_SECRET", "")
+        )
         while not self._stopping.wait(2.0):
             try:
                 sender.send_due()

@@ -1,4 +1,4 @@
-"""The service's database: searches and their moves, tokens, quotas, events. SQLite or PostgreSQL, by SQLAlchemy."""
+"""The service's database: searches and their moves, tokens, quotas, events. SQLite or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ class Submission:
 
     def digest(self) -> str:
         """Return the digest by which a repeated request is recognised."""
-        parts = [self.request, self.bundle, self.budget_s, self.priority, self.gpus, self.is_preemptible, self.webhook]
+        parts = [self.request, self.bundle, self.budget_s, self.priority, self.gpus]
+        parts += [self.is_preemptible, self.webhook]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -172,7 +173,12 @@ class Database:
         """Create a token and return it; only its digest is stored.
 
         Args:
+            user: Whose it is.
+            project: That it may touch.
+            scope: Of `SCOPES`.
             expires_s: Seconds from now; None for no end.
+            search_id: The only search that it may touch; empty for all of the project.
+            note: For administrators.
 
         Raises:
             UsageError: The scope or the project does not exist.
@@ -193,8 +199,13 @@ class Database:
             "note": note[:200],
         }
         with self._write() as connection:
-            if connection.execute(sa.select(t.projects.c.name).where(t.projects.c.name == project)).first() is None:
-                raise UsageError(f'there is no project "{project}"', hint="an admin creates it: autotune admin project")
+            if (
+                connection.execute(sa.select(t.projects.c.name).where(t.projects.c.name == project)).first()
+                is None
+            ):
+                raise UsageError(
+                    f'there is no project "{project}"', hint="an admin creates it: autotune admin project"
+                )
             connection.execute(t.tokens.insert().values(values))
         return token
 
@@ -212,14 +223,19 @@ class Database:
             with self._write() as connection:
                 connection.execute(t.tokens.update().where(t.tokens.c.id == row.id).values(last_used_s=now))
         return Identity(
-            token_id=row.id, user=row.user, project=row.project, scope=row.scope, search_id=row.search_id or ""
+            token_id=row.id,
+            user=row.user,
+            project=row.project,
+            scope=row.scope,
+            search_id=row.search_id or "",
         )
 
-    def tokens(self) -> list[Row[Any]]:
+    def tokens(self) -> list[dict[str, Any]]:
         """Return all tokens without what would let one use them."""
         columns = [c for c in t.tokens.c if c.name != "sha256"]
         with self.engine.connect() as connection:
-            return list(connection.execute(sa.select(*columns).order_by(t.tokens.c.id)))
+            rows = connection.execute(sa.select(*columns).order_by(t.tokens.c.id))
+            return [dict(row) for row in rows.mappings()]
 
     def revoke_token(self, token_id: str) -> bool:
         """Delete a token; False where there is none of that id."""
@@ -341,6 +357,10 @@ class Database:
         """Move a search from the state that was seen to another one.
 
         Args:
+            search_id: Of the search.
+            seen: The state that the caller has seen.
+            to: The next one.
+            reason: In words.
             values: Further columns to set.
 
         Returns:
@@ -436,7 +456,9 @@ class Database:
 
     # -- results ------------------------------------------------------------------------------------
 
-    def register(self, row: Row[Any], *, script_sha256: str, hardware: str, speedup: float, yaml: str) -> None:
+    def register(
+        self, row: Row[Any], *, script_sha256: str, hardware: str, speedup: float, yaml: str
+    ) -> None:
         """Put a confirmed configuration into the registry; harmless when repeated."""
         values = {
             "project": row.project,
@@ -482,15 +504,37 @@ class Database:
         of = searches.c.project == project if project else sa.true()
         with self.engine.connect() as connection:
             spent = connection.execute(
-                sa.select(sa.func.coalesce(sa.func.sum(searches.c.used_s * sa.case((searches.c.gpus > 0, searches.c.gpus), else_=1)), 0.0)).where(of)
+                sa.select(
+                    sa.func.coalesce(
+                        sa.func.sum(
+                            searches.c.used_s * sa.case((searches.c.gpus > 0, searches.c.gpus), else_=1)
+                        ),
+                        0.0,
+                    )
+                ).where(of)
             ).scalar_one()
             saved = connection.execute(
-                sa.select(sa.func.coalesce(sa.func.sum((configs.c.speedup - 1.0) * applied.c.seconds * sa.case((searches.c.gpus > 0, searches.c.gpus), else_=1)), 0.0))
-                .select_from(applied.join(configs, configs.c.search_id == applied.c.search_id).join(searches, searches.c.id == applied.c.search_id))
+                sa.select(
+                    sa.func.coalesce(
+                        sa.func.sum(
+                            (configs.c.speedup - 1.0)
+                            * applied.c.seconds
+                            * sa.case((searches.c.gpus > 0, searches.c.gpus), else_=1)
+                        ),
+                        0.0,
+                    )
+                )
+                .select_from(
+                    applied.join(configs, configs.c.search_id == applied.c.search_id).join(
+                        searches, searches.c.id == applied.c.search_id
+                    )
+                )
                 .where(of)
             ).scalar_one()
             counts = dict(
-                connection.execute(sa.select(searches.c.state, sa.func.count()).where(of).group_by(searches.c.state)).all()
+                connection.execute(
+                    sa.select(searches.c.state, sa.func.count()).where(of).group_by(searches.c.state)
+                ).all()
             )
         return {
             "tuning_slot_hours": spent / 3600,
@@ -522,12 +566,15 @@ class Database:
         """Record a mutating call."""
         values = {"at_s": self._wall(), "token_id": identity.token_id, "user": identity.user}
         with self._write() as connection:
-            connection.execute(t.audit.insert().values(method=method, path=path[:500], status=status, **values))
+            connection.execute(
+                t.audit.insert().values(method=method, path=path[:500], status=status, **values)
+            )
 
-    def audit_rows(self, limit: int = 200) -> list[Row[Any]]:
+    def audit_rows(self, limit: int = 200) -> list[dict[str, Any]]:
         """Return the newest audit rows."""
         with self.engine.connect() as connection:
-            return list(connection.execute(sa.select(t.audit).order_by(t.audit.c.seq.desc()).limit(limit)))
+            rows = connection.execute(sa.select(t.audit).order_by(t.audit.c.seq.desc()).limit(limit))
+            return [dict(row) for row in rows.mappings()]
 
     def forget(self, older_than_s: float) -> list[str]:
         """Delete final searches that ended this long ago, with their events; returns their ids."""

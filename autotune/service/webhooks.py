@@ -47,7 +47,9 @@ class Sender:
             if self._secret:
                 headers[SIGNATURE] = signature(self._secret, body)
             try:
-                answer = httpx.post(row.url, content=body, headers=headers, timeout=10.0, follow_redirects=False)
+                answer = httpx.post(
+                    row.url, content=body, headers=headers, timeout=10.0, follow_redirects=False
+                )
                 ok = answer.is_success
             except httpx.HTTPError:
                 ok = False

@@ -12,18 +12,22 @@ pytest.importorskip("fastapi", reason="the extra `service` is not installed")
 pytest.importorskip("httpx", reason="the extra `service` is not installed")
 pytest.importorskip("prometheus_client", reason="the extra `service` is not installed")
 
-from service_fakes import Clock, FakeJobs  # noqa: E402
+from service_fakes import Clock, FakeJobs
 
-from autotune.service.bundles import Bundles  # noqa: E402
-from autotune.service.reconcile import Place, Reconciler  # noqa: E402
-from autotune.service.store import Database  # noqa: E402
+from autotune.service.bundles import Bundles
+from autotune.service.reconcile import Place, Reconciler
+from autotune.service.store import Database
 
 
 @pytest.fixture(scope="session")
 def postgres():
     """The address of a PostgreSQL server of our own; skips where none is installed."""
     pytest.importorskip("psycopg")
-    found = next((p for p in sorted(os.listdir("/usr/lib/postgresql")) if p), "") if os.path.isdir("/usr/lib/postgresql") else ""
+    found = (
+        next((p for p in sorted(os.listdir("/usr/lib/postgresql")) if p), "")
+        if os.path.isdir("/usr/lib/postgresql")
+        else ""
+    )
     if not found or shutil.which("setpriv") is None:
         pytest.skip("PostgreSQL is not installed")
     folder = tempfile.mkdtemp(prefix="autotune-pg-")
@@ -34,7 +38,17 @@ def postgres():
         as_user = ["setpriv", "--reuid", "postgres", "--regid", "postgres", "--clear-groups"]
     run = lambda *words: subprocess.run([*as_user, *words], check=True, capture_output=True, cwd=folder)  # noqa: E731
     run(f"{bin_}/initdb", "-D", f"{folder}/data", "-U", "autotune", "--auth", "trust")
-    run(f"{bin_}/pg_ctl", "-D", f"{folder}/data", "-w", "-l", f"{folder}/log", "-o", f"-c listen_addresses='' -k {folder}", "start")
+    run(
+        f"{bin_}/pg_ctl",
+        "-D",
+        f"{folder}/data",
+        "-w",
+        "-l",
+        f"{folder}/log",
+        "-o",
+        f"-c listen_addresses='' -k {folder}",
+        "start",
+    )
     yield f"postgresql+psycopg://autotune@/postgres?host={folder}"
     run(f"{bin_}/pg_ctl", "-D", f"{folder}/data", "-m", "immediate", "stop")
     shutil.rmtree(folder, ignore_errors=True)

@@ -19,7 +19,9 @@ SUBMIT = {"command": ["python", "train.py"], "budget_s": 600}
 
 @pytest.fixture
 def app(database, bundles, jobs, place, reconciler):
-    return create_app(database, bundles, jobs, place, reconciler, policy=POLICY, capacity=2, price_per_hour=2.0)
+    return create_app(
+        database, bundles, jobs, place, reconciler, policy=POLICY, capacity=2, price_per_hour=2.0
+    )
 
 
 @pytest.fixture
@@ -139,13 +141,18 @@ def test_submitting_twice_with_a_key_is_one_search(call, tokens, bundle):
 )
 def test_what_cannot_be_carried_out_is_refused_with_a_reason(call, tokens, bundle, change, status):
     body = {**SUBMIT, "bundle": bundle, **change}
-    answer = call("POST", "/api/v1/searches", token=tokens.run, json=body, headers={"idempotency-key": "key-00001"})
+    answer = call(
+        "POST", "/api/v1/searches", token=tokens.run, json=body, headers={"idempotency-key": "key-00001"}
+    )
     assert answer.status_code == status
     assert answer.json()
 
 
 def test_a_submit_without_a_key_is_refused(call, tokens, bundle):
-    assert call("POST", "/api/v1/searches", token=tokens.run, json={**SUBMIT, "bundle": bundle}).status_code == 422
+    assert (
+        call("POST", "/api/v1/searches", token=tokens.run, json={**SUBMIT, "bundle": bundle}).status_code
+        == 422
+    )
 
 
 def test_searches_of_other_projects_do_not_exist(call, tokens, database):
@@ -224,13 +231,23 @@ def test_a_bundle_has_to_be_what_its_name_says(call, tokens, tmp_path):
     assert call("PUT", path, token=tokens.run, content=data).status_code == 201
     assert call("HEAD", path, token=tokens.run).status_code == 200
     junk = b"no archive"
-    assert call("PUT", f"/api/v1/bundles/{hashlib.sha256(junk).hexdigest()}", token=tokens.run, content=junk).status_code == 422
-    assert call("PUT", "/api/v1/bundles/..%2f..%2fx", token=tokens.run, content=data).status_code in (404, 422)
+    assert (
+        call(
+            "PUT", f"/api/v1/bundles/{hashlib.sha256(junk).hexdigest()}", token=tokens.run, content=junk
+        ).status_code
+        == 422
+    )
+    assert call("PUT", "/api/v1/bundles/..%2f..%2fx", token=tokens.run, content=data).status_code in (
+        404,
+        422,
+    )
 
 
 def test_an_administrator_makes_tokens_and_projects_and_each_call_is_audited(call, tokens, database):
     assert call("PUT", "/api/v1/projects/vision", token=tokens.admin, json={"max_gpus": 2}).status_code == 200
-    made = call("POST", "/api/v1/tokens", token=tokens.admin, json={"user": "eve", "project": "vision"}).json()["token"]
+    made = call(
+        "POST", "/api/v1/tokens", token=tokens.admin, json={"user": "eve", "project": "vision"}
+    ).json()["token"]
     assert call("GET", "/api/v1/me", token=made).json() | {"version": ""} == {
         "user": "eve", "project": "vision", "scope": "run", "version": "",
     }  # fmt: skip

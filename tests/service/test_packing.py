@@ -27,7 +27,11 @@ def project(tmp_path):
 
 
 def git(root, *words):
-    subprocess.run(["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True, capture_output=True)
+    subprocess.run(
+        ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@b", *words],
+        check=True,
+        capture_output=True,
+    )
 
 
 def test_git_says_what_belongs_to_the_project(project):
@@ -38,7 +42,12 @@ def test_git_says_what_belongs_to_the_project(project):
     assert found.files == (".gitignore", "src/__init__.py", "train.py")
     assert found.refused == (".env",)
     assert (len(found.commit), found.is_dirty) == (40, True)
-    assert packing_list(project, include=["data.bin"]).files == (".gitignore", "data.bin", "src/__init__.py", "train.py")
+    assert packing_list(project, include=["data.bin"]).files == (
+        ".gitignore",
+        "data.bin",
+        "src/__init__.py",
+        "train.py",
+    )
     assert packing_list(project, include=[".env"]).refused == ()
     assert packing_list(project, exclude=["src/*"]).files == (".gitignore", "train.py")
 

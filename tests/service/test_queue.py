@@ -90,7 +90,9 @@ def test_preemptible_searches_of_lower_priority_make_room():
     found = decide([waiting(2, priority=60)], running, {}, {}, 2)
     assert found.preempt == ("s00",)
     assert "1 preemptible searches are being stopped for it" in found.reasons["s02"]
-    assert decide([waiting(2, priority=10)], running, {}, {}, 2).preempt == (), "equal priority preempts nothing"
+    assert decide([waiting(2, priority=10)], running, {}, {}, 2).preempt == (), (
+        "equal priority preempts nothing"
+    )
 
 
 def test_nothing_is_preempted_where_it_would_not_be_enough():

@@ -37,7 +37,8 @@ def test_a_search_starts_runs_and_ends(database, jobs, reconciler, submit):
 
 
 @pytest.mark.parametrize(
-    ("code", "state"), [(0, "succeeded"), (1, "succeeded"), (8, "succeeded"), (3, "failed"), (4, "failed"), (99, "failed")]
+    ("code", "state"),
+    [(0, "succeeded"), (1, "succeeded"), (8, "succeeded"), (3, "failed"), (4, "failed"), (99, "failed")],
 )
 def test_the_exit_code_gives_state_and_reason(database, jobs, reconciler, submit, code, state):
     one = submit()
@@ -151,7 +152,9 @@ def test_queued_searches_carry_position_and_reason(database, jobs, reconciler, s
     assert database.search(found[3]).reason == "position 2: 1 search ahead; 2 of 2 slots in use"
 
 
-def test_an_option_that_clients_may_not_set_fails_the_search_with_its_name(database, jobs, reconciler, submit):
+def test_an_option_that_clients_may_not_set_fails_the_search_with_its_name(
+    database, jobs, reconciler, submit
+):
     one = submit(request={"command": ["python", "x.py"], "options": {"address": "evil"}})
     reconciler.tick()
     row = database.search(one)
@@ -171,7 +174,9 @@ def test_a_journal_that_exists_is_resumed(database, jobs, reconciler, place, sub
     assert "--" not in command
 
 
-def test_progress_of_a_journal_becomes_events_and_the_answer(database, jobs, reconciler, place, submit, monkeypatch):
+def test_progress_of_a_journal_becomes_events_and_the_answer(
+    database, jobs, reconciler, place, submit, monkeypatch
+):
     from journaled import journaled
 
     one = submit()

@@ -43,7 +43,10 @@ def served(tmp_path, environ):
     def start(*words):
         log = (tmp_path / "serve.log").open("w+")
         process = subprocess.Popen(
-            [sys.executable, "-m", "autotune", "serve", "--local", "--port", "0", *words], env=environ, stdout=log, stderr=log
+            [sys.executable, "-m", "autotune", "serve", "--local", "--port", "0", *words],
+            env=environ,
+            stdout=log,
+            stderr=log,
         )
         running.append(process)
         end = time.monotonic() + 60
@@ -65,7 +68,9 @@ def served(tmp_path, environ):
 def cli(environ, url, cwd, *words):
     token = (cwd.parent / "home" / "service" / "token").read_text().strip()
     env = environ | {"AUTOTUNE_SERVER": url, "AUTOTUNE_TOKEN": token}
-    return subprocess.run([sys.executable, "-m", "autotune", *words], env=env, cwd=cwd, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-m", "autotune", *words], env=env, cwd=cwd, capture_output=True, text=True
+    )
 
 
 @pytest.fixture
@@ -79,10 +84,25 @@ def project(tmp_path):
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_submitted_search_survives_a_kill_of_the_service_and_its_answer_is_fetched(served, environ, project, tmp_path):
+def test_a_submitted_search_survives_a_kill_of_the_service_and_its_answer_is_fetched(
+    served, environ, project, tmp_path
+):
     process, url = served()
     made = cli(
-        environ, url, project, "submit", "--budget", "60s", "-o", "knob=threads", "-o", "trials=4", "--json", "--", "python", "train.py"
+        environ,
+        url,
+        project,
+        "submit",
+        "--budget",
+        "60s",
+        "-o",
+        "knob=threads",
+        "-o",
+        "trials=4",
+        "--json",
+        "--",
+        "python",
+        "train.py",
     )
     assert made.returncode == 0, made.stderr
     search = json.loads(made.stdout)["id"]

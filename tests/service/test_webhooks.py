@@ -63,7 +63,13 @@ def test_a_failure_is_retried_with_growing_pauses_and_given_up(database, waiting
 
 
 @pytest.mark.parametrize(
-    "url", ["http://169.254.169.254/latest", "https://hooks.example@evil.example/", "file:///etc/passwd", "https://evil.example/"]
+    "url",
+    [
+        "http://169.254.169.254/latest",
+        "https://hooks.example@evil.example/",
+        "file:///etc/passwd",
+        "https://evil.example/",
+    ],
 )
 def test_addresses_that_are_not_allowed_are_never_called(database, posts, url):
     row, _ = database.submit(submission(webhook=url))
