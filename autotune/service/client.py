@@ -143,8 +143,8 @@ class Client:
             options: Options of ``autotune search``: ``{"knob": ["precision"]}``.
             idempotency_key: Sending the same key twice queues one search; a random one where empty.
             packed: Of `packing_list`, where that was made already.
-            request: ``priority``, ``gpus``, ``preemptible``, ``title``, ``webhook``, ``max_cost``; ``path`` in
-                place of sending code.
+            request: ``priority``, ``gpus``, ``preemptible``, ``title``, ``webhook``, ``max_cost``;
+                ``path`` in place of sending code.
         """
         from autotune.driver.spec import budget_s
 

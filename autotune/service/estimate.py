@@ -26,8 +26,8 @@ def estimate(
         price_per_hour: Of one slot.
 
     Returns:
-        ``cost`` at most (None without a price), ``searches`` that the range rests on, and ``speedup``: quartiles
-        of the claimed gains of those, 1.0 for a search that claimed none; None with fewer than five.
+        ``cost`` at most (None without a price), ``searches`` that the range rests on, and ``speedup``:
+        quartiles of the claimed gains of those, 1.0 for a search that claimed none; None with fewer than five.
     """
     done = database.searches(project=project, states=[State.SUCCEEDED], limit=200)
     gains = sorted(

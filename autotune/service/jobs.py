@@ -11,10 +11,10 @@ import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from collections.abc import Mapping, Sequence
 
 BEGAN, ENDED, LOCK, LOG, PLAN = "began", "exit", "lock", "output.log", "job.json"
@@ -104,8 +104,8 @@ PASSED: Final = (
 class ProcessJobs(Jobs):
     """Jobs as processes of this machine, which outlive the service.
 
-    A job has a folder. Its supervisor (`autotune.service.job`) holds a lock in it while it lives and writes the
-    exit code last, so what a job is can be read from the folder by any service, however often that was killed.
+    A job has a folder. Its supervisor (`autotune.service.job`) holds a lock in it while it lives and writes
+    the exit code last. So any service can read from the folder what a job is, however often it was killed.
 
     Args:
         folder: For the folders of jobs.

@@ -10,12 +10,12 @@ import os
 import subprocess
 import tarfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from collections.abc import Sequence
 
 MOST_BYTES: Final = 100 * 1024 * 1024
@@ -62,8 +62,8 @@ class Packed:
 def packing_list(root: Path, *, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> Packed:
     """Return what would be sent of a folder.
 
-    In a git repository: tracked files and untracked ones that .gitignore does not name. Links, sockets and other
-    special files are left out.
+    In a git repository: tracked files and untracked ones that .gitignore does not name. Links, sockets and
+    other special files are left out.
 
     Args:
         root: The folder.
@@ -124,7 +124,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _git(root: Path) -> tuple[list[str] | None, str, bool]:
-    """Return the files that git would keep, the commit, and whether files differ from it; None outside of one."""
+    """Return the files that git would keep (None outside of one), the commit, and whether files differ."""
     listed = _asked(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if listed is None:
         return None, "", False

@@ -69,9 +69,9 @@ def ordered(
 ) -> list[Waiting]:
     """Return the queue: highest priority first, then the least used share, then the oldest.
 
-    A share is what a project used in the last 24 hours, in slot-seconds, over its weight; within a project the
-    user who used least comes first. Each search that is placed counts as an hour of use for those after it, so
-    that projects alternate.
+    A share is what a project used in the last 24 hours, in slot-seconds, over its weight; within a project
+    the user who used least comes first. Each search that is placed counts as an hour of use for those after
+    it, so that projects alternate.
 
     Args:
         queued: Searches that wait.
@@ -166,7 +166,7 @@ def _quota(
 
 
 def _victims(one: Waiting, running: Sequence[Waiting], slots: int) -> list[Waiting]:
-    """Return preemptible searches of lower priority that free this many slots, or none; lowest and youngest first."""
+    """Return preemptible searches of lower priority that free this many slots, or none."""
     free, chosen = 0, list[Waiting]()
     candidates = [r for r in running if r.is_preemptible and r.priority < one.priority]
     for other in sorted(candidates, key=lambda r: (r.priority, -r.created_s)):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.errors import AutotuneError, BackendError
@@ -19,6 +18,7 @@ from autotune.service.queue import Waiting, decide
 from autotune.service.states import WITH_JOB, State, ending
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from collections.abc import Callable, Mapping
 
     from autotune.service.store import Database

@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.errors import BackendError, StoreError, UsageError
@@ -23,6 +22,7 @@ from autotune.service.store import LEASE_S, Database
 from autotune.service.webhooks import Sender
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from collections.abc import Callable
 
 log = logging.getLogger(__name__)

@@ -134,7 +134,7 @@ class Database:
     def _write(self) -> Generator[Connection]:
         with self.engine.begin() as connection:
             if self.engine.dialect.name == "sqlite":
-                # One writer at a time from the first statement on: nothing that was read is stale when written.
+                # One writer at a time from the first statement on: what was read is not stale when written.
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
             yield connection
 
@@ -497,8 +497,8 @@ class Database:
     def fleet(self, project: str = "") -> dict[str, float]:
         """Return what tuning cost and what it saved: hours, and counts of searches.
 
-        A training that ran for T with a configuration that is S times as fast would have taken S * T: (S - 1) * T
-        is saved.
+        A training that ran for T with a configuration that is S times as fast would have taken S * T:
+        (S - 1) * T is saved.
         """
         searches, configs, applied = t.searches, t.configs, t.applied
         of = searches.c.project == project if project else sa.true()

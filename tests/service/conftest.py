@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import tempfile
 import uuid
+from pathlib import Path
 
 import pytest
 
