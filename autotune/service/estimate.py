@@ -27,7 +27,7 @@ def estimate(
 
     Returns:
         ``cost`` at most (None without a price), ``searches`` that the range rests on, and ``speedup``:
-        quartiles of the claimed gains of those, 1.0 for a search that claimed none; None with fewer than five.
+        quartiles of their claimed gains, 1.0 for a search that claimed none; None with fewer than five.
     """
     done = database.searches(project=project, states=[State.SUCCEEDED], limit=200)
     gains = sorted(

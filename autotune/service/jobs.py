@@ -14,8 +14,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 BEGAN, ENDED, LOCK, LOG, PLAN = "began", "exit", "lock", "output.log", "job.json"
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from collections.abc import Sequence
+    from pathlib import Path
 
 MOST_BYTES: Final = 100 * 1024 * 1024
 MOST_FILES: Final = 20_000

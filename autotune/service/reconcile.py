@@ -18,8 +18,8 @@ from autotune.service.queue import Waiting, decide
 from autotune.service.states import WITH_JOB, State, ending
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from autotune.service.store import Database
 

@@ -22,8 +22,8 @@ from autotune.service.store import LEASE_S, Database
 from autotune.service.webhooks import Sender
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from collections.abc import Callable
+    from pathlib import Path
 
 log = logging.getLogger(__name__)
 

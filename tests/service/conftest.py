@@ -24,11 +24,8 @@ from autotune.service.store import Database
 def postgres():
     """The address of a PostgreSQL server of our own; skips where none is installed."""
     pytest.importorskip("psycopg")
-    found = (
-        next((p for p in sorted(os.listdir("/usr/lib/postgresql")) if p), "")
-        if os.path.isdir("/usr/lib/postgresql")
-        else ""
-    )
+    versions = Path("/usr/lib/postgresql")
+    found = max((path.name for path in versions.iterdir()), default="") if versions.is_dir() else ""
     if not found or shutil.which("setpriv") is None:
         pytest.skip("PostgreSQL is not installed")
     folder = tempfile.mkdtemp(prefix="autotune-pg-")
