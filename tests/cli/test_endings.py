@@ -103,7 +103,7 @@ def test_a_likely_pick_is_applied_by_name_alone(ended, cli):
     ratio = data["picks"]["likely"]["speedup"]["value"]
     assert row["answer"] == f"inconclusive: likely {ratio:.2f}x precision=bf16"
     shown = cli("show")[1]
-    assert shown.partition("go on")[2].partition("\n")[0].strip() == data["resume"]
+    assert shown.partition("  continue ")[2].partition("\n")[0].strip() == data["resume"]
     assert json.loads(cli("show", "--json")[1])["outcome"] == "inconclusive"
 
 
