@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import signal
-import subprocess
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -96,6 +95,7 @@ PASSED: Final = (
     "USER",
     "LOGNAME",
     "VIRTUAL_ENV",
+    "PYTHONPATH",
     "LD_LIBRARY_PATH",
 )
 """Variables of the service that a job gets: none that may hold a secret."""
@@ -113,7 +113,18 @@ class ProcessJobs(Jobs):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._children = set[int]()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def _reap(self) -> None:
+        """Let supervisors go that have ended; those of an earlier service have another parent."""
+        for pid in list(self._children):
+            try:
+                done, _ = os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                done = pid
+            if done:
+                self._children.discard(pid)
 
     def start(self, job: Job) -> None:
         place = self._folder / job.id
@@ -129,17 +140,12 @@ class ProcessJobs(Jobs):
             return
         env = {name: value for name, value in os.environ.items() if name in PASSED} | dict(job.env)
         # Of two supervisors that start at once the lock lets one go on.
-        subprocess.Popen(
-            [sys.executable, "-m", "autotune.service.job", str(place)],
-            env=env,
-            cwd=place,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        nothing = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
+        words = [sys.executable, "-m", "autotune.service.job", str(place)]
+        self._children.add(os.posix_spawn(sys.executable, words, env, file_actions=nothing, setsid=True))
 
     def seen(self, job_id: str) -> Seen:
+        self._reap()
         place = self._folder / job_id
         is_alive = _is_locked(place)
         try:

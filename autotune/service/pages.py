@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 from autotune.report.summary import duration_text
 from autotune.service.auth import COOKIE, LOGIN
+from autotune.service.requests import Parts, Who, With, cancelled, shown, visible
 from autotune.service.states import FINAL, State
 
 if TYPE_CHECKING:
@@ -37,10 +38,32 @@ _HEADERS: Final = {
 SESSION_S: Final = 12 * 3600
 
 
+def _csrf(request: Request) -> str:
+    """Return what the forms of this session carry; empty without a session."""
+    session = request.cookies.get(COOKIE, "")
+    return hmac.new(session.encode(), b"form", hashlib.sha256).hexdigest() if session else ""
+
+
+async def checked_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form of this page.
+
+    Raises:
+        HTTPException: 403 where it did not come from this page.
+    """
+    form = {
+        name: values[0] for name, values in parse_qs((await request.body()).decode(errors="replace")).items()
+    }
+    expected = _csrf(request)
+    if not expected or not hmac.compare_digest(form.get("csrf", ""), expected):
+        raise HTTPException(403, "the form did not come from this page; load it again")
+    return form
+
+
+Form = Annotated[dict[str, str], Depends(checked_form)]
+
+
 def add(app: FastAPI) -> None:
     """Add the pages to the application."""
-    from autotune.service.app import Parts, Who, With, cancelled, shown, visible
-
     environment = Environment(loader=FileSystemLoader(_HERE / "templates"), autoescape=select_autoescape())
     environment.filters["ago"] = lambda seconds: f"{duration_text(max(0.0, time.time() - seconds))} ago"
     environment.filters["duration"] = duration_text
@@ -141,27 +164,3 @@ def add(app: FastAPI) -> None:
             projects=parts.database.limits(),
             audit=parts.database.audit_rows(50),
         )
-
-
-def _csrf(request: Request) -> str:
-    """Return what the forms of this session carry; empty without a session."""
-    session = request.cookies.get(COOKIE, "")
-    return hmac.new(session.encode(), b"form", hashlib.sha256).hexdigest() if session else ""
-
-
-async def checked_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form of this page.
-
-    Raises:
-        HTTPException: 403 where it did not come from this page.
-    """
-    form = {
-        name: values[0] for name, values in parse_qs((await request.body()).decode(errors="replace")).items()
-    }
-    expected = _csrf(request)
-    if not expected or not hmac.compare_digest(form.get("csrf", ""), expected):
-        raise HTTPException(403, "the form did not come from this page; load it again")
-    return form
-
-
-Form = Annotated[dict[str, str], Depends(checked_form)]

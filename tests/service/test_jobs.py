@@ -32,7 +32,7 @@ def job(code, name="autotune-x-1", **more):
 
 
 def seen(jobs, state, name="autotune-x-1"):
-    return until(lambda: (found := jobs.seen(name)).state is state and found)
+    return until(lambda: found if (found := jobs.seen(name)).state is state else None)
 
 
 def test_a_job_runs_and_leaves_code_and_output(jobs):
