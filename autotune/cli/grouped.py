@@ -24,7 +24,8 @@ class Grouped(typer.core.TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
+        parameters: list[Any] = [*self.get_params(ctx)]
+        for parameter in parameters:
             is_option = parameter.param_type_name == "option"
             if is_option:
                 parameter.show_envvar = False

@@ -9,7 +9,7 @@ import re
 import shutil
 import tarfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from autotune.errors import UsageError
 from autotune.service.packing import MOST_BYTES, MOST_FILES
@@ -92,7 +92,7 @@ class Bundles:
         """
         count = total = 0
         try:
-            with gzip.open(path) as stream, tarfile.open(fileobj=_Bounded(stream), mode="r|") as archive:
+            with gzip.open(path) as stream, _opened(_Bounded(stream)) as archive:
                 for entry in archive:
                     parts = Path(entry.name).parts
                     if not (entry.isfile() or entry.isdir()) or entry.name.startswith("/") or ".." in parts:
@@ -105,6 +105,11 @@ class Bundles:
                     yield entry.name
         except (tarfile.TarError, OSError, EOFError) as error:
             raise UsageError(f"the bundle is no archive of tar and gzip: {error}") from error
+
+
+def _opened(stream: Any) -> tarfile.TarFile:
+    """Open an archive that is read from its begin to its end."""
+    return tarfile.open(fileobj=stream, mode="r|")
 
 
 class _Bounded:

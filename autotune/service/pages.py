@@ -62,12 +62,20 @@ async def checked_form(request: Request) -> dict[str, str]:
 Form = Annotated[dict[str, str], Depends(checked_form)]
 
 
+def _ago(seconds: float) -> str:
+    return f"{duration_text(max(0.0, time.time() - seconds))} ago"
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
 def add(app: FastAPI) -> None:
     """Add the pages to the application."""
     environment = Environment(loader=FileSystemLoader(_HERE / "templates"), autoescape=select_autoescape())
-    environment.filters["ago"] = lambda seconds: f"{duration_text(max(0.0, time.time() - seconds))} ago"
+    environment.filters["ago"] = _ago
     environment.filters["duration"] = duration_text
-    environment.filters["when"] = lambda seconds: time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    environment.filters["when"] = _when
 
     def page(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
         who = request.scope.get("state", {}).get("identity")

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import event
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from autotune.errors import StoreError, UsageError
 from autotune.service import tables as t
@@ -122,7 +123,7 @@ class Database:
             raise StoreError(
                 f"the service's database is of another version: {error}", hint="start the newer autotune"
             ) from error
-        except sa.exc.OperationalError as error:
+        except OperationalError as error:
             raise StoreError(
                 f"the service's database cannot be reached: {str(error.orig).splitlines()[0]}",
                 hint="check --database",
@@ -601,13 +602,14 @@ def _engine(url: str) -> Engine:
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
     engine = sa.create_engine(url, connect_args={"timeout": 30.0})
 
-    @sa.event.listens_for(engine, "connect")
-    def _settings(connection: Any, _record: Any) -> None:
+    def settings(connection: Any, _record: Any) -> None:
         # SQLAlchemy's own recipe for transactions that begin where we say so.
         connection.isolation_level = None
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA foreign_keys=ON")
         connection.execute("PRAGMA synchronous=FULL")
+
+    event.listen(engine, "connect", settings)
 
     return engine
 

@@ -58,7 +58,8 @@ def test_another_service_sees_the_same(jobs, tmp_path):
     seen(jobs, JobState.RUNNING)
     other = ProcessJobs(tmp_path / "jobs")
     assert other.seen("autotune-x-1").state is JobState.RUNNING
-    until(lambda: (tmp_path / "jobs" / "autotune-x-1" / BEGAN).exists())
+    began = tmp_path / "jobs" / "autotune-x-1" / BEGAN
+    until(began.exists)
     other.stop("autotune-x-1")
     assert seen(jobs, JobState.ENDED).exit_code == 128 + signal.SIGTERM
 

@@ -8,9 +8,14 @@ from autotune.service.queue import Limits, Waiting, decide, ordered
 
 def waiting(number, *, project="a", user="ann", priority=50, gpus=0, preemptible=False):
     return Waiting(
-        id=f"s{number:02d}", project=project, user=user, priority=priority, created_s=float(number), gpus=gpus,
+        id=f"s{number:02d}",
+        project=project,
+        user=user,
+        priority=priority,
+        created_s=float(number),
+        gpus=gpus,
         is_preemptible=preemptible,
-    )  # fmt: skip
+    )
 
 
 def ids(rows):
