@@ -30,7 +30,9 @@ def apply(
     file: Annotated[str, typer.Argument(metavar="best.yaml", help="The file that a search wrote.")],
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- CMD", help="After --: python train.py ...; else the file's own command."),
+        typer.Argument(
+            metavar="-- CMD", help="After --: python train.py ... Default: the command that was searched."
+        ),
     ] = None,
     *,
     pick: Pick = "",
@@ -38,19 +40,23 @@ def apply(
     print_env: Annotated[
         bool, typer.Option("--print-env", help="Print the plain command and run nothing.")
     ] = False,
-    diff: Annotated[bool, typer.Option("--diff", help="Show what changes and run nothing.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Run although the script has changed.")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Print the changes and run nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Run even if the script has changed.")] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="End with 6 where the run contradicts the search; else warn.")
+        bool,
+        typer.Option(
+            "--strict", help="End with 6, in place of a warning, if the run contradicts the search."
+        ),
     ] = False,
 ) -> int:
-    """Run your own script with a configuration that was found.
+    """Train with a configuration that a search found.
 
-    Ends with the script's own exit code; 6 where the configuration does not take effect in the first steps.
-    What contradicts the search later is undone, with a warning, and the training goes on.
+    Ends with the script's own exit code, or with 6 if the configuration does not take effect at once.
+    A change that later contradicts the search is undone, with a warning, and the training continues.
     """
     from autotune.export.best_config import read_best
 
+    _check_is_result(file)
     best = read_best(file)
     name, chosen = best.chosen(pick)
     if diff:
@@ -69,12 +75,27 @@ def apply(
     return _run(best, name, chosen, _launch(chosen, run), run, strict=strict)
 
 
+def _check_is_result(file: str) -> None:
+    """Explain what `apply` takes where a script was named.
+
+    Raises:
+        UsageError: The file is a script.
+    """
+    if not file.endswith(".py"):
+        return
+    best = "best.yaml"
+    hint = f"autotune apply {best} -- python {file}"
+    if not Path(best).is_file():
+        hint = f"search first: autotune search {file}; that writes {best}; then: {hint}"
+    raise UsageError(f"{file} is a script; apply takes the file that a search wrote", hint=hint)
+
+
 def diff_text(best: BestConfig, name: str, pick: PickPart) -> str:
     """What a pick changes, a line per knob."""
-    from autotune.report.summary import value_text
+    from autotune.core.config import value_text
 
     if not pick.changes:
-        return f"{name}: your script as it is\n"
+        return f"{name}: your unchanged script\n"
     rows = [
         (
             c.knob,
@@ -241,12 +262,13 @@ def _launch(pick: PickPart, run: Command) -> Launch:
 def _run(best: BestConfig, name: str, pick: PickPart, launch: Launch, run: Command, *, strict: bool) -> int:
     from dataclasses import replace
 
+    from autotune.core.config import config_text
     from autotune.launch.plain import run_plain
 
     if not pick.changes:
-        print(f"autotune: {name} is your script as it is; running it unchanged", file=sys.stderr)
+        print(f"autotune: {name} is your unchanged script", file=sys.stderr)
     else:
-        said = " ".join(f"{change.knob}={change.value}" for change in pick.changes)
+        said = config_text({change.knob: change.value for change in pick.changes})
         print(f"autotune: {name}: {said}", file=sys.stderr)
     if pick.runs:
         go_on = f"; confirm it: {best.resume}" if best.resume else ""

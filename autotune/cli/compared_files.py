@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from autotune.cli.apply import claim_text
+from autotune.core.config import config_text, value_text
 from autotune.core.redact import redact
 from autotune.report.compare import SCHEMA, Statement, two_columns
 from autotune.report.summary import (
@@ -19,8 +20,6 @@ from autotune.report.summary import (
     bytes_text,
     number_text,
     plural,
-    short_config,
-    value_text,
 )
 
 if TYPE_CHECKING:
@@ -192,7 +191,7 @@ def _can_be_verified(side: Side) -> bool:
 def _apart(a: Side, b: Side) -> str:
     if a.best.study.id == b.best.study.id:
         return (
-            "Both are of one search: each claim is against your script as it is, and no pair has set the two "
+            "Both are of one search: each claim is against your script, and no pair has set the two "
             "against each other."
         )
     return (
@@ -208,7 +207,7 @@ def _claim(pick: PickPart | None) -> str:
 
 
 def _config(pick: PickPart | None) -> str:
-    return "" if pick is None else short_config({change.knob: change.value for change in pick.changes})
+    return "" if pick is None else config_text({change.knob: change.value for change in pick.changes})
 
 
 def _costs(pick: PickPart | None) -> str:

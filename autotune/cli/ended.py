@@ -113,7 +113,8 @@ def terminal_columns() -> int:
 
 def searched(end: SearchEnd, *, as_json: bool, exit_zero: bool, as_lines: bool = False) -> int:
     """Print the answer of a search and give its exit code."""
-    from autotune.report.text import final_screen, stopped_screen, wrapped
+    from autotune.report.answer_screen import INDENT, answer_screen
+    from autotune.report.text import stopped_screen, wrapped
 
     without_gain = end.exit_code in (EXIT_NO, EXIT_INCONCLUSIVE)
     code = EXIT_YES if exit_zero and without_gain else end.exit_code
@@ -123,7 +124,7 @@ def searched(end: SearchEnd, *, as_json: bool, exit_zero: bool, as_lines: bool =
     elif end.answer is None:
         sys.stdout.write(stopped_screen(end.study, reason="the search ended before it could answer"))
     else:
-        text = final_screen(
+        text = answer_screen(
             end.study,
             end.answer,
             out=shown_path(spec.out) if spec.out else "",
@@ -134,9 +135,9 @@ def searched(end: SearchEnd, *, as_json: bool, exit_zero: bool, as_lines: bool =
         )
         sys.stdout.write(wrapped(redact(text), terminal_columns()))
         for line in profile_lines(end.study, end.study_dir):
-            print(f"{'profile':<8}{line}")
+            print(f"  {'profile':<{INDENT - 2}}{line}")
         if code in (EXIT_STOPPED, EXIT_INTERRUPTED) and not end.answer.resume:
-            print(f"{'go on':<8}autotune resume {spec.label}")
+            print(f"  {'continue':<{INDENT - 2}}autotune resume {spec.label}")
     return code
 
 
@@ -220,7 +221,7 @@ def say_plan(plan: DryRun, *, as_json: bool, notes: Sequence[str] = ()) -> int:
 
 
 def _plan_text(plan: DryRun, knobs: dict[str, Any]) -> str:
-    from autotune.report.summary import value_text
+    from autotune.core.config import value_text
 
     refusals, size, own = dict(plan.refusals), plan.space.size_bound(), _unread(plan)
     width = max((len(name) for name in [*knobs, *refusals]), default=0)
@@ -252,7 +253,7 @@ def _course_lines(spec: StudySpec) -> list[str]:
     known = course(spec)
     refining = "what promises most by then" if spec.sampler == PLANNER else f"what {spec.sampler} draws"
     words = {
-        Stage.BASELINE: f"your script as it is ({plural(known.baselines, 'run')})",
+        Stage.BASELINE: f"your unchanged script ({plural(known.baselines, 'run')})",
         Stage.START: "start points and single changes",
         Stage.REFINE: refining,
         Stage.CONFIRM: "pairs that confirm",

@@ -25,15 +25,20 @@ from autotune.cli.clean import clean
 from autotune.cli.compare import compare
 from autotune.cli.doctor import doctor
 from autotune.cli.export import export
+from autotune.cli.grouped import Grouped
 from autotune.cli.inspect import inspect
 from autotune.cli.list import list_studies
+from autotune.cli.logs import logs
 from autotune.cli.report import report
 from autotune.cli.resume import resume
 from autotune.cli.schema import schema
+from autotune.cli.script_options import TAKE_SCRIPT
 from autotune.cli.search import search
+from autotune.cli.serve import admin, serve
 from autotune.cli.settings import defaults_for, with_typed_interpreter
 from autotune.cli.show import show
 from autotune.cli.spaces import spaces
+from autotune.cli.submit import cancel, fetch, status, submit
 from autotune.cli.sync import sync
 from autotune.cli.ui import ui
 from autotune.cli.verify import verify
@@ -77,8 +82,8 @@ app = typer.Typer(
     name="autotune",
     cls=Verbs,
     help="Find the configuration with which a training script trains fastest, without hurting the training.",
-    epilog="Begin with: autotune search --script train.py --budget 30m",
-    no_args_is_help=True,
+    epilog="Begin with: autotune search train.py",
+    invoke_without_command=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -93,20 +98,25 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def root(
+    context: typer.Context,
     _version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option("--version", "-v", help="Print the version.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
     """Find the configuration with which a training script trains fastest, without hurting it."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
-app.command("search")(search)
+app.command("search", cls=Grouped)(search)
 app.command("apply")(apply)
 app.command("verify")(verify)
 app.command("export")(export)
 app.command("resume")(resume)
 app.command("list")(list_studies)
 app.command("show")(show)
+app.command("logs")(logs)
 app.command("report")(report)
 app.command("compare")(compare)
 app.command("inspect")(inspect)
@@ -116,6 +126,36 @@ app.command("ui")(ui)
 app.command("clean")(clean)
 app.command("schema")(schema)
 app.add_typer(spaces, name="spaces")
+app.command("serve", cls=Grouped)(serve)
+app.command("submit")(submit)
+app.command("status")(status)
+app.command("cancel")(cancel)
+app.command("fetch")(fetch)
+app.add_typer(admin, name="admin")
+
+
+@app.command("help")
+def show_help(
+    context: typer.Context,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[COMMAND]...", help="Of which command.")
+    ] = None,
+) -> int:
+    """Print the help of a command, or of all."""
+    words = words or []
+    return _called([*words, "--help"]) or 0 if words else _printed(context)
+
+
+def _printed(context: typer.Context) -> int:
+    print(context.parent.get_help() if context.parent is not None else context.get_help())
+    return 0
+
+
+@app.command("version")
+def show_version() -> int:
+    """Print the version."""
+    print(f"autotune {version()}")
+    return 0
 
 
 def run(argv: list[str]) -> int:
@@ -271,11 +311,28 @@ def _usage(error: Any) -> UsageError:
         return UsageError("")
     context = getattr(error, "ctx", None)
     verb = "autotune" if context is None else context.command_path
+    if moved := _script_option(error):
+        return moved
     message, _, choices = message.partition(" Choose from:")
     # The parser lists them below each other.
     listed = ", ".join(choices.replace(",", " ").split())
     hint = f"one of: {listed}" if listed else f"{verb} --help shows what there is"
     return UsageError(message, hint=_meant(message) or hint)
+
+
+def _script_option(error: Any) -> UsageError | None:
+    """Return the error for an option of the script before ``--``, with the corrected command; else None."""
+    option, context = getattr(error, "option_name", ""), getattr(error, "ctx", None)
+    if not option.startswith("--") or context is None or context.info_name not in TAKE_SCRIPT:
+        return None
+    from autotune.cli.script_options import corrected
+
+    found = corrected(sys.argv[1:], option, context.command)
+    return (
+        None
+        if found is None
+        else UsageError(f"{found.script} has {option}: put it after --", hint=found.command)
+    )
 
 
 _PARSERS_WORDS = (

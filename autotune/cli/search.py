@@ -3,67 +3,103 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotune.cli.options import ExitZero, JsonAtEnd, JsonLines, Python, Quiet, WaitForQuiet
+
+if TYPE_CHECKING:
+    from autotune.report.listener import Listener
+
+DEFAULT_BUDGET = "10m"
+"""Wall time where none is given: about 30 short runs of a script that starts within seconds."""
 
 
 def search(
     context: typer.Context,
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- ARGS", help="After --: the script's arguments, or a whole command."),
+        typer.Argument(
+            metavar="SCRIPT [-- ARGS]",
+            help="The training script, unmodified; its own arguments after --. Or, after --, the command "
+            "that starts the training: python -m package.train --lr 1e-3.",
+        ),
     ] = None,
     *,
-    script: Annotated[str, typer.Option(metavar="PATH", help="The training script, unmodified.")] = "",
+    script: Annotated[
+        str, typer.Option(metavar="PATH", help="The training script; the same as naming it first.")
+    ] = "",
     budget: Annotated[
         str,
         typer.Option(
-            metavar="2h", envvar="AUTOTUNE_BUDGET", help="Wall time for everything, confirmation included."
+            metavar="2h",
+            envvar="AUTOTUNE_BUDGET",
+            help="Wall time of the whole search, confirmation included.",
         ),
-    ],
+    ] = DEFAULT_BUDGET,
+    max_memory: Annotated[
+        str,
+        typer.Option(metavar="6GiB|80%", envvar="AUTOTUNE_MAX_MEMORY", help="Upper bound on peak memory."),
+    ] = "",
+    python: Python = "",
+    wait_for_quiet: WaitForQuiet = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and run nothing.")] = False,
     space: Annotated[
         str,
         typer.Option(
             metavar="NAME|FILE",
             envvar="AUTOTUNE_SPACE",
-            help="Search space: a preset, a file, or auto: what the first run shows decides.",
+            help="Preset or file; auto: chosen by the first run.",
+            rich_help_panel="Search space",
         ),
     ] = "auto",
+    knobs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--knob",
+            metavar="NAME",
+            envvar="AUTOTUNE_KNOB",
+            help="Search the named knobs only.",
+            rich_help_panel="Search space",
+        ),
+    ] = None,
     sets: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KNOB=A,B", envvar="AUTOTUNE_SET", help="Search one knob over these values."
+            "--set",
+            metavar="KNOB=A,B",
+            envvar="AUTOTUNE_SET",
+            help="Search one knob over these values.",
+            rich_help_panel="Search space",
         ),
     ] = None,
     fixes: Annotated[
         list[str] | None,
-        typer.Option("--fix", metavar="KNOB=VALUE", envvar="AUTOTUNE_FIX", help="Pin one knob."),
-    ] = None,
-    knobs: Annotated[
-        list[str] | None,
-        typer.Option("--knob", metavar="NAME", envvar="AUTOTUNE_KNOB", help="Search the named knobs only."),
+        typer.Option(
+            "--fix",
+            metavar="KNOB=VALUE",
+            envvar="AUTOTUNE_FIX",
+            help="Pin one knob.",
+            rich_help_panel="Search space",
+        ),
     ] = None,
     allow: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KNOB[,KNOB]",
             envvar="AUTOTUNE_ALLOW",
-            help="Knobs that change training, for `fastest`, or that may do harm later than a search sees.",
+            help="Permit knobs that change the training, or may do harm later than a search sees.",
+            rich_help_panel="Search space",
         ),
     ] = None,
-    max_memory: Annotated[
-        str,
-        typer.Option(metavar="6GiB|80%", envvar="AUTOTUNE_MAX_MEMORY", help="Upper bound on peak memory."),
-    ] = "",
     effective_batch: Annotated[
         str,
         typer.Option(
             metavar="explore|keep|LO..HI",
             envvar="AUTOTUNE_EFFECTIVE_BATCH",
             help="Effective batches that may be tried.",
+            rich_help_panel="Search space",
         ),
     ] = "explore",
     run_steps: Annotated[
@@ -71,15 +107,8 @@ def search(
         typer.Option(
             metavar="N",
             envvar="AUTOTUNE_RUN_STEPS",
-            help="Optimizer steps of the real run; compile time is charged to it.",
-        ),
-    ] = None,
-    price_per_hour: Annotated[
-        float | None,
-        typer.Option(
-            metavar="PRICE",
-            envvar="AUTOTUNE_PRICE_PER_HOUR",
-            help="Of the machine; the answer says what a million samples cost.",
+            help="Optimizer steps of the planned run; compile time is charged to it.",
+            rich_help_panel="Measuring",
         ),
     ] = None,
     objective: Annotated[
@@ -87,28 +116,143 @@ def search(
         typer.Option(
             metavar="throughput|energy|cost",
             envvar="AUTOTUNE_OBJECTIVE",
-            help="Search the fastest, or the least energy per sample of all that is faster; cost, at one "
-            "price the fastest.",
+            help="What to optimize: samples per second, or energy or cost per sample among what is faster.",
+            rich_help_panel="Measuring",
         ),
     ] = "throughput",
+    price_per_hour: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PRICE",
+            envvar="AUTOTUNE_PRICE_PER_HOUR",
+            help="Price of the machine per hour; adds the cost per million samples to the answer.",
+            rich_help_panel="Measuring",
+        ),
+    ] = None,
+    output_args: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--output-arg",
+            metavar="NAME",
+            envvar="AUTOTUNE_OUTPUT_ARG",
+            help="The script's option for its output folder; each trial gets its own.",
+            rich_help_panel="Measuring",
+        ),
+    ] = None,
+    keep_loggers: Annotated[
+        bool,
+        typer.Option(
+            "--keep-loggers",
+            envvar="AUTOTUNE_KEEP_LOGGERS",
+            help="Keep the script's experiment trackers on during trials.",
+            rich_help_panel="Measuring",
+        ),
+    ] = False,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile",
+            envvar="AUTOTUNE_PROFILE",
+            help="Store a profiler trace of the script and of the winner.",
+            rich_help_panel="Measuring",
+        ),
+    ] = False,
+    out: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE", envvar="AUTOTUNE_OUT", help="File for the result.", rich_help_panel="Output"
+        ),
+    ] = "best.yaml",
+    label: Annotated[
+        str, typer.Option(metavar="NAME", help="Name of the study.", rich_help_panel="Output")
+    ] = "",
+    json: JsonAtEnd = False,
+    jsonl: JsonLines = False,
+    quiet: Quiet = False,
+    exit_zero: ExitZero = False,
     driver: Annotated[
-        str, typer.Option(metavar="ray|inline", envvar="AUTOTUNE_DRIVER", help="Who runs the trials.")
+        str,
+        typer.Option(
+            metavar="ray|inline",
+            envvar="AUTOTUNE_DRIVER",
+            help="What runs the trials.",
+            rich_help_panel="Cluster",
+        ),
     ] = "ray",
     address: Annotated[
-        str, typer.Option(metavar="ADDR", envvar="AUTOTUNE_ADDRESS", help="An existing Ray cluster.")
+        str,
+        typer.Option(
+            metavar="ADDR",
+            envvar="AUTOTUNE_ADDRESS",
+            help="An existing Ray cluster.",
+            rich_help_panel="Cluster",
+        ),
     ] = "",
     concurrency: Annotated[
         int,
         typer.Option(
-            metavar="N", envvar="AUTOTUNE_CONCURRENCY", help="Trials at once; 0 lets the driver decide."
+            metavar="N",
+            envvar="AUTOTUNE_CONCURRENCY",
+            help="Trials at a time; 0: chosen by the driver.",
+            rich_help_panel="Cluster",
         ),
     ] = 0,
+    tracking_uri: Annotated[
+        str,
+        typer.Option(
+            metavar="URI", envvar="AUTOTUNE_TRACKING_URI", help="MLflow store.", rich_help_panel="MLflow"
+        ),
+    ] = "",
+    experiment: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", envvar="AUTOTUNE_EXPERIMENT", help="MLflow experiment.", rich_help_panel="MLflow"
+        ),
+    ] = "",
+    tensorboard: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR",
+            envvar="AUTOTUNE_TENSORBOARD",
+            help="Also log trials for TensorBoard.",
+            rich_help_panel="Output",
+        ),
+    ] = "",
+    wandb: Annotated[
+        str,
+        typer.Option(
+            metavar="PROJECT",
+            envvar="AUTOTUNE_WANDB",
+            help="Also log trials to Weights & Biases.",
+            rich_help_panel="Output",
+        ),
+    ] = "",
+    mlflow_tags: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--mlflow-tag",
+            metavar="K=V",
+            envvar="AUTOTUNE_MLFLOW_TAG",
+            help="Tag of the study's run.",
+            rich_help_panel="MLflow",
+        ),
+    ] = None,
+    mlflow_parent_run: Annotated[
+        str,
+        typer.Option(
+            metavar="ID",
+            envvar="AUTOTUNE_MLFLOW_PARENT_RUN",
+            help="Run below which the study's run is nested.",
+            rich_help_panel="MLflow",
+        ),
+    ] = "",
     sampler: Annotated[
         str,
         typer.Option(
             metavar="staged|tpe|gp|nsga2|random|brute|coordinate",
             envvar="AUTOTUNE_SAMPLER",
-            help="Who proposes configurations.",
+            help="What proposes configurations.",
+            rich_help_panel="Expert",
         ),
     ] = "staged",
     transfer: Annotated[
@@ -116,7 +260,8 @@ def search(
         typer.Option(
             metavar="same-script|all|off",
             envvar="AUTOTUNE_TRANSFER",
-            help="Earlier studies that say where to begin; every figure is measured anew.",
+            help="Earlier studies to start from; every figure is measured anew.",
+            rich_help_panel="Expert",
         ),
     ] = "same-script",
     start: Annotated[
@@ -125,7 +270,8 @@ def search(
             metavar="auto|fork|cold",
             envvar="AUTOTUNE_START",
             help="How screening trials start: forked from a process that has imported PyTorch where that is "
-            "safe (fork says where it is not), or each anew.",
+            "safe, or each in a new interpreter.",
+            rich_help_panel="Expert",
         ),
     ] = "auto",
     live: Annotated[
@@ -133,64 +279,36 @@ def search(
         typer.Option(
             metavar="on|off",
             envvar="AUTOTUNE_LIVE",
-            help="Let one process measure several configurations by switching between steps.",
+            help="Measure several configurations in one process by switching between steps.",
+            rich_help_panel="Expert",
         ),
     ] = "off",
-    wait_for_quiet: WaitForQuiet = "",
     trials: Annotated[
-        int | None, typer.Option(metavar="N", envvar="AUTOTUNE_TRIALS", help="At most this many trials.")
+        int | None,
+        typer.Option(metavar="N", envvar="AUTOTUNE_TRIALS", help="Trials at most.", rich_help_panel="Expert"),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", envvar="AUTOTUNE_SEED", help="Seed of the search.")] = 0,
-    tracking_uri: Annotated[
-        str, typer.Option(metavar="URI", envvar="AUTOTUNE_TRACKING_URI", help="MLflow store.")
-    ] = "",
-    experiment: Annotated[
-        str, typer.Option(metavar="NAME", envvar="AUTOTUNE_EXPERIMENT", help="MLflow experiment.")
-    ] = "",
-    out: Annotated[
-        str, typer.Option(metavar="FILE", envvar="AUTOTUNE_OUT", help="Where the result goes.")
-    ] = "best.yaml",
-    label: Annotated[str, typer.Option(metavar="NAME", help="Name of the study, for people.")] = "",
-    python: Python = "",
-    output_args: Annotated[
-        list[str] | None,
+    seed: Annotated[
+        int,
         typer.Option(
-            "--output-arg",
-            metavar="NAME",
-            envvar="AUTOTUNE_OUTPUT_ARG",
-            help="The script's option for its output folder; a trial gets one of its own.",
+            metavar="N", envvar="AUTOTUNE_SEED", help="Seed of the search.", rich_help_panel="Expert"
         ),
-    ] = None,
-    keep_loggers: Annotated[
-        bool,
-        typer.Option(
-            "--keep-loggers",
-            envvar="AUTOTUNE_KEEP_LOGGERS",
-            help="Leave the script's own trackers on during trials.",
-        ),
-    ] = False,
-    profile: Annotated[
-        bool,
-        typer.Option(
-            "--profile",
-            envvar="AUTOTUNE_PROFILE",
-            help="Keep a profiler trace of the script and of the winner.",
-        ),
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")] = False,
-    json: JsonAtEnd = False,
-    jsonl: JsonLines = False,
-    quiet: Quiet = False,
-    exit_zero: ExitZero = False,
+    ] = 0,
 ) -> int:
-    """Search the fastest configuration of a training script.
+    r"""Search the fastest configuration of a training script.
 
-    Options may also be set by the variables named below, and by [tool.autotune] in the pyproject.toml
-    here or above (budget = "30m"); the command line is stronger than a variable, a variable than the file.
+    \b
+    autotune search train.py
+    autotune search train.py --budget 2h -- --epochs 3 --lr 1e-3
+    autotune search --budget 2h -- torchrun --nproc-per-node 2 train.py
+    autotune search train.py --knob precision --knob num_workers --fix compile_mode=off
 
-    Exit codes: 0 something is faster, confirmed; 1 nothing is faster; 2 usage, or a budget that ended before
-    the first run did; 3 the script itself fails; 4 nothing fits; 5 store; 6 machine or backend;
-    8 inconclusive; 70 internal error; 75 stopped by a signal; 130 stopped by Ctrl-C.
+    The result is best.yaml; `autotune apply best.yaml` trains with it. Each option can also be set by a
+    variable (--max-memory by AUTOTUNE_MAX_MEMORY) and in [tool.autotune] of pyproject.toml; the command line
+    overrides a variable, a variable the file.
+
+    Exit codes: 0 faster, confirmed; 1 nothing is faster; 2 usage, or the budget ended before the first run;
+    3 the script fails; 4 does not fit into memory; 5 store; 6 machine or backend; 8 inconclusive;
+    70 internal error; 75 stopped by a signal; 130 stopped by Ctrl-C.
     """
     from autotune.cli.ended import guarded, head_start_s, last_words, say_plan, searched
     from autotune.cli.settings import Sources
@@ -232,6 +350,8 @@ def search(
             concurrency=concurrency,
             label=label,
             output_args=tuple(output_args or ()),
+            mlflow_tags=tuple(mlflow_tags or ()),
+            mlflow_parent_run=mlflow_parent_run,
         )
         run = read_command(command or [], script=script, python=python)
         try:
@@ -242,6 +362,9 @@ def search(
                 add_note(error, note)
             raise
         notes = [*run.notes, *sources.notes(narrowed), *objective_notes(spec)]
+        if sources.is_default("budget"):
+            notes.append(f"budget: {DEFAULT_BUDGET}, the default; --budget changes it")
+        trackers = _trackers(tensorboard, wandb)
         from autotune.driver import tune
 
         if dry_run:
@@ -254,6 +377,7 @@ def search(
         drawn = False if jsonl and sys.stdout.isatty() else None
         progress = Progress(sys.stderr, quiet=quiet, live=drawn)
         listeners = [progress, Lines(sys.stdout)] if jsonl else [progress]
+        listeners += trackers
         for note in () if quiet else notes:
             print(note, file=sys.stderr)
         try:
@@ -268,3 +392,21 @@ def search(
         finally:
             progress.close()
         return searched(end, as_json=json, exit_zero=exit_zero, as_lines=jsonl)
+
+
+def _trackers(tensorboard: str, wandb: str) -> list[Listener]:
+    """Return a listener for each tracker that was named.
+
+    Raises:
+        UsageError: Its package is not installed.
+    """
+    found: list[Listener] = []
+    if tensorboard:
+        from autotune.integrations.tensorboard import TensorBoard
+
+        found.append(TensorBoard(tensorboard))
+    if wandb:
+        from autotune.integrations.wandb import WeightsAndBiases
+
+        found.append(WeightsAndBiases(wandb))
+    return found

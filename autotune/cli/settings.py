@@ -11,7 +11,13 @@ import typer
 
 from autotune.edge.settings import KEYS, check_variables, project_settings, variable
 
-_PARAMETERS = {"set": "sets", "fix": "fixes", "knob": "knobs", "output-arg": "output_args"}
+_PARAMETERS = {
+    "set": "sets",
+    "fix": "fixes",
+    "knob": "knobs",
+    "output-arg": "output_args",
+    "mlflow-tag": "mlflow_tags",
+}
 """Settings whose parameter in Python is called otherwise."""
 
 _INTERPRETER, _LOOKS = "python", "inspect"
@@ -96,6 +102,10 @@ class Sources:
         if unused:
             notes.append(f"not used, as --space is chosen and these are of another: {self._told(unused)}")
         return notes
+
+    def is_default(self, key: str) -> bool:
+        """Return whether neither the command line nor a variable nor the file sets this."""
+        return self._source(key) not in (_TYPED, _VARIABLE, _FILE)
 
     def _told(self, keys: Sequence[str]) -> str:
         return ", ".join(f"{key}={self._value(key)} ({self._origin(key)})" for key in keys)

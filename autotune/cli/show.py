@@ -19,17 +19,18 @@ def show(
     study: Annotated[
         str | None,
         typer.Argument(
-            help="Label, id, or the beginning of one; else the latest.", autocompletion=study_labels
+            help="Name or id of a study, or its beginning. Default: the latest.", autocompletion=study_labels
         ),
     ] = None,
     *,
-    trials: Annotated[
-        bool, typer.Option("--trials", help="Every trial, not only those of the front.")
-    ] = False,
+    trials: Annotated[bool, typer.Option("--trials", help="List every trial, not only the front.")] = False,
+    trial: Annotated[
+        int | None, typer.Option("--trial", metavar="N", help="One trial: what it ran, measured and wrote.")
+    ] = None,
     md: Annotated[bool, typer.Option("--md", help="Markdown, for a report or a pull request.")] = False,
     json: Json = False,
 ) -> int:
-    """Show a study from its journal: picks, why, front, failures."""
+    """Show a study: its answer with every detail, the front, and what failed."""
     from autotune.cli.ended import guarded, print_json
     from autotune.cli.opened import filed, named_file, open_study
     from autotune.core.study import VERIFY
@@ -39,7 +40,9 @@ def show(
 
     with guarded(as_json=json):
         opened = open_study(find_study(study))
-        if opened.study.spec.purpose == VERIFY:
+        if trial is not None:
+            _show_trial(opened, trial, json=json)
+        elif opened.study.spec.purpose == VERIFY:
             _show_verified(opened, json=json)
         elif json:
             print_json(show_json(opened))
@@ -58,7 +61,8 @@ def show_text(opened: Opened, *, all_trials: bool) -> str:
     from autotune.cli.opened import elsewhere, own_file
     from autotune.core.redact import redact_args
     from autotune.driver.result import advice_lines
-    from autotune.report.text import final_screen, stopped_screen, trials_table, wrapped
+    from autotune.report.answer_screen import answer_screen
+    from autotune.report.text import stopped_screen, trials_table, wrapped
 
     study, answer = opened.study, opened.answer
     spec = study.spec
@@ -67,16 +71,15 @@ def show_text(opened: Opened, *, all_trials: bool) -> str:
     parts = [f"{head}   {study.stopped or 'open'}\n"]
     file = own_file(opened)
     if answer is None:
-        parts.append(stopped_screen(study, reason="the script was not measured as it is"))
+        parts.append(stopped_screen(study, reason="the unchanged script was not measured"))
     else:
-        screen = final_screen(
+        screen = answer_screen(
             study,
             answer,
             out=shown_path(file) if file else "",
             folder=elsewhere(study),
-            refusals=None,
             advice=advice_lines(study),
-            every_figure=True,
+            details=True,
         )
         parts.append(wrapped(screen, terminal_columns()))
         front = {member.trial for member in answer.front}
@@ -92,6 +95,32 @@ def show_text(opened: Opened, *, all_trials: bool) -> str:
     if failed and not all_trials and answer is not None:
         parts.append("failed\n" + trials_table(study, failed))
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def _show_trial(opened: Opened, number: int, *, json: bool) -> None:
+    """Print one trial.
+
+    Raises:
+        StudyNotFound: The study has no trial of that number.
+    """
+    from autotune.cli.ended import print_json
+    from autotune.cli.logs import trial_folders
+    from autotune.core.redact import redact
+    from autotune.core.wire import to_wire
+    from autotune.errors import StudyNotFound
+    from autotune.report.trial_text import trial_text
+
+    study = opened.study
+    found = next((t for t in study.trials if t.number == number), None)
+    if found is None:
+        last = study.trials[-1].number if study.trials else -1
+        have = f"its trials are 0 to {last}" if study.trials else "it has no trials"
+        raise StudyNotFound(f"study {study.spec.label} has no trial {number}: {have}")
+    if json:
+        print_json({"schema": "autotune.show/v1", "trials": [to_wire(found)], "exit": 0})
+        return
+    logs = f"autotune logs {study.spec.label} {number}" if trial_folders(opened.path, number) else ""
+    sys.stdout.write(redact(trial_text(study, found, logs=logs), free=True))
 
 
 def _show_verified(opened: Opened, *, json: bool) -> None:
@@ -111,7 +140,9 @@ def _show_verified(opened: Opened, *, json: bool) -> None:
         return
     spec = study.spec
     head = f"study {spec.label} ({spec.study_id})   {user_command(study)}   {study.stopped or 'open'}\n"
-    answer = screen(found) if opened.answer is not None else "none    the script was not measured as it is\n"
+    answer = (
+        screen(found) if opened.answer is not None else "No answer: the unchanged script was not measured.\n"
+    )
     sys.stdout.write("\n".join([head, answer, "trials\n" + trials_table(study) + "\n"]))
 
 

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from autotune.edge.preset import Found
 
 spaces = typer.Typer(
-    help="Search spaces: presets and your own files.", no_args_is_help=True, rich_markup_mode=None
+    help="List, show, create and check search spaces.", no_args_is_help=True, rich_markup_mode=None
 )
 
 SCHEMA = "autotune.spaces/v1"
+TEMPLATE_FILE = "space.yaml"
 
 
 @spaces.command("list")
@@ -70,15 +71,40 @@ def show_space(name: Annotated[str, typer.Argument(metavar="NAME|FILE")], *, jso
     return 0
 
 
+@spaces.command("init")
+def init_space(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Where it goes; an existing file is kept.")
+    ] = TEMPLATE_FILE,
+) -> int:
+    """Write a commented template of a search space."""
+    from autotune.edge.template import template
+    from autotune.errors import UsageError
+
+    path = Path(file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(template())
+    except FileExistsError:
+        raise UsageError(f"{file} exists", hint="name another file: autotune spaces init mine.yaml") from None
+    print(f"{file} written; edit it, then: autotune search train.py --space {_typed(path)}")
+    return 0
+
+
+def _typed(path: Path) -> str:
+    """Return the path as `--space` takes it: one without a folder would be the name of a preset."""
+    text = str(path)
+    return text if "/" in text else f"./{text}"
+
+
 @spaces.command("validate")
 def validate_space(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME|FILE]...", help="All that there are where left out.")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME|FILE]...", help="Default: all.")] = None,
     *,
     json: Json = False,
 ) -> int:
-    """Check space files; ends with 2 and every finding with its line where something is wrong."""
+    """Check space files; prints every finding with its line and ends with 2 if there is one."""
     from autotune.cli.ended import print_json
     from autotune.edge.preset import find_spaces, problems
 

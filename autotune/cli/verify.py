@@ -38,14 +38,16 @@ def verify(
     file: Annotated[str, typer.Argument(metavar="best.yaml", help="The file that a search wrote.")],
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- CMD", help="After --: python train.py ...; else the file's own command."),
+        typer.Argument(
+            metavar="-- CMD", help="After --: python train.py ... Default: the command that was searched."
+        ),
     ] = None,
     *,
     pick: Pick = "",
-    budget: Annotated[str, typer.Option(metavar="10m", help="Wall time for everything.")] = "10m",
-    pairs: Annotated[int, typer.Option(metavar="N", help="At most this many pairs, at least 3.")] = 10,
+    budget: Annotated[str, typer.Option(metavar="10m", help="Wall time.")] = "10m",
+    pairs: Annotated[int, typer.Option(metavar="N", help="Pairs at most; 3 or more.")] = 10,
     at_least: Annotated[
-        float, typer.Option(metavar="1.5", help="The speed-up that the lower bound has to clear.")
+        float, typer.Option(metavar="1.5", help="Speed-up that the lower bound must exceed.")
     ] = 1.0,
     python: Python = "",
     wait_for_quiet: Annotated[
@@ -53,14 +55,14 @@ def verify(
         typer.Option(
             metavar="10m",
             envvar="AUTOTUNE_WAIT_FOR_QUIET",
-            help="Wait up to so long for other processes to end, before the first run.",
+            help="Wait at most this long for other processes to end, before the first run.",
         ),
     ] = "",
     json: JsonAtEnd = False,
     jsonl: JsonLines = False,
     quiet: Quiet = False,
 ) -> int:
-    """Measure a configuration against the script again, here and now, in fresh interleaved pairs.
+    """Measure a configuration against your script again, in fresh interleaved pairs.
 
     Exit codes: 0 it is faster; 1 no difference was shown, or it does not run here; 7 it is slower, or its
     loss is worse; 2 usage, or the script was edited meanwhile; 3 the script itself fails; 5 store;
@@ -204,7 +206,7 @@ def why(found: Verified) -> str:
     if found.because == "lost_runs":
         return "runs gave no figure, which left fewer than the three pairs that allow a claim: verify again"
     if found.because == "script_failed":
-        return "nothing is claimed: your script as it is failed in one of its own runs"
+        return "nothing is claimed: your unchanged script failed in one of its own runs"
     if found.because == "unsteady":
         bar = claim_bar(found.identical)
         return f"nothing is claimed: your script differs from itself by up to {bar:.2f} times here"
@@ -227,10 +229,11 @@ def notes(found: Verified) -> list[str]:
 
 def screen(found: Verified, other: Mapping[str, str] | None = None) -> str:
     """The answer for people."""
-    from autotune.report.summary import control_text, long_config, plural
+    from autotune.core.config import config_text
+    from autotune.report.summary import control_text, plural
 
     compared, study = found.comparison, found.study
-    rows = [(found.asked.pick, f"{sentence(found)}   {long_config(found.asked.config)}")]
+    rows = [(found.asked.pick, f"{sentence(found)}   {config_text(found.asked.config)}")]
     if compared is not None:
         count = compared.speedup.n
         shown = f"   {plural(count, 'pair')}" if count >= FEWEST else ""
@@ -254,7 +257,7 @@ def screen(found: Verified, other: Mapping[str, str] | None = None) -> str:
 
 
 def _failure(found: Verified) -> str:
-    """How the configuration failed, where it did; the script as it is where that decided."""
+    """How the configuration failed, where it did; the unchanged script where that decided."""
     from autotune.core.broken import PAIRED, broken
     from autotune.core.config import Config
 
@@ -266,8 +269,8 @@ def _failure(found: Verified) -> str:
     told += [t for t in study.of(own, *PAIRED) if t.failure is not None and found.because == "lost_runs"]
     if not told or (failure := told[0].failure) is None:
         return ""
-    whose = "your script as it is: " if told[0].config == own else ""
-    return f"{whose}{failure.kind.label}: {failure.message}"
+    whose = "your unchanged script: " if told[0].config == own else ""
+    return f"{whose}{failure.kind.words}: {failure.message}"
 
 
 def _ratio(estimate: Estimate) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def weighed(
 
     Args:
         hints: Of `advise`.
-        verdict: On the script as it is; None where it was not measured.
+        verdict: On the unchanged script; None where it was not measured.
         on_device: It trains on an accelerator. Waiting for that one hides what the host could do meanwhile:
             what reading or writing less often would buy is bounded by the time in which the device computed
             nothing, as far as its own counters tell, and by nothing else.

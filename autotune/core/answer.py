@@ -37,7 +37,7 @@ class Recommendation:
         break_even_steps: Steps after which a cold compile has paid back, None where it never
             costs anything.
         pays_back_s: The same in seconds from the start of training, the compile included.
-        run_s: What the planned run takes with the script as it is; None where its length is not known.
+        run_s: What the planned run takes with the unchanged script; None where its length is not known.
         over_run: How many times as fast the planned run is as a whole, from an empty compile cache; None
             where its length is not known or nothing is compiled.
         reasons: Whole sentences.
@@ -86,7 +86,7 @@ class Answer:
     Args:
         is_better: `best` beats the baseline: its lower bound is above 1.00, loss guard passed,
             and the A/A control does not exclude 1.00.
-        baseline_throughput: Of the script as it is.
+        baseline_throughput: Of the unchanged script.
         baseline_peak_bytes: Its peak memory.
         safe, best: Always there; the baseline itself where nothing beats it.
         fastest: Only where it beats `best`.

@@ -464,7 +464,7 @@ def _probed(study: Study) -> list[Trial]:
 
 
 def _with_flops(study: Study, config: Config, seen: Evidence) -> Evidence:
-    """A compiled run does the arithmetic that the script as it is was seen doing, per sample."""
+    """A compiled run does the arithmetic that the unchanged script was seen doing, per sample."""
     if seen.flops is not None or config.is_baseline:
         return seen
     own = [t.measurement for t in _probed(study) if t.config.is_baseline and t.measurement]

@@ -39,9 +39,9 @@ class BreakEven:
         compile_s: Of an empty cache.
         warm_s: Of a cache that holds the result, as on the machine of the search; None where it was
             never seen.
-        steps: Steps of the config after which it is ahead of the script as it is; None: never.
+        steps: Steps of the config after which it is ahead of the unchanged script; None: never.
         seconds: The same in time from the start of training.
-        run_s: What the planned run takes with the script as it is; None where its length is not known.
+        run_s: What the planned run takes with the unchanged script; None where its length is not known.
         charged_s: Seconds of this compile that pairs are charged: the shortest that was seen.
     """
 

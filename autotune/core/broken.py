@@ -24,7 +24,7 @@ def broken(study: Study) -> dict[Config, Trial]:
     That is any run whose loss became no number, and any run in pairs with a failure that the config can be
     the cause of: what dies once in eight runs would die in a training. A crash that did not come again was
     told as what its repeat measured, and is none. Where the end of the budget cut a run short, the time that
-    it did not have says nothing of its config. The script as it is counts like any other.
+    it did not have says nothing of its config. The unchanged script counts like any other.
 
     Args:
         study: As of now.

@@ -9,9 +9,32 @@ from collections.abc import Iterator, Mapping
 Value = bool | int | float | str
 """The values a knob can take; they survive JSON unchanged."""
 
+_FIRST = ("precision", "batch_size", "num_workers", "compile_mode", "accumulation")
+"""Knobs that people look for first, in that order; others follow by name."""
+
+
+def value_text(value: Value | None) -> str:
+    """Return ``on`` or ``off`` for a switch, else the value as text; an empty string for None (not read)."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def in_order(values: Mapping[str, Value]) -> list[tuple[str, Value]]:
+    """Return the items, those that people look for first in front."""
+    rank = {knob: place for place, knob in enumerate(_FIRST)}
+    return sorted(values.items(), key=lambda item: (rank.get(item[0], len(rank)), item[0]))
+
+
+def config_text(values: Mapping[str, Value]) -> str:
+    """Return ``precision=bf16 num_workers=2``, or ``baseline`` for the script's own values."""
+    return " ".join(f"{knob}={value_text(value)}" for knob, value in in_order(values)) or "baseline"
+
 
 class Config(Mapping[str, Value]):
-    """The knobs that differ from the user's script as it is, and their values.
+    """The knobs that differ from the unchanged script, and their values.
 
     A knob that is absent is left alone, so ``Config()`` is the baseline, two configs that do the
     same have the same items, and the user's own configuration is in every space. Immutable,
@@ -68,5 +91,5 @@ class Config(Mapping[str, Value]):
         return Config({k: v for k, v in self._items.items() if k not in knobs})
 
     def text(self) -> str:
-        """For people: ``precision=bf16 num_workers=2``, or ``your script as it is``."""
-        return " ".join(f"{k}={v}" for k, v in self._items.items()) or "your script as it is"
+        """Return `config_text` of the items."""
+        return config_text(self)

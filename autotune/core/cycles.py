@@ -47,7 +47,7 @@ def alike_cycles(study: Study, stage: Stage, reference: Config) -> dict[int, dic
 
 
 def confirmation_cycles(study: Study) -> dict[int, dict[Config, Trial]]:
-    """`alike_cycles` of confirmation, where every config is compared with the script as it is."""
+    """`alike_cycles` of confirmation, where every config is compared with the unchanged script."""
     return alike_cycles(study, Stage.CONFIRM, Config())
 
 

@@ -1,6 +1,6 @@
 """Does the machine get faster or slower while a search runs?
 
-The script as it is runs at the start, now and then in between, and in every confirmation cycle. All these
+The unchanged script runs at the start, now and then in between, and in every confirmation cycle. All these
 runs do the same, so a trend in them is the machine's: heat, a neighbour that stays, a disk that fills.
 Comparisons are made within cycles and do not feel it; screening figures do, and a person who reads both has
 to know.
@@ -30,7 +30,7 @@ _LIKELY_CHANGE = 0.02
 
 
 def drift(study: Study) -> Estimate | None:
-    """Rate of the script as it is at the end of the search over that at its start.
+    """Rate of the unchanged script at the end of the search over that at its start.
 
     The slope of the log rate of all its runs over the time they ended, by least squares, across the time
     between the first and the last of them. The interval is the slope's 95 % t interval: runs scatter for

@@ -97,7 +97,7 @@ class Earlier:
         owns: The script's own value of each knob there.
         compile_s: Seconds of a first compile, by mode.
         doubted: Values that failed for certain.
-        noise: Standard deviation of ln rate between runs of the script as it is.
+        noise: Standard deviation of ln rate between runs of the unchanged script.
     """
 
     study_id: str

@@ -92,7 +92,7 @@ def equal_loss(
 
     Args:
         candidate: Loss traces by pair.
-        baseline: The same of the script as it is.
+        baseline: The same of the unchanged script.
         log_rates: ln(rate of the config / rate of the script) by pair, in samples per second (or per joule).
         others: Runs of the script that are in no pair: these tell what its seeds differ by as well.
         most_runs: Pairs that there may be in all, for `EqualLoss.may_clear`.

@@ -103,7 +103,7 @@ def scaler_skips(candidate: Sequence[Measurement], baseline: Sequence[Measuremen
 
     Args:
         candidate: Runs of a config.
-        baseline: Runs of the script as it is.
+        baseline: Runs of the unchanged script.
 
     Returns:
         A failure where more than 5 % of the steps were skipped, and more than the script skips itself; None
@@ -164,7 +164,7 @@ def judge(
 
     Args:
         candidate: Loss traces by seed.
-        baseline: The same of the script as it is.
+        baseline: The same of the unchanged script.
         redeals: The candidate uses random streams otherwise; nothing pairs.
         effective_batch: Samples per optimizer step, to tell steps; 0 where unknown (points count).
         most_runs: Runs of the candidate that there may be in all, for `LossVerdict.can_clear`.

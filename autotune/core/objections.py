@@ -87,7 +87,7 @@ def how_it_broke(study: Study, config: Config) -> str:
     if trial.failure.kind.family is Family.DIVERGED:
         return f"its loss became no number in trial {trial.number}"
     runs = len(study.of(config, *PAIRED))
-    return f"trial {trial.number}, one of its {runs} runs in pairs, failed ({trial.failure.kind.label})"
+    return f"trial {trial.number}, one of its {runs} runs in pairs, failed ({trial.failure.kind.words})"
 
 
 def _late(study: Study, compared: Comparison) -> str:

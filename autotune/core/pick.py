@@ -135,8 +135,8 @@ def _baseline_pick(study: Study, runs: Sequence[Trial]) -> Recommendation:
         speedup=Estimate(value=1.0, low=1.0, high=1.0, n=pairs, unit="ratio"),
         throughput=mean_rate(rates, rate_unit(study)),
         peak_bytes=largest_peak_bytes(study, _BASE),
-        loss=LossVerdict(level=0, verdict="pass", reason="This is your script as it is."),
-        reasons=("Nothing that was tried is faster beyond doubt, so your script stays as it is.",),
+        loss=LossVerdict(level=0, verdict="pass", reason="This is your unchanged script."),
+        reasons=("Nothing that was tried is faster beyond doubt, so your script stays unchanged.",),
     )
 
 

@@ -140,12 +140,12 @@ def amortised(study: Study, measurement: Measurement) -> float:
 
 
 def baseline_runs(study: Study) -> list[Trial]:
-    """Measured runs of the script as it is, of every stage, in its own unit; see `undisturbed`."""
+    """Measured runs of the unchanged script, of every stage, in its own unit; see `undisturbed`."""
     return undisturbed(study, (t for t in in_own_unit(study, study.told()) if t.config.is_baseline))
 
 
 def own_batch(study: Study) -> float:
-    """Samples in an optimizer step of the script as it is; 0 where no run of it told."""
+    """Samples in an optimizer step of the unchanged script; 0 where no run of it told."""
     for trial in baseline_runs(study):
         if trial.measurement and trial.measurement.effective_batch > 0:
             return trial.measurement.effective_batch

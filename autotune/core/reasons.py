@@ -118,7 +118,7 @@ def sentence(
         return f"{best.config.text()} is {ratio}, {best.speedup.n} pairs{others}{weak}."
     near = closest(study)
     if near is None:
-        return "Nothing was confirmed to be faster than your script as it is."
+        return "Nothing was confirmed to be faster than your unchanged script."
     if fastest is not None:
         return (
             "Nothing that keeps the training is faster beyond doubt; "

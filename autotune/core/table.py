@@ -41,7 +41,7 @@ class WorkloadPart:
         unit: What throughput counts: ``samples/s``, or ``steps/s`` where samples are not confirmed.
         steps_per_epoch: Batches of the training loader, None where unknown.
         planned_steps: Optimizer steps of the real run, None where unknown.
-        effective_batch: Samples per optimizer step of the script as it is, None where unknown.
+        effective_batch: Samples per optimizer step of the unchanged script, None where unknown.
     """
 
     name: str
@@ -75,7 +75,7 @@ class ProtocolPart:
         seeds: Of the repeats, in order.
         repeats: Processes per configuration.
         order: How neighbours were chosen.
-        sentinel_every: A run of the script as it is stands between so many runs.
+        sentinel_every: A run of the unchanged script stands between so many runs.
         remeasured: How often a run with a neighbour on the machine was repeated at most.
         isolation: ``overlay`` or ``redirect``.
     """
@@ -117,7 +117,7 @@ class TableHeader:
         facts: Machine, script and the script's own run; paths in it are bare names.
         space: The knobs as they were for this script.
         refusals: Knob -> why it was not varied.
-        configs: Everything that is measured, the script as it is included: the candidates of
+        configs: Everything that is measured, the unchanged script included: the candidates of
             every search that is replayed on the table.
         left_out: Wanted configuration (as text) -> why it cannot be, or is another one.
         device: Accelerator, or the CPU where there is none.
@@ -222,7 +222,7 @@ class TableRow:
         repeat: From 0.
         order: Place in the order of its repeat, from 0; with `repeat` it names the slot.
         attempt: From 1; later ones repeat a slot whose run was disturbed or lost.
-        sentinel: The script as it is, run between the others to see the machine drift.
+        sentinel: The unchanged script, run between the others to see the machine drift.
         session: Sitting of the recorder that made it, from 1.
         began: When, UTC, ``YYYY-MM-DDTHH:MM:SSZ``.
         seed: Offset of every random seed.

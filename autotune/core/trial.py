@@ -37,31 +37,36 @@ class Family(Enum):
 class FailureKind(Enum):
     """The closed vocabulary of endings. Members are only ever added.
 
-    Each value is (name, family, repeats, teaches): how often the same trial is run again, and
-    whether the failure tells the search something about the configuration.
+    Each value is (label, family, repeats, teaches, words): how often the same trial is run again,
+    whether the configuration can be the cause, and the text that people read.
     """
 
-    OOM_CUDA = ("oom_cuda", Family.OOM, 0, True)
-    OOM_HOST = ("oom_host", Family.OOM, 0, True)
-    TIMEOUT_TOTAL = ("timeout_total", Family.HANG, 0, True)
-    TIMEOUT_PROGRESS = ("timeout_progress", Family.HANG, 0, True)
-    CRASH_SIGNAL = ("crash_signal", Family.CRASH, 1, True)
-    CRASH_EXIT = ("crash_exit", Family.CRASH, 1, True)
-    CUDA_FATAL = ("cuda_fatal", Family.CRASH, 1, True)
-    NO_METRIC = ("no_metric", Family.CRASH, 0, False)
-    WARMUP_SHORT = ("warmup_short", Family.REFUSED, 0, False)
-    DIVERGED = ("diverged", Family.DIVERGED, 0, True)
-    CONTENDED = ("contended", Family.LOST, 2, False)
-    THROTTLED = ("throttled", Family.LOST, 2, False)
-    INFRA_LOST = ("infra_lost", Family.LOST, 3, False)
-    DISK = ("disk", Family.LOST, 0, False)
-    KILLED_USER = ("killed_user", Family.CANCELLED, 0, False)
-    CONFIG_REJECTED = ("config_rejected", Family.REFUSED, 0, False)
+    OOM_CUDA = ("oom_cuda", Family.OOM, 0, True, "out of GPU memory")
+    OOM_HOST = ("oom_host", Family.OOM, 0, True, "out of host memory")
+    TIMEOUT_TOTAL = ("timeout_total", Family.HANG, 0, True, "time limit reached")
+    TIMEOUT_PROGRESS = ("timeout_progress", Family.HANG, 0, True, "no progress")
+    CRASH_SIGNAL = ("crash_signal", Family.CRASH, 1, True, "killed by a signal")
+    CRASH_EXIT = ("crash_exit", Family.CRASH, 1, True, "exited with an error")
+    CUDA_FATAL = ("cuda_fatal", Family.CRASH, 1, True, "CUDA error")
+    NO_METRIC = ("no_metric", Family.CRASH, 0, False, "no training step found")
+    WARMUP_SHORT = ("warmup_short", Family.REFUSED, 0, False, "too short to measure")
+    DIVERGED = ("diverged", Family.DIVERGED, 0, True, "loss diverged")
+    CONTENDED = ("contended", Family.LOST, 2, False, "device in use by others")
+    THROTTLED = ("throttled", Family.LOST, 2, False, "device throttled")
+    INFRA_LOST = ("infra_lost", Family.LOST, 3, False, "lost with its machine")
+    DISK = ("disk", Family.LOST, 0, False, "disk full")
+    KILLED_USER = ("killed_user", Family.CANCELLED, 0, False, "stopped by the user")
+    CONFIG_REJECTED = ("config_rejected", Family.REFUSED, 0, False, "not accepted by the script")
 
     @property
     def label(self) -> str:
-        """The name used in journal, MLflow and text."""
+        """The name in journal, JSON and MLflow tags."""
         return self.value[0]
+
+    @property
+    def words(self) -> str:
+        """The text that people read: ``out of host memory``."""
+        return self.value[4]
 
     @property
     def family(self) -> Family:
@@ -113,7 +118,7 @@ Outcome = Measurement | Failure
 
 
 class Stage(Enum):
-    """Which part of the search asked; a sentinel is the script as it is, between screening runs."""
+    """Which part of the search asked; a sentinel is the unchanged script, between screening runs."""
 
     BASELINE = "baseline"
     START = "start"

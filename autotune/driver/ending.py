@@ -90,7 +90,7 @@ def exit_code(study: Study, found: Answer) -> int:
     needs_less = bound is not None and (found.baseline_peak_bytes or 0) > bound
     if bound is not None and needs_less and not found.is_better and fastest_fitting(study) is None:
         script = Path(study.spec.script).name
-        message = f"no configuration fits into {bound / 2**30:.2f} GiB, not even {script} as it is"
+        message = f"no configuration fits into {bound / 2**30:.2f} GiB, not even the unchanged {script}"
         raise NothingFeasible(message, hint="raise --max-memory")
     return _CODES[found.outcome]
 

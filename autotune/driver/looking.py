@@ -196,7 +196,7 @@ def _remove(home: Path) -> None:
 
 
 def _baseline(limit_s: float) -> Trial:
-    """The script as it is, for as long as it takes to see what it does."""
+    """The unchanged script, for as long as it takes to see what it does."""
     low, high = _WINDOW_S
     fidelity = Fidelity(
         min_window_s=low,

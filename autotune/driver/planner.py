@@ -74,7 +74,7 @@ class Planner:
         knobs: By name, in order of expected gain.
         environ: The environment of training processes, the user's own with quiet defaults.
         memory_limit_bytes: What a trial's process tree may use at most; 0 for no limit.
-        baseline_limit_bytes: The same for the script as it is, which is measured although it may
+        baseline_limit_bytes: The same for the unchanged script, which is measured although it may
             need more than the user wants to allow; None for the same limit.
     """
 

@@ -1,4 +1,4 @@
-"""Does a best.yaml hold here and now? Its pick against the script as it is, in fresh interleaved pairs.
+"""Does a best.yaml hold here and now? Its pick against the unchanged script, in fresh interleaved pairs.
 
 Nothing is searched. The session, the runner, the guard and the statistics are those of a search, so that a
 figure means the same; the ways by which values reach the script are those of the file. What is measured is
@@ -121,7 +121,7 @@ class Verified:
 
 
 class FixedPlanner(Planner):
-    """Plans the script as it is and one config, whose changes were settled when it was found."""
+    """Plans the unchanged script and one config, whose changes were settled when it was found."""
 
     def __init__(
         self, changes: Sequence[Change], effect: Effect, *, environ: Mapping[str, str], memory: int
@@ -192,7 +192,7 @@ def verify(
         StoreError: The study cannot be written.
     """
     if not pick.changes:
-        raise UsageError("this pick is the script as it is: there is nothing to verify")
+        raise UsageError("this pick is the unchanged script: there is nothing to verify")
     clock = SystemClock()
     began_s = clock.now_s() - head_start_s
     asked = Asked(

@@ -51,6 +51,10 @@ _KINDS: Final[Mapping[str, str]] = {
     "output-arg": _TEXTS,
     "keep-loggers": _YES,
     "profile": _YES,
+    "tensorboard": _PATH,
+    "mlflow-tag": _TEXTS,
+    "mlflow-parent-run": _TEXT,
+    "wandb": _TEXT,
     "quiet": _YES,
     "exit-zero": _YES,
 }

@@ -84,7 +84,7 @@ class MemoryPart(Part):
 
 
 class BaselinePart(Part):
-    """The script as it is, every readable knob with the value it really had."""
+    """The unchanged script, every readable knob with the value it really had."""
 
     knobs: dict[str, KnobValue] = Field(default_factory=dict[str, KnobValue])
     throughput: EstimatePart

@@ -6,12 +6,13 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.core.config import config_text
 from autotune.core.launched import launch_words
 from autotune.errors import UsageError
 from autotune.export.build import build_best
 from autotune.export.dump import dump
 from autotune.export.files import write_whole
-from autotune.export.parts import BestConfig, digest
+from autotune.export.parts import BestConfig, PickPart, digest
 from autotune.export.read import parse, read_best
 
 if TYPE_CHECKING:
@@ -58,25 +59,46 @@ def save(path: Path, best: BestConfig) -> None:
 
 
 def render(best: BestConfig, *, name: str = "best.yaml") -> str:
-    """The file's text: a comment that says what to do with it, then YAML."""
-    return f"# {_headline(best, name)}\n{dump(best.data())}"
+    """Return the file's text: the answer and the next command as comments, then the evidence as YAML."""
+    # A line break, or a character that no reader of YAML takes, would end the comment.
+    head = [f"# {line}\n" for line in _headlines(best, name) if line.isprintable()]
+    return f"{''.join(head)}{dump(best.data())}"
 
 
-def _headline(best: BestConfig, name: str) -> str:
-    made = (
-        f"Made by autotune {best.provenance.autotune}." if best.provenance.autotune else "Made by autotune."
-    )
+def _headlines(best: BestConfig, name: str) -> list[str]:
+    made = f"Made by autotune {best.provenance.autotune}".rstrip()
+    evidence = f"{made}; the evidence is below."
     if best.outcome == "inconclusive":
-        go_on = f" Continue: {best.resume}" if best.resume and best.resume.isprintable() else ""
-        return f"{made} Inconclusive: best is your script as it is.{go_on}"
+        lines = ["Inconclusive: the pick best is your unchanged script."]
+        lines += [f"Continue: {best.resume}"] if best.resume else []
+        return [*lines, evidence]
     if not any(pick.changes for pick in best.picks.values()):
-        return f"{made} Nothing beats your script: these picks are your script as it is."
+        return ["Nothing is faster: the picks are your unchanged script.", evidence]
+    pick = best.picks[best.pick]
     started = ["-m", best.study.module] if best.study.module else [Path(best.study.script).name]
-    command = (
-        f" -- {shlex.join([*launch_words(best.study.launcher or '', best.study.python or ''), *started])}"
+    command = shlex.join([*launch_words(best.study.launcher or "", best.study.python or ""), *started])
+    apply = f"Apply: autotune apply {shlex.quote(name)}"
+    return [
+        *_claim(best, pick),
+        f"{apply} -- {command}" if command.isprintable() else apply,
+        evidence,
+    ]
+
+
+def _claim(best: BestConfig, pick: PickPart) -> list[str]:
+    """Return what a pick changes, by how much it is faster, and its memory."""
+    if not pick.changes:
+        return ["Nothing that keeps the training is faster; other picks change it."]
+    speedup = pick.speedup
+    interval = (
+        "" if speedup.low is None or speedup.high is None else f" [{speedup.low:.2f}, {speedup.high:.2f}]"
     )
-    # A line break, or what no reader of YAML takes, would end the comment; the file knows the command.
-    return f"{made} Apply: autotune apply {shlex.quote(name)}{command if command.isprintable() else ''}"
+    changed = config_text({change.knob: change.value for change in pick.changes})
+    lines = [f"{speedup.value:.2f}x{interval} in {speedup.n} pairs of fresh runs: {changed}"]
+    memory, own = pick.peak_memory, best.baseline.peak_memory
+    if memory is not None and own is not None:
+        lines.append(f"Peak memory {memory.value:.2f} GiB; your script {own.value:.2f} GiB.")
+    return lines
 
 
 def _is_same_unedited(path: Path, best: BestConfig) -> bool:

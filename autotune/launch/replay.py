@@ -399,7 +399,7 @@ class ReplayRunner(Runner):
 
 def _not_recorded(table: Table, config: Config) -> NotRecorded:
     return NotRecorded(
-        f"{table.header.table} holds no run of {config.text() or 'the script as it is'}",
+        f"{table.header.table} holds no run of {config.text() or 'the unchanged script'}",
         hint="give the search the space of the table: autotune.testing.replay does",
     )
 

@@ -12,6 +12,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from autotune.core.config import config_text
 from autotune.core.redact import redact
 from autotune.core.transfer import beliefs
 from autotune.report import summary
@@ -255,7 +256,7 @@ def _statements(
             Statement(
                 about="baseline",
                 verdict=base,
-                sentence=f"The script as it is ran at {_rate(a.answer.baseline_throughput)} in A and at "
+                sentence=f"The unchanged script ran at {_rate(a.answer.baseline_throughput)} in A and at "
                 f"{_rate(b.answer.baseline_throughput)} in B, beyond their intervals: the machine was not in "
                 "the same state, so no difference in throughput between the picks is claimed.",
             )
@@ -367,7 +368,7 @@ def _table(found: Compared) -> list[tuple[str, str, str]]:
             continue
         claims = ["none" if p is None else _claim(p) for p in chosen]
         rows.append(_row(name, claims))
-        rows.append(_row("", ["" if p is None else summary.short_config(p.config) for p in chosen]))
+        rows.append(_row("", ["" if p is None else config_text(p.config) for p in chosen]))
         rows.append(_row("", ["" if p is None else _costs(p) for p in chosen]))
     return rows
 

@@ -18,25 +18,25 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
 from autotune.clock import Clock, SystemClock
 from autotune.core.comparison import compare
+from autotune.core.config import config_text
 from autotune.core.disturbances import baseline_is_steady, busy_notes
 from autotune.core.effect import Effect
 from autotune.core.pick import answer_or_none
 from autotune.core.study import VERIFY
 from autotune.core.trial import Stage
+from autotune.report.answer_screen import rate_text
 from autotune.report.listener import Listener
 from autotune.report.outlet import Outlet
 from autotune.report.summary import (
     best_other,
     bytes_text,
     duration_text,
-    long_config,
     plural,
     ratio_text,
     script_name,
-    short_config,
     speedup_of,
 )
-from autotune.report.text import UNSTEADY, failure_counts, progress_line, rate_text, result_text
+from autotune.report.text import UNSTEADY, failure_counts, progress_line, result_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -69,7 +69,7 @@ _LEAST_COLUMNS = 20
 _FEWEST_PAIRS = 3
 _BAR = 24
 _DOING: Final = {
-    Stage.BASELINE: "measuring your script as it is",
+    Stage.BASELINE: "measuring your unchanged script",
     Stage.START: "trying what is likely to help",
     Stage.REFINE: "exploring: what the models expect to be fast",
     Stage.SENTINEL: "your script once more: does the machine drift?",
@@ -275,7 +275,7 @@ def _stopping_text(why: str) -> str:
 
 
 def _trial_line(trial: Trial, result: str, style: str = "") -> Line:
-    return Line(f"  {trial.number}", f"{trial.stage.value:<8} {short_config(trial.config)}   {result}", style)
+    return Line(f"  {trial.number}", f"{trial.stage.value:<8} {config_text(trial.config)}   {result}", style)
 
 
 def _clock_text(seconds: float) -> str:
@@ -306,7 +306,7 @@ def _found(study: Study) -> list[Line]:
 
 
 def _yours(study: Study, answer: Answer) -> str:
-    """The script as it is: one run gives the interval of its window, two of them none that says much."""
+    """The unchanged script: one run gives the interval of its window, two of them none that says much."""
     rate = answer.baseline_throughput
     kind = "one run" if rate.n == 1 else f"mean of {rate.n} runs"
     if rate.n < _FEWEST_PAIRS:
@@ -363,7 +363,7 @@ def _seen(study: Study) -> list[Line]:
 
 
 def _best(said: str, config: Config, style: str = "bold") -> list[Line]:
-    return [Line("best", said, style), Line("with", long_config(config))]
+    return [Line("best", said, style), Line("with", config_text(config))]
 
 
 def _time_lines(study: Study, spent: Mapping[str, float], elapsed_s: float) -> list[Line]:
@@ -372,7 +372,7 @@ def _time_lines(study: Study, spent: Mapping[str, float], elapsed_s: float) -> l
     share = min(1.0, max(0.0, elapsed_s / budget_s)) if budget_s > 0 else 1.0
     full = round(_BAR * share)
     # Trials that run at once take more than the clock shows.
-    parts = [*spent.items(), ("rest", elapsed_s - sum(spent.values()))]
+    parts = [*spent.items(), ("other", elapsed_s - sum(spent.values()))]
     shown = ", ".join(f"{name} {duration_text(seconds)}" for name, seconds in parts if seconds >= 1.0)
     return [
         Line("time", f"[{'#' * full}{'-' * (_BAR - full)}] {share:.0%} of the budget"),

@@ -11,6 +11,7 @@ import json
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.config import in_order
 from autotune.core.wire import to_wire
 from autotune.report import summary
 from autotune.report.mlflow_record import gib, log_tail, param_text, resolved
@@ -40,7 +41,7 @@ def trials_json(study: Study) -> str:
 
 def front_csv(study: Study, answer: Answer) -> str:
     """The Pareto front as a table, fastest first; MLflow shows a file of this kind as one."""
-    knobs = [k for k, _ in summary.in_order({k: 0 for m in answer.front for k in m.config})]
+    knobs = [k for k, _ in in_order({k: 0 for m in answer.front for k in m.config})]
     picks = summary.picks_of(answer)
     unit = answer.baseline_throughput.unit
     text = io.StringIO()

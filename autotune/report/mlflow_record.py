@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.comparison import compare
+from autotune.core.config import in_order
 from autotune.core.measurement import Estimate
 from autotune.core.trial import Family, Trial
 from autotune.report import summary, why
+from autotune.report.text import result_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -101,7 +103,7 @@ class Confirmed:
     """What pairs of runs showed of one configuration.
 
     Args:
-        speedup: Ratio to the script as it is; 1.0 without an interval for the script itself.
+        speedup: Ratio to the unchanged script; 1.0 without an interval for the script itself.
         loss: ``pass``, ``fail``, ``unclear``; empty for the script itself.
     """
 
@@ -166,8 +168,8 @@ def study_params(study: Study, answer: Answer | None) -> dict[str, str]:
     params: dict[str, str] = {}
     if answer is not None:
         values = resolved(study, answer.best.config)
-        changed = [k for k, _ in summary.in_order(answer.best.config)]
-        order = changed + [k for k, _ in summary.in_order(values) if k not in changed]
+        changed = [k for k, _ in in_order(answer.best.config)]
+        order = changed + [k for k, _ in in_order(values) if k not in changed]
         params |= {knob: param_text(values[knob]) for knob in order}
     return params | {
         "script": spec.title,
@@ -175,6 +177,17 @@ def study_params(study: Study, answer: Answer | None) -> dict[str, str]:
         # Beside the knob of that name, which has a number.
         "effective_batch_rule": spec.effective_batch,
     }
+
+
+def trial_note(study: Study, trial: Trial) -> str:
+    """Return the description of a trial's run: what ran, with which result, and how to see more."""
+    lines = [
+        f"**{trial.config.text()}**",
+        f"{trial.stage.value}: {summary.plain(result_text(study, trial))}",
+        "A single run; the study's run has the confirmed gain.",
+    ]
+    lines += [summary.plain(trial.reason)] if trial.reason else []
+    return "\n\n".join([*lines, f"`autotune show {study.spec.label} --trial {trial.number}`"]) + "\n"
 
 
 def trial_tags(study: Study, trial: Trial, command: str) -> dict[str, str]:
@@ -197,6 +210,7 @@ def trial_tags(study: Study, trial: Trial, command: str) -> dict[str, str]:
         "autotune.why": trial.reason,
         "autotune.seed": str(trial.seed),
         "autotune.attempt": str(trial.attempt),
+        "mlflow.note.content": trial_note(study, trial),
     }
     if trial.group:
         tags["autotune.pair"] = str(trial.group)
@@ -283,7 +297,7 @@ def differing(searches: Sequence[Search]) -> list[str]:
     """Parameters that are not the same in all searches, those that people look for first in front."""
     names = dict.fromkeys(name for one in searches for name in one.params)
     apart = [name for name in names if len({one.params.get(name) for one in searches}) > 1]
-    return [name for name, _ in summary.in_order(dict.fromkeys(apart, 0))]
+    return [name for name, _ in in_order(dict.fromkeys(apart, 0))]
 
 
 def _cell(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.advice import advice_of, advice_text
 from autotune.core.answer import SearchOutcome
+from autotune.core.config import config_text, in_order, value_text
 from autotune.core.contributions import contributions
 from autotune.core.effect import Effect
 from autotune.core.transfer import beliefs
@@ -24,9 +25,7 @@ from autotune.report.summary import (
     failed_baseline,
     further_reasons,
     headline,
-    in_order,
     likely_text,
-    long_config,
     loss_sentence,
     number_text,
     over_run_text,
@@ -34,10 +33,8 @@ from autotune.report.summary import (
     plain,
     plural,
     ratio_text,
-    short_config,
     space_text,
     user_command,
-    value_text,
     waits_text,
 )
 
@@ -71,7 +68,7 @@ def note(
     if answer.is_better:
         lines += [f"**Apply:** `{apply_command(study)}`" + (f" **Why:** {why}" if why else "")]
     elif answer.outcome is SearchOutcome.NOTHING_FASTER:
-        lines += [f"**Keep your script as it is.** {answer.sentence}".rstrip()]
+        lines += [f"**Keep your script unchanged.** {answer.sentence}".rstrip()]
     else:
         lines += [f"**Not decided.** {' '.join(answer.unsettled) or answer.sentence}".rstrip()]
         lines += [f"**Continue:** `{answer.resume}`"] if answer.resume else []
@@ -162,7 +159,7 @@ def _picks(study: Study, answer: Answer) -> list[str]:
         lines.append("- **safe**: nothing that leaves the training unchanged was shown to beat your script.")
     else:
         lines.append(
-            f"- **safe**, {ratio_text(safe.speedup)}, training unchanged: {long_config(safe.config)} "
+            f"- **safe**, {ratio_text(safe.speedup)}, training unchanged: {config_text(safe.config)} "
             f"({costs_text(safe)}). "
             f"`{apply_command(study, 'safe')}`"
         )
@@ -183,7 +180,7 @@ def _picks(study: Study, answer: Answer) -> list[str]:
 
 def _likely_line(study: Study, likely: Recommendation) -> str:
     return (
-        f"- **likely**, {likely_text(likely)}: {long_config(likely.config)} ({costs_text(likely)}). "
+        f"- **likely**, {likely_text(likely)}: {config_text(likely.config)} ({costs_text(likely)}). "
         f"`{apply_command(study, 'likely')}`"
     )
 
@@ -192,7 +189,7 @@ def _fastest_line(study: Study, fastest: Recommendation) -> str:
     flag = "changes the training" if fastest.effect is Effect.TRAINING else fastest.effect.value
     said = [text for text in (*fastest.reasons, fastest.advice) if text]
     return (
-        f"- **fastest**, {ratio_text(fastest.speedup)}, {flag}: {long_config(fastest.config)} "
+        f"- **fastest**, {ratio_text(fastest.speedup)}, {flag}: {config_text(fastest.config)} "
         f"({costs_text(fastest)}). "
         f"`{apply_command(study, 'fastest')}` {' '.join(map(plain, said))}".rstrip()
     )
@@ -224,7 +221,7 @@ def _method(study: Study, answer: Answer) -> list[str]:
     if confirmed and answer.is_better:
         lines.append(
             f"- The speed-up rests on {plural(answer.best.speedup.n, 'pair')} of runs made after the search, "
-            "each next to a run of your script as it is; the runs that chose the configuration are not "
+            "each next to a run of your unchanged script; the runs that chose the configuration are not "
             f"in it. Interval: {100 * answer.best.speedup.confidence:.4g} %, allowing for the number of "
             "finalists and looks."
         )
@@ -232,7 +229,7 @@ def _method(study: Study, answer: Answer) -> list[str]:
         lines.append("- Nothing was confirmed by paired runs, so nothing is claimed.")
     if answer.identical is not None:
         lines.append(f"- Control, your script against itself: {control_text(answer.identical)}.")
-    lines.append(f"- Your script as it is: {_rate(answer)}, {bytes_text(answer.baseline_peak_bytes)}.")
+    lines.append(f"- Your unchanged script: {_rate(answer)}, {bytes_text(answer.baseline_peak_bytes)}.")
     if study.facts is not None:
         host = study.facts.host
         device = ", ".join(d.name for d in host.devices) or host.cpu_model or f"{host.cpus} CPUs"
@@ -253,7 +250,7 @@ def _front(answer: Answer, links: Mapping[int, str]) -> list[str]:
         loss = "" if member.loss is None else number_text(member.loss)
         cells = (
             where,
-            short_config(member.config) + (", measured beside others" if member.is_disturbed else ""),
+            config_text(member.config) + (", measured beside others" if member.is_disturbed else ""),
             number_text(member.throughput),
             bytes_text(member.peak_bytes),
             loss,

@@ -31,7 +31,7 @@ def shown_picks(answer: Answer | None) -> dict[str, Recommendation]:
 def effect_word(pick: Recommendation) -> str:
     """What a pick does to the training, in words."""
     return {
-        "exact": "leaves the arithmetic as it is",
-        "numeric": "rounds differently",
+        "exact": "leaves the arithmetic unchanged",
+        "numeric": "differs by rounding only",
         "training": "changes the training",
     }[pick.effect.value]

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from autotune.core import config as configs
 from autotune.core.redact import redact
 from autotune.report import summary
 
@@ -39,19 +40,14 @@ def shown_config(config: Mapping[str, Value]) -> dict[str, Value]:
     return {k: redact(v, free=True) if isinstance(v, str) else v for k, v in config.items()}
 
 
-def short_config(config: Mapping[str, Value]) -> str:
-    """``bf16 bs256 w8``, as `summary.short_config`, without secrets."""
-    return redact(summary.short_config(config), free=True)
-
-
-def long_config(config: Mapping[str, Value]) -> str:
-    """``bf16, batch 256, 8 workers``, as `summary.long_config`, without secrets."""
-    return redact(summary.long_config(config), free=True)
+def config_text(config: Mapping[str, Value]) -> str:
+    """Return `autotune.core.config.config_text` of a configuration, without secrets."""
+    return redact(configs.config_text(config), free=True)
 
 
 def value_text(value: Value | None) -> str:
-    """A value as `summary.value_text` has it, without secrets."""
-    return redact(summary.value_text(value), free=True)
+    """Return `autotune.core.config.value_text` of a value, without secrets."""
+    return redact(configs.value_text(value), free=True)
 
 
 def script_name(study: Study) -> str:

@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from autotune.core.answer import SearchOutcome
-from autotune.core.config import Config
+from autotune.core.config import Config, config_text, in_order, value_text
 from autotune.core.control import weakness
 from autotune.core.disturbances import baseline_is_steady, undisturbed
 from autotune.core.effect import Effect
@@ -33,33 +33,14 @@ if TYPE_CHECKING:
     from autotune.core.study import Study
 
 GIB = 1024**3
+_NAMED: Final = frozenset({"precision", "batch_size", "num_workers", "compile_mode", "accumulation"})
+"""Knobs whose own values are in the name of the baseline's run."""
 
 _HARDLY: Final = 0.01
 """Of a planned run; a compile that takes less of it is not worth a word."""
 LOSS_WORDS: Final = {"pass": "loss holds", "fail": "loss worse", "unclear": "loss not shown"}
 """The loss guard's verdict in two words."""
 
-_SHORT = {
-    "batch_size": "bs{}",
-    "num_workers": "w{}",
-    "accumulation": "acc{}",
-    "precision": "{}",
-    "compile_mode": "compile={}",
-    "threads": "threads={}",
-    "prefetch_factor": "prefetch={}",
-    "effective_batch": "eff{}",
-}
-_LONG = {
-    "batch_size": "batch {}",
-    "num_workers": "{} workers",
-    "accumulation": "accumulation {}",
-    "precision": "{}",
-    "compile_mode": "compile {}",
-    "threads": "{} threads",
-    "prefetch_factor": "prefetch {}",
-    "effective_batch": "effective batch {}",
-}
-_ORDER = ("precision", "batch_size", "num_workers", "compile_mode", "accumulation")
 _TOLD_ELSEWHERE = ("It trains ", "It reaches the same loss ", "Its peak memory is ")
 """Reasons that begin so say what stands beside them as a figure; `autotune.core.reasons` words them."""
 _WAITS = 0.1
@@ -136,34 +117,6 @@ def control_text(ratio: Estimate) -> str:
     return ratio_text(ratio)
 
 
-def value_text(value: Value | None) -> str:
-    """A knob's value: ``on`` and ``off`` for switches, an empty string for an unread one."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return number_text(value, 6) if isinstance(value, float) else str(value)
-
-
-def in_order(config: Mapping[str, Value]) -> list[tuple[str, Value]]:
-    """The items, those that people look for first in front."""
-    rank = {knob: place for place, knob in enumerate(_ORDER)}
-    return sorted(config.items(), key=lambda item: (rank.get(item[0], len(rank)), item[0]))
-
-
-def short_config(config: Mapping[str, Value]) -> str:
-    """``bf16 bs256 w8 compile=default``; ``as it is`` for the baseline."""
-    words = [_SHORT.get(k, k + "={}").format(value_text(v)) for k, v in in_order(config)]
-    return " ".join(words) or "as it is"
-
-
-def long_config(config: Mapping[str, Value]) -> str:
-    """``bf16, batch 256, 8 workers, compile default``; ``your script as it is`` for the baseline."""
-    words = [_LONG.get(k, k.replace("_", " ") + " {}").format(value_text(v)) for k, v in in_order(config)]
-    words = [w.removesuffix("s") if w.startswith("1 ") else w for w in words]
-    return ", ".join(words) or "your script as it is"
-
-
 def script_name(study: Study) -> str:
     """``train_gpt.py``, or ``package.train`` of ``python -m``."""
     return study.spec.title
@@ -215,7 +168,7 @@ def is_early(study: Study) -> bool:
 
 
 def baseline_rate(study: Study, *, up_to: int | None = None) -> float | None:
-    """Geometric mean of the throughput of the script as it is, from its undisturbed runs where there are any.
+    """Return the geometric mean of the baseline's throughput, of its undisturbed runs if it has any.
 
     Args:
         study: Any.
@@ -292,7 +245,7 @@ def _faster_so_far(study: Study) -> float | None:
 
 
 def run_name(study: Study, answer: Answer | None) -> str:
-    """The study's run: ``2.41x [2.34, 2.48] · bf16, batch 256, 8 workers · 41 trials``.
+    """The study's run: ``2.41x [2.34, 2.48] · precision=bf16 num_workers=8 · 41 trials``.
 
     In a narrow window it is all that MLflow shows of the answer. It wraps between words only and is as wide
     as its longest one, so it has plain words, and no name of the script where the experiment has it.
@@ -313,13 +266,13 @@ def run_name(study: Study, answer: Answer | None) -> str:
         return f"stopped before the baseline · {stem}"
     if state == "inconclusive":
         likely = answer.likely
-        seen = f" · likely {likely.speedup.value:.2f}x {long_config(likely.config)}" if likely else ""
+        seen = f" · likely {likely.speedup.value:.2f}x {config_text(likely.config)}" if likely else ""
         return f"inconclusive{seen} · {stem} · {trials}{early}"
     if not answer.is_better:
         return f"no gain · {stem} · {trials}{early}"
     best_pick = answer.best
     whose = f"{stem} · " if study.spec.experiment else ""
-    return f"{ratio_text(best_pick.speedup)} · {long_config(best_pick.config)} · {whose}{trials}{early}"
+    return f"{ratio_text(best_pick.speedup)} · {config_text(best_pick.config)} · {whose}{trials}{early}"
 
 
 def _weak(study: Study, answer: Answer | None) -> str:
@@ -345,7 +298,7 @@ def headline(study: Study, answer: Answer | None, *, interval: bool = False) -> 
             f"{duration_text(seconds)}; --budget {budget_wanted(seconds)}"
         )
     if failed is not None and failed.failure is not None:
-        return f"{script_name(study)} fails unmodified: {_last_line(failed)}"
+        return f"{script_name(study)} fails unmodified: {failure_line(failed)}"
     if not study.stopped:
         best = _faster_so_far(study)
         far = "nothing faster" if best is None else f"best single run {best:.2f}x, not confirmed"
@@ -359,16 +312,16 @@ def headline(study: Study, answer: Answer | None, *, interval: bool = False) -> 
         if not count:
             return f"No gain: no configuration of {script_name(study)} but its own was tried{early}"
         tried = plural(count, "other configuration")
-        return f"No gain: none of {tried} was shown to beat {script_name(study)} as it is{early}"
+        return f"No gain: none of {tried} was shown to beat {script_name(study)}{early}"
     best_pick, safe = answer.best, answer.safe
     fast = f"{best_pick.speedup.value:.2f}x faster"
     if interval:
         fast = ratio_text(best_pick.speedup).replace("x", "x faster", 1)
     if best_pick.config == safe.config:
-        return f"{fast}, training unchanged: {long_config(best_pick.config)}{early}"
+        return f"{fast}, training unchanged: {config_text(best_pick.config)}{early}"
     words = "safe" if interval else "safe pick"
     aside = f"no {words} is faster" if safe.config.is_baseline else f"{words} {safe.speedup.value:.2f}x"
-    return f"{fast}: {long_config(best_pick.config)} ({aside}){early}"
+    return f"{fast}: {config_text(best_pick.config)} ({aside}){early}"
 
 
 def other_configs(study: Study) -> int:
@@ -379,7 +332,7 @@ def other_configs(study: Study) -> int:
 def _undecided(study: Study, answer: Answer) -> str:
     """The likely candidate, or that there is none."""
     if answer.likely is not None:
-        return f"{long_config(answer.likely.config)} reads {likely_text(answer.likely)}"
+        return f"{config_text(answer.likely.config)} reads {likely_text(answer.likely)}"
     count = other_configs(study)
     if not count:
         return f"no configuration of {script_name(study)} but its own was tried"
@@ -429,11 +382,11 @@ def changes_text(study: Study, config: Mapping[str, Value]) -> str:
     for knob, value in in_order(config):
         was = value_text(own.get(knob))
         words.append(f"{knob} {was} -> {value_text(value)}" if was else f"{knob} {value_text(value)}")
-    return ", ".join(words) or "your script as it is"
+    return ", ".join(words) or "your unchanged script"
 
 
 def trial_name(trial: Trial, *, picks: Sequence[str] = (), knobs: Mapping[str, Value] | None = None) -> str:
-    """The name of a trial's run: ``t06 bf16 bs256 w8``, ``BEST t06 ...``, ``baseline t00 ...``.
+    """Return the name of a trial's run: ``t06 precision=bf16``, ``BEST t06 ...``, ``baseline t00 ...``.
 
     Args:
         trial: Its config is what stands behind the number.
@@ -443,9 +396,9 @@ def trial_name(trial: Trial, *, picks: Sequence[str] = (), knobs: Mapping[str, V
     mark = "+".join(p.upper() for p in picks)
     number = f"t{trial.number:02d}"
     if trial.config.is_baseline:
-        shown = {k: v for k, v in (knobs or {}).items() if k in _ORDER}
-        return " ".join(filter(None, [mark, "baseline", number, short_config(shown) if shown else ""]))
-    return " ".join(filter(None, [mark, number, short_config(trial.config)]))
+        shown = {k: v for k, v in (knobs or {}).items() if k in _NAMED}
+        return " ".join(filter(None, [mark, "baseline", number, config_text(shown) if shown else ""]))
+    return " ".join(filter(None, [mark, number, config_text(trial.config)]))
 
 
 def status_word(trial: Trial) -> str:
@@ -490,7 +443,8 @@ def space_text(study: Study) -> str:
     return f"{space.name}, as {space.reason}" if space.reason else ""
 
 
-def _last_line(trial: Trial) -> str:
+def failure_line(trial: Trial) -> str:
+    """Return the last line that a failed trial wrote, else its message."""
     failure = trial.failure
     if failure is None:
         return ""

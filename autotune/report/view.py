@@ -14,7 +14,7 @@ import uuid
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from autotune.report import summary
+from autotune.core.config import in_order
 from autotune.report.mlflow_record import rate_name
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def view_state(study: Study, answer: Answer | None = None) -> dict[str, Any]:
     study gives the same view.
     """
     changed = sorted({knob for trial in study.trials for knob in trial.config})
-    knobs = [knob for knob, _ in summary.in_order(dict.fromkeys(changed, 0))]
+    knobs = [knob for knob, _ in in_order(dict.fromkeys(changed, 0))]
     unit = next((t.measurement.throughput.unit for t in study.told() if t.measurement), "samples/s")
     rate = rate_name(unit)
     speedup = "speedup" if study.stopped else "single_run_speedup"

@@ -110,7 +110,7 @@ def energy_rows(study: Study, answer: Answer, *, always: bool = False) -> list[t
     own = energy(study, _BASE)
     mine = energy(study, answer.best.config) if answer.is_better else None
     if own is not None:
-        text = f"{number_text(own.joules_per_sample, 3)} J per sample as it is"
+        text = f"{number_text(own.joules_per_sample, 3)} J per sample for your unchanged script"
         if mine is not None:
             text = f"{number_text(mine.joules_per_sample, 3)} J per sample, {text}"
         rows.append(("energy", f"{text} (of the {own.of}, whoever used them)"))
@@ -128,7 +128,7 @@ def cost_text(study: Study, answer: Answer) -> str:
     own = _cost(study, answer.baseline_throughput)
     if own is None:
         return f"{NOT_AVAILABLE}: how many samples a step takes is not known"
-    text = f"{number_text(own, 3)} as it is (at {number_text(price)} an hour)"
+    text = f"{number_text(own, 3)} for your unchanged script (at {number_text(price)} an hour)"
     best = _cost(study, answer.best.throughput) if answer.is_better else None
     return f"{number_text(best, 3)} per million samples, {text}" if best else f"per million samples {text}"
 

@@ -284,7 +284,7 @@ def _notes(
         )
     if bound is not None and (found.baseline_peak_bytes or 0) > bound:
         notes.append(
-            f"Your script as it is needs {(found.baseline_peak_bytes or 0) / 2**30:.2f} GiB, more than that."
+            f"Your unchanged script needs {(found.baseline_peak_bytes or 0) / 2**30:.2f} GiB, more than that."
         )
     if estimates:
         notes.append(

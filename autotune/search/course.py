@@ -23,7 +23,7 @@ class Course:
 
     Args:
         stages: In their order.
-        baselines: Runs of the script as it is that begin it.
+        baselines: Runs of the unchanged script that begin it.
         first_run_s: The first of them is ended after so long.
         cycles: Of confirmation, in each the script and every finalist once, that screening leaves time for.
         more_cycles: As many, as far as they fit into `more_cycles_s`.

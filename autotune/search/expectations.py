@@ -167,7 +167,7 @@ class Expectations:
 
     @classmethod
     def of(cls, study: Study, space: SearchSpace) -> Expectations | None:
-        """Read the first measured run of the script as it is; None where it, or its facts, are not there."""
+        """Read the first measured run of the unchanged script; None where it, or its facts, are not there."""
         facts = study.facts
         run = facts.run if facts is not None else None
         first = next((t.measurement for t in baseline_runs(study) if t.measurement is not None), None)
@@ -228,7 +228,7 @@ class Expectations:
         return self.device == "cpu" and self.workers > 0 and self.threads + self.workers > self.cores
 
     def _step(self, point: Point) -> float:
-        """Seconds of a step, in steps of the script as it is."""
+        """Seconds of a step, in steps of the unchanged script."""
         chosen = dict(zip(self.knobs, point, strict=True))
         own = dict(zip(self.knobs, self.owns, strict=True))
         slower = math.exp(self._slower(chosen) - self._slower(own))
@@ -283,7 +283,7 @@ class Expectations:
         return _THREAD_POWER * seconds / (seconds + _SMALL_STEP_S) if seconds > 0.0 else _THREAD_POWER
 
     def _handing_over(self, chosen: Mapping[str, Value | None]) -> float:
-        """What workers cost by themselves, in steps of the script as it is."""
+        """What workers cost by themselves, in steps of the unchanged script."""
         if self.batch_s <= 0.0:
             return 0.0
         forked = chosen.get("mp_context") in (None, "fork")

@@ -144,7 +144,7 @@ def _beside_leader(search: SearchState, listed: Sequence[tuple[Config, str]]) ->
 
 
 def _leader(search: SearchState) -> Config:
-    """The best so far that doubts leave ahead of the script; the script as it is where there is none.
+    """The best so far that doubts leave ahead of the script; the unchanged script where there is none.
 
     Beside what compiles a run costs a compile of its own, so that is none.
     """

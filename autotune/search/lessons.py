@@ -35,7 +35,7 @@ DISTURBED_SHARE: Final = 0.5
 """A study of which so many runs had a neighbour on the machine tells nothing."""
 
 NOISIEST: Final = 0.12
-"""Nor does one in which runs of the script as it is differ by more than this, in ln rate."""
+"""Nor does one in which runs of the unchanged script differ by more than this, in ln rate."""
 
 _LEAST_NOISE: Final = 0.02
 _MOST_STARTS: Final = 3
@@ -60,7 +60,7 @@ def unfit(study: Study) -> str:
         return f"the machine was disturbed, or held down, in {spoiled} of {len(measured)} runs."
     noise = _noise(study)
     if noise > NOISIEST:
-        return f"runs of the script as it is differed by {100 * noise:.0f} % there."
+        return f"runs of the unchanged script differed by {100 * noise:.0f} % there."
     return ""
 
 
@@ -96,7 +96,7 @@ def lessons(study: Study) -> Earlier | None:
 
 
 def _noise(study: Study) -> float:
-    """Between runs of the script as it is; 0 where fewer than three were measured."""
+    """Between runs of the unchanged script; 0 where fewer than three were measured."""
     told = study.told(Stage.BASELINE, Stage.SENTINEL, Stage.CONFIRM)
     own = [t for t in in_own_unit(study, told) if t.config.is_baseline]
     rates = [merit(study, t.measurement) for t in own if t.measurement is not None]

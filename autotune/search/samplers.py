@@ -30,7 +30,7 @@ SAMPLERS = tuple(ABOUT)
 def strategy_for(name: str, parts: Parts = DEFAULT) -> Strategy:
     """The search with this sampler.
 
-    All of them share the frame: the script as it is first, what never worked or does not fit is not
+    All of them share the frame: the unchanged script first, what never worked or does not fit is not
     tried, nothing is tried twice, and finalists are confirmed. A sampler other than the planner takes the
     place of start points and models in between.
 

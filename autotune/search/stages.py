@@ -54,7 +54,7 @@ _SAMPLER_EVERY = 3
 _MOST_DISTURBED = 3
 """Runs of a configuration after which it is not repeated for having been disturbed."""
 _BASELINE_AFTER = 3
-"""Runs of others, after which the script as it is runs once more."""
+"""Runs of others, after which the unchanged script runs once more."""
 _LONGEST = 8.0
 _SHORTEST_DEADLINE_S = 20.0
 _SENTINEL_FROM_S = 900.0
@@ -145,7 +145,7 @@ class Staged(Strategy):
     def _baseline_again(
         self, study: Study, costs: Costs, remaining_s: float, *, is_last: bool
     ) -> Proposal | None:
-        """Another run of the script as it is, where one run alone began the search.
+        """Another run of the unchanged script, where one run alone began the search.
 
         What it tells, how much runs differ and where gains are counted from, nothing needs before some runs
         of others are there to be told apart.
@@ -166,7 +166,7 @@ class Staged(Strategy):
         # How long the script takes is known by now.
         deadline_s = min(fidelity.deadline_s, max(_LONGEST * costs.plain_s, _SHORTEST_DEADLINE_S))
         fidelity = replace(fidelity, deadline_s=deadline_s, setup_s=min(fidelity.setup_s, deadline_s))
-        reason = "Your script as it is, once more with another seed."
+        reason = "Your unchanged script, once more with another seed."
         return Proposal(stage=Stage.BASELINE, config=_BASE, fidelity=fidelity, reason=reason, seed=1)
 
     def _baseline(self, study: Study, remaining_s: float) -> Proposal | None:
@@ -186,7 +186,7 @@ class Staged(Strategy):
         fidelity = costs.fidelity(Stage.BASELINE, _BASE, remaining_s=remaining_s, reserve_s=0.0)
         if not asked and limit is None and study.spec.why and ranks_of(study.spec.launcher) == 1:
             fidelity = replace(fidelity, probe=CEILINGS)
-        reason = "Your script as it is" + (", once more with another seed." if asked else ".")
+        reason = "Your unchanged script" + (", once more with another seed." if asked else ".")
         going_on = self._visit(study, remaining_s) if asked else None
         if going_on is not None:
             reason += f" Its process then tries {len(going_on.configs)} changes that it can be switched to."
@@ -347,7 +347,7 @@ def _measured_baselines(study: Study) -> list[Config]:
 
 
 def _sentinel_due(search: SearchState) -> bool:
-    """Screening has gone on for long without a look at the script as it is, and there is time for it."""
+    """Screening has gone on for long without a look at the unchanged script, and there is time for it."""
     study = search.study
     if study.spec.budget.seconds < _SENTINEL_FROM_S or study.spec.budget.trials is not None:
         return False

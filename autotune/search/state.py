@@ -154,7 +154,7 @@ class SearchState:
         return mean + _DOUBT * sd > self.best_tame()
 
     def conceivable(self, config: Config) -> bool:
-        """By what was known before anything was tried it may be faster than the script as it is."""
+        """By what was known before anything was tried it may be faster than the unchanged script."""
         mean, sd = self.model.foreseen(config)
         return mean + _DOUBT * sd > 0.0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 BASELINES = 2
-"""Runs of the script as it is that begin a search."""
+"""Runs of the unchanged script that begin a search."""
 
 CYCLES = 3
 """Of confirmation: the fewest that a claim needs."""

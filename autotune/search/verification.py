@@ -29,7 +29,7 @@ _NARROW = 0.04
 
 
 class Verification(Strategy):
-    """Two runs of the script as it is, then pairs of script and config in turning order.
+    """Two runs of the unchanged script, then pairs of script and config in turning order.
 
     The script's first two runs, of two seeds, calibrate the loss guard; they are in no pair.
 
@@ -70,7 +70,7 @@ class Verification(Strategy):
         """What ``no_difference`` rests on; empty with every other verdict.
 
         ``too_few_pairs``: nothing can be said; ``lost_runs``: the same, as runs yielded no figure for reasons
-        of which the config is none; ``script_failed``: a run of the script as it is failed; ``not_cleared``:
+        of which the config is none; ``script_failed``: a run of the unchanged script failed; ``not_cleared``:
         it was measured, and the interval does not clear the ratio; ``unsteady``: it does, but not what the
         script differs from itself by; ``loss_unclear``: it does, and its loss is not shown to keep up.
         """
@@ -161,7 +161,7 @@ class Verification(Strategy):
         remaining_s: float,
     ) -> Proposal:
         fidelity = costs.fidelity(stage, config, remaining_s=remaining_s, reserve_s=0.0)
-        what = "Your script as it is" if config.is_baseline else "The configuration"
+        what = "Your unchanged script" if config.is_baseline else "The configuration"
         where = f", pair {group}" if group else ""
         return Proposal(
             stage=stage, config=config, fidelity=fidelity, reason=f"{what}{where}.", seed=seed, group=group

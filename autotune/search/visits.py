@@ -41,7 +41,7 @@ _FEWEST_STEPS = 10
 
 
 def visit(study: Study, wanted: Iterable[Config], costs: Costs, spare_s: float) -> Visit | None:
-    """What the next process of the script as it is goes on with, None where nothing is worth it.
+    """What the next process of the unchanged script goes on with, None where nothing is worth it.
 
     Args:
         study: As of now, its space built.

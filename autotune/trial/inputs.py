@@ -2,7 +2,7 @@
 
 The script's own option says how large a batch is, and the model's input shows it: one of its dimensions has
 that size. Which one it is cannot be guessed by its place, for many language models have the sequence first.
-The script as it is leaves a place to look at; a run at another size is held to it.
+The unchanged script leaves a place to look at; a run at another size is held to it.
 """
 
 from __future__ import annotations

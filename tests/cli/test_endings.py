@@ -94,16 +94,16 @@ def test_a_likely_pick_is_applied_by_name_alone(ended, cli):
     out = data["out"]
     assert data["resume"].startswith(f"autotune resume {data['study']['label']} --budget ")
     assert data["picks"]["likely"]["knobs"]["precision"] == "bf16"
-    assert cli("apply", out, "--diff")[1] == "best: your script as it is\n"
+    assert cli("apply", out, "--diff")[1] == "best: your unchanged script\n"
     said = cli("apply", out, "--pick", "likely", "--diff")[1]
     assert "1 run, not confirmed" in said
     assert "bf16" in said
     assert "likely" in cli("export", out, "--as", "env", "--pick", "likely")[1]
     (row,) = json.loads(cli("list", "--json")[1])["studies"]
     ratio = data["picks"]["likely"]["speedup"]["value"]
-    assert row["answer"] == f"inconclusive: likely {ratio:.2f}x bf16"
+    assert row["answer"] == f"inconclusive: likely {ratio:.2f}x precision=bf16"
     shown = cli("show")[1]
-    assert shown.partition("go on")[2].partition("\n")[0].strip() == data["resume"]
+    assert shown.partition("  continue ")[2].partition("\n")[0].strip() == data["resume"]
     assert json.loads(cli("show", "--json")[1])["outcome"] == "inconclusive"
 
 
@@ -143,11 +143,11 @@ def test_nothing_that_fits_is_an_error_with_everything_that_was_found(ended, lin
     code, data, err = ended(COMPUTE_BOUND, *SMALLER, "--max-memory", "1.1GiB", lines=lines)
     assert code == 4
     assert data["error"]["kind"] == "NothingFeasible"
-    assert "not even train.py as it is" in data["error"]["message"]
+    assert "not even the unchanged train.py" in data["error"]["message"]
     assert data["error"]["hint"] == "raise --max-memory"
     assert set(data) >= ANSWERED | {"error", "effective_batch"}
     assert data["study"]["label"].startswith("train-")
-    assert "not even train.py" in err
+    assert "not even the unchanged train.py" in err
 
 
 def test_a_script_that_fails_is_an_error_with_its_study(ended):

@@ -143,7 +143,9 @@ def test_a_name_with_a_line_break_is_searched_like_any_other(cli, script, tune):
 
 def test_the_answer_is_on_stdout_and_progress_on_stderr(cli, script, tune):
     _code, out, err = cli("search", "--script", "train.py", *REST)
-    assert out.startswith("best    2.00x [1.95, 2.05] faster, rounds differently  200 samples/s  1.0 GiB")
+    assert out.startswith(
+        "Faster: 2.00x [1.95, 2.05] in 6 pairs of fresh runs; training differs by rounding only.\n"
+    )
     assert "autotune apply best.yaml -- python train.py" in out
     assert err.startswith("study train-")
 
@@ -163,13 +165,13 @@ def test_an_answer_is_told_even_where_the_process_is_ended_by_force(cli, script,
     if more:
         assert json.JSONDecoder().raw_decode(out)[0]["picks"]["best"]["speedup"]["value"] == 2.0
     else:
-        assert out.startswith("best    2.00x")
+        assert out.startswith("Faster: 2.00x")
 
 
 def test_quiet_leaves_the_answer_only(cli, script, tune):
     _code, out, err = cli("search", "--script", "train.py", *REST, "--quiet")
     assert err == ""
-    assert out.startswith("best")
+    assert out.startswith("Faster")
 
 
 def test_a_stopped_search_says_how_to_go_on(cli, script, tune):
@@ -229,12 +231,12 @@ def test_a_dry_run_runs_nothing_and_shows_the_plan(cli, script, tune):
 def test_a_dry_run_says_the_order_and_how_the_budget_is_shared_out(cli, script, tune):
     words = ("search", "--script", "train.py", *REST, "--dry-run")
     out = cli(*words)[1]
-    assert "\norder   your script as it is (2 runs), start points and single changes, what promises" in out
+    assert "\norder   your unchanged script (2 runs), start points and single changes, what promises" in out
     assert "\nbudget  10 min: the first run is ended after 7 min; once something reads faster, " in out
     assert " 2 rounds of your script and the finalists are kept for confirming, " in out
     assert "up to 5 within 4 min; the rest explores\n" in out
     out = cli(*words, "--sampler", "tpe", "--trials", "20")[1]
-    assert "\norder   your script as it is (2 runs), what tpe draws, pairs that confirm" in out
+    assert "\norder   your unchanged script (2 runs), what tpe draws, pairs that confirm" in out
     assert "\ntrials  20: at most 14 come before confirming\n" in out
     assert json.loads(cli(*words, "--json")[1])["course"] == {
         "stages": ["baseline", "start", "refine", "confirm", "ablate"],

@@ -145,7 +145,7 @@ def test_a_search_is_worth_watching_at_sixty_columns_and_leaves_nothing_behind(r
     assert said["now"].startswith(("trying", "exploring", "confirming"))
     assert re.match(r"[\d.]+ samples/s", said["yours"])
     assert re.match(r"\d\.\d\dx .*not confirmed", said["best"])
-    assert said["with"] == "bf16"
+    assert said["with"] == "precision=bf16"
     assert said["failed"] == "none"
     assert re.match(r"\[#*-*\] \d+% of the budget", said["time"])
     assert "script" in said["spent"]
@@ -153,7 +153,7 @@ def test_a_search_is_worth_watching_at_sixty_columns_and_leaves_nothing_behind(r
     recorded.resize(48, 30)
     code, out = recorded.end()
     assert code == 0
-    assert out.startswith("best  ")
+    assert out.startswith("Faster: ")
     assert left(recorded) == []
     assert "\x1b[32m" in recorded.raw
     assert (recorded.screen.unknown, recorded.screen.modes, recorded.screen.column) == ([], [], 0)

@@ -69,7 +69,7 @@ def test_a_gain_that_holds_ends_with_0(cli, best, world):
     ran = world(COMPUTE_BOUND)
     code, out, err = cli("verify", "best.yaml")
     assert code == 0, out + err
-    assert out.startswith("best    faster   bf16\n")
+    assert out.startswith("best    faster   precision=bf16\n")
     assert "ratio   1." in out
     assert " 3 pairs\n" in out
     assert {a.segments[0].config for a in ran} == {Config(), BF16}
@@ -255,7 +255,7 @@ def test_a_run_of_the_config_that_fails_after_three_pairs_is_1_and_said(cli, bes
     code, out, _err = cli("verify", "best.yaml", "--quiet")
     assert code == 1
     assert out.startswith("best    it does not run here every time")
-    assert "failed  oom_cuda: no memory left\n" in out
+    assert "failed  out of GPU memory: no memory left\n" in out
 
 
 def test_a_run_of_the_script_that_fails_is_told_as_its_own(cli, best, world):
@@ -263,11 +263,11 @@ def test_a_run_of_the_script_that_fails_is_told_as_its_own(cli, best, world):
     code, out, _err = cli("verify", "best.yaml", "--quiet")
     assert code == 1
     assert out.startswith("best    not shown to be faster than your script")
-    assert "note    nothing is claimed: your script as it is failed in one of its own runs\n" in out
-    assert "failed  your script as it is: oom_cuda: no memory left\n" in out
+    assert "note    nothing is claimed: your unchanged script failed in one of its own runs\n" in out
+    assert "failed  your unchanged script: out of GPU memory: no memory left\n" in out
 
 
-@pytest.mark.parametrize(("arm", "whose"), [(True, "your script as it is: "), (False, "")])
+@pytest.mark.parametrize(("arm", "whose"), [(True, "your unchanged script: "), (False, "")])
 def test_runs_that_were_lost_are_told_as_what_they_are(cli, best, world, arm, whose):
     def lost(ended, assignment):
         if assignment.segments[0].config.is_baseline is not arm or assignment.trial < 2:
@@ -279,7 +279,7 @@ def test_runs_that_were_lost_are_told_as_what_they_are(cli, best, world, arm, wh
     told = json.loads(out)
     assert (code, told["verdict"], told["because"]) == (1, "no_difference", "lost_runs")
     assert told["why"].startswith("runs gave no figure")
-    assert told["failure"] == f"{whose}warmup_short: too few steps"
+    assert told["failure"] == f"{whose}too short to measure: too few steps"
 
 
 @pytest.mark.parametrize("at", [1, 5])
@@ -356,11 +356,15 @@ def test_list_and_show_tell_a_verification_as_one(cli, best, world):
     cli("verify", "best.yaml")
     label = studies()[0].label
     (row,) = json.loads(cli("list", "--json")[1])["studies"]
-    assert (row["answer"], row["stopped"], row["script"]) == ("bf16: faster", "finished", "train.py")
+    assert (row["answer"], row["stopped"], row["script"]) == (
+        "precision=bf16: faster",
+        "finished",
+        "train.py",
+    )
     assert "bf16: faster" in cli("list")[1]
     code, out, err = cli("show", label)
     assert (code, err) == (0, "")
-    assert "best    faster   bf16" in out
+    assert "best    faster   precision=bf16" in out
     assert "[" in out
     assert "confirm" in out
     data = json.loads(cli("show", "--json")[1])

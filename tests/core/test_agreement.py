@@ -28,7 +28,7 @@ def observation(ratio: float, width: float = 0.005, **changes: Value) -> Observa
 
 
 def study(*observations: Observation, fresh: dict[Config, float] | None = None) -> Study:
-    """The script as it is, twice at 100 samples/s, the second time with a visit; then fresh runs."""
+    """The unchanged script, twice at 100 samples/s, the second time with a visit; then fresh runs."""
     runs = [(Config(), 100.0), (Config(), 100.0), *(fresh or {}).items()]
     trials = [
         Trial(

@@ -25,7 +25,7 @@ from autotune.core.pick import answer
 from autotune.core.rates import merit_runs, merits_by_trial, screened
 from autotune.core.study import Study
 from autotune.core.trial import Fidelity, Proposal, Stage
-from autotune.report.text import final_screen
+from autotune.report.answer_screen import answer_screen
 
 BASE, OTHER = Config(), Config({"threads": 4})
 FIDELITY = Fidelity(min_window_s=1, max_window_s=2, min_steps=5, target_width=0.05, setup_s=10, deadline_s=30)
@@ -83,8 +83,8 @@ def test_a_claim_from_runs_beside_others_says_so_in_its_sentence(crowded: int, i
     found = answer(study)
     assert found.best.config == OTHER
     assert found.sentence.endswith("4 pairs, beside others who used the machine." if is_said else "4 pairs.")
-    first = next(line for line in final_screen(study, found).splitlines() if line.startswith("best"))
-    assert ("faster, training unchanged, beside others" in first) == is_said
+    first = answer_screen(study, found).splitlines()[0]
+    assert ("training unchanged; measured beside other processes" in first) == is_said
 
 
 def test_without_a_mark_nothing_is_said() -> None:
@@ -191,9 +191,9 @@ def test_a_likely_candidate_that_was_read_beside_others_says_so(cores: float) ->
     runs = [(BASE, beside(100.0, cores)), (BASE, beside(101.0, cores)), (OTHER, beside(150.0, cores))]
     study = replace(screening(*runs), stopped="finished")
     assert is_crowded(study, OTHER) is (cores > 0.5)
-    rows = final_screen(study, answer(study)).splitlines()
-    first = next(row for row in rows if row.startswith("likely"))
-    assert ("not confirmed, beside others" in first) is (cores > 0.5)
+    rows = answer_screen(study, answer(study)).splitlines()
+    first = next(row for row in rows if row.startswith("  likely"))
+    assert ("not confirmed, measured beside other processes" in first) is (cores > 0.5)
 
 
 def test_trials_at_once_are_judged_against_the_quietest_run() -> None:
@@ -235,4 +235,4 @@ def test_what_made_the_machine_busy_stands_in_the_answer_and_on_the_screen() -> 
     study = replace(study, busy=(MachineLoad(foreign_cores=1.0, cpus=2, culprits=(ffmpeg,)),))
     said = 'The machine was busy: "ffmpeg" (pid 4711) used 1.0 of 2 cores.'
     assert said in answer(study).caveats
-    assert f"note    {said}" in final_screen(study, answer(study))
+    assert f"note      {said}" in answer_screen(study, answer(study))

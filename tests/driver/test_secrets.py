@@ -36,7 +36,7 @@ ARGS = ("--password", SECRETS[0], "--hf-token", SECRETS[1], f"--db-dsn={SECRETS[
 
 
 class Prints(Runner):
-    """Measures the script as it is; anything else fails, and the script has printed its arguments."""
+    """Measures the unchanged script; anything else fails, and the script has printed its arguments."""
 
     def __init__(self, *, baseline: bool = True) -> None:
         self._baseline = baseline

@@ -28,9 +28,9 @@ from autotune.edge.preset import load_space
 from autotune.export.best_config import write_best
 from autotune.knobs.registry import knobs_for
 from autotune.launch.fake import COMPUTE_BOUND, INPUT_BOUND, FakeRunner, World
+from autotune.report.answer_screen import answer_screen
 from autotune.report.listener import Listener
 from autotune.report.notes import note
-from autotune.report.text import final_screen
 from autotune.search.stages import Staged
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
@@ -123,7 +123,7 @@ def test_a_declared_option_wins_is_written_and_applied_without_the_space_file(
     found = answer(study)
     assert found.best.config == Config({"fused_loss": 1})
     assert "fused_loss: delivered, effect not read." in found.best.reasons
-    assert "fused_loss: delivered, effect not read." in final_screen(study, found)
+    assert "fused_loss: delivered, effect not read." in answer_screen(study, found, details=True)
     best = write_best(tmp_path / "best.yaml", study, found, changes_of(study))
     (change,) = best.picks["best"].changes
     assert (change.how, change.spelling, change.delivered) == ("flag", "--fused-loss", "1")
@@ -191,7 +191,7 @@ def test_the_first_run_chooses_the_space_says_so_and_a_resumed_study_has_the_sam
     assert len(search.heard.notes) == 1
     found = answer(done)
     assert found.is_better
-    assert "space   cpu, as training runs on the CPU" in final_screen(done, found)
+    assert "  space     cpu, as training runs on the CPU" in answer_screen(done, found, details=True)
     assert "- Search space: cpu, as training runs on the CPU." in note(done, found)
     best = write_best(tmp_path / "best.yaml", done, found, changes_of(done))
     assert (best.provenance.space, best.provenance.space_reason) == ("cpu", "training runs on the CPU")
@@ -225,7 +225,10 @@ def test_what_changes_the_training_is_tried_only_where_it_was_allowed(tmp_path: 
     study = Searched(tmp_path / "a", shut, WORLD).run()
     assert all("fused_loss" not in t.config for t in study.trials)
     assert "--allow fused_loss" in study.refusals["fused_loss"]
-    assert "no other effective batch" in final_screen(study, answer(study)) or not answer(study).is_better
+    assert (
+        "no other effective batch" in answer_screen(study, answer(study), details=True)
+        or not answer(study).is_better
+    )
     allowed = replace(OWN, declared=(wild,), allowed=("fused_loss",))
     for rule in ("explore", "keep"):
         (tmp_path / rule).mkdir()

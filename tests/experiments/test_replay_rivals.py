@@ -108,7 +108,7 @@ def test_what_is_not_among_the_best_quarter_ends_at_its_rung_and_costs_less() ->
     kept = [p for p in played if p not in cut]
     assert cut
     assert kept
-    # The script as it is and the first of the others run to their end in any case.
+    # The unchanged script and the first of the others run to their end in any case.
     assert played[:2] == whole[:2]
     assert all(m.window_s < 1.5 for m, _ in cut)
     for (mine, mine_s), (theirs, whole_s) in zip(played, whole, strict=True):

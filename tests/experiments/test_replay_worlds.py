@@ -30,7 +30,7 @@ COMPILED = Config({"compile_mode": "default"})
 
 
 def single(own: int = OWN, **of_bf16: Any) -> Table:
-    """One repeat; of the script as it is as many runs, most of them between the others."""
+    """One repeat; of the unchanged script as many runs, most of them between the others."""
     rows = [recorded_world.row(c, 0, n) for n, c in enumerate(recorded_world.CONFIGS)]
     rows = [replace(r, **of_bf16) if r.config == BF16 else r for r in rows]
     rows += [recorded_world.row(Config(), 0, 100 + n, sentinel=True) for n in range(own - 1)]
@@ -139,7 +139,7 @@ def test_a_table_of_several_repeats_is_replayed_as_it_is() -> None:
 
 
 def uneven() -> Table:
-    """The first repeat whole; of two more the script as it is and one configuration, on slower days."""
+    """The first repeat whole; of two more the unchanged script and one configuration, on slower days."""
     rows = [replace(r, began=f"2026-11-20T10:{n:02d}:00Z") for n, r in enumerate(single().rows)]
     for repeat, slower in ((1, 0.5), (2, 0.8)):
         for n, config in enumerate((Config(), BF16, Config(), Config())):

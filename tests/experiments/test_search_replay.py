@@ -127,7 +127,7 @@ def test_what_failed_in_most_of_its_runs_is_not_feasible() -> None:
 def test_the_front_is_known_as_far_as_what_was_measured_dominates_it() -> None:
     rates = {Config(): 1.0, A: 2.0, B: 3.0}
     truth = score.Truth(rates, B, 3.0, 1.0, peaks={Config(): 5.0, A: 2.0, B: 10.0})
-    # The largest peak spares nothing; A dominates the script as it is.
+    # The largest peak spares nothing; A dominates the unchanged script.
     assert truth.dominated([A, B]) == pytest.approx(1.0)
     assert truth.dominated([Config()]) == pytest.approx(1.0 * 0.5 / (2.0 * 0.8))
     assert truth.dominated([B]) == 0.0

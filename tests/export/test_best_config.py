@@ -78,17 +78,31 @@ def test_knobs_of_a_pick_are_complete():
     }
 
 
-def test_the_first_line_says_how_to_apply_it():
-    first = render(built(), name="fast.yaml").splitlines()[0]
-    assert first == "# Made by autotune 0.1.0. Apply: autotune apply fast.yaml -- python train.py"
+def test_the_file_begins_with_the_gain_what_changes_and_how_to_apply_it():
+    head = [line for line in render(built(), name="fast.yaml").splitlines() if line.startswith("#")]
+    assert head == [
+        "# 2.00x [1.95, 2.05] in 6 pairs of fresh runs: precision=bf16 batch_size=64 num_workers=4 threads=2",
+        "# Peak memory 1.00 GiB; your script 2.00 GiB.",
+        "# Apply: autotune apply fast.yaml -- python train.py",
+        "# Made by autotune 0.1.0; the evidence is below.",
+    ]
 
 
 def test_without_a_gain_the_first_line_says_so_and_the_picks_are_the_baseline():
     best = build_best(study(better=False), no_answer(), changes_of)
-    assert "Nothing beats your script" in render(best).splitlines()[0]
+    assert render(best).splitlines()[0] == "# Nothing is faster: the picks are your unchanged script."
     assert best.picks["best"].changes == []
     assert best.picks["best"].speedup.value == 1.0
     assert not best.is_better
+
+
+def test_a_value_with_a_line_break_ends_no_comment():
+    best = built()
+    change = best.picks["best"].changes[0].model_copy(update={"value": "a\npick: safe"})
+    pick = best.picks["best"].model_copy(update={"changes": [change]})
+    text = render(best.model_copy(update={"picks": {**best.picks, "best": pick}}))
+    assert yaml.safe_load(text)["pick"] == "best"
+    assert text.count("\npick: ") == 1
 
 
 def test_texts_that_yaml_would_read_otherwise_are_quoted():
@@ -154,7 +168,8 @@ def test_whatever_the_script_is_called_its_answer_is_written(tmp_path, script, s
     written = write_best(path, study(spec=spec(script=f"/project/{script}")), good_answer(), changes_of)
     assert read_best(path) == written
     assert written.study.script == script
-    assert path.read_text(encoding="utf-8").split("\n")[0].endswith(said)
+    head = [line for line in path.read_text(encoding="utf-8").split("\n") if line.startswith("#")]
+    assert f"# {said}" in head
 
 
 def test_what_a_link_points_to_is_written_and_the_link_stays(tmp_path):
@@ -211,15 +226,15 @@ def test_infinite_interval_ends_are_left_out():
         (
             "pick: best",
             "pick: bets",
-            "best.yaml:4: pick: one of safe, best, fastest",
+            "best.yaml:7: pick: one of safe, best, fastest",
             "found 'bets'. Did you mean \"best\"?",
         ),
-        ("\nbaseline:", "\nbaseliine:", 'best.yaml:9: unknown key "baseliine"', 'Did you mean "baseline"?'),
+        ("\nbaseline:", "\nbaseliine:", 'best.yaml:12: unknown key "baseliine"', 'Did you mean "baseline"?'),
         ("\nschema:", "\nshcema:", "schema is None", 'is "shcema" meant to be schema?'),
         (
             "    trial: 3",
             "    trail: 3",
-            'best.yaml:15: unknown key "picks.best.trail"',
+            'best.yaml:18: unknown key "picks.best.trail"',
             'Did you mean "trial"?',
         ),
         ("    trial: 3\n", "", "picks.best.trial is missing", "the search wrote"),
@@ -238,16 +253,16 @@ def test_infinite_interval_ends_are_left_out():
         (
             "precision: bf16, batch",
             "precisoin: bf16, batch",
-            'best.yaml:17: there is no knob "precisoin"',
+            'best.yaml:20: there is no knob "precisoin"',
             'Did you mean "precision"?',
         ),
         (
             "precision: bf16, batch",
             "precision: [1], batch",
-            "best.yaml:17: picks.best.knobs.precision: text, a number",
+            "best.yaml:20: picks.best.knobs.precision: text, a number",
             "found [1]",
         ),
-        ("is_better: true", "is_better: maybe", "best.yaml:5: is_better: true or false", "found 'maybe'"),
+        ("is_better: true", "is_better: maybe", "best.yaml:8: is_better: true or false", "found 'maybe'"),
         ("autotune.config/v1.1", "autotune.config/v2", "v2 is not one", "install"),
         ("autotune.config/v1.1", "autotune.space/v1", "schema is 'autotune.space/v1'", "is this a file"),
         ("trial: 3", "trial: three", "picks.best.trial", "three"),

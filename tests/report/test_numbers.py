@@ -15,12 +15,12 @@ from autotune.core.pick import answer
 from autotune.driver.result import result_data
 from autotune.export.best_config import write_best
 from autotune.report import mlflow_record as record
+from autotune.report.answer_screen import answer_screen
 from autotune.report.data import report_data
 from autotune.report.gains import gain_text, gains_text
 from autotune.report.page import report_html
 from autotune.report.study_view import View
 from autotune.report.summary import further_reasons, significant
-from autotune.report.text import final_screen
 
 ENDS = ("value", "low", "high")
 
@@ -86,7 +86,7 @@ def test_the_json_of_the_report_and_of_its_page_are_the_same(study, found, page)
 def test_what_people_read_in_the_terminal_stands_on_the_first_screen(study, found):
     hero = pages.read(report_html(study, found)).by_id("answer").text
     best = found.best
-    screen = final_screen(study, found, out="/project/best.yaml")
+    screen = answer_screen(study, found, out="/project/best.yaml", details=True)
     assert f"{best.speedup.value:.2f}x [{best.speedup.low:.2f}, {best.speedup.high:.2f}]" in screen
     for end in (best.speedup.value, best.speedup.low, best.speedup.high):
         assert f"{end:.2f}x" in hero

@@ -28,10 +28,10 @@ from autotune.core.trial import Stage
 from autotune.driver.result import result_data
 from autotune.export.best_config import write_best
 from autotune.report import mlflow_files, mlflow_record, notes, summary, why
+from autotune.report.answer_screen import answer_screen
 from autotune.report.data import report_data
 from autotune.report.page import report_html
 from autotune.report.study_view import View
-from autotune.report.text import final_screen
 
 SLOWER = dict.fromkeys(report_study.SPEED, 0.7)
 KNOB = r"[a-z_]+(?: with [a-z_]+(?: and [a-z_]+)*)?"
@@ -118,7 +118,7 @@ def shown(request, tmp_path_factory) -> Shown:
     return Shown(
         study=study,
         found=found,
-        screen=final_screen(study, found, out="/project/best.yaml"),
+        screen=answer_screen(study, found, out="/project/best.yaml", details=True),
         written=yaml.safe_load(path.read_text()),
         printed=printed,
         page=json.loads(json.dumps(report_data(View.of(study, found)))),
@@ -174,8 +174,8 @@ def test_contributions_are_the_same_everywhere_and_name_each_change_once(shown: 
         assert expected[0] == {frozenset(best.config): percent(best.speedup.value - 1.0)}
         assert "not separated" not in shown.screen
         return
-    (line,) = [line for line in shown.screen.splitlines() if line.startswith("why ")]
-    assert of_line(line.removeprefix("why")) == expected
+    (line,) = [line for line in shown.screen.splitlines() if line.startswith("  why ")]
+    assert of_line(line.removeprefix("  why")) == expected
     rows = [line.strip("| ").split(" | ") for line in shown.note.splitlines() if line.startswith("| ")]
     cells = {row[0]: row[-1].strip(" |") for row in rows if row[0] in best.config}
     assert of_cells(cells) == expected
@@ -226,9 +226,9 @@ def test_what_came_closest_is_the_same_everywhere(shown: Shown) -> None:
         assert data["speedup"]["value"] == pytest.approx(near.ratio.value, rel=1e-5)
     ratio = f"{near.ratio.value:.2f}"
     if shown.found.outcome is SearchOutcome.NOTHING_FASTER:
-        (row,) = [line for line in shown.screen.splitlines() if line.startswith("closest ")]
+        (row,) = [line for line in shown.screen.splitlines() if line.startswith("  closest ")]
         assert f"{ratio}x" in row
-        assert summary.long_config(near.config) in row
+        assert near.config.text() in row
         assert f"trial {near.trial}" in row
     said = f"he closest, {near.config.text()}, reads {ratio}"
     for text in (shown.screen, shown.note, shown.html.by_id("answer").text, shown.printed["sentence"]):
@@ -264,11 +264,11 @@ def test_the_front_is_the_same_everywhere_and_holds_nothing_that_is_beaten(shown
 def test_a_script_that_differs_from_itself_as_much_as_the_claim_says_so_in_the_first_line() -> None:
     study = report_study.made()
     found = answer(study)
-    assert "weak" not in final_screen(study, found) + summary.headline(study, found) + found.sentence
+    assert "weak" not in answer_screen(study, found) + summary.headline(study, found) + found.sentence
     small = Estimate(value=1.005, low=1.002, high=1.008, n=5, unit="ratio")
     found = replace(found, best=replace(found.best, speedup=small))
     said = f"weak: your script differs from itself by {self_difference(study):.2f}x"
-    assert said in final_screen(study, found).splitlines()[0]
+    assert said in answer_screen(study, found).splitlines()[0]
     assert said in notes.note(study, found).splitlines()[0]
     assert said in summary.run_name(study, found)
     assert said in sentence(study, found.best, None, (), 1.0)

@@ -75,7 +75,7 @@ def test_a_bound_takes_the_place_of_that_of_the_space(study):
 
 def test_a_script_that_needs_more_than_is_allowed_is_named(study):
     again = repick(study, Wishes(max_memory_bytes=GIB))
-    assert any("Your script as it is needs" in n for n in again.notes)
+    assert any("Your unchanged script needs" in n for n in again.notes)
 
 
 def test_without_a_baseline_there_is_nothing_to_pick_against(study):

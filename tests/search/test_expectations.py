@@ -73,7 +73,7 @@ def study(
 
 
 def expected(of: Study, **changes: Value) -> float:
-    """Times the script as it is."""
+    """Times the unchanged script."""
     found = Expectations.of(of, SPACE)
     assert found is not None
     return math.exp(found.mean(tuple(changes.get(d.knob, d.own) for d in SPACE.dimensions.values())))

@@ -138,7 +138,7 @@ def test_a_study_whose_script_scattered_tells_nothing() -> None:
         stage = Stage.SENTINEL if config.is_baseline else Stage.REFINE
         asked = Proposal(stage=stage, config=config, fidelity=FIDELITY, reason="x")
         loud = tell(loud, asked, measurement(rate), 5.0)
-    assert "runs of the script as it is differed" in unfit(loud)
+    assert "runs of the unchanged script differed" in unfit(loud)
     assert NOISIEST < 0.2
 
 

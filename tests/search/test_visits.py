@@ -161,7 +161,7 @@ def seen(config: Config, ratio: float) -> Observation:
 
 
 def told(*runs: tuple[Config, float], visited: Visited | None = None) -> Study:
-    """The script as it is at 100 samples/s, with a visit; then these."""
+    """The unchanged script at 100 samples/s, with a visit; then these."""
     built = Study(spec=search_spec(live=True), space=SPACE)
     for config, rate in ((Config(), 100.0), *runs):
         stage = Stage.REFINE if config else Stage.BASELINE

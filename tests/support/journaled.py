@@ -44,7 +44,9 @@ def trials(gain=2.0):
     return rows
 
 
-def journaled(script, *, label="train-1", study_id=FIRST, rows=None, advice=(), sha256="", **changes):
+def journaled(
+    script, *, label="train-1", study_id=FIRST, rows=None, advice=(), sha256="", stopped="finished", **changes
+):
     given = spec(
         script=str(script),
         cwd=str(script.parent),
@@ -92,6 +94,7 @@ def journaled(script, *, label="train-1", study_id=FIRST, rows=None, advice=(), 
         }
         journal.append("asked", f"asked/{n}/1", to_wire({"trial": trial, "uid": f"t{n}"}))
         journal.append("told", f"told/{n}/1", to_wire(told))
-    journal.append("stopped", "stopped/1", to_wire({"why": "finished", "elapsed_s": 480.0}))
+    if stopped:
+        journal.append("stopped", "stopped/1", to_wire({"why": stopped, "elapsed_s": 480.0}))
     journal.close()
     return folder

@@ -307,7 +307,7 @@ class World:
         return list(Reader(folder / "events.jsonl", "baseline").read())
 
     def ending(self) -> Any:
-        """How a trial of the script as it is ends: a measurement, or a Failure with its kind."""
+        """How a trial of the unchanged script ends: a measurement, or a Failure with its kind."""
         if self.outcome is not None:
             return self.outcome
         runner = LocalRunner(study_dir=self.folder / "study", progress_floor_s=60.0)

@@ -32,7 +32,7 @@ def advice_section(view: View) -> Markup:
     )
     lead = (
         "What no knob does, read from the script as it was searched and never changed by autotune. What it "
-        "may buy is a share of a step of your script as it is."
+        "may buy is a share of a step of your unchanged script."
     )
     return html(
         heading("advice", "In your own code", lead),

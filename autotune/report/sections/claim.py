@@ -30,7 +30,7 @@ def claim(view: View, answer: Answer) -> Markup:
             " and ",
             tag("b", f"{speedup.high:.2f}x"),
             f" ({100 * speedup.confidence:.4g} % interval), in {summary.plural(speedup.n, 'pair')} of fresh "
-            f"runs next to {shown.script_name(study)} as it is",
+            f"runs next to the unchanged {shown.script_name(study)}",
         )
         if speedup.is_bounded
         else html(f"in {summary.plural(speedup.n, 'pair')} of runs")
@@ -56,9 +56,7 @@ def claims_figure(view: View, answer: Answer) -> Markup:
         # What came closest is what a person wants to see where nothing was found.
         closest = sorted(view.compared.values(), key=lambda c: (-c.wins, -c.speedup.value))[:3]
         rows = [
-            _ratio_row(
-                shown.short_config(c.config), c.speedup, class_="other", note=_interval_text(c.speedup)
-            )
+            _ratio_row(shown.config_text(c.config), c.speedup, class_="other", note=_interval_text(c.speedup))
             for c in closest
         ]
     if answer.identical is not None and rows:
@@ -68,7 +66,7 @@ def claims_figure(view: View, answer: Answer) -> Markup:
     if not rows:
         return Markup()
     said = "; ".join(f"{row.label} {row.value:.2f}x" for row in rows)
-    names = ("Speed-up of each pick with its interval", f"{said}. 1.00x is your script as it is.")
+    names = ("Speed-up of each pick with its interval", f"{said}. 1.00x is your unchanged script.")
 
     def draw(width: float, name: str) -> Markup:
         # It has half of a wide page to itself.

@@ -29,14 +29,14 @@ def failures_section(view: View) -> Markup:
     kinds: dict[str, list[Trial]] = {}
     for trial in rows_of:
         if trial.failure is not None:
-            kinds.setdefault(trial.failure.kind.label, []).append(trial)
+            kinds.setdefault(trial.failure.kind.words, []).append(trial)
     rows: list[tuple[object, ...]] = []
     for label, trials in sorted(kinds.items(), key=lambda item: -len(item[1])):
         rows += [
             (
                 Sorted(f"t{t.number:02d}", t.number),
                 label,
-                shown.short_config(t.config),
+                shown.config_text(t.config),
                 clean(study, t.failure.message.splitlines()[0] if t.failure and t.failure.message else ""),
                 t.stage.value,
             )
@@ -84,5 +84,5 @@ def tail(view: View, trial: Trial, *, is_open: bool = False) -> Markup:
     text = log_tail(view.study, trial)
     if not text or trial.failure is None:
         return Markup()
-    title = f"t{trial.number:02d} {trial.failure.kind.label}: {shown.short_config(trial.config)}"
+    title = f"t{trial.number:02d} {trial.failure.kind.words}: {shown.config_text(trial.config)}"
     return tag("details", tag("summary", title), tag("pre", text, tabindex="0"), open=is_open)

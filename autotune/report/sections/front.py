@@ -85,7 +85,7 @@ def _front_dot(view: View, tried: Tried, names: Mapping[Config, str], joined: se
     ratio = f"{tried.rate / base:.2f}x, " if base and not tried.config.is_baseline else ""
     how = "confirmed" if tried.is_confirmed else summary.plural(tried.runs, "single run")
     tip = (
-        f"t{tried.trial:02d} {shown.short_config(tried.config)}: {ratio}{summary.number_text(tried.rate)}, "
+        f"t{tried.trial:02d} {shown.config_text(tried.config)}: {ratio}{summary.number_text(tried.rate)}, "
         f"{summary.bytes_text(tried.peak_bytes)}, {how}, loss {tried.loss}"
     )
     shape = "square" if tried.config.is_baseline else _LOSS_SHAPE[tried.loss]
@@ -113,7 +113,7 @@ def _front_table(view: View, answer: Answer) -> Markup:
         (
             Sorted(f"t{m.trial:02d}", m.trial),
             html(
-                shown.short_config(m.config),
+                shown.config_text(m.config),
                 ", measured beside others" if m.is_disturbed else "",
                 *(html(" ", tag("span", n, class_=f"tag {n}")) for n in named.get(m.trial, ())),
             ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.core.answer import SearchOutcome
+from autotune.core.config import in_order
 from autotune.core.contributions import contributions
 from autotune.core.redact import redact
 from autotune.report import gains, shown, summary
@@ -86,7 +87,7 @@ def _chips(view: View, best: Recommendation) -> Markup:
     """The changes one by one: what it was, what it becomes, what that brings."""
     own, found = summary.own_values(view.study), contributions(view.study, best)
     items: list[Markup] = []
-    for knob, value in summary.in_order(best.config):
+    for knob, value in in_order(best.config):
         was = shown.value_text(own.get(knob))
         part = found.of(knob)
         items.append(
@@ -106,23 +107,37 @@ def _apply(view: View, answer: Answer) -> Markup:
     given = commands(view.study, answer, view.repicked, view.yaml)
     if "apply" not in given:
         if "apply fastest" in given:
-            lead = "Your script stays as it is, unless its training may change:"
+            lead = "Your script stays unchanged, unless its training may change:"
             return html(tag("p", lead, class_="lead"), command(given["apply fastest"]))
         if answer.outcome is SearchOutcome.INCONCLUSIVE and view.repicked is None:
             return _continue(given)
-        said = "Keep your script as it is: there is nothing to apply."
+        said = "Keep your script unchanged: there is nothing to apply."
         if view.repicked is not None:
             said = "There is nothing to apply: what is not confirmed is not recommended."
-        return tag("p", said, class_="lead")
+            return tag("p", said, class_="lead")
+        return html(tag("p", said, class_="lead"), _further(view.study))
     first = (
         html(
             tag("p", "Write these picks to a file, then train with it:", class_="lead"),
             command(given["write the file"]),
         )
         if "write the file" in given
-        else tag("p", "Train with it; your script stays as it is:", class_="lead")
+        else tag("p", "Train with it; your script stays unchanged:", class_="lead")
     )
     return html(first, command(given["apply"]))
+
+
+def _further(study: Study) -> Markup:
+    """What can be done where nothing is faster."""
+    steps = [
+        html(
+            "Measure more configurations, to find smaller gains: ",
+            tag("code", f"autotune resume {redact(study.spec.label)} --budget 30m"),
+        ),
+        html("Permit knobs that change the training: ", tag("code", "autotune search --allow KNOB")),
+        "Change the code: the section on your code names lines that cost time.",
+    ]
+    return html(tag("p", "To look further:", class_="lead"), bullets(steps))
 
 
 def _continue(given: dict[str, str]) -> Markup:
@@ -156,7 +171,7 @@ def _estimates_table(repicked: Repicked) -> Markup:
     rows = [
         (
             f"t{e.trial:02d}",
-            shown.long_config(e.config),
+            shown.config_text(e.config),
             f"{e.ratio:.2f}x",
             summary.plural(e.runs, "single run"),
             summary.bytes_text(e.peak_bytes),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from autotune.core.config import Config
+from autotune.core.config import Config, in_order
 from autotune.core.contributions import contributions
 from autotune.core.effects import best_of_each
 from autotune.report import figures, gains, shown, summary, svg
@@ -27,10 +27,10 @@ def knobs_section(view: View) -> Markup:
         return Markup()
     own = summary.own_values(study)
     shown_in = shown_picks(answer)
-    changed = [k for k, _ in summary.in_order({k: v for p in shown_in.values() for k, v in p.config.items()})]
+    changed = [k for k, _ in in_order({k: v for p in shown_in.values() for k, v in p.config.items()})]
     kept = [
         k
-        for k, _ in summary.in_order(own)
+        for k, _ in in_order(own)
         if k not in changed and (study.space is None or k in study.space.dimensions)
     ]
     found = contributions(study, answer.best)
@@ -39,7 +39,7 @@ def knobs_section(view: View) -> Markup:
             knob,
             shown.value_text(own.get(knob)) or "not read",
             *(
-                tag("strong", shown.value_text(pick.config[knob])) if knob in pick.config else "as it is"
+                tag("strong", shown.value_text(pick.config[knob])) if knob in pick.config else "unchanged"
                 for pick in shown_in.values()
             ),
             _gain_cell(found, knob),

@@ -64,6 +64,6 @@ def _pairs_figure(view: View, name: str, config: Config, rows: list[PairedRuns])
     )
     badge = tag("span", name, class_=f"tag {class_ if class_ != 'other' else 'plain'}")
     return html(
-        tag("h3", badge, f" {summary.ratio_text(compared.speedup)}: {shown.long_config(config)}"),
+        tag("h3", badge, f" {summary.ratio_text(compared.speedup)}: {shown.config_text(config)}"),
         chart,
     )

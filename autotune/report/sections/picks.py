@@ -26,7 +26,7 @@ def picks_section(view: View) -> Markup:
     advised = answer.fastest.advice if answer.fastest is not None else ""
     advice = [f"fastest: {clean(study, advised)}"] if advised else []
     lead = (
-        "safe leaves the arithmetic as it is, best may round differently, fastest may change the training "
+        "safe leaves the arithmetic unchanged, best may differ by rounding, fastest may change the training "
         "and is named only where it reaches the same loss sooner."
     )
     control = (
@@ -51,7 +51,7 @@ def _picks_table(answer: Answer) -> Markup:
     rows: list[tuple[object, ...]] = [
         (
             tag("span", "your script", class_="tag script"),
-            "as it is",
+            "unchanged",
             "1.00x",
             f"{summary.number_text(base.value)} {base.unit}",
             summary.bytes_text(answer.baseline_peak_bytes),
@@ -62,7 +62,7 @@ def _picks_table(answer: Answer) -> Markup:
     rows += [
         (
             tag("span", name, class_="tag unclear" if name == "likely" else f"tag {name}"),
-            shown.long_config(pick.config),
+            shown.config_text(pick.config),
             _speedup(name, pick),
             f"{summary.number_text(pick.throughput.value)} {pick.throughput.unit}",
             summary.bytes_text(pick.peak_bytes),
@@ -113,7 +113,7 @@ def _method(study: Study, answer: Answer) -> Markup:
     claim = f" Its interval is one of {100 * answer.best.speedup.confidence:.4g} %"
     share = claim if answer.is_better else ""
     said = (
-        "A speed-up rests on pairs of fresh processes made after the search, the script as it is and the "
+        "A speed-up rests on pairs of fresh processes made after the search, the unchanged script and the "
         "configuration in turns; runs that chose a configuration are not in it."
         + (f"{share}, which allows for the number of finalists and looks." if share else "")
     )

@@ -34,7 +34,7 @@ def runs_section(view: View) -> Markup:
         runs = runs_of(study, config)
         kept = [t for t in runs if t.stage is Stage.CONFIRM][-_MOST_RUNS:]
         kept = [t for t in runs if t.stage is not Stage.CONFIRM][: max(3, _MOST_RUNS - len(kept))] + kept
-        label = "your script" if name == "script" else f"{name}: {shown.short_config(config)}"
+        label = "your script" if name == "script" else f"{name}: {shown.config_text(config)}"
         groups.append(
             figures.Group(
                 label=label,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from autotune.report.study_view import View
 
 _STAGES: Final = {
-    "baseline": "your script as it is",
+    "baseline": "your unchanged script",
     "start": "first tries",
     "refine": "exploring",
     "sentinel": "your script again",
@@ -36,7 +36,7 @@ def time_section(view: View) -> Markup:
                 begin=max(0.0, t.finished_s - t.seconds),
                 end=t.finished_s,
                 class_=_STAGE_CLASS.get(t.stage.value, t.stage.value),
-                tip=f"t{t.number:02d} {_STAGES[t.stage.value]}: {shown.short_config(t.config)}, "
+                tip=f"t{t.number:02d} {_STAGES[t.stage.value]}: {shown.config_text(t.config)}, "
                 f"{t.seconds:.0f} s, {summary.status_word(t)}",
                 is_failed=t.failure is not None and t.failure.kind.family is not Family.CANCELLED,
             )

@@ -25,7 +25,7 @@ def trials_section(view: View) -> Markup:
             Sorted(f"t{t.number:02d}", t.number),
             t.stage.value,
             html(
-                shown.short_config(t.config),
+                shown.config_text(t.config),
                 *(html(" ", tag("span", n, class_=f"tag {n}")) for n in marks.get(t.number, ())),
             ),
             *_trial_cells(study, t),
@@ -51,7 +51,7 @@ def trials_section(view: View) -> Markup:
 
 def _trial_cells(study: Study, trial: Trial) -> tuple[Sorted, Sorted, Sorted, str]:
     if trial.measurement is None:
-        said = trial.failure.kind.label if trial.failure is not None else "open"
+        said = trial.failure.kind.words if trial.failure is not None else "open"
         return Sorted("", ""), Sorted("", ""), Sorted("", ""), said
     ratio, peak = summary.speedup_of(study, trial), trial.measurement.memory.peak_bytes
     rate = trial.measurement.throughput.value

@@ -1,0 +1,408 @@
+"""The HTTP interface: JSON below ``/api/v1``, pages elsewhere; `auth.Gate` stands before every route."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from fastapi import FastAPI, Header, HTTPException, Query, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from autotune.driver.spec import version
+from autotune.errors import AutotuneError
+from autotune.service import pages
+from autotune.service.auth import Gate, Policy
+from autotune.service.command import checked_options
+from autotune.service.estimate import estimate
+from autotune.service.queue import Limits
+from autotune.service.reconcile import job_id
+from autotune.service.requests import Parts, Who, With, cancelled, shown, visible
+from autotune.service.states import FINAL, State
+from autotune.service.store import Conflict, Submission
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from autotune.service.bundles import Bundles
+    from autotune.service.jobs import Jobs
+    from autotune.service.reconcile import Place, Reconciler
+    from autotune.service.store import Database
+
+_POLL_S: Final = 1.0
+_KEEPALIVE_S: Final = 15.0
+MOST_LOG: Final = 256 * 1024
+
+
+class Strict(BaseModel):
+    """A body in which an unknown field is an error."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class SearchRequest(Strict):
+    """What ``autotune submit`` sends."""
+
+    command: list[str] = Field(min_length=1, max_length=1000)
+    options: dict[str, Any] = Field(default_factory=dict)
+    budget_s: float = Field(ge=20, le=30 * 24 * 3600)
+    bundle: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    path: str = ""
+    title: str = Field(default="", max_length=200)
+    priority: int = Field(default=50, ge=0, le=100)
+    preemptible: bool = False
+    gpus: int = Field(default=0, ge=0, le=1024)
+    max_cost: float | None = Field(default=None, gt=0)
+    webhook: str = Field(default="", max_length=2000)
+    commit: str = Field(default="", max_length=64)
+    dirty: bool = False
+
+
+class ResumeRequest(Strict):
+    """A further budget."""
+
+    budget_s: float = Field(ge=20, le=30 * 24 * 3600)
+
+
+class TokenRequest(Strict):
+    """A token to create; `expires_s` in seconds from now."""
+
+    user: str = Field(min_length=1, max_length=128)
+    project: str = "default"
+    scope: str = "run"
+    expires_s: float | None = Field(default=None, gt=0)
+    note: str = ""
+
+
+class ProjectRequest(Strict):
+    """Quotas; null for no limit."""
+
+    weight: float = Field(default=1.0, gt=0)
+    max_running: int | None = Field(default=None, ge=0)
+    max_running_per_user: int | None = Field(default=None, ge=0)
+    max_gpus: int | None = Field(default=None, ge=0)
+    max_slot_s_per_day: float | None = Field(default=None, ge=0)
+
+
+class AppliedRequest(Strict):
+    """How long a training has run with a configuration of the service."""
+
+    seconds: float = Field(ge=0, le=365 * 24 * 3600)
+
+
+def create_app(
+    database: Database,
+    bundles: Bundles,
+    jobs: Jobs,
+    place: Place,
+    reconciler: Reconciler,
+    *,
+    policy: Policy | None = None,
+    capacity: int = 1,
+    price_per_hour: float | None = None,
+    roots: tuple[str, ...] = (),
+) -> Any:
+    """Return the ASGI application.
+
+    Args:
+        database: Of the service.
+        bundles: Code that was uploaded.
+        jobs: Where searches run.
+        place: Of their files.
+        reconciler: Moves searches; it runs in a thread of its own.
+        policy: Who may reach it.
+        capacity: Slots of the cluster, for the page and the estimate.
+        price_per_hour: Of one slot; needed for price caps.
+        roots: Folders on shared storage below which a search may run without a bundle.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
+        yield
+
+    app = FastAPI(
+        title="autotune", version=version() or "0", lifespan=lifespan, docs_url=None, redoc_url=None
+    )
+    app.state.parts = Parts(
+        database=database,
+        bundles=bundles,
+        jobs=jobs,
+        place=place,
+        reconciler=reconciler,
+        capacity=capacity,
+        price_per_hour=price_per_hour,
+        roots=roots,
+    )
+    app.add_exception_handler(AutotuneError, _problem)
+    _routes(app)
+    pages.add(app)
+    return Gate(app, database, policy or Policy())
+
+
+def _routes(app: FastAPI) -> None:
+    app.get("/healthz")(lambda: {"status": "ok"})
+
+    @app.get("/readyz")
+    def readyz(parts: With) -> Response:
+        parts.database.searches(limit=1)
+        trouble = parts.reconciler.trouble
+        return JSONResponse({"status": trouble or "ok"}, status_code=503 if trouble else 200)
+
+    @app.get("/metrics")
+    def metrics(parts: With) -> PlainTextResponse:
+        from autotune.service.metrics import metrics_text
+
+        return PlainTextResponse(metrics_text(parts.database, parts.capacity))
+
+    @app.get("/api/v1/me")
+    def me(who: Who) -> dict[str, Any]:
+        return {"user": who.user, "project": who.project, "scope": who.scope, "version": version()}
+
+    @app.head("/api/v1/bundles/{sha256}")
+    def has_bundle(sha256: str, parts: With) -> Response:
+        return Response(status_code=200 if parts.bundles.has(sha256) else 404)
+
+    @app.put("/api/v1/bundles/{sha256}", status_code=201)
+    async def put_bundle(sha256: str, request: Request, parts: With) -> dict[str, str]:
+        data = await request.body()
+        await asyncio.to_thread(parts.bundles.put, sha256, data)
+        return {"sha256": sha256}
+
+    @app.post("/api/v1/searches", status_code=201)
+    def submit(
+        body: SearchRequest,
+        who: Who,
+        parts: With,
+        response: Response,
+        idempotency_key: Annotated[str, Header(min_length=8, max_length=200)],
+    ) -> dict[str, Any]:
+        if who.search_id:
+            raise HTTPException(403, "a token of one search cannot submit another")
+        checked_options(body.options)
+        _check_code(body, parts)
+        _check_price(body, parts)
+        given = Submission(
+            project=who.project,
+            user=who.user,
+            idempotency_key=idempotency_key,
+            request=body.model_dump(include={"command", "options", "path", "commit", "dirty"}),
+            bundle=body.bundle,
+            title=body.title or " ".join(body.command)[:200],
+            budget_s=body.budget_s,
+            priority=body.priority,
+            gpus=body.gpus,
+            is_preemptible=body.preemptible,
+            webhook=body.webhook,
+        )
+        row, is_new = parts.database.submit(given)
+        response.status_code = 201 if is_new else 200
+        parts.reconciler.poke()
+        return shown(row)
+
+    @app.get("/api/v1/searches")
+    def listed(
+        who: Who,
+        parts: With,
+        state: State | None = None,
+        before: str = "",
+        limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    ) -> dict[str, Any]:
+        project = "" if who.allows("admin") else who.project
+        rows = parts.database.searches(
+            project=project, states=[state] if state else [], before=before, limit=limit
+        )
+        rows = [row for row in rows if not who.search_id or row.id == who.search_id]
+        return {"searches": [shown(row) for row in rows], "before": rows[-1].id if len(rows) == limit else ""}
+
+    @app.get("/api/v1/searches/{search_id}")
+    def one(search_id: str, who: Who, parts: With) -> dict[str, Any]:
+        return shown(visible(parts, who, search_id))
+
+    @app.post("/api/v1/searches/{search_id}/cancel", status_code=202)
+    def cancel(search_id: str, who: Who, parts: With) -> dict[str, Any]:
+        return shown(cancelled(parts, visible(parts, who, search_id), who.user))
+
+    @app.post("/api/v1/searches/{search_id}/resume", status_code=202)
+    def resume(search_id: str, body: ResumeRequest, who: Who, parts: With) -> dict[str, Any]:
+        row = visible(parts, who, search_id)
+        state = State(row.state)
+        if state not in FINAL:
+            raise Conflict(f"the search is {state.value}; only one that has ended can be resumed")
+        reason = f"resumed by {who.user}"
+        budget_s = row.used_s + body.budget_s
+        if not parts.database.move(
+            row.id, state, State.QUEUED, reason, budget_s=budget_s, ended_s=None, losses=0
+        ):
+            raise Conflict("the search changed meanwhile", hint="look at its state again")
+        parts.reconciler.poke()
+        return shown(parts.database.search(search_id))
+
+    @app.get("/api/v1/searches/{search_id}/best.yaml")
+    def best(search_id: str, who: Who, parts: With) -> PlainTextResponse:
+        row = visible(parts, who, search_id)
+        path = parts.place.best(row.id)
+        if not path.is_file():
+            raise HTTPException(404, "the search has no best.yaml yet")
+        return PlainTextResponse(path.read_text(encoding="utf-8"), media_type="application/yaml")
+
+    @app.get("/api/v1/searches/{search_id}/report.html")
+    def report(search_id: str, who: Who, parts: With) -> Response:
+        row = visible(parts, who, search_id)
+        found = sorted(parts.place.home(row.id).glob("studies/*/report.html"))
+        if not found:
+            raise HTTPException(404, "the search has no report yet")
+        # The report's own policy allows its inline script; nothing is ever fetched.
+        headers = {
+            "content-security-policy": "sandbox allow-scripts allow-popups",
+            "x-content-type-options": "nosniff",
+        }
+        return Response(found[-1].read_bytes(), media_type="text/html", headers=headers)
+
+    @app.get("/api/v1/searches/{search_id}/log")
+    def log(
+        search_id: str,
+        who: Who,
+        parts: With,
+        offset: Annotated[int, Query(ge=0)] = 0,
+        limit: Annotated[int, Query(ge=1, le=MOST_LOG)] = MOST_LOG,
+    ) -> Response:
+        row = visible(parts, who, search_id)
+        data = parts.jobs.output(job_id(row), offset, limit)
+        headers = {"x-next-offset": str(offset + len(data)), "x-content-type-options": "nosniff"}
+        return Response(data, media_type="text/plain; charset=utf-8", headers=headers)
+
+    @app.get("/api/v1/searches/{search_id}/events")
+    def followed(
+        search_id: str,
+        request: Request,
+        who: Who,
+        parts: With,
+        last_event_id: Annotated[str, Header()] = "0",
+    ) -> StreamingResponse:
+        row = visible(parts, who, search_id)
+        after = int(last_event_id) if last_event_id.isdigit() else 0
+        return StreamingResponse(_stream(request, parts, row.id, after), media_type="text/event-stream")
+
+    @app.post("/api/v1/searches/{search_id}/applied", status_code=202)
+    def applied(search_id: str, body: AppliedRequest, who: Who, parts: With) -> dict[str, str]:
+        row = visible(parts, who, search_id)
+        parts.database.note_applied(row.id, who.user, body.seconds)
+        return {"status": "recorded"}
+
+    @app.get("/api/v1/configs")
+    def registered(
+        who: Who,
+        parts: With,
+        script_sha256: Annotated[str, Query(pattern=r"^[0-9a-f]{64}$")],
+        hardware: Annotated[str, Query(pattern=r"^[0-9a-f]{1,64}$")],
+    ) -> dict[str, Any]:
+        row = parts.database.best_config(who.project, script_sha256, hardware)
+        if row is None:
+            raise HTTPException(404, "no configuration is registered for this script on this hardware")
+        return {"search": row.search_id, "speedup": row.speedup, "created_s": row.created_s, "yaml": row.yaml}
+
+    @app.post("/api/v1/estimate")
+    def estimated(body: SearchRequest, who: Who, parts: With) -> dict[str, Any]:
+        return estimate(parts.database, who.project, body.budget_s, max(1, body.gpus), parts.price_per_hour)
+
+    @app.get("/api/v1/fleet")
+    def fleet(who: Who, parts: With) -> dict[str, float]:
+        return parts.database.fleet("" if who.allows("admin") else who.project)
+
+    @app.get("/api/v1/tokens")
+    def tokens(parts: With) -> dict[str, Any]:
+        return {"tokens": parts.database.tokens()}
+
+    @app.post("/api/v1/tokens", status_code=201)
+    def create_token(body: TokenRequest, parts: With) -> dict[str, str]:
+        token = parts.database.create_token(
+            user=body.user, project=body.project, scope=body.scope, expires_s=body.expires_s, note=body.note
+        )
+        return {"token": token}
+
+    @app.delete("/api/v1/tokens/{token_id}", status_code=204)
+    def revoke(token_id: str, parts: With) -> Response:
+        if not parts.database.revoke_token(token_id):
+            raise HTTPException(404, "there is no token of that id")
+        return Response(status_code=204)
+
+    @app.get("/api/v1/projects")
+    def projects(parts: With) -> dict[str, Any]:
+        from dataclasses import asdict
+
+        return {"projects": {name: asdict(limits) for name, limits in parts.database.limits().items()}}
+
+    @app.put("/api/v1/projects/{name}")
+    def set_project(name: str, body: ProjectRequest, parts: With) -> dict[str, str]:
+        from autotune.store.paths import is_label
+
+        if not is_label(name) or len(name) > 64:
+            raise HTTPException(422, "a project's name has letters, digits, dots, dashes and underscores")
+        parts.database.set_project(name, Limits(**body.model_dump()))
+        return {"name": name}
+
+    @app.get("/api/v1/audit")
+    def audit(parts: With) -> dict[str, Any]:
+        return {"audit": parts.database.audit_rows()}
+
+
+def _check_code(body: SearchRequest, parts: Parts) -> None:
+    """Refuse a search whose code is not there.
+
+    Raises:
+        HTTPException: 422 with the reason.
+    """
+    from pathlib import Path
+
+    if bool(body.bundle) == bool(body.path):
+        raise HTTPException(422, "name the code by either bundle or path")
+    if body.bundle and not parts.bundles.has(body.bundle):
+        raise HTTPException(422, "the bundle was not uploaded")
+    if body.path:
+        path = Path(body.path).resolve()
+        if not any(path.is_relative_to(Path(root).resolve()) for root in parts.roots):
+            raise HTTPException(422, "the path is not below a folder that the service allows (--code-root)")
+        if not path.is_dir():
+            raise HTTPException(422, "the path is no folder on the service's storage")
+
+
+def _check_price(body: SearchRequest, parts: Parts) -> None:
+    if body.max_cost is None:
+        return
+    if parts.price_per_hour is None:
+        raise HTTPException(422, "the service has no price (--price-per-hour), so it cannot keep a price cap")
+    cost = body.budget_s / 3600 * parts.price_per_hour * max(1, body.gpus)
+    if cost > body.max_cost:
+        raise HTTPException(422, f"the budget costs up to {cost:.2f}, more than --max-cost {body.max_cost:g}")
+
+
+async def _stream(request: Request, parts: Parts, search_id: str, after: int) -> AsyncGenerator[str]:
+    """Yield events as they are stored, each with its sequence number, until the search has ended."""
+    sent_s = time.monotonic()
+    while not await request.is_disconnected():
+        rows = await asyncio.to_thread(parts.database.events, search_id, after)
+        for row in rows:
+            after = row.seq
+            data = json.dumps({"kind": row.kind, "at_s": row.at_s, **row.data}, ensure_ascii=False)
+            yield f"id: {row.seq}\nevent: {row.kind}\ndata: {data}\n\n"
+            sent_s = time.monotonic()
+        if not rows:
+            search = await asyncio.to_thread(parts.database.search, search_id)
+            if search is None or State(search.state) in FINAL:
+                yield "event: end\ndata: {}\n\n"
+                return
+            if time.monotonic() - sent_s > _KEEPALIVE_S:
+                yield ": still here\n\n"
+                sent_s = time.monotonic()
+            await asyncio.sleep(_POLL_S)
+
+
+async def _problem(_request: Request, error: Exception) -> Response:
+    """Return an error of ours as a problem document (RFC 9457)."""
+    ours = error if isinstance(error, AutotuneError) else AutotuneError(str(error))
+    status = 409 if isinstance(ours, Conflict) else {2: 422, 5: 503, 6: 503}.get(ours.exit_code, 500)
+    body = {"title": ours.message, "status": status, "hint": ours.hint}
+    return JSONResponse(body, status_code=status, media_type="application/problem+json")

@@ -1,0 +1,76 @@
+"""The command of a search's job: ``autotune search``, or ``autotune resume`` where its journal exists."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from autotune.errors import UsageError
+from autotune.store.paths import JOURNAL_FILE, newest_study_dirs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+ALLOWED: Final = (
+    "space", "set", "fix", "knob", "allow", "max-memory", "effective-batch", "run-steps", "objective",
+    "price-per-hour", "sampler", "trials", "seed", "output-arg", "keep-loggers", "start", "wait-for-quiet",
+    "mlflow-tag", "concurrency", "experiment",
+)  # fmt: skip
+"""Options of ``autotune search`` that a client may set. Those about places and clusters are the service's."""
+
+
+def checked_options(options: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return options as lists of texts; True stands for a switch.
+
+    Raises:
+        UsageError: An option is not one that a client may set.
+    """
+    found: dict[str, list[str]] = {}
+    for name, value in options.items():
+        if name not in ALLOWED:
+            raise UsageError(
+                f"a submitted search cannot set --{name}", hint=f"it can set: {', '.join(ALLOWED)}"
+            )
+        if value is True:
+            found[name] = []
+        else:
+            values = value if isinstance(value, list) else [value]
+            found[name] = [str(one) for one in values]  # pyright: ignore[reportUnknownVariableType]
+    return found
+
+
+def command_of(row: Any, home: Path, best: Path, options: Mapping[str, str]) -> list[str]:
+    """Return the words of the job.
+
+    Args:
+        row: Of the search.
+        home: Its AUTOTUNE_HOME.
+        best: Where its best.yaml goes.
+        options: Options that the service sets.
+
+    Raises:
+        UsageError: The request holds an option that clients may not set.
+    """
+    start = [sys.executable, "-m", "autotune"]
+    left_s = max(20.0, row.budget_s - row.used_s)
+    begun = next((path for path in newest_study_dirs(home) if (path / JOURNAL_FILE).is_file()), None)
+    if begun is not None:
+        # The path of the folder, as names are looked up below the home of this process.
+        return [*start, "resume", str(begun), "--budget", f"{left_s:.0f}s", "--quiet"]
+    words = [
+        *start,
+        "search",
+        "--budget",
+        f"{left_s:.0f}s",
+        "--label",
+        row.id.lower(),
+        "--out",
+        str(best),
+        "--quiet",
+    ]
+    for name, value in options.items():
+        words += [f"--{name}", value]
+    for name, values in checked_options(row.request.get("options", {})).items():
+        words += [f"--{name}"] if not values else [word for value in values for word in (f"--{name}", value)]
+    return [*words, "--", *[str(word) for word in row.request["command"]]]

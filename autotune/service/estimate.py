@@ -1,0 +1,46 @@
+"""What a search is likely to bring and to cost, from the searches that the service has finished."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.service.states import State
+
+if TYPE_CHECKING:
+    from autotune.service.store import Database
+
+_FEWEST = 5
+"""Finished searches below which no range is given."""
+
+
+def estimate(
+    database: Database, project: str, budget_s: float, slots: int, price_per_hour: float | None
+) -> dict[str, Any]:
+    """Return an estimate.
+
+    Args:
+        database: Of the service.
+        project: Whose searches count.
+        budget_s: Of the search.
+        slots: That it takes.
+        price_per_hour: Of one slot.
+
+    Returns:
+        ``cost`` at most (None without a price), ``searches`` that the range rests on, and ``speedup``:
+        quartiles of their claimed gains, 1.0 for a search that claimed none; None with fewer than five.
+    """
+    done = database.searches(project=project, states=[State.SUCCEEDED], limit=200)
+    gains = sorted(
+        (row.answer or {}).get("speedup", 1.0) if (row.answer or {}).get("outcome") == "faster" else 1.0
+        for row in done
+    )
+    quartiles = None
+    if len(gains) >= _FEWEST:
+        quartiles = [gains[round(q * (len(gains) - 1))] for q in (0.25, 0.5, 0.75)]
+    return {
+        "budget_s": budget_s,
+        "slots": slots,
+        "cost": None if price_per_hour is None else budget_s / 3600 * slots * price_per_hour,
+        "searches": len(gains),
+        "speedup": quartiles,
+    }

@@ -1,0 +1,105 @@
+"""Supervises the process of one job: ``python -m autotune.service.job FOLDER``.
+
+Holds a lock in the folder while it lives, passes SIGTERM on, bounds the output, and writes the exit code
+last. The standard library only: it starts fast, and outlives whatever happens to the service.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from autotune.service.jobs import BEGAN, ENDED, LOCK, LOG, PLAN
+
+MOST_BYTES = 64 * 1024 * 1024
+"""Of a job's output; what comes later is counted and dropped."""
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+
+
+def main(folder: str) -> int:
+    """Run the job of a folder; ends with the job's exit code.
+
+    A second supervisor of the same folder ends at once, as does one whose job was begun before.
+    """
+    place = Path(folder)
+    lock = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return 0
+    if (place / BEGAN).exists():
+        return 0
+    _write(place / BEGAN, str(os.getpid()))
+    plan = json.loads((place / PLAN).read_text(encoding="utf-8"))
+    stopped: list[int] = []
+    child: subprocess.Popen[bytes] | None = None
+
+    def stop(number: int, _frame: Any) -> None:
+        stopped.append(number)
+        if child is not None:
+            child.send_signal(signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    try:
+        child = subprocess.Popen(
+            plan["command"],
+            cwd=plan["cwd"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 (single-threaded here)
+        )
+    except OSError as error:
+        (place / LOG).write_text(f"the job could not be started: {error}\n", encoding="utf-8")
+        _write(place / ENDED, "70")
+        return 70
+    if stopped:
+        child.send_signal(signal.SIGTERM)
+    copier = threading.Thread(target=_copy, args=(child, place / LOG), daemon=True)
+    copier.start()
+    code = child.wait()
+    # What the search has left behind may hold the pipe open.
+    copier.join(2.0)
+    code = 128 - code if code < 0 else code
+    _write(place / ENDED, str(code))
+    return code
+
+
+def _die_with_parent() -> None:
+    """End the search politely where its supervisor is killed: another one would find the journal locked."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG, linux/prctl.h
+
+
+def _copy(child: subprocess.Popen[bytes], path: Path) -> None:
+    written = 0
+    assert child.stdout is not None
+    with os.fdopen(os.open(path, _NEW, 0o600), "wb", buffering=0) as log:
+        while chunk := os.read(child.stdout.fileno(), 65536):
+            kept = chunk[: max(0, MOST_BYTES - written)]
+            if kept:
+                log.write(kept)
+            written += len(chunk)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write whole or not at all."""
+    part = path.with_name(f"{path.name}.part")
+    with os.fdopen(os.open(part, _NEW, 0o600), "w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    part.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,266 @@
+"""Where searches run: as processes of this machine, or as jobs of a Ray cluster."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import sys
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+BEGAN, ENDED, LOCK, LOG, PLAN = "began", "exit", "lock", "output.log", "job.json"
+
+
+class JobState(Enum):
+    """What is known of a job."""
+
+    UNKNOWN = "unknown"
+    """No job of that id was started."""
+    RUNNING = "running"
+    ENDED = "ended"
+    LOST = "lost"
+    """It was started and is gone without an exit code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a job was seen to be; the exit code where it has ended."""
+
+    state: JobState
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job to start.
+
+    Args:
+        id: ``autotune-<search>-<epoch>``; starting the same id twice starts one job.
+        command: Words.
+        cwd: Folder it runs in.
+        env: Variables beside those that every job gets.
+        gpus: Whole GPUs that it needs.
+    """
+
+    id: str
+    command: Sequence[str]
+    cwd: str
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    gpus: int = 0
+
+
+class Jobs(ABC):
+    """Starts, stops and observes jobs. Every method may be repeated after a crash."""
+
+    @abstractmethod
+    def start(self, job: Job) -> None:
+        """Start a job, if none of its id was started.
+
+        Raises:
+            BackendError: The cluster cannot be reached.
+        """
+
+    @abstractmethod
+    def seen(self, job_id: str) -> Seen:
+        """Return what a job is.
+
+        Raises:
+            BackendError: The cluster cannot be reached.
+        """
+
+    @abstractmethod
+    def stop(self, job_id: str) -> None:
+        """Ask a job to end with the best so far; repeated calls insist."""
+
+    @abstractmethod
+    def output(self, job_id: str, offset: int, limit: int) -> bytes:
+        """Return a part of a job's output."""
+
+
+PASSED: Final = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "TMPDIR",
+    "USER",
+    "LOGNAME",
+    "VIRTUAL_ENV",
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+)
+"""Variables of the service that a job gets: none that may hold a secret."""
+
+
+class ProcessJobs(Jobs):
+    """Jobs as processes of this machine, which outlive the service.
+
+    A job has a folder. Its supervisor (`autotune.service.job`) holds a lock in it while it lives and writes
+    the exit code last. So any service can read from the folder what a job is, however often it was killed.
+
+    Args:
+        folder: For the folders of jobs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._children = set[int]()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def _reap(self) -> None:
+        """Let supervisors go that have ended; those of an earlier service have another parent."""
+        for pid in list(self._children):
+            try:
+                done, _ = os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                done = pid
+            if done:
+                self._children.discard(pid)
+
+    def start(self, job: Job) -> None:
+        place = self._folder / job.id
+        place.mkdir(exist_ok=True, mode=0o700)
+        plan = place / PLAN
+        if not plan.exists():
+            part = place / f"{PLAN}.part"
+            fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(fd, "w", encoding="utf-8") as stream:
+                json.dump({"command": list(job.command), "cwd": job.cwd}, stream)
+            part.replace(plan)
+        if (place / BEGAN).exists() or _is_locked(place):
+            return
+        env = {name: value for name, value in os.environ.items() if name in PASSED} | dict(job.env)
+        # Of two supervisors that start at once the lock lets one go on.
+        nothing = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
+        words = [sys.executable, "-m", "autotune.service.job", str(place)]
+        self._children.add(os.posix_spawn(sys.executable, words, env, file_actions=nothing, setsid=True))
+
+    def seen(self, job_id: str) -> Seen:
+        self._reap()
+        place = self._folder / job_id
+        is_alive = _is_locked(place)
+        try:
+            return Seen(state=JobState.ENDED, exit_code=int((place / ENDED).read_text()))
+        except (OSError, ValueError):
+            pass
+        if is_alive:
+            return Seen(state=JobState.RUNNING)
+        return Seen(state=JobState.LOST if (place / BEGAN).exists() else JobState.UNKNOWN)
+
+    def stop(self, job_id: str) -> None:
+        place = self._folder / job_id
+        if not _is_locked(place):
+            return
+        try:
+            pid = int((place / BEGAN).read_text())
+            os.kill(pid, signal.SIGTERM)
+        except (OSError, ValueError):
+            return
+
+    def output(self, job_id: str, offset: int, limit: int) -> bytes:
+        try:
+            with (self._folder / job_id / LOG).open("rb") as stream:
+                stream.seek(offset)
+                return stream.read(limit)
+        except OSError:
+            return b""
+
+
+def _is_locked(place: Path) -> bool:
+    """Return whether the supervisor of a job lives."""
+    try:
+        fd = os.open(place / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+class RayJobs(Jobs):
+    """Jobs of a Ray cluster, by the HTTP interface of its head (``/api/jobs/``).
+
+    Args:
+        address: ``http://head:8265``.
+        client: An `httpx.Client` with the cluster's token, if it has one.
+        results: Folder on shared storage in which a job leaves its exit code: Ray's status says only whether
+            it was 0.
+    """
+
+    def __init__(self, address: str, client: Any, results: Path) -> None:
+        self._base, self._client, self._results = address.rstrip("/"), client, results
+        results.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def start(self, job: Job) -> None:
+        place = self._results / job.id
+        place.mkdir(exist_ok=True, mode=0o700)
+        inner = {"command": list(job.command), "cwd": job.cwd}
+        (place / PLAN).write_text(json.dumps(inner), encoding="utf-8")
+        body = {
+            "entrypoint": f"{sys.executable} -m autotune.service.job {place}",
+            "submission_id": job.id,
+            "entrypoint_num_cpus": 0,
+            "runtime_env": {"env_vars": dict(job.env)},
+            "metadata": {"job": job.id},
+        }
+        # Ray answers 500 for an id that exists, so only what it knows afterwards counts.
+        answer = self._asked("POST", "/api/jobs/", json=body)
+        if answer.status_code != 200 and self._status(job.id) is None:
+            from autotune.errors import RayUnavailable
+
+            raise RayUnavailable(f"the Ray cluster refused job {job.id}: {answer.text.splitlines()[0][:200]}")
+
+    def seen(self, job_id: str) -> Seen:
+        try:
+            return Seen(state=JobState.ENDED, exit_code=int((self._results / job_id / ENDED).read_text()))
+        except (OSError, ValueError):
+            pass
+        status = self._status(job_id)
+        if status is None:
+            # A head that was restarted has forgotten its jobs.
+            began = (self._results / job_id / BEGAN).exists()
+            return Seen(state=JobState.LOST if began else JobState.UNKNOWN)
+        if status in ("PENDING", "RUNNING"):
+            return Seen(state=JobState.RUNNING)
+        return Seen(state=JobState.LOST)
+
+    def stop(self, job_id: str) -> None:
+        self._asked("POST", f"/api/jobs/{job_id}/stop")
+
+    def output(self, job_id: str, offset: int, limit: int) -> bytes:
+        try:
+            with (self._results / job_id / LOG).open("rb") as stream:
+                stream.seek(offset)
+                return stream.read(limit)
+        except OSError:
+            return b""
+
+    def _status(self, job_id: str) -> str | None:
+        answer = self._asked("GET", f"/api/jobs/{job_id}")
+        return str(answer.json()["status"]) if answer.status_code == 200 else None
+
+    def _asked(self, method: str, path: str, **more: Any) -> Any:
+        import httpx
+
+        from autotune.errors import RayUnavailable
+
+        try:
+            return self._client.request(method, self._base + path, timeout=10.0, **more)
+        except httpx.HTTPError as error:
+            raise RayUnavailable(
+                f"the Ray cluster at {self._base} does not answer: {type(error).__name__}",
+                hint="check --address; it is the address of the dashboard, http://HEAD:8265",
+            ) from error

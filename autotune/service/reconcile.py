@@ -1,0 +1,246 @@
+"""Compares what should be with what is, every two seconds, and acts on the difference.
+
+Every action may be repeated, so a service that is killed at any moment goes on where it was.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from autotune.errors import AutotuneError, BackendError
+from autotune.service.command import command_of
+from autotune.service.jobs import Job, Jobs, JobState
+from autotune.service.progress import result_of
+from autotune.service.queue import Waiting, decide
+from autotune.service.states import WITH_JOB, State, ending
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from autotune.service.store import Database
+
+log = logging.getLogger(__name__)
+
+TICK_S: Final = 2.0
+MOST_LOSSES: Final = 3
+"""Jobs of one search that may be lost before it is given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the files of searches are, on storage that jobs share with the service.
+
+    Args:
+        root: Has a folder per search and the bundles.
+    """
+
+    root: Path
+
+    def search(self, search_id: str) -> Path:
+        """Return the folder of a search."""
+        return self.root / "searches" / search_id
+
+    def code(self, search_id: str) -> Path:
+        """Return the folder in which its script runs."""
+        return self.search(search_id) / "code"
+
+    def home(self, search_id: str) -> Path:
+        """Return its AUTOTUNE_HOME, with the journal."""
+        return self.search(search_id) / "home"
+
+    def best(self, search_id: str) -> Path:
+        """Return its best.yaml."""
+        return self.search(search_id) / "best.yaml"
+
+
+class Reconciler:
+    """Moves searches through their states.
+
+    Args:
+        database: Of the service.
+        jobs: Where searches run.
+        place: Of their files.
+        capacity: Slots: GPUs of the cluster, or searches at a time.
+        prepare: Unpacks the code of a search into its folder; harmless when repeated.
+        options: Options of ``autotune search`` that the service sets: tracking store, Ray address.
+        environ: Variables of every job.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        jobs: Jobs,
+        place: Place,
+        *,
+        capacity: int,
+        prepare: Callable[[Any], None],
+        options: Mapping[str, str],
+        environ: Mapping[str, str],
+    ) -> None:
+        self._database, self._jobs, self._place = database, jobs, place
+        self._capacity, self._prepare = capacity, prepare
+        self._options, self._environ = options, environ
+        self._stopping = threading.Event()
+        self._wake = threading.Event()
+        self.trouble = ""
+        """Why the cluster cannot be used now, in words; empty where it can."""
+
+    def run(self) -> None:
+        """Reconcile until `stop`; an error costs one round."""
+        while not self._stopping.is_set():
+            try:
+                self.tick()
+                self.trouble = ""
+            except BackendError as error:
+                self.trouble = error.message
+                log.warning("%s", error.message)
+            except Exception:
+                self.trouble = "internal error of the service; see its log"
+                log.exception("a round of the reconciler failed")
+            self._wake.wait(TICK_S)
+            self._wake.clear()
+
+    def stop(self) -> None:
+        """End after the current round; jobs go on."""
+        self._stopping.set()
+        self._wake.set()
+
+    def poke(self) -> None:
+        """Reconcile soon: something was submitted or cancelled."""
+        self._wake.set()
+
+    def tick(self) -> None:
+        """Do one round.
+
+        Raises:
+            BackendError: The cluster cannot be reached; searches stay as they are.
+        """
+        for row in self._database.searches(states=sorted(WITH_JOB), limit=10_000):
+            self._settle(row)
+        self._start()
+
+    def _settle(self, row: Any) -> None:
+        """Bring one search with a job one step on."""
+        state, seen = State(row.state), self._jobs.seen(job_id(row))
+        match seen.state:
+            case JobState.ENDED:
+                self._ended(row, state, seen.exit_code or 0)
+            case JobState.RUNNING:
+                self._running(row, state)
+            case JobState.LOST:
+                self._lost(row, state)
+            case JobState.UNKNOWN if state is State.STARTING:
+                # The service ended between the commit and the start.
+                self._launch(row)
+            case JobState.UNKNOWN:
+                self._lost(row, state)
+
+    def _running(self, row: Any, state: State) -> None:
+        if state is State.STARTING:
+            self._database.move(row.id, state, State.RUNNING, "running")
+        elif state in (State.CANCELLING, State.PREEMPTING):
+            self._jobs.stop(job_id(row))
+        elif state is State.RUNNING:
+            found = result_of(self._place.home(row.id))
+            if found is not None and found.summary != row.answer:
+                self._database.note(row.id, "progress", found.summary, answer=found.summary)
+
+    def _ended(self, row: Any, state: State, code: int) -> None:
+        found = result_of(self._place.home(row.id))
+        summary = None if found is None else found.summary
+        if state is State.PREEMPTING and code in (75, 130):
+            self._database.move(
+                row.id, state, State.QUEUED, "preempted; it resumes when there is room", answer=summary
+            )
+            return
+        to, reason = ending(code)
+        if state is State.CANCELLING:
+            to, reason = (
+                (State.CANCELLED, "cancelled, with the best so far") if code in (75, 130) else (to, reason)
+            )
+        elif to is State.CANCELLED:
+            # Stopped by something other than the service: the cluster's end, an operator.
+            self._lost(row, state)
+            return
+        if found is not None and found.is_faster and self._place.best(row.id).is_file():
+            yaml = self._place.best(row.id).read_text(encoding="utf-8")
+            self._database.register(
+                row,
+                script_sha256=found.script_sha256,
+                hardware=found.hardware,
+                speedup=found.speedup,
+                yaml=yaml,
+            )
+        self._database.move(row.id, state, to, reason, exit_code=code, answer=summary)
+
+    def _lost(self, row: Any, state: State) -> None:
+        if state is State.CANCELLING:
+            self._database.move(row.id, state, State.CANCELLED, "cancelled; its job was lost")
+        elif state is State.PREEMPTING:
+            self._database.move(row.id, state, State.QUEUED, "preempted; it resumes when there is room")
+        elif row.losses + 1 > MOST_LOSSES:
+            self._database.move(row.id, state, State.FAILED, f"its job was lost {row.losses + 1} times")
+        else:
+            reason = f"its job was lost; it resumes from its journal ({row.losses + 1} of {MOST_LOSSES})"
+            self._database.move(row.id, state, State.QUEUED, reason, losses=row.losses + 1)
+
+    def _start(self) -> None:
+        queued = self._database.searches(states=[State.QUEUED], limit=10_000)
+        if not queued:
+            return
+        running = self._database.searches(states=sorted(WITH_JOB), limit=10_000)
+        decision = decide(
+            [_waiting(row) for row in queued],
+            [_waiting(row) for row in running],
+            self._database.used_s(),
+            self._database.limits(),
+            self._capacity,
+        )
+        rows = {row.id: row for row in [*queued, *running]}
+        for search_id in decision.preempt:
+            row = rows[search_id]
+            if row.state == State.RUNNING.value:
+                self._database.move(
+                    row.id, State.RUNNING, State.PREEMPTING, "stopping for a search of higher priority"
+                )
+        for search_id in decision.start:
+            if self._database.move(search_id, State.QUEUED, State.STARTING, "its job is being started"):
+                started = self._database.search(search_id)
+                if started is not None:
+                    self._launch(started)
+        for search_id, reason in decision.reasons.items():
+            self._database.explain(search_id, f"position {decision.positions[search_id]}: {reason}")
+
+    def _launch(self, row: Any) -> None:
+        try:
+            self._prepare(row)
+            home = self._place.home(row.id)
+            home.mkdir(parents=True, exist_ok=True, mode=0o700)
+            command = command_of(row, home, self._place.best(row.id), self._options)
+        except AutotuneError as error:
+            self._database.move(row.id, State.STARTING, State.FAILED, error.message)
+            return
+        env = {**self._environ, "AUTOTUNE_HOME": str(home), "AUTOTUNE_TRANSFER": "off"}
+        cwd = self._place.code(row.id)
+        self._jobs.start(Job(id=job_id(row), command=command, cwd=str(cwd), env=env, gpus=row.gpus))
+
+
+def job_id(row: Any) -> str:
+    """Return the id of the job of a search's current life."""
+    return f"autotune-{row.id}-{row.epoch}"
+
+
+def _waiting(row: Any) -> Waiting:
+    return Waiting(
+        id=row.id,
+        project=row.project,
+        user=row.user,
+        priority=row.priority,
+        created_s=row.created_s,
+        gpus=row.gpus,
+        is_preemptible=bool(row.is_preemptible),
+    )

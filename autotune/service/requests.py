@@ -1,0 +1,98 @@
+"""What every route needs: whose request it is, the parts of the application, and the search that it names."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Depends, HTTPException, Request
+from pydantic import BaseModel, ConfigDict
+
+from autotune.service.states import MOVES, State
+from autotune.service.store import Conflict, Identity
+
+
+class Parts(BaseModel):
+    """What the application is made of."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    database: Any
+    bundles: Any
+    jobs: Any
+    place: Any
+    reconciler: Any
+    capacity: int
+    price_per_hour: float | None = None
+    roots: tuple[str, ...] = ()
+
+
+def identity_of(request: Request) -> Identity:
+    """Return whose request it is; the gate has put it there."""
+    return request.scope["state"]["identity"]
+
+
+def parts_of(request: Request) -> Parts:
+    """Return the application's parts."""
+    return request.app.state.parts
+
+
+Who = Annotated[Identity, Depends(identity_of)]
+With = Annotated[Parts, Depends(parts_of)]
+
+
+def visible(parts: Parts, who: Identity, search_id: str) -> Any:
+    """Return a search that the identity may see.
+
+    Raises:
+        HTTPException: 404 where there is none, or it is of another project: which of the two is not said.
+    """
+    row = parts.database.search(search_id)
+    is_mine = row is not None and (row.project == who.project or who.allows("admin"))
+    if not is_mine or (who.search_id and who.search_id != search_id):
+        raise HTTPException(404, "there is no such search")
+    return row
+
+
+def shown(row: Any) -> dict[str, Any]:
+    """Return a search as the API gives it."""
+    return {
+        "id": row.id,
+        "title": row.title,
+        "project": row.project,
+        "user": row.user,
+        "state": row.state,
+        "reason": row.reason,
+        "since_s": row.since_s,
+        "created_s": row.created_s,
+        "started_s": row.started_s,
+        "ended_s": row.ended_s,
+        "priority": row.priority,
+        "preemptible": bool(row.is_preemptible),
+        "gpus": row.gpus,
+        "budget_s": row.budget_s,
+        "used_s": row.used_s,
+        "exit_code": row.exit_code,
+        "answer": row.answer,
+        "command": row.request["command"],
+        "commit": row.request.get("commit", ""),
+    }
+
+
+def cancelled(parts: Parts, row: Any, user: str) -> Any:
+    """Cancel a search; harmless when repeated. Returns its row.
+
+    Raises:
+        Conflict: It has ended already, by itself.
+    """
+    for _ in range(5):
+        state = State(row.state)
+        if state in (State.CANCELLING, State.CANCELLED):
+            break
+        to = State.CANCELLED if state is State.QUEUED else State.CANCELLING
+        if to not in MOVES[state]:
+            raise Conflict(f"the search has ended: it is {state.value}")
+        if parts.database.move(row.id, state, to, f"cancelled by {user}"):
+            break
+        row = parts.database.search(row.id)
+    parts.reconciler.poke()
+    return parts.database.search(row.id)

@@ -1,0 +1,156 @@
+"""Tables of the service's database, as of the newest migration."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+metadata = MetaData()
+
+projects = Table(
+    "projects",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("weight", Float, nullable=False, default=1.0),
+    Column("max_running", Integer, nullable=True),
+    Column("max_running_per_user", Integer, nullable=True),
+    Column("max_gpus", Integer, nullable=True),
+    Column("max_slot_s_per_day", Float, nullable=True),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", String(26), primary_key=True),
+    Column("sha256", String(64), nullable=False, unique=True),
+    Column("user", String(128), nullable=False),
+    Column("project", String(64), ForeignKey("projects.name"), nullable=False),
+    Column("scope", String(16), nullable=False),
+    Column("search_id", String(26), nullable=True),
+    Column("created_s", Float, nullable=False),
+    Column("expires_s", Float, nullable=True),
+    Column("last_used_s", Float, nullable=True),
+    Column("note", String(200), nullable=False, default=""),
+)
+
+searches = Table(
+    "searches",
+    metadata,
+    Column("id", String(26), primary_key=True),
+    Column("project", String(64), ForeignKey("projects.name"), nullable=False),
+    Column("user", String(128), nullable=False),
+    Column("idempotency_key", String(200), nullable=False),
+    Column("request", JSON, nullable=False),
+    Column("request_sha256", String(64), nullable=False),
+    Column("bundle", String(64), nullable=False),
+    Column("title", String(200), nullable=False),
+    Column("priority", Integer, nullable=False, default=50),
+    Column("is_preemptible", Integer, nullable=False, default=0),
+    Column("gpus", Integer, nullable=False, default=0),
+    Column("budget_s", Float, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("reason", Text, nullable=False, default=""),
+    Column("since_s", Float, nullable=False),
+    Column("created_s", Float, nullable=False),
+    Column("started_s", Float, nullable=True),
+    Column("ended_s", Float, nullable=True),
+    Column("epoch", Integer, nullable=False, default=0),
+    Column("losses", Integer, nullable=False, default=0),
+    Column("used_s", Float, nullable=False, default=0.0),
+    Column("exit_code", Integer, nullable=True),
+    Column("answer", JSON, nullable=True),
+    Column("webhook", Text, nullable=False, default=""),
+    UniqueConstraint("project", "user", "idempotency_key"),
+    Index("searches_by_state", "state"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("seq", Integer, primary_key=True, autoincrement=True),
+    Column("search_id", String(26), ForeignKey("searches.id"), nullable=False),
+    Column("at_s", Float, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("data", JSON, nullable=False),
+    Index("events_by_search", "search_id", "seq"),
+)
+
+usage = Table(
+    "usage",
+    metadata,
+    Column("search_id", String(26), ForeignKey("searches.id"), primary_key=True),
+    Column("epoch", Integer, primary_key=True),
+    Column("project", String(64), nullable=False),
+    Column("user", String(128), nullable=False),
+    Column("slots", Integer, nullable=False),
+    Column("began_s", Float, nullable=False),
+    Column("ended_s", Float, nullable=True),
+)
+
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("seq", Integer, primary_key=True, autoincrement=True),
+    Column("search_id", String(26), ForeignKey("searches.id"), nullable=False),
+    Column("url", Text, nullable=False),
+    Column("body", JSON, nullable=False),
+    Column("attempts", Integer, nullable=False, default=0),
+    Column("next_s", Float, nullable=False),
+    Column("state", String(16), nullable=False, default="waiting"),
+)
+
+configs = Table(
+    "configs",
+    metadata,
+    Column("search_id", String(26), ForeignKey("searches.id"), primary_key=True),
+    Column("project", String(64), nullable=False),
+    Column("script_sha256", String(64), nullable=False),
+    Column("hardware", String(64), nullable=False),
+    Column("speedup", Float, nullable=False),
+    Column("created_s", Float, nullable=False),
+    Column("is_stale", Integer, nullable=False, default=0),
+    Column("yaml", Text, nullable=False),
+    Index("configs_by_script", "project", "script_sha256", "hardware"),
+)
+
+applied = Table(
+    "applied",
+    metadata,
+    Column("seq", Integer, primary_key=True, autoincrement=True),
+    Column("search_id", String(26), ForeignKey("searches.id"), nullable=False),
+    Column("user", String(128), nullable=False),
+    Column("at_s", Float, nullable=False),
+    Column("seconds", Float, nullable=False),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("seq", Integer, primary_key=True, autoincrement=True),
+    Column("at_s", Float, nullable=False),
+    Column("token_id", String(26), nullable=False),
+    Column("user", String(128), nullable=False),
+    Column("method", String(8), nullable=False),
+    Column("path", Text, nullable=False),
+    Column("status", Integer, nullable=False),
+)
+
+lease = Table(
+    "lease",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("owner", String(64), nullable=False),
+    Column("until_s", Float, nullable=False),
+)
+"""One row: which service process drives this database, and until when."""
