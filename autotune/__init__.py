@@ -11,17 +11,21 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from autotune.driver.api import Tuned, tune
+    from autotune.driver.api import Tuned, load, resume, tune
     from autotune.errors import AutotuneError
+    from autotune.report.listener import Listener
     from autotune.sdk import step, value
 
 __version__ = "0.1.0"
 
-__all__ = ["AutotuneError", "Tuned", "__version__", "step", "tune", "value"]
+__all__ = ["AutotuneError", "Listener", "Tuned", "__version__", "load", "resume", "step", "tune", "value"]
 
 _HOMES = {
     "AutotuneError": "autotune.errors",
+    "Listener": "autotune.report.listener",
     "Tuned": "autotune.driver.api",
+    "load": "autotune.driver.api",
+    "resume": "autotune.driver.api",
     "step": "autotune.sdk",
     "tune": "autotune.driver.api",
     "value": "autotune.sdk",
@@ -30,7 +34,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> object:
     if name in _HOMES:
-        if name == "tune":
+        if name in ("load", "resume", "tune"):
             _refuse_elsewhere()
         return getattr(importlib.import_module(_HOMES[name]), name)
     message = f"module {__name__!r} has no attribute {name!r}"

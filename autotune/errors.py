@@ -49,6 +49,10 @@ class AutotuneError(Exception):
         self.message = message
         self.hint = hint
 
+    def __str__(self) -> str:
+        """Return the message and, on a line of its own, the hint."""
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+
 
 class UsageError(AutotuneError):
     """The command line or a file given by the user cannot be carried out; nothing was run."""

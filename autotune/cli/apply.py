@@ -30,7 +30,7 @@ def apply(
     file: Annotated[str, typer.Argument(metavar="best.yaml", help="The file that a search wrote.")],
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- CMD", help="After --: python train.py ...; else the file's own command."),
+        typer.Argument(metavar="-- CMD", help="After --: python train.py ... Default: the command that was searched."),
     ] = None,
     *,
     pick: Pick = "",
@@ -38,16 +38,16 @@ def apply(
     print_env: Annotated[
         bool, typer.Option("--print-env", help="Print the plain command and run nothing.")
     ] = False,
-    diff: Annotated[bool, typer.Option("--diff", help="Show what changes and run nothing.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Run although the script has changed.")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Print the changes and run nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Run even if the script has changed.")] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="End with 6 where the run contradicts the search; else warn.")
+        bool, typer.Option("--strict", help="End with 6, in place of a warning, if the run contradicts the search.")
     ] = False,
 ) -> int:
-    """Run your own script with a configuration that was found.
+    """Train with a configuration that a search found.
 
-    Ends with the script's own exit code; 6 where the configuration does not take effect in the first steps.
-    What contradicts the search later is undone, with a warning, and the training goes on.
+    Ends with the script's own exit code, or with 6 if the configuration does not take effect in the first steps.
+    A change that later contradicts the search is undone, with a warning, and the training continues.
     """
     from autotune.export.best_config import read_best
 

@@ -27,21 +27,21 @@ def clean(
         list[str] | None,
         typer.Argument(
             metavar="STUDY",
-            help="Studies that are to go whole: labels, ids, beginnings.",
+            help="Studies to remove whole: names, ids, or their beginnings.",
             autocompletion=study_labels,
         ),
     ] = None,
     *,
     older_than: Annotated[
-        str, typer.Option(metavar="30d", help="Studies nobody has written to for so long go whole.")
+        str, typer.Option(metavar="30d", help="Remove whole studies that were not written to for this long.")
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would go and remove nothing.")
+        bool, typer.Option("--dry-run", help="List the files and remove nothing.")
     ] = False,
     json: Json = False,
 ) -> int:
-    """Remove what searches have left on this machine, after showing it and asking.
+    """Remove files that searches left on this machine, after listing them and asking.
 
     Without a study or an age: trials' folders and compile caches of every study that is not running,
     and what dead searches left in the temporary folder. Journals, answers, profiles that --profile kept

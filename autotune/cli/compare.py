@@ -19,7 +19,7 @@ def compare(
         str,
         typer.Argument(
             metavar="STUDY_A|FILE_A",
-            help="Label, id, or the beginning of one; or a best.yaml.",
+            help="Name or id of a study, or a best.yaml.",
             autocompletion=study_labels,
         ),
     ],
@@ -29,7 +29,7 @@ def compare(
     *,
     json: Json = False,
 ) -> int:
-    """Put two studies side by side; a difference is named only where it was shown.
+    """Compare two studies or two best.yaml files.
 
     Two best.yaml are put side by side as well: what each claims and where, and the knobs that differ.
     """

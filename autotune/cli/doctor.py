@@ -63,19 +63,19 @@ class Finding:
 def doctor(
     *,
     check_mlflow: Annotated[
-        bool, typer.Option("--check-mlflow", help="Try to reach the MLflow store as well.")
+        bool, typer.Option("--check-mlflow", help="Check the MLflow store as well.")
     ] = False,
     tracking_uri: Annotated[
         str,
         typer.Option(
             metavar="URI",
             envvar="AUTOTUNE_TRACKING_URI",
-            help="The MLflow store to try, not the one that a search here would take.",
+            help="MLflow store to check. Default: the one that a search here would use.",
         ),
     ] = "",
     json: Json = False,
 ) -> int:
-    """Check what a search needs here. Shows no secrets; your home is shown as ~."""
+    """Check that this machine has what a search needs. Prints no secrets; your home is shown as ~."""
     from autotune.cli.ended import print_json
 
     findings = list(examined(tracking_uri, check_mlflow=check_mlflow))

@@ -35,6 +35,7 @@ class Format(str, Enum):
     accelerate = "accelerate"
     deepspeed = "deepspeed"
     diff = "diff"
+    optuna = "optuna"
 
 
 _FORMS = {
@@ -46,10 +47,10 @@ _FORMS = {
 
 
 def export(
-    file: Annotated[str, typer.Argument(metavar="best.yaml", help="The file that a search wrote.")],
+    file: Annotated[str, typer.Argument(metavar="best.yaml", help="The file that a search wrote; optuna: or a study.")],
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- CMD", help="argv, diff: python train.py ...; else the searched command."),
+        typer.Argument(metavar="-- CMD", help="argv, diff: python train.py ... Default: the command that was searched."),
     ] = None,
     *,
     to: Annotated[
@@ -57,7 +58,8 @@ def export(
         typer.Option(
             "--as",
             help="argv (the default): the command line. env: variables. hf: TrainingArguments. lightning: keywords of "
-            "Trainer and DataLoader. accelerate, deepspeed: their files. diff: of the script.",
+            "Trainer and DataLoader. accelerate, deepspeed: their files. diff: of the script. optuna: every "
+            "trial of the study, as a SQLite file for optuna-dashboard.",
         ),
     ] = Format.argv,
     form: Annotated[
@@ -67,17 +69,18 @@ def export(
         ),
     ] = "",
     pick: Annotated[
-        str, typer.Option(metavar="PICK", help="safe, best, fastest or likely; else the file's own.")
+        str, typer.Option(metavar="PICK", help="safe, best, fastest or likely. Default: the file's own.")
     ] = "",
+    out: Annotated[str, typer.Option(metavar="FILE", help="optuna: the file. Default: NAME.optuna.db here.")] = "",
     python: Python = "",
     force: Annotated[
-        bool, typer.Option("--force", help="diff: although the script has changed since the search.")
+        bool, typer.Option("--force", help="diff: even if the script has changed since the search.")
     ] = False,
     json: Json = False,
 ) -> int:
-    """Say a configuration in the words of another program, and name what it has no words for.
+    """Write a configuration as the options or files of another program.
 
-    Exit codes: 0 at least one change is said, or there is none; 1 the format has words for none of them;
+    Exit codes: 0 at least one change is written, or there is none; 1 the format can express none of them;
     2 usage; 6 a diff of a script that has changed since the search.
     """
     from autotune.cli.ended import guarded, print_json
@@ -85,6 +88,10 @@ def export(
     with guarded(as_json=json):
         from autotune.export.best_config import read_best
 
+        if to is Format.optuna:
+            return _optuna(file, out, as_json=json)
+        if out:
+            raise UsageError("--out is of --as optuna alone", hint="send the output into a file: > FILE")
         shape = _form(to, form)
         best = read_best(file)
         name, chosen = best.chosen(pick)
@@ -112,6 +119,38 @@ def export(
         else:
             _show(said, notes, _head(file, name, chosen), apply)
     return code
+
+
+def _optuna(name: str, out: str, *, as_json: bool) -> int:
+    """Write every trial of a study for Optuna.
+
+    Args:
+        name: A best.yaml, or a study.
+        out: File to create; empty for one named after the study.
+        as_json: Print an object.
+
+    Raises:
+        UsageError: The file exists.
+        StudyNotFound: The study is not on this machine.
+    """
+    from autotune.cli.ended import print_json, shown_path
+    from autotune.cli.opened import open_study
+    from autotune.export.best_config import read_best
+    from autotune.search.optuna_export import write_optuna
+    from autotune.store.paths import find_study
+
+    study = open_study(find_study(read_best(name).study.id if Path(name).is_file() else name)).study
+    path = Path(out or f"{study.spec.label}.optuna.db").absolute()
+    try:
+        count = write_optuna(study, path)
+    except FileExistsError:
+        raise UsageError(f"{path} exists", hint="name another file: --out FILE") from None
+    url = f"sqlite:///{path}"
+    if as_json:
+        print_json({"schema": EXPORT_SCHEMA, "format": "optuna", "trials": count, "storage": url, "exit": EXIT_YES})
+    else:
+        print(f"{shown_path(str(path))}: {count} trials; open it: optuna-dashboard {shlex.quote(url)}")
+    return EXIT_YES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +212,7 @@ def _format(to: Format, form: str, best: BestConfig, asked: _Asked) -> Callable[
             from autotune.export.formats.deepspeed import deepspeed_config
 
             return deepspeed_config
-        case Format.diff:
+        case _:
             return lambda tuned: _diff(best, tuned, asked)
 
 

@@ -29,19 +29,19 @@ def inspect(
     *,
     static: Annotated[bool, typer.Option("--static", help="Only read the script; run nothing.")] = False,
     limit: Annotated[
-        str, typer.Option(metavar="2m", help="The run is ended after so long; it is mostly done before.")
+        str, typer.Option(metavar="2m", help="Time limit of the run; it usually ends earlier.")
     ] = "2m",
     python: Python = "",
-    knobs: Annotated[bool, typer.Option("--knobs", help="List every knob there is.")] = False,
+    knobs: Annotated[bool, typer.Option("--knobs", help="List all knobs.")] = False,
     json: Json = False,
 ) -> int:
-    """Say what would be tuned in a script, how each value would reach it, and what would not and why.
+    """Show what can be tuned in a script and how, and what cannot and why.
 
-    Runs the script once as it is, for its first steps, with its writes kept off your files.
+    Runs the unchanged script for its first steps; its writes are kept away from your files.
 
-    Exit codes: 0 it was looked at; 2 usage; 3 the script fails, or makes no step within the limit; 5 store;
-    6 machine or interpreter; 70 internal error; 75 stopped by a signal; 130 stopped by Ctrl-C. Of a script
-    that fails its error is printed first, then what its source shows, and no knob.
+    Exit codes: 0 inspected; 2 usage; 3 the script fails, or makes no step within the limit; 5 store;
+    6 machine or interpreter; 70 internal error; 75 stopped by a signal; 130 stopped by Ctrl-C. If the
+    script fails, its error is printed first.
     """
     from autotune.cli.ended import guarded, print_json, say_error
     from autotune.report.look import every_knob, table

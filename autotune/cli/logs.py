@@ -21,7 +21,7 @@ def logs(
     study: Annotated[
         str | None,
         typer.Argument(
-            help="Label, id, or the beginning of one; else the latest.", autocompletion=study_labels
+            help="Name or id of a study, or its beginning. Default: the latest.", autocompletion=study_labels
         ),
     ] = None,
     trial: Annotated[int | None, typer.Argument(metavar="N", help="Number of a trial.")] = None,

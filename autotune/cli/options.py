@@ -11,7 +11,7 @@ Python = Annotated[
     typer.Option(metavar="PATH", envvar="AUTOTUNE_PYTHON", help="Interpreter of the script's environment."),
 ]
 Pick = Annotated[
-    str, typer.Option(metavar="PICK", help="safe, best, fastest or likely; else the file's own.")
+    str, typer.Option(metavar="PICK", help="safe, best, fastest or likely. Default: the file's own.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 JsonAtEnd = Annotated[bool, typer.Option("--json", help="One JSON object on stdout at the end.", rich_help_panel="Output")]
@@ -20,13 +20,13 @@ JsonLines = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", envvar="AUTOTUNE_QUIET", help="No progress.", rich_help_panel="Output")]
 ExitZero = Annotated[
-    bool, typer.Option("--exit-zero", envvar="AUTOTUNE_EXIT_ZERO", help="End with 0 in place of 1 and 8.", rich_help_panel="Output")
+    bool, typer.Option("--exit-zero", envvar="AUTOTUNE_EXIT_ZERO", help="Exit with 0 in place of 1 and 8.", rich_help_panel="Output")
 ]
 WaitForQuiet = Annotated[
     str,
     typer.Option(
         metavar="10m",
         envvar="AUTOTUNE_WAIT_FOR_QUIET",
-        help="Wait up to so long for other processes to end, before the first run and before confirmation.",
+        help="Wait at most this long for other processes to end, before the first run and before confirmation.",
     ),
 ]

@@ -21,12 +21,12 @@ def report(
     study: Annotated[
         str | None,
         typer.Argument(
-            help="Label, id, or the beginning of one; else the latest.", autocompletion=study_labels
+            help="Name or id of a study, or its beginning. Default: the latest.", autocompletion=study_labels
         ),
     ] = None,
     *,
     out: Annotated[
-        str, typer.Option(metavar="FILE", help="Where it goes; - for stdout. Else LABEL.html here.")
+        str, typer.Option(metavar="FILE", help="Output file; - for stdout. Default: NAME.html here.")
     ] = "",
     html: Annotated[bool, typer.Option("--html", help="One HTML file; the default.")] = False,
     md: Annotated[bool, typer.Option("--md", help="Markdown, on stdout unless --out.")] = False,
@@ -35,19 +35,19 @@ def report(
         str,
         typer.Option(
             metavar="throughput|memory|energy|cost",
-            help="Pick again: the fastest, or the least memory, energy or money of all that is faster; else "
+            help="Select again: the fastest, or the least memory, energy or cost of those that are faster. Default: "
             "as searched.",
         ),
     ] = "",
     max_memory: Annotated[
-        str, typer.Option(metavar="6GiB|80%", help="Pick again: upper bound on peak memory.")
+        str, typer.Option(metavar="6GiB|80%", help="Select again: upper bound on peak memory.")
     ] = "",
     yaml: Annotated[
-        str, typer.Option("--yaml", metavar="FILE", help="Write the picks shown, for autotune apply.")
+        str, typer.Option("--yaml", metavar="FILE", help="Write the selected picks, for autotune apply.")
     ] = "",
     open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> int:
-    """Make the report of a study, one file to send; or pick again by other wishes.
+    """Write the report of a study as one file, or select again under other limits.
 
     From the journal alone: nothing is measured, and what only single runs saw is told as an estimate. The
     HTML file needs nothing else: send it, print it, read it on a phone.

@@ -15,25 +15,25 @@ def resume(
     study: Annotated[
         str | None,
         typer.Argument(
-            help="Label, id, or the beginning of one; else the latest.", autocompletion=study_labels
+            help="Name or id of a study, or its beginning. Default: the latest.", autocompletion=study_labels
         ),
     ] = None,
     *,
     budget: Annotated[
-        str, typer.Option(metavar="30m", help="More wall time from now; else what is left.")
+        str, typer.Option(metavar="30m", help="Wall time from now. Default: what is left.")
     ] = "",
     wait_for_quiet: WaitForQuiet = "",
     trials: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="At most so many trials more; else what is left.")
+        int | None, typer.Option(metavar="N", min=1, help="Further trials at most. Default: what is left.")
     ] = None,
     json: JsonAtEnd = False,
     jsonl: JsonLines = False,
     quiet: Quiet = False,
     exit_zero: ExitZero = False,
 ) -> int:
-    """Go on with a search that was stopped; no finished trial is run again.
+    """Continue a search that was stopped or inconclusive; no finished trial is run again.
 
-    What is not given stays as in the search. Exit codes are those of `autotune search`.
+    Other settings are those of the search. Exit codes are those of `autotune search`.
     """
     from autotune.cli.ended import guarded, last_words, searched
     from autotune.driver.spec import budget_s, wait_s

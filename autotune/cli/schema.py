@@ -18,7 +18,7 @@ class Which(str, Enum):
 def schema(
     which: Annotated[Which, typer.Argument(help="space: search_spaces/*.yaml; config: best.yaml.")],
 ) -> int:
-    """Print the JSON Schema of a file, for editors that check YAML while it is written."""
+    """Print the JSON Schema of best.yaml or of a space file, for editors."""
     from autotune.cli.ended import print_json
 
     print_json(file_schema(which.value))

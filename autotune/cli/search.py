@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotune.cli.options import ExitZero, JsonAtEnd, JsonLines, Python, Quiet, WaitForQuiet
+
+if TYPE_CHECKING:
+    from autotune.report.listener import Listener
 
 DEFAULT_BUDGET = "10m"
 """Wall time where none is given: about 30 short runs of a script that starts within seconds."""
@@ -41,13 +44,13 @@ def search(
     ] = "",
     python: Python = "",
     wait_for_quiet: WaitForQuiet = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and run nothing.")] = False,
     space: Annotated[
         str,
         typer.Option(
             metavar="NAME|FILE",
             envvar="AUTOTUNE_SPACE",
-            help="Search space: a preset, a file, or auto: what the first run shows decides.", rich_help_panel="Search space"),
+            help="Preset or file; auto: chosen by the first run.", rich_help_panel="Search space"),
     ] = "auto",
     knobs: Annotated[
         list[str] | None,
@@ -67,7 +70,7 @@ def search(
         typer.Option(
             metavar="KNOB[,KNOB]",
             envvar="AUTOTUNE_ALLOW",
-            help="Knobs that change training, for `fastest`, or that may do harm later than a search sees.", rich_help_panel="Search space"),
+            help="Permit knobs that change the training (pick fastest) or may do harm later than a search sees.", rich_help_panel="Search space"),
     ] = None,
     effective_batch: Annotated[
         str,
@@ -81,22 +84,21 @@ def search(
         typer.Option(
             metavar="N",
             envvar="AUTOTUNE_RUN_STEPS",
-            help="Optimizer steps of the real run; compile time is charged to it.", rich_help_panel="Measuring"),
+            help="Optimizer steps of the planned run; compile time is charged to it.", rich_help_panel="Measuring"),
     ] = None,
     objective: Annotated[
         str,
         typer.Option(
             metavar="throughput|energy|cost",
             envvar="AUTOTUNE_OBJECTIVE",
-            help="Search the fastest, or the least energy per sample of all that is faster; cost, at one "
-            "price the fastest.", rich_help_panel="Measuring"),
+            help="What to optimize: samples per second, or energy or cost per sample among what is faster.", rich_help_panel="Measuring"),
     ] = "throughput",
     price_per_hour: Annotated[
         float | None,
         typer.Option(
             metavar="PRICE",
             envvar="AUTOTUNE_PRICE_PER_HOUR",
-            help="Of the machine; the answer says what a million samples cost.", rich_help_panel="Measuring"),
+            help="Price of the machine per hour; adds the cost per million samples to the answer.", rich_help_panel="Measuring"),
     ] = None,
     output_args: Annotated[
         list[str] | None,
@@ -104,32 +106,32 @@ def search(
             "--output-arg",
             metavar="NAME",
             envvar="AUTOTUNE_OUTPUT_ARG",
-            help="The script's option for its output folder; a trial gets one of its own.", rich_help_panel="Measuring"),
+            help="The script's option for its output folder; each trial gets its own.", rich_help_panel="Measuring"),
     ] = None,
     keep_loggers: Annotated[
         bool,
         typer.Option(
             "--keep-loggers",
             envvar="AUTOTUNE_KEEP_LOGGERS",
-            help="Leave the script's own trackers on during trials.", rich_help_panel="Measuring"),
+            help="Keep the script's experiment trackers on during trials.", rich_help_panel="Measuring"),
     ] = False,
     profile: Annotated[
         bool,
         typer.Option(
             "--profile",
             envvar="AUTOTUNE_PROFILE",
-            help="Keep a profiler trace of the script and of the winner.", rich_help_panel="Measuring"),
+            help="Store a profiler trace of the script and of the winner.", rich_help_panel="Measuring"),
     ] = False,
     out: Annotated[
-        str, typer.Option(metavar="FILE", envvar="AUTOTUNE_OUT", help="Where the result goes.", rich_help_panel="Output")
+        str, typer.Option(metavar="FILE", envvar="AUTOTUNE_OUT", help="File for the result.", rich_help_panel="Output")
     ] = "best.yaml",
-    label: Annotated[str, typer.Option(metavar="NAME", help="Name of the study, for people.", rich_help_panel="Output")] = "",
+    label: Annotated[str, typer.Option(metavar="NAME", help="Name of the study.", rich_help_panel="Output")] = "",
     json: JsonAtEnd = False,
     jsonl: JsonLines = False,
     quiet: Quiet = False,
     exit_zero: ExitZero = False,
     driver: Annotated[
-        str, typer.Option(metavar="ray|inline", envvar="AUTOTUNE_DRIVER", help="Who runs the trials.", rich_help_panel="Cluster")
+        str, typer.Option(metavar="ray|inline", envvar="AUTOTUNE_DRIVER", help="What runs the trials.", rich_help_panel="Cluster")
     ] = "ray",
     address: Annotated[
         str, typer.Option(metavar="ADDR", envvar="AUTOTUNE_ADDRESS", help="An existing Ray cluster.", rich_help_panel="Cluster")
@@ -137,7 +139,7 @@ def search(
     concurrency: Annotated[
         int,
         typer.Option(
-            metavar="N", envvar="AUTOTUNE_CONCURRENCY", help="Trials at once; 0 lets the driver decide.", rich_help_panel="Cluster"),
+            metavar="N", envvar="AUTOTUNE_CONCURRENCY", help="Trials at a time; 0: chosen by the driver.", rich_help_panel="Cluster"),
     ] = 0,
     tracking_uri: Annotated[
         str, typer.Option(metavar="URI", envvar="AUTOTUNE_TRACKING_URI", help="MLflow store.", rich_help_panel="MLflow")
@@ -145,19 +147,37 @@ def search(
     experiment: Annotated[
         str, typer.Option(metavar="NAME", envvar="AUTOTUNE_EXPERIMENT", help="MLflow experiment.", rich_help_panel="MLflow")
     ] = "",
+    tensorboard: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR",
+            envvar="AUTOTUNE_TENSORBOARD",
+            help="Also log trials for TensorBoard.",
+            rich_help_panel="Output",
+        ),
+    ] = "",
+    wandb: Annotated[
+        str,
+        typer.Option(
+            metavar="PROJECT",
+            envvar="AUTOTUNE_WANDB",
+            help="Also log trials to Weights & Biases.",
+            rich_help_panel="Output",
+        ),
+    ] = "",
     sampler: Annotated[
         str,
         typer.Option(
             metavar="staged|tpe|gp|nsga2|random|brute|coordinate",
             envvar="AUTOTUNE_SAMPLER",
-            help="Who proposes configurations.", rich_help_panel="Expert"),
+            help="What proposes configurations.", rich_help_panel="Expert"),
     ] = "staged",
     transfer: Annotated[
         str,
         typer.Option(
             metavar="same-script|all|off",
             envvar="AUTOTUNE_TRANSFER",
-            help="Earlier studies that say where to begin; every figure is measured anew.", rich_help_panel="Expert"),
+            help="Earlier studies to start from; every figure is measured anew.", rich_help_panel="Expert"),
     ] = "same-script",
     start: Annotated[
         str,
@@ -165,17 +185,17 @@ def search(
             metavar="auto|fork|cold",
             envvar="AUTOTUNE_START",
             help="How screening trials start: forked from a process that has imported PyTorch where that is "
-            "safe (fork says where it is not), or each anew.", rich_help_panel="Expert"),
+            "safe, or each in a new interpreter.", rich_help_panel="Expert"),
     ] = "auto",
     live: Annotated[
         str,
         typer.Option(
             metavar="on|off",
             envvar="AUTOTUNE_LIVE",
-            help="Let one process measure several configurations by switching between steps.", rich_help_panel="Expert"),
+            help="Measure several configurations in one process by switching between steps.", rich_help_panel="Expert"),
     ] = "off",
     trials: Annotated[
-        int | None, typer.Option(metavar="N", envvar="AUTOTUNE_TRIALS", help="At most this many trials.", rich_help_panel="Expert")
+        int | None, typer.Option(metavar="N", envvar="AUTOTUNE_TRIALS", help="Trials at most.", rich_help_panel="Expert")
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", envvar="AUTOTUNE_SEED", help="Seed of the search.", rich_help_panel="Expert")] = 0,
 ) -> int:
@@ -247,6 +267,7 @@ def search(
         notes = [*run.notes, *sources.notes(narrowed), *objective_notes(spec)]
         if sources.is_default("budget"):
             notes.append(f"budget: {DEFAULT_BUDGET}, the default; --budget changes it")
+        trackers = _trackers(tensorboard, wandb)
         from autotune.driver import tune
 
         if dry_run:
@@ -259,6 +280,7 @@ def search(
         drawn = False if jsonl and sys.stdout.isatty() else None
         progress = Progress(sys.stderr, quiet=quiet, live=drawn)
         listeners = [progress, Lines(sys.stdout)] if jsonl else [progress]
+        listeners += trackers
         for note in () if quiet else notes:
             print(note, file=sys.stderr)
         try:
@@ -273,3 +295,21 @@ def search(
         finally:
             progress.close()
         return searched(end, as_json=json, exit_zero=exit_zero, as_lines=jsonl)
+
+
+def _trackers(tensorboard: str, wandb: str) -> list[Listener]:
+    """Return a listener for each tracker that was named.
+
+    Raises:
+        UsageError: Its package is not installed.
+    """
+    found: list[Listener] = []
+    if tensorboard:
+        from autotune.integrations.tensorboard import TensorBoard
+
+        found.append(TensorBoard(tensorboard))
+    if wandb:
+        from autotune.integrations.wandb import WeightsAndBiases
+
+        found.append(WeightsAndBiases(wandb))
+    return found

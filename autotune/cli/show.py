@@ -19,12 +19,12 @@ def show(
     study: Annotated[
         str | None,
         typer.Argument(
-            help="Label, id, or the beginning of one; else the latest.", autocompletion=study_labels
+            help="Name or id of a study, or its beginning. Default: the latest.", autocompletion=study_labels
         ),
     ] = None,
     *,
     trials: Annotated[
-        bool, typer.Option("--trials", help="Every trial, not only those of the front.")
+        bool, typer.Option("--trials", help="List every trial, not only the front.")
     ] = False,
     trial: Annotated[
         int | None, typer.Option("--trial", metavar="N", help="One trial: what it ran, measured and wrote.")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from autotune.edge.preset import Found
 
 spaces = typer.Typer(
-    help="Search spaces: presets and your own files.", no_args_is_help=True, rich_markup_mode=None
+    help="List, show, create and check search spaces.", no_args_is_help=True, rich_markup_mode=None
 )
 
 SCHEMA = "autotune.spaces/v1"
@@ -99,12 +99,12 @@ def _typed(path: Path) -> str:
 @spaces.command("validate")
 def validate_space(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME|FILE]...", help="All that there are where left out.")
+        list[str] | None, typer.Argument(metavar="[NAME|FILE]...", help="Default: all.")
     ] = None,
     *,
     json: Json = False,
 ) -> int:
-    """Check space files; ends with 2 and every finding with its line where something is wrong."""
+    """Check space files; prints every finding with its line and ends with 2 if there is one."""
     from autotune.cli.ended import print_json
     from autotune.edge.preset import find_spaces, problems
 

@@ -15,20 +15,20 @@ def sync(
     study: Annotated[
         str | None,
         typer.Argument(
-            help="Label, id, or the beginning of one; else the latest.", autocompletion=study_labels
+            help="Name or id of a study, or its beginning. Default: the latest.", autocompletion=study_labels
         ),
     ] = None,
     *,
-    wait: Annotated[str, typer.Option(metavar="60s", help="Give up after this long.")] = "60s",
+    wait: Annotated[str, typer.Option(metavar="60s", help="Time limit.")] = "60s",
     tracking_uri: Annotated[
-        str, typer.Option(metavar="URI", help="Of the MLflow to send to, not the search's own.")
+        str, typer.Option(metavar="URI", help="Another MLflow store than the search's own.")
     ] = "",
     again: Annotated[
-        bool, typer.Option("--again", help="Send everything: into a store that lost it, or another one.")
+        bool, typer.Option("--again", help="Send everything again.")
     ] = False,
     json: Json = False,
 ) -> int:
-    """Send to MLflow what it has not received of a study."""
+    """Send the records of a study that MLflow has not received."""
     from autotune.cli.ended import guarded, print_json
 
     with guarded(as_json=json):

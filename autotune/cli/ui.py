@@ -16,21 +16,21 @@ def ui(
     study: Annotated[
         str | None,
         typer.Argument(
-            help="Label, id, or the beginning of one; else the latest.", autocompletion=study_labels
+            help="Name or id of a study, or its beginning. Default: the latest.", autocompletion=study_labels
         ),
     ] = None,
     *,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the server; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the server; 0 for a free one.")] = 0,
     open_it: Annotated[bool, typer.Option("--open/--no-open", help="Open it in a browser.")] = True,
     page: Annotated[
         Page,
-        typer.Option(help="What is opened: the answer, every trial in a table, charts, all searches."),
+        typer.Option(help="Page to open: the answer, a table of trials, charts, or all searches."),
     ] = "answer",
     tracking_uri: Annotated[
-        str, typer.Option(metavar="URI", help="Of another MLflow that has it, not the search's own.")
+        str, typer.Option(metavar="URI", help="Another MLflow store than the search's own.")
     ] = "",
 ) -> int:
-    """Show a study in the MLflow UI, on this machine only, until Ctrl-C."""
+    """Open a study in the MLflow UI on this machine, until Ctrl-C."""
     import sys
 
     from autotune.driver.sync import study_paths

@@ -38,14 +38,14 @@ def verify(
     file: Annotated[str, typer.Argument(metavar="best.yaml", help="The file that a search wrote.")],
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- CMD", help="After --: python train.py ...; else the file's own command."),
+        typer.Argument(metavar="-- CMD", help="After --: python train.py ... Default: the command that was searched."),
     ] = None,
     *,
     pick: Pick = "",
-    budget: Annotated[str, typer.Option(metavar="10m", help="Wall time for everything.")] = "10m",
-    pairs: Annotated[int, typer.Option(metavar="N", help="At most this many pairs, at least 3.")] = 10,
+    budget: Annotated[str, typer.Option(metavar="10m", help="Wall time.")] = "10m",
+    pairs: Annotated[int, typer.Option(metavar="N", help="Pairs at most; 3 or more.")] = 10,
     at_least: Annotated[
-        float, typer.Option(metavar="1.5", help="The speed-up that the lower bound has to clear.")
+        float, typer.Option(metavar="1.5", help="Speed-up that the lower bound must exceed.")
     ] = 1.0,
     python: Python = "",
     wait_for_quiet: Annotated[
@@ -53,14 +53,14 @@ def verify(
         typer.Option(
             metavar="10m",
             envvar="AUTOTUNE_WAIT_FOR_QUIET",
-            help="Wait up to so long for other processes to end, before the first run.",
+            help="Wait at most this long for other processes to end, before the first run.",
         ),
     ] = "",
     json: JsonAtEnd = False,
     jsonl: JsonLines = False,
     quiet: Quiet = False,
 ) -> int:
-    """Measure a configuration against the script again, here and now, in fresh interleaved pairs.
+    """Measure a configuration against your script again, in fresh interleaved pairs.
 
     Exit codes: 0 it is faster; 1 no difference was shown, or it does not run here; 7 it is slower, or its
     loss is worse; 2 usage, or the script was edited meanwhile; 3 the script itself fails; 5 store;

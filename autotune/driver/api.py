@@ -1,4 +1,4 @@
-"""`autotune.tune`: a search from Python, for notebooks and pipelines.
+"""`autotune.tune`, `load` and `resume`: searches from Python, for notebooks and pipelines.
 
 The root of the package exports it lazily; nothing inside imports it.
 """
@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 import threading
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from autotune.driver.result import result_data
 from autotune.driver.spec import SearchOptions, build_spec
-from autotune.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_YES, UsageError
+from autotune.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_YES, StoreError, UsageError
 from autotune.inspection.command import Command, read_command
 
 if TYPE_CHECKING:
@@ -117,6 +118,19 @@ class Tuned:
         """What the command line would have ended with."""
         return self.end.exit_code
 
+    @property
+    def trials(self) -> Any:
+        """A pandas DataFrame with a row per finished trial; columns as in `autotune.report.notebook.frame`."""
+        from autotune.report.notebook import frame
+
+        return frame(self.study)
+
+    def plot(self) -> Any:
+        """Return a matplotlib figure with the speed of every measured trial over the baseline."""
+        from autotune.report.notebook import figure
+
+        return figure(self.study, self.answer)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ``autotune.result/v1``: what ``autotune search --json`` prints."""
         return result_data(self.end, self.end.exit_code)
@@ -129,6 +143,11 @@ class Tuned:
             self.study, self.answer, out=self.study.spec.out, links=end.links, unsent=end.unsent
         )
 
+    def _repr_html_(self) -> str:
+        from autotune.report.notebook import card
+
+        return card(self.study, self.answer, out=self.study.spec.out)
+
     def __repr__(self) -> str:
         return f"<Tuned {self.study.spec.label}: {self.answer.sentence or self.reason}>"
 
@@ -136,14 +155,14 @@ class Tuned:
 def tune(
     script: str | os.PathLike[str] = "",
     *,
-    budget: str | float,
+    budget: str | float = "10m",
     args: Iterable[object] = (),
     command: str | Sequence[str] = (),
     python: str | os.PathLike[str] = "",
     space: str | os.PathLike[str] = "auto",
-    sets: Mapping[str, Value | Sequence[Value]] | None = None,
-    fixes: Mapping[str, Value] | None = None,
-    knobs: str | Sequence[str] = (),
+    set: Mapping[str, Value | Sequence[Value]] | None = None,  # noqa: A002 (the option's name)
+    fix: Mapping[str, Value] | None = None,
+    knob: str | Sequence[str] = (),
     allow: str | Sequence[str] = (),
     max_memory: str | int = "",
     effective_batch: str = "explore",
@@ -165,9 +184,10 @@ def tune(
     experiment: str = "",
     out: str | os.PathLike[str] = "best.yaml",
     label: str = "",
-    output_args: str | Sequence[str] = (),
+    output_arg: str | Sequence[str] = (),
     keep_loggers: bool = False,
     progress: bool | TextIO | Listener | Sequence[Listener] = False,
+    **renamed: Any,
 ) -> Tuned:
     """Search the fastest configuration of a training script; returns when the budget is spent at the latest.
 
@@ -185,9 +205,9 @@ def tune(
         command: Instead of `script` and `args`: a whole command, ``"python -m package.train --lr 1e-3"``.
         python: Interpreter of the script's environment; see `autotune search --help`.
         space: Search space: a preset, ``auto``, or a file.
-        sets: Values to search, by knob: ``{"num_workers": [0, 2, 4]}``, or one alone.
-        fixes: Values to pin, by knob: ``{"precision": "bf16"}``.
-        knobs: Search these alone; several names or one.
+        set: Values to search, by knob: ``{"num_workers": [0, 2, 4]}``, or one value.
+        fix: Values to pin, by knob: ``{"precision": "bf16"}``.
+        knob: Search these only; several names or one.
         allow: Knobs that change the training, or may do harm later than a search sees, and are wanted.
         max_memory: Upper bound on peak memory: ``"6GiB"``, ``"80%"``, or bytes.
         effective_batch: ``explore``, ``keep`` or ``LO..HI``.
@@ -212,9 +232,11 @@ def tune(
         experiment: MLflow experiment.
         out: Where best.yaml goes.
         label: Name of the study, for people.
-        output_args: The script's options that name its output folder.
+        output_arg: The script's options that name its output folder.
         keep_loggers: Leave the script's own trackers on.
         progress: True for lines on stderr, a stream, or listeners of your own; False for silence.
+        renamed: ``sets``, ``fixes``, ``knobs`` and ``output_args``: deprecated names of `set`, `fix`, `knob`
+            and `output_arg`.
 
     Raises:
         UsageError: Something cannot be carried out as it was asked; nothing was run.
@@ -224,6 +246,9 @@ def tune(
     """
     from autotune.driver.tune import run_search
 
+    old = _renamed(renamed)
+    set, fix = old.get("sets", set), old.get("fixes", fix)  # noqa: A001 (the option's name)
+    knob, output_arg = old.get("knobs", knob), old.get("output_args", output_arg)
     for name, value in (("trials", trials), ("run_steps", run_steps)):
         _check(name, value, (Integral,), "a whole number", may_be_none=True)
     for name, value in (("seed", seed), ("concurrency", concurrency)):
@@ -232,14 +257,14 @@ def tune(
     _check("price_per_hour", price_per_hour, (Real,), "a number", may_be_none=True)
     _check("args", args, (str, Iterable), "a list of words, or one text as it is typed")
     _check("command", command, (str, Iterable), "a list of words, or one text as it is typed")
-    for name, value in (("knobs", knobs), ("allow", allow), ("output_args", output_args)):
+    for name, value in (("knob", knob), ("allow", allow), ("output_arg", output_arg)):
         _check(name, value, (str, Iterable), "a name, or a list of names")
     options = SearchOptions(
         budget=budget if isinstance(budget, str) else f"{budget:f}s",
         space=os.fspath(space),
-        sets=_narrowed("sets", sets or {}),
-        fixes=_narrowed("fixes", fixes or {}),
-        knobs=_names(knobs),
+        sets=_narrowed("set", set or {}),
+        fixes=_narrowed("fix", fix or {}),
+        knobs=_names(knob),
         allow=_names(allow),
         max_memory=max_memory if isinstance(max_memory, str) else f"{max_memory}B",
         effective_batch=effective_batch,
@@ -261,7 +286,7 @@ def tune(
         experiment=experiment,
         out=os.fspath(out),
         label=label,
-        output_args=_names(output_args),
+        output_args=_names(output_arg),
         keep_loggers=keep_loggers,
     )
     run = _command(os.fspath(script), args, command, os.fspath(python))
@@ -270,6 +295,83 @@ def tune(
     with ExitStack() as closers:
         listeners = _listeners(progress, run.notes, closers)
         return Tuned(run_search(spec, listeners=listeners, owns_process=False))
+
+
+def load(name: str | os.PathLike[str] = "") -> Tuned:
+    """Return the result of a search on this machine from its journal; nothing is run.
+
+    Args:
+        name: Name or id of a study, or its beginning, or the study's folder; empty for the latest.
+
+    Raises:
+        StudyNotFound: No study, or more than one, has that name.
+        StoreError: The study cannot be read, or has no answer yet.
+    """
+    from autotune.driver.ending import answer_or_none, exit_code
+    from autotune.driver.rebuilt import space_of
+    from autotune.driver.tune import SearchEnd
+    from autotune.store.fold import fold
+    from autotune.store.journal import Journal
+    from autotune.store.paths import JOURNAL_FILE, find_study
+
+    path = find_study(os.fspath(name) or None, searches=True)
+    with Journal.read(path / JOURNAL_FILE) as journal:
+        study = fold(journal.entries(), build=space_of)
+        unsent = journal.unsent("mlflow")
+    answer = answer_or_none(study)
+    if answer is None:
+        raise StoreError(
+            f"study {study.spec.label} has no answer: the unchanged script was not measured",
+            hint=f"autotune logs {study.spec.label}",
+        )
+    code = exit_code(study, answer)
+    return Tuned(SearchEnd(study=study, answer=answer, exit_code=code, unsent=unsent, study_dir=path))
+
+
+def resume(
+    name: str | os.PathLike[str] = "",
+    *,
+    budget: str | float | None = None,
+    trials: int | None = None,
+    progress: bool | TextIO | Listener | Sequence[Listener] = False,
+) -> Tuned:
+    """Continue a search that was stopped or inconclusive; no finished trial is run again.
+
+    Args:
+        name: As for `load`.
+        budget: Wall time from now: ``"30m"``, or seconds; None for what is left.
+        trials: Further trials at most; None keeps the limit of the search.
+        progress: As for `tune`.
+
+    Raises:
+        AutotuneError: As for `tune`.
+    """
+    from autotune.driver.spec import budget_s
+    from autotune.driver.tune import resume_search
+    from autotune.store.paths import find_study
+
+    path = find_study(os.fspath(name) or None, searches=True)
+    seconds = None if budget is None else budget_s(budget if isinstance(budget, str) else f"{budget:f}s")
+    with ExitStack() as closers:
+        listeners = _listeners(progress, (), closers)
+        end = resume_search(path, budget_s=seconds, trials=trials, listeners=listeners, owns_process=False)
+        return Tuned(end)
+
+
+_OLD_NAMES = {"sets": "set", "fixes": "fix", "knobs": "knob", "output_args": "output_arg"}
+
+
+def _renamed(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return arguments with deprecated names, with a warning each.
+
+    Raises:
+        TypeError: An argument has no such name.
+    """
+    for name in given:
+        if name not in _OLD_NAMES:
+            raise TypeError(f"tune() got an unexpected keyword argument {name!r}")
+        warnings.warn(f"{name} is now called {_OLD_NAMES[name]}", DeprecationWarning, stacklevel=3)
+    return given
 
 
 def _check(

@@ -702,6 +702,8 @@ class Session:
                 call(listener)
             except Exception:
                 log.exception("a listener failed; the search goes on")
+            if listener.wants_stop:
+                self.stop("interrupted")
 
 
 def _note(listener: Listener, *, study: Study, text: str) -> None:

@@ -224,6 +224,7 @@ def resume_search(
     wait_for_quiet_s: float | None = None,
     trials: int | None = None,
     listeners: Sequence[Listener] = (),
+    owns_process: bool = True,
     last_words: LastWords | None = None,
 ) -> SearchEnd:
     """Go on with a study where its journal ends; no finished trial is run again.
@@ -234,6 +235,7 @@ def resume_search(
         wait_for_quiet_s: Longest wait for a quiet machine; None keeps what the search was begun with.
         trials: Further trials of a search that was limited in them; None keeps the old limit.
         listeners: Told as it goes.
+        owns_process: As for `run_search`.
         last_words: As for `run_search`.
     """
     began_s = SystemClock().now_s()
@@ -250,7 +252,10 @@ def resume_search(
         raise
     with learned(spec.args):
         environ = _environment(spec)
-        return _Search(spec, directory, journal, listeners, began_s, environ, last_words=last_words).go_on()
+        search = _Search(
+            spec, directory, journal, listeners, began_s, environ, owns_process=owns_process, last_words=last_words
+        )
+        return search.go_on()
 
 
 def _resumable(folded: Study, budget_s: float | None, trials: int | None = None) -> StudySpec:
@@ -399,6 +404,8 @@ class _Search:
 
     def _search(self, session: Session, syncer: Syncer) -> SearchEnd:
         self._tell(lambda listener: listener.study_began(session.study))
+        if any(listener.wants_stop for listener in self._listeners):
+            session.stop("interrupted")
         wall = HardWall(
             remaining_s=lambda: self._spec.budget.seconds - session.elapsed_s,
             write=lambda: self._write(_as_ended(session)),

@@ -51,6 +51,8 @@ _KINDS: Final[Mapping[str, str]] = {
     "output-arg": _TEXTS,
     "keep-loggers": _YES,
     "profile": _YES,
+    "tensorboard": _PATH,
+    "wandb": _TEXT,
     "quiet": _YES,
     "exit-zero": _YES,
 }

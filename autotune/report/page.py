@@ -69,7 +69,7 @@ def report_html(
         ("commands", "Commands", commands_section(view)),
     ]
     there = [(name, title, body) for name, title, body in sections if body]
-    links = [tag("a", title, href=f"#{name}") for name, title, _ in there]
+    links = [tag("a", title, href=f"#{name}-h" if name in _FOLDED else f"#{name}") for name, title, _ in there]
     body = html(
         tag("a", "To the answer", href="#answer", class_="skip"),
         tag("div", _top(view), class_="wrap"),
@@ -77,7 +77,7 @@ def report_html(
         tag(
             "main",
             hero(view),
-            *(tag("section", text, id=name, aria_labelledby=f"{name}-h") for name, _, text in there),
+            *(_section(name, title, text) for name, title, text in there),
             class_="wrap",
         ),
         tag(
@@ -98,6 +98,17 @@ def report_html(
     data = Markup(f'<script type="application/json" id="autotune-report">{_json(view)}</script>')
     script = tag("script", Markup(SCRIPT))
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}{data}{script}</body></html>\n'
+
+
+_FOLDED: Final = frozenset(
+    {"pairs", "bottleneck", "runs", "loss", "failures", "time", "trials", "environment", "commands"}
+)
+"""Sections of evidence, which are closed at first. A link to a heading inside opens it."""
+
+
+def _section(name: str, title: str, text: Markup) -> Markup:
+    body = tag("details", tag("summary", title), text) if name in _FOLDED else text
+    return tag("section", body, id=name, aria_labelledby=f"{name}-h")
 
 
 def _top(view: View) -> Markup:

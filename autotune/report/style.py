@@ -232,6 +232,7 @@ svg .whisker{fill:none;stroke-width:2.2;stroke-linecap:round}
 svg text.best,svg text.safe,svg text.fastest,svg text.script,svg text.bad{stroke:none;font-weight:640}
 svg text.halo.best,svg text.halo.safe,svg text.halo.fastest,svg text.halo.script{stroke:var(--card)}
 details{margin:10px 0}
+section>details>summary{font-size:1.15em;font-weight:600;cursor:pointer}
 summary{cursor:pointer;font-weight:600;padding:4px 0}
 details pre{background:var(--sunk);border-radius:8px;padding:12px 14px;overflow-x:auto;white-space:pre-wrap;
 overflow-wrap:anywhere;margin:6px 0 12px;font-size:.82rem}
@@ -315,8 +316,11 @@ document.querySelectorAll(".run").forEach(function(box){
   });
   box.appendChild(button);
 });
+window.addEventListener("beforeprint",function(){
+  document.querySelectorAll("details").forEach(function(d){d.open=true;});
+});
 """
-"""Sorting by a column, and copying a command. Everything can be read without it."""
+"""Sorting by a column, copying a command, and unfolding before printing. Everything can be read without it."""
 
 
 def stylesheet() -> str:

@@ -217,3 +217,16 @@ def test_the_forms_of_the_help_are_those_that_there_are(cli):
     told = " ".join(cli("export", "--help")[1].split())
     for form, known in _FORMS.items():
         assert f"{form.value}: {known[0]} or {known[1]}" in told
+
+
+def test_a_study_is_written_for_optuna(cli, script):
+    from journaled import journaled
+
+    journaled(script, label="mine")
+    code, out, _err = cli("export", "mine", "--as", "optuna")
+    assert code == 0
+    assert out.startswith("mine.optuna.db: 18 trials; open it: optuna-dashboard sqlite:///")
+    assert cli("export", "mine", "--as", "optuna")[0] == 2, "an existing file is kept"
+    code, out, _err = cli("export", "mine", "--as", "optuna", "--out", "other.db", "--json")
+    assert json.loads(out)["trials"] == 18
+    assert cli("export", "nothing", "--as", "optuna")[0] == 5

@@ -16,7 +16,7 @@ from study_fakes import good_answer, no_answer, open_answer
 
 import autotune
 import autotune.driver
-from autotune.errors import InvalidBudget, ScriptError, UsageError
+from autotune.errors import InvalidBudget, ScriptError, StudyNotFound, UsageError
 from autotune.report.listener import Listener
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ def test_what_is_asked_becomes_the_same_spec_as_on_the_command_line(fake: FakeTu
         budget="10m",
         args=["--lr", 1e-3],
         space="quick",
-        sets={"num_workers": [0, 2], "pin_memory": [True]},
-        fixes={"precision": "bf16"},
+        set={"num_workers": [0, 2], "pin_memory": [True]},
+        fix={"precision": "bf16"},
         max_memory=2 * 1024**3,
         trials=9,
-        output_args=["--out-dir"],
+        output_arg=["--out-dir"],
         out=tmp_path / "sub.yaml",
     )
     autotune.tune(command="python -u train.py --lr 0.001", budget=90)
@@ -136,13 +136,13 @@ def test_a_listener_of_ones_own_is_told(fake: FakeTune) -> None:
         ({"command": "python train.py", "args": ["x"], "budget": "10m"}, UsageError, "both a command and"),
         ({"script": "train.py", "budget": "10m", "driver": "dask"}, UsageError, "--driver"),
         ({"script": "train.py", "budget": "10m", "args": "--name 'x"}, UsageError, "cannot be read"),
-        ({"script": "train.py", "budget": "10m", "sets": ["precision"]}, UsageError, "sets names no values"),
-        ({"script": "train.py", "budget": "10m", "sets": {"threads": None}}, UsageError, "cannot be None"),
-        ({"script": "train.py", "budget": "10m", "fixes": {"x": "a,b"}}, UsageError, "holds a comma"),
+        ({"script": "train.py", "budget": "10m", "set": ["precision"]}, UsageError, "set names no values"),
+        ({"script": "train.py", "budget": "10m", "set": {"threads": None}}, UsageError, "cannot be None"),
+        ({"script": "train.py", "budget": "10m", "fix": {"x": "a,b"}}, UsageError, "holds a comma"),
         ({"script": "train.py", "budget": None}, UsageError, "budget cannot be None"),
         ({"script": "train.py", "budget": "10m", "trials": "x"}, UsageError, "trials cannot be 'x'"),
         ({"script": "train.py", "budget": "10m", "seed": True}, UsageError, "seed cannot be True"),
-        ({"script": "train.py", "budget": "10m", "knobs": 3}, UsageError, "knobs cannot be 3"),
+        ({"script": "train.py", "budget": "10m", "knob": 3}, UsageError, "knobs cannot be 3"),
         ({"script": "train.py", "budget": "10m", "args": 3}, UsageError, "args cannot be 3"),
         ({"script": "train.py", "budget": "10m", "price_per_hour": "2"}, UsageError, "cannot be '2'"),
     ],
@@ -189,8 +189,8 @@ def test_it_works_in_a_thread_and_inside_a_running_event_loop(fake: FakeTune) ->
 
 
 def test_one_text_is_one_and_not_its_letters(fake: FakeTune) -> None:
-    autotune.tune("train.py", budget="10m", args="--epochs 2 --name 'a b'", output_args="--out-dir")
-    autotune.tune("train.py", budget="10m", sets={"num_workers": 4, "precision": "bf16"}, knobs="threads")
+    autotune.tune("train.py", budget="10m", args="--epochs 2 --name 'a b'", output_arg="--out-dir")
+    autotune.tune("train.py", budget="10m", set={"num_workers": 4, "precision": "bf16"}, knob="threads")
     autotune.tune("train.py", budget="10m", space="dataloader", allow="in_order")
     first, second, third = fake.specs
     assert first.args == ("--epochs", "2", "--name", "a b")
@@ -240,3 +240,63 @@ def test_the_root_offers_its_names_and_nothing_else() -> None:
         assert getattr(autotune, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'tuna'"):
         _ = autotune.tuna  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_deprecated_names_still_work_and_warn(fake: FakeTune) -> None:
+    with pytest.warns(DeprecationWarning, match="sets is now called set"):
+        autotune.tune("train.py", sets={"num_workers": [0, 2]})
+    assert fake.specs[0].space.knobs["num_workers"] == (0, 2)
+    assert fake.specs[0].budget.seconds == 600
+    with pytest.raises(TypeError, match="unexpected keyword argument 'bugdet'"):
+        autotune.tune("train.py", bugdet="1m")
+
+
+def test_an_error_prints_its_hint() -> None:
+    with pytest.raises(UsageError) as caught:
+        autotune.tune("trian.py")
+    assert str(caught.value).endswith('\nhint: Did you mean "train.py"?')
+    assert "hint" not in caught.value.message
+
+
+def test_a_notebook_shows_a_card_that_fetches_nothing(fake: FakeTune) -> None:
+    shown = autotune.tune("train.py")._repr_html_()
+    assert "2.00x" in shown
+    assert "<code>autotune apply best.yaml" in shown
+    assert "http" not in shown
+    assert "<script" not in shown
+
+
+def test_trials_are_a_data_frame_and_a_figure(fake: FakeTune) -> None:
+    pytest.importorskip("pandas")
+    found = autotune.tune("train.py")
+    table = found.trials
+    assert list(table["trial"]) == [0, 1, 2, 3, 4, 5]
+    assert table["speedup"].max() == pytest.approx(2.0, rel=0.05)
+    assert list(table[table["state"] == "oom_host"]["trial"]) == [4]
+    pytest.importorskip("matplotlib")
+    (axes,) = found.plot().axes
+    assert axes.get_xlabel() == "trial"
+
+
+def test_a_study_is_loaded_from_its_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from journaled import journaled
+
+    monkeypatch.undo()
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
+    journaled(tmp_path / "train.py", label="mine")
+    found = autotune.load("mine")
+    assert found.study.spec.label == "mine"
+    assert (found.reason, found.speedup.value) == ("faster", pytest.approx(2.0, rel=0.02))
+    assert autotune.load().study.spec.study_id == found.study.spec.study_id
+    with pytest.raises(StudyNotFound):
+        autotune.load("other")
+
+
+def test_a_search_is_resumed_by_its_name(fake: FakeTune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from journaled import journaled
+
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
+    folder = journaled(tmp_path / "train.py", label="mine")
+    autotune.resume("mine", budget="5m", trials=3)
+    assert fake.resumed == [(folder, 300.0, 3)]
+    assert fake.owned == [False]

@@ -799,3 +799,19 @@ def test_what_waits_when_the_budget_is_spent_does_not_keep_a_loop_alive(make_ses
     session.tell(assignment.uid, lost)
     assert session.ask() is None
     assert session.is_over
+
+
+def test_a_listener_stops_the_search_once_the_running_trial_is_over(make_session: MakeSession) -> None:
+    class Enough(Listener):
+        def trial_ended(self, study: Study, trial: Trial) -> None:
+            if trial.number == 1:
+                self.stop()
+
+    session = make_session([Config(), Config(), Config({"workers": 1})])
+    session._listeners = (Enough(),)
+    tell_next(session, measurement())
+    assert not session.stopping
+    tell_next(session, measurement())
+    assert session.stopping == "interrupted"
+    assert session.ask() is None
+    assert session.close().stopped == "interrupted"

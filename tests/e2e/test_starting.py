@@ -149,7 +149,7 @@ import autotune
 found = []
 
 def search():
-    found.append(autotune.tune("train.py", budget="3m", knobs=["fused_optimizer"], trials=3))
+    found.append(autotune.tune("train.py", budget="3m", knob=["fused_optimizer"], trials=3))
 
 async def notebook():
     thread = threading.Thread(target=search)

@@ -33,8 +33,17 @@ class FakeTune:
         return (self.end or ended)(spec)
 
     def resume_search(
-        self, directory, *, budget_s=None, wait_for_quiet_s=None, trials=None, listeners=(), last_words=None
+        self,
+        directory,
+        *,
+        budget_s=None,
+        wait_for_quiet_s=None,
+        trials=None,
+        listeners=(),
+        owns_process=True,
+        last_words=None,
     ):
+        self.owned.append(owns_process)
         self.resumed.append((directory, budget_s, trials))
         self.waits.append(wait_for_quiet_s)
         for listener in listeners:

@@ -114,7 +114,8 @@ def _apply(view: View, answer: Answer) -> Markup:
         said = "Keep your script unchanged: there is nothing to apply."
         if view.repicked is not None:
             said = "There is nothing to apply: what is not confirmed is not recommended."
-        return tag("p", said, class_="lead")
+            return tag("p", said, class_="lead")
+        return html(tag("p", said, class_="lead"), _further(view.study))
     first = (
         html(
             tag("p", "Write these picks to a file, then train with it:", class_="lead"),
@@ -124,6 +125,19 @@ def _apply(view: View, answer: Answer) -> Markup:
         else tag("p", "Train with it; your script stays unchanged:", class_="lead")
     )
     return html(first, command(given["apply"]))
+
+
+def _further(study: Study) -> Markup:
+    """What can be done where nothing is faster."""
+    steps = [
+        html(
+            "Measure more configurations, to find smaller gains: ",
+            tag("code", f"autotune resume {redact(study.spec.label)} --budget 30m"),
+        ),
+        html("Permit knobs that change the training: ", tag("code", "autotune search --allow KNOB")),
+        "Change the code: the section on your code names lines that cost time.",
+    ]
+    return html(tag("p", "To look further:", class_="lead"), bullets(steps))
 
 
 def _continue(given: dict[str, str]) -> Markup:
