@@ -13,7 +13,7 @@ MOST_CHARACTERS, MOST_LINES, MOST_WORDS, LONGEST_SENTENCE = 120, 130, 900, 25
 BANNED = {
     r"told|tells|telling": "reported, logged, shown",
     r"said|says? so": "reported, named",
-    r"as (?:it is|they are)": "unchanged, the baseline",
+    r"as it is": "unchanged, the baseline",
     r"whoever|who(?= (?:is|has|was|may) (?:confirmed|overtaken|gained))": "a noun",
     r"looks? at the data|second looks?|looked at \w+ times": "replicates, interim analyses",
     r"tak(?:e|en|es|ing) apart": "ablated, ablation",
@@ -37,7 +37,7 @@ def prose(markdown):
     """The text without blocks, comments, code and addresses; links and pictures by their text."""
     text = _COMMENT.sub("", _FENCE.sub("", markdown))
     text = re.sub(r"!?\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\([^)]*\)", r"\1", text)
-    return re.sub(r"`[^`\n]*`|https?://\S+", "code", text)
+    return re.sub(r"`[^`\n]*`|https?://\S+", "CODE", text)
 
 
 def without_tables(text):
@@ -46,7 +46,7 @@ def without_tables(text):
 
 def paragraphs(text):
     """Paragraphs, items of lists, headings and cells of tables, each in one line."""
-    text = re.sub(r"^\s*\|(.*)\|\s*$", lambda m: "\n\n" + m[1].replace("|", "\n\n"), text, flags=re.MULTILINE)
+    text = re.sub(r"^[ \t]*\|(.*)\|[ \t]*$", lambda m: "\n\n" + m[1].replace("|", "\n\n") + "\n\n", text, flags=re.MULTILINE)
     text = re.sub(r"^\s*(?:[-*]|\d+\.|#+) ", "\n\n", text, flags=re.MULTILINE)
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
 
@@ -131,4 +131,4 @@ def test_faults_are_found():
     assert banned("Entries in bold, and what Ray reports.") == []
     assert long_sentences("One two.\n\n- " + "item " * 20 + "\n- " + "item " * 20) == []
     assert long_sentences("| " + "cell " * 20 + "| " + "cell " * 20 + "|") == []
-    assert prose("A [link [1]](x.md), `code told` and\n```\ntold\n```\n").split() == ["A", "link", "[1],", "code", "and"]
+    assert prose("A [link [1]](x.md), `code told` and\n```\ntold\n```\n").split() == ["A", "link", "[1],", "CODE", "and"]

@@ -222,7 +222,7 @@ def _sum_in_compiled_code(config: Config, facts: Facts) -> str | None:
         return None
     if config.get("compile_mode", "off") == "off":
         return None
-    return "The loss is a sum over the batch; in compiled code that cannot be told, so it is not accumulated."
+    return "The loss is a sum over the batch; compiled code does not show that, so it is not accumulated."
 
 
 def _draws(run: RunFacts) -> bool:

@@ -25,7 +25,7 @@ class ActivationCheckpointing(Knob):
 
     ``full`` on every repeated block of the trained module, ``selective`` on every second one. A loss
     by itself; it pays through the micro-batch that the freed memory allows. The random numbers of
-    dropout stay the same: torch puts their state back for the second pass, so nothing is dealt anew.
+    dropout stay the same: torch puts their state back for the second pass, so the same ones are drawn.
 
     Effect: NUMERIC. Unit: share of the blocks. Source: torch.utils.checkpoint docs.
     """

@@ -21,7 +21,7 @@ class NonBlocking(Knob):
 
     Only for pinned batches of a loader, only from host to device, only without a change of type, and
     only where the script does not say `non_blocking` itself. Copies back to the host are never touched:
-    whoever reads them must wait.
+    their reader has to wait.
 
     Effect: EXACT. Unit: on or off. Source: torch docs, "CUDA semantics", "Use pinned memory buffers";
     PyTorch tutorial "A guide on good usage of non_blocking and pin_memory()".
