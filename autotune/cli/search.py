@@ -165,6 +165,25 @@ def search(
             rich_help_panel="Output",
         ),
     ] = "",
+    mlflow_tags: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--mlflow-tag",
+            metavar="K=V",
+            envvar="AUTOTUNE_MLFLOW_TAG",
+            help="Tag of the study's run.",
+            rich_help_panel="MLflow",
+        ),
+    ] = None,
+    mlflow_parent_run: Annotated[
+        str,
+        typer.Option(
+            metavar="ID",
+            envvar="AUTOTUNE_MLFLOW_PARENT_RUN",
+            help="Run below which the study's run is nested.",
+            rich_help_panel="MLflow",
+        ),
+    ] = "",
     sampler: Annotated[
         str,
         typer.Option(
@@ -255,6 +274,8 @@ def search(
             concurrency=concurrency,
             label=label,
             output_args=tuple(output_args or ()),
+            mlflow_tags=tuple(mlflow_tags or ()),
+            mlflow_parent_run=mlflow_parent_run,
         )
         run = read_command(command or [], script=script, python=python)
         try:

@@ -109,6 +109,8 @@ class StudySpec:
         ray_address: Of an existing cluster; empty starts a local one.
         tracking_uri: MLflow; empty for the default store.
         experiment: MLflow experiment; empty for ``autotune/<script stem>``.
+        mlflow_tags: Tags of the study's MLflow run, ``K=V`` each.
+        mlflow_parent_run: Id of the MLflow run below which the study's run is nested; empty for none.
         out: Where best.yaml goes, absolute.
         keep_loggers: Leave the script's own trackers on during trials.
         concurrency: Trials at once; 0 lets the driver decide.
@@ -173,6 +175,8 @@ class StudySpec:
     start: StartPolicy = StartPolicy.AUTO
     live: bool = False
     wait_for_quiet_s: float = 0.0
+    mlflow_tags: tuple[str, ...] = ()
+    mlflow_parent_run: str = ""
     constants: tuple[str, ...] = ()
     stdin: str = ""
 

@@ -182,6 +182,8 @@ def tune(
     wait_for_quiet: str = "",
     tracking_uri: str = "",
     experiment: str = "",
+    mlflow_tag: str | Sequence[str] = (),
+    mlflow_parent_run: str = "",
     out: str | os.PathLike[str] = "best.yaml",
     label: str = "",
     output_arg: str | Sequence[str] = (),
@@ -230,6 +232,9 @@ def tune(
         wait_for_quiet: Longest wait for other processes to end, ``10m``; empty waits for nothing.
         tracking_uri: MLflow store; a local one where empty.
         experiment: MLflow experiment.
+        mlflow_tag: Tags of the study's MLflow run, ``"team=vision"``.
+        mlflow_parent_run: Id of the MLflow run below which the study's run is nested. Where it is empty and
+            the program has an active MLflow run, that one, in the program's tracking store.
         out: Where best.yaml goes.
         label: Name of the study, for people.
         output_arg: The script's options that name its output folder.
@@ -259,6 +264,7 @@ def tune(
     _check("command", command, (str, Iterable), "a list of words, or one text as it is typed")
     for name, value in (("knob", knob), ("allow", allow), ("output_arg", output_arg)):
         _check(name, value, (str, Iterable), "a name, or a list of names")
+    tracking_uri, parent_run = _mlflow_place(tracking_uri, experiment, mlflow_parent_run)
     options = SearchOptions(
         budget=budget if isinstance(budget, str) else f"{budget:f}s",
         space=os.fspath(space),
@@ -287,6 +293,8 @@ def tune(
         out=os.fspath(out),
         label=label,
         output_args=_names(output_arg),
+        mlflow_tags=_names(mlflow_tag),
+        mlflow_parent_run=parent_run,
         keep_loggers=keep_loggers,
     )
     run = _command(os.fspath(script), args, command, os.fspath(python))
@@ -438,6 +446,15 @@ def _texts(knob: object, value: object) -> list[str]:
             hint="write it into a space file, and name that: space=...",
         )
     return texts
+
+
+def _mlflow_place(tracking_uri: str, experiment: str, parent_run: str) -> tuple[str, str]:
+    """Return tracking store and parent run; those of the program's active MLflow run if neither is given."""
+    mlflow: Any = sys.modules.get("mlflow")
+    if parent_run or tracking_uri or experiment or mlflow is None:
+        return tracking_uri, parent_run
+    active = getattr(mlflow, "active_run", lambda: None)()
+    return (str(mlflow.get_tracking_uri()), str(active.info.run_id)) if active is not None else ("", "")
 
 
 def _check_ray(driver: str) -> None:

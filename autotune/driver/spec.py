@@ -77,6 +77,8 @@ class SearchOptions:
     transfer: str = SAME_SCRIPT
     live: str = "off"
     wait_for_quiet: str = ""
+    mlflow_tags: tuple[str, ...] = ()
+    mlflow_parent_run: str = ""
 
 
 def version() -> str:
@@ -333,11 +335,28 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
         transfer=one_of("--transfer", options.transfer, SETTINGS),
         live=one_of("--live", options.live, SWITCH) == "on",
         wait_for_quiet_s=wait_s(options.wait_for_quiet),
+        mlflow_tags=mlflow_tags(options.mlflow_tags),
+        mlflow_parent_run=options.mlflow_parent_run,
         constants=constants,
         stdin=redirected_stdin(),
     )
     verify(command)
     return spec
+
+
+def mlflow_tags(given: Sequence[str]) -> tuple[str, ...]:
+    """Return the tags as they were given, ``K=V`` each.
+
+    Raises:
+        UsageError: One has no name, or a name that MLflow or autotune uses itself.
+    """
+    for tag in given:
+        name, equals, _ = tag.partition("=")
+        if not name or not equals:
+            raise UsageError(f'--mlflow-tag "{tag}" is not K=V', hint="--mlflow-tag team=vision")
+        if name.startswith(("mlflow.", "autotune.")):
+            raise UsageError(f'--mlflow-tag "{name}" is a reserved name', hint="choose a name without mlflow. or autotune.")
+    return tuple(given)
 
 
 def redirected_stdin() -> str:

@@ -52,6 +52,8 @@ _KINDS: Final[Mapping[str, str]] = {
     "keep-loggers": _YES,
     "profile": _YES,
     "tensorboard": _PATH,
+    "mlflow-tag": _TEXTS,
+    "mlflow-parent-run": _TEXT,
     "wandb": _TEXT,
     "quiet": _YES,
     "exit-zero": _YES,

@@ -179,8 +179,7 @@ class MlflowSink:
         """
         self.open()
         with border(self.tracking_uri):
-            name = self._experiment or f"autotune/{study.spec.stem}"
-            experiment = self._client.get_experiment_by_name(name)
+            experiment = self._experiment_of(study)
             if experiment is None:
                 return {}
             self._experiment_id = str(experiment.experiment_id)
@@ -191,6 +190,13 @@ class MlflowSink:
             found = self._search(study, "study")
         self._parent = found[0].info.run_id if found else ""
         return self.paths()
+
+    def _experiment_of(self, study: Study) -> Any:
+        """Return the experiment that holds the study's run; None where there is none."""
+        if study.spec.mlflow_parent_run:
+            run = self._client.get_run(study.spec.mlflow_parent_run)
+            return self._client.get_experiment(run.info.experiment_id)
+        return self._client.get_experiment_by_name(self._experiment or f"autotune/{study.spec.stem}")
 
     # -- the three operations -----------------------------------------------------------------
 
@@ -253,6 +259,10 @@ class MlflowSink:
 
     def _ensure_experiment(self, study: Study) -> None:
         if self._experiment_id:
+            return
+        if study.spec.mlflow_parent_run:
+            # MLflow nests runs of one experiment only.
+            self._experiment_id = str(self._client.get_run(study.spec.mlflow_parent_run).info.experiment_id)
             return
         name = self._experiment or f"autotune/{study.spec.stem}"
         found = self._client.get_experiment_by_name(name)
@@ -389,7 +399,10 @@ class MlflowSink:
             "autotune.study_id": study.spec.study_id,
             "autotune.schema": _SCHEMA,
             **self._study_tags(study, None, {}),
+            **dict(tag.split("=", 1) for tag in study.spec.mlflow_tags),
         }
+        if study.spec.mlflow_parent_run:
+            tags["mlflow.parentRunId"] = study.spec.mlflow_parent_run
         run = self._client.create_run(
             self._experiment_id,
             start_time=round(study.created * 1000),

@@ -17,6 +17,7 @@ from autotune.core.comparison import compare
 from autotune.core.measurement import Estimate
 from autotune.core.trial import Family, Trial
 from autotune.report import summary, why
+from autotune.report.text import result_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -178,6 +179,16 @@ def study_params(study: Study, answer: Answer | None) -> dict[str, str]:
     }
 
 
+def trial_note(study: Study, trial: Trial) -> str:
+    """Return the description of a trial's run: what ran, with which result, and how to see more."""
+    lines = [
+        f"**{trial.config.text()}**",
+        f"{trial.stage.value}: {summary.plain(result_text(study, trial))}. A single run; the study's run has the confirmed gain.",
+    ]
+    lines += [summary.plain(trial.reason)] if trial.reason else []
+    return "\n\n".join([*lines, f"`autotune show {study.spec.label} --trial {trial.number}`"]) + "\n"
+
+
 def trial_tags(study: Study, trial: Trial, command: str) -> dict[str, str]:
     """The tags of a trial's run: what it was, how it ended, and the exact command.
 
@@ -198,6 +209,7 @@ def trial_tags(study: Study, trial: Trial, command: str) -> dict[str, str]:
         "autotune.why": trial.reason,
         "autotune.seed": str(trial.seed),
         "autotune.attempt": str(trial.attempt),
+        "mlflow.note.content": trial_note(study, trial),
     }
     if trial.group:
         tags["autotune.pair"] = str(trial.group)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.core.config import config_text, value_text
+from autotune.search.sampler import optuna_module
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,10 +34,9 @@ def write_optuna(study: Study, path: Path) -> int:
     Raises:
         FileExistsError: The file exists.
     """
-    import optuna
-
     if path.exists():
         raise FileExistsError(path)
+    optuna = optuna_module()
     storage = optuna.storages.RDBStorage(f"sqlite:///{path.absolute()}")
     made = optuna.create_study(storage=storage, study_name=study.spec.label, direction="maximize")
     own, trials = _own(study), study.told()

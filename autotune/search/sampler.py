@@ -117,6 +117,13 @@ class OptunaSampler(Sampler):
                 yield from itertools.islice(drawn, _TRIES_IN_LARGE - tries)
 
 
+def optuna_module() -> Any:
+    """Import Optuna, which takes a second, when it is needed."""
+    import optuna
+
+    return optuna
+
+
 def draws(question: Question) -> Generator[dict[str, int]]:
     """Draws for a question without end; asking for another one says that the last could not be used."""
     import optuna

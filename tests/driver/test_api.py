@@ -300,3 +300,19 @@ def test_a_search_is_resumed_by_its_name(fake: FakeTune, tmp_path: Path, monkeyp
     autotune.resume("mine", budget="5m", trials=3)
     assert fake.resumed == [(folder, 300.0, 3)]
     assert fake.owned == [False]
+
+
+def test_a_search_below_an_active_mlflow_run_is_nested_there(
+    fake: FakeTune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    active = SimpleNamespace(info=SimpleNamespace(run_id="abc"))
+    module = SimpleNamespace(active_run=lambda: active, get_tracking_uri=lambda: "sqlite:///mine.db")
+    monkeypatch.setitem(sys.modules, "mlflow", module)
+    autotune.tune("train.py", mlflow_tag="team=vision")
+    autotune.tune("train.py", tracking_uri="http://x")
+    first, second = fake.specs
+    assert (first.mlflow_parent_run, first.tracking_uri) == ("abc", "sqlite:///mine.db")
+    assert first.mlflow_tags == ("team=vision",)
+    assert (second.mlflow_parent_run, second.tracking_uri) == ("", "http://x")
+    with pytest.raises(UsageError, match="reserved name"):
+        autotune.tune("train.py", mlflow_tag="mlflow.user=me")

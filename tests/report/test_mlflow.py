@@ -11,6 +11,7 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def test_thinning_keeps_both_ends() -> None:
 
 def test_every_trial_is_in_the_table_as_strict_json() -> None:
     rows = json.loads(files.trials_json(made.study()), parse_constant=pytest.fail)["trials"]
-    assert [r["name"][:12] for r in rows][2:4] == ["t02 w2", "t03 bf16 w2"]
+    assert [r["name"] for r in rows][2:4] == ["t02 num_workers=2", "t03 precision=bf16 num_workers=2"]
     assert rows[4]["trial"]["outcome"]["kind"] == "OOM_HOST"
 
 
@@ -115,10 +116,10 @@ def test_a_study_becomes_one_run_with_one_below_it_per_trial(uri: str, client: A
     (parent,), children, experiment = everything(client)
     assert experiment.name == "autotune/train"
     assert experiment.tags["mlflow.note.content"].startswith(
-        "2.41x faster: bf16, 2 workers (safe pick 1.30x)\n"
+        "2.41x faster: precision=bf16 num_workers=2 (safe pick 1.30x)\n"
     )
     assert experiment.artifact_location == f"file://{tmp_path}/mlartifacts/autotune-train"
-    assert parent.info.run_name == "2.41x [2.34, 2.48] · bf16, 2 workers · 7 trials"
+    assert parent.info.run_name == "2.41x [2.34, 2.48] · precision=bf16 num_workers=2 · 7 trials"
     assert parent.info.status == "FINISHED"
     assert (parent.info.start_time, parent.info.end_time) == (1_700_000_000_000, 1_700_000_100_000)
     assert parent.data.params["precision"] == "bf16"
@@ -135,11 +136,11 @@ def test_a_study_becomes_one_run_with_one_below_it_per_trial(uri: str, client: A
     assert {c.data.tags["mlflow.parentRunId"] for c in children} == {parent.info.run_id}
     names = [c.info.run_name for c in children]
     assert names[:5] == [
-        "baseline t00 fp32 bs64 w0",
-        "baseline t01 fp32 bs64 w0",
-        "SAFE t02 w2",
-        "BEST t03 bf16 w2",
-        "t04 bs4096",
+        "baseline t00 precision=fp32 batch_size=64 num_workers=0",
+        "baseline t01 precision=fp32 batch_size=64 num_workers=0",
+        "SAFE t02 num_workers=2",
+        "BEST t03 precision=bf16 num_workers=2",
+        "t04 batch_size=4096",
     ]
     assert [c.info.status for c in children] == ["FINISHED"] * 4 + ["FAILED"] + ["FINISHED"] * 2
     best, oom = children[3], children[4]
@@ -422,3 +423,33 @@ def test_a_second_search_adds_itself_and_both_stand_side_by_side(uri: str, clien
     send_all(MlflowSink(uri), first, made.no_gain())
     late = everything(client)[2].tags["mlflow.note.content"]
     assert late == note, "an old search that is sent again does not take the first line"
+
+
+@real
+def test_a_study_is_nested_below_a_run_of_the_user_with_tags_of_the_user(uri: str, client: Any) -> None:
+    experiment = client.create_experiment("mine")
+    above = client.create_run(experiment)
+    study = made.study()
+    study = replace(
+        study,
+        spec=replace(study.spec, mlflow_parent_run=above.info.run_id, mlflow_tags=("team=vision", "note=a=b")),
+    )
+    sink = MlflowSink(uri)
+    send_all(sink, study, made.found())
+    runs = client.search_runs([experiment])
+    (parent,) = [r for r in runs if r.data.tags.get("autotune.role") == "study"]
+    assert parent.data.tags["mlflow.parentRunId"] == above.info.run_id
+    assert (parent.data.tags["team"], parent.data.tags["note"]) == ("vision", "a=b")
+    assert client.get_experiment_by_name("autotune/train") is None
+    assert MlflowSink(uri).find(study)["answer"].startswith(f"/#/experiments/{experiment}/runs/")
+
+
+@real
+def test_a_trials_run_has_a_note_with_its_configuration_and_result(uri: str, client: Any) -> None:
+    send_all(MlflowSink(uri), made.study(), made.found())
+    children = everything(client)[1]
+    text = children[3].data.tags["mlflow.note.content"]
+    assert text.startswith("**precision=bf16 num_workers=2**")
+    assert "2.39x" in text
+    assert "--trial 3" in text
+    assert "failed: out of host memory" in children[4].data.tags["mlflow.note.content"]
