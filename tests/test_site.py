@@ -1,6 +1,8 @@
-"""The documentation site: generated pages are current, every page is in the navigation, links are rewritten."""
+"""The documentation site: generated pages are current, all pages are in the navigation, links work."""
 
+import json
 import posixpath
+import re
 
 import cli_reference
 import decision_index
@@ -10,6 +12,7 @@ import yaml
 from documents import DOCUMENTS, ROOT
 
 from autotune.cli.main import _command
+from autotune.edge.settings import KEYS
 
 DOCS = ROOT / "docs"
 PAGES = {"docs/guides/gpu.md": "guides/gpu.md", "docs/knobs.md": "knobs.md", "README.md": "index.md"}
@@ -55,7 +58,8 @@ def test_every_command_has_a_section_with_its_options():
 
 
 def test_writing_the_pages_is_what_the_session_does(tmp_path):
-    for module, made in ((cli_reference, cli_reference.reference()), (decision_index, decision_index.index())):
+    pages = {cli_reference: cli_reference.reference(), decision_index: decision_index.index()}
+    for module, made in pages.items():
         module.main([str(tmp_path / "page.md")])
         assert (tmp_path / "page.md").read_text(encoding="utf-8") == made
 
@@ -66,7 +70,7 @@ def test_writing_the_pages_is_what_the_session_does(tmp_path):
         ("**Question.** Why?", "accepted", ""),
         ("Status: accepted.", "accepted", ""),
         ("**Status.** Accepted. Replaces\nthe rule of 6.\n\nMore.", "accepted", "Replaces the rule of 6."),
-        ("Status: superseded in part by [2](0002-b.md): order.", "superseded in part", "By [2](0002-b.md): order."),
+        ("Status: superseded in part by [2](0002.md).", "superseded in part", "By [2](0002.md)."),
     ],
 )
 def test_a_decision_has_a_state_and_a_note(tmp_path, text, state, note):
@@ -80,6 +84,15 @@ def test_a_decision_without_number_or_known_state_is_an_error(tmp_path, text):
     (tmp_path / "0001-a.md").write_text(text)
     with pytest.raises(ValueError, match=r"0001-a\.md"):
         decision_index.decisions(tmp_path)
+
+
+def test_every_setting_and_every_key_of_a_file_is_documented():
+    settings = (DOCS / "reference" / "settings.md").read_text(encoding="utf-8")
+    assert [key for key in KEYS if not re.search(rf"^\|.*`{key}`.*\|", settings, re.MULTILINE)] == []
+    for page, schema in (("space_file.md", "space"), ("best_yaml.md", "config")):
+        text = (DOCS / "reference" / page).read_text(encoding="utf-8")
+        fields = json.loads((DOCS / "schemas" / f"{schema}.schema.json").read_text())["properties"]
+        assert [key for key in fields if not re.search(rf"^\|.*`{key}`.*\|", text, re.MULTILINE)] == []
 
 
 def test_every_page_is_in_the_navigation_and_every_entry_is_a_page():

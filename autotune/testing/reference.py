@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 _HEAD: Final = """\
 # Knobs
 
-A knob is one setting that autotune can change in a training script. This page has one section per knob, in the order
-of expected gain per cost. `autotune inspect train.py` lists the knobs and values of your own script.
+A knob is one setting that autotune can change in a training script. This page has one section per knob, in
+the order of expected gain per cost. `autotune inspect train.py` lists those of your own script.
 
 The page is generated from the source by `nox -s reference`.
 
 | Entry | Meaning |
 |---|---|
-| Values | values searched for small example scripts on a 4-core CPU and on one H200; yours depend on script and machine |
+| Values | searched for example scripts on a 4-core CPU and one H200; yours depend on script and machine |
 | Effect EXACT | the arithmetic of a sample is unchanged; allowed in every pick |
 | Effect NUMERIC | results differ by rounding; allowed in `best` and `fastest` after the loss guard |
-| Effect TRAINING | the training changes; allowed in `fastest` only, and except for `effective_batch` only with `--allow NAME` |
+| Effect TRAINING | the training changes; allowed in `fastest`; `--allow NAME`, except for `effective_batch` |
 | Delivery | how a value reaches the script: the first way that the script accepts |
-| Refused when | conditions under which the knob is not varied; "..." stands for a name or number of your script |
+| Refused when | conditions under which the knob is not varied; "..." is a name or number of your script |
 
 A value counts only after it was read back from the running process.
 
@@ -59,7 +59,8 @@ def reference() -> str:
 
 def _title(knob: Knob) -> str:
     """Return the first clause of the description."""
-    return re.split(r"[:.] ", f"{_parts(knob)['what']} ", maxsplit=1)[0].replace("``", "`").replace("|", "\\|")
+    title = re.split(r"[:.] ", f"{_parts(knob)['what']} ", maxsplit=1)[0]
+    return title.replace("``", "`").replace("|", "\\|")
 
 
 def _section(knob: Knob) -> list[str]:

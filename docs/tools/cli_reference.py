@@ -1,4 +1,4 @@
-"""The reference of all commands as Markdown, made from the commands: ``python docs/tools/cli_reference.py FILE``."""
+"""The reference of all commands as Markdown: ``python docs/tools/cli_reference.py docs/reference/cli.md``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 _HEAD: Final = """\
 # Commands
 
-`autotune --help` lists the commands and `autotune COMMAND --help` the options of one. Options of autotune stand before
-`--`, the script's own arguments after it. Exit codes are listed [on their own page](../exit_codes.md).
+`autotune --help` lists the commands and `autotune COMMAND --help` the options of one. Options of autotune
+come before `--`, the script's own arguments after it. [Exit codes](../exit_codes.md) have their own page.
 
 This page is generated from the commands by `nox -s reference`.
 """
@@ -27,7 +27,8 @@ def reference() -> str:
     """Return the page."""
     group = _command()
     context = group.make_context("autotune", ["list"], resilient_parsing=True)
-    return "\n".join([_HEAD, *(line for part in _commands(group, context, "autotune") for line in part)]) + "\n"
+    lines = [line for section in _commands(group, context, "autotune") for line in section]
+    return "\n".join([_HEAD, *lines]) + "\n"
 
 
 def _commands(group: Any, context: Any, path: str) -> Iterator[list[str]]:
@@ -46,10 +47,10 @@ def _section(command: Any, context: Any, path: str) -> list[str]:
     usage = " ".join([path, *command.collect_usage_pieces(context)])
     lines = [f"## {path}", "", "```text", usage, "```", ""]
     for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(command.help or "")):
-        # click's mark of a paragraph whose lines are kept, such as examples.
-        kept = paragraph.startswith("\b")
-        lines += ["```text", paragraph.removeprefix("\b").strip("\n"), "```"] if kept else [_one_line(paragraph)]
-        lines.append("")
+        if paragraph.startswith("\b"):  # click's mark of a paragraph whose lines are kept, such as examples
+            lines += ["```text", paragraph.removeprefix("\b").strip("\n"), "```", ""]
+        else:
+            lines += [_one_line(paragraph), ""]
     groups: dict[str, list[tuple[str, str]]] = {}
     for parameter in command.params:
         row = _row(parameter, context)
@@ -58,7 +59,8 @@ def _section(command: Any, context: Any, path: str) -> list[str]:
             title = getattr(parameter, "rich_help_panel", None) or ("Options" if is_option else "Arguments")
             groups.setdefault(title, []).append(row)
     for title, rows in groups.items():
-        lines += [f"| {title} | |", "|---|---|", *(f"| `{_cell(name)}` | {_cell(text)} |" for name, text in rows), ""]
+        lines += [f"| {title} | |", "|---|---|"]
+        lines += [*(f"| `{_cell(name)}` | {_cell(text)} |" for name, text in rows), ""]
     return lines
 
 

@@ -1,7 +1,7 @@
-"""MkDocs hooks: pages from outside `docs/` in the site, and links that work both in the repository and in the site.
+"""MkDocs hooks: pages from outside `docs/`, and links that work both in the repository and in the site.
 
-The sources link to each other as files of the repository. In the site a link to another page is made relative
-to the page; a link to a file that is not part of the site goes to `repo_url`, or becomes plain text without one.
+The sources link to each other as files of the repository. In the site a link to another page is relative to
+the page. A link to a file that is not part of the site goes to `repo_url`, or becomes plain text without one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT: Final = Path(__file__).parents[2]
-RENAMED: Final = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+RENAMED: Final = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
 """Pages at the root of the repository, by their address in the site."""
 _FENCE: Final = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s]+)\)")

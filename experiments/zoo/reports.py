@@ -35,7 +35,7 @@ with one knob that meets the pattern, at commit 5461503 (*before*) and now.
 | Column | Content |
 |---|---|
 | right | required by [expected.yaml](../tests/scripts/zoo/expected.yaml): *applied*, *refused*, or *either* |
-| before, now | what was done; what is not right has one of the marks of [the zoo](zoo.md), such as **wrong** |
+| before, now | what was done; what is not right has a mark of [the zoo](zoo.md), such as **wrong** |
 
 *Dangerous* means applied where only a refusal is right, without a difference in this one run. Knobs are
 applied by a *flag* (an option of the script), a *constant* (a number in the source) or a *patch* (a keyword

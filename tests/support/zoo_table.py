@@ -71,7 +71,7 @@ def page(scripts: Mapping[str, Script], results: Mapping[tuple[str, str], Mappin
         "`steps`: steps and samples are those counted by hand. `nothing`: with nothing changed, losses and",
     ]
     lines += [
-        "parameters are those of a bare run, bit by bit. `ending`: without a measurement, the reason is given."
+        "parameters are those of a bare run, bit by bit. `ending`: the reason why nothing was measured."
     ]
     lines.append("")
     bad = [r for r in results.values() if r["verdict"] != "ok"]
