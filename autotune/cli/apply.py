@@ -30,7 +30,9 @@ def apply(
     file: Annotated[str, typer.Argument(metavar="best.yaml", help="The file that a search wrote.")],
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- CMD", help="After --: python train.py ... Default: the command that was searched."),
+        typer.Argument(
+            metavar="-- CMD", help="After --: python train.py ... Default: the command that was searched."
+        ),
     ] = None,
     *,
     pick: Pick = "",
@@ -41,12 +43,15 @@ def apply(
     diff: Annotated[bool, typer.Option("--diff", help="Print the changes and run nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Run even if the script has changed.")] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="End with 6, in place of a warning, if the run contradicts the search.")
+        bool,
+        typer.Option(
+            "--strict", help="End with 6, in place of a warning, if the run contradicts the search."
+        ),
     ] = False,
 ) -> int:
     """Train with a configuration that a search found.
 
-    Ends with the script's own exit code, or with 6 if the configuration does not take effect in the first steps.
+    Ends with the script's own exit code, or with 6 if the configuration does not take effect at once.
     A change that later contradicts the search is undone, with a warning, and the training continues.
     """
     from autotune.export.best_config import read_best

@@ -36,9 +36,7 @@ def clean(
         str, typer.Option(metavar="30d", help="Remove whole studies that were not written to for this long.")
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the files and remove nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the files and remove nothing.")] = False,
     json: Json = False,
 ) -> int:
     """Remove files that searches left on this machine, after listing them and asking.

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from autotune.cli.apply import claim_text
+from autotune.core.config import config_text, value_text
 from autotune.core.redact import redact
 from autotune.report.compare import SCHEMA, Statement, two_columns
-from autotune.core.config import config_text, value_text
 from autotune.report.summary import (
     GIB,
     LOSS_WORDS,
@@ -191,7 +191,7 @@ def _can_be_verified(side: Side) -> bool:
 def _apart(a: Side, b: Side) -> str:
     if a.best.study.id == b.best.study.id:
         return (
-            "Both are of one search: each claim is against your unchanged script, and no pair has set the two "
+            "Both are of one search: each claim is against your script, and no pair has set the two "
             "against each other."
         )
     return (

@@ -47,18 +47,23 @@ _FORMS = {
 
 
 def export(
-    file: Annotated[str, typer.Argument(metavar="best.yaml", help="The file that a search wrote; optuna: or a study.")],
+    file: Annotated[
+        str, typer.Argument(metavar="best.yaml", help="The file that a search wrote; optuna: or a study.")
+    ],
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- CMD", help="argv, diff: python train.py ... Default: the command that was searched."),
+        typer.Argument(
+            metavar="-- CMD", help="argv, diff: python train.py ... Default: the command that was searched."
+        ),
     ] = None,
     *,
     to: Annotated[
         Format,
         typer.Option(
             "--as",
-            help="argv (the default): the command line. env: variables. hf: TrainingArguments. lightning: keywords of "
-            "Trainer and DataLoader. accelerate, deepspeed: their files. diff: of the script. optuna: every "
+            help="argv (the default): the command line. env: variables. hf: TrainingArguments. "
+            "lightning: keywords of Trainer and DataLoader. accelerate, deepspeed: their files. "
+            "diff: of the script. optuna: every "
             "trial of the study, as a SQLite file for optuna-dashboard.",
         ),
     ] = Format.argv,
@@ -71,7 +76,9 @@ def export(
     pick: Annotated[
         str, typer.Option(metavar="PICK", help="safe, best, fastest or likely. Default: the file's own.")
     ] = "",
-    out: Annotated[str, typer.Option(metavar="FILE", help="optuna: the file. Default: NAME.optuna.db here.")] = "",
+    out: Annotated[
+        str, typer.Option(metavar="FILE", help="optuna: the file. Default: NAME.optuna.db here.")
+    ] = "",
     python: Python = "",
     force: Annotated[
         bool, typer.Option("--force", help="diff: even if the script has changed since the search.")
@@ -147,7 +154,9 @@ def _optuna(name: str, out: str, *, as_json: bool) -> int:
         raise UsageError(f"{path} exists", hint="name another file: --out FILE") from None
     url = f"sqlite:///{path}"
     if as_json:
-        print_json({"schema": EXPORT_SCHEMA, "format": "optuna", "trials": count, "storage": url, "exit": EXIT_YES})
+        print_json(
+            {"schema": EXPORT_SCHEMA, "format": "optuna", "trials": count, "storage": url, "exit": EXIT_YES}
+        )
     else:
         print(f"{shown_path(str(path))}: {count} trials; open it: optuna-dashboard {shlex.quote(url)}")
     return EXIT_YES

@@ -21,7 +21,9 @@ class Grouped(typer.core.TyperCommand):
                 parameter.show_envvar = False
             record = parameter.get_help_record(ctx)
             if record is not None:
-                title = getattr(parameter, "rich_help_panel", None) or ("Options" if is_option else "Arguments")
+                title = getattr(parameter, "rich_help_panel", None) or (
+                    "Options" if is_option else "Arguments"
+                )
                 groups.setdefault(title, []).append(record)
         for title, records in groups.items():
             with formatter.section(title):

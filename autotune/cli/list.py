@@ -68,7 +68,8 @@ def _row(path: Path, label: str, created: float) -> dict[str, Any]:
         **row,
         "script": _script(study),
         "trials": len(study.told()),
-        "state": _STATES.get(study.stopped, study.stopped) or ("running" if is_locked(path) else "interrupted"),
+        "state": _STATES.get(study.stopped, study.stopped)
+        or ("running" if is_locked(path) else "interrupted"),
         "answer": _outcome(opened),
         "stopped": study.stopped or "open",
     }
@@ -130,9 +131,9 @@ def _likely(answer: Answer) -> str:
 def _verified(path: Path) -> str:
     """What `autotune verify` found, in a few words."""
     from autotune.cli.verify import sentence
+    from autotune.core.config import config_text
     from autotune.driver.verification import read_verified
     from autotune.errors import AutotuneError
-    from autotune.core.config import config_text
 
     try:
         found = read_verified(path)

@@ -47,7 +47,8 @@ def logs(
     attempts = trial_folders(folder, trial)
     if not attempts:
         raise StudyNotFound(
-            f"trial {trial} has no logs in {folder / 'trials'}", hint="`autotune logs` lists the trials with logs"
+            f"trial {trial} has no logs in {folder / 'trials'}",
+            hint="`autotune logs` lists the trials with logs",
         )
     if path:
         print(attempts[-1])
@@ -83,12 +84,15 @@ def _listed(study: Path) -> str:
     for one in known.trials:
         sizes = [_size(place / name) for place in trial_folders(study, one.number) for name in FILES]
         if sizes:
-            rows.append((str(one.number), f"{sum(sizes)} bytes", result_text(known, one), config_text(one.config)))
+            rows.append(
+                (str(one.number), f"{sum(sizes)} bytes", result_text(known, one), config_text(one.config))
+            )
     if not rows:
         return f"no trial of {known.spec.label} has kept its logs\n"
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines = [
-        f"{row[0]:>{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]}".rstrip() for row in rows
+        f"{row[0]:>{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]}".rstrip()
+        for row in rows
     ]
     return redact("\n".join(lines), free=True) + f"\nautotune logs {known.spec.label} N prints one\n"
 

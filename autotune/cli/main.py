@@ -25,15 +25,15 @@ from autotune.cli.clean import clean
 from autotune.cli.compare import compare
 from autotune.cli.doctor import doctor
 from autotune.cli.export import export
-from autotune.cli.inspect import inspect
 from autotune.cli.grouped import Grouped
+from autotune.cli.inspect import inspect
 from autotune.cli.list import list_studies
 from autotune.cli.logs import logs
 from autotune.cli.report import report
 from autotune.cli.resume import resume
 from autotune.cli.schema import schema
-from autotune.cli.search import search
 from autotune.cli.script_options import TAKE_SCRIPT
+from autotune.cli.search import search
 from autotune.cli.settings import defaults_for, with_typed_interpreter
 from autotune.cli.show import show
 from autotune.cli.spaces import spaces
@@ -129,7 +129,9 @@ app.add_typer(spaces, name="spaces")
 @app.command("help")
 def show_help(
     context: typer.Context,
-    words: Annotated[list[str] | None, typer.Argument(metavar="[COMMAND]...", help="Of which command.")] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[COMMAND]...", help="Of which command.")
+    ] = None,
 ) -> int:
     """Print the help of a command, or of all."""
     words = words or []
@@ -318,7 +320,11 @@ def _script_option(error: Any) -> UsageError | None:
     from autotune.cli.script_options import corrected
 
     found = corrected(sys.argv[1:], option, context.command)
-    return None if found is None else UsageError(f"{found.script} has {option}: put it after --", hint=found.command)
+    return (
+        None
+        if found is None
+        else UsageError(f"{found.script} has {option}: put it after --", hint=found.command)
+    )
 
 
 _PARSERS_WORDS = (

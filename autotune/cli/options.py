@@ -14,19 +14,33 @@ Pick = Annotated[
     str, typer.Option(metavar="PICK", help="safe, best, fastest or likely. Default: the file's own.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-JsonAtEnd = Annotated[bool, typer.Option("--json", help="One JSON object on stdout at the end.", rich_help_panel="Output")]
-JsonLines = Annotated[
-    bool, typer.Option("--jsonl", help="JSON on stdout: a line per event, the result in the last.", rich_help_panel="Output")
+JsonAtEnd = Annotated[
+    bool, typer.Option("--json", help="One JSON object on stdout at the end.", rich_help_panel="Output")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", envvar="AUTOTUNE_QUIET", help="No progress.", rich_help_panel="Output")]
+JsonLines = Annotated[
+    bool,
+    typer.Option(
+        "--jsonl", help="JSON on stdout: a line per event, the result in the last.", rich_help_panel="Output"
+    ),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", envvar="AUTOTUNE_QUIET", help="No progress.", rich_help_panel="Output"),
+]
 ExitZero = Annotated[
-    bool, typer.Option("--exit-zero", envvar="AUTOTUNE_EXIT_ZERO", help="Exit with 0 in place of 1 and 8.", rich_help_panel="Output")
+    bool,
+    typer.Option(
+        "--exit-zero",
+        envvar="AUTOTUNE_EXIT_ZERO",
+        help="Exit with 0 in place of 1 and 8.",
+        rich_help_panel="Output",
+    ),
 ]
 WaitForQuiet = Annotated[
     str,
     typer.Option(
         metavar="10m",
         envvar="AUTOTUNE_WAIT_FOR_QUIET",
-        help="Wait at most this long for other processes to end, before the first run and before confirmation.",
+        help="Longest wait for other processes to end, before the first run and before confirmation.",
     ),
 ]

@@ -35,7 +35,7 @@ def report(
         str,
         typer.Option(
             metavar="throughput|memory|energy|cost",
-            help="Select again: the fastest, or the least memory, energy or cost of those that are faster. Default: "
+            help="Select again: the fastest, or the least memory, energy or cost of faster ones. Default: "
             "as searched.",
         ),
     ] = "",

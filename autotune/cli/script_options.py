@@ -57,7 +57,9 @@ def corrected(argv: Sequence[str], option: str, command: Any) -> Corrected | Non
 def _has(script: Path, option: str) -> bool:
     """Return whether the option, or a variable of its name, is in the source."""
     name = re.escape(option.lstrip("-")).replace(r"\-", "[-_]")
-    return re.search(rf"(?<!\w){name}(?!\w)", script.read_text(encoding="utf-8", errors="replace")) is not None
+    return (
+        re.search(rf"(?<!\w){name}(?!\w)", script.read_text(encoding="utf-8", errors="replace")) is not None
+    )
 
 
 def _apart(words: Sequence[str], known: set[str]) -> tuple[list[str], list[str]]:

@@ -50,55 +50,84 @@ def search(
         typer.Option(
             metavar="NAME|FILE",
             envvar="AUTOTUNE_SPACE",
-            help="Preset or file; auto: chosen by the first run.", rich_help_panel="Search space"),
+            help="Preset or file; auto: chosen by the first run.",
+            rich_help_panel="Search space",
+        ),
     ] = "auto",
     knobs: Annotated[
         list[str] | None,
-        typer.Option("--knob", metavar="NAME", envvar="AUTOTUNE_KNOB", help="Search the named knobs only.", rich_help_panel="Search space"),
+        typer.Option(
+            "--knob",
+            metavar="NAME",
+            envvar="AUTOTUNE_KNOB",
+            help="Search the named knobs only.",
+            rich_help_panel="Search space",
+        ),
     ] = None,
     sets: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KNOB=A,B", envvar="AUTOTUNE_SET", help="Search one knob over these values.", rich_help_panel="Search space"),
+            "--set",
+            metavar="KNOB=A,B",
+            envvar="AUTOTUNE_SET",
+            help="Search one knob over these values.",
+            rich_help_panel="Search space",
+        ),
     ] = None,
     fixes: Annotated[
         list[str] | None,
-        typer.Option("--fix", metavar="KNOB=VALUE", envvar="AUTOTUNE_FIX", help="Pin one knob.", rich_help_panel="Search space"),
+        typer.Option(
+            "--fix",
+            metavar="KNOB=VALUE",
+            envvar="AUTOTUNE_FIX",
+            help="Pin one knob.",
+            rich_help_panel="Search space",
+        ),
     ] = None,
     allow: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KNOB[,KNOB]",
             envvar="AUTOTUNE_ALLOW",
-            help="Permit knobs that change the training (pick fastest) or may do harm later than a search sees.", rich_help_panel="Search space"),
+            help="Permit knobs that change the training, or may do harm later than a search sees.",
+            rich_help_panel="Search space",
+        ),
     ] = None,
     effective_batch: Annotated[
         str,
         typer.Option(
             metavar="explore|keep|LO..HI",
             envvar="AUTOTUNE_EFFECTIVE_BATCH",
-            help="Effective batches that may be tried.", rich_help_panel="Search space"),
+            help="Effective batches that may be tried.",
+            rich_help_panel="Search space",
+        ),
     ] = "explore",
     run_steps: Annotated[
         int | None,
         typer.Option(
             metavar="N",
             envvar="AUTOTUNE_RUN_STEPS",
-            help="Optimizer steps of the planned run; compile time is charged to it.", rich_help_panel="Measuring"),
+            help="Optimizer steps of the planned run; compile time is charged to it.",
+            rich_help_panel="Measuring",
+        ),
     ] = None,
     objective: Annotated[
         str,
         typer.Option(
             metavar="throughput|energy|cost",
             envvar="AUTOTUNE_OBJECTIVE",
-            help="What to optimize: samples per second, or energy or cost per sample among what is faster.", rich_help_panel="Measuring"),
+            help="What to optimize: samples per second, or energy or cost per sample among what is faster.",
+            rich_help_panel="Measuring",
+        ),
     ] = "throughput",
     price_per_hour: Annotated[
         float | None,
         typer.Option(
             metavar="PRICE",
             envvar="AUTOTUNE_PRICE_PER_HOUR",
-            help="Price of the machine per hour; adds the cost per million samples to the answer.", rich_help_panel="Measuring"),
+            help="Price of the machine per hour; adds the cost per million samples to the answer.",
+            rich_help_panel="Measuring",
+        ),
     ] = None,
     output_args: Annotated[
         list[str] | None,
@@ -106,46 +135,79 @@ def search(
             "--output-arg",
             metavar="NAME",
             envvar="AUTOTUNE_OUTPUT_ARG",
-            help="The script's option for its output folder; each trial gets its own.", rich_help_panel="Measuring"),
+            help="The script's option for its output folder; each trial gets its own.",
+            rich_help_panel="Measuring",
+        ),
     ] = None,
     keep_loggers: Annotated[
         bool,
         typer.Option(
             "--keep-loggers",
             envvar="AUTOTUNE_KEEP_LOGGERS",
-            help="Keep the script's experiment trackers on during trials.", rich_help_panel="Measuring"),
+            help="Keep the script's experiment trackers on during trials.",
+            rich_help_panel="Measuring",
+        ),
     ] = False,
     profile: Annotated[
         bool,
         typer.Option(
             "--profile",
             envvar="AUTOTUNE_PROFILE",
-            help="Store a profiler trace of the script and of the winner.", rich_help_panel="Measuring"),
+            help="Store a profiler trace of the script and of the winner.",
+            rich_help_panel="Measuring",
+        ),
     ] = False,
     out: Annotated[
-        str, typer.Option(metavar="FILE", envvar="AUTOTUNE_OUT", help="File for the result.", rich_help_panel="Output")
+        str,
+        typer.Option(
+            metavar="FILE", envvar="AUTOTUNE_OUT", help="File for the result.", rich_help_panel="Output"
+        ),
     ] = "best.yaml",
-    label: Annotated[str, typer.Option(metavar="NAME", help="Name of the study.", rich_help_panel="Output")] = "",
+    label: Annotated[
+        str, typer.Option(metavar="NAME", help="Name of the study.", rich_help_panel="Output")
+    ] = "",
     json: JsonAtEnd = False,
     jsonl: JsonLines = False,
     quiet: Quiet = False,
     exit_zero: ExitZero = False,
     driver: Annotated[
-        str, typer.Option(metavar="ray|inline", envvar="AUTOTUNE_DRIVER", help="What runs the trials.", rich_help_panel="Cluster")
+        str,
+        typer.Option(
+            metavar="ray|inline",
+            envvar="AUTOTUNE_DRIVER",
+            help="What runs the trials.",
+            rich_help_panel="Cluster",
+        ),
     ] = "ray",
     address: Annotated[
-        str, typer.Option(metavar="ADDR", envvar="AUTOTUNE_ADDRESS", help="An existing Ray cluster.", rich_help_panel="Cluster")
+        str,
+        typer.Option(
+            metavar="ADDR",
+            envvar="AUTOTUNE_ADDRESS",
+            help="An existing Ray cluster.",
+            rich_help_panel="Cluster",
+        ),
     ] = "",
     concurrency: Annotated[
         int,
         typer.Option(
-            metavar="N", envvar="AUTOTUNE_CONCURRENCY", help="Trials at a time; 0: chosen by the driver.", rich_help_panel="Cluster"),
+            metavar="N",
+            envvar="AUTOTUNE_CONCURRENCY",
+            help="Trials at a time; 0: chosen by the driver.",
+            rich_help_panel="Cluster",
+        ),
     ] = 0,
     tracking_uri: Annotated[
-        str, typer.Option(metavar="URI", envvar="AUTOTUNE_TRACKING_URI", help="MLflow store.", rich_help_panel="MLflow")
+        str,
+        typer.Option(
+            metavar="URI", envvar="AUTOTUNE_TRACKING_URI", help="MLflow store.", rich_help_panel="MLflow"
+        ),
     ] = "",
     experiment: Annotated[
-        str, typer.Option(metavar="NAME", envvar="AUTOTUNE_EXPERIMENT", help="MLflow experiment.", rich_help_panel="MLflow")
+        str,
+        typer.Option(
+            metavar="NAME", envvar="AUTOTUNE_EXPERIMENT", help="MLflow experiment.", rich_help_panel="MLflow"
+        ),
     ] = "",
     tensorboard: Annotated[
         str,
@@ -189,14 +251,18 @@ def search(
         typer.Option(
             metavar="staged|tpe|gp|nsga2|random|brute|coordinate",
             envvar="AUTOTUNE_SAMPLER",
-            help="What proposes configurations.", rich_help_panel="Expert"),
+            help="What proposes configurations.",
+            rich_help_panel="Expert",
+        ),
     ] = "staged",
     transfer: Annotated[
         str,
         typer.Option(
             metavar="same-script|all|off",
             envvar="AUTOTUNE_TRANSFER",
-            help="Earlier studies to start from; every figure is measured anew.", rich_help_panel="Expert"),
+            help="Earlier studies to start from; every figure is measured anew.",
+            rich_help_panel="Expert",
+        ),
     ] = "same-script",
     start: Annotated[
         str,
@@ -204,21 +270,31 @@ def search(
             metavar="auto|fork|cold",
             envvar="AUTOTUNE_START",
             help="How screening trials start: forked from a process that has imported PyTorch where that is "
-            "safe, or each in a new interpreter.", rich_help_panel="Expert"),
+            "safe, or each in a new interpreter.",
+            rich_help_panel="Expert",
+        ),
     ] = "auto",
     live: Annotated[
         str,
         typer.Option(
             metavar="on|off",
             envvar="AUTOTUNE_LIVE",
-            help="Measure several configurations in one process by switching between steps.", rich_help_panel="Expert"),
+            help="Measure several configurations in one process by switching between steps.",
+            rich_help_panel="Expert",
+        ),
     ] = "off",
     trials: Annotated[
-        int | None, typer.Option(metavar="N", envvar="AUTOTUNE_TRIALS", help="Trials at most.", rich_help_panel="Expert")
+        int | None,
+        typer.Option(metavar="N", envvar="AUTOTUNE_TRIALS", help="Trials at most.", rich_help_panel="Expert"),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", envvar="AUTOTUNE_SEED", help="Seed of the search.", rich_help_panel="Expert")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            metavar="N", envvar="AUTOTUNE_SEED", help="Seed of the search.", rich_help_panel="Expert"
+        ),
+    ] = 0,
 ) -> int:
-    """Search the fastest configuration of a training script.
+    r"""Search the fastest configuration of a training script.
 
     \b
     autotune search train.py

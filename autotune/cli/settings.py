@@ -11,7 +11,13 @@ import typer
 
 from autotune.edge.settings import KEYS, check_variables, project_settings, variable
 
-_PARAMETERS = {"set": "sets", "fix": "fixes", "knob": "knobs", "output-arg": "output_args", "mlflow-tag": "mlflow_tags"}
+_PARAMETERS = {
+    "set": "sets",
+    "fix": "fixes",
+    "knob": "knobs",
+    "output-arg": "output_args",
+    "mlflow-tag": "mlflow_tags",
+}
 """Settings whose parameter in Python is called otherwise."""
 
 _INTERPRETER, _LOOKS = "python", "inspect"

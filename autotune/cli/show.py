@@ -23,9 +23,7 @@ def show(
         ),
     ] = None,
     *,
-    trials: Annotated[
-        bool, typer.Option("--trials", help="List every trial, not only the front.")
-    ] = False,
+    trials: Annotated[bool, typer.Option("--trials", help="List every trial, not only the front.")] = False,
     trial: Annotated[
         int | None, typer.Option("--trial", metavar="N", help="One trial: what it ran, measured and wrote.")
     ] = None,
@@ -142,7 +140,9 @@ def _show_verified(opened: Opened, *, json: bool) -> None:
         return
     spec = study.spec
     head = f"study {spec.label} ({spec.study_id})   {user_command(study)}   {study.stopped or 'open'}\n"
-    answer = screen(found) if opened.answer is not None else "No answer: the unchanged script was not measured.\n"
+    answer = (
+        screen(found) if opened.answer is not None else "No answer: the unchanged script was not measured.\n"
+    )
     sys.stdout.write("\n".join([head, answer, "trials\n" + trials_table(study) + "\n"]))
 
 

@@ -73,7 +73,9 @@ def show_space(name: Annotated[str, typer.Argument(metavar="NAME|FILE")], *, jso
 
 @spaces.command("init")
 def init_space(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Where it goes; an existing file is kept.")] = TEMPLATE_FILE,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Where it goes; an existing file is kept.")
+    ] = TEMPLATE_FILE,
 ) -> int:
     """Write a commented template of a search space."""
     from autotune.edge.template import template
@@ -98,9 +100,7 @@ def _typed(path: Path) -> str:
 
 @spaces.command("validate")
 def validate_space(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME|FILE]...", help="Default: all.")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME|FILE]...", help="Default: all.")] = None,
     *,
     json: Json = False,
 ) -> int:

@@ -23,9 +23,7 @@ def sync(
     tracking_uri: Annotated[
         str, typer.Option(metavar="URI", help="Another MLflow store than the search's own.")
     ] = "",
-    again: Annotated[
-        bool, typer.Option("--again", help="Send everything again.")
-    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Send everything again.")] = False,
     json: Json = False,
 ) -> int:
     """Send the records of a study that MLflow has not received."""

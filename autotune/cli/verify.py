@@ -38,7 +38,9 @@ def verify(
     file: Annotated[str, typer.Argument(metavar="best.yaml", help="The file that a search wrote.")],
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- CMD", help="After --: python train.py ... Default: the command that was searched."),
+        typer.Argument(
+            metavar="-- CMD", help="After --: python train.py ... Default: the command that was searched."
+        ),
     ] = None,
     *,
     pick: Pick = "",

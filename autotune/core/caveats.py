@@ -105,7 +105,9 @@ def _memory_caveat(study: Study) -> list[str]:
     bound, own = study.spec.max_memory_bytes, largest_peak_bytes(study, _BASE)
     if bound is None or own is None or own <= bound or (config := fastest_fitting(study)) is None:
         return []
-    needs = f"Your unchanged script needs {own / 2**30:.2f} GiB, more than the {bound / 2**30:.2f} GiB allowed"
+    needs = (
+        f"Your unchanged script needs {own / 2**30:.2f} GiB, more than the {bound / 2**30:.2f} GiB allowed"
+    )
     return [f"{needs}; the fastest seen that fits is {config.text()}."]
 
 

@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from autotune.driver.result import result_data
 from autotune.driver.spec import SearchOptions, build_spec
-from autotune.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_YES, StoreError, UsageError
+from autotune.errors import (
+    EXIT_INCONCLUSIVE,
+    EXIT_INTERRUPTED,
+    EXIT_STOPPED,
+    EXIT_YES,
+    StoreError,
+    UsageError,
+)
 from autotune.inspection.command import Command, read_command
 
 if TYPE_CHECKING:
@@ -120,7 +127,7 @@ class Tuned:
 
     @property
     def trials(self) -> Any:
-        """A pandas DataFrame with a row per finished trial; columns as in `autotune.report.notebook.frame`."""
+        """A pandas DataFrame, a row per finished trial; columns as in `autotune.report.notebook.frame`."""
         from autotune.report.notebook import frame
 
         return frame(self.study)

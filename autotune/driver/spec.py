@@ -355,7 +355,9 @@ def mlflow_tags(given: Sequence[str]) -> tuple[str, ...]:
         if not name or not equals:
             raise UsageError(f'--mlflow-tag "{tag}" is not K=V', hint="--mlflow-tag team=vision")
         if name.startswith(("mlflow.", "autotune.")):
-            raise UsageError(f'--mlflow-tag "{name}" is a reserved name', hint="choose a name without mlflow. or autotune.")
+            raise UsageError(
+                f'--mlflow-tag "{name}" is a reserved name', hint="choose a name without mlflow. or autotune."
+            )
     return tuple(given)
 
 

@@ -253,7 +253,14 @@ def resume_search(
     with learned(spec.args):
         environ = _environment(spec)
         search = _Search(
-            spec, directory, journal, listeners, began_s, environ, owns_process=owns_process, last_words=last_words
+            spec,
+            directory,
+            journal,
+            listeners,
+            began_s,
+            environ,
+            owns_process=owns_process,
+            last_words=last_words,
         )
         return search.go_on()
 

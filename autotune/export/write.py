@@ -90,7 +90,9 @@ def _claim(best: BestConfig, pick: PickPart) -> list[str]:
     if not pick.changes:
         return ["Nothing that keeps the training is faster; other picks change it."]
     speedup = pick.speedup
-    interval = "" if speedup.low is None or speedup.high is None else f" [{speedup.low:.2f}, {speedup.high:.2f}]"
+    interval = (
+        "" if speedup.low is None or speedup.high is None else f" [{speedup.low:.2f}, {speedup.high:.2f}]"
+    )
     changed = config_text({change.knob: change.value for change in pick.changes})
     lines = [f"{speedup.value:.2f}x{interval} in {speedup.n} pairs of fresh runs: {changed}"]
     memory, own = pick.peak_memory, best.baseline.peak_memory

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.config import config_text, value_text
-from autotune.core.redact import redact
 from autotune.core.pick import answer as answer_of
+from autotune.core.redact import redact
 from autotune.integrations.figures import required, trial_figures
 from autotune.report.listener import Listener
 from autotune.report.summary import headline
@@ -34,7 +34,9 @@ class WeightsAndBiases(Listener):
     def study_began(self, study: Study) -> None:
         spec = study.spec
         config = {"script": spec.title, "budget_s": spec.budget.seconds, "study": spec.study_id}
-        self._run = self._package.init(project=self._project, name=spec.label, job_type="autotune", config=config)
+        self._run = self._package.init(
+            project=self._project, name=spec.label, job_type="autotune", config=config
+        )
 
     def trial_ended(self, study: Study, trial: Trial) -> None:
         if self._run is None:

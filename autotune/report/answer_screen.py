@@ -117,10 +117,16 @@ def _outcome(study: Study, answer: Answer) -> list[Row]:
         marks += ["measured beside other processes"] if is_crowded(study, best.config) else []
         marks += [weak] if (weak := weakness(study, best.speedup)) else []
         confirmed = f"{ratio_text(best.speedup)} in {plural(best.speedup.n, 'pair')} of fresh runs"
-        return [("Faster", f"{confirmed}; {'; '.join(marks)}."), ("changes", changes_text(study, best.config))]
+        return [
+            ("Faster", f"{confirmed}; {'; '.join(marks)}."),
+            ("changes", changes_text(study, best.config)),
+        ]
     if answer.outcome is SearchOutcome.NOTHING_FASTER:
         kept = " that keeps the training" if answer.fastest is not None else ""
-        rows = [("Nothing is faster", f"{tried}{kept} measured, none beats your script."), ("", answer.sentence)]
+        rows = [
+            ("Nothing is faster", f"{tried}{kept} measured, none beats your script."),
+            ("", answer.sentence),
+        ]
         return [*rows, *_closest(study)]
     rows = [("Inconclusive", f"{tried} measured; a gain is neither confirmed nor excluded.")]
     rows += _named("open", answer.unsettled)
@@ -254,7 +260,9 @@ def _apply_line(study: Study, out: str, pick: str = "best") -> str:
 
 def _more(study: Study, links: Mapping[str, str], unsent: int, *, details: bool) -> list[Row]:
     best_first = list(links.items())
-    rows: list[Row] = best_first if details else [r for i, r in enumerate(best_first) if not i or r[0] == "report"]
+    rows: list[Row] = (
+        best_first if details else [r for i, r in enumerate(best_first) if not i or r[0] == "report"]
+    )
     if not details:
         rows.append(("details", f"autotune show {study.spec.label}"))
     if unsent:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.core.contributions import contributions
 from autotune.core.config import in_order
+from autotune.core.contributions import contributions
 from autotune.report.summary import plural
 
 if TYPE_CHECKING:

@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
 from autotune.clock import Clock, SystemClock
 from autotune.core.comparison import compare
+from autotune.core.config import config_text
 from autotune.core.disturbances import baseline_is_steady, busy_notes
 from autotune.core.effect import Effect
 from autotune.core.pick import answer_or_none
 from autotune.core.study import VERIFY
 from autotune.core.trial import Stage
+from autotune.report.answer_screen import rate_text
 from autotune.report.listener import Listener
 from autotune.report.outlet import Outlet
-from autotune.core.config import config_text
 from autotune.report.summary import (
     best_other,
     bytes_text,
@@ -35,7 +36,6 @@ from autotune.report.summary import (
     script_name,
     speedup_of,
 )
-from autotune.report.answer_screen import rate_text
 from autotune.report.text import UNSTEADY, failure_counts, progress_line, result_text
 
 if TYPE_CHECKING:

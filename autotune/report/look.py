@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from autotune.apply.choose import way
 from autotune.apply.space import build_space
 from autotune.core.change import Change
+from autotune.core.config import value_text
 from autotune.core.redact import redact_args
 from autotune.core.study import SpaceRequest
 from autotune.knobs.declared import given_value
 from autotune.knobs.frameworks import ways as spellings
 from autotune.knobs.registry import builtin, needs_permission
-from autotune.core.config import value_text
 from autotune.report.summary import number_text, plural
 
 if TYPE_CHECKING:

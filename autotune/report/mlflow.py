@@ -23,8 +23,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.config import in_order
 from autotune.core.advice import advice_of, advice_text
+from autotune.core.config import in_order
 from autotune.core.disturbances import busy_notes
 from autotune.core.trial import Trial, TrialState
 from autotune.core.wire import to_wire

@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.config import in_order
 from autotune.core.comparison import compare
+from autotune.core.config import in_order
 from autotune.core.measurement import Estimate
 from autotune.core.trial import Family, Trial
 from autotune.report import summary, why
@@ -183,7 +183,8 @@ def trial_note(study: Study, trial: Trial) -> str:
     """Return the description of a trial's run: what ran, with which result, and how to see more."""
     lines = [
         f"**{trial.config.text()}**",
-        f"{trial.stage.value}: {summary.plain(result_text(study, trial))}. A single run; the study's run has the confirmed gain.",
+        f"{trial.stage.value}: {summary.plain(result_text(study, trial))}",
+        "A single run; the study's run has the confirmed gain.",
     ]
     lines += [summary.plain(trial.reason)] if trial.reason else []
     return "\n\n".join([*lines, f"`autotune show {study.spec.label} --trial {trial.number}`"]) + "\n"

@@ -1,4 +1,4 @@
-"""What a notebook shows of a search: a card, a table of trials, a figure. pandas and matplotlib come with MLflow."""
+"""A search in a notebook: a card, a table of trials, a figure. pandas and matplotlib come with MLflow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,11 @@ def card(study: Study, answer: Answer, *, out: str) -> str:
         rows.append(
             tag(
                 "tr",
-                tag("th", name, style="text-align:left; padding-right:1em; vertical-align:top; font-weight:600"),
+                tag(
+                    "th",
+                    name,
+                    style="text-align:left; padding-right:1em; vertical-align:top; font-weight:600",
+                ),
                 tag("td", cell, style="text-align:left"),
             )
         )

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from autotune.core.advice import advice_of, advice_text
 from autotune.core.answer import SearchOutcome
+from autotune.core.config import config_text, in_order, value_text
 from autotune.core.contributions import contributions
 from autotune.core.effect import Effect
 from autotune.core.transfer import beliefs
 from autotune.core.trial import Stage
 from autotune.report.gains import gains_text, knob_text
-from autotune.core.config import config_text, in_order, value_text
 from autotune.report.summary import (
     apply_command,
     bytes_text,

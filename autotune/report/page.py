@@ -69,7 +69,9 @@ def report_html(
         ("commands", "Commands", commands_section(view)),
     ]
     there = [(name, title, body) for name, title, body in sections if body]
-    links = [tag("a", title, href=f"#{name}-h" if name in _FOLDED else f"#{name}") for name, title, _ in there]
+    links = [
+        tag("a", title, href=f"#{name}-h" if name in _FOLDED else f"#{name}") for name, title, _ in there
+    ]
     body = html(
         tag("a", "To the answer", href="#answer", class_="skip"),
         tag("div", _top(view), class_="wrap"),

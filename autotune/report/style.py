@@ -320,7 +320,7 @@ window.addEventListener("beforeprint",function(){
   document.querySelectorAll("details").forEach(function(d){d.open=true;});
 });
 """
-"""Sorting by a column, copying a command, and unfolding before printing. Everything can be read without it."""
+"""Sorting by a column, copying a command, unfolding before printing. The page can be read without it."""
 
 
 def stylesheet() -> str:

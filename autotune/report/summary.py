@@ -168,7 +168,7 @@ def is_early(study: Study) -> bool:
 
 
 def baseline_rate(study: Study, *, up_to: int | None = None) -> float | None:
-    """Geometric mean of the throughput of the unchanged script, from its undisturbed runs where there are any.
+    """Return the geometric mean of the baseline's throughput, of its undisturbed runs if it has any.
 
     Args:
         study: Any.
@@ -386,7 +386,7 @@ def changes_text(study: Study, config: Mapping[str, Value]) -> str:
 
 
 def trial_name(trial: Trial, *, picks: Sequence[str] = (), knobs: Mapping[str, Value] | None = None) -> str:
-    """The name of a trial's run: ``t06 precision=bf16 batch_size=256``, ``BEST t06 ...``, ``baseline t00 ...``.
+    """Return the name of a trial's run: ``t06 precision=bf16``, ``BEST t06 ...``, ``baseline t00 ...``.
 
     Args:
         trial: Its config is what stands behind the number.

@@ -32,7 +32,9 @@ def trial_text(study: Study, trial: Trial, *, logs: str = "") -> str:
     measured = trial.measurement
     if measured is not None:
         ratio = speedup_of(study, trial)
-        times = f", {ratio.value:.2f}x your script" if ratio is not None and not trial.config.is_baseline else ""
+        times = (
+            f", {ratio.value:.2f}x your script" if ratio is not None and not trial.config.is_baseline else ""
+        )
         low, high = measured.throughput.low, measured.throughput.high
         interval = f" [{number_text(low)}, {number_text(high)}] within the run"
         rows.append(("speed", f"{rate_text(measured.throughput)}{interval}{times}"))
@@ -50,26 +52,32 @@ def trial_text(study: Study, trial: Trial, *, logs: str = "") -> str:
 
 
 def _measured(measured: Measurement) -> list[tuple[str, str]]:
-    memory = measured.memory
+    memory, waits = measured.memory, 100 * measured.data_wait_frac
     rows = [
-        ("step", f"{1000 * measured.step_time_s.value:.4g} ms, {100 * measured.data_wait_frac:.0f} % waiting for data"),
-        ("memory", f"{bytes_text(memory.peak_bytes)} at peak"),
         (
-            "time",
-            f"start-up {measured.startup_s:.1f} s, compile {measured.all_compile_s:.1f} s, "
-            f"warm-up {measured.warmup_s:.1f} s, window {measured.window_s:.1f} s of {measured.steps} steps",
+            "step",
+            f"{1000 * measured.step_time_s.value:.4g} ms, {waits:.0f} % waiting for data",
+        ),
+        ("memory", f"{bytes_text(memory.peak_bytes)} at peak"),
+        ("time", f"start-up {measured.startup_s:.1f} s, compile {measured.all_compile_s:.1f} s"),
+        (
+            "window",
+            f"{measured.window_s:.1f} s of {measured.steps} steps, warm-up {measured.warmup_s:.1f} s",
         ),
     ]
     if measured.loss:
         first, last = measured.loss[0], measured.loss[-1]
-        rows.append(("loss", f"{first.loss:.4g} at {first.samples} samples, {last.loss:.4g} at {last.samples}"))
+        rows.append(
+            ("loss", f"{first.loss:.4g} at {first.samples} samples, {last.loss:.4g} at {last.samples}")
+        )
     if measured.contamination.flags:
         rows.append(("flags", ", ".join(measured.contamination.flags)))
     asked = [reading for reading in measured.readings if reading.wanted is not None]
     rows += [
         (
             "" if i else "knobs",
-            f"{r.knob}: {value_text(r.found) or 'not read'}, {r.status}" + (f" ({r.reason})" if r.reason else ""),
+            f"{r.knob}: {value_text(r.found) or 'not read'}, {r.status}"
+            + (f" ({r.reason})" if r.reason else ""),
         )
         for i, r in enumerate(asked)
     ]

@@ -15,7 +15,6 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.config import in_order
-from autotune.report import summary
 from autotune.report.mlflow_record import rate_name
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ UNCHANGED: Final = "unchanged"
 def write_optuna(study: Study, path: Path) -> int:
     """Write the finished trials of a study into a new SQLite file that Optuna reads.
 
-    The objective is the throughput in samples/s, maximized. A knob is a categorical parameter of texts; stage,
-    configuration, peak memory and the kind of a failure are user attributes.
+    The objective is the throughput in samples/s, maximized. A knob is a categorical parameter of texts.
+    Stage, configuration, peak memory and the kind of a failure are user attributes.
 
     Args:
         study: Any.
@@ -50,7 +50,9 @@ def write_optuna(study: Study, path: Path) -> int:
 def _own(study: Study) -> dict[str, str]:
     """Return knob -> the script's own value as text, as far as it was read."""
     dimensions = study.space.dimensions if study.space is not None else {}
-    return {knob: value_text(dimension.own) for knob, dimension in dimensions.items() if dimension.own is not None}
+    return {
+        knob: value_text(dimension.own) for knob, dimension in dimensions.items() if dimension.own is not None
+    }
 
 
 def _choices(knob: str, own: dict[str, str], trials: Sequence[Trial]) -> tuple[str, ...]:

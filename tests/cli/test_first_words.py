@@ -9,7 +9,9 @@ from study_fakes import failed
 from autotune.core.config import Config
 from autotune.driver.spec import version
 
-ARGPARSE = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--epochs')\np.add_argument('--lr')\n"
+ARGPARSE = (
+    "import argparse\np = argparse.ArgumentParser()\np.add_argument('--epochs')\np.add_argument('--lr')\n"
+)
 
 
 def test_the_bare_command_and_help_print_the_commands_and_end_with_0(cli):
@@ -33,7 +35,16 @@ def test_help_takes_a_command(cli):
 
 def test_the_help_of_search_is_grouped_and_begins_with_examples(cli):
     out = cli("search", "--help")[1]
-    titles = ["Arguments:", "Options:", "Search space:", "Measuring:", "Output:", "Cluster:", "MLflow:", "Expert:"]
+    titles = [
+        "Arguments:",
+        "Options:",
+        "Search space:",
+        "Measuring:",
+        "Output:",
+        "Cluster:",
+        "MLflow:",
+        "Expert:",
+    ]
     places = [out.index(f"\n{title}\n") for title in titles]
     assert places == sorted(places)
     assert out.index("autotune search train.py\n") < places[0]
@@ -61,7 +72,10 @@ def test_arguments_of_the_script_follow_the_dashes(cli, script, tune):
     [
         (["--epochs", "3"], "autotune search train.py -- --epochs 3"),
         (["--epochs=3", "--budget", "9m"], "autotune search train.py --budget 9m -- --epochs=3"),
-        (["--epochs", "3", "--quiet", "--lr", "0.1"], "autotune search train.py --quiet -- --epochs 3 --lr 0.1"),
+        (
+            ["--epochs", "3", "--quiet", "--lr", "0.1"],
+            "autotune search train.py --quiet -- --epochs 3 --lr 0.1",
+        ),
         (["--epochs", "3", "--", "--lr", "1"], "autotune search train.py -- --epochs 3 --lr 1"),
     ],
 )
@@ -108,7 +122,9 @@ def test_list_shows_folder_state_and_outcome_in_words(cli, script):
     journaled(script, label="done", study_id="01KAK2M7Q4ZC0V9X3T5R8W6Y1B")
     journaled(script, label="stopped", study_id="01KAK2M7Q4ZC0V9X3T5R8W6Y1C", stopped="interrupted")
     broken = failed(0, Config())
-    journaled(script, label="broken", study_id="01KAK2M7Q4ZC0V9X3T5R8W6Y1D", rows=(broken,), stopped="no_baseline")
+    journaled(
+        script, label="broken", study_id="01KAK2M7Q4ZC0V9X3T5R8W6Y1D", rows=(broken,), stopped="no_baseline"
+    )
     rows = {row["label"]: row for row in json.loads(cli("list", "--json")[1])["studies"]}
     assert rows["done"]["script"] == str(script)
     assert rows["done"]["state"] == "finished"

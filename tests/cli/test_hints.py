@@ -10,7 +10,23 @@ from autotune.cli.main import _command
 
 PACKAGE = Path(__file__).parents[2] / "autotune"
 SUGGESTED = re.compile(r"(?<![\w./-])autotune ([a-z]+)((?: (?:--?[A-Za-z][\w-]*|[\w./=,:-]+))*)")
-PROSE = {"and", "as", "can", "does", "has", "in", "is", "knows", "on", "or", "takes", "that", "to", "uses", "with"}
+PROSE = {
+    "and",
+    "as",
+    "can",
+    "does",
+    "has",
+    "in",
+    "is",
+    "knows",
+    "on",
+    "or",
+    "takes",
+    "that",
+    "to",
+    "uses",
+    "with",
+}
 """Words after the program's name in sentences about it."""
 
 
@@ -28,7 +44,10 @@ def texts(path):
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             inside |= {id(part) for part in node.values}
-            yield node.lineno, "".join(part.value if isinstance(part, ast.Constant) else "X" for part in node.values)
+            yield (
+                node.lineno,
+                "".join(part.value if isinstance(part, ast.Constant) else "X" for part in node.values),
+            )
     for node in ast.walk(tree):
         is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
         if is_text and id(node) not in docs | inside:

@@ -143,7 +143,9 @@ def test_a_name_with_a_line_break_is_searched_like_any_other(cli, script, tune):
 
 def test_the_answer_is_on_stdout_and_progress_on_stderr(cli, script, tune):
     _code, out, err = cli("search", "--script", "train.py", *REST)
-    assert out.startswith("Faster: 2.00x [1.95, 2.05] in 6 pairs of fresh runs; training differs by rounding only.\n")
+    assert out.startswith(
+        "Faster: 2.00x [1.95, 2.05] in 6 pairs of fresh runs; training differs by rounding only.\n"
+    )
     assert "autotune apply best.yaml -- python train.py" in out
     assert err.startswith("study train-")
 

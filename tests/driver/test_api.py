@@ -292,7 +292,9 @@ def test_a_study_is_loaded_from_its_journal(tmp_path: Path, monkeypatch: pytest.
         autotune.load("other")
 
 
-def test_a_search_is_resumed_by_its_name(fake: FakeTune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_is_resumed_by_its_name(
+    fake: FakeTune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from journaled import journaled
 
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))

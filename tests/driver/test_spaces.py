@@ -28,9 +28,9 @@ from autotune.edge.preset import load_space
 from autotune.export.best_config import write_best
 from autotune.knobs.registry import knobs_for
 from autotune.launch.fake import COMPUTE_BOUND, INPUT_BOUND, FakeRunner, World
+from autotune.report.answer_screen import answer_screen
 from autotune.report.listener import Listener
 from autotune.report.notes import note
-from autotune.report.answer_screen import answer_screen
 from autotune.search.stages import Staged
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
@@ -225,7 +225,10 @@ def test_what_changes_the_training_is_tried_only_where_it_was_allowed(tmp_path: 
     study = Searched(tmp_path / "a", shut, WORLD).run()
     assert all("fused_loss" not in t.config for t in study.trials)
     assert "--allow fused_loss" in study.refusals["fused_loss"]
-    assert "no other effective batch" in answer_screen(study, answer(study), details=True) or not answer(study).is_better
+    assert (
+        "no other effective batch" in answer_screen(study, answer(study), details=True)
+        or not answer(study).is_better
+    )
     allowed = replace(OWN, declared=(wild,), allowed=("fused_loss",))
     for rule in ("explore", "keep"):
         (tmp_path / rule).mkdir()

@@ -347,7 +347,9 @@ def test_a_bound_that_something_fits_into_is_no_failure_and_names_it(made: Made)
     assert end.exit_code == 1
     assert end.answer is not None
     (told,) = [c for c in end.answer.caveats if "GiB" in c]
-    assert told.startswith("Your unchanged script needs 1.75 GiB, more than the 1.66 GiB allowed; the fastest")
+    assert told.startswith(
+        "Your unchanged script needs 1.75 GiB, more than the 1.66 GiB allowed; the fastest"
+    )
     assert "fits is accumulation=" in told
 
 

@@ -432,7 +432,9 @@ def test_a_study_is_nested_below_a_run_of_the_user_with_tags_of_the_user(uri: st
     study = made.study()
     study = replace(
         study,
-        spec=replace(study.spec, mlflow_parent_run=above.info.run_id, mlflow_tags=("team=vision", "note=a=b")),
+        spec=replace(
+            study.spec, mlflow_parent_run=above.info.run_id, mlflow_tags=("team=vision", "note=a=b")
+        ),
     )
     sink = MlflowSink(uri)
     send_all(sink, study, made.found())

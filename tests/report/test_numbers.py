@@ -15,12 +15,12 @@ from autotune.core.pick import answer
 from autotune.driver.result import result_data
 from autotune.export.best_config import write_best
 from autotune.report import mlflow_record as record
+from autotune.report.answer_screen import answer_screen
 from autotune.report.data import report_data
 from autotune.report.gains import gain_text, gains_text
 from autotune.report.page import report_html
 from autotune.report.study_view import View
 from autotune.report.summary import further_reasons, significant
-from autotune.report.answer_screen import answer_screen
 
 ENDS = ("value", "low", "high")
 

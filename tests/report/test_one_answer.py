@@ -28,10 +28,10 @@ from autotune.core.trial import Stage
 from autotune.driver.result import result_data
 from autotune.export.best_config import write_best
 from autotune.report import mlflow_files, mlflow_record, notes, summary, why
+from autotune.report.answer_screen import answer_screen
 from autotune.report.data import report_data
 from autotune.report.page import report_html
 from autotune.report.study_view import View
-from autotune.report.answer_screen import answer_screen
 
 SLOWER = dict.fromkeys(report_study.SPEED, 0.7)
 KNOB = r"[a-z_]+(?: with [a-z_]+(?: and [a-z_]+)*)?"

@@ -44,7 +44,9 @@ def trials(gain=2.0):
     return rows
 
 
-def journaled(script, *, label="train-1", study_id=FIRST, rows=None, advice=(), sha256="", stopped="finished", **changes):
+def journaled(
+    script, *, label="train-1", study_id=FIRST, rows=None, advice=(), sha256="", stopped="finished", **changes
+):
     given = spec(
         script=str(script),
         cwd=str(script.parent),

@@ -56,9 +56,7 @@ def claims_figure(view: View, answer: Answer) -> Markup:
         # What came closest is what a person wants to see where nothing was found.
         closest = sorted(view.compared.values(), key=lambda c: (-c.wins, -c.speedup.value))[:3]
         rows = [
-            _ratio_row(
-                shown.config_text(c.config), c.speedup, class_="other", note=_interval_text(c.speedup)
-            )
+            _ratio_row(shown.config_text(c.config), c.speedup, class_="other", note=_interval_text(c.speedup))
             for c in closest
         ]
     if answer.identical is not None and rows:
