@@ -108,9 +108,15 @@ def test_every_page_is_in_the_navigation_and_every_entry_is_a_page():
         ("guides/gpu.md", "[k](../knobs.md#tf32)", "[k](../knobs.md#tf32)"),
         ("index.md", "[k](docs/knobs.md)", "[k](knobs.md)"),
         ("guides/gpu.md", "[r](../../README.md)", "[r](../index.md)"),
-        ("knobs.md", "[1.2x [1.1, 1.3]](../tests/x.py) and [t](#tf32)", "1.2x [1.1, 1.3] and [t](#tf32)"),
+        (
+            "knobs.md",
+            "[1.2x [1.1, 1.3]](../tests/test_site.py) and [t](#tf32)",
+            "1.2x [1.1, 1.3] and [t](#tf32)",
+        ),
         ("knobs.md", "[s](https://example.org/a)", "[s](https://example.org/a)"),
-        ("knobs.md", "```\n[k](../tests/x.py)\n```\n", "```\n[k](../tests/x.py)\n```\n"),
+        ("knobs.md", "[n](nowhere.md)", "[n](nowhere.md)"),
+        ("index.md", "![Licence](https://example.org/a.svg)", "Licence"),
+        ("knobs.md", "```\n[k](../tests/test_site.py)\n```\n", "```\n[k](../tests/test_site.py)\n```\n"),
     ],
 )
 def test_a_link_of_the_repository_becomes_one_of_the_site(address, text, expected):
@@ -118,8 +124,10 @@ def test_a_link_of_the_repository_becomes_one_of_the_site(address, text, expecte
 
 
 def test_a_link_to_a_file_outside_the_site_goes_to_the_repository_if_it_has_an_address():
-    found = site_links.rewritten("[t](../tests/x.py)", "knobs.md", PAGES, "https://example.org/autotune/")
-    assert found == "[t](https://example.org/autotune/blob/main/tests/x.py)"
+    found = site_links.rewritten(
+        "[t](../tests/test_site.py)", "knobs.md", PAGES, "https://example.org/autotune/"
+    )
+    assert found == "[t](https://example.org/autotune/blob/main/tests/test_site.py)"
 
 
 def test_every_address_of_the_site_leads_back_to_its_source():

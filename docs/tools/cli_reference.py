@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 _HEAD: Final = """\
 # Commands
 
-`autotune --help` lists the commands and `autotune COMMAND --help` the options of one. Options of autotune
-come before `--`, the script's own arguments after it. [Exit codes](../exit_codes.md) have their own page.
+`autotune --help` lists the commands, and `--help` after a command lists its options. Options of autotune come
+before `--`, the script's own arguments after it. [Exit codes](../exit_codes.md) have their own page.
 
 This page is generated from the commands by `nox -s reference`.
 """
@@ -70,7 +70,7 @@ def _row(parameter: Any, context: Any) -> tuple[str, str] | None:
     record = parameter.get_help_record(context)
     if record is None:
         return None
-    name, text = record
+    name, text = re.sub(r" <[^>]*>$", "", record[0]), record[1]  # without the type in Python
     variables = parameter.envvar or ()
     variable = variables if isinstance(variables, str) else " ".join(variables)
     return name, _one_line(f"{text} Variable: `{variable}`." if variable else text)
@@ -81,7 +81,7 @@ def _one_line(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
+    return text.replace("|", "\\|")
 
 
 def main(arguments: list[str]) -> None:

@@ -70,13 +70,16 @@ def rewritten(markdown: str, address: str, pages: dict[str, str], repo_url: str)
     def link(match: re.Match[str]) -> str:
         image, text, target = match.groups()
         if re.match(r"[a-z]+:|#", target):
-            return match.group()
+            # A picture from elsewhere, such as a badge, would be a request of every reader: its text remains.
+            return text if image else match.group()
         path, hash_, anchor = target.partition("#")
         found = posixpath.normpath(posixpath.join(posixpath.dirname(source_of(address)), path))
         new = pages.get(found) or pages.get(f"{found}/README.md")
         if new is not None:
             near = posixpath.relpath(new, posixpath.dirname(address) or ".")
             return f"{image}[{text}]({near}{hash_}{anchor})"
+        if not (ROOT / found).exists():
+            return match.group()  # MkDocs reports the broken link
         return f"[{text}]({repo_url.rstrip('/')}/blob/main/{found})" if repo_url else text
 
     parts: list[Any] = _FENCE.split(markdown)
