@@ -114,6 +114,7 @@ def test_every_page_is_in_the_navigation_and_every_entry_is_a_page():
             "1.2x [1.1, 1.3] and [t](#tf32)",
         ),
         ("knobs.md", "[s](https://example.org/a)", "[s](https://example.org/a)"),
+        ("knobs.md", "| `a\\|b<c` |", "| <code>a&#124;b&lt;c</code> |"),
         ("knobs.md", "[n](nowhere.md)", "[n](nowhere.md)"),
         ("index.md", "![Licence](https://example.org/a.svg)", "Licence"),
         ("knobs.md", "```\n[k](../tests/test_site.py)\n```\n", "```\n[k](../tests/test_site.py)\n```\n"),

@@ -6,6 +6,7 @@ the page. A link to a file that is not part of the site goes to `repo_url`, or b
 
 from __future__ import annotations
 
+import html
 import posixpath
 import re
 from pathlib import Path
@@ -23,6 +24,7 @@ RENAMED: Final = {
     "CHANGELOG.md": "changelog.md",
 }
 """Pages at the root of the repository, by their address in the site."""
+_CODE_WITH_BAR: Final = re.compile(r"`([^`\n]*\\\|[^`\n]*)`")
 _FENCE: Final = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s]+)\)")
 
@@ -83,4 +85,14 @@ def rewritten(markdown: str, address: str, pages: dict[str, str], repo_url: str)
         return f"[{text}]({repo_url.rstrip('/')}/blob/main/{found})" if repo_url else text
 
     parts: list[Any] = _FENCE.split(markdown)
-    return "".join(part if part.startswith("```") else _LINK.sub(link, part) for part in parts)
+    return "".join(part if part.startswith("```") else _code(_LINK.sub(link, part)) for part in parts)
+
+
+def _code(text: str) -> str:
+    """Write code with an escaped bar as HTML: in a table, Python-Markdown would show the backslash."""
+
+    def element(match: re.Match[str]) -> str:
+        shown = html.escape(match[1].replace("\\|", "|")).replace("|", "&#124;")
+        return f"<code>{shown}</code>"
+
+    return _CODE_WITH_BAR.sub(element, text)
