@@ -95,7 +95,7 @@ def diff_text(best: BestConfig, name: str, pick: PickPart) -> str:
     from autotune.core.config import value_text
 
     if not pick.changes:
-        return f"{name}: your script, unchanged\n"
+        return f"{name}: your unchanged script\n"
     rows = [
         (
             c.knob,

@@ -8,10 +8,19 @@ import typer.core
 
 
 class Grouped(typer.core.TyperCommand):
-    """Lists options below the title of their `rich_help_panel`, in the order of declaration.
+    """A command that shows its arguments as they are typed, and lists its options by group.
 
-    The variable of an option is not repeated for each one: it is always ``AUTOTUNE_`` and the option's name.
+    The group is the option's `rich_help_panel`. The variable of an option is not repeated for each one: it is
+    always ``AUTOTUNE_`` and the option's name.
     """
+
+    def __init__(self, *args: Any, help: str | None = None, **more: Any) -> None:  # noqa: A002 (typer's name)
+        # A docstring that is raw has click's mark for a paragraph that keeps its lines as two characters.
+        super().__init__(*args, help=help.replace("\\b\n", "\b\n") if help else help, **more)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        arguments = [p for p in self.get_params(ctx) if p.param_type_name == "argument"]
+        return ["[OPTIONS]", *(str(argument.metavar or argument.name) for argument in arguments)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -20,6 +29,8 @@ class Grouped(typer.core.TyperCommand):
             if is_option:
                 parameter.show_envvar = False
             record = parameter.get_help_record(ctx)
+            if record is not None and not is_option:
+                record = (str(parameter.metavar or parameter.name), record[1])
             if record is not None:
                 title = getattr(parameter, "rich_help_panel", None) or (
                     "Options" if is_option else "Arguments"

@@ -33,7 +33,7 @@ def list_studies(
 
     found = studies()
     read = (_row(study.path, study.label, study.created) for study in found)
-    rows = list(islice((row for row in read if not script or script in row["script"]), count))
+    rows = list(islice((row for row in read if not script or script in row["path"]), count))
     if json:
         print_json({"schema": "autotune.list/v1", "studies": rows, "count": len(found), "exit": 0})
     elif not rows:
@@ -47,6 +47,7 @@ def list_studies(
 def _row(path: Path, label: str, created: float) -> dict[str, Any]:
     from autotune.cli.opened import open_study
     from autotune.errors import AutotuneError
+    from autotune.report.summary import script_name
     from autotune.store.journal import is_locked
 
     row: dict[str, Any] = {
@@ -54,6 +55,7 @@ def _row(path: Path, label: str, created: float) -> dict[str, Any]:
         "label": label,
         "created": created,
         "script": "",
+        "path": "",
         "trials": 0,
         "state": "unreadable",
         "answer": "",
@@ -66,7 +68,8 @@ def _row(path: Path, label: str, created: float) -> dict[str, Any]:
     study = opened.study
     return {
         **row,
-        "script": _script(study),
+        "script": script_name(study),
+        "path": _script(study),
         "trials": len(study.told()),
         "state": _STATES.get(study.stopped, study.stopped)
         or ("running" if is_locked(path) else "interrupted"),
@@ -155,7 +158,7 @@ def _table(rows: list[dict[str, Any]], columns: int = 0) -> str:
     cells += [
         (
             row["label"],
-            row["script"],
+            row["path"],
             time.strftime("%Y-%m-%d %H:%M", time.localtime(row["created"])),
             str(row["trials"]),
             row["state"],
@@ -166,6 +169,8 @@ def _table(rows: list[dict[str, Any]], columns: int = 0) -> str:
     ]
     widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
     if columns and sum(widths) + 2 * (len(widths) - 1) > columns:
+        cells = [(line[0], Path(line[1]).name, *line[2:]) for line in cells]
+        widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
         room = max(_SHORTEST_ANSWER, columns - sum(widths[:5]) - 2 * 5)
         cells = [(*line[:5], cut(line[5], room)) for line in cells]
         widths = [*widths[:5], room]

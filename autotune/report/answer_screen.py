@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 Row = tuple[str, str]
 """Name and text; the name is empty where a line continues the row above."""
 
-INDENT: Final = 10
+INDENT: Final = 12
 """Columns before the text of a row."""
-_MOST_NOTES: Final = 2
-"""Notes on the screen after a search; `autotune show` lists all."""
+MOST_LINES: Final = 15
+"""Of the screen after a search; `autotune show` has every note and reason."""
 TRAINING: Final = {
     Effect.EXACT: "training unchanged",
     Effect.NUMERIC: "training differs by rounding only",
@@ -84,21 +84,19 @@ def answer_screen(
         advice: Changes that a person could make in the code, a line each.
         details: Add every pick, reason, control figure, refused knob and advice: the text of `autotune show`.
     """
-    rows = [*_outcome(study, answer), *_costs(study, answer)]
+    head, *found = [*_outcome(study, answer, details=details), *_costs(study, answer, details=details)]
     why = _why(study, answer)
-    rows += _named("why", why if details else why[:2])
-    if details:
-        rows += energy_rows(study, answer, always=True)
-    elif answer.is_better:
-        rows += energy_rows(study, answer)
-    rows += _picks(study, answer, details=details)
-    rows.append(("search", _search(study, answer, study.elapsed_s if seconds is None else seconds)))
-    rows += _notes(study, answer, details=details)
-    if details:
-        rows += _details(study, answer, advice)
-    rows += _commands(study, answer, out=out, folder=folder, details=details)
-    rows += _more(study, links or {}, unsent, details=details)
-    head, *rest = rows
+    below = _picks(study, answer, details=details)
+    if details or answer.is_better:
+        below = [*energy_rows(study, answer, always=details), *below]
+    below.append(("search", _search(study, answer, study.elapsed_s if seconds is None else seconds)))
+    end = _details(study, answer, advice) if details else []
+    end += _commands(study, answer, out=out, folder=folder, details=details)
+    end += _more(study, links or {}, unsent, details=details)
+    room = MOST_LINES - 1 - len(found) - len(below) - len(end)
+    why = why if details else why[: min(2, max(1, room - bool(answer.caveats)))]
+    notes = _notes(study, answer, most=len(answer.caveats) if details else max(1, room - len(why)))
+    rest = [*found, *_named("why", why), *below, *notes, *end]
     lines = [f"{head[0]}: {head[1]}", *(f"  {name:<{INDENT - 2}}{text}".rstrip() for name, text in rest)]
     return "\n".join(lines) + "\n"
 
@@ -108,7 +106,7 @@ def _named(name: str, lines: Sequence[str]) -> list[Row]:
     return [(name if i == 0 else "", line) for i, line in enumerate(lines)]
 
 
-def _outcome(study: Study, answer: Answer) -> list[Row]:
+def _outcome(study: Study, answer: Answer, *, details: bool) -> list[Row]:
     """Return the sentence that answers the search, and what the named configuration changes."""
     tried = plural(other_configs(study), "other configuration")
     if answer.is_better:
@@ -129,7 +127,7 @@ def _outcome(study: Study, answer: Answer) -> list[Row]:
         ]
         return [*rows, *_closest(study)]
     rows = [("Inconclusive", f"{tried} measured; a gain is neither confirmed nor excluded.")]
-    rows += _named("open", answer.unsettled)
+    rows += _named("open", answer.unsettled if details else answer.unsettled[:2])
     likely = answer.likely
     if likely is not None:
         beside = ", measured beside other processes" if is_crowded(study, likely.config) else ""
@@ -146,7 +144,7 @@ def _closest(study: Study) -> list[Row]:
     return [("closest", f"{config_text(near.config)}: {known} {near.rests_on} (trial {near.trial})")]
 
 
-def _costs(study: Study, answer: Answer) -> list[Row]:
+def _costs(study: Study, answer: Answer, *, details: bool) -> list[Row]:
     """Return speed, memory and loss of the named configuration beside the script's own."""
     named = answer.best if answer.is_better else answer.likely
     own_rate, own_peak = rate_text(answer.baseline_throughput), bytes_text(answer.baseline_peak_bytes)
@@ -156,8 +154,9 @@ def _costs(study: Study, answer: Answer) -> list[Row]:
     rows = [
         ("speed", f"{rate_text(named.throughput)}; your script {own_rate}"),
         ("memory", f"{bytes_text(named.peak_bytes)} at peak{total}; your script {own_peak}"),
-        ("loss", loss_sentence(named)),
     ]
+    if details or named.loss.level > 0 or not named.loss.passed:
+        rows.append(("loss", loss_sentence(named)))
     if paid := pays_back_text(named):
         rows.append(("compile", paid))
     return rows
@@ -213,13 +212,15 @@ def _search(study: Study, answer: Answer, seconds: float) -> str:
     return f"{took}, {plural(len(study.told()), 'trial')}, {survived}"
 
 
-def _notes(study: Study, answer: Answer, *, details: bool) -> list[Row]:
-    shown = answer.caveats if details else answer.caveats[:_MOST_NOTES]
-    rows: list[Row] = [("note", caveat) for caveat in shown]
-    if len(answer.caveats) > len(shown):
-        left = plural(len(answer.caveats) - len(shown), "more note")
-        rows.append(("", f"{left}: autotune show {study.spec.label}"))
-    return rows
+def _notes(study: Study, answer: Answer, *, most: int) -> list[Row]:
+    """Return the notes in at most so many lines, the last of which counts those that are left out."""
+    caveats = answer.caveats
+    if len(caveats) <= most:
+        return [("note", caveat) for caveat in caveats]
+    shown = caveats[: most - 1]
+    counted = plural(len(caveats) - len(shown), "more note" if shown else "note")
+    left = f"{counted}: autotune show {study.spec.label}"
+    return [*(("note", caveat) for caveat in shown), ("" if shown else "note", left)]
 
 
 def _details(study: Study, answer: Answer, advice: Sequence[str]) -> list[Row]:
@@ -250,7 +251,8 @@ def _commands(study: Study, answer: Answer, *, out: str, folder: str, details: b
         return rows
     named = [pick.pick for pick in (answer.likely, answer.fastest) if pick is not None]
     rows += [("apply", _apply_line(study, out, pick)) for pick in named]
-    rows.append(("file", f"{out} holds your script unchanged" + (", and these picks" if named else "")))
+    if details or not named:
+        rows.append(("file", f"{out} holds your script unchanged" + (", and these picks" if named else "")))
     return rows
 
 

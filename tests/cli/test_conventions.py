@@ -171,7 +171,6 @@ def test_completion_is_silent_where_studies_cannot_be_read(monkeypatch, tmp_path
     [
         (("schema", "nope"), "'nope' is not one of 'space', 'config'", "autotune schema --help"),
         (("schema",), "Missing argument 'which'.", "one of: space, config"),
-        (("export", "best.yaml"), "Missing option '--as'.", "one of: argv, env, hf, lightning"),
         (("ui", "--port", "x"), "'--port': a whole number is wanted", "autotune ui --help"),
         (("ui", "--port", "99999"), "'--port': the most is 65535", "autotune ui --help"),
         (("ui", "--port", "-1"), "'--port': the least is 0", "autotune ui --help"),

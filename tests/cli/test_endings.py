@@ -143,11 +143,11 @@ def test_nothing_that_fits_is_an_error_with_everything_that_was_found(ended, lin
     code, data, err = ended(COMPUTE_BOUND, *SMALLER, "--max-memory", "1.1GiB", lines=lines)
     assert code == 4
     assert data["error"]["kind"] == "NothingFeasible"
-    assert "not even train.py as it is" in data["error"]["message"]
+    assert "not even the unchanged train.py" in data["error"]["message"]
     assert data["error"]["hint"] == "raise --max-memory"
     assert set(data) >= ANSWERED | {"error", "effective_batch"}
     assert data["study"]["label"].startswith("train-")
-    assert "not even train.py" in err
+    assert "not even the unchanged train.py" in err
 
 
 def test_a_script_that_fails_is_an_error_with_its_study(ended):

@@ -1,12 +1,14 @@
 """What a new user types first: bare commands, a script by its name, options in the wrong place, logs."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from journaled import journaled, trials
 from study_fakes import failed
 
 from autotune.core.config import Config
+from autotune.core.trial import Stage
 from autotune.driver.spec import version
 
 ARGPARSE = (
@@ -121,12 +123,12 @@ def test_a_template_of_a_space_is_valid_and_nothing_is_overwritten(cli, script, 
 def test_list_shows_folder_state_and_outcome_in_words(cli, script):
     journaled(script, label="done", study_id="01KAK2M7Q4ZC0V9X3T5R8W6Y1B")
     journaled(script, label="stopped", study_id="01KAK2M7Q4ZC0V9X3T5R8W6Y1C", stopped="interrupted")
-    broken = failed(0, Config())
+    broken = replace(failed(0, Config()), stage=Stage.BASELINE)
     journaled(
         script, label="broken", study_id="01KAK2M7Q4ZC0V9X3T5R8W6Y1D", rows=(broken,), stopped="no_baseline"
     )
     rows = {row["label"]: row for row in json.loads(cli("list", "--json")[1])["studies"]}
-    assert rows["done"]["script"] == str(script)
+    assert rows["done"]["path"] == str(script)
     assert rows["done"]["state"] == "finished"
     assert rows["stopped"]["state"] == "stopped (Ctrl-C)"
     assert rows["broken"]["state"] == "failed"
@@ -147,7 +149,7 @@ def test_a_single_trial_is_shown_with_its_figures(cli, script):
     assert out.startswith("trial 3 of train-1\n")
     for name in ("stage", "config", "speed", "memory"):
         assert f"\n  {name} " in out
-    assert "1.50x your script" in out
+    assert "1.49x your script" in out
     assert json.loads(cli("show", "--trial", "3", "--json")[1])["trials"][0]["number"] == 3
     code, _out, err = cli("show", "--trial", "99")
     assert code == 5
@@ -158,7 +160,7 @@ def test_a_failed_trial_is_shown_with_its_reason_in_words(cli, script):
     journaled(script)
     number = next(t.number for t in trials() if t.failure is not None)
     out = cli("show", "--trial", str(number))[1]
-    assert "\n  failed  out of host memory: " in out
+    assert "\n  failed    out of host memory: " in out
 
 
 @pytest.fixture

@@ -11,6 +11,9 @@ from autotune.cli.main import _command
 PACKAGE = Path(__file__).parents[2] / "autotune"
 SUGGESTED = re.compile(r"(?<![\w./-])autotune ([a-z]+)((?: (?:--?[A-Za-z][\w-]*|[\w./=,:-]+))*)")
 PROSE = {
+    "comes",
+    "runs",
+    "sets",
     "and",
     "as",
     "can",

@@ -193,7 +193,7 @@ def test_what_is_logged_on_the_way_is_a_line_without_traceback_or_secret():
     ("argv", "end", "code", "kind"),
     [
         (["search", "--budgt", "1h", "--json"], ended, 2, "UsageError"),
-        (["search", "--script", "train.py", "--jsonl"], ended, 2, "UsageError"),
+        (["search", "--script", "train.py", "--budget", "x", "--jsonl"], ended, 2, "InvalidBudget"),
         ([*SEARCH, "--json"], raising(KeyboardInterrupt()), 130, "Interrupted"),
         ([*SEARCH, "--json"], raising(errors.AutotuneError("impossible")), 70, "AutotuneError"),
         ([*SEARCH, "--json"], raising(errors.ScriptError("it fails")), 3, "ScriptError"),
@@ -240,7 +240,7 @@ def test_an_unwritable_home_does_not_change_the_code_of_a_bug(cli, script, tune,
     ("argv", "said"),
     [
         (["search", "--script", "train.py", "--budgt", "1h"], "--budget"),
-        (["search", "--script", "train.py"], "--budget"),
+        (["search"], "no script is given"),
         (["serach"], "search"),
         (["search", "--script", "train.py", "--budget", "1h", "--trials", "many"], "--trials"),
         (["apply"], "best.yaml"),

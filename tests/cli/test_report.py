@@ -252,14 +252,14 @@ def test_show_names_the_file_of_the_study_it_shows(cli, script, words):
 def test_commands_that_are_shown_elsewhere_say_where_they_are_typed(cli, script, monkeypatch, tmp_path):
     journaled(script, out=str(script.parent / "best.yaml"))
     assert cli("report", "--json", "--yaml", "best.yaml")[0] == 0
-    here = f"\nin      {script.parent}\n"
-    assert here not in cli("show")[1]
+    typed, here = f"\n  in        {script.parent}\n", f"\nin      {script.parent}\n"
+    assert typed not in cli("show")[1]
     assert here not in cli("report", "--max-memory", "2560MiB")[2]
     other = tmp_path / "other"
     other.mkdir()
     monkeypatch.chdir(other)
     shown = cli("show")[1]
-    assert shown.index(here) < shown.index("apply   autotune apply best.yaml -- python train.py")
+    assert shown.index(typed) < shown.index("apply     autotune apply best.yaml -- python train.py")
     told = cli("report", "--max-memory", "2560MiB", "--yaml", "lean.yaml")[2]
     assert told.index(here) < told.index(f"apply   autotune apply {other}/lean.yaml -- python train.py")
     for kind in ("--md", "--json"):

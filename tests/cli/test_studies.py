@@ -87,7 +87,7 @@ def test_show_tells_picks_front_failures_from_the_journal_alone(cli, script):
     journaled(script)
     code, out, err = cli("show", "train-1")
     assert (code, err) == (0, "")
-    for word in ("study train-1", "front", "failed", "oom_host", "trials"):
+    for word in ("study train-1", "front", "failed", "out of host memory", "trials"):
         assert word in out
 
 
@@ -252,7 +252,7 @@ def test_a_narrow_terminal_is_kept_to_and_a_pipe_gets_whole_lines(cli, script, m
     monkeypatch.setattr("autotune.cli.ended.terminal_columns", lambda: 80)
     narrow = cli("list")[1].splitlines()
     assert all(len(line) <= 80 for line in narrow)
-    assert narrow[0].split() == ["LABEL", "SCRIPT", "WHEN", "TRIALS", "STATE", "ANSWER"]
+    assert narrow[0].split() == ["STUDY", "SCRIPT", "WHEN", "TRIALS", "STATE", "OUTCOME"]
     assert narrow[1].startswith("train-1")
     monkeypatch.setattr("autotune.cli.ended.terminal_columns", lambda: 50)
     folded = cli("show")[1]

@@ -255,7 +255,7 @@ def test_a_run_of_the_config_that_fails_after_three_pairs_is_1_and_said(cli, bes
     code, out, _err = cli("verify", "best.yaml", "--quiet")
     assert code == 1
     assert out.startswith("best    it does not run here every time")
-    assert "failed  oom_cuda: no memory left\n" in out
+    assert "failed  out of GPU memory: no memory left\n" in out
 
 
 def test_a_run_of_the_script_that_fails_is_told_as_its_own(cli, best, world):
@@ -264,7 +264,7 @@ def test_a_run_of_the_script_that_fails_is_told_as_its_own(cli, best, world):
     assert code == 1
     assert out.startswith("best    not shown to be faster than your script")
     assert "note    nothing is claimed: your unchanged script failed in one of its own runs\n" in out
-    assert "failed  your unchanged script: oom_cuda: no memory left\n" in out
+    assert "failed  your unchanged script: out of GPU memory: no memory left\n" in out
 
 
 @pytest.mark.parametrize(("arm", "whose"), [(True, "your unchanged script: "), (False, "")])
@@ -279,7 +279,7 @@ def test_runs_that_were_lost_are_told_as_what_they_are(cli, best, world, arm, wh
     told = json.loads(out)
     assert (code, told["verdict"], told["because"]) == (1, "no_difference", "lost_runs")
     assert told["why"].startswith("runs gave no figure")
-    assert told["failure"] == f"{whose}warmup_short: too few steps"
+    assert told["failure"] == f"{whose}too short to measure: too few steps"
 
 
 @pytest.mark.parametrize("at", [1, 5])
@@ -356,7 +356,11 @@ def test_list_and_show_tell_a_verification_as_one(cli, best, world):
     cli("verify", "best.yaml")
     label = studies()[0].label
     (row,) = json.loads(cli("list", "--json")[1])["studies"]
-    assert (row["answer"], row["stopped"], row["script"]) == ("bf16: faster", "finished", "train.py")
+    assert (row["answer"], row["stopped"], row["script"]) == (
+        "precision=bf16: faster",
+        "finished",
+        "train.py",
+    )
     assert "bf16: faster" in cli("list")[1]
     code, out, err = cli("show", label)
     assert (code, err) == (0, "")

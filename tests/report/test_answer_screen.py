@@ -12,11 +12,10 @@ from autotune.core.effect import Effect
 from autotune.core.measurement import Estimate
 from autotune.core.pick import answer as compute
 from autotune.report import notes
-from autotune.report.answer_screen import answer_screen
+from autotune.report.answer_screen import INDENT, MOST_LINES, answer_screen
 
 OUT = "/project/best.yaml"
 LINKS = {"answer": "autotune ui", "table": "http://x", "report": "~/report.html"}
-MOST_LINES = 15
 
 
 def screen(answer, known=None, **options):
@@ -25,7 +24,7 @@ def screen(answer, known=None, **options):
 
 def row(text, name):
     """The text of a row; the row's name is not part of it."""
-    return next(line[10:] for line in text.splitlines() if line.startswith(f"  {name} "))
+    return next(line[INDENT:] for line in text.splitlines() if line.startswith(f"  {name} "))
 
 
 def test_the_screen_of_a_gain():
@@ -60,11 +59,12 @@ def test_the_first_line_is_the_outcome_and_the_screen_is_short(answer, outcome):
     assert len(text.splitlines()) <= MOST_LINES
 
 
-def test_only_two_notes_are_shown_and_the_command_that_lists_the_others():
-    noted = good_answer(caveats=("One.", "Two.", "Three."))
-    text = screen(noted)
-    assert "  note    One.\n  note    Two.\n          1 more note: autotune show train-1121-1002\n" in text
-    assert "Three." in screen(noted, details=True)
+def test_notes_that_do_not_fit_are_counted_with_the_command_that_lists_them():
+    noted = good_answer(caveats=("One.", "Two.", "Three.", "Four."))
+    text = screen(noted, links=LINKS)
+    assert row(text, "note") == "One."
+    assert "3 more notes: autotune show train-1121-1002\n" in text
+    assert "Four." in screen(noted, details=True)
 
 
 def test_an_inconclusive_search_without_a_candidate_offers_nothing_to_try():
@@ -109,7 +109,7 @@ def test_learning_rate_advice_is_beside_the_pick_that_changes_the_training():
     wild = Config({"effective_batch": 256})
     fastest = pick("fastest", wild, ratio(2.6), effect=Effect.TRAINING, advice=said)
     for answer in (good_answer(fastest=fastest), no_answer(fastest=fastest)):
-        assert f"          {said}\n" in screen(answer)
+        assert f"{' ' * INDENT}{said}\n" in screen(answer)
         assert said in notes.note(study(), answer)
     assert "Learning rate" not in screen(good_answer())
 

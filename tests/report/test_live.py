@@ -94,7 +94,7 @@ def test_quiet_writes_nothing():
 def test_a_single_run_is_shown_as_one_with_the_interval_of_its_window():
     lines = seen(study())
     assert of(lines, "best") == "2.00x [1.96, 2.04] within one run, not confirmed"
-    assert of(lines, "with") == "bf16, batch 64, 4 workers, 2 threads"
+    assert of(lines, "with") == "precision=bf16 batch_size=64 num_workers=4 threads=2"
     assert of(lines, "yours") == "100 samples/s, mean of 2 runs"
 
 
@@ -169,7 +169,7 @@ def test_what_makes_the_machine_busy_has_a_line_of_its_own():
 
 def test_the_front_and_the_failures_by_kind_are_counted():
     lines = seen(study())
-    assert of(lines, "failed") == "1 of 6: oom_host 1"
+    assert of(lines, "failed") == "1 of 6: out of host memory 1"
     light = measured(6, Config({"batch_size": 8}), 80.0)
     small = replace(light.outcome, memory=replace(light.outcome.memory, pss=512 * 1024**2))
     both = study(trials=(*study().trials, replace(light, outcome=small)))
@@ -183,8 +183,8 @@ def test_time_runs_between_events_and_it_is_said_what_it_went_into():
     assert lines[0].endswith("7:49 left of 10 min")
     assert of(lines, "now") == "exploring: what the models expect to be fast"
     assert of(lines, "time") == "[#####-------------------] 22% of the budget"
-    assert of(lines, "spent") == "script 20 s, explore 2 min, rest 10 s"
-    assert of(lines, "  6") == "refine   w4   running 61 s"
+    assert of(lines, "spent") == "script 20 s, explore 2 min, other 10 s"
+    assert of(lines, "  6") == "refine   num_workers=4   running 61 s"
 
 
 def test_every_stage_has_words():

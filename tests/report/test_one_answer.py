@@ -174,8 +174,8 @@ def test_contributions_are_the_same_everywhere_and_name_each_change_once(shown: 
         assert expected[0] == {frozenset(best.config): percent(best.speedup.value - 1.0)}
         assert "not separated" not in shown.screen
         return
-    (line,) = [line for line in shown.screen.splitlines() if line.startswith("why ")]
-    assert of_line(line.removeprefix("why")) == expected
+    (line,) = [line for line in shown.screen.splitlines() if line.startswith("  why ")]
+    assert of_line(line.removeprefix("  why")) == expected
     rows = [line.strip("| ").split(" | ") for line in shown.note.splitlines() if line.startswith("| ")]
     cells = {row[0]: row[-1].strip(" |") for row in rows if row[0] in best.config}
     assert of_cells(cells) == expected

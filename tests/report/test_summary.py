@@ -59,11 +59,11 @@ def test_a_config_is_named_shortly_and_in_words() -> None:
 
 def test_a_gain_is_named_with_its_config_and_count() -> None:
     study, answer = made.study(), made.found()
-    assert summary.run_name(study, answer) == "2.41x [2.34, 2.48] · bf16, 2 workers · 7 trials"
-    assert summary.headline(study, answer) == "2.41x faster: bf16, 2 workers (safe pick 1.30x)"
-    assert summary.headline(study, answer, interval=True).startswith("2.41x faster [2.34, 2.48]: bf16")
+    assert summary.run_name(study, answer) == "2.41x [2.34, 2.48] · precision=bf16 num_workers=2 · 7 trials"
+    assert summary.headline(study, answer) == "2.41x faster: precision=bf16 num_workers=2 (safe pick 1.30x)"
+    assert summary.headline(study, answer, interval=True).startswith("2.41x faster [2.34, 2.48]: precision=bf16")
     note = notes.note(study, answer).splitlines()
-    assert note[0] == "## 2.41x faster [2.34, 2.48]: bf16, 2 workers (safe 1.30x)"
+    assert note[0] == "## 2.41x faster [2.34, 2.48]: precision=bf16, 2 workers (safe 1.30x)"
     apply, _, why = note[1].partition(" **Why:** ")
     assert apply == "**Apply:** `autotune apply best.yaml -- python train.py --epochs 1`"
     parts = "precision about +85 % (+71 to +101), num_workers about +29 % (+20 to +38)"
@@ -118,7 +118,7 @@ def test_knobs_that_were_never_apart_have_one_contribution() -> None:
 
 def test_a_pick_that_leaves_training_unchanged_says_so() -> None:
     answer = replace(made.found(), best=made.found().safe)
-    assert summary.headline(made.study(), answer) == "1.30x faster, training unchanged: 2 workers"
+    assert summary.headline(made.study(), answer) == "1.30x faster, training unchanged: num_workers=2"
 
 
 def test_a_safe_pick_that_is_the_script_itself_is_not_sold_as_a_gain() -> None:
@@ -142,10 +142,10 @@ def test_an_inconclusive_search_says_everywhere_what_is_likely_and_how_to_contin
     study, answer = made.study(), made.inconclusive()
     assert summary.status(study, answer) == "inconclusive"
     assert summary.run_name(study, answer) == (
-        "inconclusive · likely 2.18x bf16, 2 workers · train · 7 trials"
+        "inconclusive · likely 2.18x precision=bf16 num_workers=2 · train · 7 trials"
     )
     assert summary.headline(study, answer) == (
-        "Inconclusive: bf16, 2 workers reads 2.18x in 2 runs, not confirmed"
+        "Inconclusive: precision=bf16 num_workers=2 reads 2.18x in 2 runs, not confirmed"
     )
     assert summary.picks_of(answer) == {3: ["likely"]}
     note = notes.note(study, answer)
@@ -211,8 +211,11 @@ def test_a_search_stopped_early_says_so() -> None:
 
 def test_trials_are_named_by_what_they_change() -> None:
     trials = made.study().trials
-    assert summary.trial_name(trials[3], picks=["best"]) == "BEST t03 bf16 w2"
-    assert summary.trial_name(trials[0], knobs=made.RUN.values) == "baseline t00 fp32 bs64 w0"
+    assert summary.trial_name(trials[3], picks=["best"]) == "BEST t03 precision=bf16 num_workers=2"
+    assert (
+        summary.trial_name(trials[0], knobs=made.RUN.values)
+        == "baseline t00 precision=fp32 batch_size=64 num_workers=0"
+    )
     assert [summary.status_word(t) for t in trials] == ["ok", "ok", "ok", "ok", "oom", "ok", "ok"]
     assert summary.failed_count(made.study()) == 1
 

@@ -43,11 +43,11 @@ def test_script_and_winner_are_told_in_a_line_each() -> None:
 
 def test_the_screen_shows_them_with_the_reasons() -> None:
     screen = answer_screen(explained(), good_answer())
-    assert "          your script is bound by input" in screen
+    assert "            your script is bound by input" in screen
     places = [screen.index(text) for text in ("loss    ", "estimated from single runs", "bound by input")]
     assert places == sorted(places)
     nothing = answer_screen(explained(), no_answer())
-    assert "why     your script is bound by input" in nothing
+    assert "  why       your script is bound by input" in nothing
     assert "with this config" not in nothing
     # What is waited for is said once.
     assert "waits for data" in screen
@@ -106,8 +106,11 @@ def test_energy_and_cost_are_rows_where_they_are_known() -> None:
         for t, joules in ((made.trials[0], 640.0), (made.trials[3], 320.0))
     ]
     rows = dict(energy_rows(replace(made, trials=tuple(counted)), good_answer()))
-    assert rows["energy"] == "1 J per sample, 2 J per sample as it is (of the GPU, whoever used them)"
-    assert rows["cost"] == "5 per million samples, 10 as it is (at 3.6 an hour)"
+    assert (
+        rows["energy"]
+        == "1 J per sample, 2 J per sample for your unchanged script (of the GPU, whoever used them)"
+    )
+    assert rows["cost"] == "5 per million samples, 10 for your unchanged script (at 3.6 an hour)"
     figures = why_figures(made, good_answer())
     assert (figures["cost_per_million"], figures["baseline_cost_per_million"]) == (5.0, 10.0)
 
