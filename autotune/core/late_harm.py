@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from autotune.core.config import Config, Value
+from autotune.core.config import Config, Value, value_text
 from autotune.core.facts import RunFacts
 from autotune.core.run_length import planned_steps
 from autotune.core.study import VERIFY, DeclaredSpec, Study
@@ -102,7 +102,7 @@ class Unshown:
     @property
     def sentence(self) -> str:
         """For people: what is not shown, why, and what takes it all the same."""
-        what = f"What {self.knob}={self.value} may cost"
+        what = f"What {self.knob}={value_text(self.value)} may cost"
         told = f"{what} is not shown by a trace of {self.steps} steps: {self.rule.harm}"
         if self.bars:
             option = "--effective-batch LO..HI" if self.knob == _RULED else f"--allow {self.knob}"

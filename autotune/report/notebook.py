@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.core.config import config_text
 from autotune.core.disturbances import is_disturbed
 from autotune.errors import BackendError
-from autotune.report.answer_screen import answer_screen
+from autotune.report.answer_screen import INDENT, answer_screen
 from autotune.report.markup import Markup, html, tag
 from autotune.report.summary import headline, speedup_of
 
@@ -29,7 +29,7 @@ def card(study: Study, answer: Answer, *, out: str) -> str:
     """
     rows: list[Markup] = []
     for line in answer_screen(study, answer, out=out).splitlines()[1:]:
-        name, text = line[:10].strip(), line[10:]
+        name, text = line[:INDENT].strip(), line[INDENT:]
         cell = tag("code", text) if text.startswith("autotune ") else text
         rows.append(
             tag(

@@ -101,9 +101,9 @@ def test_a_likely_pick_is_applied_by_name_alone(ended, cli):
     assert "likely" in cli("export", out, "--as", "env", "--pick", "likely")[1]
     (row,) = json.loads(cli("list", "--json")[1])["studies"]
     ratio = data["picks"]["likely"]["speedup"]["value"]
-    assert row["answer"] == f"inconclusive: likely {ratio:.2f}x bf16"
+    assert row["answer"] == f"inconclusive: likely {ratio:.2f}x precision=bf16"
     shown = cli("show")[1]
-    assert shown.partition("go on")[2].partition("\n")[0].strip() == data["resume"]
+    assert shown.partition("  continue ")[2].partition("\n")[0].strip() == data["resume"]
     assert json.loads(cli("show", "--json")[1])["outcome"] == "inconclusive"
 
 

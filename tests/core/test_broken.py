@@ -89,11 +89,12 @@ def test_a_run_that_was_lost_says_nothing_of_its_config(kind: FailureKind) -> No
 
 def test_the_answer_says_which_run_failed_and_how() -> None:
     said = answer(failed(FailureKind.OOM_CUDA)).caveats
-    assert any("but trial 13, one of its 4 runs in pairs, failed (oom_cuda)." in text for text in said)
+    why = "but trial 13, one of its 4 runs in pairs, failed (out of GPU memory)."
+    assert any(why in text for text in said)
     alone = replace(confirmed(), trials=tuple(t for t in confirmed().trials if t.config != WORKERS))
     gone = answer(add(alone, Stage.CONFIRM, BF16, CRASH, group=4))
     assert not gone.is_better
-    assert gone.sentence.endswith("runs in pairs, failed (crash_exit).")
+    assert gone.sentence.endswith("runs in pairs, failed (exited with an error).")
 
 
 def test_a_loss_that_became_no_number_counts_in_any_run() -> None:

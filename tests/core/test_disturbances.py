@@ -235,4 +235,4 @@ def test_what_made_the_machine_busy_stands_in_the_answer_and_on_the_screen() -> 
     study = replace(study, busy=(MachineLoad(foreign_cores=1.0, cpus=2, culprits=(ffmpeg,)),))
     said = 'The machine was busy: "ffmpeg" (pid 4711) used 1.0 of 2 cores.'
     assert said in answer(study).caveats
-    assert f"note    {said}" in answer_screen(study, answer(study))
+    assert f"note      {said}" in answer_screen(study, answer(study))

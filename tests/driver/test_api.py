@@ -142,7 +142,7 @@ def test_a_listener_of_ones_own_is_told(fake: FakeTune) -> None:
         ({"script": "train.py", "budget": None}, UsageError, "budget cannot be None"),
         ({"script": "train.py", "budget": "10m", "trials": "x"}, UsageError, "trials cannot be 'x'"),
         ({"script": "train.py", "budget": "10m", "seed": True}, UsageError, "seed cannot be True"),
-        ({"script": "train.py", "budget": "10m", "knob": 3}, UsageError, "knobs cannot be 3"),
+        ({"script": "train.py", "budget": "10m", "knob": 3}, UsageError, "knob cannot be 3"),
         ({"script": "train.py", "budget": "10m", "args": 3}, UsageError, "args cannot be 3"),
         ({"script": "train.py", "budget": "10m", "price_per_hour": "2"}, UsageError, "cannot be '2'"),
     ],
@@ -244,7 +244,7 @@ def test_the_root_offers_its_names_and_nothing_else() -> None:
 
 def test_deprecated_names_still_work_and_warn(fake: FakeTune) -> None:
     with pytest.warns(DeprecationWarning, match="sets is now called set"):
-        autotune.tune("train.py", sets={"num_workers": [0, 2]})
+        autotune.tune("train.py", space="quick", sets={"num_workers": [0, 2]})
     assert fake.specs[0].space.knobs["num_workers"] == (0, 2)
     assert fake.specs[0].budget.seconds == 600
     with pytest.raises(TypeError, match="unexpected keyword argument 'bugdet'"):

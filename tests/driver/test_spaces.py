@@ -191,7 +191,7 @@ def test_the_first_run_chooses_the_space_says_so_and_a_resumed_study_has_the_sam
     assert len(search.heard.notes) == 1
     found = answer(done)
     assert found.is_better
-    assert "  space   cpu, as training runs on the CPU" in answer_screen(done, found, details=True)
+    assert "  space     cpu, as training runs on the CPU" in answer_screen(done, found, details=True)
     assert "- Search space: cpu, as training runs on the CPU." in note(done, found)
     best = write_best(tmp_path / "best.yaml", done, found, changes_of(done))
     assert (best.provenance.space, best.provenance.space_reason) == ("cpu", "training runs on the CPU")

@@ -168,7 +168,8 @@ def test_whatever_the_script_is_called_its_answer_is_written(tmp_path, script, s
     written = write_best(path, study(spec=spec(script=f"/project/{script}")), good_answer(), changes_of)
     assert read_best(path) == written
     assert written.study.script == script
-    assert path.read_text(encoding="utf-8").split("\n")[0].endswith(said)
+    head = [line for line in path.read_text(encoding="utf-8").split("\n") if line.startswith("#")]
+    assert f"# {said}" in head
 
 
 def test_what_a_link_points_to_is_written_and_the_link_stays(tmp_path):
@@ -225,15 +226,15 @@ def test_infinite_interval_ends_are_left_out():
         (
             "pick: best",
             "pick: bets",
-            "best.yaml:4: pick: one of safe, best, fastest",
+            "best.yaml:7: pick: one of safe, best, fastest",
             "found 'bets'. Did you mean \"best\"?",
         ),
-        ("\nbaseline:", "\nbaseliine:", 'best.yaml:9: unknown key "baseliine"', 'Did you mean "baseline"?'),
+        ("\nbaseline:", "\nbaseliine:", 'best.yaml:12: unknown key "baseliine"', 'Did you mean "baseline"?'),
         ("\nschema:", "\nshcema:", "schema is None", 'is "shcema" meant to be schema?'),
         (
             "    trial: 3",
             "    trail: 3",
-            'best.yaml:15: unknown key "picks.best.trail"',
+            'best.yaml:18: unknown key "picks.best.trail"',
             'Did you mean "trial"?',
         ),
         ("    trial: 3\n", "", "picks.best.trial is missing", "the search wrote"),
@@ -252,16 +253,16 @@ def test_infinite_interval_ends_are_left_out():
         (
             "precision: bf16, batch",
             "precisoin: bf16, batch",
-            'best.yaml:17: there is no knob "precisoin"',
+            'best.yaml:20: there is no knob "precisoin"',
             'Did you mean "precision"?',
         ),
         (
             "precision: bf16, batch",
             "precision: [1], batch",
-            "best.yaml:17: picks.best.knobs.precision: text, a number",
+            "best.yaml:20: picks.best.knobs.precision: text, a number",
             "found [1]",
         ),
-        ("is_better: true", "is_better: maybe", "best.yaml:5: is_better: true or false", "found 'maybe'"),
+        ("is_better: true", "is_better: maybe", "best.yaml:8: is_better: true or false", "found 'maybe'"),
         ("autotune.config/v1.1", "autotune.config/v2", "v2 is not one", "install"),
         ("autotune.config/v1.1", "autotune.space/v1", "schema is 'autotune.space/v1'", "is this a file"),
         ("trial: 3", "trial: three", "picks.best.trial", "three"),

@@ -61,9 +61,10 @@ def test_a_gain_is_named_with_its_config_and_count() -> None:
     study, answer = made.study(), made.found()
     assert summary.run_name(study, answer) == "2.41x [2.34, 2.48] · precision=bf16 num_workers=2 · 7 trials"
     assert summary.headline(study, answer) == "2.41x faster: precision=bf16 num_workers=2 (safe pick 1.30x)"
-    assert summary.headline(study, answer, interval=True).startswith("2.41x faster [2.34, 2.48]: precision=bf16")
+    headline = summary.headline(study, answer, interval=True)
+    assert headline.startswith("2.41x faster [2.34, 2.48]: precision=bf16")
     note = notes.note(study, answer).splitlines()
-    assert note[0] == "## 2.41x faster [2.34, 2.48]: precision=bf16, 2 workers (safe 1.30x)"
+    assert note[0] == "## 2.41x faster [2.34, 2.48]: precision=bf16 num_workers=2 (safe 1.30x)"
     apply, _, why = note[1].partition(" **Why:** ")
     assert apply == "**Apply:** `autotune apply best.yaml -- python train.py --epochs 1`"
     parts = "precision about +85 % (+71 to +101), num_workers about +29 % (+20 to +38)"
