@@ -232,8 +232,7 @@ STUDIES = {
 ELSEWHERE = ("my-console-script", "uv")
 """Programs that a test of the command line would have to install: `tests/inspection` tries them."""
 DONE = {"doctor": (0, 6), "export": (0, 1), "inspect": (3,)}
-"""6: PyTorch is not installed where the default tests run; 1: a format can express none of the changes; 3: the
-script of these tests makes no training step."""
+"""6: no PyTorch in the default tests; 1: the format can express none of the changes; 3: the script has no step."""
 HERE = [row for row in WRITTEN if row[2][0] != "verify" and not {*ELSEWHERE} & {*row[2]}]
 """All but what measures, which `tests/e2e` tries."""
 
