@@ -232,7 +232,7 @@ STUDIES = {
 ELSEWHERE = ("my-console-script", "uv")
 """Programs that a test of the command line would have to install: `tests/inspection` tries them."""
 DONE = {"doctor": (0, 6), "export": (0, 1), "inspect": (3,)}
-"""6: no PyTorch in the default tests; 1: the format can express none of the changes; 3: the script has no step."""
+"""6: no PyTorch in default tests; 1: the format can express no change; 3: the script makes no step."""
 HERE = [row for row in WRITTEN if row[2][0] != "verify" and not {*ELSEWHERE} & {*row[2]}]
 """All but what measures, which `tests/e2e` tries."""
 

@@ -38,7 +38,7 @@ def prose(markdown):
     """The text without blocks, comments, code and addresses; links and pictures by their text."""
     text = _COMMENT.sub("", _FENCE.sub("", markdown))
     text = re.sub(r"!?\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\([^)]*\)", r"\1", text)
-    return re.sub(r"`[^`\n]*`|https?://\S+", "CODE", text)
+    return re.sub(r"`[^`]*`|https?://\S+", "CODE", text)
 
 
 def without_tables(text):
