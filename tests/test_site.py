@@ -95,6 +95,12 @@ def test_every_setting_and_every_key_of_a_file_is_documented():
         assert [key for key in fields if not re.search(rf"^\|.*`{key}`.*\|", text, re.MULTILINE)] == []
 
 
+def test_every_experiment_is_listed():
+    text = (DOCS / "evidence.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"\(\.\./experiments/(\w+)/README\.md\)", text))
+    assert listed == {page.parent.name for page in (ROOT / "experiments").glob("*/README.md")}
+
+
 def test_every_page_is_in_the_navigation_and_every_entry_is_a_page():
     config = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader=_Navigation)
     listed = list(addresses(config["nav"]))
