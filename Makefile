@@ -1,5 +1,5 @@
-.PHONY: lint types arch tests support lowest newest pytorch reference e2e ci
-lint types arch tests support lowest newest pytorch reference e2e:
+.PHONY: lint types arch tests support lowest newest pytorch reference docs e2e ci
+lint types arch tests support lowest newest pytorch reference docs e2e:
 	nox -s $@
 ci:
 	.ci/run

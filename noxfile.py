@@ -1,4 +1,4 @@
-"""The checks by name: lint, types, arch, tests, e2e. `make NAME` is the same.
+"""The checks by name: lint, types, arch, tests, docs, e2e. `make NAME` is the same.
 
 `support`, `lowest` and `newest` run the default tests under every interpreter of `PYTHONS` that is on the
 PATH, `pytorch` those of the training process with real ones; docs/support.md tells what came of them.
@@ -106,9 +106,18 @@ def pytorch(session: nox.Session, torch: str) -> None:
 
 @nox.session
 def reference(session: nox.Session) -> None:
-    """Write docs/knobs.md anew from the knobs."""
+    """Write the generated pages: knobs, commands, and the index of decisions."""
     install(session)
     session.run("python", "-m", "autotune.testing.reference", "docs/knobs.md")
+    session.run("python", "docs/tools/cli_reference.py", "docs/reference/cli.md")
+    session.run("python", "docs/tools/decision_index.py", "docs/decisions/README.md")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation site into site/; a broken link fails."""
+    session.install("-c", "constraints.txt", *PROJECT["optional-dependencies"]["docs"])
+    session.run("mkdocs", "build", "--strict", *session.posargs)
 
 
 @nox.session

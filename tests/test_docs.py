@@ -1,4 +1,4 @@
-"""What the documents tell people to type: commands parse, cheap ones run, files validate, links lead.
+"""The commands, files and links of the documents: commands parse and run, files validate, links resolve.
 
 What searches is left to `tests/e2e/test_docs.py`.
 """
@@ -7,12 +7,14 @@ import ast
 import hashlib
 import importlib.util
 import re
+import shlex
 import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from documents import DOCUMENTS, ROOT, blocks, commands, inline_commands, links, slugs
 
 import autotune.driver
@@ -32,7 +34,7 @@ CHEAP = {
 
 def named(row):
     path, line, words = row
-    return f"{path.name}:{line}:{words[0] if words else ''}"
+    return f"{path.relative_to(ROOT)}:{line}:{words[0] if words else ''}"
 
 
 def parsed(words, *, whole=True):
@@ -100,7 +102,7 @@ def test_a_file_that_a_command_names_is_in_the_repository(path):
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=IDS)
-def test_a_link_leads_to_a_file_and_a_heading_that_there_are(path):
+def test_a_link_leads_to_a_file_and_a_heading_that_exist(path):
     for target, anchor in links(path):
         there = (path.parent / target).resolve() if target else path
         assert there.exists(), f"{path.name}: {target}"
@@ -125,22 +127,46 @@ def test_a_cheap_command_of_the_documents_runs(home, words, capsys):
     assert capsys.readouterr().out
 
 
+SPACE = "schema: autotune.space/v1"
 YAML = [(path, b) for path in DOCUMENTS for b in blocks(path) if b.language == "yaml"]
+SPACES = [row for row in YAML if SPACE in row[1].text]
+PIPELINES = [row for row in YAML if SPACE not in row[1].text]
 TOML = [(path, b) for path in DOCUMENTS for b in blocks(path) if b.language == "toml"]
 PYTHON = [(path, b) for path in DOCUMENTS for b in blocks(path) if b.language == "python"]
 SEARCHES = [row for row in PYTHON if "autotune.tune(" in row[1].text]
 
 
 def at(row):
-    return f"{row[0].name}:{row[1].line}"
+    return f"{row[0].relative_to(ROOT)}:{row[1].line}"
 
 
-@pytest.mark.parametrize("row", YAML, ids=at)
-def test_a_yaml_block_is_a_file_that_is_taken(home, row, capsys):
-    text = row[1].text
-    assert "schema: autotune.space/v1" in text, "say what this file is"
-    (home / "mine.yaml").write_text(text)
+@pytest.mark.parametrize("row", SPACES, ids=at)
+def test_a_space_file_of_a_page_is_valid(home, row, capsys):
+    (home / "mine.yaml").write_text(row[1].text)
     assert run(["spaces", "validate", "./mine.yaml"]) == 0, capsys.readouterr().err
+
+
+def pipeline_commands(text):
+    """The shell lines of a GitHub Actions workflow or a GitLab pipeline."""
+    pipeline = yaml.safe_load(text)
+    jobs = (
+        pipeline["jobs"].values() if "jobs" in pipeline else [j for j in pipeline.values() if "script" in j]
+    )
+    lines = [step["run"] for job in jobs for step in job.get("steps", ()) if "run" in step]
+    lines += [line for job in jobs for line in job.get("script", ())]
+    return [shlex.split(line) for text in lines for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("row", PIPELINES, ids=at)
+def test_a_pipeline_of_a_page_calls_commands_that_exist(row):
+    found = [words[1:] for words in pipeline_commands(row[1].text) if words[0] == "autotune"]
+    assert found, "a YAML block is a space file or a pipeline with commands of autotune"
+    for words in found:
+        parsed(words[: words.index(">")] if ">" in words else words)
+
+
+def test_both_kinds_of_pipeline_are_documented():
+    assert {"jobs" in yaml.safe_load(block.text) for _, block in PIPELINES} == {True, False}
 
 
 @pytest.mark.parametrize("row", TOML, ids=at)
@@ -174,20 +200,20 @@ def test_a_python_block_runs_over_a_search_that_runs_nothing(home, row, monkeypa
 
 def test_every_block_says_what_it_is_or_holds_commands_or_their_output():
     languages = {block.language for path in DOCUMENTS for block in blocks(path)}
-    assert languages <= {"", "yaml", "toml", "python"}
+    assert languages <= {"", "text", "yaml", "toml", "python"}  # text: usage and output, nothing to type
 
 
 def test_the_exit_codes_of_the_documents_are_those_of_the_program():
     from autotune import errors
     from autotune.driver.ending import StoppedBySignal, StoppedEarly
 
-    table = (ROOT / "docs" / "exit_codes.md").read_text(encoding="utf-8")
-    told = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
+    page = (ROOT / "docs" / "exit_codes.md").read_text(encoding="utf-8")
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
     kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, errors.AutotuneError)]
     raised = {k.exit_code for k in (*kinds, StoppedEarly, StoppedBySignal)}
     from autotune.cli.verify import EXIT_SLOWER
 
-    assert told == raised | {errors.EXIT_YES, errors.EXIT_NO, errors.EXIT_INCONCLUSIVE, EXIT_SLOWER}
+    assert listed == raised | {errors.EXIT_YES, errors.EXIT_NO, errors.EXIT_INCONCLUSIVE, EXIT_SLOWER}
 
 
 def test_paths_of_documents_are_no_paths_of_one_machine():
@@ -273,8 +299,8 @@ def test_a_command_of_a_block_ends_as_it_should(laid, row, capsys):
     path, _, words = row
     words = ["python" if word.endswith("/bin/python") else word for word in words]
     words = words[: words.index(">")] if ">" in words else words  # the shell's part
-    if yaml := next((block for block in blocks(path) if block.language == "yaml"), None):
-        (laid / "mine.yaml").write_text(yaml.text)
+    if block := next((block for owner, block in SPACES if owner == path), None):
+        (laid / "mine.yaml").write_text(block.text)
     named_script = next((word for word in words if word.endswith(".py")), "train.py")
     searched(laid / named_script)
     code = run(words)

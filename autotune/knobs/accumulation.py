@@ -74,15 +74,14 @@ _ALIKE_FRAC: Final = 0.02
 
 
 class Accumulation(Knob):
-    """Micro-batches per optimizer step: what keeps the effective batch when the micro-batch changes.
+    """Micro-batches per optimizer step: keeps the effective batch when the micro-batch changes.
 
-    Never sampled: effective batch over micro-batch. As little of it as possible is best on one
-    device.
+    Never sampled: effective batch over micro-batch. On one device the least is best.
 
-    Effect: EXACT; TRAINING with BatchNorm and other state that moves at each call, and where loader workers
-    change copies of what the dataset holds; NUMERIC with dropout,
-    where the loop draws random numbers for its batches, and without a loader. Unit: micro-batches.
-    Source: arXiv 2507.07101 (advises against it where memory allows the batch).
+    Effect: EXACT; TRAINING with BatchNorm and other state that changes at each call, and where loader
+    workers change copies of the dataset's state; NUMERIC with dropout, without a loader, and where the
+    loop draws random numbers for its batches. Unit: micro-batches. Source: arXiv 2507.07101 (advises
+    against it where memory allows the batch).
     """
 
     name: ClassVar[str] = "accumulation"
@@ -222,7 +221,7 @@ def _sum_in_compiled_code(config: Config, facts: Facts) -> str | None:
         return None
     if config.get("compile_mode", "off") == "off":
         return None
-    return "The loss is a sum over the batch; in compiled code that cannot be told, so it is not accumulated."
+    return "The loss is a sum over the batch; compiled code does not show that, so it is not accumulated."
 
 
 def _draws(run: RunFacts) -> bool:

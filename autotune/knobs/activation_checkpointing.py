@@ -21,11 +21,11 @@ _OPTIONS: Final = flag_variants("activation-checkpointing", "gradient-checkpoint
 
 
 class ActivationCheckpointing(Knob):
-    """Activations computed again in the backward pass: about one more forward pass for less memory.
+    """Activations computed again in the backward pass: less memory for about one more forward pass.
 
-    ``full`` on every repeated block of the trained module, ``selective`` on every second one. A loss
-    by itself; it pays through the micro-batch that the freed memory allows. The random numbers of
-    dropout stay the same: torch puts their state back for the second pass, so nothing is dealt anew.
+    ``full`` on every repeated block of the trained module, ``selective`` on every second one. Slower
+    alone; the freed memory allows larger micro-batches. Dropout draws the same random numbers, because
+    torch restores the generator's state.
 
     Effect: NUMERIC. Unit: share of the blocks. Source: torch.utils.checkpoint docs.
     """

@@ -24,11 +24,11 @@ _ASYNC: Final = "cudaMallocAsync"
 
 
 class Allocator(Knob):
-    """How CUDA memory is kept: expandable segments waste less where sizes vary, and stop reallocations.
+    """How CUDA memory is kept: expandable segments waste less where sizes vary.
 
-    By ``PYTORCH_ALLOC_CONF``, before 2.11 by its old name; other settings that stand there are kept.
-    `garbage_collection_threshold` is no value: it acts only where the process has limited its share of
-    the memory. Nor is `max_split_size_mb`: the documentation calls it a last resort against running out
+    Set by ``PYTORCH_ALLOC_CONF``, before 2.11 by its old name; other settings in the variable are kept.
+    ``garbage_collection_threshold`` is not varied, because it acts only under a memory limit of the
+    process. Nor is ``max_split_size_mb``, which the documentation calls a last resort against running out
     of memory.
 
     Effect: EXACT. Unit: none. Source: torch docs, "CUDA semantics", "Optimizing memory usage with

@@ -22,11 +22,10 @@ _NEWEST_WITHOUT_CUDNN: Final = (2, 4)
 
 
 class AttentionBackend(Knob):
-    """Kernel of scaled dot product attention: torch chooses by fixed rules, not by measuring.
+    """Kernel of scaled dot product attention: torch selects one by fixed rules, without measuring.
 
-    By the process's own switches, so it holds whatever name the script calls the function by, in
-    `torch.nn.MultiheadAttention` and in compiled code. With one kernel forced, a call that this
-    kernel cannot do ends the trial instead of going elsewhere unseen.
+    Set by torch's switches of the process, so it also holds in `torch.nn.MultiheadAttention` and in
+    compiled code. A call that the selected kernel cannot compute ends the trial.
 
     Effect: NUMERIC. Unit: kernel. Source: torch.nn.attention.sdpa_kernel docs; FlashAttention
     (arXiv 2205.14135).

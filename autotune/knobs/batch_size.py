@@ -43,10 +43,10 @@ _STEPS = range(-3, 4)
 
 
 class BatchSize(Knob):
-    """Samples per micro-batch: more fill the device better, too many run out of memory.
+    """Samples per micro-batch: more use the device better, too many run out of memory.
 
-    With a kept effective batch it must divide it, and accumulation makes up for the rest; where
-    accumulation cannot, it moves together with `effective_batch`.
+    With a kept effective batch it has to divide that batch, and accumulation completes it. Without
+    accumulation it changes together with `effective_batch`.
 
     Effect: EXACT (another order of summation); TRAINING with BatchNorm, NUMERIC with dropout and
     where the script makes its batches without a loader.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class ChannelsLast(Knob):
     """Memory layout of images and convolutions: channels innermost suits tensor cores and bf16.
 
-    Helps some models much and hurts others as much: it has to be measured.
+    Some models gain much and others lose as much.
 
     Effect: NUMERIC. Unit: on or off. Source: timm's training tables for RTX 3090 (geometric mean
     1.057 over 834 models, 11 % of them lose more than a tenth).

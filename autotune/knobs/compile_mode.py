@@ -26,10 +26,10 @@ _OLDEST: Final = (7, 0)
 
 
 class CompileMode(Knob):
-    """Compilation of the trained module: fewer and larger kernels, paid for by minutes at the start.
+    """Compilation of the trained module: fewer and larger kernels, for minutes of compiling at the start.
 
-    ``off`` also undoes a compile of the script's own. Modes with CUDA graphs exist on NVIDIA
-    devices only and want fixed shapes.
+    ``off`` also undoes a compile of the script. Modes with CUDA graphs exist on NVIDIA devices only and
+    need fixed shapes.
 
     Effect: NUMERIC. Unit: mode of torch.compile. Source: PyTorch 2.0 announcement (163 models on
     A100: +43 % on average); torch.compile docs.

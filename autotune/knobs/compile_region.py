@@ -21,8 +21,8 @@ _REGIONS: Final = ("whole", "block")
 class CompileRegion(Knob):
     """What is compiled as one piece: the trained module, or each of its repeated blocks.
 
-    Blocks that are alike share one code, so the compiler works once where it would work as often as
-    there are blocks; what lies between them stays eager. Only with a compile of ours.
+    Equal blocks share compiled code, so the compiler works once; the code between them stays eager. Only
+    with autotune's own compile.
 
     Effect: NUMERIC. Unit: region. Source: PyTorch recipe "Reducing torch.compile cold start
     compilation time with regional compilation".

@@ -20,11 +20,10 @@ _SHAPES: Final = ("auto", "static", "dynamic")
 
 
 class CompileShapes(Knob):
-    """How compiled code treats sizes: one code for all of them, or the best one for each.
+    """How compiled code treats sizes: one code for all sizes, or one for each.
 
-    ``auto`` is torch's own way: fixed sizes first, free ones where a size changed. ``static``
-    compiles anew for every size, ``dynamic`` once for all. Only with compile, and only where the
-    sizes of inputs vary.
+    ``auto`` is torch's default: fixed sizes first, dynamic ones where a size changed. ``static`` compiles
+    for every size, ``dynamic`` once for all. Only with compile, and only where input sizes vary.
 
     Effect: NUMERIC. Unit: rule. Source: torch.compile docs, `dynamic`.
     """

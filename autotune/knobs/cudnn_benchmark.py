@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CudnnBenchmark(Knob):
-    """Choice of convolution kernels by trying them: slow at each new shape, fast afterwards.
+    """Choice of convolution kernels by measuring them: slow at each new shape, fast afterwards.
 
     Effect: NUMERIC (the choice may differ from run to run). Unit: on or off. Source: PyTorch
     performance tuning guide, "Enable cuDNN auto-tuner".

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class EffectiveBatch(Knob):
-    """Samples per optimizer step: another one trains differently, and may reach a loss sooner.
+    """Samples per optimizer step: another value trains differently, and may reach a loss sooner.
 
-    Realised by `batch_size` times `accumulation`. The user's rule bounds it: ``explore`` (half to
-    eight times the script's own, in powers of two), ``keep``, or ``LO..HI``.
+    The product of ``batch_size`` and ``accumulation``. Bounded by ``--effective-batch``: ``explore``
+    (half to eight times the script's own, in powers of two), ``keep``, or ``LO..HI``.
 
     Effect: TRAINING. Unit: samples. Source: arXiv 1812.06162 (critical batch size).
     """

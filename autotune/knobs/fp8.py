@@ -22,13 +22,12 @@ _HALF: Final = ("bf16", "fp16")
 
 
 class Fp8(Knob):
-    """Products of linear layers in 8 bits: up to twice the arithmetic, on large layers alone.
+    """Products of linear layers in 8 bits: up to twice the arithmetic, on large layers only.
 
-    By torchao, which has to be installed where the script runs. One scale per tensor
-    (``tensorwise``) or per row (``rowwise``, more exact and slower). Only with compile, without which
-    the casts cost more than they save, and on top of half precision. Layers whose sizes are no
-    multiples of 16 stay as they are. A whole module that the script saves then holds torchao's
-    layers; its `state_dict` does not.
+    Needs torchao in the script's environment. One scale per tensor (``tensorwise``) or per row
+    (``rowwise``, more exact and slower). Only with compile, without which the casts cost more than they
+    save, and with half precision. Layers whose sizes are not multiples of 16 are unchanged. A module
+    saved whole holds torchao's layers; its ``state_dict`` does not.
 
     Effect: TRAINING. Unit: recipe. Source: torchao.float8 docs (1.25 to 1.5 times on 8 to 512
     H100); nanochat dev/LOG.md (0.23 times without compile).

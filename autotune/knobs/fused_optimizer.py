@@ -20,7 +20,7 @@ _OPTIM: Final = {True: "adamw_torch_fused", False: "adamw_torch"}
 
 
 class FusedOptimizer(Knob):
-    """Kernel of the optimizer step: one pass over all parameters in place of many small ones.
+    """Kernel of the optimizer step: one pass over all parameters instead of many small ones.
 
     torch's own default is the ``foreach`` kernel.
 

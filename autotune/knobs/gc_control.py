@@ -16,12 +16,11 @@ if TYPE_CHECKING:
 
 
 class GcControl(Knob):
-    """When Python looks for garbage: not among what lives as long as the run, and not within steps.
+    """When Python collects garbage: not among long-lived objects, and not within steps.
 
-    ``freeze`` takes what exists after the first steps out of the search; ``boundary`` also lets it
-    happen between steps alone: the newest objects after every step, all of them every few hundred
-    steps. A search still starts by itself where very many objects come without a step's end, so that
-    memory is bounded.
+    ``freeze`` excludes objects that exist after the first steps. ``boundary`` also collects between steps
+    only: the newest objects after every step, all of them every few hundred steps. Very many objects
+    within a step still start a collection, so that memory is bounded.
 
     Effect: EXACT. Unit: none. Source: Python docs, `gc.freeze`, `gc.set_threshold`.
     """

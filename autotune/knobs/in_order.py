@@ -22,10 +22,10 @@ _FEWEST_WORKERS: Final = 2
 
 
 class InOrder(Knob):
-    """Batches in the order in which they were asked for: without it, none waits for a slower one.
+    """Batches in the order of their requests: without it, none waits for a slower one.
 
-    Only with two workers or more, and worth it where batches take unequal time. Slow samples are
-    then trained on later than they should be.
+    Only with two workers or more, and useful where batches take unequal time. Slow samples are then
+    trained on later.
 
     Effect: TRAINING (the order of samples). Unit: on or off. Source: torch.utils.data docs,
     `in_order`, which warns of a skewed data distribution.

@@ -23,10 +23,10 @@ _TUNABLE_SINCE: Final = (2, 35)
 
 
 class Malloc(Knob):
-    """The library that CPU memory comes from: large tensors made anew each step cost page faults.
+    """The library that CPU memory comes from: large tensors allocated in each step cause page faults.
 
-    ``jemalloc`` and ``tcmalloc`` by ``LD_PRELOAD``, where they are installed, in front of what is
-    preloaded already; ``glibc_hugepages`` lets glibc's own ask for transparent huge pages.
+    ``jemalloc`` and ``tcmalloc`` by ``LD_PRELOAD``, where they are installed, before existing entries.
+    ``glibc_hugepages`` makes glibc request transparent huge pages.
 
     Effect: EXACT. Unit: none. Source: PyTorch performance tuning guide, "Switch memory allocator";
     glibc manual, "Memory Allocation Tunables", `glibc.malloc.hugetlb`.

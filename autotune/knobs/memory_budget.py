@@ -23,8 +23,8 @@ _OLDEST: Final = (2, 4)
 class MemoryBudget(Knob):
     """Memory that compiled code keeps for its backward pass: the compiler recomputes what is cheap.
 
-    Only with compile. 1.0 is what the compiler does by itself; it pays, like checkpointing, through
-    the micro-batch that the freed memory allows.
+    Only with compile; 1.0 is the compiler's own value. Like checkpointing, it helps through larger
+    micro-batches.
 
     Effect: NUMERIC. Unit: share of the activations kept by default. Source: torch 2.13,
     `torch._functorch.config.activation_memory_budget`.

@@ -32,15 +32,15 @@ _WRITTEN: Final = (BatchSize(), Accumulation(), NumWorkers())
 
 
 class MpContext(Knob):
-    """How loader workers are started: as a copy of the process, or anew with the dataset sent to them.
+    """How loader workers are started: as a copy of the process, or fresh with the dataset sent to them.
 
-    Only with workers. Copying a process that holds much memory takes time at every epoch; a new one
-    imports the script again.
+    Only with workers. Copying a process with much memory takes time at every epoch; a fresh one imports
+    the script again.
 
-    Effect: EXACT; NUMERIC where code of the script's own is sent along (it may read what the main
-    process has changed since its import); TRAINING where a fetch changes what the dataset holds.
-    Unit: none. Source: torch.utils.data docs, `multiprocessing_context`; Python docs, "multiprocessing",
-    "Contexts and start methods".
+    Effect: EXACT; NUMERIC where code of the script is sent along (it may read what the main process
+    changed since its import); TRAINING where a fetch changes what the dataset holds. Unit: none. Source:
+    torch.utils.data docs, `multiprocessing_context`; Python docs, "multiprocessing", "Contexts and start
+    methods".
     """
 
     name: ClassVar[str] = "mp_context"

@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 
 
 class NonBlocking(Knob):
-    """Copies of batches to the device that nobody waits for: the device gets its next work meanwhile.
+    """Asynchronous copies of batches to the device: the host continues with the next work.
 
-    Only for pinned batches of a loader, only from host to device, only without a change of type, and
-    only where the script does not say `non_blocking` itself. Copies back to the host are never touched:
-    whoever reads them must wait.
+    Only for pinned batches of a loader, from host to device, without a change of type, and where the
+    script does not set `non_blocking` itself. Copies back to the host are unchanged.
 
     Effect: EXACT. Unit: on or off. Source: torch docs, "CUDA semantics", "Use pinned memory buffers";
     PyTorch tutorial "A guide on good usage of non_blocking and pin_memory()".

@@ -33,15 +33,14 @@ _NEEDS_WORKERS: Final = ("prefetch_factor", "persistent_workers", "multiprocessi
 
 
 class NumWorkers(Knob):
-    """DataLoader worker processes: more hide input latency, too many steal CPU and memory.
+    """DataLoader worker processes: they hide input latency, and use CPU and memory.
 
-    Not capped by the number of cores where the loader waits for storage or a network: with a
-    2 ms read per sample, 16 workers on 2 cores gave 5.4 times the samples of none.
+    Not limited to the number of cores where the loader waits for storage or a network: with a 2 ms read
+    per sample, 16 workers on 2 cores gave 5.4 times the samples of none.
 
-    Effect: EXACT; NUMERIC where the dataset draws random numbers (which worker seeds which
-    sample changes), where workers share out a stream, where a sampler of the script's own settles its
-    order when it is asked for an iterator, which workers do once more, and where Keras shuffles. TRAINING
-    where a fetch changes what the dataset or the collate function holds: each worker has a copy of it.
+    Effect: EXACT; NUMERIC where the dataset draws random numbers (each worker has another seed), where
+    workers share a stream, where a sampler of the script draws its order per iterator, and with Keras.
+    TRAINING where a fetch changes the dataset or the collate function: each worker has a copy of it.
     Unit: processes. Source: torch.utils.data docs, "Multi-process data loading".
     """
 

@@ -20,15 +20,14 @@ if TYPE_CHECKING:
 
 
 class PersistentWorkers(Knob):
-    """Loader workers that outlive an epoch: saves starting them again, which short epochs feel.
+    """Loader workers that stay alive between epochs: saves their start, mostly in short epochs.
 
     Only with workers. Invisible in a steady rate, visible over whole epochs.
 
-    Effect: EXACT; NUMERIC where anything random is drawn: workers keep their streams, and an epoch
-    that starts none draws no seed for them, so that the next order, or mask, is another one. TRAINING
-    where a fetch changes what the dataset or the collate function holds: new workers begin with that of
-    the main process again.
-    Unit: on or off. Source: torch.utils.data docs, `persistent_workers`.
+    Effect: EXACT; NUMERIC where random numbers are drawn: workers keep their streams, and the next epoch
+    draws no seed for them, so its order differs. TRAINING where a fetch changes the dataset or the
+    collate function: new workers would start from the main process's copy. Unit: on or off. Source:
+    torch.utils.data docs, `persistent_workers`.
     """
 
     name: ClassVar[str] = "persistent_workers"

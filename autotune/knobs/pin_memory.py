@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class PinMemory(Knob):
-    """Batches in page-locked memory: copies to the device can then overlap with computing.
+    """Batches in page-locked memory: copies to the device can overlap with computing.
 
-    Pays mostly where the script copies with ``non_blocking=True``.
+    Helps mostly where the script copies with ``non_blocking=True``.
 
     Effect: EXACT. Unit: on or off. Source: torch.utils.data docs, "Memory Pinning".
     """

@@ -39,10 +39,10 @@ _SWITCHES: Final = {"--bf16": "bf16", "--fp16": "fp16"}
 
 
 class Precision(Knob):
-    """Number format of the forward pass: half precision computes and moves less, and rounds more.
+    """Number format of the forward pass: half precision moves less data, and rounds more.
 
-    ``bf16`` is autocast around the trained module, entered and left at each call; ``fp16`` has a
-    gradient scaler of ours besides. Outputs come back as float32, so the loss stays outside.
+    ``bf16`` enters autocast around the trained module at each call; ``fp16`` adds a gradient scaler.
+    Outputs return as float32, so the loss stays outside.
 
     Effect: NUMERIC. Unit: format. Source: NVIDIA DeepLearningExamples, resnet50v1.5 (2.63 times on
     A100); torch.amp docs.

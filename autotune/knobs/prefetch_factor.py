@@ -21,7 +21,7 @@ _TORCH_DEFAULT: Final = 2
 
 
 class PrefetchFactor(Knob):
-    """Batches that each loader worker keeps ready: more hide jitter and cost memory.
+    """Batches that each loader worker keeps ready: more hide jitter and use memory.
 
     Only with workers; torch's own value is 2.
 

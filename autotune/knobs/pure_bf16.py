@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class PureBf16(Knob):
-    """Parameters, gradients and optimizer state in bf16: half the memory, and small updates get lost.
+    """Parameters, gradients and optimizer state in bf16: half the memory, and small updates are lost.
 
-    The trained module is converted before its first training call, floating inputs are cast, outputs
-    come back as float32. Autocast has nothing left to do then. bf16 keeps 8 bits of mantissa: an
-    update below about 1/256 of a weight vanishes.
+    The trained module is converted before its first training call; floating inputs are cast, outputs
+    return as float32. Autocast has no effect then. bf16 keeps 8 bits of mantissa: an update below about
+    1/256 of a weight vanishes.
 
     Effect: TRAINING. Unit: on or off. Source: arXiv 2010.06192 (training with bf16 weights alone).
     """

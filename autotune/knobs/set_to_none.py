@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class SetToNone(Knob):
-    """What zero_grad leaves of a gradient: nothing, in place of zeros that are written and added to.
+    """What zero_grad leaves of a gradient: nothing, instead of zeros that are written and added to.
 
-    Only where the script asks for zeros; letting go is torch's own way since 2.0. The same as long
-    as every parameter gets a gradient in every step: an optimizer passes over one that has none.
+    Only where the script requests zeros; torch's default is None since 2.0. Equal as long as every
+    parameter gets a gradient in every step, because an optimizer skips one without.
 
     Effect: EXACT. Unit: on or off. Source: torch.optim.Optimizer.zero_grad docs, `set_to_none`.
     """

@@ -19,9 +19,9 @@ _VALUES: Final = ("highest", "high", "medium")
 
 
 class Tf32(Knob):
-    """Rounding of float32 matrix products: tensor cores take them with 10 bits of mantissa.
+    """Rounding of float32 matrix products: tensor cores compute them with 10 bits of mantissa.
 
-    Without effect where the forward pass is in half precision.
+    No effect where the forward pass is in half precision.
 
     Effect: NUMERIC. Unit: torch's words ``highest``, ``high``, ``medium``. Source:
     torch.set_float32_matmul_precision docs.

@@ -25,8 +25,8 @@ _OPTIONS: Final = flag_variants(
 class Threads(Knob):
     """Threads of one operation on the CPU: too many wait for each other, and for loader workers.
 
-    By ``OMP_NUM_THREADS``, which has to stand before the process starts, or else by
-    `torch.set_num_threads`. Where the script calls that itself, an option of its own says for how many.
+    Set by ``OMP_NUM_THREADS`` before the process starts, else by ``torch.set_num_threads``. Where the
+    script calls that, only by an option of the script.
 
     Effect: EXACT (another order of summation). Unit: threads. Source: PyTorch performance tuning
     guide, "CPU specific optimizations".

@@ -22,9 +22,9 @@ _FOREVER_MS: Final = 2**31 - 1
 
 
 class WaitPolicy(Knob):
-    """What threads do while they wait for each other: ``PASSIVE`` sleeps instead of spinning.
+    """What threads do while they wait for each other: `PASSIVE` sleeps instead of spinning.
 
-    Spinning wastes the time of loader workers and of whatever else runs on the same cores. By
+    Spinning takes time from loader workers and other processes on the same cores. Set by
     ``OMP_WAIT_POLICY`` under GNU's OpenMP, by ``KMP_BLOCKTIME`` under Intel's and LLVM's.
 
     Effect: EXACT. Unit: none. Source: GCC libgomp manual, `GOMP_SPINCOUNT` (300 000 turns where the

@@ -1,7 +1,7 @@
-"""The reference of all knobs as Markdown, made from their classes: ``python -m autotune.testing.reference``.
+"""The reference of all knobs as Markdown: ``python -m autotune.testing.reference docs/knobs.md``.
 
-A row says nothing that the class does not say: its docstring, its attributes, its values under
-example facts, and the sentences with which it refuses.
+Every text comes from a knob's class: its docstring, its attributes, its values under example facts, and the
+sentences with which it refuses.
 """
 
 from __future__ import annotations
@@ -28,47 +28,67 @@ if TYPE_CHECKING:
 _HEAD: Final = """\
 # Knobs
 
-Made from the knobs' own files by `nox -s reference`; a test fails where this page is not current. In order of
-expected gain per cost of trying.
+A knob is one setting that autotune can change in a training script. This page has one section per knob, in
+the order of expected gain per cost. `autotune inspect train.py` lists those of your own script.
 
-- **Values** are those tried for small example loops, on a CPU with 4 cores and on one H200. What is tried for
-  a script follows from the script and the machine; `asis` always means what the script has.
-  `autotune inspect train.py` shows yours.
-- **Effect**: EXACT leaves the arithmetic of a sample alone and may win `safe`; NUMERIC rounds otherwise and
-  has to pass the loss guard for `best`; TRAINING changes what is learnt and can win `fastest` alone. All
-  of the last but the effective batch take part only where `--allow NAME` says so.
-- **Applied by**: the first way that the script accepts. Every knob is read back in the running process.
+The page is generated from the source by `nox -s reference`.
 
-| Knob | What it does | Values | Effect | Applied by | Refused when | Source |
-| --- | --- | --- | --- | --- | --- | --- |
+| Entry | Meaning |
+|---|---|
+| Values | searched for example scripts on a 4-core CPU and one H200; yours depend on script and machine |
+| Effect EXACT | the arithmetic of a sample is unchanged; allowed in every pick |
+| Effect NUMERIC | results differ by rounding; allowed in `best` and `fastest` after the loss guard |
+| Effect TRAINING | the training changes; allowed in `fastest`; `--allow NAME`, except for `effective_batch` |
+| Delivery | how a value reaches the script: the first way that the script accepts |
+| Refused when | conditions under which the knob is not varied; "..." is a name or number of your script |
+
+A value counts only after it was read back from the running process.
+
 """
 _FEWEST_WORDS: Final = 4
 _MOST_VALUES: Final = 14
 
 
 def reference() -> str:
-    """The whole page: a row for every knob of this package."""
+    """Return the whole page: an index and a section for every knob of this package."""
     own = [knob for knob in builtin().values() if type(knob).__module__.startswith("autotune.knobs.")]
-    return _HEAD + "".join(f"{_row(knob)}\n" for knob in own)
+    rows = [f"| [`{knob.name}`](#{knob.name}) | {_title(knob)} | {knob.effect.name} |" for knob in own]
+    index = ["| Knob | Sets | Effect |", "|---|---|---|", *rows]
+    return _HEAD + "\n".join([*index, *(line for knob in own for line in _section(knob))]) + "\n"
 
 
-def _row(knob: Knob) -> str:
-    said = _parts(knob)
-    unit = "" if said["Unit"] in ("", "none", "on or off") else f" ({said['Unit']})"
-    cells = (
-        f"`{knob.name}`",
-        said["what"],
-        ", ".join(f"`{value}`" for value in values(knob)) + unit,
-        said["Effect"],
-        "; ".join(_way(spelling) for spelling in knob.spellings) or f"through {', '.join(knob.brings)}",
-        "<br>".join(refusals(knob)) or "-",
-        said["Source"],
-    )
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("``", "`") for cell in cells) + " |"
+def _title(knob: Knob) -> str:
+    """Return the first clause of the description."""
+    title = re.split(r"[:.] ", f"{_parts(knob)['what']} ", maxsplit=1)[0]
+    return title.replace("``", "`").replace("|", "\\|")
+
+
+def _section(knob: Knob) -> list[str]:
+    """Return the lines of a knob's section, from the empty line before its heading."""
+    parts = _parts(knob)
+    unit = "" if parts["Unit"] in ("", "none", "on or off") else f" ({parts['Unit']})"
+    delivery = [_way(spelling) for spelling in knob.spellings] or [f"through {', '.join(knob.brings)}"]
+    lines = [
+        "",
+        f"## {knob.name}",
+        "",
+        parts["what"],
+        "",
+        f"- **Values:** {', '.join(f'`{value}`' for value in values(knob))}{unit}",
+        f"- **Effect on the training:** {parts['Effect']}",
+        f"- **Delivery:** {'; '.join(delivery)}",
+    ]
+    if knob.brings:
+        lines.append(f"- **Requires:** {', '.join(f'[`{name}`](#{name})' for name in knob.brings)}")
+    lines.append(f"- **Source:** {parts['Source']}")
+    refused = refusals(knob)
+    if refused:
+        lines += ["", "Refused when:", "", *(f"- {text}" for text in refused)]
+    return [line.replace("``", "`") for line in lines]
 
 
 def _parts(knob: Knob) -> dict[str, str]:
-    """The docstring: what it does, and what stands behind ``Effect:``, ``Unit:`` and ``Source:``."""
+    """Split the docstring into the description and its ``Effect:``, ``Unit:`` and ``Source:``."""
     text = " ".join(inspect.cleandoc(type(knob).__doc__ or "").split())
     found = re.fullmatch(r"(.*?) ?Effect: (.*?)\.? Unit: (.*?)\.? Source: (.*?)\.?", text)
     if found is None:
@@ -78,7 +98,7 @@ def _parts(knob: Knob) -> dict[str, str]:
 
 
 def values(knob: Knob) -> list[Value]:
-    """What is tried under any of the example facts."""
+    """Return the values searched under any of the example facts."""
     found: dict[tuple[type, Value], Value] = {}
     for facts in example_facts():
         if knob.refuse(facts) is None:
@@ -91,7 +111,7 @@ def values(knob: Knob) -> list[Value]:
 def _way(spelling: Spelling) -> str:
     match spelling:
         case Flag():
-            return f"the script's option `{spelling.names[0]}` or the like"
+            return f"an option of the script, such as `{spelling.names[0]}`"
         case Env():
             return f"the variable `{spelling.name}`"
         case Keyword() if spelling.target == DEEPSPEED:
@@ -99,13 +119,13 @@ def _way(spelling: Spelling) -> str:
         case Keyword():
             return f"`{spelling.target}({spelling.name}=...)`"
         case Constant():
-            return f"a constant of its source called `{spelling.names[0]}` or the like"
+            return f"a constant in the source, such as `{spelling.names[0]}`"
         case Patch():
-            return "code of ours in the process"
+            return "a patch in the training process"
 
 
 def refusals(knob: Knob) -> list[str]:
-    """Every sentence with which it says no, or that it could change nothing."""
+    """Return every sentence with which the knob is refused, or reported to change nothing."""
     seen: set[object] = set()
     found: dict[str, None] = {}
     for name in ("refuse", "idle", "settle"):

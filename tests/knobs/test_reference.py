@@ -16,12 +16,29 @@ def test_the_page_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference.reference(), "run `nox -s reference`"
 
 
-def test_every_knob_has_one_row_of_seven_cells() -> None:
-    rows = [line for line in reference.reference().splitlines() if line.startswith("| `")]
-    assert [row.split("`")[1] for row in rows] == list(builtin())
-    assert {row.replace("\\|", "").count("|") for row in rows} == {8}
+def section(name: str) -> str:
+    return reference.reference().split(f"\n## {name}\n")[1].split("\n## ")[0]
+
+
+def test_every_knob_has_a_section_and_a_row_of_the_index() -> None:
+    page = reference.reference()
+    names = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
+    rows = [line for line in page.splitlines() if line.startswith("| [`")]
+    assert names == [row.split("`")[1] for row in rows] == list(builtin())
     for row, knob in zip(rows, builtin().values(), strict=True):
-        assert f"| {knob.effect.name}" in row
+        assert row.endswith(f"| {knob.effect.name} |")
+        assert f"- **Effect on the training:** {knob.effect.name}" in section(knob.name)
+
+
+def test_a_section_lists_values_delivery_requirements_and_refusals() -> None:
+    workers = section("num_workers")
+    assert "- **Values:** `0`, `1`, `2`" in workers
+    assert "an option of the script, such as `--num-workers`" in workers
+    assert "- No training DataLoader was seen: the script gets its batches another way." in workers
+    for knob in builtin().values():
+        assert ("- **Requires:**" in section(knob.name)) is bool(knob.brings)
+        for text in reference.refusals(knob):
+            assert f"\n- {text.replace('``', '`')}" in section(knob.name)
 
 
 def test_sentences_are_found_wherever_a_knob_takes_them_from() -> None:

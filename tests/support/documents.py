@@ -1,4 +1,4 @@
-"""Documents for people, taken apart: blocks, commands, links, headings."""
+"""The parts of the documents: blocks, commands, links, headings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DECISIONS = ROOT / "docs" / "decisions"
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if DECISIONS not in page.parents),
+]
+"""Every page for users; decisions are records and keep their words."""
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PROGRAM = re.compile(r"(?:\.venv/bin/)?autotune")
 

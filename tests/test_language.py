@@ -1,0 +1,155 @@
+"""Text that users read: line length, sentence length, and words that this project does not use."""
+
+import re
+
+import pytest
+from documents import DOCUMENTS, ROOT
+
+from autotune.cli.main import _command
+
+README = ROOT / "README.md"
+MOST_CHARACTERS, MOST_LINES, MOST_WORDS, LONGEST_SENTENCE = 120, 130, 900, 25
+
+BANNED = {
+    r"told|tells|telling": "reported, logged, shown",
+    r"said|says? so": "reported, named",
+    r"as it is": "unchanged, the baseline",
+    r"whoever|who(?= (?:is|has|was|may) (?:confirmed|overtaken|gained))": "a noun",
+    r"looks? at the data|second looks?|looked at \w+ times": "replicates, interim analyses",
+    r"tak(?:e|en|es|ing) apart": "ablated, ablation",
+    r"wish|wishes|re-?pick(?:s|ed)?": "selection criteria, reselect",
+    r"tame|(?<!in )bold|lawful|frugal": "training-preserving, training-changing, eligible, within budget",
+    r"re-?deals?|deal(?:s|t) (?:anew|out)": "changes the random streams",
+    r"overtake[ns]?|overtook|overtaking": "a challenger replaces a finalist",
+    r"chances? of a false (?:win|gain|claim)": "family-wise error rate",
+    r"rounds otherwise|carry marks|no_metric|crash_exit|foretold": "differs by rounding, flags, its message",
+}
+"""Pattern -> what to write instead."""
+
+HELP_EXCEPTIONS = {"clean", "report", "search"}
+"""Help texts that still fail, as ``command`` or ``command --option``. To be emptied."""
+
+_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_ROW = re.compile(r"^[ \t]*\|(.*)\|[ \t]*$", re.MULTILINE)
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+
+
+def prose(markdown):
+    """The text without blocks, comments, code and addresses; links and pictures by their text."""
+    text = _COMMENT.sub("", _FENCE.sub("", markdown))
+    text = re.sub(r"!?\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\([^)]*\)", r"\1", text)
+    return re.sub(r"`[^`]*`|https?://\S+", "CODE", text)
+
+
+def without_tables(text):
+    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("|"))
+
+
+def paragraphs(text):
+    """Paragraphs, items of lists, headings and cells of tables, each in one line."""
+    text = _ROW.sub(lambda m: "\n\n" + m[1].replace("|", "\n\n") + "\n\n", text)
+    text = re.sub(r"^\s*(?:[-*]|\d+\.|#+) ", "\n\n", text, flags=re.MULTILINE)
+    return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
+
+
+def long_sentences(text):
+    parts = [item for part in paragraphs(text) for item in _items(part)]
+    found = [s for part in parts for s in re.split(r"(?<=[.!?])[\"*)]*\s+", part)]
+    return [sentence for sentence in found if len(words(sentence)) > LONGEST_SENTENCE]
+
+
+def _items(paragraph):
+    """A list of exit codes is a list, also in a help text."""
+    return paragraph.split(";") if paragraph.startswith("Exit codes: ") else [paragraph]
+
+
+def words(text):
+    return re.findall(r"[A-Za-z0-9][\w.,%'/+-]*", text)
+
+
+def banned(text):
+    flat = " ".join(text.split())
+    return [
+        f"'{match.group()}' (write: {instead})"
+        for pattern, instead in BANNED.items()
+        for match in re.finditer(rf"\b(?:{pattern})\b", flat, re.IGNORECASE)
+    ]
+
+
+def readme():
+    return README.read_text(encoding="utf-8")
+
+
+def test_lines_of_the_readme_fit_a_page():
+    text = _FENCE.sub("", readme())
+    lines = [re.sub(r"\]\([^)]*\)|https?://\S+", "]", line) for line in without_tables(text).splitlines()]
+    assert [line for line in lines if len(line) > MOST_CHARACTERS] == []
+
+
+def test_the_readme_is_read_in_one_sitting():
+    assert len(readme().splitlines()) <= MOST_LINES
+    assert len(words(without_tables(prose(readme())))) <= MOST_WORDS
+
+
+def test_sentences_of_the_readme_are_short():
+    assert long_sentences(prose(readme())) == []
+
+
+PAGES = [path for path in DOCUMENTS if path.name != "cli.md"]  # made from the help texts, which have a test
+
+
+@pytest.mark.parametrize("path", PAGES, ids=[str(path.relative_to(ROOT)) for path in PAGES])
+def test_a_page_uses_the_words_of_the_field(path):
+    assert banned(prose(path.read_text(encoding="utf-8"))) == []
+
+
+def help_texts():
+    """Command or option -> its help."""
+    stack = [("", _command())]
+    while stack:
+        path, command = stack.pop()
+        if command.hidden:
+            continue
+        # A block that begins with click's mark is an example or a table.
+        parts = re.split(r"\n\s*\n", (command.help or "").strip())
+        yield path or "autotune", "\n\n".join(part for part in parts if not part.lstrip(" ").startswith("\b"))
+        for parameter in command.params:
+            if getattr(parameter, "help", None):
+                yield f"{path} {parameter.opts[0]}".strip(), parameter.help
+        stack += [(f"{path} {name}".strip(), c) for name, c in getattr(command, "commands", {}).items()]
+
+
+HELP = dict(help_texts())
+
+
+def faults(text):
+    plain = prose(text)
+    marks = ["the mark of a kept paragraph is not escaped: no raw docstring"] if "\\b" in text else []
+    return [
+        *marks,
+        *banned(plain),
+        *(f"more than {LONGEST_SENTENCE} words: {s}" for s in long_sentences(plain)),
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(HELP.keys() - HELP_EXCEPTIONS))
+def test_a_help_text_is_short_and_plain(name):
+    assert faults(HELP[name]) == []
+
+
+def test_an_exception_is_a_help_text_that_fails():
+    assert {name for name in HELP_EXCEPTIONS if not faults(HELP.get(name, ""))} == set()
+
+
+def test_faults_are_found():
+    assert len(faults("The user is told as it is. " + "word " * 26)) == 3
+    assert banned("Entries in bold, and what Ray reports.") == []
+    assert long_sentences("One two.\n\n- " + "item " * 20 + "\n- " + "item " * 20) == []
+    assert long_sentences("| " + "cell " * 20 + "| " + "cell " * 20 + "|") == []
+    assert prose("A [link [1]](x.md), `told` and\n```\ntold\n```\n").split() == [
+        "A",
+        "link",
+        "[1],",
+        "CODE",
+        "and",
+    ]
