@@ -67,9 +67,7 @@ def found_for(script: str, cwd: str, env: Mapping[str, str], base: str = "") -> 
         base: As for `examined`.
     """
     trees = dict.fromkeys(os.path.realpath(place) for place in (project_root(script), cwd))
-    return examined(
-        base, protected(script, cwd, env), tuple(tree for tree in trees if os.path.isdir(tree))
-    )
+    return examined(base, protected(script, cwd, env), tuple(tree for tree in trees if os.path.isdir(tree)))
 
 
 @functools.cache

@@ -392,14 +392,24 @@ def _compose(folder: str, target: str, layers: _Layers, table: dict[str, str], m
     bring hidden files to light; so such folders are made anew and their entries treated one by one.
     """
     for entry in os.scandir(folder):
-        inner = os.path.join(target, entry.name)
-        if entry.is_symlink():
-            os.symlink(os.readlink(entry.path), inner)
-        elif entry.is_dir():
-            os.mkdir(inner)
-            _compose_folder(entry.path, inner, layers, table, must)
-        else:
-            _compose_file(entry.path, inner)
+        try:
+            _compose_entry(entry, os.path.join(target, entry.name), layers, table, must)
+        except FileNotFoundError:
+            # In a folder for everybody others' files come and go.
+            if os.path.lexists(entry.path):
+                raise
+
+
+def _compose_entry(
+    entry: os.DirEntry[str], target: str, layers: _Layers, table: dict[str, str], must: list[str]
+) -> None:
+    if entry.is_symlink():
+        os.symlink(os.readlink(entry.path), target)
+    elif entry.is_dir():
+        os.mkdir(target)
+        _compose_folder(entry.path, target, layers, table, must)
+    else:
+        _compose_file(entry.path, target)
 
 
 def _compose_folder(path: str, target: str, layers: _Layers, table: dict[str, str], must: list[str]) -> None:

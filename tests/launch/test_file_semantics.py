@@ -86,7 +86,12 @@ def listed(project: Path) -> dict[str, object]:
     found = {}
     for path in sorted(project.rglob("*")):
         status = path.lstat()
-        found[str(path)] = (status.st_mode, status.st_ino, status.st_nlink, path.read_bytes() if path.is_file() else b"")
+        found[str(path)] = (
+            status.st_mode,
+            status.st_ino,
+            status.st_nlink,
+            path.read_bytes() if path.is_file() else b"",
+        )
     return found
 
 
@@ -148,7 +153,9 @@ def trials(account: Account, stub: str, assignment: Any, project: Path, *texts: 
         script = project / f"train{number}.py"
         script.write_text(text)
         one = assignment(text, uid=f"t{number:04d}-a1-{os.getpid() % 2**24:06x}")
-        launch = replace(one.launch, script=str(script), cwd=str(project), command=(account.python, str(script)))
+        launch = replace(
+            one.launch, script=str(script), cwd=str(project), command=(account.python, str(script))
+        )
         made.append(replace(one, launch=launch))
     found = account.run_trials(stub, *made)
     if found["mode"] != "overlay" and not found["why"]:
@@ -212,7 +219,9 @@ def test_what_the_user_could_not_write_to_alone_needs_no_redirection(
     (project / "data").mkdir()
     (project / "data" / "x").write_text("theirs")
     os.chown(project / "data", 0, 0)
-    found = trials(account, stub, assignment, project, "assert Path('data/x').read_text() == 'theirs'; good()")
+    found = trials(
+        account, stub, assignment, project, "assert Path('data/x').read_text() == 'theirs'; good()"
+    )
     assert (found["mode"], found["ends"][0]["kind"]) == ("overlay", "Measurement"), found
 
 
@@ -251,7 +260,9 @@ def test_what_fails_under_the_overlay_alone_is_not_the_scripts_fault(
     assert f"[Errno {number}]" in ended.notes[0]
     # Other processes of the search know it as well.
     assert isolation_faults.is_noted(tmp_path / "study")
-    (ended,) = runner(isolation="overlay").run(assignment("assert plan.shadow_dir; good()", uid="t0001-a1-000000"))
+    (ended,) = runner(isolation="overlay").run(
+        assignment("assert plan.shadow_dir; good()", uid="t0001-a1-000000")
+    )
     assert isinstance(ended.outcome, Measurement), ended.outcome
     assert ended.notes == ()
 
@@ -271,7 +282,9 @@ def test_what_fails_without_the_overlay_as_well_is_the_scripts_and_is_tried_once
 
 
 @overlaid
-def test_a_script_that_fails_otherwise_without_the_overlay_is_not_blamed(runner: Any, assignment: Any) -> None:
+def test_a_script_that_fails_otherwise_without_the_overlay_is_not_blamed(
+    runner: Any, assignment: Any
+) -> None:
     text = FAILS.format(number=18) + "raise RuntimeError('cannot read its own file')"
     (ended,) = runner(isolation="overlay").run(assignment(text))
     assert isinstance(ended.outcome, Failure)

@@ -77,8 +77,10 @@ def test_a_group_of_version_1_is_emptied_process_by_process(monkeypatch: pytest.
         pytest.skip("no group of version 1 can be made here")
     forks = "import os, time\nfor _ in range(3): os.fork()\ntime.sleep(60)"
     try:
-        with subprocess.Popen([sys.executable, "-S", "-c", "import sys; sys.stdin.read(); " + f"exec({forks!r})"],
-                              stdin=subprocess.PIPE) as one:
+        with subprocess.Popen(
+            [sys.executable, "-S", "-c", "import sys; sys.stdin.read(); " + f"exec({forks!r})"],
+            stdin=subprocess.PIPE,
+        ) as one:
             Path(folder, "cgroup.procs").write_text(str(one.pid))
             assert one.stdin is not None
             one.stdin.close()

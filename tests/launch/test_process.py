@@ -627,9 +627,7 @@ def test_a_guard_whose_launcher_has_died_removes_what_nobody_reads_any_more(
     runner: Any, assignment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Plan and layers; and secrets out of what the trial has said."""
-    started = assignment(
-        "print(sys.argv, flush=True); Path(plan.trial_dir, 'ready').touch(); time.sleep(60)"
-    )
+    started = assignment("print(sys.argv, flush=True); Path(plan.trial_dir, 'ready').touch(); time.sleep(60)")
     more = {
         "argv": ("--hf-token", "CANARY-option"),
         "command": (*started.launch.command, "--hf-token", "CANARY-option"),

@@ -1,4 +1,4 @@
-"""An ordinary user of this machine for tests that are run as root: what he may not do, root would not notice."""
+"""An ordinary user of this machine for tests that are run as root, to whom nothing is forbidden."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ from autotune.launch import enclosure
 from autotune.launch.process import LocalRunner
 assignments, study, stub = pickle.loads(Path(sys.argv[1]).read_bytes()), Path(sys.argv[2]), sys.argv[3]
 launch = assignments[0].launch
-runner = LocalRunner(study_dir=study, command=lambda python: (python, "-S", stub), space_floor_bytes=1, grace_s=0.5)
+runner = LocalRunner(
+    study_dir=study, command=lambda python: (python, "-S", stub), space_floor_bytes=1, grace_s=0.5
+)
 found = enclosure.found_for(launch.script, launch.cwd, launch.env, str(study / "trials"))
 ends = []
 for assignment in assignments:
@@ -107,7 +109,8 @@ def made() -> Iterator[Account]:
     if os.geteuid() != 0 or not all(map(shutil.which, ("useradd", "groupadd", "userdel", "groupdel"))):
         pytest.skip("no account can be made here")
     name = f"at{os.getpid() % 10**6}"
-    home = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=tempfile.gettempdir()))
+    # Not beside hundreds of other temporary folders, each of which would get an overlay of its own.
+    home = Path(tempfile.mkdtemp(prefix=f"{name}-", dir="/var/tmp"))  # noqa: S108 (a folder of our own in it)
     lab = f"{name}lab"
     try:
         for command in (["groupadd", lab], ["useradd", "-M", "-d", str(home), "-G", lab, name]):
