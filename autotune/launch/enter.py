@@ -108,7 +108,7 @@ def own_ipc() -> None:
 
 
 def _own_namespace(further: int = 0) -> bool:
-    """A namespace of our own, with further kinds where the kernel has them; True if it took a user namespace."""
+    """Enter a mount namespace, and further ones if there are any; True if that took a user namespace."""
     if _libc.unshare(_CLONE_NEWNS | further) == 0 or _libc.unshare(_CLONE_NEWNS) == 0:
         return False
     uid, gid = os.geteuid(), os.getegid()
@@ -301,7 +301,7 @@ def enter(
 def _has_beside(root: str, temporary: str, beside: str, layers: _Layers) -> bool:
     """Have both folders in one overlay; False if that cannot be done.
 
-    Where each is in an overlay of its own, the first becomes a link to a hidden folder at the top of the other's.
+    Where each is in an overlay of its own, the first becomes a link to a hidden folder in the other's.
     """
     if not beside or layers.in_memory:
         return False

@@ -1,6 +1,6 @@
 """Failures that an overlay may have caused, and the note that a study's trials do without it.
 
-A failure of such a kind is run again in redirect mode. If that works, the overlay was at fault and not the script.
+A failure of such a kind is run again in redirect mode. If that works, the overlay was at fault.
 """
 
 from __future__ import annotations
@@ -35,24 +35,20 @@ _KINDS = (FailureKind.CRASH_EXIT, FailureKind.DISK)
 _NUMBERS = "|".join(map(str, ERRORS))
 # As Python writes it, and as C++ and Rust do: by the text, with or without the number.
 _ERROR = re.compile(
-    rf"\[Errno (?P<number>{_NUMBERS})\]"
-    + rf"|\(os error (?P<rust>{_NUMBERS})\)"
+    rf"\[Errno (?P<number>{_NUMBERS})\]|\(os error (?P<rust>{_NUMBERS})\)"
     + "".join(f"|(?P<e{n}>{re.escape(os.strerror(n))})" for n in ERRORS if n != errno.EINVAL)
 )
 
 
 def suspected(outcomes: Iterable[Outcome]) -> str:
-    """Name of the error by which one of these failed and that an overlay may have caused; empty if none did."""
+    """Return the name of an error that one of these failed by and an overlay can cause; empty if none did."""
     for outcome in outcomes:
         if isinstance(outcome, Failure) and outcome.kind in _KINDS:
             evidence = outcome.evidence
             # What a library has printed before the end is no reason for it, where the end has a traceback.
             own = str(evidence.get("traceback") or evidence.get("log_tail") or "")
-            last = None
-            for last in _ERROR.finditer(f"{own}\n{outcome.message}"):
-                pass
-            if last is not None:
-                return errno.errorcode[_number(last)]
+            if found := list(_ERROR.finditer(f"{own}\n{outcome.message}")):
+                return errno.errorcode[_number(found[-1])]
     return ""
 
 
@@ -108,6 +104,7 @@ def is_noted(study_dir: Path) -> bool:
 def sentence(message: str) -> str:
     """What a person should know of a run that worked in redirect mode alone."""
     return (
-        f"the overlay that keeps trials off your files made a run fail ({message}); the script is not at fault. "
-        "Trials run in redirect mode from here on: programs that are not Python can change your files"
+        f"the overlay that keeps trials off your files made a run fail ({message}); "
+        "the script is not at fault. Trials run in redirect mode from here on: "
+        "programs that are not Python can change your files"
     )

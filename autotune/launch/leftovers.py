@@ -59,7 +59,7 @@ def clear_up(folder: Path, words: Sequence[str], environ: Mapping[str, str]) -> 
 def end_strays(folder: Path) -> Swept:
     """End what is left of a trial whose guard is gone.
 
-    It is found by its control group, by its mount namespace, by its mark, and by its record (`autotune.launch.owned`).
+    It is found by its record (`autotune.launch.owned`), control group, mount namespace and mark.
 
     Args:
         folder: The trial's; its name is the attempt's uid.
@@ -77,7 +77,7 @@ def end_strays(folder: Path) -> Swept:
 
 
 def _end_recorded(path: Path) -> Swept:
-    """End the processes of a record and remove its objects; both are as they were seen, or are not touched."""
+    """End the processes of a record and remove its objects, if they are still the ones that it names."""
     try:
         with open_plain(path) as file:
             record = json.loads(file.read())

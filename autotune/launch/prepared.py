@@ -34,7 +34,7 @@ class Prepared:
     places: tuple[str, ...]
     """The project and the working directory: what is written there is the user's to know."""
     beside: str
-    """The project, if the temporary folder is on its disk: files are moved between them as without a trial."""
+    """The project, if the temporary folder is on its disk, so that files can be moved between them."""
     watched: tuple[str, ...]
 
 

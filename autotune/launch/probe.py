@@ -1,7 +1,7 @@
 """Tries for real whether an overlay keeps writes off the user's files, and what it cannot do there.
 
-Runs as a process of its own, ``python -S -E probe.py BASE REQUEST``, with a request as JSON. It reports one JSON
-object on standard output, and ends with 0 if trials can have an overlay.
+Runs as a process of its own, ``python -S -E probe.py BASE REQUEST``, with a request as JSON. It reports one
+JSON object on standard output, and nothing if no overlay can be mounted.
 
 Standard library only, and nothing of autotune but its neighbours.
 """
@@ -23,7 +23,7 @@ else:
 SKIPPED = frozenset({".git", "__pycache__", "node_modules", ".venv", "venv"})
 MOST_SCANNED = 20_000
 SCAN_S = 3.0
-"""A tree on a slow file server is not read to its end; what is missed there is found by the trial that fails."""
+"""A tree on a slow file server is not read to its end; what is missed there, a trial finds by its failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Sample:
 def samples(trees: list[str]) -> list[Sample]:
     """A path of every kind in these folders that this user may write to.
 
-    Kinds differ in owner, group, being a folder, and in the owners of the folders above, which an overlay copies
-    before what is in them.
+    Kinds differ in owner, group, being a folder, and in the owners of the folders above, which an overlay
+    copies before what is in them.
     """
     found: dict[tuple[object, ...], Sample] = {}
     until_s = time.monotonic() + SCAN_S
@@ -79,7 +79,7 @@ def _take(
 def first_unwritable(tried: list[Sample]) -> Sample | None:
     """The first of these that cannot be written to in here, as it could be outside; None if all can.
 
-    A file is not opened, since an overlay would copy it whole. It could not copy one whose owner or group has no
+    A file is not opened, since an overlay would copy it whole. It cannot copy one whose owner or group has no
     number in this user namespace.
     """
     for sample in tried:
@@ -105,8 +105,8 @@ def probe(base: str, must: list[str], trees: list[str]) -> dict[str, object]:
         trees: Folders that a trial has to be able to write to as outside.
 
     Returns:
-        ``protects``, whether writes stay inside; ``unwritable``, a `Sample` or None; ``moves``, whether folders
-        that were there before can be renamed.
+        ``protects``, whether writes stay inside; ``unwritable``, a `Sample` or None; ``moves``, whether
+        folders that were there before can be renamed.
 
     Raises:
         OSError: The kernel, or a policy of the machine, does not allow an overlay.
@@ -156,4 +156,4 @@ if __name__ == "__main__":
         found = probe(sys.argv[1], **json.loads(sys.argv[2]))
     except OSError as error:
         sys.exit(str(error))
-    print(json.dumps(found))
+    sys.stdout.write(json.dumps(found))

@@ -183,7 +183,7 @@ def test_a_folder_that_cannot_be_renamed_under_the_overlay_is_the_overlays_fault
     assert "the script is not at fault" in first["notes"][0]
     assert "Invalid cross-device link" in first["notes"][0]
     assert "redirect mode" in first["notes"][0]
-    assert os.listdir(project / "ckpt") == ["step1"]
+    assert [path.name for path in (project / "ckpt").iterdir()] == ["step1"]
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "below"])

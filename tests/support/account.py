@@ -110,7 +110,7 @@ def made() -> Iterator[Account]:
         pytest.skip("no account can be made here")
     name = f"at{os.getpid() % 10**6}"
     # Not beside hundreds of other temporary folders, each of which would get an overlay of its own.
-    home = Path(tempfile.mkdtemp(prefix=f"{name}-", dir="/var/tmp"))  # noqa: S108 (a folder of our own in it)
+    home = Path(tempfile.mkdtemp(prefix=f"{name}-", dir="/var/tmp"))
     lab = f"{name}lab"
     try:
         for command in (["groupadd", lab], ["useradd", "-M", "-d", str(home), "-G", lab, name]):
