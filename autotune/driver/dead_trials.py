@@ -26,7 +26,11 @@ def end_dead_trials() -> list[str]:
         A sentence for each study of which something was left.
     """
     found: list[str] = []
-    for study_dir in newest_study_dirs()[:MOST_STUDIES]:
+    try:
+        places = newest_study_dirs()[:MOST_STUDIES]
+    except OSError:
+        return found
+    for study_dir in places:
         try:
             swept = _end_in(study_dir)
         except OSError:

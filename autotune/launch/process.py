@@ -102,6 +102,7 @@ class LocalRunner(Runner):
         self._running: Running | None = None
         self._stop_wanted = False
         self._notes: tuple[str, ...] = ()
+        self._begun_s = 0.0
         self._start = Start.COLD
         to_compile = LOADED_TO_COMPILE if tuple(loaded) == LOADED else loaded
         self._forks = Forks(self._study_dir, loaded, to_compile, free_memory)
@@ -128,7 +129,7 @@ class LocalRunner(Runner):
 
     def run(self, assignment: Assignment) -> Iterator[Ended]:
         """Run it; see `Runner.run`. Segments are told once the process has ended."""
-        begun_s = self._clock.now_s()
+        self._begun_s = self._clock.now_s()
         self._notes, self._visited, self._lost_visit = (), None, {}
         self._start = Start.COLD
         try:
@@ -138,7 +139,7 @@ class LocalRunner(Runner):
         finally:
             # Not at the beginning: a signal may come right before it, and must not be forgotten.
             self._stop_wanted = False
-        seconds = self._clock.now_s() - begun_s
+        seconds = self._clock.now_s() - self._begun_s
         for number, outcome in outcomes.items():
             yield Ended(
                 trial=number,
@@ -208,6 +209,8 @@ class LocalRunner(Runner):
         If it works, all further trials of the study do without. If it fails, the script is at fault.
         """
         enclosure.remove(self._study_dir / "trials" / assignment.uid)
+        # What a further run takes is learnt from this one.
+        self._begun_s = self._clock.now_s()
         self._notes, self._visited, self._lost_visit = (), None, {}
         outcomes, told = self._run_held(assignment, held, None, "redirect")
         suspected = isolation_faults.suspected(failed.values())

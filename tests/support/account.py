@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,7 +104,7 @@ class Account:
 
 
 @contextmanager
-def made() -> Iterator[Account]:
+def made() -> Generator[Account]:
     """Make one, and remove it; skips where that cannot be done."""
     if os.geteuid() != 0 or not all(map(shutil.which, ("useradd", "groupadd", "userdel", "groupdel"))):
         pytest.skip("no account can be made here")
