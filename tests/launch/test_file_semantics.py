@@ -133,6 +133,7 @@ def test_what_a_script_saves_can_be_moved_into_a_folder_that_its_option_names(
     made = assignment(text, argv=("--output", "runs"), output_args=("--output",))
     (ended,) = runner(isolation="overlay").run(made)
     assert isinstance(ended.outcome, Measurement), ended.outcome
+    assert not any("redirect" in note for note in ended.notes)
 
 
 # An ordinary user ----------------------------------------------------------------------------
