@@ -251,12 +251,20 @@ def _disk() -> Iterator[Finding]:
 
 
 def _isolation() -> Finding:
-    from autotune.launch.enclosure import available
+    """What trials of a script in this folder get."""
+    from autotune.launch.enclosure import found_for
 
-    if available() == "overlay":
-        return Finding(name="isolation", state="ok", text="overlay: the kernel keeps trials off your files")
-    text = "redirect: trials' writes are redirected inside the process"
-    return Finding(name="isolation", state="ok", text=text)
+    here = _here()
+    found = found_for(str(Path(here or "/", "train.py")), here or "/", os.environ)
+    if found.mode == "overlay":
+        text = "overlay: the kernel keeps trials off your files"
+        if not found.moves_folders:
+            text += "; a script that renames an old folder is run again in redirect mode"
+        return Finding(name="isolation", state="ok", text=text)
+    text = "redirect: writes of Python are kept off your files, inside the process"
+    if not found.why:
+        return Finding(name="isolation", state="ok", text=text)
+    return Finding(name="isolation", state="warn", text=text, hint=found.why)
 
 
 def _energy() -> Finding:

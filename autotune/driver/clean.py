@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from autotune.driver.dead_trials import end_dead_trials
 from autotune.driver.own_ray import SNAPSHOTS
 from autotune.errors import AutotuneError, StudyLocked, UsageError
 from autotune.launch import enclosure, sweep
@@ -117,6 +118,8 @@ def remove(found: Found) -> dict[str, str]:
         Path -> why it is still there, for what could not be removed.
     """
     left: dict[str, str] = {}
+    # The records that it needs lie in what is removed.
+    end_dead_trials()
     for leftover in found.leftovers:
         try:
             if leftover.kind == TEMPORARY:

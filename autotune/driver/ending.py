@@ -25,6 +25,7 @@ from autotune.errors import (
     StoreError,
     UsageError,
 )
+from autotune.launch.isolation_faults import BOTH_MODES
 
 if TYPE_CHECKING:
     from autotune.core.answer import Answer
@@ -128,6 +129,8 @@ def why_nothing(study: Study) -> AutotuneError:
     is_unmeasured = failed.failure.kind in (FailureKind.NO_METRIC, FailureKind.WARMUP_SHORT)
     is_unmeasured |= _wants_input(study) and not failed.failure.evidence.get("steps")
     what = "could not be measured" if is_unmeasured else "fails without any change of ours"
+    if elsewhere := failed.failure.evidence.get(BOTH_MODES):
+        what = f"could not be run under an overlay ({elsewhere}), nor in redirect mode"
     message = f"{script} {what}: {failed.failure.message}"
     return ScriptError(message + (f"\n{tail}" if tail else ""), hint=_hint_for(study, failed))
 

@@ -104,6 +104,8 @@ def look(command: Command, *, limit_s: float, run: bool = True) -> Looked:
         verify(command)
         facts = replace(facts, host=_host(command))
         ended, stopped = _run(spec, facts, limit_s)
+        if text := _isolation_of(command).note:
+            ended = replace(ended, notes=(text, *ended.notes))
     except AutotuneError as error:
         return replace(known, problem=error)
     return _looked(spec, replace(facts, run=ended.facts), ended, stopped)
@@ -229,9 +231,12 @@ def _spec(command: Command, limit_s: float) -> StudySpec:
     )
 
 
+def _isolation_of(command: Command) -> enclosure.Isolation:
+    return enclosure.found_for(command.script, str(Path.cwd()), os.environ)
+
+
 def _host(command: Command) -> HostFacts:
-    must = enclosure.protected(command.script, str(Path.cwd()), os.environ)
-    host = replace(machine.host_facts(), isolation=enclosure.available(must=must))
+    host = replace(machine.host_facts(), isolation=_isolation_of(command).mode)
     if command.python == sys.executable:
         return host
     found = interpreter(command.python, command.options)

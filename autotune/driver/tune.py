@@ -27,6 +27,7 @@ from autotune.core.study import VERIFY, Study
 from autotune.core.trial import Failure, FailureKind
 from autotune.core.wire import to_wire
 from autotune.driver import ray_auth
+from autotune.driver.dead_trials import end_dead_trials
 from autotune.driver.ending import answer_or_none, exit_code, why_nothing
 from autotune.driver.head_start import QUIET_S, HeadStart
 from autotune.driver.host_memory import free_for, free_memory, trial_limit
@@ -413,6 +414,9 @@ class _Search:
         self._tell(lambda listener: listener.study_began(session.study))
         if any(listener.wants_stop for listener in self._listeners):
             session.stop("interrupted")
+        for text in (*end_dead_trials(), _isolation_here(self._spec).note):
+            if text:
+                self._announce(session, text)
         wall = HardWall(
             remaining_s=lambda: self._spec.budget.seconds - session.elapsed_s,
             write=lambda: self._write(_as_ended(session)),
@@ -715,8 +719,7 @@ def _refuse_another_script(study: Study, facts: Facts, spec: StudySpec) -> None:
 
 
 def _static_facts(spec: StudySpec) -> Facts:
-    must = enclosure.protected(str(Path(spec.cwd, spec.script)), spec.cwd, os.environ)
-    host = replace(host_facts(), isolation=enclosure.available(must=must))
+    host = replace(host_facts(), isolation=_isolation_here(spec).mode)
     if spec.python != sys.executable:
         found = interpreter(spec.python, spec.options)
         host = replace(host, python=found.version, versions=found.versions)
@@ -729,6 +732,10 @@ def _static_facts(spec: StudySpec) -> Facts:
         declared=own_values(specs, script=script, args=spec.args, environ=os.environ),
         advice=advise(spec.inspected, host),
     )
+
+
+def _isolation_here(spec: StudySpec) -> enclosure.Isolation:
+    return enclosure.found_for(str(Path(spec.cwd, spec.script)), spec.cwd, os.environ)
 
 
 def _environment(spec: StudySpec) -> dict[str, str]:

@@ -222,6 +222,8 @@ def verify(
         )
         watch.follow(lambda: modules_of(session.study))
         _tell(listeners, lambda listener: listener.study_began(session.study))
+        if text := _isolation_of(spec).note:
+            _tell(listeners, lambda listener: listener.note(session.study, text))
         runner = LocalRunner(study_dir=home, isolation=facts.host.isolation, free_memory=free_memory)
         study = _run(session, runner)
         _tell(listeners, lambda listener: listener.study_ended(study))
@@ -319,9 +321,12 @@ def _spec(command: Command, label: str, budget_s: float) -> StudySpec:
     )
 
 
+def _isolation_of(spec: StudySpec) -> enclosure.Isolation:
+    return enclosure.found_for(spec.script, spec.cwd, os.environ)
+
+
 def _facts(spec: StudySpec, command: Command) -> Facts:
-    must = enclosure.protected(spec.script, spec.cwd, os.environ)
-    host = replace(host_facts(), isolation=enclosure.available(must=must))
+    host = replace(host_facts(), isolation=_isolation_of(spec).mode)
     if spec.python != sys.executable:
         found = interpreter(spec.python, spec.options)
         host = replace(host, python=found.version, versions=found.versions)

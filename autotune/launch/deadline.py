@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 LOCK_SHARE = 0.5
 """Of a trial's time: so much may pass until its devices are free. With less left it would fail for that."""
 
+AGAIN_SHARE = 0.9
+"""The same until it is run again in another mode of isolation, which is better tried late than not."""
+
 
 def whole_deadline_s(assignment: Assignment) -> float:
     """What its segments and its visit may take together."""
@@ -18,11 +21,17 @@ def whole_deadline_s(assignment: Assignment) -> float:
     return sum(segment.fidelity.deadline_s for segment in assignment.segments) + visit_s
 
 
-def shortened(assignment: Assignment, waited_s: float) -> Assignment:
-    """The assignment without the time that was waited for its devices: the budget goes on meanwhile."""
+def shortened(assignment: Assignment, waited_s: float, most: float = LOCK_SHARE) -> Assignment:
+    """The assignment without the time that has passed, as until its devices were free: the budget goes on.
+
+    Args:
+        assignment: Not begun, or to be run again.
+        waited_s: That time.
+        most: Largest share of its time that is taken away.
+    """
     if waited_s < 1.0:
         return assignment
-    share = 1.0 - min(LOCK_SHARE, waited_s / whole_deadline_s(assignment))
+    share = 1.0 - min(most, waited_s / whole_deadline_s(assignment))
 
     def cut(segment: Segment) -> Segment:
         deadline_s = share * segment.fidelity.deadline_s

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import grp
+import json
 import os
+import pwd
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from autotune.launch import enter
+from autotune.launch import enter, probe
 from autotune.protocol.lines import open_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 PROBE_S = 15.0
 KILLED_S = 1.0
 MANIFEST_FILES = 20_000
-_SKIPPED = frozenset({".git", "__pycache__", "node_modules", ".venv", "venv"})
 
 _PASSING = ("/tmp", "/var/tmp", "/dev", "/proc", "/run", "/sys")  # noqa: S108 (told from others, not used)
 """What is written there is nobody's to miss."""
@@ -29,47 +32,104 @@ Manifest = dict[str, tuple[int, int, int, int]]
 """Path -> (size, mtime in ns, inode, mode); of a folder inode and mode alone, the rest is its entries'."""
 
 
-@functools.cache
-def available(base: str = "", must: tuple[str, ...] = ()) -> str:
-    """``overlay`` where the kernel lets us overlay the file tree, ``redirect`` where not.
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """How a trial's writes can be kept off the user's files.
 
-    Really tries it once, in a process of its own, at most `PROBE_S` seconds.
+    Args:
+        mode: ``overlay`` where the kernel lets us overlay the file tree, ``redirect`` where not.
+        why: What of the user's tree rules out an overlay; empty where nothing does.
+        moves_folders: Folders that were there before can be renamed under the overlay.
+    """
+
+    mode: str
+    why: str = ""
+    moves_folders: bool = False
+
+    @property
+    def note(self) -> str:
+        """What a person should know before trials run; empty for nothing."""
+        return f"trials run in redirect mode: {self.why}" if self.why else ""
+
+
+def available(base: str = "", must: tuple[str, ...] = (), trees: tuple[str, ...] = ()) -> str:
+    """The mode of `examined`."""
+    return examined(base, must, trees).mode
+
+
+def found_for(script: str, cwd: str, env: Mapping[str, str], base: str = "") -> Isolation:
+    """What `examined` finds for a script's own folders.
+
+    Args:
+        script: Path of the script.
+        cwd: Its working directory.
+        env: Its environment.
+        base: As for `examined`.
+    """
+    trees = dict.fromkeys(os.path.realpath(place) for place in (project_root(script), cwd))
+    return examined(base, protected(script, cwd, env), tuple(tree for tree in trees if os.path.isdir(tree)))
+
+
+@functools.cache
+def examined(base: str = "", must: tuple[str, ...] = (), trees: tuple[str, ...] = ()) -> Isolation:
+    """Try once what isolation is possible, in a process of its own, at most `PROBE_S` seconds.
 
     Args:
         base: The folder in which trials will keep their layers (what works depends on its file
             system); the system's temporary folder where empty.
         must: Folders that an overlay has to protect, from `protected`; nothing is written to them. A
             network's or a user's own file system may not allow it.
+        trees: Folders whose files and folders a trial has to be able to write to as without an overlay.
     """
     try:
         Path(base or tempfile.gettempdir()).mkdir(parents=True, exist_ok=True)
         folder = tempfile.mkdtemp(prefix=".autotune-probe-", dir=base or None)
     except OSError:
-        return "redirect"
+        return Isolation("redirect")
     try:
-        return "overlay" if _probed(folder, must) else "redirect"
+        found = _probed(folder, {"must": must, "trees": trees})
     finally:
         remove(folder)
+    if not found.get("protects"):
+        return Isolation("redirect")
+    if unwritable := found["unwritable"]:
+        return Isolation("redirect", why=_why_unwritable(unwritable))
+    return Isolation("overlay", moves_folders=bool(found["moves"]))
 
 
-def _probed(folder: str, must: tuple[str, ...]) -> bool:
+def _why_unwritable(sample: Mapping[str, Any]) -> str:
+    owner = f"{_name(pwd.getpwuid, sample['uid'])}:{_name(grp.getgrgid, sample['gid'])}"
+    return (
+        f"an overlay that you mount cannot write to {sample['path']} ({owner}). "
+        "Programs that are not Python can change your files"
+    )
+
+
+def _name(find: Callable[[int], tuple[Any, ...]], number: int) -> str:
+    try:
+        return str(find(number)[0])
+    except KeyError:
+        return str(number)
+
+
+def _probed(folder: str, request: Mapping[str, object]) -> dict[str, Any]:
+    """What `probe` reports; empty if it has failed or hangs."""
     try:
         process = subprocess.Popen(
-            [sys.executable, "-S", "-E", enter.__file__, folder, *must],
+            [sys.executable, "-S", "-E", probe.__file__, folder, json.dumps(request)],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
     except OSError:
-        return False
-    try:
-        return process.wait(PROBE_S) == 0
-    except subprocess.TimeoutExpired:
-        process.kill()
-        # What hangs inside the kernel (a file server that has gone) is not ended by that, nor waited for.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(KILLED_S)
-        return False
+        return {}
+    with contextlib.suppress(subprocess.TimeoutExpired, ValueError):
+        return json.loads(process.communicate(timeout=PROBE_S)[0])
+    process.kill()
+    # What hangs inside the kernel (a file server that has gone) is not ended by that, nor waited for.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=KILLED_S)
+    return {}
 
 
 def remove(folder: str | Path) -> None:
@@ -114,7 +174,7 @@ def manifest(folders: Iterable[str], *, skip: Iterable[str] = ()) -> Manifest:
             names[:] = sorted(
                 n
                 for n in names
-                if n not in _SKIPPED and not n.startswith(".") and os.path.join(place, n) not in skipped
+                if n not in probe.SKIPPED and not n.startswith(".") and os.path.join(place, n) not in skipped
             )
             for name in names:
                 path = os.path.join(place, name)
@@ -150,7 +210,7 @@ def kept_off(trial_dir: Path, folders: Sequence[str], ours: str = "") -> list[st
             names[:] = []
             continue
         if any(_inside(seen, folder) for folder in folders):
-            names[:] = [n for n in names if n not in _SKIPPED and not n.startswith(".")]
+            names[:] = [n for n in names if n not in probe.SKIPPED and not n.startswith(".")]
             found += [os.path.join(seen, name) for name in files]
     return sorted(found)
 
@@ -173,8 +233,9 @@ def kept_off_elsewhere(trial_dir: Path, folders: Sequence[str], passing: Sequenc
         if any(_inside(seen, folder) for folder in (*folders, *passed)):
             names[:] = []
             continue
-        names[:] = [n for n in names if n not in _SKIPPED and not n.startswith(".")]
-        found += [os.path.join(seen, name) for name in files if not name.startswith(".")]
+        names[:] = [n for n in names if n not in probe.SKIPPED and not n.startswith(".")]
+        paths = (os.path.join(seen, name) for name in files if not name.startswith("."))
+        found += [path for path in paths if not any(_inside(path, folder) for folder in passed)]
     return sorted(found)
 
 

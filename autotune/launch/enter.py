@@ -3,13 +3,17 @@
 The whole file tree is overlaid: the root and each further real, writable mount; pseudo filesystems
 and device nodes stay what they are. Paths are the same inside and outside, reads fall through, and
 whatever a process writes, renames or deletes is kept in the upper layer. Folders named as ``keep``
-stay really writable. Shared memory is a trial's own where nothing there may be missed.
+stay really writable. Shared memory, of System V as well, is a trial's own where nothing there may be missed.
 
 Linux refuses an upper layer that lies below its own lower layer. Then the lower layer is first
 mounted read-only as an overlay of its own, which is another filesystem to the kernel; where that is
 refused as well (a container's root is an overlay already), the upper layer goes to memory.
 
-Standard library only, and nothing of autotune: the guard loads it by path under ``python -S -E``.
+Where the kernel allows it, folders that were there before can be renamed, hard links stay links and inode
+numbers stay what they were. A user namespace allows the last of these (decision 109).
+
+Standard library only, and nothing of autotune but its neighbours: the guard loads it by path under
+``python -S -E``.
 """
 
 from __future__ import annotations
@@ -20,10 +24,15 @@ import errno
 import os
 import shutil
 import stat
-import sys
+
+if __package__:
+    from autotune.launch import sysv
+else:
+    import sysv  # pyright: ignore[reportMissingImports]
 
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWUSER = 0x10000000
+_CLONE_NEWIPC = 0x08000000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 1, 2, 4, 8, 32
 _MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
 _MNT_DETACH = 2
@@ -37,6 +46,12 @@ _PSEUDO = frozenset(
     )
 )
 _SYSTEM = ("/proc", "/sys", "/dev", "/run")
+_LIKE_WITHOUT = ("redirect_dir=on", "index=on")
+"""Options of an overlay: folders that were there before can be renamed, hard links stay links."""
+_OF_TWO_DISKS = "xino=on"
+"""Device and inode numbers stay what they were where a file is copied from one disk to another."""
+_READABLE_BY_HANDLE = ("nfs_export=on,redirect_dir=nofollow", "")
+"""Of a read-only overlay: what hard links of one above it need."""
 _MEMORY_SHARE = 4
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where the kernel has it)
 _OF_PROCESSES = ("torch_", "nccl-", "sem.mp-", "__KMP_REGISTERED_LIB_", "autotune-replay-")
@@ -86,12 +101,20 @@ def _inside(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def _own_namespace() -> bool:
-    """A namespace of our own; True where it took a user namespace."""
-    if _libc.unshare(_CLONE_NEWNS) == 0:
+def own_ipc() -> None:
+    """Give this process System V objects of its own, if that takes no user namespace and none are in use."""
+    if not sysv.own():
+        _libc.unshare(_CLONE_NEWIPC)
+
+
+def _own_namespace(further: int = 0) -> bool:
+    """Enter a mount namespace, and further ones if there are any; True if that took a user namespace."""
+    if _libc.unshare(_CLONE_NEWNS | further) == 0 or _libc.unshare(_CLONE_NEWNS) == 0:
         return False
     uid, gid = os.geteuid(), os.getegid()
-    _check(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWUSER), "unshare")
+    kinds = _CLONE_NEWNS | _CLONE_NEWUSER
+    if _libc.unshare(kinds | further) != 0:
+        _check(_libc.unshare(kinds), "unshare")
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
@@ -106,6 +129,8 @@ class _Layers:
         self.user = user
         self.count = 0
         self.in_memory = False
+        self.over: list[str] = []
+        """What has been overlaid."""
 
     def _folders(self, *, memory: bool) -> list[str]:
         base = os.path.join(self.base, "memory") if memory else self.base
@@ -121,10 +146,24 @@ class _Layers:
         text = "lowerdir=" + lower.replace(":", "\\:")
         if upper:
             text += f",upperdir={upper},workdir={work}"
+        else:
+            text += ":" + self._empty().replace(":", "\\:")
         return text + (",userxattr" if self.user else "")
+
+    def _empty(self) -> str:
+        """An empty folder on a file system of its own: no layer may lie below another one."""
+        folder = os.path.join(self.base, "empty")
+        if not os.path.isdir(folder):
+            os.makedirs(folder)
+            _mount("autotune", folder, "tmpfs", _MS_NOSUID | _MS_NODEV, "size=4k,mode=0700")
+        return folder
 
     def overlay(self, lower: str, target: str) -> None:
         """Mount an overlay of `lower` at `target`; the first way that the kernel takes."""
+        self._overlay(lower, target)
+        self.over.append(lower)
+
+    def _overlay(self, lower: str, target: str) -> None:
         self.count += 1
         if not self.in_memory:
             upper, work, middle = self._folders(memory=False)
@@ -135,12 +174,7 @@ class _Layers:
             except OSError:
                 pass
             try:
-                empty = os.path.join(self.base, "empty")
-                os.makedirs(empty, exist_ok=True)
-                both = self._options(lower).replace("lowerdir=", "", 1)
-                head, _, options = both.partition(",")
-                data = f"lowerdir={head}:{empty}" + (f",{options}" if options else "")
-                _mount("autotune", middle, "overlay", _MS_RDONLY, data)
+                self._mount_first(middle, self._options(lower), _READABLE_BY_HANDLE, _MS_RDONLY)
                 self._writable(middle, upper, work, target)
                 self.note(lower)
                 return
@@ -149,6 +183,17 @@ class _Layers:
             self._to_memory()
         upper, work, _ = self._folders(memory=True)
         self._writable(lower, upper, work, target)
+
+    def _mount_first(self, target: str, options: str, ways: tuple[str, ...], flags: int = 0) -> None:
+        """Mount an overlay with the first of these further options that the kernel takes."""
+        for way in ways:
+            try:
+                _mount("autotune", target, "overlay", flags, options + (f",{way}" if way else ""))
+            except OSError:
+                if way == ways[-1]:
+                    raise
+            else:
+                return
 
     def note(self, lower: str) -> None:
         """Say beside the last upper layer what it lies over, for whoever looks what was written."""
@@ -165,7 +210,10 @@ class _Layers:
         os.chmod(upper, status.st_mode & 0o7777)
         if not self.user:
             os.chown(upper, status.st_uid, status.st_gid)
-        _mount("autotune", target, "overlay", 0, self._options(lower, upper, work))
+        options = () if self.user else _LIKE_WITHOUT
+        options += () if status.st_dev == os.stat(upper).st_dev else (_OF_TWO_DISKS,)
+        ways = (",".join(options), "") if options else ("",)
+        self._mount_first(target, self._options(lower, upper, work), ways)
         if os.access(lower, os.W_OK):
             probe = os.path.join(target, f".autotune-{os.getpid()}")
             try:
@@ -202,7 +250,15 @@ def _flags(have: int) -> int:
     return flags
 
 
-def enter(base: str, keep: list[str], must: list[str], *, shares: bool = False) -> None:
+def enter(
+    base: str,
+    keep: list[str],
+    must: list[str],
+    *,
+    shares: bool = False,
+    temporary: str = "",
+    beside: str = "",
+) -> None:
     """Move this process into the enclosure; there is no way back.
 
     Args:
@@ -210,13 +266,15 @@ def enter(base: str, keep: list[str], must: list[str], *, shares: bool = False) 
         keep: Folders that stay really writable.
         must: Folders that have to be protected; a failure to do so is an error.
         shares: It shares memory with processes outside, and keeps the machine's.
+        temporary: A folder of ours, for what does not last; empty: none.
+        beside: A folder on the same disk. Files of `temporary` can be renamed and linked into it, as outside.
 
     Raises:
         OSError: The kernel, or a policy of the machine, does not allow it.
     """
     cwd = os.getcwd()
     table = mounts(_text("/proc/self/mountinfo"))
-    user = _own_namespace()
+    user = _own_namespace(0 if shares or sysv.own() else _CLONE_NEWIPC)
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
     layers = _Layers(base, user=user)
     root = os.path.join(base, "root")
@@ -229,6 +287,8 @@ def enter(base: str, keep: list[str], must: list[str], *, shares: bool = False) 
         for point, kind in table:
             if point != "/":
                 _carry_over(point, kind, root, layers, must)
+    if temporary and not _has_beside(root, temporary, beside, layers):
+        keep = [*keep, temporary]
     for folder in keep:
         os.makedirs(root + folder, exist_ok=True)
         _bind(folder, root + folder, recursive=False)
@@ -236,6 +296,32 @@ def enter(base: str, keep: list[str], must: list[str], *, shares: bool = False) 
         _own_shared_memory(root + _SHARED_MEMORY, must)
     _change_root(root)
     os.chdir(cwd)
+
+
+def _has_beside(root: str, temporary: str, beside: str, layers: _Layers) -> bool:
+    """Have both folders in one overlay; False if that cannot be done.
+
+    Where each is in an overlay of its own, the first becomes a link to a hidden folder in the other's.
+    """
+    if not beside or layers.in_memory:
+        return False
+    try:
+        if os.stat(root + temporary).st_dev == os.stat(root + beside).st_dev:
+            return True
+        top = max((path for path in layers.over if _inside(beside, path)), key=len)
+        hidden = os.path.join(top, f".{os.path.basename(temporary)}")
+        os.mkdir(root + hidden, 0o700)
+        for name in os.listdir(temporary):
+            os.mkdir(os.path.join(root + hidden, name), 0o700)
+        # It may be an overlay by itself.
+        _libc.umount2(os.fsencode(root + temporary), _MNT_DETACH)
+        for name in os.listdir(root + temporary):
+            os.rmdir(os.path.join(root + temporary, name))
+        os.rmdir(root + temporary)
+        os.symlink(hidden, root + temporary)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _own_shared_memory(target: str, must: list[str]) -> None:
@@ -306,14 +392,24 @@ def _compose(folder: str, target: str, layers: _Layers, table: dict[str, str], m
     bring hidden files to light; so such folders are made anew and their entries treated one by one.
     """
     for entry in os.scandir(folder):
-        inner = os.path.join(target, entry.name)
-        if entry.is_symlink():
-            os.symlink(os.readlink(entry.path), inner)
-        elif entry.is_dir():
-            os.mkdir(inner)
-            _compose_folder(entry.path, inner, layers, table, must)
-        else:
-            _compose_file(entry.path, inner)
+        try:
+            _compose_entry(entry, os.path.join(target, entry.name), layers, table, must)
+        except FileNotFoundError:
+            # In a folder for everybody others' files come and go.
+            if os.path.lexists(entry.path):
+                raise
+
+
+def _compose_entry(
+    entry: os.DirEntry[str], target: str, layers: _Layers, table: dict[str, str], must: list[str]
+) -> None:
+    if entry.is_symlink():
+        os.symlink(os.readlink(entry.path), target)
+    elif entry.is_dir():
+        os.mkdir(target)
+        _compose_folder(entry.path, target, layers, table, must)
+    else:
+        _compose_file(entry.path, target)
 
 
 def _compose_folder(path: str, target: str, layers: _Layers, table: dict[str, str], must: list[str]) -> None:
@@ -392,39 +488,3 @@ def remove(place: str) -> None:
 def _text(path: str) -> str:
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         return file.read()
-
-
-def probe(base: str, must: list[str]) -> int:
-    """Try it for real below `base`: 0 where writes stay inside, to the folders in `must` too; else 1."""
-    ours = os.path.join(base, "trial")
-    kept = os.path.join(base, "user", "kept.txt")
-    made = os.path.join(base, "user", "made.txt")
-    os.makedirs(ours)
-    os.makedirs(os.path.dirname(kept))
-    with open(kept, "w") as file:
-        file.write("before")
-    outside = os.open(base, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        before = {folder: os.stat(folder).st_dev for folder in must}
-        enter(ours, [ours], [os.path.dirname(kept), *must])
-        # What is really the same folder as outside is on the same file system; an overlay is one by itself.
-        protected = all(os.stat(folder).st_dev != device for folder, device in before.items())
-        with open(kept, "a") as file:
-            file.write(" after")
-        with open(made, "w") as file:
-            file.write("new")
-        with open(os.path.join(ours, "real.txt"), "w") as file:
-            file.write("real")
-        inside = _text(kept) == "before after" and _text(made) == "new" and os.path.exists("/proc/self/stat")
-        with open(os.open("user/kept.txt", os.O_RDONLY, dir_fd=outside)) as file:
-            untouched = file.read() == "before"
-        gone = "made.txt" not in os.listdir(os.open("user", os.O_RDONLY, dir_fd=outside))
-        real = os.stat("trial/real.txt", dir_fd=outside).st_size == 4
-    except OSError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0 if protected and inside and untouched and gone and real else 1
-
-
-if __name__ == "__main__":
-    sys.exit(probe(sys.argv[1], sys.argv[2:]))

@@ -25,9 +25,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 if __package__:
-    from autotune.launch import enter, quota, sweep
+    from autotune.launch import enter, owned, quota, sweep
 else:
     import enter  # pyright: ignore[reportMissingImports]
+    import owned  # pyright: ignore[reportMissingImports]
     import quota  # pyright: ignore[reportMissingImports]
     import sweep  # pyright: ignore[reportMissingImports]
 
@@ -227,6 +228,8 @@ class Samples:
         self.is_stopped = False
         """The script's process was stopped by a signal or a debugger at the last sample."""
         self._asleep_s = _asleep_s()
+        self.alive: list[int] = []
+        """Processes of the tree at the last sample."""
 
     @property
     def pids(self) -> set[int]:
@@ -244,7 +247,7 @@ class Samples:
         data set is mapped. Shared pages are counted once (`Footprint`); resident size is the same for a
         single process.
         """
-        pids = sweep.descendants(os.getpid())
+        pids = self.alive = sweep.descendants(os.getpid())
         rss = {pid: _rss(pid) for pid in pids}
         total = sum(rss.values())
         if len(pids) > 1:
@@ -438,11 +441,10 @@ def _become_script(
             given = os.open(spec["stdin"], os.O_RDONLY)
             os.dup2(given, 0)
             os.close(given)
-    enclosure = spec.get("enclosure")
-    if enclosure:
-        enter.enter(
-            enclosure["base"], enclosure["keep"], enclosure["must"], shares=bool(enclosure.get("shares"))
-        )
+    if enclosure := spec.get("enclosure"):
+        enter.enter(**enclosure)
+    elif spec.get("own_ipc"):
+        enter.own_ipc()
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != guard_pid:
         os._exit(127)
@@ -495,6 +497,7 @@ class Guard:
         self.shared_used: set[str] = set()
         self.shared_looks: dict[str, int] = {}
         self.group = self._make_group()
+        self.owned = owned.Owned(self.folder)
         self.wake_read, wake_write = os.pipe()
         os.set_blocking(self.wake_read, False)
         os.set_blocking(wake_write, False)
@@ -574,6 +577,7 @@ class Guard:
             if now >= next_sample_s:
                 used = self.samples.take(self.script, self.memory_limit)
                 self._note_shared()
+                self.owned.take(self.samples.alive, self.samples.pids)
                 # Late by whole periods rather than in bursts where /proc is slow.
                 next_sample_s = max(next_sample_s, now) + SAMPLE_S
                 if self.memory_limit and used > self.memory_limit:
@@ -636,6 +640,7 @@ class Guard:
         if self.status is None and self.why in DUMP_REASONS:
             self._dump_stacks()
         tree = self._tree()
+        self.owned.take(tree, {self.script, *tree, *self.samples.pids})
         shared = _mapped_objects(tree)
         if self._reap():
             alone = self.status is not None
@@ -657,6 +662,7 @@ class Guard:
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(self.folder, GROUP_FILE))
         self._reap()
+        self.owned.close()
         _remove_objects(
             shared | self.shared_used, self.shared_before, {self.script, *tree, *self.samples.pids}
         )
@@ -842,15 +848,17 @@ def _keep(guard_pid: int) -> int:
         return 0
     # Killed, or broken by an error of its own: either way what it owned is left.
     until = time.monotonic() + KEEPER_REAP_S
-    group = sweep.group(os.environ.get(sweep.GUARD_VARIABLE, ""))
+    groups = sweep.groups(os.environ.get(sweep.GUARD_VARIABLE, ""))
     with contextlib.suppress(ChildProcessError):
         while time.monotonic() < until:
-            sweep.kill_group(group)
+            for group in groups:
+                sweep.kill_group(group)
             sweep.send(sweep.descendants(os.getpid()), signal.SIGKILL)
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
             time.sleep(0.01)
-    sweep.end_group(group, bound_s=1.0)
+    for group in groups:
+        sweep.end_group(group, bound_s=1.0)
     return 1
 
 

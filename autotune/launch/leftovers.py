@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.launch import guard, sweep
+from autotune.launch import guard, owned, sweep, sysv
 from autotune.launch.folders import remove_scratch
 from autotune.launch.output import hide_secrets, trim_logs
 from autotune.protocol.lines import open_plain
@@ -17,6 +18,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 REAP_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What was left of trials, and is gone."""
+
+    processes: int = 0
+    objects: int = 0
+    """Of System V: shared memory, semaphores, message queues."""
+
+    def __bool__(self) -> bool:
+        return bool(self.processes or self.objects)
+
+    def __add__(self, other: Swept) -> Swept:
+        return Swept(self.processes + other.processes, self.objects + other.objects)
 
 
 def clear_up(folder: Path, words: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -40,12 +56,15 @@ def clear_up(folder: Path, words: Sequence[str], environ: Mapping[str, str]) -> 
         trim_logs(folder, failed=True)
 
 
-def end_strays(folder: Path) -> None:
-    """End what is left of a trial whose guard is gone: by its control group, and by its mark.
+def end_strays(folder: Path) -> Swept:
+    """End what is left of a trial whose guard is gone.
+
+    It is found by its record (`autotune.launch.owned`), control group, mount namespace and mark.
 
     Args:
         folder: The trial's; its name is the attempt's uid.
     """
+    swept = _end_recorded(folder / owned.RECORD)
     note = folder / guard.GROUP_FILE
     with contextlib.suppress(OSError, UnicodeDecodeError):
         with open_plain(note) as file:
@@ -54,3 +73,34 @@ def end_strays(folder: Path) -> None:
             sweep.end_group(place, bound_s=REAP_S)
         note.unlink()
     sweep.end_marked(folder.name, bound_s=REAP_S)
+    return swept
+
+
+def _end_recorded(path: Path) -> Swept:
+    """End the processes of a record and remove its objects, if they are still the ones that it names."""
+    try:
+        with open_plain(path) as file:
+            record = json.loads(file.read())
+        processes = [(int(pid), int(start)) for pid, start in record["processes"]]
+        objects = {(str(kind), int(number)) for kind, number in record["objects"]}
+        is_of_this_boot = record["boot"] == owned.boot_id()
+    except (OSError, ValueError, KeyError, TypeError):
+        return Swept()
+    swept = Swept()
+    if is_of_this_boot:
+        swept = Swept(processes=len(_living(processes)))
+        sweep.end_all(lambda: _living(processes), bound_s=REAP_S)
+        swept += Swept(objects=len(sysv.remove(objects)))
+        with contextlib.suppress(OSError):
+            path.unlink()
+    return swept
+
+
+def _living(processes: Sequence[tuple[int, int]]) -> list[int]:
+    """Those of these processes, by pid and start, that live, and what they have started."""
+    found = [
+        pid
+        for pid, start in processes
+        if pid not in (1, os.getpid()) and sweep.start_ticks(pid) == start > 0 and not sweep.is_zombie(pid)
+    ]
+    return [*dict.fromkeys([*(below for pid in found for below in sweep.descendants(pid)), *found])]

@@ -33,6 +33,8 @@ class Prepared:
     protected: tuple[str, ...]
     places: tuple[str, ...]
     """The project and the working directory: what is written there is the user's to know."""
+    beside: str
+    """The project, if the temporary folder is on its disk, so that files can be moved between them."""
     watched: tuple[str, ...]
 
 
@@ -66,10 +68,13 @@ def prepare(study_dir: Path, assignment: Assignment, isolation: str, our_part: s
     protected = enclosure.protected(launch.script, launch.cwd, launch.env) if launch.protect else ()
     if redirect:
         (folder / "shadow").mkdir()
+    project = enclosure.project_root(launch.script)
+    beside = project if _on_one_disk(project, temporary) else ""
+    output = (temporary if overlay and beside else folder) / "output"
     if launch.output_args:
-        (folder / "output").mkdir()
+        output.mkdir()
     plan_path = folder / "plan.json"
-    write_private(plan_path, wire.dumps(_plan(assignment, folder, protected, redirect=redirect)))
+    write_private(plan_path, wire.dumps(_plan(assignment, folder, output, protected, redirect=redirect)))
     env = {
         **with_port(launch.env),
         **cached.env,
@@ -81,7 +86,7 @@ def prepare(study_dir: Path, assignment: Assignment, isolation: str, our_part: s
         env = library.environment(env, our_part)
     home = os.path.realpath(launch.env.get("HOME") or "/")
     # A home holds what other programs write all the time; only the project is compared.
-    ours = dict.fromkeys(os.path.realpath(p) for p in (enclosure.project_root(launch.script), launch.cwd))
+    ours = dict.fromkeys(os.path.realpath(p) for p in (project, launch.cwd))
     places = tuple(place for place in ours if place != home)
     return Prepared(
         assignment=assignment,
@@ -94,16 +99,26 @@ def prepare(study_dir: Path, assignment: Assignment, isolation: str, our_part: s
         protected=protected,
         places=places,
         watched=places if redirect else (),
+        beside=beside,
     )
 
 
-def _plan(assignment: Assignment, folder: Path, protected: tuple[str, ...], *, redirect: bool) -> Plan:
+def _on_one_disk(one: str, other: Path) -> bool:
+    try:
+        return os.stat(one).st_dev == other.stat().st_dev
+    except OSError:
+        return False
+
+
+def _plan(
+    assignment: Assignment, folder: Path, output: Path, protected: tuple[str, ...], *, redirect: bool
+) -> Plan:
     launch = assignment.launch
     return Plan(
         nonce=assignment.uid,
         script=launch.script,
         module=launch.module,
-        argv=with_output(launch.argv, launch.output_args, str(folder / "output")),
+        argv=with_output(launch.argv, launch.output_args, str(output)),
         events_path=str(folder / "events.jsonl"),
         trial_dir=str(folder),
         changes=launch.changes,

@@ -13,8 +13,8 @@ from autotune.core.measurement import Measurement
 from autotune.core.trial import Failure, FailureKind, Start
 from autotune.core.writable import writable
 from autotune.devices.energy import Meter
-from autotune.launch import enclosure, library, sweep
-from autotune.launch.deadline import LOCK_SHARE, shortened, whole_deadline_s
+from autotune.launch import enclosure, isolation_faults, library, sweep
+from autotune.launch.deadline import AGAIN_SHARE, LOCK_SHARE, shortened, whole_deadline_s
 from autotune.launch.device_care import DeviceCare, Held
 from autotune.launch.devices_sampler import device_sampler
 from autotune.launch.disks import SpaceFloor
@@ -102,11 +102,14 @@ class LocalRunner(Runner):
         self._running: Running | None = None
         self._stop_wanted = False
         self._notes: tuple[str, ...] = ()
+        self._begun_s = 0.0
         self._start = Start.COLD
         to_compile = LOADED_TO_COMPILE if tuple(loaded) == LOADED else loaded
         self._forks = Forks(self._study_dir, loaded, to_compile, free_memory)
         self._visited: Visited | None = None
         self._lost_visit: dict[int, Outcome] = {}
+        self._blamed: set[str] = set()
+        """Errors that an overlay may cause and that the script has shown without it."""
 
     @property
     def isolation(self) -> str:
@@ -119,12 +122,14 @@ class LocalRunner(Runner):
         """The same for one launch: what its folders do not allow is not tried in the trial."""
         if not launch.protect or self.isolation != "overlay":
             return self.isolation
-        must = enclosure.protected(launch.script, launch.cwd, launch.env)
-        return enclosure.available(str(self._study_dir / "trials"), must)
+        if isolation_faults.is_noted(self._study_dir):
+            return "redirect"
+        found = enclosure.found_for(launch.script, launch.cwd, launch.env, str(self._study_dir / "trials"))
+        return found.mode
 
     def run(self, assignment: Assignment) -> Iterator[Ended]:
         """Run it; see `Runner.run`. Segments are told once the process has ended."""
-        begun_s = self._clock.now_s()
+        self._begun_s = self._clock.now_s()
         self._notes, self._visited, self._lost_visit = (), None, {}
         self._start = Start.COLD
         try:
@@ -134,7 +139,7 @@ class LocalRunner(Runner):
         finally:
             # Not at the beginning: a signal may come right before it, and must not be forgotten.
             self._stop_wanted = False
-        seconds = self._clock.now_s() - begun_s
+        seconds = self._clock.now_s() - self._begun_s
         for number, outcome in outcomes.items():
             yield Ended(
                 trial=number,
@@ -177,7 +182,12 @@ class LocalRunner(Runner):
         try:
             server = self._server(assignment)
             cut = shortened(assignment, time.monotonic() - begun_s)
-            outcomes, told = self._run_held(cut, held, server)
+            isolation = self._isolation_of(launch)
+            outcomes, told = self._run_held(cut, held, server, isolation)
+            suspected = isolation_faults.suspected(outcomes.values())
+            if suspected and launch.protect and isolation == "overlay" and suspected not in self._blamed:
+                cut = shortened(assignment, time.monotonic() - begun_s, AGAIN_SHARE)
+                outcomes, told = self._run_redirected(cut, held, outcomes)
             # Still ours: what is found out now would else be found out of somebody else's trial.
             self._device_care.release(
                 held,
@@ -189,6 +199,28 @@ class LocalRunner(Runner):
             )
         finally:
             held.hand_over()
+        return outcomes, told
+
+    def _run_redirected(
+        self, assignment: Assignment, held: Held, failed: dict[int, Outcome]
+    ) -> tuple[dict[int, Outcome], Told]:
+        """Run it again without the overlay that may be why it failed.
+
+        If it works, all further trials of the study do without. If it fails, the script is at fault.
+        """
+        enclosure.remove(self._study_dir / "trials" / assignment.uid)
+        # What a further run takes is learnt from this one.
+        self._begun_s = self._clock.now_s()
+        self._notes, self._visited, self._lost_visit = (), None, {}
+        outcomes, told = self._run_held(assignment, held, None, "redirect")
+        suspected = isolation_faults.suspected(failed.values())
+        message = isolation_faults.message_of(failed.values())
+        if isolation_faults.is_measured(outcomes.values()):
+            isolation_faults.note(self._study_dir, message)
+            self._notes = (isolation_faults.sentence(message), *self._notes)
+        elif isolation_faults.is_the_scripts(outcomes.values()):
+            self._blamed.add(suspected)
+            outcomes = isolation_faults.with_both(outcomes, suspected, message)
         return outcomes, told
 
     def _server(self, assignment: Assignment) -> ForkServer | None:
@@ -214,10 +246,10 @@ class LocalRunner(Runner):
         return None
 
     def _run_held(
-        self, assignment: Assignment, held: Held, server: ForkServer | None
+        self, assignment: Assignment, held: Held, server: ForkServer | None, isolation: str
     ) -> tuple[dict[int, Outcome], Told]:
         launch = assignment.launch
-        running, before = self._started(assignment, held, server)
+        running, before = self._started(assignment, held, server, isolation)
         result = self._followed(running, held)
         prepared = running.prepared
         hide_secrets(prepared.folder, launch.command, launch.env)
@@ -227,7 +259,7 @@ class LocalRunner(Runner):
         wrote = [writable(path) for path in wrote]
         study = str(self._study_dir)
         kept = [writable(path) for path in enclosure.kept_off(prepared.folder, prepared.places, study)]
-        passing = (launch.env.get("TMPDIR", ""), study)
+        passing = (launch.env.get("TMPDIR", ""), study, str(prepared.temporary))
         far = enclosure.kept_off_elsewhere(prepared.folder, prepared.places, passing)
         far = [writable(path) for path in far]
         self._notes += _said_of_writes(wrote, kept, far, launch.cwd)
@@ -247,7 +279,7 @@ class LocalRunner(Runner):
         return outcomes, running.told
 
     def _started(
-        self, assignment: Assignment, held: Held, server: ForkServer | None
+        self, assignment: Assignment, held: Held, server: ForkServer | None, isolation: str
     ) -> tuple[Running, enclosure.Manifest]:
         """Its process under a guard; and the user's files as they were before, where that is looked at."""
         launch = assignment.launch
@@ -257,7 +289,6 @@ class LocalRunner(Runner):
             command: Sequence[str] = library.trial_command(launch.python, folder, launch.options)
         else:
             command = self._command(launch.python)
-        isolation = self._isolation_of(launch)
         try:
             prepared = prepare(self._study_dir, assignment, isolation, folder)
             before = enclosure.manifest(prepared.watched, skip=[str(self._study_dir)])

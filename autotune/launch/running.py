@@ -127,12 +127,16 @@ class Running:
             "left_alone": [str(self.prepared.plan_path), *(str(folder / name) for name in SCRATCH)],
             "locks": list(self.locks),
         }
+        shares = any(name in self.prepared.env for name in SHARING)
+        orders["own_ipc"] = launch.protect and not shares
         if self.prepared.enclosed:
             orders["enclosure"] = {
                 "base": str(folder),
-                "keep": [str(folder), str(self.prepared.temporary)],
+                "keep": [str(folder)],
                 "must": list(self.prepared.protected),
-                "shares": any(name in self.prepared.env for name in SHARING),
+                "shares": shares,
+                "temporary": str(self.prepared.temporary),
+                "beside": self.prepared.beside,
             }
         return orders
 

@@ -9,11 +9,17 @@ import contextlib
 import os
 import signal
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TRIAL_VARIABLE = "AUTOTUNE_TRIAL"
 GUARD_VARIABLE = "AUTOTUNE_GUARD"
 GROUP_ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
 """Where control groups of version 2 are mounted: alone, or beside those of version 1."""
+OLD_GROUP_ROOTS = {"freezer": "/sys/fs/cgroup/freezer", "pids": "/sys/fs/cgroup/pids"}
+"""Where those of version 1 are mounted: a group of either controller keeps processes together."""
 
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -107,8 +113,28 @@ def send(pids: list[int], number: int) -> None:
             continue
 
 
+def enclosed(uid: str) -> list[int]:
+    """Living processes in the mount namespace of a trial, which none can leave, whatever else it changes."""
+    names = [f"/{uid}{end}".encode() for end in ("/", " ", ",")]
+    ours = _namespace("self")
+    return [
+        pid
+        for pid in all_pids()
+        if _namespace(str(pid)) not in ("", ours)
+        and any(name in table for table in [_read(f"/proc/{pid}/mountinfo")] for name in names)
+        and not is_zombie(pid)
+    ]
+
+
+def _namespace(pid: str) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt")
+    except OSError:
+        return ""
+
+
 def end_marked(uid: str, *, bound_s: float = 10.0) -> list[int]:
-    """Kill every process that carries the trial's mark.
+    """Kill every process that carries the trial's mark or is in its mount namespace.
 
     Args:
         uid: The attempt's uid.
@@ -117,10 +143,23 @@ def end_marked(uid: str, *, bound_s: float = 10.0) -> list[int]:
     Returns:
         Pids that were still there at the end (uninterruptible sleep, another user).
     """
+    return end_all(lambda: sorted({*marked(uid), *enclosed(uid)}), bound_s=bound_s)
+
+
+def end_all(find: Callable[[], list[int]], *, bound_s: float) -> list[int]:
+    """Kill processes until none is found.
+
+    Args:
+        find: Finds them.
+        bound_s: How long to go on looking.
+
+    Returns:
+        Pids that were still there at the end.
+    """
     until = time.monotonic() + bound_s
     pause = 0.002
     while True:
-        left = marked(uid)
+        left = find()
         if not left:
             return []
         send(left, signal.SIGKILL)
@@ -130,37 +169,42 @@ def end_marked(uid: str, *, bound_s: float = 10.0) -> list[int]:
         pause = min(pause * 2, 0.1)
 
 
-def group(uid: str) -> str:
-    """Folder of a trial's control group below that of this process, whether it exists or not.
+def groups(uid: str) -> list[str]:
+    """Folders in which a trial's control group may be, whether it exists or not; version 2 first.
 
-    Empty where version 2 of control groups is not mounted or does not hold this process.
+    They lie below the groups of this process. Empty where no group is mounted that holds it.
     """
-    lines = _read("/proc/self/cgroup").decode(errors="replace").splitlines()
-    own = next((line[3:] for line in lines if line.startswith("0::")), "")
-    if not own.startswith("/") or own.startswith("/.."):
-        return ""
-    for root in GROUP_ROOTS:
-        folder = f"{root}{own.rstrip('/')}"
-        # In a container the mount may be of another namespace, and the same path another group.
-        if str(os.getpid()).encode() in _read(f"{folder}/cgroup.procs").split():
-            return f"{folder}/autotune-{uid}"
-    return ""
+    found: list[str] = []
+    for line in reversed(_read("/proc/self/cgroup").decode(errors="replace").splitlines()):
+        _, controllers, own = (*line.split(":", 2), "", "")[:3]
+        if not own.startswith("/") or own.startswith("/.."):
+            continue
+        if controllers:
+            roots = [OLD_GROUP_ROOTS[name] for name in controllers.split(",") if name in OLD_GROUP_ROOTS]
+        else:
+            roots = list(GROUP_ROOTS)
+        for root in roots:
+            folder = f"{root}{own.rstrip('/')}"
+            # In a container the mount may be of another namespace, and the same path another group.
+            if str(os.getpid()).encode() in _read(f"{folder}/cgroup.procs").split():
+                found.append(f"{folder}/autotune-{uid}")
+    return found
 
 
 def make_group(uid: str) -> str:
-    """Make it; empty where this user may not, or the kernel is older than 5.14.
+    """Make a trial's control group; empty where this user may not.
 
-    What a process of the group starts stays in it, whatever session or environment it takes. No
-    controller is asked for, so nothing is limited or accounted differently.
+    What a process of the group starts stays in it, whatever session or environment it takes. Nothing is
+    limited or accounted differently.
     """
-    folder = group(uid)
-    try:
-        os.mkdir(folder)
-    except OSError:
-        return ""
-    if os.access(f"{folder}/cgroup.kill", os.W_OK) and os.access(f"{folder}/cgroup.procs", os.W_OK):
-        return folder
-    _remove_group(folder)
+    for folder in groups(uid):
+        try:
+            os.mkdir(folder)
+        except OSError:
+            continue
+        if os.access(f"{folder}/cgroup.procs", os.W_OK):
+            return folder
+        _remove_group(folder)
     return ""
 
 
@@ -176,34 +220,54 @@ def end_group(folder: str, *, bound_s: float = 10.0) -> None:
     until = time.monotonic() + bound_s
     while True:
         kill_group(folder)
-        if b"populated 1" not in _read(f"{folder}/cgroup.events") or time.monotonic() >= until:
+        if not _is_populated(folder) or time.monotonic() >= until:
             break
         time.sleep(0.005)
     _remove_group(folder)
 
 
 def kill_group(folder: str) -> None:
-    """Kill everything in a trial's control group at once, what is being forked in it as well.
+    """Kill everything in a trial's control group, with one call what is being forked in it as well.
 
     Args:
         folder: From `make_group`.
     """
-    if not _is_group(folder):
+    # Kernels before 5.14 and version 1 have no such call; there a frozen group cannot fork meanwhile.
+    if not _is_group(folder) or _put(f"{folder}/cgroup.kill", b"1"):
         return
-    with contextlib.suppress(OSError):
+    _put(f"{folder}/freezer.state", b"FROZEN")
+    # Zero stands for a process of another namespace, and would mean our own process group.
+    pids = [int(pid) for pid in _read(f"{folder}/cgroup.procs").split()]
+    send([pid for pid in pids if pid > 1], signal.SIGKILL)
+    _put(f"{folder}/freezer.state", b"THAWED")
+
+
+def _put(path: str, text: bytes) -> bool:
+    """Write to a file of the kernel's; whether that was possible."""
+    try:
         # Nothing is made and no link is followed: the place may have been noted by somebody else.
-        file = os.open(f"{folder}/cgroup.kill", os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            os.write(file, b"1")
-        finally:
-            os.close(file)
+        file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        os.write(file, text)
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return True
+
+
+def _is_populated(folder: str) -> bool:
+    events = _read(f"{folder}/cgroup.events")
+    return b"populated 1" in events if events else bool(_read(f"{folder}/cgroup.procs").split())
 
 
 def _is_group(folder: str) -> bool:
     """It lies where control groups are mounted, under a name of ours, and no link leads there."""
     return (
         os.path.basename(folder).startswith("autotune-")
-        and any(folder.startswith(f"{root}/") for root in GROUP_ROOTS)
+        and any(folder.startswith(f"{root}/") for root in (*GROUP_ROOTS, *OLD_GROUP_ROOTS.values()))
         and os.path.realpath(folder) == folder
     )
 

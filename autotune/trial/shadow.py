@@ -92,6 +92,10 @@ class Shadow:
         self._touched = False
         self._parent = functools.lru_cache(maxsize=4096)(self._resolve)
 
+    def is_ours(self, path: str) -> bool:
+        """Whether this absolute path lies in the trial's own folder."""
+        return path.startswith(os.path.dirname(self.folder) + "/")
+
     def covers(self, path: str) -> bool:
         """Whether this absolute path is protected."""
         for root, protect in self._roots:
@@ -176,7 +180,7 @@ class Shadow:
         self._touched = True
         self._make_folders(os.path.dirname(shadow))
         if copy and not _exists(shadow) and not self.hidden(name) and _exists(name):
-            self._copy(name, shadow)
+            self.copy(name, shadow)
         return shadow
 
     def _make_folders(self, folder: str) -> None:
@@ -184,7 +188,8 @@ class Shadow:
             self._make_folders(os.path.dirname(folder))
             _real["mkdir"](folder)
 
-    def _copy(self, source: str, target: str) -> None:
+    def copy(self, source: str, target: str) -> None:
+        """Copy a file, a link, or a folder with what is in it and is not there yet."""
         if _is_link(source):
             _real["symlink"](_real["readlink"](source), target)
         elif _is_dir(source):
@@ -194,7 +199,7 @@ class Shadow:
                 inner = os.path.join(target, entry)
                 name = os.path.join(source, entry)
                 if not _exists(inner) and not self.hidden(name):
-                    self._copy(name, inner)
+                    self.copy(name, inner)
         else:
             with _real_open(source, "rb") as old, _real_open(target, "wb") as new:
                 shutil.copyfileobj(old, new, 1 << 20)
@@ -204,7 +209,7 @@ class Shadow:
         """A copy of a protected file or folder with everything in it, so that it can be moved."""
         shadow = self.target(name, copy=True)
         if _is_dir(shadow) and not self.hidden(name) and _is_dir(name):
-            self._copy(name, shadow)
+            self.copy(name, shadow)
         return shadow
 
     def entries(self, name: str) -> dict[str, str]:
@@ -561,7 +566,11 @@ def _movers(shadow: Shadow) -> dict[str, Callable[..., Any]]:
     def replace(src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
         source, target = shadow.name(src, src_dir_fd), shadow.name(dst, dst_dir_fd)
         if not shadow.covers(source) and not shadow.covers(target):
-            _real["replace"](src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+            if shadow.is_ours(source) or shadow.is_ours(target):
+                # In its place the script alone would have had a folder on another disk.
+                _move(shadow, source, target)
+            else:
+                _real["replace"](src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
             return
         if not _exists(shadow.seen(source)):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), src)
@@ -569,7 +578,7 @@ def _movers(shadow: Shadow) -> dict[str, Callable[..., Any]]:
         if _is_dir(seen) and not _is_link(seen) and shadow.covers(target) and shadow.entries(target):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), dst)
         moved = shadow.whole(source) if shadow.covers(source) else source
-        _move(moved, shadow.target(target, copy=False))
+        _move(shadow, moved, shadow.target(target, copy=False))
         if shadow.covers(source) and _exists(source):
             shadow.hide(source)
         if shadow.covers(target) and _exists(target):
@@ -579,12 +588,22 @@ def _movers(shadow: Shadow) -> dict[str, Callable[..., Any]]:
     return {"remove": remove, "unlink": remove, "rmdir": rmdir, "rename": replace, "replace": replace}
 
 
-def _move(source: str, target: str) -> None:
+def _move(shadow: Shadow, source: str, target: str) -> None:
     try:
         _real["replace"](source, target)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        with _real_open(source, "rb") as old, _real_open(target, "wb") as new:
-            shutil.copyfileobj(old, new, 1 << 20)
-        _real["unlink"](source)
+        if _exists(target):
+            _delete(target)
+        shadow.copy(source, target)
+        _delete(source)
+
+
+def _delete(path: str) -> None:
+    if not _is_dir(path) or _is_link(path):
+        _real["unlink"](path)
+        return
+    for name in _real["listdir"](path):
+        _delete(os.path.join(path, name))
+    _real["rmdir"](path)

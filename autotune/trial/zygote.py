@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
     from types import ModuleType
 
-_GUARD_PARTS: Final = ("sweep", "enter", "quota", "guard")
+_GUARD_PARTS: Final = ("sysv", "sweep", "owned", "enter", "quota", "guard")
 _ACCELERATORS: Final = ("cuda", "xpu", "mtia")
 _ENV_START, _ENV_END = 47, 48
 """Fields 50 and 51 of ``/proc/<pid>/stat``, counted from the state on."""

@@ -49,7 +49,7 @@ def runs(monkeypatch, tmp_path):
 
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(host, "host_facts", lambda: facts().host)
-    monkeypatch.setattr(enclosure, "available", lambda *_args, **_more: "redirect")
+    monkeypatch.setattr(enclosure, "examined", lambda *_: enclosure.Isolation("redirect"))
     monkeypatch.setattr(looking, "verify", lambda command: None)
     monkeypatch.setattr(looking, "LocalRunner", Runs)
     monkeypatch.setattr(Runs, "asked", [], raising=False)

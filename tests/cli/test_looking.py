@@ -24,7 +24,7 @@ def machine(monkeypatch):
     import autotune.launch.enclosure as enclosure
 
     monkeypatch.setattr(host, "host_facts", lambda: facts().host)
-    monkeypatch.setattr(enclosure, "available", lambda base="": "redirect")
+    monkeypatch.setattr(enclosure, "examined", lambda *_: enclosure.Isolation("redirect"))
 
 
 def test_doctor_shows_versions_and_what_is_missing(cli, monkeypatch):
@@ -45,6 +45,30 @@ def test_doctor_shows_versions_and_what_is_missing(cli, monkeypatch):
     ):
         assert word in out
     assert "mlflow store" not in out
+
+
+def test_doctor_examines_this_folder_and_reports_what_rules_out_an_overlay(cli, monkeypatch, tmp_path):
+    import autotune.launch.enclosure as enclosure
+
+    asked = []
+    found = enclosure.Isolation("redirect", why="an overlay that you mount cannot write to data (me:lab)")
+    monkeypatch.setattr(enclosure, "examined", lambda *request: asked.append(request) or found)
+    monkeypatch.chdir(tmp_path)
+    rows = {f["name"]: f for f in json.loads(cli("doctor", "--json")[1])["findings"]}
+    assert rows["isolation"]["state"] == "warn"
+    assert rows["isolation"]["hint"] == found.why
+    assert str(tmp_path) in asked[0][2]
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_doctor_reports_what_an_overlay_cannot_do(cli, monkeypatch, moves):
+    import autotune.launch.enclosure as enclosure
+
+    found = enclosure.Isolation("overlay", moves_folders=moves)
+    monkeypatch.setattr(enclosure, "examined", lambda *_: found)
+    rows = {f["name"]: f for f in json.loads(cli("doctor", "--json")[1])["findings"]}
+    assert rows["isolation"]["state"] == "ok"
+    assert ("renames an old folder" in rows["isolation"]["text"]) is not moves
 
 
 def test_a_missing_torch_blocks_with_6(cli, monkeypatch):

@@ -14,6 +14,7 @@ from autotune.core.study import Budget, Study
 from autotune.core.trial import Failure, FailureKind, Stage
 from autotune.driver.ending import exit_code, why_nothing
 from autotune.errors import AutotuneError, BackendError, ScriptError, UsageError
+from autotune.launch.isolation_faults import BOTH_MODES
 from autotune.testing.knobs import CPU_HOST as HOST
 
 
@@ -38,6 +39,14 @@ def test_a_script_that_fails_by_itself_is_told_so() -> None:
     error = ended(Failure(kind=FailureKind.CRASH_EXIT, message="exit code 3"))
     assert type(error) is ScriptError
     assert "fails without any change of ours: exit code 3" in error.message
+
+
+def test_a_script_that_fails_differently_in_two_modes_of_isolation_is_not_blamed() -> None:
+    evidence: dict[str, str | int | float] = {BOTH_MODES: "exit code 1: [Errno 18]"}
+    error = ended(Failure(kind=FailureKind.CRASH_EXIT, message="exit code 3", evidence=evidence))
+    assert "without any change of ours" not in error.message
+    assert "an overlay (exit code 1: [Errno 18]), nor in redirect mode: exit code 3" in error.message
+    assert "run the script by itself first" in error.hint
 
 
 def test_a_script_that_reads_a_pipe_is_told_that_it_cannot_be_repeated() -> None:

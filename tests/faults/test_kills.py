@@ -27,6 +27,13 @@ NO_GROUP = ("folder = sweep.make_group(self.uid)", 'folder = ""')
 NO_KEEPER = ("sweep.send(sweep.descendants(os.getpid()), signal.SIGKILL)", "return 1")
 
 
+@pytest.fixture
+def unfindable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of a trial is found by its mount namespace or by its guard's record."""
+    monkeypatch.setattr("autotune.launch.sweep.enclosed", lambda _: [])
+    monkeypatch.setattr("autotune.launch.leftovers.owned.RECORD", "no-record.json")
+
+
 @pytest.mark.parametrize("case", kills.sample(), ids=lambda case: case["key"])
 def test_nothing_survives_a_kill(injected, is_clean, case) -> None:
     is_clean(injected(kills, case, promise_s=BUSY_S))
@@ -36,7 +43,10 @@ def case(shape: str, victim: str) -> dict[str, object]:
     return {"key": f"{shape}/{victim}", "shape": shape, "victim": victim, "starting": False}
 
 
-NOT_TOLD = ("_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)\n    life_fd", "life_fd")
+NOT_TOLD = (
+    "_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)\n    _let_notices_pass()",
+    "_let_notices_pass()",
+)
 """The kernel tells the keeper of its launcher's death."""
 
 
@@ -70,11 +80,13 @@ def test_without_the_kill_after_the_request_a_deaf_trial_survives(injected, crip
     assert injected(kills, case("deaf", "runner"), promise_s=3.0).survivors
 
 
+@pytest.mark.usefixtures("unfindable")
 def test_without_the_keeper_an_unmarked_daemon_survives_the_guard(injected, crippled_guard) -> None:
     crippled_guard(NO_KEEPER, NO_GROUP)
     assert injected(kills, case("bare", "guard by KILL"), promise_s=1.5).survivors == 1
 
 
+@pytest.mark.usefixtures("unfindable")
 def test_without_keeper_and_marks_a_daemon_survives_the_guard(
     injected, crippled_guard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +95,7 @@ def test_without_keeper_and_marks_a_daemon_survives_the_guard(
     assert injected(kills, case("daemon", "guard by KILL"), promise_s=1.5).survivors
 
 
+@pytest.mark.usefixtures("unfindable")
 @pytest.mark.skipif(not can_group(), reason="no control group can be made here")
 def test_with_its_group_alone_an_unmarked_daemon_is_ended(injected, crippled_guard) -> None:
     crippled_guard(NO_KEEPER)
@@ -94,6 +107,12 @@ def test_what_leaves_another_in_its_place_is_ended_without_a_group_too(injected,
     assert not injected(kills, case("rabbits", "runner"), promise_s=BUSY_S).survivors
 
 
+def test_by_its_namespace_or_record_alone_an_unmarked_daemon_is_ended(injected, crippled_guard) -> None:
+    crippled_guard(NO_KEEPER, NO_GROUP)
+    assert not injected(kills, case("bare", "guard by KILL"), promise_s=BUSY_S).survivors
+
+
+@pytest.mark.usefixtures("unfindable")
 def test_without_any_kill_it_would_live_on(injected, crippled_guard) -> None:
     crippled_guard(
         ("self._signal_until_gone(signal.SIGTERM, grace_s, repeat=False)", "pass"),

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import account as accounts
 import pytest
 from crippled import crippling
 
@@ -15,7 +16,7 @@ from autotune.core.trial import Assignment, Fidelity, Launch, Segment
 from autotune.launch.process import LocalRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 MINE = f"a1-{os.getpid() % 2**24:06x}"
 """Processes of a trial are found by its name: two runs of these tests must not end each other's."""
@@ -114,6 +115,13 @@ def assignment(user: Path) -> Callable[..., Assignment]:
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def account() -> Iterator[accounts.Account]:
+    """An ordinary user; made once, as that takes a second."""
+    with accounts.made() as found:
+        yield found
 
 
 @pytest.fixture

@@ -70,6 +70,41 @@ def test_a_group_is_killed_only_where_groups_lie(tmp_path: Path, monkeypatch: py
     assert (place / "cgroup.kill").read_text() == ""
 
 
+def test_a_group_of_version_1_is_emptied_process_by_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "GROUP_ROOTS", ())
+    folder = sweep.make_group(f"v1-{os.getpid()}")
+    if not folder:
+        pytest.skip("no group of version 1 can be made here")
+    forks = "import os, time\nfor _ in range(3): os.fork()\ntime.sleep(60)"
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-S", "-c", "import sys; sys.stdin.read(); " + f"exec({forks!r})"],
+            stdin=subprocess.PIPE,
+        ) as one:
+            Path(folder, "cgroup.procs").write_text(str(one.pid))
+            assert one.stdin is not None
+            one.stdin.close()
+            sweep.end_group(folder)
+            assert one.wait() == -signal.SIGKILL
+        assert not Path(folder).exists()
+    finally:
+        sweep.end_group(folder)
+
+
+def test_a_process_outside_of_this_namespace_is_not_signalled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is listed as 0, which would mean our own process group."""
+    sent: list[int] = []
+    place = tmp_path / "autotune-t1"
+    place.mkdir()
+    (place / "cgroup.procs").write_text("0\n0\n")
+    monkeypatch.setattr(sweep, "OLD_GROUP_ROOTS", {"pids": str(tmp_path)})
+    monkeypatch.setattr(sweep.os, "kill", lambda pid, number: sent.append(pid))
+    sweep.kill_group(str(place))
+    assert sent == []
+
+
 MB = 1 << 20
 
 

@@ -468,12 +468,12 @@ def test_a_probe_that_nothing_ends_holds_nobody_up(tmp_path: Path, monkeypatch: 
         def kill(self) -> None:
             waits.append(-1.0)
 
-        def wait(self, timeout: float | None = None) -> int:
+        def communicate(self, timeout: float | None = None) -> tuple[bytes, bytes]:
             assert timeout is not None, "a wait without a bound"
             waits.append(timeout)
             raise subprocess.TimeoutExpired("probe", timeout)
 
     monkeypatch.setattr(enclosure.subprocess, "Popen", Stuck)
-    assert enclosure.available.__wrapped__(str(tmp_path)) == "redirect"
+    assert enclosure.examined.__wrapped__(str(tmp_path)) == enclosure.Isolation("redirect")
     assert waits == [enclosure.PROBE_S, -1.0, enclosure.KILLED_S]
     assert list(tmp_path.iterdir()) == []

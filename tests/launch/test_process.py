@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import mmap
 import os
@@ -23,9 +24,22 @@ import pytest
 
 from autotune.core.measurement import Measurement
 from autotune.core.trial import Assignment, Failure, FailureKind, Launch
-from autotune.launch import enclosure, guard, leftovers, library, nsys, output, process, running, sweep
+from autotune.launch import (
+    enclosure,
+    guard,
+    leftovers,
+    library,
+    nsys,
+    output,
+    owned,
+    process,
+    running,
+    sweep,
+    sysv,
+)
 from autotune.launch.deadline import shortened
 from autotune.launch.folders import temporary_folder
+from autotune.launch.owned import RECORD
 from autotune.launch.plain import run_plain
 from autotune.launch.process import LocalRunner
 from autotune.launch.runner import NOT_BEGUN
@@ -410,17 +424,17 @@ def test_a_program_with_many_files_open_has_trials_too(runner: Any, assignment: 
 
 
 def test_a_trial_that_fills_the_disk_is_ended_before_it_is_full(
-    runner: Any, assignment: Any, monkeypatch: pytest.MonkeyPatch
+    runner: Any, assignment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk is a fake: so much is free until the trial has written its file."""
     uid = f"t0000-{MINE}"
-    big = temporary_folder(uid) / "big"
+    big = tmp_path / "study" / "trials" / uid / "big"
 
     def disk_usage(place: object) -> SimpleNamespace:
         return SimpleNamespace(total=100 << 30, free=(100 << 20) if big.exists() else 50 << 30)
 
     monkeypatch.setattr(shutil, "disk_usage", disk_usage)
-    text = "Path(os.environ['TMPDIR'], 'big').touch()\ntime.sleep(60)"
+    text = "Path(plan.trial_dir, 'big').touch()\ntime.sleep(60)"
     found = failure(runner(space_floor_bytes=None), assignment(text))
     assert found.kind is FailureKind.DISK
     assert "left nearly no space" in found.message
@@ -613,18 +627,17 @@ def test_a_guard_whose_launcher_has_died_removes_what_nobody_reads_any_more(
     runner: Any, assignment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Plan and layers; and secrets out of what the trial has said."""
-    started = assignment(
-        "print(sys.argv, flush=True); Path(os.environ['TMPDIR'], 'ready').touch(); time.sleep(60)"
-    )
+    started = assignment("print(sys.argv, flush=True); Path(plan.trial_dir, 'ready').touch(); time.sleep(60)")
     more = {
         "argv": ("--hf-token", "CANARY-option"),
         "command": (*started.launch.command, "--hf-token", "CANARY-option"),
     }
     mine = replace(started, launch=replace(started.launch, **more))
     launcher = runner()
+    folder = tmp_path / "study" / "trials" / mine.uid
 
     def die() -> None:
-        wait_for((temporary_folder(mine.uid) / "ready").exists)
+        wait_for((folder / "ready").exists)
         running = launcher._running
         os.close(running._life_fd)
         running._life_fd = os.open(os.devnull, os.O_RDONLY)
@@ -637,13 +650,13 @@ def test_a_guard_whose_launcher_has_died_removes_what_nobody_reads_any_more(
     found = failure(launcher, mine)
     thread.join()
     assert "its launcher died" in found.message
-    folder = tmp_path / "study" / "trials" / mine.uid
     assert {p.name for p in folder.iterdir()} == {
         "events.jsonl",
         "result.json",
         "stdout.log",
         "stderr.log",
         "guard.log",
+        "ready",
     }
     assert "'<redacted>'" in (folder / "stdout.log").read_text()
 
@@ -719,7 +732,7 @@ def test_nothing_survives_whoever_is_killed(
 
     temporary = temporary_folder(f"t0000-{MINE}")
     enclosure.remove(temporary)  # a killed runner leaves it, the next one clears it
-    ready = temporary / "ready"
+    ready = tmp_path / "study" / "trials" / f"t0000-{MINE}" / "ready"
     made = assignment(HOSTILE.format(ready=str(ready)))
     pickled = tmp_path / "assignment"
     pickled.write_bytes(pickle.dumps(made))
@@ -806,13 +819,15 @@ def test_no_group_is_made_where_the_mount_shows_groups_of_another_namespace(
         sweep, "_read", lambda path: b"0::/ours\n" if path == "/proc/self/cgroup" else real(path)
     )
     monkeypatch.setattr(sweep, "GROUP_ROOTS", (str(tmp_path),))
+    monkeypatch.setattr(sweep, "OLD_GROUP_ROOTS", {})
     ours = tmp_path / "ours"
     ours.mkdir()
     for text in ("1\n7\n", ""):
         (ours / "cgroup.procs").write_text(text)
-        assert sweep.group("t1") == sweep.make_group("t1") == ""
+        assert sweep.groups("t1") == []
+        assert sweep.make_group("t1") == ""
     (ours / "cgroup.procs").write_text(f"1\n{os.getpid()}\n")
-    assert sweep.group("t1") == f"{ours}/autotune-t1"
+    assert sweep.groups("t1") == [f"{ours}/autotune-t1"]
 
 
 def test_a_process_that_nothing_kills_is_waited_for_once_and_not_three_times(
@@ -828,7 +843,7 @@ def test_a_process_that_nothing_kills_is_waited_for_once_and_not_three_times(
     one.spec, one.uid, one.folder, one.group = {"grace_s": 5.0, "reap_s": 10.0}, "t1", str(tmp_path), "g"
     one.why, one.status, one.script, one.shared_before = "timeout_total", None, 0, set()
     one.alone, one.shared_used = True, set()
-    one.samples = guard.Samples()
+    one.samples, one.owned = guard.Samples(), guard.owned.Owned(str(tmp_path))
     monkeypatch.setattr(guard, "time", SimpleNamespace(monotonic=lambda: spent[0]))
     monkeypatch.setattr(one, "_reap", lambda: True)
     monkeypatch.setattr(one, "_tree", list)
@@ -840,17 +855,20 @@ def test_a_process_that_nothing_kills_is_waited_for_once_and_not_three_times(
     assert 15.0 < spent[0] <= guard.ending_s(5.0, 10.0) - guard.DRAIN_S
 
 
-@pytest.mark.skipif(not can_group(), reason="no control group can be made here")
-def test_an_unmarked_daemon_that_outlived_all_of_ours_is_ended_by_its_group(
-    assignment: Any, tmp_path: Path, stub: str, runner: Any
+@pytest.mark.parametrize("found_by", ["group", "namespace", "record"])
+def test_an_unmarked_daemon_that_outlived_all_of_ours_is_ended(
+    assignment: Any, tmp_path: Path, stub: str, runner: Any, found_by: str
 ) -> None:
     """Launcher, keeper and guard are killed at once: nobody's child, no mark, no session."""
     import pickle
 
+    if found_by == "group" and not can_group():
+        pytest.skip("no control group can be made here")
+    if found_by == "namespace" and runner().isolation != "overlay":
+        pytest.skip("this machine lets nobody mount an overlay")
     uid, token = f"t0009-{MINE}", f"unmarked-{MINE}"
-    temporary = temporary_folder(uid)
-    enclosure.remove(temporary)
-    made = assignment(UNMARKED.format(ready=str(temporary / "ready"), token=token), uid=uid)
+    folder = tmp_path / "study" / "trials" / uid
+    made = assignment(UNMARKED.format(ready=str(folder / "ready"), token=token), uid=uid)
     pickled = tmp_path / "assignment"
     pickled.write_bytes(pickle.dumps(made))
     text = PARENT.format(
@@ -858,32 +876,127 @@ def test_an_unmarked_daemon_that_outlived_all_of_ours_is_ended_by_its_group(
         pickled=str(pickled),
         study=str(tmp_path / "study"),
         stub=stub,
-        isolation=runner().isolation,
+        isolation="overlay" if found_by == "namespace" else "redirect",
     )
-    folder = tmp_path / "study" / "trials" / uid
     parent = subprocess.Popen([sys.executable, "-c", text])
+    place = ""
     try:
-        wait_for((temporary / "ready").exists)
+        wait_for((folder / "ready").exists)
         wait_for(lambda: carrying(token))
+        (daemon,) = carrying(token)
+        wait_for(lambda: f"[{daemon}, " in (folder / RECORD).read_text())
         ours = [p for p in sweep.descendants(parent.pid) if b"guard.py" in _command(p)]
         # Stopped first: on a busy machine the second would otherwise see the first one die.
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in (*ours, parent.pid):
                 os.kill(pid, number)
         wait_for(lambda: all(sweep.is_zombie(p) for p in ours))
-        sweep.end_marked(uid)
-        assert carrying(token), "marks alone do not find it"
-        place = Path((folder / "group").read_text())
-        leftovers.end_strays(folder)
+        assert sweep.marked(uid) == [], "its mark does not find it"
+        if (folder / "group").exists():
+            place = (folder / "group").read_text()
+        for name, way in (("group", "group"), (RECORD, "record")):
+            if way != found_by:
+                (folder / name).unlink(missing_ok=True)
+        swept = leftovers.end_strays(folder)
         assert carrying(token) == []
-        assert not place.exists()
         assert not (folder / "group").exists()
+        assert not (folder / RECORD).exists()
+        assert swept.processes == (1 if found_by == "record" else 0)
+        if found_by == "group":
+            assert not Path(place).exists()
     finally:
         parent.kill()
         parent.wait()
+        sweep.end_group(place)
         leftovers.end_strays(folder)
         sweep.send(carrying(token), signal.SIGKILL)
-        enclosure.remove(temporary)
+        enclosure.remove(temporary_folder(uid))
+
+
+def test_a_record_of_another_boot_or_of_another_process_ends_nothing(tmp_path: Path) -> None:
+    """Numbers of processes are used again."""
+    with subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"]) as other:
+        start = sweep.start_ticks(other.pid)
+        for boot, claimed in (("another", start), (owned.boot_id(), start + 1), (owned.boot_id(), 0)):
+            record = {"boot": boot, "processes": [[other.pid, claimed]], "objects": []}
+            (tmp_path / RECORD).write_text(json.dumps(record))
+            assert not leftovers.end_strays(tmp_path)
+            assert other.poll() is None
+        record = {"boot": owned.boot_id(), "processes": [[other.pid, start]], "objects": []}
+        (tmp_path / RECORD).write_text(json.dumps(record))
+        assert leftovers.end_strays(tmp_path) == leftovers.Swept(processes=1)
+        assert other.wait() == -signal.SIGKILL
+
+
+SYSTEM_V = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+memory = libc.shmget(0, 4096, 0o1600)
+semaphores = libc.semget(0, 2, 0o1600)
+assert memory >= 0 and semaphores >= 0
+assert libc.semctl(semaphores, 0, 16, 1) == 0  # SETVAL
+Path(plan.trial_dir, "made").write_text(f"{{memory}} {{semaphores}}")
+{then}
+"""
+
+
+def of_system_v(folder: Path) -> set[tuple[str, int]]:
+    """What a trial has made, as far as it is there now for processes outside of it."""
+    memory, semaphores = map(int, (folder / "made").read_text().split())
+    return sysv.own() & {("shm", memory), ("sem", semaphores)}
+
+
+@pytest.mark.parametrize("isolation", ["redirect", "overlay"])
+def test_system_v_objects_go_with_a_trial(
+    runner: Any, assignment: Any, tmp_path: Path, isolation: str
+) -> None:
+    """They outlive every process, and a machine has few semaphores."""
+    if isolation == "overlay" and runner().isolation != "overlay":
+        pytest.skip("this machine lets nobody mount an overlay")
+    ended = only(runner(isolation=isolation), assignment(SYSTEM_V.format(then="good()")))
+    assert isinstance(ended.outcome, Measurement), ended.outcome
+    assert of_system_v(tmp_path / "study" / "trials" / f"t0000-{MINE}") == set()
+
+
+def test_without_a_namespace_system_v_objects_are_removed_by_who_made_them(
+    runner: Any, assignment: Any, tmp_path: Path
+) -> None:
+    """As for an ordinary user in redirect mode, or who has staged something there: trials may need that."""
+    kept = ctypes.CDLL(None).shmget(0, 4096, 0o1600)
+    try:
+        ended = only(runner(isolation="redirect"), assignment(SYSTEM_V.format(then="good()")))
+        assert isinstance(ended.outcome, Measurement), ended.outcome
+        assert of_system_v(tmp_path / "study" / "trials" / f"t0000-{MINE}") == set()
+        assert ("shm", kept) in sysv.own(), "it is not the trial's"
+    finally:
+        sysv.remove([("shm", kept)])
+
+
+def test_system_v_objects_of_a_trial_without_a_living_guard_are_removed_by_its_record(tmp_path: Path) -> None:
+    libc = ctypes.CDLL(None)
+    one, other = libc.shmget(0, 4096, 0o1600), libc.semget(0, 1, 0o1600)
+    try:
+        record = {"boot": owned.boot_id(), "processes": [], "objects": [["shm", one], ["sem", other]]}
+        (tmp_path / RECORD).write_text(json.dumps(record))
+        assert leftovers.end_strays(tmp_path) == leftovers.Swept(objects=2)
+        assert not sysv.own() & {("shm", one), ("sem", other)}
+    finally:
+        sysv.remove([("shm", one), ("sem", other)])
+
+
+def test_memory_that_a_process_has_attached_stays() -> None:
+    libc = ctypes.CDLL(None)
+    libc.shmat.restype = ctypes.c_void_p
+    one = libc.shmget(0, 4096, 0o1600)
+    address = libc.shmat(one, None, 0)
+    try:
+        assert sysv.made_by({os.getpid()}, sysv.own()) >= {("shm", one)}
+        assert ("shm", one) not in sysv.made_by({1}, sysv.own())
+        assert sysv.remove([("shm", one)]) == []
+        assert ("shm", one) in sysv.own()
+    finally:
+        libc.shmdt(ctypes.c_void_p(address))
+        assert sysv.remove([("shm", one)]) == [("shm", one)]
 
 
 def test_no_folder_but_a_trials_group_is_ever_written_to(tmp_path: Path) -> None:

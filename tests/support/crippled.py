@@ -18,7 +18,7 @@ def crippling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         folder = tmp_path / "crippled"
         folder.mkdir()
         source = Path(guard.__file__)
-        for name in ("guard.py", "sweep.py", "enter.py", "quota.py"):
+        for name in ("guard.py", "sweep.py", "enter.py", "quota.py", "owned.py", "sysv.py"):
             shutil.copy(source.with_name(name), folder / name)
         text = (folder / "guard.py").read_text()
         for part, instead in changes:

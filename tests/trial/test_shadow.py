@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -166,3 +168,31 @@ def test_torch_checkpoints_are_redirected(project: Path) -> None:
     )
     assert state(project) == before
     assert os.path.exists(project.parent / "trial" / "shadow" / str(project)[1:] / "ckpt.pt")
+
+
+OTHER_DISK = Path("/dev/shm")
+
+
+@pytest.mark.skipif(
+    not os.access(OTHER_DISK, os.W_OK) or OTHER_DISK.stat().st_dev == Path("/tmp").stat().st_dev,
+    reason="there is one disk only",
+)
+def test_folders_and_files_are_moved_from_another_disk(project: Path) -> None:
+    """Copies lie on the study's disk, which need not be the project's: no rename fails for that."""
+    before = state(project)
+    far = tempfile.mkdtemp(prefix="autotune-test-", dir=OTHER_DISK)
+    text = f"""
+        far, ours = Path({far!r}), Path({str(project.parent / "trial" / "output")!r})
+        (far / 'run' / 'deep').mkdir(parents=True); (far / 'run' / 'deep' / 'w').write_text('w')
+        (far / 'old.txt').write_text('new'); os.symlink('deep', far / 'run' / 'link')
+        os.rename(far / 'run', 'run'); os.replace(far / 'old.txt', 'old.txt')
+        assert Path('run/deep/w').read_text() == 'w' and os.readlink('run/link') == 'deep'
+        assert Path('old.txt').read_text() == 'new' and os.listdir(far) == []
+        (far / 'kept').write_text('kept'); ours.mkdir(); os.replace(far / 'kept', ours / 'kept')
+        assert (ours / 'kept').read_text() == 'kept' and os.listdir(far) == []
+    """
+    try:
+        run(project, text)
+        assert state(project) == before
+    finally:
+        shutil.rmtree(far)

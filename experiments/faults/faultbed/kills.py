@@ -120,11 +120,11 @@ def run(case: Case, folder: Path, *, promise_s: float = PROMISE_S) -> Count:
         ] + [f"started {ended.start.value}" for ended in ends if ended.start is not wanted]
 
     count = Count(injected=1)
-    with trial_left_clean(uid) as temporary, Child(trial, folder / "runner.log") as runner:
+    with trial_left_clean(uid), Child(trial, folder / "runner.log") as runner:
         guards = _guards(runner.pid, uid)
         server = int(sweep.stat_fields(guards[0])[1]) if forked and guards else 0
         begun = time.monotonic()
-        if not case["starting"] and not until((temporary / "ready").exists, 30.0):
+        if not case["starting"] and not until((folder / "study" / "trials" / uid / "ready").exists, 30.0):
             count.notes.append("the trial did not start")
             return count
         time.sleep(draw.random() * 0.3)

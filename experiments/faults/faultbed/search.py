@@ -25,7 +25,6 @@ from autotune.driver import sync, tune
 from autotune.errors import AutotuneError
 from autotune.inspection.script import script_facts
 from autotune.launch.fake import COMPUTE_BOUND, FakeRunner
-from autotune.launch.folders import temporary_folder
 from autotune.launch.runner import Ended, Runner
 from autotune.store.journal import Entry, Journal
 from faultbed.common import Child, until, users_tree
@@ -261,6 +260,6 @@ def running(home: Path, number: int, limit_s: float) -> str:
         for entry in entries(home):
             if entry.kind == "started" and entry.data["number"] == number:
                 found[0] = str(entry.data["uid"])
-        return bool(found[0]) and (temporary_folder(found[0]) / "ready").exists()
+        return bool(found[0]) and (home / "trials" / found[0] / "ready").exists()
 
     return found[0] if until(hangs, limit_s) else ""

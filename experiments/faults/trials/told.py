@@ -31,7 +31,7 @@ if segment.trial >= int(HANGS_FROM):
         os.setsid()
         while True:
             time.sleep(1)
-    Path(os.environ["TMPDIR"], "ready").touch()
+    Path(os.environ["AUTOTUNE_PLAN"]).with_name("ready").touch()
     time.sleep(3600)
 time.sleep(LASTS_S)
 step_ns, samples = int(world.step_s(segment.config) * 1e9), world.samples(segment.config)
