@@ -73,12 +73,20 @@ def study_dir(study_id: str) -> Path:
 
 def default_tracking_uri() -> str:
     """The MLflow store that is used where the user names none."""
-    return f"sqlite:///{home() / 'mlflow.db'}"
+    return f"sqlite:///{default_store()}"
 
 
-def default_artifact_root() -> Path:
-    """Where artifacts of the default MLflow store go."""
-    return home() / "mlartifacts"
+def default_store() -> Path:
+    """The database of the default MLflow store."""
+    return home() / "mlflow.db"
+
+
+def own_store(tracking_uri: str) -> Path | None:
+    """The database of the default MLflow store, None if the address is of another store."""
+    try:
+        return default_store() if tracking_uri == default_tracking_uri() else None
+    except StoreError:
+        return None
 
 
 def new_id() -> str:
