@@ -30,7 +30,7 @@ _CONNECTIONS = Path("/proc/net/tcp")
 _ESTABLISHED = "01"
 """`TCP_ESTABLISHED` of Linux's `include/net/tcp_states.h`; closed ones are listed as root's."""
 _REFUSED = (
-    "This page is open to a browser of the account that runs `autotune ui`, once it has opened a link of it.\n"
+    "This page is open to browsers of the account that runs `autotune ui`, after one of its links.\n"
     "Each link works once. For new ones start `autotune ui` again.\n"
 )
 
@@ -157,7 +157,7 @@ def peer_account(scope: Mapping[str, Any]) -> int | None:
 
 
 def _as_listed(host: str, port: int) -> str:
-    """Return an address in the notation of ``/proc/net/tcp``: the kernel's integer in this machine's order."""
+    """Return an address as ``/proc/net/tcp`` lists it: the kernel's integer in this machine's order."""
     return f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}"
 
 
@@ -182,9 +182,7 @@ async def _refuse(send: Send) -> None:
 
 async def _respond(send: Send, status: int, text: str, **more: str) -> None:
     fixed = {"content-type": "text/plain; charset=utf-8", "cache-control": "no-store"}
-    headers = [
-        (name.replace("_", "-").encode(), value.encode()) for name, value in {**fixed, **more}.items()
-    ]
+    headers = [(name.replace("_", "-").encode(), value.encode()) for name, value in {**fixed, **more}.items()]
     headers.append((b"content-length", str(len(text.encode())).encode()))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": text.encode()})

@@ -231,7 +231,7 @@ class MlflowSink:
         self._write_logs(study)
         if self._own is not None:
             # MLflow copies files with the modes that the umask gives them.
-            close_tree(artifact_folder(self._own))
+            close_tree(artifact_folder(self._own).resolve())
         self._rename_parent(summary.run_name(study, answer))
         self._client.set_terminated(self._parent, status=record.study_status(study), end_time=end_ms)
         self._write_experiment(study, answer)

@@ -104,7 +104,7 @@ def _refill_mark(database: Path) -> Path:
 def prepare(database: Path, create: Callable[[Path], None], *, own: bool) -> None:
     """Create a store's database if it is missing, and replace it if it is our own and broken.
 
-    Processes that do this at the same time wait for the first of them. After a kill the next call starts over.
+    Processes that do this at once wait for the first of them. After a kill the next call starts over.
 
     Args:
         database: The store's file.
@@ -116,14 +116,15 @@ def prepare(database: Path, create: Callable[[Path], None], *, own: bool) -> Non
         OSError: The place cannot be written.
     """
     database.parent.mkdir(parents=True, exist_ok=True)
-    if not database.exists() or (own and fault(database)):
+    if not database.exists() or (own and fault(database)) or _parts(database):
         with _locked(database.parent) as has_lock:
             # Another process may have replaced it meanwhile.
             if own and (why := fault(database)):
                 _move_aside(database, why)
+            # Of a process that was killed: under the lock no living one creates.
+            for part in _parts(database) if has_lock else ():
+                shutil.rmtree(part, ignore_errors=True)
             if not database.exists():
-                if has_lock:
-                    _remove_parts(database)
                 _create(database, create, own=own)
     if own:
         _protect(database)
@@ -167,11 +168,8 @@ def _move_aside(database: Path, why: str) -> None:
     )
 
 
-def _remove_parts(database: Path) -> None:
-    """Remove what a killed process left; only under the lock, where no living one creates."""
-    for entry in database.parent.iterdir():
-        if entry.name.startswith(f"{database.name}{_PART}"):
-            shutil.rmtree(entry, ignore_errors=True)
+def _parts(database: Path) -> list[Path]:
+    return [p for p in database.parent.iterdir() if p.name.startswith(f"{database.name}{_PART}")]
 
 
 @contextlib.contextmanager
@@ -204,7 +202,7 @@ def _protect(database: Path) -> None:
             with contextlib.suppress(OSError):
                 _close(entry.path)
     if artifacts.stat().st_mode & 0o077:
-        close_tree(artifacts)
+        close_tree(artifacts.resolve())
 
 
 def close_tree(root: Path) -> None:

@@ -39,7 +39,13 @@ class Visit:
         self.gate = Gate(self.behind, KEYS, peer=lambda _: holder)
 
     def ask(
-        self, path: str, method: str = "GET", *, host: str = "127.0.0.1:5000", kind: str = "http", **headers: str
+        self,
+        path: str,
+        method: str = "GET",
+        *,
+        host: str = "127.0.0.1:5000",
+        kind: str = "http",
+        **headers: str,
     ) -> tuple[int, dict[str, str]]:
         sent: list[dict[str, Any]] = []
 
@@ -64,7 +70,13 @@ class Visit:
     "path",
     [
         *("/", "/health", "/version", "/graphql", "/ajax-api/2.0/mlflow/runs/create", "/place", "/place/"),
-        *("/place/ajax-api/2.0/mlflow/runs/create", "/place/code-3", "/place/code-1/", "/code-1", "/place//code-1"),
+        *(
+            "/place/ajax-api/2.0/mlflow/runs/create",
+            "/place/code-3",
+            "/place/code-1/",
+            "/code-1",
+            "/place//code-1",
+        ),
         *("/place/../place/code-1", "//place/code-1"),
     ],
 )

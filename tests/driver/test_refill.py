@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 import subprocess
 import sys
@@ -128,7 +127,5 @@ def test_sync_and_ui_move_a_broken_store_aside_and_show_all_studies_in_a_new_one
     assert "is broken: an update of its tables was interrupted" in before
     assert "mlflow.db, opened" in after
     assert labels() == {"train-0", "train-1"}
-    assert {name for name in os.listdir(home()) if name.startswith("mlflow")} == {
-        "mlflow.db",
-        "mlflow.db.broken-1",
-    }
+    kept = {path.name for path in home().iterdir() if path.name.startswith("mlflow")}
+    assert kept == {"mlflow.db", "mlflow.db.broken-1"}

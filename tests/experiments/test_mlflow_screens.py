@@ -154,7 +154,9 @@ def test_the_report_renders_inside_mlflow_without_a_network(pages, desktop):
 
 def test_on_a_phone_the_title_says_which_and_how_much_with_its_interval(pages, second):
     how_much = ratio_text(answer(second).best.speedup)
-    with Browser(CHROMIUM, *mlflow_pages.SIZES["phone"], storage=mlflow_pages.PANEL_CLOSED, cookie=pages.cookie) as phone:
+    with Browser(
+        CHROMIUM, *mlflow_pages.SIZES["phone"], storage=mlflow_pages.PANEL_CLOSED, cookie=pages.cookie
+    ) as phone:
         phone.open(pages["answer"])
         config = "bf16, batch 64, 4 workers, channels last on"
         _, seen = phone.wait_for(f"{how_much} · {config}", "About this run")

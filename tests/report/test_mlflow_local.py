@@ -19,7 +19,6 @@ from second_account import Account, open_folder, second_account
 
 from autotune.errors import TrackerUnavailable
 from autotune.report import mlflow_local as local
-from autotune.report.mlflow import MlflowSink
 from autotune.report.mlflow_store import sqlite_path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
@@ -372,7 +371,8 @@ sink = mlflow_sink()
 sink.open()
 for trial in study.told():
     sink.send("trial_ended", {"wall_s": made.WALL_S + trial.number, "number": trial.number}, study)
-sink.send("study_ended", {"wall_s": made.WALL_S + 99, "why": "x", "best_yaml": "picks: {}"}, study, made.found())
+ended = {"wall_s": made.WALL_S + 99, "why": "x", "best_yaml": "picks: {}"}
+sink.send("study_ended", ended, study, made.found())
 """
 WHOLE_BYTES = 500_000
 """Somewhat less than MLflow's tables take without any run."""
@@ -427,7 +427,7 @@ def test_a_driver_that_is_killed_while_mlflow_creates_the_store_costs_the_next_n
 
 
 @real
-@pytest.mark.parametrize("name", ODD_NAMES)
+@pytest.mark.parametrize("name", ["o'neil", 'say "so" 100%41', "what? a#b", "ünï 名  x=1&y;z"])
 def test_any_name_of_working_folder_and_home_holds_a_store_with_its_artifacts(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -439,12 +439,14 @@ def test_any_name_of_working_folder_and_home_holds_a_store_with_its_artifacts(
     monkeypatch.setenv("AUTOTUNE_HOME", str(work / "home"))
     study, sink = made.study(), mlflow_sink()
     sink.send("study_began", {"wall_s": made.WALL_S}, study)
-    sink.send("study_ended", {"wall_s": made.WALL_S + 9, "why": "x", "best_yaml": "a: 1\n"}, study, made.found())
+    sink.send(
+        "study_ended", {"wall_s": made.WALL_S + 9, "why": "x", "best_yaml": "a: 1\n"}, study, made.found()
+    )
     assert local.fault(work / "home" / "mlflow.db") == ""
     (run,) = sink._found("tags.`autotune.role` = 'study'")
     found = Path(sink._client.download_artifacts(run.info.run_id, "best.yaml"))
     assert found.read_text() == "a: 1\n"
-    assert found.is_relative_to(work / "home" / "mlartifacts")
+    assert len([*(work / "home" / "mlartifacts" / "autotune-train").rglob("best.yaml")]) == 1
     assert {p.name for p in work.iterdir()} == {"home"}
     assert {p.name for p in tmp_path.iterdir()} == {name}, "no folder of a misread name"
     assert {n: mode for n, mode in modes(work / "home").items() if mode & 0o077} == {}

@@ -89,7 +89,7 @@ def second_account() -> Iterator[Account]:
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A folder that every account can enter and list, unlike those of pytest."""
-    folder = Path(tempfile.mkdtemp(prefix="autotune-open-", dir="/tmp"))  # noqa: S108 (open to every account)
+    folder = Path(tempfile.mkdtemp(prefix="autotune-open-", dir="/tmp"))
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
