@@ -226,7 +226,7 @@ def _limits() -> Iterator[Finding]:
 
 def _disk() -> Iterator[Finding]:
     from autotune.report.summary import bytes_text
-    from autotune.store.paths import home
+    from autotune.store.paths import home, make_home
 
     try:
         place = home()
@@ -234,7 +234,7 @@ def _disk() -> Iterator[Finding]:
         yield Finding(name="store", state="block", text=error.message, hint=error.hint)
         return
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        make_home()
         free = shutil.disk_usage(place).free
     except OSError as error:
         text = f"{place} cannot be made: {error.strerror}"

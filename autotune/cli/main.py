@@ -339,11 +339,9 @@ def _uncaught(error: BaseException) -> InternalError:
 def _kept(text: str) -> str:
     """Put a traceback into the driver's log and say where; silence where nothing can be written."""
     try:
-        from autotune.store.paths import home
+        from autotune.store.paths import make_home
 
-        folder = home()
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "errors.log"
+        path = make_home() / "errors.log"
         # Private, like the studies that it may quote.
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "a", encoding="utf-8") as stream:

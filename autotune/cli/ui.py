@@ -30,7 +30,7 @@ def ui(
         str, typer.Option(metavar="URI", help="Of another MLflow that has it, not the search's own.")
     ] = "",
 ) -> int:
-    """Show a study in the MLflow UI, to your account on this machine only, until Ctrl-C."""
+    """Show a study in the MLflow UI, on this machine only, until Ctrl-C."""
     import sys
 
     from autotune.driver.refill import is_due, refill

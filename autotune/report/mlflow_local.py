@@ -115,7 +115,8 @@ def prepare(database: Path, create: Callable[[Path], None], *, own: bool) -> Non
         TrackerUnavailable: It is our own store, and another account owns it.
         OSError: The place cannot be written.
     """
-    database.parent.mkdir(parents=True, exist_ok=True)
+    database.parent.parent.mkdir(parents=True, exist_ok=True)
+    database.parent.mkdir(mode=0o700 if own else 0o777, exist_ok=True)
     if not database.exists() or (own and fault(database)) or _parts(database):
         with _locked(database.parent) as has_lock:
             # Another process may have replaced it meanwhile.
