@@ -65,13 +65,16 @@ class Pages(dict):
     """Page -> address, for browsers that have the cookie.
 
     Attributes:
-        cookie: Name, value and path.
+        cookie: Name, value and address of its path.
+        links: Page -> link that lets in one browser; that to the answer is used.
     """
 
     cookie = None
+    links = None
 
     def sign_in(self):
-        """Use the link to the answer, which lets in one browser, and take the cookie for all of ours."""
+        """Use the link to the answer and take the cookie for all of our browsers."""
+        self.links = dict(self)
         parts = urllib.parse.urlsplit(self["answer"])
         connection = http.client.HTTPConnection(parts.netloc, timeout=60)
         connection.request("GET", parts.path)

@@ -125,6 +125,14 @@ def test_the_table_is_sorted_by_what_was_confirmed_with_columns_in_order(pages, 
 
 
 @drawn
+def test_a_link_leads_one_browser_to_the_page_that_it_names(pages):
+    for texts in (("Sort: speedup", "BEST t"), ("Each link works once.",)):
+        with Browser(CHROMIUM, WIDE, HIGH, storage=mlflow_pages.PANEL_CLOSED) as fresh:
+            fresh.open(pages.links["table"])
+            fresh.wait_for(*texts)
+
+
+@drawn
 def test_the_four_charts_are_drawn(pages, desktop):
     desktop.open(pages["charts"])
     titles = ("peak_mem_gib vs.", "Parallel Coordinates", "speedup", "best_so_far_speedup")
