@@ -226,7 +226,7 @@ def _limits() -> Iterator[Finding]:
 
 def _disk() -> Iterator[Finding]:
     from autotune.report.summary import bytes_text
-    from autotune.store.paths import home
+    from autotune.store.paths import home, make_home
 
     try:
         place = home()
@@ -234,7 +234,7 @@ def _disk() -> Iterator[Finding]:
         yield Finding(name="store", state="block", text=error.message, hint=error.hint)
         return
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        make_home()
         free = shutil.disk_usage(place).free
     except OSError as error:
         text = f"{place} cannot be made: {error.strerror}"
@@ -301,21 +301,37 @@ def _searches_store(tracking_uri: str) -> Finding:
 
 
 def mlflow_store(tracking_uri: str) -> Finding:
-    """Whether the store can be reached; MLflow itself is not imported."""
+    """Whether the store can be used: a server is asked, a database that exists is opened by MLflow."""
     from autotune.core.redact import redact
-    from autotune.store.paths import default_tracking_uri
+    from autotune.report.mlflow_local import fault
+    from autotune.report.mlflow_store import sqlite_path
+    from autotune.store.paths import default_tracking_uri, own_store
 
-    uri = tracking_uri or default_tracking_uri()
+    name, uri = "mlflow store", tracking_uri or default_tracking_uri()
     shown = redact(uri)
     if uri.startswith(("http://", "https://")):
         return _server(uri, shown)
-    path = Path(uri.partition("sqlite:///")[2] or uri.removeprefix("file://"))
-    folder = next((p for p in (path, *path.parents) if p.exists()), Path("/"))
-    if os.access(folder, os.W_OK):
-        return Finding(name="mlflow store", state="ok", text=shown)
-    return Finding(
-        name="mlflow store", state="warn", text=f"{shown} cannot be written to", hint="--tracking-uri"
-    )
+    own = own_store(uri)
+    path = own or sqlite_path(uri)
+    if path is not None and not os.access(next(p for p in (path, *path.parents) if p.exists()), os.W_OK):
+        return Finding(name=name, state="warn", text=f"{shown} cannot be written to", hint="--tracking-uri")
+    if own is not None and (why := fault(own)):
+        hint = "a search, `autotune ui` or `autotune sync` moves it aside and fills a new one"
+        return Finding(name=name, state="warn", text=f"{shown} is broken: {why}", hint=hint)
+    if path is not None and not path.exists():
+        return Finding(name=name, state="ok", text=f"{shown}, not yet created")
+    return _opened(uri, own, shown)
+
+
+def _opened(uri: str, own: Path | None, shown: str) -> Finding:
+    from autotune.errors import TrackerUnavailable
+    from autotune.report.mlflow import MlflowSink
+
+    try:
+        MlflowSink(uri, own=own).open()
+    except TrackerUnavailable as error:
+        return Finding(name="mlflow store", state="warn", text=error.message, hint=error.hint)
+    return Finding(name="mlflow store", state="ok", text=f"{shown}, opened")
 
 
 def _server(uri: str, shown: str) -> Finding:

@@ -396,12 +396,13 @@ def _uncaught(error: BaseException) -> InternalError:
 def _kept(text: str) -> str:
     """Put a traceback into the driver's log and say where; silence where nothing can be written."""
     try:
-        from autotune.store.paths import home
+        from autotune.store.paths import make_home
 
-        folder = home()
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "errors.log"
-        with path.open("a", encoding="utf-8") as stream:
+        path = make_home() / "errors.log"
+        # Private, like the studies that it may quote.
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "a", encoding="utf-8") as stream:
+            os.fchmod(descriptor, 0o600)
             stream.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {version()}\n{text}\n")
     except Exception:  # noqa: BLE001 (telling of an error must not fail)
         return ""

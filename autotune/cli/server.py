@@ -11,16 +11,20 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections import deque
 from typing import TYPE_CHECKING
 
+from autotune.cli.mlflow_app import KEYS, STORE
 from autotune.core.redact import redact
 from autotune.errors import BackendError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from types import FrameType
+
+    from autotune.cli.gate import Keys
 
 QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -73,8 +77,11 @@ class Server:
             if self._process.poll() is not None:
                 raise self._error(f"ended with code {self._process.returncode}")
             try:
-                with opener.open(f"{self.address}/health", timeout=5):
+                with opener.open(self.address, timeout=5):
                     return
+            except urllib.error.HTTPError:
+                # It refuses, as nobody has shown it a key.
+                return
             except (OSError, http.client.HTTPException):
                 time.sleep(0.3)
         raise self._error(f"did not answer within {START_S:.0f} s", hint="try again: autotune ui")
@@ -132,48 +139,47 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(uri: str, port: int) -> Generator[Server]:
-    """MLflow's server of a store, on this machine only, ended with the block.
+def serving(uri: str, port: int, keys: Keys) -> Generator[Server]:
+    """MLflow's server of a store, for this account on this machine only, ended with the block.
 
     Within it a scheduler's signal and the closing of the terminal come as Ctrl-C does.
 
     Args:
         uri: Of the store.
         port: 0 takes a free one.
+        keys: What a browser needs to be answered.
 
     Raises:
         BackendError: The port cannot be had.
     """
-    port = _taken(port)
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
-    command += ["--host", HOST, "--port", str(port), "--workers", "1"]
-    with _interrupted_by_signals():
+    # Ours from here on: between a probe and a later start another account could take it.
+    with _interrupted_by_signals(), _listening(port) as listener:
+        descriptor = listener.fileno()
         # In a session of its own, where neither Ctrl-C nor the terminal's end reaches it: we end it.
         process = subprocess.Popen(
-            command,
-            env={**QUIET, **os.environ},
+            [sys.executable, "-m", "autotune.cli.mlflow_app", str(descriptor)],
+            env={**QUIET, **os.environ, STORE: uri, KEYS: keys.text()},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            pass_fds=(descriptor,),
         )
-        server = Server(process, port)
+        server = Server(process, listener.getsockname()[1])
+        # Where the server ends, its port is closed.
+        listener.close()
         try:
             yield server
         finally:
             server.end()
 
 
-def _taken(port: int) -> int:
-    """The port, or a free one for 0; whoever else listens there would be taken for our server."""
-    with socket.socket() as probe:
-        # As servers do: one that ended a moment ago does not hold its port any more.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            message = f"port {port} cannot be had: {error.strerror}"
-            raise BackendError(message, hint="choose another; without --port a free one is taken") from error
-        return int(probe.getsockname()[1])
+def _listening(port: int) -> socket.socket:
+    """Return a socket that listens on the port, or on a free one for 0."""
+    try:
+        return socket.create_server((HOST, port), backlog=128)
+    except OSError as error:
+        message = f"port {port} cannot be had: {error.strerror}"
+        raise BackendError(message, hint="choose another; without --port a free one is taken") from error
 
 
 @contextlib.contextmanager

@@ -34,8 +34,11 @@ def sync(
         from autotune.store.paths import find_study
 
         deadline_s, path = duration_s(wait), find_study(study, searches=True)
+        from autotune.driver.refill import is_due, refill
         from autotune.driver.sync import sync_study
 
+        if not tracking_uri and is_due():
+            refill(deadline_s)
         unsent = sync_study(path, deadline_s, tracking_uri=tracking_uri, again=again)
         if unsent:
             raise TrackerUnavailable(

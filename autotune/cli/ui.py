@@ -33,11 +33,16 @@ def ui(
     """Open a study in the MLflow UI on this machine, until Ctrl-C."""
     import sys
 
+    from autotune.driver.refill import is_due, refill
     from autotune.driver.sync import study_paths
     from autotune.store.paths import find_study
 
+    found = find_study(study, searches=True)
+    if not tracking_uri and is_due():
+        print("MLflow's store was broken; filling a new one from the journals ...", file=sys.stderr)
+        refill()
     print("reading MLflow's store ...", file=sys.stderr)
-    uri, paths = study_paths(find_study(study, searches=True), tracking_uri=tracking_uri)
+    uri, paths = study_paths(found, tracking_uri=tracking_uri)
     if not paths:
         message = "MLflow holds nothing of this study"
         raise BackendError(message, hint=f"send it: {_sending(study, tracking_uri)}")
@@ -68,14 +73,18 @@ def _opened(paths: dict[str, str], page: str) -> str:
 def _serve(uri: str, port: int, paths: dict[str, str], opened: str) -> int:
     import sys
 
+    from autotune.cli.gate import Keys
     from autotune.cli.server import serving
 
+    keys = Keys.new(len(paths) + 1)
+    # A path is all behind the mark, which browsers keep when the link leads on.
+    links = {name: keys.link(number) + path[1:] for number, (name, path) in enumerate(paths.items())}
     try:
-        with serving(uri, port) as server:
+        with serving(uri, port, keys) as server:
             print("starting MLflow's server; that takes some ten seconds ...", file=sys.stderr)
             server.wait_until_it_answers()
-            _show(server.address, paths, opened)
-            print("Ctrl-C ends it", file=sys.stderr, flush=True)
+            _show(server.address, links, keys.link(len(paths)) + opened[1:] if opened else "")
+            print("each link lets in one browser; Ctrl-C ends the server", file=sys.stderr, flush=True)
             server.wait_until_it_ends()
     except KeyboardInterrupt:
         pass

@@ -19,14 +19,18 @@ REPORT_FILE: Final = "report.html"
 
 
 def write_page(path: Path, text: str) -> None:
-    """Write a whole file or none; what was there is replaced.
+    """Write a whole file or none, a new one for this account alone; what was there is replaced.
 
     Raises:
         OSError: It cannot be written.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_text(text, encoding="utf-8")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            # As private as the study. A file that the user has opened to others stays so.
+            os.fchmod(descriptor, path.stat().st_mode & 0o777 if path.exists() else 0o600)
+            stream.write(text)
         draft.replace(path)
     except OSError:
         draft.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ from autotune.report.mlflow import MlflowSink, Refused, absolute_uri
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.outbox import MLFLOW, OutboxRow
-from autotune.store.paths import default_artifact_root, default_tracking_uri
+from autotune.store.paths import default_tracking_uri, own_store
 
 if TYPE_CHECKING:
     from autotune.core.answer import Answer
@@ -264,11 +264,9 @@ def mlflow_sink(tracking_uri: str = "", experiment: str = "", *, home: Path | No
         experiment: Its name there.
         home: The study's directory, where profiles lie; None where none are to be sent.
     """
-    default = default_tracking_uri()
-    uri = tracking_uri or default
-    root = default_artifact_root() if uri == default else None
+    uri = tracking_uri or default_tracking_uri()
     files = None if home is None else functools.partial(profile_files, folder=home)
-    return MlflowSink(uri, experiment, artifact_root=root, clean=redact, files=files)
+    return MlflowSink(uri, experiment, own=own_store(uri), clean=redact, files=files)
 
 
 def sync_study(

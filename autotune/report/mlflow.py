@@ -32,6 +32,7 @@ from autotune.errors import TrackerUnavailable
 from autotune.report import mlflow_files as files
 from autotune.report import mlflow_record as record
 from autotune.report import notes, summary, view, why
+from autotune.report.mlflow_local import artifact_folder, close_tree, plain_uri, prepare
 from autotune.report.mlflow_store import SETTINGS, Refused, absolute_uri, border, loggers_kept, sqlite_path
 from autotune.report.page import report_html
 
@@ -61,7 +62,8 @@ class MlflowSink:
     Args:
         tracking_uri: Explicit; MLflow's own choice of a default is never relied on.
         experiment: Name; empty for ``autotune/<script stem>``.
-        artifact_root: Where a local store keeps artifacts; beside its database where None.
+        own: Database of the default store, which is kept private and replaced if it is broken; None for
+            a store that the user named.
         clean: Takes secrets out of every text before it is sent, the report aside: that is made without.
         files: Further artifacts of a study, by where they go: profiles; they are sent as they are.
     """
@@ -71,13 +73,14 @@ class MlflowSink:
         tracking_uri: str,
         experiment: str = "",
         *,
-        artifact_root: Path | None = None,
+        own: Path | None = None,
         clean: Callable[[str], str] = str,
         files: Callable[[Study], Mapping[str, Path]] | None = None,
     ) -> None:
         self.tracking_uri = absolute_uri(tracking_uri, str(Path.cwd()))
         self._experiment = experiment
-        self._artifact_root = artifact_root
+        self._own = own
+        self._database = own or sqlite_path(self.tracking_uri)
         self._clean = clean
         self._files = files
         self._client: Any = None
@@ -109,9 +112,9 @@ class MlflowSink:
             # The import has just set it to a level that tells of every table made.
             logging.getLogger("mlflow").setLevel(logging.WARNING)
 
-            if path := sqlite_path(self.tracking_uri):
-                path.parent.mkdir(parents=True, exist_ok=True)
-            client = MlflowClient(tracking_uri=self.tracking_uri)
+            if self._database is not None:
+                prepare(self._database, _create_database, own=self._own is not None)
+            client = MlflowClient(tracking_uri=plain_uri(self._own) if self._own else self.tracking_uri)
             client.search_experiments(max_results=1)
             self._version = str(mlflow.__version__)
             self._entities = mlflow.entities
@@ -233,6 +236,9 @@ class MlflowSink:
         for name, path in (self._files(study) if self._files is not None else {}).items():
             self._client.log_artifact(self._parent, str(path), name.rpartition("/")[0])
         self._write_logs(study)
+        if self._own is not None:
+            # MLflow copies files with the modes that the umask gives them.
+            close_tree(artifact_folder(self._own).resolve())
         self._rename_parent(summary.run_name(study, answer))
         self._client.set_terminated(self._parent, status=record.study_status(study), end_time=end_ms)
         self._write_experiment(study, answer)
@@ -274,11 +280,10 @@ class MlflowSink:
 
     def _create_experiment(self, name: str) -> Any:
         location: str | None = None
-        if path := sqlite_path(self.tracking_uri):
+        if self._database is not None:
             # Without it artifacts land in a folder `mlruns` relative to the working directory.
-            root = self._artifact_root or path.parent / "mlartifacts"
             folder = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "experiment"
-            location = (root / folder).as_uri()
+            location = (artifact_folder(self._database) / folder).as_uri()
         tags = {"mlflow.experimentKind": "custom_model_development"}
         with contextlib.suppress(Exception):
             # Somebody else may make it at the same moment: what counts is that it is there.
@@ -630,6 +635,37 @@ class MlflowSink:
     def _short(self, text: str, most: int = _TAG_CHARACTERS) -> str:
         clean = self._clean(text)
         return clean if len(clean) <= most else clean[: most - 1] + "…"
+
+
+def server_app(uri: str, own: Path | None = None) -> Any:
+    """Return MLflow's web application for a store; for a process that does nothing else.
+
+    Its proxy for artifacts is off: artifacts of a local store are read from their folder.
+
+    Args:
+        uri: Of the store.
+        own: As in `MlflowSink`.
+    """
+    from mlflow.server.fastapi_app import app
+    from mlflow.server.handlers import initialize_backend_stores
+
+    database = own or sqlite_path(uri)
+    address = plain_uri(own) if own is not None else uri
+    root = artifact_folder(database).as_uri() if database is not None else None
+    initialize_backend_stores(
+        backend_store_uri=address, registry_store_uri=address, default_artifact_root=root
+    )
+    return app
+
+
+def _create_database(path: Path) -> None:
+    """Create MLflow's tables; takes about seven seconds."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    # MLflow's own default is below the working folder, whose name it writes into SQL without escaping it.
+    # A new database lies in a temporary folder beside its place.
+    store = SqlAlchemyStore(plain_uri(path), artifact_folder(path.parent).as_uri())
+    store.engine.dispose()
 
 
 class _Child:

@@ -39,6 +39,19 @@ def home() -> Path:
     return base / "autotune"
 
 
+def make_home() -> Path:
+    """Create `home` for its user alone if it is missing, whatever the umask; an existing one may be shared.
+
+    Raises:
+        OSError: It cannot be created.
+        StoreError: As `home` does.
+    """
+    place = home()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.mkdir(mode=0o700, exist_ok=True)
+    return place
+
+
 def make_study_dir(study_id: str) -> Path:
     """The directory of a new study, for its user alone: arguments and environment of a script lie in it.
 
@@ -47,6 +60,7 @@ def make_study_dir(study_id: str) -> Path:
     """
     path = study_dir(study_id)
     try:
+        make_home()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         message = f"the study directory {path} cannot be made: {error.strerror}"
@@ -73,12 +87,20 @@ def study_dir(study_id: str) -> Path:
 
 def default_tracking_uri() -> str:
     """The MLflow store that is used where the user names none."""
-    return f"sqlite:///{home() / 'mlflow.db'}"
+    return f"sqlite:///{default_store()}"
 
 
-def default_artifact_root() -> Path:
-    """Where artifacts of the default MLflow store go."""
-    return home() / "mlartifacts"
+def default_store() -> Path:
+    """The database of the default MLflow store."""
+    return home() / "mlflow.db"
+
+
+def own_store(tracking_uri: str) -> Path | None:
+    """The database of the default MLflow store, None if the address is of another store."""
+    try:
+        return default_store() if tracking_uri == default_tracking_uri() else None
+    except StoreError:
+        return None
 
 
 def new_id() -> str:

@@ -100,9 +100,10 @@ class Browser:
         width: Of the page, in CSS pixels.
         height: Likewise.
         storage: What the page's origin finds in its local storage.
+        cookie: Name, value and url of one that the browser has from the start.
     """
 
-    def __init__(self, path, width, height, *, storage=None):
+    def __init__(self, path, width, height, *, storage=None, cookie=None):
         self._folder = tempfile.mkdtemp(prefix="screens-")
         to_browser, self._write = _high(os.pipe())
         self._read, from_browser = _high(os.pipe())
@@ -128,6 +129,8 @@ class Browser:
             for domain in ("Page", "Runtime", "Network"):
                 self.call(f"{domain}.enable")
             self.resize(width, height)
+            if cookie:
+                self.call("Network.setCookie", **cookie)
             if storage:
                 lines = "".join(
                     f"localStorage.setItem({json.dumps(k)},{json.dumps(v)});" for k, v in storage.items()

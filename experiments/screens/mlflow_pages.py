@@ -1,6 +1,8 @@
 """Studies in an MLflow of their own, served by a live `autotune ui`, and what its pages are called."""
 
 import contextlib
+import http.client
+import http.cookies
 import json
 import os
 import queue
@@ -10,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.parse
 from pathlib import Path
 
 from devtools import Browser
@@ -58,26 +61,52 @@ def sent(studies, folder):
     return {**os.environ, "AUTOTUNE_HOME": str(Path(folder) / "home")}, uri
 
 
+class Pages(dict):
+    """Page -> address, for browsers that have the cookie.
+
+    Attributes:
+        cookie: Name, value and address of its path.
+        links: Page -> link that lets in one browser; that to the answer is used.
+    """
+
+    cookie = None
+    links = None
+
+    def sign_in(self):
+        """Use the link to the answer and take the cookie for all of our browsers."""
+        self.links = dict(self)
+        parts = urllib.parse.urlsplit(self["answer"])
+        connection = http.client.HTTPConnection(parts.netloc, timeout=60)
+        connection.request("GET", parts.path)
+        given = http.cookies.SimpleCookie(connection.getresponse().getheader("set-cookie"))
+        connection.close()
+        ((name, morsel),) = given.items()
+        self.cookie = {"name": name, "value": morsel.value, "url": f"http://{parts.netloc}{morsel['path']}"}
+        for page, address in self.items():
+            self[page] = f"{self.cookie['url']}#{urllib.parse.urlsplit(address).fragment}"
+
+
 @contextlib.contextmanager
 def served(study, uri, environment):
-    """`autotune ui` of a study while it is wanted: page -> address."""
+    """`autotune ui` of a study while it is wanted: its `Pages`."""
     command = [*AUTOTUNE, "ui", study, "--no-open", "--tracking-uri", uri]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     lines = queue.Queue()
     reader = threading.Thread(target=_read, args=(process.stdout, lines), daemon=True)
     reader.start()
     try:
-        pages, until = {}, time.monotonic() + START_S
+        pages, until = Pages(), time.monotonic() + START_S
         while "answer" not in pages or not lines.empty() or time.monotonic() < pages["at"] + 1:
             with contextlib.suppress(queue.Empty):
                 line = lines.get(timeout=0.2)
                 if not line:
                     raise RuntimeError(f"autotune ui ended with {process.wait()}")
                 name, address = line.split()
-                pages |= {name: address, "at": time.monotonic()}
+                pages.update({name: address, "at": time.monotonic()})
             if time.monotonic() > until:
                 raise TimeoutError("autotune ui shows no page")
         del pages["at"]
+        pages.sign_in()
         yield pages
     finally:
         process.terminate()
@@ -110,7 +139,7 @@ def shoot(chromium, studies, out, *, hide=""):
             for name, page, size, texts in SHOTS:
                 if page not in pages:
                     continue
-                with Browser(chromium, *SIZES[size], storage=PANEL_CLOSED) as browser:
+                with Browser(chromium, *SIZES[size], storage=PANEL_CLOSED, cookie=pages.cookie) as browser:
                     browser.open(pages[page])
                     browser.wait_for(*texts)
                     browser.settle()

@@ -98,7 +98,7 @@ def compared(chromium, pages, state, times, found, keep):
         keep: Called after every round of looks.
     """
     size = mlflow_pages.SIZES["desktop"]
-    with Browser(chromium, *size, storage=mlflow_pages.PANEL_CLOSED) as page:
+    with Browser(chromium, *size, storage=mlflow_pages.PANEL_CLOSED, cookie=pages.cookie) as page:
         page.call("Page.addScriptToEvaluateOnNewDocument", source=WATCH)
         for name in ("table", "charts"):
             arms = {

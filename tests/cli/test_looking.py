@@ -1,9 +1,11 @@
 """doctor, inspect, spaces: what is seen without running anything."""
 
 import base64
+import contextlib
 import http.server
 import json
 import os
+import sqlite3
 import threading
 from dataclasses import replace
 from importlib import metadata
@@ -16,6 +18,7 @@ from study_fakes import facts
 import autotune.cli.doctor as doctor
 from autotune.core.facts import DeviceFacts
 from autotune.devices.nvidia import NvidiaDevices
+from autotune.store.paths import default_store, home
 
 
 @pytest.fixture(autouse=True)
@@ -222,6 +225,27 @@ def test_the_user_of_an_address_is_told_to_the_server_and_to_nobody_else(asked):
     told = base64.b64encode(b"me:canary/pass").decode()
     assert asked.asked == [("/health", asked.host, f"Basic {told}")]
     assert (found.state, found.text) == ("ok", f"http://<redacted>@{asked.host}/ answers (200)")
+
+
+def test_a_broken_store_is_found_broken_and_left_to_those_that_replace_it(cli):
+    assert "mlflow.db, not yet created" in cli("doctor", "--check-mlflow")[1]
+    with contextlib.closing(sqlite3.connect(default_store())) as connection:
+        connection.execute("CREATE TABLE _alembic_tmp_runs (name TEXT)")
+    told = next(line for line in cli("doctor", "--check-mlflow")[1].splitlines() if "mlflow store" in line)
+    assert told.startswith("warn")
+    assert "is broken: an update of its tables was interrupted" in told
+    assert "autotune sync" in told
+    assert [p.name for p in home().iterdir()] == ["mlflow.db"]
+
+
+@pytest.mark.mlflow
+def test_a_store_that_exists_is_really_opened(cli, tmp_path):
+    own = tmp_path / "own.db"
+    own.write_bytes(b"no database, " * 1000)
+    told = cli("doctor", "--check-mlflow", "--tracking-uri", f"sqlite:///{own}")[1]
+    line = next(line for line in told.splitlines() if "mlflow store" in line)
+    assert line.startswith("warn")
+    assert "cannot be reached" in line
 
 
 @pytest.mark.parametrize(

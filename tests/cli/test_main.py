@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shlex
+import stat
 import subprocess
 import sys
 import time
@@ -79,6 +80,7 @@ def test_an_uncaught_exception_asks_for_a_report_and_keeps_the_traceback(
     assert code == 70
     assert "Traceback" not in err
     assert "autotune doctor" in err
+    assert stat.S_IMODE((tmp_path / "home" / "errors.log").stat().st_mode) == 0o600
     log = (tmp_path / "home" / "errors.log").read_text()
     assert "ZeroDivisionError" in log
     assert "canary-secret-1" not in log

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import server, ui
+from autotune.cli.gate import Keys
 from autotune.cli.main import run
 from autotune.errors import BackendError, UsageError
 
 SERVER = f"""#!{sys.executable}
-import http.server, os, sys
+import http.server, os, socket, sys
 
 class Health(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -32,9 +33,11 @@ class Health(http.server.BaseHTTPRequestHandler):
         pass
 
 AT_FIRST
-http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Health).serve_forever()
+server = http.server.HTTPServer(("127.0.0.1", 0), Health, bind_and_activate=False)
+server.socket = socket.socket(fileno=int(sys.argv[-1]))
+server.serve_forever()
 """
-"""Stands in for `python -m mlflow server`."""
+"""Stands in for `python -m autotune.cli.mlflow_app`."""
 
 
 def found(monkeypatch: pytest.MonkeyPatch, uri: str, paths: dict[str, str]) -> None:
@@ -101,7 +104,7 @@ def test_another_store_is_looked_into_when_it_is_named(
 
 
 def as_mlflow(folder: Path, *, at_first: str = "", afterwards: str = "pass") -> Path:
-    """An interpreter whose `-m mlflow server` does as told, before it listens and after the first answer."""
+    """An interpreter whose server does as told, before it answers and after the first answer."""
     path = folder / "python"
     path.write_text(SERVER.replace("AT_FIRST", at_first).replace("AFTERWARDS", afterwards))
     path.chmod(0o755)
@@ -161,8 +164,28 @@ def test_a_server_that_ends_while_it_is_looked_at_has_failed_unless_it_ended_in_
             ui.ui(None, open_it=False)
     else:
         assert ui.ui(None, open_it=False) == 0
-    assert "/#/x" in capsys.readouterr().out
+    assert "#/x\n" in capsys.readouterr().out
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)) == before
+
+
+def test_the_browser_gets_a_link_of_its_own_and_no_secret_is_in_a_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noted = tmp_path / "noted"
+    note = f"open({str(noted)!r}, 'w').write(repr(sys.argv) + os.environ['AUTOTUNE_UI_KEYS'])"
+    monkeypatch.setattr("sys.executable", str(as_mlflow(tmp_path, at_first=note, afterwards="os._exit(0)")))
+    monkeypatch.setattr(server, "START_S", 20.0)
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    found(monkeypatch, "postgresql://me:canary-pass@host/db", {"answer": "/#/a", "table": "/#/t"})
+    assert ui.ui(None, page="table") == 0
+    arguments, _, text = noted.read_text().partition("]")
+    keys = Keys.from_text(text)
+    links = [line.split() for line in capsys.readouterr().out.splitlines()]
+    base = links[0][1].partition(f"/{keys.place}/")[0]
+    assert links == [["answer", f"{base}{keys.link(0)}#/a"], ["table", f"{base}{keys.link(1)}#/t"]]
+    assert opened == [f"{base}{keys.link(2)}#/t"]
+    assert not any(secret in arguments for secret in ("canary-pass", keys.place, keys.cookie, *keys.codes))
 
 
 PLAIN = """

@@ -1,6 +1,8 @@
 """The report beside the journal."""
 
 import logging
+import os
+import stat
 
 import pages
 import pytest
@@ -39,3 +41,17 @@ def test_what_cannot_be_written_leaves_nothing_behind(tmp_path):
     with pytest.raises(OSError, match="taken"):
         write_page(tmp_path / "taken", "text")
     assert [p.name for p in tmp_path.iterdir()] == ["taken"]
+
+
+def test_a_report_is_private_whatever_the_umask_and_stays_shared_where_its_user_shared_it(tmp_path):
+    path = tmp_path / "report.html"
+    for umask in (0o000, 0o077):
+        before = os.umask(umask)
+        try:
+            write_page(path, "text")
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o644)
+    write_page(path, "again")
+    assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("again", 0o644)

@@ -57,7 +57,7 @@ def second():
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """Page -> address, below a server that `autotune ui` has started."""
+    """Page -> address and a cookie, below a server that `autotune ui` has started."""
     from autotune.report.mlflow import MlflowSink
 
     folder = tmp_path_factory.mktemp("ui")
@@ -79,8 +79,8 @@ def pages(tmp_path_factory):
 
 
 @pytest.fixture
-def desktop():
-    with Browser(CHROMIUM, WIDE, HIGH, storage=mlflow_pages.PANEL_CLOSED) as opened:
+def desktop(pages):
+    with Browser(CHROMIUM, WIDE, HIGH, storage=mlflow_pages.PANEL_CLOSED, cookie=pages.cookie) as opened:
         yield opened
         assert opened.hosts == {"127.0.0.1"}, "nothing is fetched from elsewhere"
 
@@ -125,6 +125,14 @@ def test_the_table_is_sorted_by_what_was_confirmed_with_columns_in_order(pages, 
 
 
 @drawn
+def test_a_link_leads_one_browser_to_the_page_that_it_names(pages):
+    for texts in (("Sort: speedup", "BEST t"), ("Each link works once.",)):
+        with Browser(CHROMIUM, WIDE, HIGH, storage=mlflow_pages.PANEL_CLOSED) as fresh:
+            fresh.open(pages.links["table"])
+            fresh.wait_for(*texts)
+
+
+@drawn
 def test_the_four_charts_are_drawn(pages, desktop):
     desktop.open(pages["charts"])
     titles = ("peak_mem_gib vs.", "Parallel Coordinates", "speedup", "best_so_far_speedup")
@@ -154,7 +162,9 @@ def test_the_report_renders_inside_mlflow_without_a_network(pages, desktop):
 
 def test_on_a_phone_the_title_says_which_and_how_much_with_its_interval(pages, second):
     how_much = ratio_text(answer(second).best.speedup)
-    with Browser(CHROMIUM, *mlflow_pages.SIZES["phone"], storage=mlflow_pages.PANEL_CLOSED) as phone:
+    with Browser(
+        CHROMIUM, *mlflow_pages.SIZES["phone"], storage=mlflow_pages.PANEL_CLOSED, cookie=pages.cookie
+    ) as phone:
         phone.open(pages["answer"])
         config = "bf16, batch 64, 4 workers, channels last on"
         _, seen = phone.wait_for(f"{how_much} · {config}", "About this run")
@@ -166,7 +176,7 @@ def test_on_a_phone_the_title_says_which_and_how_much_with_its_interval(pages, s
 def test_on_a_phone_the_note_with_the_command_is_below_all_that_mlflow_says(pages, second):
     """Why docs/mlflow.md sends a phone to the report: when this fails, MLflow has become better."""
     wide = mlflow_pages.SIZES["phone"][0]
-    with Browser(CHROMIUM, wide, 4 * HIGH, storage=mlflow_pages.PANEL_CLOSED) as phone:
+    with Browser(CHROMIUM, wide, 4 * HIGH, storage=mlflow_pages.PANEL_CLOSED, cookie=pages.cookie) as phone:
         phone.open(pages["answer"])
         child = f"t{len(second.trials) - 1:02d} "
         _, seen = phone.wait_for("About this run", "autotune apply best.yaml", child)

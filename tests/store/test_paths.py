@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from pathlib import Path
 
@@ -88,3 +90,28 @@ def test_a_label_is_safe_to_type(home: Path) -> None:
     assert label.startswith(("my-train-rm--rf-", "my-train-rm-rf-"))
     assert not paths.is_label("a/b")
     assert not paths.is_label("x" * 65)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_a_home_that_is_made_is_private_and_one_that_was_there_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o775)
+    before = os.umask(umask)
+    try:
+        for place, mode in ((tmp_path / "deep" / "new", 0o700), (shared, 0o775)):
+            monkeypatch.setenv("AUTOTUNE_HOME", str(place))
+            study = paths.make_study_dir(paths.new_id())
+            assert stat.S_IMODE(place.stat().st_mode) == mode
+            assert stat.S_IMODE(study.stat().st_mode) == 0o700
+    finally:
+        os.umask(before)
+
+
+def test_the_own_store_is_known_by_its_address_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "what?"))
+    assert paths.own_store(paths.default_tracking_uri()) == tmp_path / "what?" / "mlflow.db"
+    assert paths.own_store(f"sqlite:///{tmp_path}/other.db") is None
+    assert paths.own_store("http://tracker:5000") is None

@@ -1,0 +1,37 @@
+"""The process behind `autotune ui`: MLflow's web application, served through a gate."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+STORE = "AUTOTUNE_UI_STORE"
+KEYS = "AUTOTUNE_UI_KEYS"
+"""Environment variables, which other accounts cannot read, unlike a command line."""
+
+
+def main() -> None:
+    """Serve on the listening socket whose descriptor is the only argument, until a signal ends it."""
+    import uvicorn
+
+    from autotune.cli.gate import Gate, Keys
+    from autotune.report.mlflow import server_app
+    from autotune.store.paths import own_store
+
+    # Files that are uploaded are for this account alone, as the store is.
+    os.umask(0o077)
+    uri, keys = os.environ.pop(STORE), Keys.from_text(os.environ.pop(KEYS))
+    # A header that says where a request came from is no proof of it.
+    config = uvicorn.Config(
+        Gate(server_app(uri, own_store(uri)), keys),
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+    )
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
+
+
+if __name__ == "__main__":
+    main()
