@@ -38,11 +38,7 @@ def list_studies(
 
 
 def _row(path: Path, label: str, created: float) -> dict[str, Any]:
-    from autotune.cli.opened import open_study
-    from autotune.core.answer import SearchOutcome
-    from autotune.core.study import VERIFY
     from autotune.errors import AutotuneError
-    from autotune.report.summary import script_name, short_config
 
     row: dict[str, Any] = {
         "id": path.name,
@@ -54,9 +50,21 @@ def _row(path: Path, label: str, created: float) -> dict[str, Any]:
         "stopped": "",
     }
     try:
-        opened = open_study(path)
+        return {**row, **_seen(path)}
     except AutotuneError as error:
         return {**row, "answer": f"unreadable: {error.message}"}
+    except Exception as error:  # noqa: BLE001 (whatever a journal holds, the others are listed)
+        return {**row, "answer": f"unreadable: {type(error).__name__}"}
+
+
+def _seen(path: Path) -> dict[str, Any]:
+    """What the journal of a study shows."""
+    from autotune.cli.opened import open_study
+    from autotune.core.answer import SearchOutcome
+    from autotune.core.study import VERIFY
+    from autotune.report.summary import script_name, short_config
+
+    opened = open_study(path)
     study, answer = opened.study, opened.answer
     said = "no answer yet"
     if answer is not None and study.spec.purpose == VERIFY:
@@ -68,7 +76,6 @@ def _row(path: Path, label: str, created: float) -> dict[str, Any]:
     elif answer is not None and study.stopped:
         said = f"inconclusive{_likely(answer)}"
     return {
-        **row,
         "script": script_name(study),
         "trials": len(study.told()),
         "answer": said,

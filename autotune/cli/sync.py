@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from autotune.cli.complete import study_labels
+from autotune.cli.opened import check_address
 from autotune.cli.options import Json
 from autotune.errors import TrackerUnavailable
 
@@ -36,6 +37,7 @@ def sync(
         from autotune.store.paths import find_study
 
         deadline_s, path = duration_s(wait), find_study(study, searches=True)
+        check_address(path, tracking_uri)
         from autotune.driver.sync import sync_study
 
         unsent = sync_study(path, deadline_s, tracking_uri=tracking_uri, again=again)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from autotune.cli.complete import study_labels
+from autotune.cli.opened import check_address
 from autotune.errors import BackendError, UsageError
 
 Page = Literal["answer", "table", "charts", "searches"]
@@ -37,7 +38,9 @@ def ui(
     from autotune.store.paths import find_study
 
     print("reading MLflow's store ...", file=sys.stderr)
-    uri, paths = study_paths(find_study(study, searches=True), tracking_uri=tracking_uri)
+    path = find_study(study, searches=True)
+    check_address(path, tracking_uri)
+    uri, paths = study_paths(path, tracking_uri=tracking_uri)
     if not paths:
         message = "MLflow holds nothing of this study"
         raise BackendError(message, hint=f"send it: {_sending(study, tracking_uri)}")

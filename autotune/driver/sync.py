@@ -268,7 +268,12 @@ def mlflow_sink(tracking_uri: str = "", experiment: str = "", *, home: Path | No
     uri = tracking_uri or default
     root = default_artifact_root() if uri == default else None
     files = None if home is None else functools.partial(profile_files, folder=home)
-    return MlflowSink(uri, experiment, artifact_root=root, clean=redact, files=files)
+    return MlflowSink(uri, experiment, artifact_root=root, clean=_shown, files=files)
+
+
+def _shown(text: str) -> str:
+    """Return the text for others: without secrets, controls escaped."""
+    return visible(redact(text))
 
 
 def sync_study(
