@@ -72,7 +72,10 @@ def _declared(knob: Knob, change: Change, facts: Facts, *, has_script: bool) -> 
         return f"{_named(change.spelling)} is not a way that {knob.name} has to this script."
     match way:
         case Flag():
-            return _by_flag(knob, change, facts.script.flag(*way.names) if has_script else None)
+            option = facts.script.flag(*way.names) if has_script else None
+            if has_script and option is None:
+                return f"The script has no option {change.spelling.text}."
+            return _by_flag(knob, change, option)
         case Env():
             text = knob.environment(change.value, way, facts)
             if text is None:
@@ -139,9 +142,7 @@ def _by_flag(knob: Knob, change: Change, option: ScriptFlag | None) -> Change | 
 
 
 def _made(change: Change, spelling: Spelling, text: str) -> Change:
-    return Change(
-        knob=change.knob, value=change.value, spelling=spelling, delivered=text, site=change.site
-    )
+    return Change(knob=change.knob, value=change.value, spelling=spelling, delivered=text, site=change.site)
 
 
 def _is_written(given: Spelling, facts: Facts) -> bool:

@@ -17,11 +17,11 @@ from autotune.errors import NotApplied, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autotune.cli.best_file import BestFile
     from autotune.core.change import Change
     from autotune.core.facts import HostFacts
     from autotune.core.trial import Launch
     from autotune.export.best_config import BestConfig, PickPart
-    from autotune.cli.best_file import BestFile
     from autotune.inspection.command import Command
 
 IN_PROCESS = ("keyword", "patch", "constant")

@@ -126,10 +126,13 @@ class BestFile:
         args = [restore(arg) if self._is_known else arg for arg in self.best.study.argv]
         if any(is_incomplete(arg) for arg in args):
             raise UsageError(
-                "the file leaves out a secret of the command line", hint="say the command after --: python ..."
+                "the file leaves out a secret of the command line",
+                hint="say the command after --: python ...",
             )
         if not self._is_known:
             self._check_start(python)
+            if not all(arg.isprintable() for arg in args):
+                self._refuse("an argument with control characters")
         return args
 
     @functools.cached_property

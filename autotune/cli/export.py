@@ -90,9 +90,7 @@ def export(
 
         shape, given = _form(to, form), BestFile(file)
         name, chosen = given.best.chosen(pick)
-        asked = _Asked(
-            file=given, words=command or [], python=python, allow=tuple(allow or ()), force=force
-        )
+        asked = _Asked(file=given, words=command or [], python=python, allow=tuple(allow or ()), force=force)
         said = _exported(to, shape, chosen, asked)
         apply = _apply_command(file, command or [], pick)
         code = EXIT_NO if chosen.changes and not said.said else EXIT_YES

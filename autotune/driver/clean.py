@@ -125,7 +125,7 @@ def remove(found: Found) -> dict[str, str]:
             else:
                 study = leftover.path if leftover.kind == STUDY else leftover.path.parent
                 if reason := foreign(study):
-                    raise StoreError(f"{study}: {reason}")  # noqa: TRY301 (one of many)
+                    raise StoreError(f"{study}: {reason}")
                 with locked(study):
                     _remove(leftover.path, leftover.spared)
         except StudyLocked:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.core.redact import is_incomplete, redact, restore
 from autotune.core.study import VERIFY
+from autotune.core.visible import visible
 from autotune.driver.profiles import profile_files
 from autotune.driver.rebuilt import space_of
 from autotune.errors import AutotuneError, StoreError, UsageError

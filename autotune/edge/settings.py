@@ -109,8 +109,8 @@ def check_variables(environ: Mapping[str, str]) -> None:
 def project_settings(folder: Path) -> Settings:
     """The table ``[tool.autotune]`` of the nearest pyproject.toml at or above a folder that has one.
 
-    Relative paths in it (of a space file, an interpreter, the result) are relative to the file. A file of another
-    account is passed over: above a folder of one's own, as in ``/tmp``, anybody may put one.
+    Relative paths in it (of a space file, an interpreter, the result) are relative to the file. A file of
+    another account is passed over: above a folder of one's own, as in ``/tmp``, anybody may put one.
 
     Raises:
         UsageError: The file cannot be read, or a key or value in the table does not do; with the line.
@@ -135,7 +135,7 @@ def project_settings(folder: Path) -> Settings:
 
 
 def _is_trusted(path: Path, folder: Path) -> bool:
-    """Whether the file is this account's, root's, or that of the current folder's owner (a mounted project)."""
+    """Whether the file is this account's, root's, or the current folder's owner's (a mounted project)."""
     return path.stat().st_uid in (os.geteuid(), 0, folder.stat().st_uid)
 
 

@@ -33,7 +33,10 @@ _RUNS_CODE: Final = re.compile(
 )
 """Variables that choose the code that the loader, Python, a shell or a library runs."""
 _STARTS: Final = frozenset(
-    ("os posix pty subprocess shutil builtins importlib runpy pickle marshal ctypes code").split()
+    {
+        *("os", "posix", "pty", "subprocess", "shutil", "builtins", "importlib", "runpy", "code"),
+        *("pickle", "marshal", "ctypes"),
+    }
 )
 """Modules whose calls start programs, load code or delete files."""
 _LOADS: Final = frozenset({"torch.load", "numpy.load", "joblib.load"})

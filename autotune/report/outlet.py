@@ -76,7 +76,8 @@ def raw(stream: TextIO) -> TextIO:
 class Outlet:
     """Writes to one stream, in order; from `of`, so that all who write to it are in one order.
 
-    Every text is made `visible` first. What cannot stall (a file, a stream that is only Python's) is written to at once.
+    Every text is made `visible` first. What cannot stall (a file, a stream that is only Python's) is written
+    to at once.
 
     Args:
         stream: Written to past its buffer, which has to be empty.

@@ -194,13 +194,13 @@ def newest_study_dirs(root: Path | None = None) -> list[Path]:
 def _study_dirs(root: Path | None) -> list[Path]:
     base = (root or home()) / "studies"
     try:
-        names = [name for name in os.listdir(base) if _ULID.fullmatch(name)]
+        found = [path for path in base.iterdir() if _ULID.fullmatch(path.name)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         message = f"{base} cannot be read: {error.strerror}"
         raise StoreError(message, hint=_SET_HOME) from error
-    return [base / name for name in sorted(names, reverse=True)]
+    return sorted(found, key=lambda path: path.name, reverse=True)
 
 
 def find_study(name: str | None, *, searches: bool = False) -> Path:

@@ -97,7 +97,7 @@ def _some_value(knob):
     [
         (flag("batch_size", 64, "--lr"), "the option --lr is not a way"),
         (flag("batch_size", 64, "--resume"), "the option --resume is not a way"),
-        (flag("num_workers", 4, "--num-workers"), "the option --num-workers is not a way"),
+        (flag("num_workers", 4, "--num-workers"), "The script has no option --num-workers"),
         (flag("batch_size", 64, "--batch-size", delivered="8; reboot"), "has no text '8; reboot'"),
         (flag("batch_size", "x.pt", "--batch-size"), "has no value 'x.pt'"),
         (argument("num_workers", 4, "subprocess.Popen", "bufsize"), "the argument subprocess.Popen:bufsize"),
@@ -166,7 +166,10 @@ def test_what_the_script_itself_takes_from_few_values_needs_no_declaration(chang
     ("change", "reason"),
     [
         (env("mine", "Ring", "NCCL_ALGO"), "would set the variable NCCL_ALGO"),
-        (argument("mine", True, "torch.optim.AdamW", "foreach"), "set the argument torch.optim.AdamW:foreach"),
+        (
+            argument("mine", True, "torch.optim.AdamW", "foreach"),
+            "set the argument torch.optim.AdamW:foreach",
+        ),
         (flag("mine", "evil.ckpt", "--resume"), "would set the option --resume"),
         (flag("mine", 1, "--other"), "The script has no option --other"),
         (flag("mine", "lbfgs", "--optimizer"), "would set the option --optimizer"),
@@ -195,7 +198,10 @@ def test_what_is_allowed_by_name_is_taken_as_it_is_written(change):
         (env("mine", "x", "LD_PRELOAD"), "LD_PRELOAD decides which code runs"),
         (env("mine", "x", "PYTHONPATH"), "PYTHONPATH decides which code runs"),
         (env("mine", 1, "MINE", delivered="/evil"), "A value of MINE names a file"),
-        (argument("mine", True, "subprocess.Popen", "shell"), "subprocess.Popen:shell decides which code runs"),
+        (
+            argument("mine", True, "subprocess.Popen", "shell"),
+            "subprocess.Popen:shell decides which code runs",
+        ),
         (argument("mine", False, "torch.load", "weights_only"), "torch.load:weights_only decides"),
         (flag("mine", 1, "--other"), "The script has no option --other"),
     ],
@@ -205,9 +211,7 @@ def test_no_permission_lets_a_file_choose_code(change, reason):
 
 
 def test_a_knob_that_ones_own_search_declared_is_known():
-    spec = DeclaredSpec(
-        name="mine", effect=Effect.EXACT, values=("Ring", "Tree"), spelling=Env("NCCL_ALGO")
-    )
+    spec = DeclaredSpec(name="mine", effect=Effect.EXACT, values=("Ring", "Tree"), spelling=Env("NCCL_ALGO"))
     knobs = knobs_for(SpaceRequest(name="x", declared=(spec,)))
     assert taken(env("mine", "Tree", "NCCL_ALGO"), knobs=knobs).delivered == "Tree"
     assert "has no value '/x'" in refused(env("mine", "/x", "NCCL_ALGO"), knobs=knobs)
@@ -226,7 +230,7 @@ def test_all_changes_are_judged_before_any_is_taken():
     good = patch("precision", "bf16")
     with pytest.raises(UsageError, match="threads=2 is not applied"):
         accepted([good, env("threads", 2, "PATH")], HERE, builtin())
-    changes, refusals = choose(Config({"precision": "bf16"}), HERE, builtin())
+    changes, refusals = choose(Config({"batch_size": 64, "threads": 2}), HERE, builtin())
     assert refusals == ()
     assert accepted(changes, HERE, builtin()) == changes
 

@@ -247,8 +247,16 @@ def test_what_every_trial_gets_from_us_cannot_be_declared(found, name) -> None:
         ("env: PATH", "[a, b]", "PATH decides which code runs"),
         ("env: NCCL_NET_PLUGIN", "[a, b]", "NCCL_NET_PLUGIN decides which code runs"),
         ("env: MINE", "[a, /tmp/evil.so]", "A value of MINE names a file, which could be code"),
-        ('keyword: "subprocess.Popen:shell"', "[true, false]", "subprocess.Popen:shell decides which code runs"),
-        ('keyword: "torch.load:weights_only"', "[true, false]", "torch.load:weights_only decides which code runs"),
+        (
+            'keyword: "subprocess.Popen:shell"',
+            "[true, false]",
+            "subprocess.Popen:shell decides which code runs",
+        ),
+        (
+            'keyword: "torch.load:weights_only"',
+            "[true, false]",
+            "torch.load:weights_only decides which code runs",
+        ),
     ],
 )
 def test_a_space_of_somebody_else_declares_nothing_that_decides_which_code_runs(
@@ -261,6 +269,8 @@ def test_a_space_of_somebody_else_declares_nothing_that_decides_which_code_runs(
     assert problem.hint == "Set it before autotune, for all trials."
 
 
-@pytest.mark.parametrize("name", ["NCCL_ALGO", "PYTHONMALLOC", "PYTHON_GIL", "KMP_AFFINITY", "MKL_NUM_THREADS"])
+@pytest.mark.parametrize(
+    "name", ["NCCL_ALGO", "PYTHONMALLOC", "PYTHON_GIL", "KMP_AFFINITY", "MKL_NUM_THREADS"]
+)
 def test_other_variables_can_be_declared(found, name) -> None:
     assert found(DECLARE.replace("flag: --mine", f"env: {name}")) == []

@@ -68,7 +68,9 @@ def forged(text: str, **columns: object) -> Callable[[Path], None]:
             ).fetchall():
                 row = {"uid": uid, "epoch": epoch, "kind": kind, "wall_s": wall_s, "json": old}
                 row |= {"json": text, **columns} if seq == 1 else {}
-                sha = _digest(before, seq, *(row[name] for name in ("uid", "epoch", "kind", "wall_s", "json")))
+                sha = _digest(
+                    before, seq, *(row[name] for name in ("uid", "epoch", "kind", "wall_s", "json"))
+                )
                 raw.execute(
                     "UPDATE events SET uid=?, epoch=?, kind=?, wall_s=?, json=?, sha=? WHERE seq=?",
                     (*row.values(), sha, seq),
@@ -98,12 +100,15 @@ def device(file: Path) -> None:
 
 
 HOSTILE: dict[str, Callable[[Path], None]] = {
-    "events are an endless view": script("DROP TABLE events", f"CREATE VIEW events AS {ENDLESS} SELECT {COLUMNS} FROM r"),
+    "events are an endless view": script(
+        "DROP TABLE events", f"CREATE VIEW events AS {ENDLESS} SELECT {COLUMNS} FROM r"
+    ),
     "meta is an endless view": script(
         "DROP TABLE meta", f"CREATE VIEW meta AS {ENDLESS} SELECT 'head' AS key, '1 x' AS value FROM r"
     ),
     "outbox is an endless view": script(
-        "DROP TABLE outbox", f"CREATE VIEW outbox AS {ENDLESS} SELECT n AS seq, 0 AS done, 'mlflow' AS sink FROM r"
+        "DROP TABLE outbox",
+        f"CREATE VIEW outbox AS {ENDLESS} SELECT n AS seq, 0 AS done, 'mlflow' AS sink FROM r",
     ),
     "a further view": script(f"CREATE VIEW more AS {ENDLESS} SELECT n FROM r"),
     "a trigger": script("CREATE TRIGGER t AFTER INSERT ON outbox BEGIN DELETE FROM events; END"),
@@ -185,7 +190,9 @@ def test_a_statement_that_takes_too_many_steps_is_ended(bad: Path, monkeypatch: 
     read(bad)
     rows = [(n, 1, MLFLOW, "x", f"k{n}", "{}", 0) for n in range(100, 2_000)]
     with contextlib.closing(sqlite3.connect(bad, isolation_level=None)) as raw:
+        raw.execute("BEGIN")
         raw.executemany("INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        raw.execute("COMMIT")
     with Journal.read(bad) as journal, pytest.raises(JournalDamaged, match="more steps than any"):
         journal.unsent(MLFLOW)
 

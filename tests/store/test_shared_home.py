@@ -114,7 +114,9 @@ def test_no_study_of_another_account_decides_on_a_search_or_lends_its_compiled_c
 
 @as_root
 @pytest.mark.parametrize("verb", [["sync", "--tracking-uri", "sqlite:///x.db"], ["resume"]], ids=" ".join)
-def test_nothing_is_written_to_another_accounts_journal_even_by_its_path(theirs: Path, verb: list[str]) -> None:
+def test_nothing_is_written_to_another_accounts_journal_even_by_its_path(
+    theirs: Path, verb: list[str]
+) -> None:
     before = (theirs / "journal.db").read_bytes()
     assert run([verb[0], str(theirs), *verb[1:]]) == 5
     assert (theirs / "journal.db").read_bytes() == before
@@ -152,7 +154,9 @@ def test_the_command_of_a_study_elsewhere_is_printed_before_it_is_resumed(
     folder = put(MINE, "copied", root=tmp_path)
     assert run(["resume", str(folder), "--quiet"]) == 5
     err = capsys.readouterr().err
-    assert err.startswith(f"{folder} does not lie in this account's home; it runs: python train.py --epochs 1\n")
+    assert err.startswith(
+        f"{folder} does not lie in this account's home; it runs: python train.py --epochs 1\n"
+    )
     assert f"resumed {folder}" in err
     put(MINE, "own")
     run(["resume", "own", "--quiet"])
@@ -229,7 +233,12 @@ def test_a_second_account_works_beside_studies_of_root(shared: Path) -> None:
             assert line in done.stderr
             if words[0] == "list":
                 assert [row["id"] for row in json.loads(done.stdout)["studies"]] == [MINE]
-        for words in (("show", "rooted"), ("resume", "rooted"), ("sync", "rooted"), ("clean", "rooted", "--yes")):
+        for words in (
+            ("show", "rooted"),
+            ("resume", "rooted"),
+            ("sync", "rooted"),
+            ("clean", "rooted", "--yes"),
+        ):
             assert run_as(other, *words, cwd=work, **given).returncode == 5
         assert (rooted / "cache" / "key").is_dir()
         assert not (own / "cache").exists()

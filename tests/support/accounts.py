@@ -34,10 +34,17 @@ def second_account() -> Iterator[pwd.struct_passwd]:
         subprocess.run(["userdel", name], capture_output=True, check=False)
 
 
-def run_as(account: pwd.struct_passwd, *words: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+def run_as(
+    account: pwd.struct_passwd, *words: str, cwd: Path, **environ: str
+) -> subprocess.CompletedProcess[str]:
     """Run `python -m autotune` as another account; skips where that account cannot read this checkout."""
     command = [sys.executable, "-m", "autotune", *words]
-    given = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(cwd), "PYTHONDONTWRITEBYTECODE": "1"}
+    given = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(cwd),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     done = subprocess.run(
         command, cwd=cwd, env=given | environ, capture_output=True, text=True, check=False, timeout=100,
         user=account.pw_uid, group=account.pw_gid, extra_groups=[], stdin=subprocess.DEVNULL,

@@ -33,11 +33,11 @@ def content(script, changes=None, **fields):
     return build_best(done, good_answer(), changes_of if changes is None else lambda config: changes)
 
 
-def put(script, best, **study_fields):
+def put(beside, best, **study_fields):
     """Write it beside the script, with the digest that fits it, as a stranger would."""
     if study_fields:
         best = best.model_copy(update={"study": best.study.model_copy(update=study_fields)})
-    path = script.parent / "best.yaml"
+    path = beside.parent / "best.yaml"
     path.write_text(render(sealed(best)), encoding="utf-8")
     return path
 
