@@ -108,22 +108,25 @@ def elsewhere(study: Study) -> str:
     return "" if not cwd or Path(cwd).resolve() == Path.cwd().resolve() else cwd
 
 
-def check_address(path: Path, tracking_uri: str) -> None:
+def check_address(name: str | None, path: Path, tracking_uri: str) -> None:
     """Refuse the tracking address of a study that this account did not search.
 
     MLflow sends this account's credentials to whatever address it is given.
 
     Args:
+        name: As typed: a label, or the path of a folder that may be anybody's.
         path: The study's folder.
         tracking_uri: As typed; empty for the study's own.
 
     Raises:
         UsageError: Nothing is typed, and the study lies outside of the home.
     """
+    import os
+
     from autotune.errors import UsageError
     from autotune.store.paths import is_in_home
 
-    if not tracking_uri and not is_in_home(path):
+    if name and os.sep in name and not tracking_uri and not is_in_home(path):
         raise UsageError(
             f"{path} does not lie in this account's home; its tracking address is not used",
             hint="name the MLflow that is meant: --tracking-uri URI",

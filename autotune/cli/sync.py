@@ -37,7 +37,7 @@ def sync(
         from autotune.store.paths import find_study
 
         deadline_s, path = duration_s(wait), find_study(study, searches=True)
-        check_address(path, tracking_uri)
+        check_address(study, path, tracking_uri)
         from autotune.driver.sync import sync_study
 
         unsent = sync_study(path, deadline_s, tracking_uri=tracking_uri, again=again)

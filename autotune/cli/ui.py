@@ -39,7 +39,7 @@ def ui(
 
     print("reading MLflow's store ...", file=sys.stderr)
     path = find_study(study, searches=True)
-    check_address(path, tracking_uri)
+    check_address(study, path, tracking_uri)
     uri, paths = study_paths(path, tracking_uri=tracking_uri)
     if not paths:
         message = "MLflow holds nothing of this study"
