@@ -114,6 +114,7 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
     (tmp_path / "train.py").write_text(
         "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr')\n"
+        "p.add_argument('--batch-size', '-b', type=int)\n"
     )
     return tmp_path
 
