@@ -12,6 +12,7 @@ import functools
 import os
 import sqlite3
 import stat
+import sys
 from typing import TYPE_CHECKING, Final
 
 from autotune.errors import JournalDamaged, StoreError, StudyNotFound
@@ -58,7 +59,7 @@ class Connection(sqlite3.Connection):
         self.execute("PRAGMA trusted_schema=OFF")
         self.execute("PRAGMA cell_size_check=ON")
         self.execute("PRAGMA mmap_size=0")
-        if hasattr(self, "setlimit"):  # since Python 3.11
+        if sys.version_info >= (3, 11):
             self.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
             self.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
 

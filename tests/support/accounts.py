@@ -7,13 +7,9 @@ import os
 import pwd
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
 
 
 @contextlib.contextmanager
@@ -34,21 +30,20 @@ def second_account() -> Iterator[pwd.struct_passwd]:
         subprocess.run(["userdel", name], capture_output=True, check=False)
 
 
-def run_as(
-    account: pwd.struct_passwd, *words: str, cwd: Path, **environ: str
-) -> subprocess.CompletedProcess[str]:
-    """Run `python -m autotune` as another account; skips where that account cannot read this checkout."""
-    command = [sys.executable, "-m", "autotune", *words]
-    given = {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(ROOT),
-        "HOME": str(cwd),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    done = subprocess.run(
-        command, cwd=cwd, env=given | environ, capture_output=True, text=True, check=False, timeout=100,
-        user=account.pw_uid, group=account.pw_gid, extra_groups=[], stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    if "Permission denied" in done.stderr and done.returncode in (1, 2) and "autotune" not in done.stderr:
-        pytest.skip("a second account cannot read this interpreter or this checkout")
-    return done
+@contextlib.contextmanager
+def acting_as(account: pwd.struct_passwd) -> Iterator[None]:
+    """Let this process be another account, with the rights of that account on every file.
+
+
+    Modules that a verb imports have to be loaded before: the interpreter may lie in a folder of root's alone.
+    """
+    groups = os.getgroups()
+    os.setgroups([])
+    os.setegid(account.pw_gid)
+    os.seteuid(account.pw_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
