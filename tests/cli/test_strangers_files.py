@@ -60,8 +60,10 @@ def ran(monkeypatch):
     return launches
 
 
-@pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONPATH", "BASH_ENV", "MY_OWN"])
-@pytest.mark.parametrize("knob", ["threads", "precision", "mine"])
+@pytest.mark.parametrize(
+    ("knob", "name"),
+    [("threads", "LD_PRELOAD"), ("precision", "PYTHONPATH"), ("mine", "BASH_ENV"), ("mine", "MY_OWN")],
+)
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)
 def test_a_variable_that_no_knob_of_ours_sets_reaches_nothing(cli, script, ran, words, knob, name):
     value = {"threads": 2, "precision": "bf16", "mine": "x"}[knob]

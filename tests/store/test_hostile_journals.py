@@ -154,6 +154,7 @@ def test_reading_ends_with_a_damaged_journal(bad: Path, kind: str) -> None:
         read(bad)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_every_verb_goes_on_with_the_other_studies(
     bad: Path, kind: str, capsys: pytest.CaptureFixture[str]
@@ -170,7 +171,13 @@ def test_every_verb_goes_on_with_the_other_studies(
     assert run(["resume", str(bad.parent)]) == 5
 
 
-def test_what_is_left_out_is_told_with_its_reason(bad: Path) -> None:
+def test_list_goes_on_with_the_other_studies(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    HOSTILE["events are an endless view"](bad)
+    assert run(["list", "--json"]) == 0
+    assert [row["id"] for row in json.loads(capsys.readouterr().out)["studies"]] == [GOOD]
+
+
+def test_what_is_left_out_has_its_reason(bad: Path) -> None:
     HOSTILE["events are an endless view"](bad)
     seen = all_studies()
     assert [found.study_id for found in seen.found] == [GOOD]
