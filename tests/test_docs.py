@@ -116,6 +116,7 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
     (tmp_path / "train.py").write_text(
         "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr')\n"
+        "p.add_argument('--batch-size', '-b', type=int)\n"
     )
     return tmp_path
 
@@ -307,3 +308,14 @@ def test_a_command_of_a_block_ends_as_it_should(laid, row, capsys):
     told = capsys.readouterr()
     assert code in DONE.get(words[0], (0,)), told.err
     assert told.out + told.err
+
+
+def test_every_test_that_the_threat_model_names_is_there():
+    text = (ROOT / "docs" / "threat-model.md").read_text(encoding="utf-8")
+    files = {match[1] for match in re.finditer(r"`(tests/[\w/]+\.py)", text)}
+    names = {match[1] for match in re.finditer(r"`(?:tests/[\w/]+\.py::)?(test_\w+)`", text)}
+    assert len(files) > 5
+    assert len(names) > 10
+    assert [name for name in files if not (ROOT / name).is_file()] == []
+    written = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name in names if f"def {name}(" not in written] == []

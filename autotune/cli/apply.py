@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.options import Pick, Python
+from autotune.cli.options import Allow, Pick, Python
 from autotune.errors import NotApplied, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autotune.cli.best_file import BestFile
     from autotune.core.change import Change
     from autotune.core.facts import HostFacts
     from autotune.core.trial import Launch
@@ -37,6 +38,7 @@ def apply(
     *,
     pick: Pick = "",
     python: Python = "",
+    allow: Allow = None,
     print_env: Annotated[
         bool, typer.Option("--print-env", help="Print the plain command and run nothing.")
     ] = False,
@@ -54,25 +56,27 @@ def apply(
     Ends with the script's own exit code, or with 6 if the configuration does not take effect at once.
     A change that later contradicts the search is undone, with a warning, and the training continues.
     """
-    from autotune.export.best_config import read_best
+    from autotune.cli.best_file import BestFile
 
     _check_is_result(file)
-    best = read_best(file)
+    given = BestFile(file)
+    best = given.best
     name, chosen = best.chosen(pick)
     if diff:
         sys.stdout.write(diff_text(best, name, chosen))
         return 0
     from autotune.inspection.command import verify
 
-    run = _under_torchrun(command_of(best, command or [], python, Path(file)), typed=bool(command))
+    run = _under_torchrun(given.command(command or [], python), typed=bool(command))
     for note in run.notes:
         print(f"autotune: {note}", file=sys.stderr)
     verify(run)
     _check(best, chosen, run, force=force or print_env)
+    changes = given.changes(chosen, run, allow=allow or ())
     if print_env:
-        sys.stdout.write(plain_command(chosen, run))
+        sys.stdout.write(plain_command(changes, run))
         return 0
-    return _run(best, name, chosen, _launch(chosen, run), run, strict=strict)
+    return _run(given, name, chosen, _launch(changes, run), run, strict=strict)
 
 
 def _check_is_result(file: str) -> None:
@@ -132,57 +136,23 @@ def claim_text(pick: PickPart) -> str:
     return f"{known.value:.2f}x{ends}"
 
 
-def plain_command(pick: PickPart, run: Command) -> str:
+def plain_command(changes: Sequence[Change], run: Command) -> str:
     """The command line and variables of a pick, with what they cannot set as comments.
 
     What makes one step together is all in the line, or all in the comments: a line never trains on another
     batch than the pick or the script.
     """
-    from autotune.export.best_config import core_changes
     from autotune.export.formats.command import command_line
     from autotune.export.formats.content import Tuned, way_of, whole
 
     start = [run.python, *run.options, *(("-m", run.module) if run.module else (run.script,))]
-    changes = core_changes(pick)
-    said = whole(lambda tuned: command_line(tuned, start, run.args, os.environ), Tuned(changes=changes))
+    tuned = Tuned(changes=tuple(changes))
+    said = whole(lambda tuned: command_line(tuned, start, run.args, os.environ), tuned)
     inside = [change for change in changes if change.knob not in said.said]
     lines = [f"# {c.knob}={c.value}: {way_of(c)}, needs `autotune apply`" for c in inside]
     if run.launcher:
         lines.append(f"# without {run.launcher}, whose variables the script has to get: start it by that")
     return "\n".join([*lines, said.text])
-
-
-def command_of(best: BestConfig, words: list[str], python: str, file: Path) -> Command:
-    """What is run: the words after ``--``, else the command of the search that the file names."""
-    from dataclasses import replace
-
-    from autotune.inspection.command import read_command
-
-    if words:
-        return read_command(words, python=python)
-    from autotune.core.redact import is_incomplete, restore
-
-    args = [restore(arg) for arg in best.study.argv]
-    hidden = [arg for arg in args if is_incomplete(arg)]
-    if hidden:
-        raise UsageError(
-            "the file leaves out a secret of the command line",
-            hint="say the command: autotune apply best.yaml -- python ...",
-        )
-    written = restore(best.study.python or "")
-    word = written if written and Path(written).is_file() else "python"
-    options = [*(best.study.options or [])]
-    launcher = best.study.launcher or ""
-    if best.study.module:
-        run = read_command([word, *options, "-m", best.study.module, *args], python=python)
-        return replace(run, launcher=launcher)
-    # The script's path is relative to where the search was started, usually the file's own folder.
-    named = restore(best.study.script)
-    beside = file.absolute().parent / named
-    script = named if Path(named).is_file() or not beside.is_file() else str(beside)
-    if not written and not options:
-        return replace(read_command(args, script=script, python=python), launcher=launcher)
-    return replace(read_command([word, *options, script, *args], python=python), launcher=launcher)
 
 
 def _under_torchrun(run: Command, *, typed: bool) -> Command:
@@ -237,12 +207,10 @@ def _torch_version(run: Command) -> str:
         return ""
 
 
-def _launch(pick: PickPart, run: Command) -> Launch:
+def _launch(changes: Sequence[Change], run: Command) -> Launch:
     from autotune.apply.command import build_launch
     from autotune.apply.environment import user_environment
-    from autotune.export.best_config import core_changes
 
-    changes: Sequence[Change] = core_changes(pick)
     return build_launch(
         script=run.script,
         args=run.args,
@@ -259,25 +227,38 @@ def _launch(pick: PickPart, run: Command) -> Launch:
     )
 
 
-def _run(best: BestConfig, name: str, pick: PickPart, launch: Launch, run: Command, *, strict: bool) -> int:
+def _run(given: BestFile, name: str, pick: PickPart, launch: Launch, run: Command, *, strict: bool) -> int:
     from dataclasses import replace
 
     from autotune.core.config import config_text
     from autotune.launch.plain import run_plain
 
+    best = given.best
     if not pick.changes:
         print(f"autotune: {name} is your unchanged script", file=sys.stderr)
     else:
         said = config_text({change.knob: change.value for change in pick.changes})
         print(f"autotune: {name}: {said}", file=sys.stderr)
     if pick.runs:
-        go_on = f"; confirm it: {best.resume}" if best.resume else ""
+        go_on = f"; confirm it: {given.resume()}" if given.resume() else ""
         print(f"autotune: {name}: {claim_text(pick)}{go_on}", file=sys.stderr)
     if pick.advice:
         print(f"autotune: {pick.advice}", file=sys.stderr)
     launch = replace(launch, env={**_cache_variables(best, pick, run), **launch.env})
+    if variables := _set_text(launch):
+        print(f"autotune: sets {variables}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="autotune-apply-", ignore_cleanup_errors=True) as folder:
         return run_plain(launch, Path(folder), own=best.baseline.knobs, strict=strict)
+
+
+def _set_text(launch: Launch) -> str:
+    """``OMP_NUM_THREADS=2``: every variable that the script gets from us, in the notation of a shell."""
+    import shlex
+
+    from autotune.core.redact import redact
+
+    changed = {name: value for name, value in launch.env.items() if os.environ.get(name) != value}
+    return redact(" ".join(f"{name}={shlex.quote(value)}" for name, value in sorted(changed.items())))
 
 
 def _cache_variables(best: BestConfig, pick: PickPart, run: Command) -> dict[str, str]:

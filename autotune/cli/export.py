@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.options import Json, Python
+from autotune.cli.options import Allow, Json, Python
 from autotune.errors import EXIT_NO, EXIT_YES, NotApplied, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autotune.export.best_config import BestConfig, PickPart
+    from autotune.cli.best_file import BestFile
+    from autotune.export.best_config import PickPart
     from autotune.export.formats.content import Exported, Tuned
     from autotune.export.formats.source import Source
+    from autotune.inspection.command import Command
 
 EXPORT_SCHEMA = "autotune.export/v1"
 
@@ -80,6 +82,7 @@ def export(
         str, typer.Option(metavar="FILE", help="optuna: the file. Default: NAME.optuna.db here.")
     ] = "",
     python: Python = "",
+    allow: Allow = None,
     force: Annotated[
         bool, typer.Option("--force", help="diff: even if the script has changed since the search.")
     ] = False,
@@ -93,17 +96,16 @@ def export(
     from autotune.cli.ended import guarded, print_json
 
     with guarded(as_json=json):
-        from autotune.export.best_config import read_best
+        from autotune.cli.best_file import BestFile
 
         if to is Format.optuna:
             return _optuna(file, out, as_json=json)
         if out:
             raise UsageError("--out is of --as optuna alone", hint="send the output into a file: > FILE")
-        shape = _form(to, form)
-        best = read_best(file)
-        name, chosen = best.chosen(pick)
-        asked = _Asked(file=Path(file), words=command or [], python=python, force=force)
-        said = _exported(to, shape, best, chosen, asked)
+        shape, given = _form(to, form), BestFile(file)
+        name, chosen = given.best.chosen(pick)
+        asked = _Asked(file=given, words=command or [], python=python, allow=tuple(allow or ()), force=force)
+        said = _exported(to, shape, chosen, asked)
         apply = _apply_command(file, command or [], pick)
         code = EXIT_NO if chosen.changes and not said.said else EXIT_YES
         notes = [*said.notes, *_notes(chosen)]
@@ -166,9 +168,10 @@ def _optuna(name: str, out: str, *, as_json: bool) -> int:
 class _Asked:
     """What the formats need that speak of a command or of a script."""
 
-    file: Path
+    file: BestFile
     words: list[str]
     python: str
+    allow: tuple[str, ...]
     force: bool
 
 
@@ -186,20 +189,26 @@ def _form(to: Format, form: str) -> str:
     )
 
 
-def _exported(to: Format, form: str, best: BestConfig, chosen: PickPart, asked: _Asked) -> Exported:
-    from autotune.export.best_config import core_changes
+def _exported(to: Format, form: str, chosen: PickPart, asked: _Asked) -> Exported:
     from autotune.export.formats.content import Tuned, whole
 
-    tuned = Tuned(changes=core_changes(chosen), knobs=chosen.knobs, on_device=bool(best.environment.gpu))
-    return whole(_format(to, form, best, asked), tuned)
+    run = asked.file.command(asked.words, asked.python) if to is Format.diff else None
+    if run is not None and chosen.changes and not asked.force and not _is_same(run, asked):
+        raise NotApplied(
+            f"{run.title} is not the script that was searched, and lines noted then may be others by now",
+            hint="search again, or go by what it calls now: --force",
+        )
+    changes = asked.file.changes(chosen, run, allow=asked.allow)
+    tuned = Tuned(changes=changes, knobs=chosen.knobs, on_device=bool(asked.file.best.environment.gpu))
+    return whole(_format(to, form, asked, run), tuned)
 
 
-def _format(to: Format, form: str, best: BestConfig, asked: _Asked) -> Callable[[Tuned], Exported]:
+def _format(to: Format, form: str, asked: _Asked, run: Command | None) -> Callable[[Tuned], Exported]:
     match to:
         case Format.argv:
             from autotune.export.formats.command import command_line
 
-            start, args = _started(best, asked)
+            start, args = _started(asked)
             return lambda tuned: command_line(tuned, start, args, os.environ)
         case Format.env:
             from autotune.export.formats.command import environment_file
@@ -222,15 +231,16 @@ def _format(to: Format, form: str, best: BestConfig, asked: _Asked) -> Callable[
 
             return deepspeed_config
         case _:
-            return lambda tuned: _diff(best, tuned, asked)
+            assert run is not None, "the script that lines are changed in"
+            return lambda tuned: _diff(tuned, run, asked)
 
 
-def _started(best: BestConfig, asked: _Asked) -> tuple[list[str], list[str]]:
+def _started(asked: _Asked) -> tuple[list[str], list[str]]:
     """What starts the script, as it was typed, and the script's own arguments."""
     from autotune.inspection.command import read_command
 
     if not asked.words:
-        return _searched(best)
+        return _searched(asked)
     run = read_command(asked.words, python=asked.python)
     count = len(asked.words) - len(run.args)
     if tuple(asked.words[count:]) != run.args:
@@ -241,30 +251,32 @@ def _started(best: BestConfig, asked: _Asked) -> tuple[list[str], list[str]]:
     return ["python", *start] if is_bare else start, [*run.args]
 
 
-def _searched(best: BestConfig) -> tuple[list[str], list[str]]:
+def _searched(asked: _Asked) -> tuple[list[str], list[str]]:
     """The same of the command that was searched, which need not be runnable here."""
     from autotune.core.launched import launch_words
-    from autotune.core.redact import is_incomplete, restore
+    from autotune.core.redact import restore
 
-    args = [restore(arg) for arg in best.study.argv]
-    if any(is_incomplete(arg) for arg in args):
-        raise UsageError(
-            "the file leaves out a secret of the command line",
-            hint="say the command: autotune export best.yaml --as argv -- python ...",
-        )
-    started = ["-m", best.study.module] if best.study.module else [restore(best.study.script)]
-    start = launch_words(best.study.launcher or "", restore(best.study.python or ""))
-    return [*start, *(best.study.options or []), *started], args
+    args, part = asked.file.arguments(asked.python), asked.file.best.study
+    started = ["-m", part.module] if part.module else [restore(part.script)]
+    start = launch_words(part.launcher or "", restore(part.python or ""))
+    return [*start, *(part.options or []), *started], args
 
 
-def _diff(best: BestConfig, tuned: Tuned, asked: _Asked) -> Exported:
+def _is_same(run: Command, asked: _Asked) -> bool:
+    """Whether the script is the one that was searched, as far as the file says which one that was."""
     import hashlib
 
-    from autotune.cli.apply import command_of
+    searched = asked.file.best.environment.script_sha256
+    try:
+        return not searched or hashlib.sha256(Path(run.inspected).read_bytes()).hexdigest() == searched
+    except OSError as error:
+        raise UsageError(f"cannot read the script {run.inspected}: {error.strerror}") from error
+
+
+def _diff(tuned: Tuned, run: Command, asked: _Asked) -> Exported:
     from autotune.export.formats.diff import script_diff
     from autotune.export.formats.source import Source
 
-    run = command_of(best, asked.words, asked.python, asked.file)
     path = Path(run.inspected)
     try:
         data = path.read_bytes()
@@ -273,13 +285,7 @@ def _diff(best: BestConfig, tuned: Tuned, asked: _Asked) -> Exported:
         raise UsageError(f"cannot read the script {path}: {error.strerror}") from error
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"{path.name} is no Python in UTF-8: {error}") from error
-    searched = best.environment.script_sha256
-    is_same = not searched or hashlib.sha256(data).hexdigest() == searched
-    if not is_same and not asked.force and tuned.changes:
-        raise NotApplied(
-            f"{run.title} is not the script that was searched, and lines noted then may be others by now",
-            hint="search again, or go by what it calls now: --force",
-        )
+    is_same = _is_same(run, asked)
     return script_diff(tuned, script, _reader(path, script), run.args, trust_lines=is_same)
 
 
@@ -342,8 +348,10 @@ def _show(said: Exported, notes: Sequence[str], head: str, apply: str) -> None:
 
 
 def _write(text: str) -> None:
-    """As it is: a diff with replaced characters would fit no file."""
-    stream = sys.stdout
+    """Exact where a file or a program reads it, as a diff with replaced characters would fit no file."""
+    from autotune.report.outlet import raw
+
+    stream = sys.stdout if sys.stdout.isatty() else raw(sys.stdout)
     try:
         text.encode(stream.encoding or "utf-8")
     except (LookupError, UnicodeEncodeError):

@@ -45,10 +45,7 @@ def list_studies(
 
 
 def _row(path: Path, label: str, created: float) -> dict[str, Any]:
-    from autotune.cli.opened import open_study
     from autotune.errors import AutotuneError
-    from autotune.report.summary import script_name
-    from autotune.store.journal import is_locked
 
     row: dict[str, Any] = {
         "id": path.name,
@@ -62,12 +59,22 @@ def _row(path: Path, label: str, created: float) -> dict[str, Any]:
         "stopped": "",
     }
     try:
-        opened = open_study(path)
+        return {**row, **_seen(path)}
     except AutotuneError as error:
         return {**row, "answer": error.message}
+    except Exception as error:  # noqa: BLE001 (whatever a journal holds, the others are listed)
+        return {**row, "answer": type(error).__name__}
+
+
+def _seen(path: Path) -> dict[str, Any]:
+    """Return what the journal of a study shows."""
+    from autotune.cli.opened import open_study
+    from autotune.report.summary import script_name
+    from autotune.store.journal import is_locked
+
+    opened = open_study(path)
     study = opened.study
     return {
-        **row,
         "script": script_name(study),
         "path": _script(study),
         "trials": len(study.told()),

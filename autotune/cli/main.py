@@ -43,6 +43,7 @@ from autotune.cli.sync import sync
 from autotune.cli.ui import ui
 from autotune.cli.verify import verify
 from autotune.core.redact import learned, redact
+from autotune.core.visible import visible
 from autotune.driver.spec import version
 from autotune.errors import (
     EXIT_INTERRUPTED,
@@ -54,6 +55,7 @@ from autotune.errors import (
     did_you_mean,
     notes_of,
 )
+from autotune.report.outlet import visible_streams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -160,7 +162,7 @@ def show_version() -> int:
 
 def run(argv: list[str]) -> int:
     """Run a command line and return its exit code; raises nothing but what kills the process."""
-    with learned(argv):
+    with learned(argv), visible_streams():
         return _run(argv)
 
 
@@ -403,7 +405,7 @@ def _kept(text: str) -> str:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "a", encoding="utf-8") as stream:
             os.fchmod(descriptor, 0o600)
-            stream.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {version()}\n{text}\n")
+            stream.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {version()}\n{visible(text)}\n")
     except Exception:  # noqa: BLE001 (telling of an error must not fail)
         return ""
     return f" and the end of {path}"

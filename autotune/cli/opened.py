@@ -108,6 +108,51 @@ def elsewhere(study: Study) -> str:
     return "" if not cwd or Path(cwd).resolve() == Path.cwd().resolve() else cwd
 
 
+def check_address(name: str | None, path: Path, tracking_uri: str) -> None:
+    """Refuse the tracking address of a study that this account did not search.
+
+    MLflow sends this account's credentials to whatever address it is given.
+
+    Args:
+        name: As typed: a label, or the path of a folder that may be anybody's.
+        path: The study's folder.
+        tracking_uri: As typed; empty for the study's own.
+
+    Raises:
+        UsageError: Nothing is typed, and the study lies outside of the home.
+    """
+    import os
+
+    from autotune.errors import UsageError
+    from autotune.store.paths import is_in_home
+
+    if name and os.sep in name and not tracking_uri and not is_in_home(path):
+        raise UsageError(
+            f"{path} does not lie in this account's home; its tracking address is not used",
+            hint="name the MLflow that is meant: --tracking-uri URI",
+        )
+
+
+def recorded(study_id: str) -> Study | None:
+    """Return the study of that id as this account's own home records it, without its space.
+
+    None where it is not there, belongs to another account, or cannot be read.
+    """
+    from autotune.errors import AutotuneError
+    from autotune.store.fold import fold
+    from autotune.store.journal import Journal
+    from autotune.store.paths import foreign, study_dir
+
+    try:
+        path = study_dir(study_id)
+        if foreign(path):
+            return None
+        with Journal.read(path) as journal:
+            return fold(journal.entries())
+    except AutotuneError:
+        return None
+
+
 def compiled_for(study_id: str, trial: int, host: HostFacts, script_sha256: str) -> Path | None:
     """The compile caches that a study has published for a trial's config; None where they do not fit here.
 
@@ -118,21 +163,15 @@ def compiled_for(study_id: str, trial: int, host: HostFacts, script_sha256: str)
         script_sha256: Of the script about to run.
 
     Raises:
-        StoreError: The study is not here.
+        StoreError: The id is none.
     """
     from autotune.driver.planner import cache_key
-    from autotune.store.fold import fold
-    from autotune.store.journal import Journal
-    from autotune.store.paths import JOURNAL_FILE, study_dir
+    from autotune.store.paths import study_dir
 
     path = study_dir(study_id)
-    if not (path / "cache").is_dir():
+    study = recorded(study_id) if (path / "cache").is_dir() else None
+    if study is None:
         return None
-    journal = Journal.read(path / JOURNAL_FILE)
-    try:
-        study = fold(journal.entries())
-    finally:
-        journal.close()
     config = next((t.config for t in study.trials if t.number == trial), None)
     facts = study.facts
     if config is None or facts is None or dict(facts.host.versions) != dict(host.versions):

@@ -13,6 +13,10 @@ Python = Annotated[
 Pick = Annotated[
     str, typer.Option(metavar="PICK", help="safe, best, fastest or likely. Default: the file's own.")
 ]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KNOB", help="Take what the file sets by this knob, which nobody declares here."),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 JsonAtEnd = Annotated[
     bool, typer.Option("--json", help="One JSON object on stdout at the end.", rich_help_panel="Output")

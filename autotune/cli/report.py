@@ -63,6 +63,7 @@ def report(
         from pathlib import Path
 
         from autotune.cli.opened import elsewhere, open_search
+        from autotune.core.visible import visible
 
         opened = open_search(study)
         wishes = _wishes(opened, objective, max_memory)
@@ -72,7 +73,7 @@ def report(
             # Commands are typed where the search was; a file named from here is another one there.
             yaml = str(Path(yaml).absolute()) if elsewhere(opened.study) else yaml
         kind = "json" if json else "md" if md else "html"
-        text = _text(kind, opened, repicked, yaml)
+        text = visible(_text(kind, opened, repicked, yaml))
         if out == "-" or (not out and kind != "html"):
             sys.stdout.write(text)
             return 0

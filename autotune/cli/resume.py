@@ -41,9 +41,15 @@ def resume(
     with guarded(as_json=json, as_lines=jsonl):
         seconds = budget_s(budget) if budget else None
         quiet_s = wait_s(wait_for_quiet) if wait_for_quiet else None
-        from autotune.store.paths import find_study
+        from autotune.store.paths import find_study, is_in_home
 
         path = find_study(study, searches=True)
+        if not is_in_home(path):
+            from autotune.cli.opened import open_study
+            from autotune.report.summary import user_command
+
+            command = user_command(open_study(path).study)
+            print(f"{path} does not lie in this account's home; it runs: {command}", file=sys.stderr)
         from autotune.driver import tune
         from autotune.report.jsonl import Lines
         from autotune.report.live import Progress

@@ -378,7 +378,9 @@ def search(
         progress = Progress(sys.stderr, quiet=quiet, live=drawn)
         listeners = [progress, Lines(sys.stdout)] if jsonl else [progress]
         listeners += trackers
-        for note in () if quiet else notes:
+        # The interpreter is named in any case: a file may choose it, and ask for quiet as well.
+        started = run.notes if run.python != sys.executable else ()
+        for note in started if quiet else notes:
             print(note, file=sys.stderr)
         try:
             end = tune.run_search(

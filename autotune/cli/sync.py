@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from autotune.cli.complete import study_labels
+from autotune.cli.opened import check_address
 from autotune.cli.options import Json
 from autotune.errors import TrackerUnavailable
 
@@ -34,6 +35,7 @@ def sync(
         from autotune.store.paths import find_study
 
         deadline_s, path = duration_s(wait), find_study(study, searches=True)
+        check_address(study, path, tracking_uri)
         from autotune.driver.refill import is_due, refill
         from autotune.driver.sync import sync_study
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from autotune.cli.complete import study_labels
+from autotune.cli.opened import check_address
 from autotune.errors import BackendError, UsageError
 
 Page = Literal["answer", "table", "charts", "searches"]
@@ -42,6 +43,7 @@ def ui(
         print("MLflow's store was broken; filling a new one from the journals ...", file=sys.stderr)
         refill()
     print("reading MLflow's store ...", file=sys.stderr)
+    check_address(study, found, tracking_uri)
     uri, paths = study_paths(found, tracking_uri=tracking_uri)
     if not paths:
         message = "MLflow holds nothing of this study"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autotune.cli.apply import command_of
-from autotune.cli.options import JsonAtEnd, JsonLines, Pick, Python, Quiet
+from autotune.cli.options import Allow, JsonAtEnd, JsonLines, Pick, Python, Quiet
 from autotune.errors import EXIT_INTERRUPTED, EXIT_NO, EXIT_STOPPED, EXIT_YES, UsageError
 
 if TYPE_CHECKING:
@@ -50,6 +48,7 @@ def verify(
         float, typer.Option(metavar="1.5", help="Speed-up that the lower bound must exceed.")
     ] = 1.0,
     python: Python = "",
+    allow: Allow = None,
     wait_for_quiet: Annotated[
         str,
         typer.Option(
@@ -78,9 +77,10 @@ def verify(
     from autotune.store.paths import new_label
 
     with guarded(as_json=json, as_lines=jsonl):
-        from autotune.export.best_config import read_best
+        from autotune.cli.best_file import BestFile
 
-        best = read_best(file)
+        given = BestFile(file)
+        best = given.best
         name, chosen = best.chosen(pick)
         if pairs < FEWEST:
             raise UsageError(
@@ -89,8 +89,9 @@ def verify(
         if not at_least > 0:
             raise UsageError(f"--at-least {at_least:g} is no ratio", hint="for example --at-least 1.2")
         seconds, quiet_s = budget_s(budget), wait_s(wait_for_quiet)
-        run = command_of(best, command or [], python, Path(file))
+        run = given.command(command or [], python)
         check(run)
+        changes = given.changes(chosen, run, allow=allow or ())
         from autotune.driver import verification
         from autotune.report.jsonl import Lines
         from autotune.report.live import Progress
@@ -98,13 +99,14 @@ def verify(
         # Lines for a program on the same terminal would be drawn over.
         live = False if jsonl and sys.stdout.isatty() else None
         progress = Progress(sys.stderr, quiet=quiet, live=live)
-        for note in () if quiet else run.notes:
+        for note in run.notes if not quiet or run.python != sys.executable else ():
             print(note, file=sys.stderr)
         stem = f"{run.module.replace('.', '-')}.py" if run.module else run.script
         try:
             found = verification.verify(
                 chosen,
                 run,
+                changes=changes,
                 label=untaken_label("verify-" + new_label(stem, time.time())),
                 budget_s=seconds,
                 name=name,

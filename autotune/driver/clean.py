@@ -1,8 +1,8 @@
 """What searches have left on this machine, how large it is, and its removal.
 
-Only folders that searches made are ever looked at: below the home of studies, and by their names in
-the temporary folder. Nothing is reached through a link, and nothing of a study that is being written to
-is touched.
+Only folders that searches of this account made are ever looked at: below the home of studies, and by their
+names in the temporary folder. Nothing is reached through a link, and nothing of a study that is being
+written to, or that belongs to another account, is touched.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Final
 
 from autotune.driver.dead_trials import end_dead_trials
 from autotune.driver.own_ray import SNAPSHOTS
-from autotune.errors import AutotuneError, StudyLocked, UsageError
+from autotune.errors import AutotuneError, StoreError, StudyLocked, UsageError
 from autotune.launch import enclosure, sweep
 from autotune.launch.forking import FORKS
 from autotune.protocol.plan import PROFILE_NSYS, PROFILE_TRACE
 from autotune.store.journal import is_locked, locked
+from autotune.store.owners import foreign
 from autotune.store.paths import JOURNAL_FILE, find_study, home, is_study_id, studies
 
 if TYPE_CHECKING:
@@ -125,7 +126,10 @@ def remove(found: Found) -> dict[str, str]:
             if leftover.kind == TEMPORARY:
                 _remove(leftover.path)
             else:
-                with locked(leftover.path if leftover.kind == STUDY else leftover.path.parent):
+                study = leftover.path if leftover.kind == STUDY else leftover.path.parent
+                if reason := foreign(study):
+                    raise StoreError(f"{study}: {reason}")
+                with locked(study):
                     _remove(leftover.path, leftover.spared)
         except StudyLocked:
             left[str(leftover.path)] = "a search has begun to write to it"
@@ -163,7 +167,9 @@ def _study_folders() -> Iterator[Path]:
     except OSError:
         return
     for name in names:
-        yield home() / "studies" / name
+        # In a shared home others keep theirs beside ours.
+        if not foreign(home() / "studies" / name):
+            yield home() / "studies" / name
 
 
 def _parts(path: Path, label: str) -> Iterator[Leftover]:

@@ -53,7 +53,7 @@ def profile_files(study: Study, folder: Path) -> dict[str, Path]:
         f"profile/{name}/{file}": place / file
         for name, place in kept_profiles(study, folder).items()
         for file in (PROFILE_TRACE, PROFILE_TOP)
-        if (place / file).is_file()
+        if _is_plain(place / file)
     }
     reports = kept_reports(study, folder)
     return found | {
@@ -117,4 +117,9 @@ def _name(trial: Trial) -> str:
 
 
 def _files(trial: Trial, folder: Path, name: str) -> list[Path]:
-    return sorted(folder.glob(f"trials/t{trial.number:04d}-*/{name}"))
+    return [path for path in sorted(folder.glob(f"trials/t{trial.number:04d}-*/{name}")) if _is_plain(path)]
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether the file itself lies there: a link could lead to a file that nobody means to send."""
+    return path.is_file() and not path.is_symlink() and not path.parent.is_symlink()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.core.redact import is_incomplete, redact, restore
 from autotune.core.study import VERIFY
+from autotune.core.visible import visible
 from autotune.driver.profiles import profile_files
 from autotune.driver.rebuilt import space_of
 from autotune.errors import AutotuneError, StoreError, UsageError
@@ -266,7 +267,12 @@ def mlflow_sink(tracking_uri: str = "", experiment: str = "", *, home: Path | No
     """
     uri = tracking_uri or default_tracking_uri()
     files = None if home is None else functools.partial(profile_files, folder=home)
-    return MlflowSink(uri, experiment, own=own_store(uri), clean=redact, files=files)
+    return MlflowSink(uri, experiment, own=own_store(uri), clean=_shown, files=files)
+
+
+def _shown(text: str) -> str:
+    """Return the text for others: without secrets, controls escaped."""
+    return visible(redact(text))
 
 
 def sync_study(

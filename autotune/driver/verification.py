@@ -38,7 +38,6 @@ from autotune.driver.signals import breakable, polite_ending
 from autotune.driver.spec import redirected_stdin, version
 from autotune.driver.watch import ScriptWatch, modules_of
 from autotune.errors import AutotuneError, NotApplied, StoreError, UsageError
-from autotune.export.best_config import core_changes
 from autotune.inspection.host import host_facts
 from autotune.inspection.interpreter import interpreter
 from autotune.inspection.script import script_facts
@@ -161,6 +160,7 @@ def verify(
     pick: PickPart,
     command: Command,
     *,
+    changes: Sequence[Change],
     label: str,
     budget_s: float,
     name: str = "best",
@@ -175,6 +175,7 @@ def verify(
     Args:
         pick: Of a best.yaml.
         command: How the user starts the script.
+        changes: Of the pick, those that may be carried out (`autotune.apply.accept`).
         label: Of the study that holds the runs.
         budget_s: Wall time for all of it.
         name: Of the pick.
@@ -196,7 +197,7 @@ def verify(
     clock = SystemClock()
     began_s = clock.now_s() - head_start_s
     asked = Asked(
-        pick=name, changes=core_changes(pick), effect=Effect[pick.effect], pairs=pairs, at_least=at_least
+        pick=name, changes=tuple(changes), effect=Effect[pick.effect], pairs=pairs, at_least=at_least
     )
     spec = replace(_spec(command, label, budget_s), wait_for_quiet_s=wait_for_quiet_s)
     facts = _facts(spec, command)

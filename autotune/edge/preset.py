@@ -189,7 +189,7 @@ def find_spaces(*, cwd: str) -> tuple[Found, ...]:
     """Every space that a name reaches from here; a nearer one hides a farther one of its name."""
     found: dict[str, Found] = {}
     for folder, origin in _folders(cwd):
-        for path in sorted(folder.glob("*.yaml")):
+        for path in filter(Path.is_file, sorted(folder.glob("*.yaml"))):
             found.setdefault(path.stem, Found(path.stem, path, origin))
     return tuple(found.values())
 

@@ -7,6 +7,8 @@ than a variable, and that is stronger than the file.
 from __future__ import annotations
 
 import importlib
+import logging
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,6 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from autotune.errors import UsageError, did_you_mean
+
+log = logging.getLogger(__name__)
 
 FILE: Final = "pyproject.toml"
 PREFIX: Final = "AUTOTUNE_"
@@ -69,6 +73,9 @@ _EXPECTED: Final = {
 }
 KEYS: Final = tuple(_KINDS)
 
+_said: set[Path] = set()
+"""Files of other accounts that were passed over; each is named once."""
+
 _OTHERS: Final = ("HOME", "DEBUG", "PLAN", "TRIAL", "GUARD", "FORKS")
 """Variables of ours that are no options."""
 
@@ -106,7 +113,8 @@ def check_variables(environ: Mapping[str, str]) -> None:
 def project_settings(folder: Path) -> Settings:
     """The table ``[tool.autotune]`` of the nearest pyproject.toml at or above a folder that has one.
 
-    Relative paths in it (of a space file, an interpreter, the result) are relative to the file.
+    Relative paths in it (of a space file, an interpreter, the result) are relative to the file. A file of
+    another account is passed over: above a folder of one's own, as in ``/tmp``, anybody may put one.
 
     Raises:
         UsageError: The file cannot be read, or a key or value in the table does not do; with the line.
@@ -116,6 +124,11 @@ def project_settings(folder: Path) -> Settings:
         # Most projects say nothing about us; their file is none of our business, even where it is broken.
         if path.is_file() and "autotune" in (text := _text(path)):
             table = _parsed(text, path).get("tool", {}).get("autotune")
+            if isinstance(table, dict) and not _is_trusted(path, folder):
+                if path not in _said:
+                    _said.add(path)
+                    log.warning("%s belongs to another account; its settings are not used", path)
+                continue
             if isinstance(table, dict):
                 return _checked(table, text, path, folder)
             if table is not None:
@@ -123,6 +136,11 @@ def project_settings(folder: Path) -> Settings:
                 message = f"{where}: [tool.autotune] is no table, it is {table!r}"
                 raise UsageError(message, hint='it holds settings: budget = "10m"')
     return Settings()
+
+
+def _is_trusted(path: Path, folder: Path) -> bool:
+    """Whether the file is this account's, root's, or the current folder's owner's (a mounted project)."""
+    return path.stat().st_uid in (os.geteuid(), 0, folder.stat().st_uid)
 
 
 def _text(path: Path) -> str:

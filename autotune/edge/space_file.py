@@ -19,7 +19,7 @@ from autotune.edge.faults import wanted
 from autotune.edge.memory import memory_bytes
 from autotune.edge.yaml import MAX_BYTES, Items, Lines, line_at, load, steps
 from autotune.errors import InvalidSpace, UnknownKnob, UsageError, did_you_mean
-from autotune.knobs.declared import SDK_VALUE, declared_knob
+from autotune.knobs.declared import SDK_VALUE, declared_knob, refuse_powerful
 from autotune.knobs.registry import builtin, needs_permission
 from autotune.knobs.vocabulary import meaningless, words
 
@@ -486,7 +486,8 @@ def _entry_faults(entry: Lines) -> Iterator[tuple[str, str, str]]:
     if len(said) > 1:
         yield said[1], f"it says {len(said)} ways: {', '.join(said)}", "Leave one; a knob travels one way."
     for way in said:
-        yield from _spelling_faults(way, entry[way], name)
+        faults = [*_spelling_faults(way, entry[way], name)]
+        yield from faults or _power_faults(way, str(entry[way]), entry.get("values"))
     yield from _secret_faults(entry, said)
     yield from _value_faults(entry.get("values"))
 
@@ -515,6 +516,15 @@ def _spelling_faults(way: str, spelled: object, name: object) -> Iterator[tuple[
         yield way, f"{text} is set for each trial by autotune", "Set it before autotune, for all of them."
     elif way == "keyword" and text.startswith("autotune.") and text not in [f"{c}:{name}" for c in _SDK]:
         yield way, f"{text} is part of autotune", f"What the script asks for is {_SDK[0]}:{name}"
+
+
+def _power_faults(way: str, text: str, values: object) -> Iterator[tuple[str, str, str]]:
+    """What decides which code runs, and may have been written by somebody else."""
+    target, _, keyword = text.rpartition(":")
+    spelling = Env(text) if way == "env" else Keyword(target, keyword)
+    given = values if isinstance(values, Items) else ()
+    if way != "flag" and (reason := refuse_powerful(spelling, given)):
+        yield way, reason.rstrip("."), "Set it before autotune, for all trials."
 
 
 def _value_faults(values: object) -> Iterator[tuple[str, str, str]]:

@@ -6,7 +6,8 @@ imports from here. pydantic lives here (`parts`, `read`) and in `edge` only.
 
 from __future__ import annotations
 
-from autotune.export.build import GIB, build_best, fingerprint
+from autotune.export.build import GIB, build_best, fingerprint, study_part
+from autotune.export.edits import edited
 from autotune.export.parts import (
     SCHEMA,
     BaselinePart,
@@ -49,10 +50,12 @@ __all__ = [
     "build_best",
     "core_changes",
     "differences",
+    "edited",
     "fingerprint",
     "parse",
     "read_best",
     "render",
     "save",
+    "study_part",
     "write_best",
 ]

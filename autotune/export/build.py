@@ -68,7 +68,7 @@ def build_best(
     return _clean(
         BestConfig(
             schema=SCHEMA,
-            study=_study_part(study, mlflow_run),
+            study=study_part(study, mlflow_run),
             is_better=answer.is_better,
             outcome=answer.outcome.value,
             resume=answer.resume or None,
@@ -231,7 +231,8 @@ def _pareto_part(study: Study, member: FrontMember) -> ParetoPart:
     )
 
 
-def _study_part(study: Study, mlflow_run: str) -> StudyPart:
+def study_part(study: Study, mlflow_run: str = "") -> StudyPart:
+    """Where a file of this study comes from, its command included."""
     spec = study.spec
     return StudyPart(
         id=spec.study_id,

@@ -85,7 +85,11 @@ def differences(
     if torch is not None and then.torch and torch != then.torch:
         found["torch"] = f"torch is {torch or 'missing'}, the search ran with {then.torch}"
     if then.script_sha256 and script_sha256 != then.script_sha256:
-        found["script"] = "the script is not the one that was searched, byte for byte"
+        now, searched = (sha256[:8] for sha256 in (script_sha256, then.script_sha256))
+        found["script"] = (
+            "the script is not the one that was searched, byte for byte "
+            f"(its SHA-256 begins {now}, that of the search {searched})"
+        )
     return found
 
 

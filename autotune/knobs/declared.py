@@ -6,6 +6,7 @@ such a knob does: it counts when it was delivered.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
@@ -16,7 +17,7 @@ from autotune.knobs.base import Knob
 from autotune.knobs.common import as_switch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from autotune.core.config import Value
     from autotune.core.facts import Facts, ScriptFacts, ScriptFlag
@@ -24,6 +25,23 @@ if TYPE_CHECKING:
 
 SDK_VALUE: Final = "autotune.sdk.value"
 """The callable by which a script asks for a value itself; the keyword is the name."""
+
+_RUNS_CODE: Final = re.compile(
+    r"(LD|DYLD|BASH|GIT)_.*|PATH|ENV|IFS|HOME|SHELL|CC|CXX|NODE_OPTIONS|(PERL5|RUBY)(LIB|OPT|DB)|.*JAVA\w*_OPTIONS"
+    r"|PYTHON(PATH|HOME|STARTUP|USERBASE|PLATLIBDIR|PYCACHEPREFIX|BREAKPOINT|WARNINGS|EXECUTABLE)"
+    r"|.*_(PATH|PRELOAD|PLUGINS?|LIBRARY|LIBRARIES|HOOKS?|CMD|COMMAND)"
+)
+"""Variables that choose the code that the loader, Python, a shell or a library runs."""
+_STARTS: Final = frozenset(
+    {
+        *("os", "posix", "pty", "subprocess", "shutil", "builtins", "importlib", "runpy", "code"),
+        *("pickle", "marshal", "ctypes"),
+    }
+)
+"""Modules whose calls start programs, load code or delete files."""
+_LOADS: Final = frozenset({"torch.load", "numpy.load", "joblib.load"})
+_TRUSTS: Final = frozenset({"trust_remote_code", "weights_only", "allow_pickle"})
+"""Arguments that let a file that is loaded run code."""
 
 _SWITCHES: Final = ("switch", "off_switch", "pair", "bool")
 _NO: Final = frozenset({"false", "f", "0", "no", "off"})
@@ -129,6 +147,23 @@ def declared_knob(spec: DeclaredSpec) -> DeclaredKnob:
     }
     kind = cast("type[DeclaredKnob]", type(f"Declared_{spec.name}", (DeclaredKnob,), row))
     return kind()
+
+
+def refuse_powerful(spelling: Spelling, values: Iterable[Value]) -> str | None:
+    """Why a declaration would decide which code runs, as a whole sentence; None where it does not.
+
+    A space file or a best.yaml of somebody else may declare any variable or argument.
+    """
+    if isinstance(spelling, Env):
+        if _RUNS_CODE.fullmatch(spelling.name):
+            return f"{spelling.name} decides which code runs, and is no knob."
+        if any(isinstance(value, str) and {"/", "\\"} & set(value) for value in values):
+            return f"A value of {spelling.name} names a file, which could be code."
+    if isinstance(spelling, Keyword):
+        root = spelling.target.partition(".")[0]
+        if root in _STARTS or spelling.target in _LOADS or spelling.name in _TRUSTS:
+            return f"{spelling.text} decides which code runs, and is no knob."
+    return None
 
 
 def _never_asked(name: str, known: Mapping[str, Value]) -> str:

@@ -43,6 +43,18 @@ def meaningless(knob: Knob, values: Iterable[Value]) -> Value | None:
     return next((value for value in values if not _means_something(knob, value)), None)
 
 
+def is_value(knob: Knob, value: Value) -> bool:
+    """Whether a configuration can have this value: not one of the relative notations of space files.
+
+    Values of knobs that other packages add are theirs to judge.
+    """
+    if not type(knob).__module__.startswith(_OURS):
+        return True
+    if isinstance(value, str):
+        return value in words(knob)
+    return meaningless(knob, (value,)) is None
+
+
 def words(knob: Knob) -> tuple[str, ...]:
     """Values of a knob that are words, switches among them; empty where it takes numbers."""
     values = [value for facts in _imagined() for value in knob.domain(facts)]

@@ -24,9 +24,10 @@ from autotune.core.effect import Effect
 from autotune.core.pick import answer_or_none
 from autotune.core.study import VERIFY
 from autotune.core.trial import Stage
+from autotune.core.visible import one_line
 from autotune.report.answer_screen import rate_text
 from autotune.report.listener import Listener
-from autotune.report.outlet import Outlet
+from autotune.report.outlet import Outlet, raw
 from autotune.report.summary import (
     best_other,
     bytes_text,
@@ -390,7 +391,7 @@ class Screen:
     """
 
     def __init__(self, stream: TextIO, view: Callable[[], Sequence[Line]], *, colour: bool = True) -> None:
-        self._stream = stream
+        self._stream = raw(stream)
         self._view = view
         self._colour = colour
         self._wake = threading.Event()
@@ -459,7 +460,7 @@ class Screen:
         above, self._above = self._above, []
         with contextlib.suppress(OSError, ValueError):
             if above:
-                self._write("".join(f"{visible(text)}\n" for text in above))
+                self._write("".join(f"{one_line(text)}\n" for text in above))
 
     def _draw(self, lines: Sequence[Line]) -> None:
         if not self._is_watched():
@@ -476,7 +477,7 @@ class Screen:
         above, self._above = self._above, []
         shown = [fitted(line, columns - 1) for line in lines[: max(0, rows - 1)]]
         parts = ["\r", f"\x1b[{min(up, rows - 1)}A" if up else ""]
-        parts += [f"{visible(text)}\x1b[K\r\n" for text in above]
+        parts += [f"{one_line(text)}\x1b[K\r\n" for text in above]
         parts += [f"{self._styled(*one)}\x1b[K\r\n" for one in shown]
         parts.append("\x1b[J")
         self._widths = [len_of(label + text) for label, text, _ in shown]
@@ -527,11 +528,6 @@ def say_above(text: str) -> bool:
     return True
 
 
-def visible(text: str) -> str:
-    """The text on one line, without anything that a terminal would obey."""
-    return "".join(c if c.isprintable() else " " for c in text)
-
-
 def len_of(text: str) -> int:
     """Columns that a terminal takes for it: two for wide characters, none for marks on others."""
     return sum(
@@ -551,7 +547,7 @@ def cut(text: str, columns: int) -> str:
 def fitted(line: Line, columns: int) -> tuple[str, str, str]:
     """Label, text and style of a line that takes at most so many columns."""
     label = f"{line.label:<{_LABEL}}" if line.label else ""
-    text, right = visible(line.text), visible(line.right)
+    text, right = one_line(line.text), one_line(line.right)
     if right:
         text = cut(text, columns - len(right) - 2)
         return "", f"{text}{' ' * (columns - len_of(text) - len(right))}{right}", line.style

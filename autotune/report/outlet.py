@@ -6,14 +6,21 @@ A thread writes, so that no event of a search waits for whoever reads of it.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import io
 import os
 import select
 import stat
+import sys
 import threading
 import time
 from queue import SimpleQueue
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
+
+from autotune.core.visible import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
 
 MOST_WAITING: Final = 10_000
 """Texts. Who has not taken so many will take none; a long search has some hundreds."""
@@ -30,10 +37,47 @@ _LOOK_S = 0.05
 _outlets: dict[TextIO, Outlet] = {}
 
 
+class VisibleStream:
+    """A text stream that escapes control characters: text of others must not command a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the text, controls escaped."""
+        self.stream.write(visible(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write these texts one after the other."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+@contextlib.contextmanager
+def visible_streams() -> Generator[None]:
+    """Within it everything that is written to stdout and stderr is made `visible`."""
+    kept = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (cast("TextIO", VisibleStream(raw(stream))) for stream in kept)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = kept
+
+
+def raw(stream: TextIO) -> TextIO:
+    """The stream itself, for a writer that makes its own control sequences or writes exact bytes."""
+    return stream.stream if isinstance(stream, VisibleStream) else stream
+
+
 class Outlet:
     """Writes to one stream, in order; from `of`, so that all who write to it are in one order.
 
-    What cannot stall (a file, a stream that is only Python's) is written to at once.
+    Every text is made `visible` first. What cannot stall (a file, a stream that is only Python's) is written
+    to at once.
 
     Args:
         stream: Written to past its buffer, which has to be empty.
@@ -55,6 +99,7 @@ class Outlet:
     @classmethod
     def of(cls, stream: TextIO) -> Outlet:
         """The outlet of this stream. Not for handlers of signals: it may start a thread."""
+        stream = raw(stream)
         fd = _stalling(stream)
         if fd is None:
             return cls(stream, None)
@@ -72,6 +117,7 @@ class Outlet:
         """Write soon; waits for nobody and never raises."""
         if not self.is_open:
             return
+        text = visible(text)
         if self._fd is not None:
             if self._waiting.qsize() < MOST_WAITING:
                 self._waiting.put(text)
@@ -108,7 +154,7 @@ class Outlet:
             OSError: The reader has gone, or the stream cannot be written to.
         """
         if self._fd is None:
-            self._stream.write(text)
+            self._stream.write(visible(text))
             return
         self.put(text)
         self.drain(wait_s)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
+from autotune.core.visible import visible
 from autotune.report import shown, summary
 from autotune.report.data import report_data
 from autotune.report.environment import wall_text
@@ -99,7 +100,8 @@ def report_html(
     )
     data = Markup(f'<script type="application/json" id="autotune-report">{_json(view)}</script>')
     script = tag("script", Markup(SCRIPT))
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}{data}{script}</body></html>\n'
+    page = f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}{data}{script}</body></html>\n'
+    return visible(page)
 
 
 _FOLDED: Final = frozenset(

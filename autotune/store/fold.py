@@ -47,13 +47,18 @@ def fold(entries: Iterable[Entry], *, build: Build | None = None) -> Study:
             continue
         try:
             handler(state, entry.data)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except _UNFIT as error:
             message = f"event {entry.seq} ({entry.uid}) does not hold a valid {entry.kind!r}: {error!r}"
             raise JournalDamaged(message, hint=_HINT) from error
     return state.study(build)
 
 
 _HINT = "It may stem from another version of autotune; `autotune show` with that version reads it."
+
+
+_UNFIT = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Errors of values that an event cannot have: a journal may be damaged, or somebody else's."""
+_YEAR_10000_S = 253_402_300_800.0
 
 
 class _State:
@@ -111,6 +116,9 @@ def _opened(state: _State, data: Mapping[str, Any]) -> None:
     # A later life may have been given another budget: its own spec holds from then on.
     if state.spec is None:
         state.created = float(data["wall_s"])
+        if not 0.0 <= state.created < _YEAR_10000_S:
+            message = "its time is in no year of a calendar"
+            raise ValueError(message)
     state.spec = from_wire(StudySpec, data["spec"])
     state.stopped = state.changed = ""
     if not any(trial.stage is Stage.CONFIRM for trial in state.trials.values()):

@@ -31,15 +31,26 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from autotune.clock import Clock, SystemClock
 from autotune.core.redact import redact_data
 from autotune.core.wire import to_wire
 from autotune.core.writable import writable, writable_json
-from autotune.errors import DiskFull, JournalDamaged, StoreError, StudyLocked, StudyNotFound
+from autotune.errors import DiskFull, JournalDamaged, StoreError, StudyLocked
 from autotune.store.outbox import OutboxRow
 from autotune.store.paths import BALLAST_FILE, JOURNAL_FILE, LOCK_FILE
+from autotune.store.sqlite_file import (
+    DAMAGED_HINT,
+    SCHEMA,
+    Connection,
+    check_files,
+    check_own,
+    check_schema,
+    connect_to_read,
+    connect_to_write,
+    is_endless,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -48,16 +59,6 @@ FORMAT = 1
 BALLAST_BYTES = 16 * 1024 * 1024
 """Room kept for the last words of a search whose disk is full."""
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS events (
-    seq INTEGER PRIMARY KEY, uid TEXT NOT NULL UNIQUE, epoch INTEGER NOT NULL, kind TEXT NOT NULL,
-    wall_s REAL NOT NULL, json TEXT NOT NULL, sha TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS outbox (
-    seq INTEGER PRIMARY KEY, event INTEGER NOT NULL, sink TEXT NOT NULL, op TEXT NOT NULL,
-    key TEXT NOT NULL, payload TEXT NOT NULL, done INTEGER NOT NULL DEFAULT 0, UNIQUE (sink, key));
-CREATE INDEX IF NOT EXISTS outbox_open ON outbox (sink, seq) WHERE done = 0;
-"""
 _NETWORK = (
     "nfs",
     "cifs",
@@ -73,7 +74,10 @@ _NETWORK = (
     "pvfs",
     "orangefs",
 )
-_PAGE = 2000
+_PAGE = 200
+"""Events that are in memory at once."""
+_DEEPEST = 60
+"""Levels of lists and mappings in an event; ours have about ten."""
 _ROOM_BYTES = 64 * 1024
 
 
@@ -106,7 +110,7 @@ class Journal:
     def __init__(
         self,
         file: Path,
-        connection: sqlite3.Connection,
+        connection: Connection,
         *,
         lock: _Lock | None,
         clock: Clock,
@@ -116,8 +120,6 @@ class Journal:
         self.file = file
         self.epoch = 0
         self._connection = connection
-        # Damaged text is to fail its own digest, which names the event, and not the whole reading.
-        connection.text_factory = _text
         self._lock = lock
         self._clock = clock
         self._environ = environ
@@ -175,9 +177,7 @@ class Journal:
             JournalDamaged: With what is wrong and where.
         """
         file = _file(path)
-        if not file.is_file():
-            message = f"there is no journal at {file}"
-            raise StudyNotFound(message, hint="`autotune list` shows the studies.")
+        check_files(file)
         return cls._writer(file, clock, environ, ballast_bytes)
 
     @classmethod
@@ -189,13 +189,14 @@ class Journal:
             JournalDamaged: It is no journal.
         """
         file = _file(path)
-        if not file.is_file():
-            message = f"there is no journal at {file}"
-            raise StudyNotFound(message, hint="`autotune list` shows the studies.")
-        journal = cls(
-            file, _connect_to_read(file), lock=None, clock=SystemClock(), environ=None, ballast=None
-        )
+        try:
+            connection = connect_to_read(file)
+        except sqlite3.Error as error:
+            message = f"{file} cannot be opened: {error}"
+            raise StoreError(message) from error
+        journal = cls(file, connection, lock=None, clock=SystemClock(), environ=None, ballast=None)
         with _closing_on_error(journal), journal._guarded("read"):
+            check_schema(connection, file)
             journal._check_format()
         return journal
 
@@ -204,11 +205,15 @@ class Journal:
         cls, file: Path, clock: Clock | None, environ: Mapping[str, str] | None, ballast_bytes: int
     ) -> Journal:
         network = is_network_filesystem(file.parent)
+        check_own(*(file.with_name(name) for name in (file.name, LOCK_FILE, BALLAST_FILE)))
         lock = _Lock(file.with_name(LOCK_FILE), prove=network)
         try:
             if not file.exists():
                 _begin(file)
-            connection = sqlite3.connect(file, timeout=30.0, isolation_level=None, check_same_thread=False)
+            connection = connect_to_write(file)
+        except StoreError:
+            lock.release()
+            raise
         except (sqlite3.Error, OSError) as error:
             lock.release()
             message = f"{file} cannot be opened: {error}"
@@ -221,6 +226,7 @@ class Journal:
         )
         with _closing_on_error(journal):
             with journal._guarded("open"):
+                check_schema(connection, file)
                 journal._prepare("DELETE" if network else "WAL")
             for _entry in journal.entries():
                 pass
@@ -293,14 +299,14 @@ class Journal:
                 seq, sha = entry.seq, row[6]
                 if seq == head and sha != head_sha:
                     message = f"{self.file}: event {seq} ({entry.uid}) is not the one that was written last"
-                    raise JournalDamaged(message, hint=_DAMAGED_HINT)
+                    raise JournalDamaged(message, hint=DAMAGED_HINT)
                 yield entry
             if len(rows) < _PAGE:
                 break
         if seq < head:
             intact = f"events 1 to {seq} are intact" if seq else "there is none before them"
             message = f"{self.file}: events {seq + 1} to {head} are missing at the end; {intact}"
-            raise JournalDamaged(message, hint=_DAMAGED_HINT)
+            raise JournalDamaged(message, hint=DAMAGED_HINT)
         with self._mutex:
             if seq >= self._seq:
                 self._seq, self._sha = seq, sha
@@ -314,10 +320,15 @@ class Journal:
                 "WHERE o.sink = ? AND o.done = 0 ORDER BY o.seq LIMIT ?",
                 (sink, limit),
             ).fetchall()
-        return [
-            OutboxRow(seq=seq, sink=sink, op=op, key=key, payload=json.loads(payload), wall_s=wall_s)
-            for seq, op, key, payload, wall_s in rows
-        ]
+        return [self._row(sink, *row) for row in rows]
+
+    def _row(self, sink: str, seq: Any, op: Any, key: Any, payload: Any, wall_s: Any) -> OutboxRow:
+        if not _are((int, str, str, str, float), (seq, op, key, payload, wall_s)):
+            message = f"{self.file}: row {seq} of its outbox is none"
+            raise JournalDamaged(message, hint=DAMAGED_HINT)
+        return OutboxRow(
+            seq=seq, sink=sink, op=op, key=key, payload=self._parsed(payload, f"row {seq}"), wall_s=wall_s
+        )
 
     def unsent(self, sink: str) -> int:
         """How many rows are not yet acknowledged."""
@@ -358,7 +369,7 @@ class Journal:
         self._connection.execute("PRAGMA busy_timeout=30000")
         self._connection.execute(f"PRAGMA journal_mode={mode}")
         self._connection.execute("PRAGMA synchronous=FULL")
-        self._connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+        self._connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} COMMIT;")
         with self._transaction(fenced=False):
             self._connection.execute("INSERT OR IGNORE INTO meta VALUES ('format', ?)", (str(FORMAT),))
         self._check_format()
@@ -387,7 +398,7 @@ class Journal:
         number, _, sha = ("0  " if row is None else str(row[0])).partition(" ")
         if not number.isdecimal():
             message = f"{self.file}: the number of its last event is {number!r}"
-            raise JournalDamaged(message, hint=_DAMAGED_HINT)
+            raise JournalDamaged(message, hint=DAMAGED_HINT)
         return int(number), sha
 
     def _stored_epoch(self) -> int:
@@ -395,7 +406,7 @@ class Journal:
         epoch = str(row[0]) if row else "0"
         if not epoch.isdecimal():
             message = f"{self.file}: the number of its last writer is {epoch!r}"
-            raise JournalDamaged(message, hint=_DAMAGED_HINT)
+            raise JournalDamaged(message, hint=DAMAGED_HINT)
         return int(epoch)
 
     @contextlib.contextmanager
@@ -472,18 +483,36 @@ class Journal:
         intact = f"events 1 to {before} are intact" if before else "no event before it"
         if seq != before + 1:
             message = f"{self.file}: events {before + 1} to {seq - 1} are missing; {intact}"
-            raise JournalDamaged(message, hint=_DAMAGED_HINT)
+            raise JournalDamaged(message, hint=DAMAGED_HINT)
         if _digest(sha_before, seq, uid, epoch, kind, wall_s, text) != sha:
             message = f"{self.file}: event {seq} ({uid}) is not what was written; {intact}"
-            raise JournalDamaged(message, hint=_DAMAGED_HINT)
-        return Entry(seq=seq, uid=uid, epoch=epoch, kind=kind, data=json.loads(text), wall_s=wall_s)
+            raise JournalDamaged(message, hint=DAMAGED_HINT)
+        if not _are((str, int, str, float, str), (uid, epoch, kind, wall_s, text)):
+            message = f"{self.file}: event {seq} holds values of other types than an event has"
+            raise JournalDamaged(message, hint=DAMAGED_HINT)
+        data = self._parsed(text, f"event {seq} ({uid})")
+        return Entry(seq=seq, uid=uid, epoch=epoch, kind=kind, data=data, wall_s=wall_s)
+
+    def _parsed(self, text: str, what: str) -> dict[str, Any]:
+        """Return the mapping that this JSON holds; a digest that fits does not make it one of ours."""
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError):
+            data = None
+        if not isinstance(data, dict) or _is_deep(data):
+            message = f"{self.file}: {what} holds no mapping that a journal has"
+            raise JournalDamaged(message, hint=DAMAGED_HINT)
+        return cast("dict[str, Any]", data)
 
     @contextlib.contextmanager
     def _guarded(self, doing: str) -> Generator[None, None, None]:
         """SQLite's errors as ours."""
+        self._connection.begin()
         try:
             yield
         except sqlite3.Error as error:
+            if is_endless(error):
+                raise self._damaged("a statement takes more steps than any of a journal") from error
             if _is_full(error) or (doing != "read" and _is_io(error) and not has_room(self.file.parent)):
                 message = (
                     f"the disk of {self.file.parent} is full; the last step of the search was not recorded"
@@ -502,14 +531,10 @@ class Journal:
 
     def _damaged(self, why: str) -> JournalDamaged:
         message = f"{self.file} is damaged: {why}; {self._seq} events had been read before"
-        return JournalDamaged(message, hint=_DAMAGED_HINT)
+        return JournalDamaged(message, hint=DAMAGED_HINT)
 
 
 _PARTICIPLE = {"open": "opened", "read": "read", "write": "written"}
-_DAMAGED_HINT = (
-    "Keep a copy of the directory. The trials' own results lie in its folder `trials`; "
-    "a new search is not affected."
-)
 
 
 def is_network_filesystem(directory: Path, *, mounts: str | None = None) -> bool:
@@ -546,7 +571,7 @@ class _Lock:
         self._path = path
         try:
             # Close-on-exec is Python's default: a trial's process must not keep the lock alive.
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             message = f"{path} cannot be opened: {error.strerror}"
             raise StoreError(message) from error
@@ -623,7 +648,8 @@ def locked(directory: Path) -> Generator[None, None, None]:
 def is_locked(directory: Path) -> bool:
     """Whether somebody writes to this study now; changes nothing and waits for nothing."""
     try:
-        fd = os.open(directory / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        # A link would lead elsewhere, and a pipe would be waited for.
+        fd = os.open(directory / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return False
     except OSError:
@@ -645,27 +671,6 @@ def _file(path: Path) -> Path:
     return path if path.suffix == ".db" else path / JOURNAL_FILE
 
 
-def _connect_to_read(file: Path) -> sqlite3.Connection:
-    tries: list[str] = ["mode=ro"]
-    # A directory that may not be written cannot hold the shared memory of the write-ahead log;
-    # without a log there is nothing that it would be needed for.
-    if not os.access(file.parent, os.W_OK) and not file.with_name(file.name + "-wal").exists():
-        tries = ["mode=ro&immutable=1"]
-    try:
-        connection = sqlite3.connect(
-            f"{file.as_uri()}?{tries[0]}",
-            uri=True,
-            timeout=30.0,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-    except sqlite3.Error as error:
-        message = f"{file} cannot be opened: {error}"
-        raise StoreError(message) from error
-    connection.execute("PRAGMA busy_timeout=30000")
-    return connection
-
-
 @contextlib.contextmanager
 def _closing_on_error(journal: Journal) -> Generator[None, None, None]:
     try:
@@ -681,6 +686,22 @@ def _digest(before: str, seq: int, uid: str, epoch: int, kind: str, wall_s: floa
     return hashlib.sha256("\x00".join(map(str, parts)).encode(errors="surrogatepass")).hexdigest()
 
 
+def _are(kinds: Sequence[type], values: Sequence[object]) -> bool:
+    """Whether each value is of its kind; a column of SQLite may hold any."""
+    pairs = zip(values, kinds, strict=True)
+    return all(isinstance(value, kind) and not isinstance(value, bool) for value, kind in pairs)
+
+
+def _is_deep(data: object) -> bool:
+    level: list[Any] = [data]
+    for _ in range(_DEEPEST):
+        nested = (v.values() if isinstance(v, dict) else v for v in level if isinstance(v, (dict, list)))
+        level = [item for items in nested for item in items]
+        if not level:
+            return False
+    return True
+
+
 def _overtaken(directory: Path, newest: int, epoch: int) -> StudyLocked:
     message = f"another driver has taken over {directory} (epoch {newest}, ours is {epoch})"
     return StudyLocked(message, hint="This driver ends; the other one goes on.")
@@ -691,14 +712,10 @@ def _begin(file: Path) -> None:
     part = file.with_suffix(".part")
     part.unlink(missing_ok=True)
     with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as connection:
-        connection.executescript(f"PRAGMA synchronous=FULL; BEGIN IMMEDIATE; {_SCHEMA}")
+        connection.executescript(f"PRAGMA synchronous=FULL; BEGIN IMMEDIATE; {SCHEMA}")
         connection.execute("INSERT INTO meta VALUES ('format', ?)", (str(FORMAT),))
         connection.execute("COMMIT")
     part.replace(file)
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "backslashreplace")
 
 
 def _is_full(error: sqlite3.Error | OSError) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import re
 import secrets
@@ -10,8 +12,16 @@ import sqlite3
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from autotune.errors import StoreError, StudyNotFound, did_you_mean
+from autotune.store.owners import foreign
+from autotune.store.sqlite_file import check_schema, connect_to_read
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+log = logging.getLogger(__name__)
 
 JOURNAL_FILE = "journal.db"
 LOCK_FILE = "journal.lock"
@@ -19,6 +29,10 @@ BALLAST_FILE = "journal.ballast"
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _SET_HOME = "Set AUTOTUNE_HOME to a directory that can be written."
 _LABEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_MOST_NAMED: Final = 5
+_YEAR_10000_S: Final = 253_402_300_800.0
+_said: set[str] = set()
+"""Lines about studies that are left out, each of which is logged once."""
 _ULID = re.compile(rf"[{_ALPHABET}]{{26}}")
 
 
@@ -103,6 +117,11 @@ def own_store(tracking_uri: str) -> Path | None:
         return None
 
 
+def is_in_home(path: Path) -> bool:
+    """Whether a study's folder lies in this account's home, where its own searches keep theirs."""
+    return path.resolve().parent == (home() / "studies").resolve()
+
+
 def new_id() -> str:
     """A ULID: 26 characters that sort by time (milliseconds) and are unique without asking anybody.
 
@@ -140,21 +159,70 @@ class Found:
     purpose: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Studies:
+    """What lies below a home.
+
+    Args:
+        found: Studies of this account that can be read, newest first.
+        left_out: Id -> why it is not among them, as a clause. A home can be shared by several accounts.
+    """
+
+    found: tuple[Found, ...]
+    left_out: Mapping[str, str]
+
+    @property
+    def note(self) -> str:
+        """What was left out, in one line; empty where nothing was."""
+        if not self.left_out:
+            return ""
+        named = [f"{study_id}: {why}" for study_id, why in [*self.left_out.items()][:_MOST_NAMED]]
+        more = len(self.left_out) - len(named)
+        rest = f"; and {more} more" if more else ""
+        count = len(self.left_out)
+        return f"{count} {'studies are' if count > 1 else 'study is'} left out ({'; '.join(named)}{rest})"
+
+
+def all_studies(root: Path | None = None) -> Studies:
+    """Every study below the home; what belongs to another account, or cannot be read, is left out by name.
+
+    Folders without a journal are none, and are passed over.
+    """
+    found: list[Found] = []
+    left_out: dict[str, str] = {}
+    for path in _study_dirs(root):
+        seen = foreign(path) or _look(path)
+        if isinstance(seen, Found):
+            found.append(seen)
+        elif seen:
+            left_out[path.name] = seen
+    return Studies(found=tuple(found), left_out=left_out)
+
+
 def studies(root: Path | None = None) -> list[Found]:
-    """Every study below the home, newest first; directories without a readable journal are left out."""
-    base = (root or home()) / "studies"
-    if not base.is_dir():
-        return []
-    rows = [_look(path) for path in base.iterdir() if _ULID.fullmatch(path.name)]
-    return sorted((r for r in rows if r is not None), key=lambda r: r.study_id, reverse=True)
+    """Every study of this account below the home, newest first; what is left out is logged, once."""
+    seen = all_studies(root)
+    if seen.note and seen.note not in _said:
+        _said.add(seen.note)
+        log.warning("%s: %s", (root or home()) / "studies", seen.note)
+    return list(seen.found)
 
 
 def newest_study_dirs(root: Path | None = None) -> list[Path]:
-    """Directories of studies below the home, newest first by their names; nothing in them is read."""
+    """Directories of this account's studies below the home, newest first by name; nothing in them is read."""
+    return [path for path in _study_dirs(root) if not foreign(path)]
+
+
+def _study_dirs(root: Path | None) -> list[Path]:
     base = (root or home()) / "studies"
-    if not base.is_dir():
+    try:
+        found = [path for path in base.iterdir() if _ULID.fullmatch(path.name)]
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted((p for p in base.iterdir() if _ULID.fullmatch(p.name)), key=lambda p: p.name, reverse=True)
+    except OSError as error:
+        message = f"{base} cannot be read: {error.strerror}"
+        raise StoreError(message, hint=_SET_HOME) from error
+    return sorted(found, key=lambda path: path.name, reverse=True)
 
 
 def find_study(name: str | None, *, searches: bool = False) -> Path:
@@ -167,7 +235,7 @@ def find_study(name: str | None, *, searches: bool = False) -> Path:
     Raises:
         StudyNotFound: None, or more than one, is called so.
     """
-    if name and os.sep in name and (Path(name) / JOURNAL_FILE).is_file():
+    if name and os.sep in name and os.path.isfile(os.path.join(name, JOURNAL_FILE)):  # noqa: PTH113, PTH118 (no error)
         return Path(name).absolute()
     found = studies()
     if not found:
@@ -191,26 +259,31 @@ def find_study(name: str | None, *, searches: bool = False) -> Path:
     raise StudyNotFound(message, hint=guess or "`autotune list` shows the studies.")
 
 
-def _look(path: Path) -> Found | None:
-    file = path / JOURNAL_FILE
-    if not file.is_file():
-        return None
+def _look(path: Path) -> Found | str:
+    """The study in this folder, or why it is left out; empty where there is none."""
     try:
-        connection = sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=2.0)
-        try:
+        with contextlib.closing(connect_to_read(path / JOURNAL_FILE, timeout_s=2.0)) as connection:
+            check_schema(connection, path / JOURNAL_FILE)
+            connection.begin()
             row = connection.execute(
                 "SELECT json FROM events WHERE kind = 'opened' ORDER BY seq LIMIT 1"
             ).fetchone()
-        finally:
-            connection.close()
         data = json.loads(row[0]) if row else {}
         spec = data.get("spec", {})
         return Found(
             path=path,
             study_id=path.name,
             label=str(spec.get("label", "")),
-            created=float(data.get("wall_s", 0.0)),
+            created=_label_s(data.get("wall_s", 0.0)),
             purpose=str(spec.get("purpose", "")),
         )
-    except (sqlite3.Error, ValueError, AttributeError, TypeError):
-        return None
+    except StudyNotFound:
+        return ""
+    except (StoreError, sqlite3.Error, ValueError, AttributeError, TypeError, RecursionError):
+        return "its journal cannot be read"
+
+
+def _label_s(wall_s: object) -> float:
+    """Seconds since the epoch, of a year that a calendar has; else 0."""
+    value = float(str(wall_s))
+    return value if 0.0 <= value < _YEAR_10000_S else 0.0

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from environments import environment
+from hostile import TRAIN, searched
 from picks import env, flag, patch
 from study_fakes import changes_of, facts, good_answer, no_answer, open_answer, pick, ratio, spec, study
 
@@ -19,9 +20,18 @@ from autotune.export.best_config import write_best
 
 FLAGS = Config({"batch_size": 64, "threads": 2})
 SHOW = (
-    "import sys, os, json\n"
+    "import argparse, sys, os, json\n"
+    "p = argparse.ArgumentParser()\n"
+    "p.add_argument('--batch-size', '-b', type=int)\n"
     "print(json.dumps([sys.argv[1:], os.environ.get('OMP_NUM_THREADS'), os.getcwd()]))\n"
 )
+
+
+@pytest.fixture
+def script(script):
+    """With the options that `changes_of` has."""
+    script.write_text(TRAIN)
+    return script
 
 
 @pytest.fixture(autouse=True)
@@ -172,7 +182,7 @@ def test_the_baseline_is_run_as_it_is_and_said_so(cli, script, ran):
 
 def test_a_changed_script_under_a_patch_ends_with_6_and_names_the_knobs(cli, script, ran):
     written(script)
-    script.write_text("print('other')\n")
+    script.write_text(TRAIN + "print('other')\n")
     code, _out, err = cli("apply", "best.yaml", "--", "python", "train.py")
     assert (code, ran) == (6, [])
     assert "num_workers, precision" in err
@@ -184,7 +194,7 @@ def test_a_changed_script_under_a_patch_ends_with_6_and_names_the_knobs(cli, scr
 
 def test_a_changed_script_is_only_a_warning_where_flags_do_it_all(cli, script, ran):
     written(script, good_answer(best=pick("best", FLAGS, ratio(1.4))))
-    script.write_text("print('other')\n")
+    script.write_text(TRAIN + "print('other')\n")
     code, _out, err = cli("apply", "best.yaml", "--", "python", "train.py")
     assert code == 7
     assert err.count("warning") == 1
@@ -236,6 +246,7 @@ def test_a_name_of_the_file_that_is_none_reaches_no_command_line(cli, script, ra
     code, out, err = cli(*words, "--", "train.py")
     assert (code, out, ran) == (2, "", [])
     assert "names no variable" in err
+    assert not Path("x").exists()
 
 
 def test_diff_shows_a_line_per_knob(cli, script, ran):
@@ -341,6 +352,7 @@ def test_a_module_is_run_as_one_again(cli, package, ran):
 def test_without_a_command_the_searched_interpreter_is_taken_where_it_is_still_there(cli, script, ran):
     python = environment(script.parent / "env")
     written(script, python=str(python))
+    searched(spec(script=str(script), cwd=str(script.parent), python=str(python)))
     _code, _out, err = cli("apply", "best.yaml", "--pick", "safe")
     assert ran[0].python == str(python)
     assert "autotune: train.py is run by" in err

@@ -73,7 +73,7 @@ def test_a_gain_that_holds_ends_with_0(cli, best, world):
     assert "ratio   1." in out
     assert " 3 pairs\n" in out
     assert {a.segments[0].config for a in ran} == {Config(), BF16}
-    assert err.startswith("study verify-train-")
+    assert err.startswith("the command is that of best.yaml: python train.py\nstudy verify-train-")
 
 
 class Busy:

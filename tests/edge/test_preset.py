@@ -1,5 +1,6 @@
 """Search spaces by name or file, what they inherit, and the options that narrow them."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -403,3 +404,12 @@ def test_a_relative_xdg_folder_is_passed_over_as_its_specification_says(tmp_path
     names = [found.name for found in find_spaces(cwd=str(tmp_path))]
     assert "right" in names
     assert "wrong" not in names
+
+
+def test_a_pipe_among_space_files_is_not_waited_for(tmp_path) -> None:
+    folder = tmp_path / "search_spaces"
+    folder.mkdir()
+    os.mkfifo(folder / "mine.yaml")
+    assert "mine" not in [found.name for found in find_spaces(cwd=str(tmp_path))]
+    with pytest.raises(InvalidSpace, match="there is no search space"):
+        load_space("mine", cwd=str(tmp_path))

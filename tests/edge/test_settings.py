@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -119,3 +121,22 @@ def test_an_amount_may_be_whole_or_not(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.autotune]\nprice-per-hour = true\n")
     with pytest.raises(UsageError, match="price-per-hour cannot be True"):
         project_settings(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another account")
+def test_a_file_that_another_account_put_above_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in /tmp, where anybody may put a file that names an interpreter."""
+    inner = tmp_path / "mine"
+    inner.mkdir()
+    path = written(tmp_path, '[tool.autotune]\npython = "/tmp/evil"\nquiet = true\n') / "pyproject.toml"
+    assert set(project_settings(inner).values) == {"python", "quiet"}
+    os.chown(path, 65534, 65534)
+    with caplog.at_level(logging.WARNING):
+        assert project_settings(inner).values == {}
+        assert project_settings(inner).values == {}
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == f"{path} belongs to another account; its settings are not used"
+    os.chown(inner, 65534, 65534)
+    assert set(project_settings(inner).values) == {"python", "quiet"}, "a mounted project, of one owner"

@@ -1,5 +1,6 @@
 """What is wrong with a space file, all of it, by line."""
 
+import re
 import time
 
 import pytest
@@ -234,3 +235,42 @@ def test_a_file_that_names_no_knob_is_none(found) -> None:
 def test_what_every_trial_gets_from_us_cannot_be_declared(found, name) -> None:
     (problem,) = found(DECLARE.replace("flag: --mine", f"env: {name}"))
     assert problem.message == f"mine.yaml:3: declare.0: {name} is set for each trial by autotune"
+
+
+@pytest.mark.parametrize(
+    ("way", "values", "message"),
+    [
+        ("env: LD_PRELOAD", "[a, b]", "LD_PRELOAD decides which code runs, and is no knob"),
+        ("env: LD_LIBRARY_PATH", "[a, b]", "LD_LIBRARY_PATH decides which code runs"),
+        ("env: PYTHONSTARTUP", "[a, b]", "PYTHONSTARTUP decides which code runs"),
+        ("env: BASH_ENV", "[a, b]", "BASH_ENV decides which code runs"),
+        ("env: PATH", "[a, b]", "PATH decides which code runs"),
+        ("env: NCCL_NET_PLUGIN", "[a, b]", "NCCL_NET_PLUGIN decides which code runs"),
+        ("env: MINE", "[a, /tmp/evil.so]", "A value of MINE names a file, which could be code"),
+        (
+            'keyword: "subprocess.Popen:shell"',
+            "[true, false]",
+            "subprocess.Popen:shell decides which code runs",
+        ),
+        (
+            'keyword: "torch.load:weights_only"',
+            "[true, false]",
+            "torch.load:weights_only decides which code runs",
+        ),
+    ],
+)
+def test_a_space_of_somebody_else_declares_nothing_that_decides_which_code_runs(
+    found, way, values, message
+) -> None:
+    text = DECLARE.replace("flag: --mine", way)
+    text = re.sub(r"values: \[[^\]]*\]", f"values: {values}", text)
+    (problem,) = found(text)
+    assert problem.message.startswith(f"mine.yaml:3: declare.0: {message}")
+    assert problem.hint == "Set it before autotune, for all trials."
+
+
+@pytest.mark.parametrize(
+    "name", ["NCCL_ALGO", "PYTHONMALLOC", "PYTHON_GIL", "KMP_AFFINITY", "MKL_NUM_THREADS"]
+)
+def test_other_variables_can_be_declared(found, name) -> None:
+    assert found(DECLARE.replace("flag: --mine", f"env: {name}")) == []

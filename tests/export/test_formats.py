@@ -67,7 +67,7 @@ def test_comments_stand_above_the_text_and_cannot_be_left_early():
     left = Left(knob="own", value="a\nrm -rf x", reason="because\u2028of it")
     said = Exported(text="A=1\n", data={}, left=(left,), notes=("careful",))
     assert said.commented(["head"], ["tail"]) == (
-        "# head\n# left out: own=a rm -rf x: because of it\n# tail\n# note: careful\nA=1\n"
+        "# head\n# left out: own=a rm -rf x: because\\u2028of it\n# tail\n# note: careful\nA=1\n"
     )
 
 

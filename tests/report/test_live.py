@@ -17,6 +17,7 @@ from autotune.core.machine_load import Culprit, MachineLoad
 from autotune.core.space import Dimension, SearchSpace
 from autotune.core.study import Budget
 from autotune.core.trial import Stage, Trial
+from autotune.core.visible import one_line
 from autotune.report import live
 from autotune.report.live import (
     Line,
@@ -26,7 +27,6 @@ from autotune.report.live import (
     fitted,
     len_of,
     say_above,
-    visible,
     wants_live_view,
 )
 from autotune.report.text import progress_line
@@ -215,7 +215,7 @@ def test_sixty_columns_hold_what_matters():
 
 
 def test_a_trial_cannot_make_the_terminal_obey():
-    assert visible("\x1b[2Jgone\nnext\t.") == " [2Jgone next ."
+    assert one_line("\x1b[2Jgone\nnext\t.") == "\\u001b[2Jgone next ."
 
 
 def test_wide_characters_and_marks_are_counted_as_a_terminal_does():

@@ -14,6 +14,7 @@ from autotune.core.config import Config
 from autotune.core.effect import Effect
 from autotune.core.pick import answer
 from autotune.core.trial import Stage, TrialState
+from autotune.core.visible import visible
 from autotune.edge.preset import load_space
 from autotune.report.commands import commands
 from autotune.report.environment import environment
@@ -283,7 +284,7 @@ def test_text_of_a_script_never_becomes_markup(study):
     assert len(tree.all("script")) == 2
     assert not tree.all("img")
     assert pages.data(page)["failed"]
-    assert EVIL in tree.by_id("failures").text
+    assert visible(EVIL) in tree.by_id("failures").text
 
 
 def test_secrets_and_private_folders_stay_out(study, monkeypatch):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autotune.core.change import Constant, Env, Flag, Keyword, Spelling
 from autotune.core.config import Value
+from autotune.core.visible import one_line
 from autotune.knobs.registry import builtin
 
 if TYPE_CHECKING:
@@ -93,11 +94,6 @@ def whole(export: Callable[[Tuned], Exported], tuned: Tuned) -> Exported:
     kept = (Left(knob=change.knob, value=change.value, reason=reason) for change in apart)
     found = export(replace(tuned, changes=rest))
     return replace(found, left=(*kept, *found.left))
-
-
-def one_line(text: str) -> str:
-    """A text that ends no comment early."""
-    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def python_literal(value: Value | None) -> str:

@@ -1,0 +1,210 @@
+"""A best.yaml that somebody else may have written: what of it apply, verify and export take over."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.core.change import Change
+    from autotune.core.study import Study
+    from autotune.export.best_config import BestConfig, PickPart
+    from autotune.inspection.command import Command
+
+_HARMLESS = re.compile(r"-[bBdEIOPqRsSuv]+")
+"""Options of the interpreter that name no file and no module."""
+_COMMAND = ("script", "argv", "module", "options", "launcher", "python")
+_RESUME = re.compile(r"autotune resume [A-Za-z0-9._-]{1,64}( --[a-z-]+ [A-Za-z0-9.]+)*")
+
+
+class BestFile:
+    """A best.yaml, and what this account has recorded of the search that it names.
+
+    The search's own journal is what makes a file known: its command, its interpreter and the knobs that it
+    declared. Of any other file the values of our own knobs count, and a command that is typed
+    (docs/decisions/0113).
+
+    Args:
+        name: Of the file. A content that does not fit the digest in it is warned of.
+
+    Raises:
+        UsageError: The file cannot be read, or is not of this schema.
+    """
+
+    def __init__(self, name: str) -> None:
+        from autotune.export.best_config import edited, read_best
+
+        self.path = Path(name)
+        self.best: BestConfig = read_best(name)
+        if edited(self.best) and (reason := edited(self.best, self._kept())):
+            print(f"warning: {name}: {reason}", file=sys.stderr)
+
+    @functools.cached_property
+    def search(self) -> Study | None:
+        """The search that wrote the file, from this account's own home; None where it is not there."""
+        from autotune.cli.opened import recorded
+
+        return recorded(self.best.study.id)
+
+    def resume(self) -> str:
+        """The command that continues the search; empty where the file has another text in its place."""
+        written = self.best.resume or ""
+        return written if _RESUME.fullmatch(written) else ""
+
+    def changes(
+        self, pick: PickPart, run: Command | None, *, allow: Sequence[str] = ()
+    ) -> tuple[Change, ...]:
+        """The changes of a pick that may be carried out.
+
+        Args:
+            pick: Of the file.
+            run: The script that is about to run; None where a change is only written down.
+            allow: Names of knobs that nobody declares here and that are taken as the file has them.
+
+        Raises:
+            UsageError: One of them is none that a knob of this installation, or of the search, makes.
+        """
+        from autotune.apply.accept import accepted
+        from autotune.core.facts import Facts, ScriptFacts
+        from autotune.export.best_config import core_changes
+        from autotune.inspection.host import host_facts
+        from autotune.inspection.script import script_facts
+        from autotune.knobs.registry import builtin, knobs_for
+
+        found = core_changes(pick)
+        known = {change.knob for change in found} <= builtin().keys()
+        knobs = builtin() if known or self.search is None else knobs_for(self.search.spec.space)
+        script = (
+            ScriptFacts(path="")
+            if run is None
+            else script_facts(run.inspected, run.args, cwd=str(Path.cwd()))
+        )
+        facts = Facts(host=host_facts(), script=script)
+        return accepted(found, facts, knobs, allow=allow, has_script=run is not None)
+
+    def command(self, words: Sequence[str], python: str) -> Command:
+        """What is run: the words after ``--``, else the command of the search that the file names.
+
+        Args:
+            words: As typed.
+            python: Of ``--python``; empty for none.
+
+        Raises:
+            UsageError: Nothing is typed, and the file's own command is none that this account has searched
+                and starts more than a script beside it.
+        """
+        from autotune.inspection.command import read_command
+
+        if words:
+            return read_command(words, python=python)
+        run = self._read(self.arguments(python), python)
+        if not self._is_known:
+            self._check_place(run)
+        launcher = self.best.study.launcher or ""
+        note = f"the command is that of {self.path.name}: {shlex.join(self._shown())}"
+        return replace(run, launcher=launcher, notes=(*run.notes, note))
+
+    def arguments(self, python: str = "") -> list[str]:
+        """The script's arguments in the file's own command, secrets of a known search restored.
+
+        Raises:
+            UsageError: As for `command`.
+        """
+        from autotune.core.redact import is_incomplete, restore
+
+        # Only a search of this account had the secrets of this account.
+        args = [restore(arg) if self._is_known else arg for arg in self.best.study.argv]
+        if any(is_incomplete(arg) for arg in args):
+            raise UsageError(
+                "the file leaves out a secret of the command line",
+                hint="say the command after --: python ...",
+            )
+        if not self._is_known:
+            self._check_start(python)
+            if not all(arg.isprintable() for arg in args):
+                self._refuse("an argument with control characters")
+        return args
+
+    @functools.cached_property
+    def _is_known(self) -> bool:
+        """Whether a search of this account has run exactly this command."""
+        from autotune.core.redact import redact_data
+        from autotune.export.best_config import study_part
+
+        if self.search is None:
+            return False
+        ours = redact_data(study_part(self.search).model_dump())
+        theirs = self.best.study.model_dump()
+        return all(ours[name] == theirs[name] for name in _COMMAND)
+
+    def _kept(self) -> BestConfig | None:
+        """What the search has kept of its own file."""
+        from autotune.export.best_config import read_best
+        from autotune.store.paths import study_dir
+
+        try:
+            return read_best(study_dir(self.best.study.id) / "best.yaml") if self.search else None
+        except UsageError:
+            return None
+
+    def _read(self, args: Sequence[str], python: str) -> Command:
+        from autotune.core.redact import restore
+        from autotune.inspection.command import read_command
+
+        part = self.best.study
+        written = restore(part.python or "")
+        word = written if written and Path(written).is_file() else "python"
+        options = part.options or []
+        if part.module:
+            return read_command([word, *options, "-m", part.module, *args], python=python)
+        # The script's path is relative to where the search was started, usually the file's own folder.
+        named = restore(part.script)
+        beside = self.path.absolute().parent / named
+        script = named if Path(named).is_file() or not beside.is_file() else str(beside)
+        if not written and not options:
+            return read_command(args, script=script, python=python)
+        return read_command([word, *options, script, *args], python=python)
+
+    def _check_start(self, python: str) -> None:
+        """Refuse an interpreter, or options of it, that nobody here has chosen."""
+        from autotune.core.launched import ranks_of
+
+        part = self.best.study
+        named = "" if python else part.python or ""
+        options = [option for option in part.options or [] if not _HARMLESS.fullmatch(option)]
+        if named or options:
+            self._refuse(named or f"the interpreter's option {options[0]}")
+        if ranks_of(part.launcher or "") > (os.cpu_count() or 1):
+            self._refuse(f"the launcher {part.launcher}")
+
+    def _check_place(self, run: Command) -> None:
+        """Refuse a script elsewhere than in the current folder and that of the file."""
+        script = Path(run.script).resolve()
+        places = {Path.cwd().resolve(), self.path.absolute().parent.resolve()}
+        if not any(place != place.parent and script.is_relative_to(place) for place in places):
+            self._refuse(f"the script {run.script}")
+
+    def _refuse(self, what: str) -> None:
+        raise UsageError(
+            f"{self.path.name} names {what}, which no search of this account has started",
+            hint=f"if it is right, type the command: -- {shlex.join(self._shown())}",
+        )
+
+    def _shown(self) -> list[str]:
+        from autotune.core.launched import launch_words
+        from autotune.core.redact import redact_args
+
+        part = self.best.study
+        script = ["-m", part.module] if part.module else [part.script]
+        start = launch_words(part.launcher or "", part.python or "")
+        return [*start, *(part.options or []), *script, *redact_args(part.argv)]
