@@ -38,6 +38,7 @@ from autotune.cli.sync import sync
 from autotune.cli.ui import ui
 from autotune.cli.verify import verify
 from autotune.core.redact import learned, redact
+from autotune.driver.dead_drivers import clear_up_all
 from autotune.driver.spec import version
 from autotune.errors import (
     EXIT_INTERRUPTED,
@@ -98,6 +99,7 @@ def root(
     ] = False,
 ) -> None:
     """Find the configuration with which a training script trains fastest, without hurting it."""
+    clear_up_all()
 
 
 app.command("search")(search)
