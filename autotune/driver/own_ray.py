@@ -87,7 +87,7 @@ class OwnRay:
 
 
 def temporary() -> str:
-    """Return the folder in which those of Rays are made, without links: so open files of processes show it."""
+    """Return the folder in which those of Rays are made, without links: open files of processes show that."""
     return os.path.realpath(tempfile.gettempdir())
 
 

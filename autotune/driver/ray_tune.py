@@ -82,7 +82,7 @@ LOOPBACK = "127.0.0.1"
 
 HANDED_ON = frozenset({"RAY_CHDIR_TO_TRIAL_DIR"})
 """Variables that Tune may copy from the driver to its workers. Ray logs such copies in a file that every user
-of the machine can read, and Tune's own list names AWS credentials. Trials get their environment from `hand_over`."""
+of the machine can read. Tune's own list names AWS credentials. Trials have what `hand_over` gives them."""
 
 ASSIGNMENTS = b"autotune"
 """Namespace of what `hand_over` keeps in the memory of Ray's head."""
@@ -134,7 +134,7 @@ def _same_host(host: str) -> str:
 
 
 def _save_nothing(controller: Any) -> None:
-    """In place of what writes the state of Tune's loop, results of trials in it. Tune needs the file itself."""
+    """In place of what writes the state of Tune's loop, results of trials in it. Tune needs the file."""
     place = Path(controller.experiment_state_path)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text("{}", encoding="utf-8")

@@ -1,7 +1,7 @@
 """What the launcher tells a training process before it starts: one JSON file in its directory.
 
-The file is named by ``AUTOTUNE_PLAN`` in the environment; standard library only. Arguments that are secrets are
-in no file: a second variable holds them.
+The file is named by ``AUTOTUNE_PLAN`` in the environment; standard library only. Arguments that are secrets
+are in no file: a second variable holds them.
 """
 
 from __future__ import annotations

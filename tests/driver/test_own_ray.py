@@ -106,7 +106,7 @@ def marked_as(tmp_path: Path) -> Iterator[Callable[[str, str], subprocess.Popen[
 
 @pytest.fixture
 def rays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
-    """Makes folders of Rays in a temporary folder of the test's own; claimed by this process until `leave`."""
+    """Makes folders of Rays in a temporary folder of the test's own, some of them with a living driver."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     held: list[int] = []
 
@@ -125,7 +125,7 @@ def rays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         os.close(fd)
 
 
-def test_the_ray_of_a_driver_that_lives_is_left_alone_and_that_of_a_dead_one_is_ended(
+def test_the_ray_of_a_living_driver_is_left_alone_and_that_of_a_dead_one_is_ended(
     marked_as: Any, rays: Any
 ) -> None:
     living, dead = rays("living", is_driven=True), rays("dead")

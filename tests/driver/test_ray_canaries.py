@@ -1,4 +1,4 @@
-"""Searches with secrets under a real Ray, killed in the middle: no file holds one, and nothing of them lives on."""
+"""Searches with secrets under a real Ray, killed in the middle: no file holds one, and nothing lives on."""
 
 from __future__ import annotations
 
@@ -94,6 +94,7 @@ class World:
             "HOME": str(self.root / "home"),
             "TMPDIR": str(self.root / "t"),
             "AUTOTUNE_HOME": str(self.root / "home"),
+            "PYTHONPATH": str(ROOT),
             "PYTHONDONTWRITEBYTECODE": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
         }
@@ -165,7 +166,6 @@ def listening(pids: set[int]) -> set[str]:
     return {row[1].partition(":")[0] for row in rows if row[3] == LISTEN and row[9] in inodes}
 
 
-
 def test_a_killed_search_leaves_no_secret_no_process_and_nothing_that_others_can_reach(world: World) -> None:
     with world.started(DRIVER, "", env=SECRETS) as driver:
         world.await_trial(driver)
@@ -179,7 +179,9 @@ def test_a_killed_search_leaves_no_secret_no_process_and_nothing_that_others_can
         driver.kill()
         driver.wait()
         world.within(
-            lambda: not [p for p, t in theirs.items() if sweep.start_ticks(p) == t and not sweep.is_zombie(p)],
+            lambda: (
+                not [p for p, t in theirs.items() if sweep.start_ticks(p) == t and not sweep.is_zombie(p)]
+            ),
             ENDS_S,
             "a process of the search lives on",
         )
@@ -192,7 +194,9 @@ def test_a_search_on_a_cluster_hands_no_secret_to_files_that_other_users_can_rea
     with second_account() as account, world.started(CLUSTER, env=cluster) as head:
         address = world.root / "address"
         world.within(lambda: address.exists() or head.poll() is not None, 60.0, "no cluster")
-        with world.started(DRIVER, address.read_text(), env={**SECRETS, "RAY_AUTH_MODE": "disabled"}) as driver:
+        with world.started(
+            DRIVER, address.read_text(), env={**SECRETS, "RAY_AUTH_MODE": "disabled"}
+        ) as driver:
             world.await_trial(driver)
             readable = files_with("", world.root / "t", account)
             assert any("runtime_env_agent.log" in path for path in readable), "others can read no log of Ray"

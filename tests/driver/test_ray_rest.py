@@ -184,8 +184,15 @@ def head(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
         kept[key] = value.encode()
 
     monkeypatch.setattr(ray_tune, "_internal_kv_put", put)
-    monkeypatch.setattr(ray_tune, "_internal_kv_get", lambda key, *, namespace: kept.get(key))
-    monkeypatch.setattr(ray_tune, "_internal_kv_del", lambda key, *, namespace: kept.pop(key, None))
+
+    def get(key: str, *, namespace: bytes) -> bytes | None:
+        return kept.get(key)
+
+    def delete(key: str, *, namespace: bytes) -> None:
+        kept.pop(key, None)
+
+    monkeypatch.setattr(ray_tune, "_internal_kv_get", get)
+    monkeypatch.setattr(ray_tune, "_internal_kv_del", delete)
     return kept
 
 

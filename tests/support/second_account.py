@@ -29,7 +29,7 @@ def second_account() -> Iterator[str]:
 
 
 def files_with(text: str, root: Path, account: str) -> list[str]:
-    """Files below `root` that hold the text and that this account can read; "" as text for all it can read."""
+    """Files below `root` that this account can read and that hold the text; all of them for an empty one."""
     found = subprocess.run(
         ["grep", "-rlaF", "-e", text, str(root)],
         stdout=subprocess.PIPE,
