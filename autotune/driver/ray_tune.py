@@ -33,7 +33,6 @@ os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_
 
 import ray
 from ray import tune
-from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.tune.search import Searcher
 
 from autotune.core import wire
@@ -86,6 +85,9 @@ of the machine can read. Tune's own list names AWS credentials. Trials have what
 
 ASSIGNMENTS = b"autotune"
 """Namespace of what `hand_over` keeps in the memory of Ray's head."""
+
+_kv: Any = importlib.import_module("ray.experimental.internal_kv")
+"""That memory: Tune uses it the same way, and Ray has no public name for it."""
 
 AT_REST = {
     "RAY_worker_niceness": "0",
@@ -150,7 +152,9 @@ def hand_over(assignment: Assignment) -> str:
         The key to collect it by.
     """
     key = secrets.token_hex(16)
-    _internal_kv_put(key, wire.dumps(assignment), namespace=ASSIGNMENTS)
+    # Variables need not be valid text.
+    text = wire.dumps(assignment).encode(errors="surrogatepass")
+    _kv._internal_kv_put(key, text, namespace=ASSIGNMENTS)
     return key
 
 
@@ -160,17 +164,17 @@ def collect(key: str) -> Assignment:
     Raises:
         LookupError: It was collected or withdrawn before.
     """
-    text = _internal_kv_get(key, namespace=ASSIGNMENTS)
+    text = _kv._internal_kv_get(key, namespace=ASSIGNMENTS)
     if text is None:
         message = "the assignment of this trial is no longer in Ray's head"
         raise LookupError(message)
     withdraw(key)
-    return wire.loads(Assignment, text.decode())
+    return wire.loads(Assignment, text.decode(errors="surrogatepass"))
 
 
 def withdraw(key: str) -> None:
     """Remove an assignment from Ray, if it is still there."""
-    _internal_kv_del(key, namespace=ASSIGNMENTS)
+    _kv._internal_kv_del(key, namespace=ASSIGNMENTS)
 
 
 class _Breaking:

@@ -180,10 +180,10 @@ def head(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 
     kept: dict[str, bytes] = {}
 
-    def put(key: str, value: str, *, namespace: bytes) -> None:
-        kept[key] = value.encode()
+    def put(key: str, value: bytes, *, namespace: bytes) -> None:
+        kept[key] = value
 
-    monkeypatch.setattr(ray_tune, "_internal_kv_put", put)
+    monkeypatch.setattr(ray_tune._kv, "_internal_kv_put", put)
 
     def get(key: str, *, namespace: bytes) -> bytes | None:
         return kept.get(key)
@@ -191,8 +191,8 @@ def head(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     def delete(key: str, *, namespace: bytes) -> None:
         kept.pop(key, None)
 
-    monkeypatch.setattr(ray_tune, "_internal_kv_get", get)
-    monkeypatch.setattr(ray_tune, "_internal_kv_del", delete)
+    monkeypatch.setattr(ray_tune._kv, "_internal_kv_get", get)
+    monkeypatch.setattr(ray_tune._kv, "_internal_kv_del", delete)
     return kept
 
 
