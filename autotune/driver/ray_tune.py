@@ -33,6 +33,7 @@ os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_
 
 import ray
 from ray import tune
+from ray.experimental.internal_kv import internal_kv_get_gcs_client
 from ray.tune.search import Searcher
 
 from autotune.core import wire
@@ -85,9 +86,6 @@ of the machine can read. Tune's own list names AWS credentials. Trials have what
 
 ASSIGNMENTS = b"autotune"
 """Namespace of what `hand_over` keeps in the memory of Ray's head."""
-
-_kv: Any = importlib.import_module("ray.experimental.internal_kv")
-"""That memory: Tune uses it the same way, and Ray has no public name for it."""
 
 AT_REST = {
     "RAY_worker_niceness": "0",
@@ -154,7 +152,7 @@ def hand_over(assignment: Assignment) -> str:
     key = secrets.token_hex(16)
     # Variables need not be valid text.
     text = wire.dumps(assignment).encode(errors="surrogatepass")
-    _kv._internal_kv_put(key, text, namespace=ASSIGNMENTS)
+    _memory().internal_kv_put(key.encode(), text, True, ASSIGNMENTS)
     return key
 
 
@@ -164,7 +162,7 @@ def collect(key: str) -> Assignment:
     Raises:
         LookupError: It was collected or withdrawn before.
     """
-    text = _kv._internal_kv_get(key, namespace=ASSIGNMENTS)
+    text = _memory().internal_kv_get(key.encode(), ASSIGNMENTS)
     if text is None:
         message = "the assignment of this trial is no longer in Ray's head"
         raise LookupError(message)
@@ -174,7 +172,12 @@ def collect(key: str) -> Assignment:
 
 def withdraw(key: str) -> None:
     """Remove an assignment from Ray, if it is still there."""
-    _kv._internal_kv_del(key, namespace=ASSIGNMENTS)
+    _memory().internal_kv_del(key.encode(), False, ASSIGNMENTS)
+
+
+def _memory() -> Any:
+    """Return the client of Ray's head that Tune itself uses for what it hands to its workers."""
+    return internal_kv_get_gcs_client()
 
 
 class _Breaking:

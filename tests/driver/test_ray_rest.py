@@ -180,19 +180,17 @@ def head(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 
     kept: dict[str, bytes] = {}
 
-    def put(key: str, value: bytes, *, namespace: bytes) -> None:
-        kept[key] = value
+    class Head:
+        def internal_kv_put(self, key: bytes, value: bytes, overwrite: bool, namespace: bytes) -> None:
+            kept[key.decode()] = value
 
-    monkeypatch.setattr(ray_tune._kv, "_internal_kv_put", put)
+        def internal_kv_get(self, key: bytes, namespace: bytes) -> bytes | None:
+            return kept.get(key.decode())
 
-    def get(key: str, *, namespace: bytes) -> bytes | None:
-        return kept.get(key)
+        def internal_kv_del(self, key: bytes, del_by_prefix: bool, namespace: bytes) -> None:
+            kept.pop(key.decode(), None)
 
-    def delete(key: str, *, namespace: bytes) -> None:
-        kept.pop(key, None)
-
-    monkeypatch.setattr(ray_tune._kv, "_internal_kv_get", get)
-    monkeypatch.setattr(ray_tune._kv, "_internal_kv_del", delete)
+    monkeypatch.setattr(ray_tune, "internal_kv_get_gcs_client", Head)
     return kept
 
 

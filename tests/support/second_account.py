@@ -7,14 +7,14 @@ import os
 import pwd
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 
 @contextlib.contextmanager
-def second_account() -> Iterator[str]:
+def second_account() -> Generator[str]:
     """The name of an account that is made for this test; the test is skipped where none can be made."""
     if os.geteuid() != 0 or shutil.which("useradd") is None:
         pytest.skip("a second account needs root and useradd")
