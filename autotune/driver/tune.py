@@ -245,7 +245,7 @@ def resume_search(
         spec = _resumable(folded, budget_s, trials)
         if missing := missing_variables(entries, os.environ):
             names = ", ".join(missing)
-            log.warning("not set here, as it was when the search began: %s; trials run without", names)
+            log.warning("set when the search began and not now: %s; trials run without", names)
         if wait_for_quiet_s is not None:
             spec = replace(spec, wait_for_quiet_s=wait_for_quiet_s)
     except BaseException:

@@ -456,7 +456,7 @@ def test_a_resume_names_the_secret_variables_that_are_missing(
     assert "MY_API_TOKEN" not in caplog.text
     made.monkeypatch.delenv("MY_API_TOKEN")
     resumed(made, ahead_s=2.0)
-    assert "not set here, as it was when the search began: MY_API_TOKEN" in caplog.text
+    assert "set when the search began and not now: MY_API_TOKEN" in caplog.text
     kept = b"".join(p.read_bytes() for p in study_dir(made.study_id).rglob("*") if p.is_file())
     assert b"MY_API_TOKEN" in kept
     assert b"CANARY" not in kept
