@@ -44,6 +44,7 @@ from autotune.cli.ui import ui
 from autotune.cli.verify import verify
 from autotune.core.redact import learned, redact
 from autotune.core.visible import visible
+from autotune.driver.dead_drivers import clear_up_all
 from autotune.driver.spec import version
 from autotune.errors import (
     EXIT_INTERRUPTED,
@@ -107,6 +108,7 @@ def root(
     ] = False,
 ) -> None:
     """Find the configuration with which a training script trains fastest, without hurting it."""
+    clear_up_all()
     if context.invoked_subcommand is None:
         print(context.get_help())
 

@@ -306,6 +306,12 @@ def is_secret_name(name: str) -> bool:
     return is_option or (name.isupper() and _STRICT_NAME.search(name) is not None and not _HOW.search(name))
 
 
+def secret_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return the names of the variables whose values are secrets."""
+    short = [name for name, value in environ.items() if value in set(_short_secrets({name: value}))]
+    return sorted({*short, *(name for name, _ in _secrets(environ))})
+
+
 def restore(text: str, environ: Mapping[str, str] | None = None) -> str:
     """Placeholders that name a variable, replaced by its value where the environment has it."""
     source = os.environ if environ is None else environ

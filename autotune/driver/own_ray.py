@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import tempfile
@@ -13,13 +14,13 @@ from autotune.launch import enclosure, guard, sweep
 from autotune.protocol.lines import open_plain
 
 MARK = "AUTOTUNE_RAY"
-"""Variable of the processes of a Ray of ours: the folder of the study that it was started for."""
+"""Variable of the processes of a Ray of ours: its temporary folder."""
 
 FOLDER = "at-ray-"
 """How the name of a temporary folder begins that we give to a Ray of ours."""
 
-OWNER = "owner"
-"""File in such a folder: the mark of the study whose Ray it is."""
+CLAIM = "claim"
+"""File in such a folder: the place of the study whose Ray it is. Its driver holds a lock on it."""
 
 SNAPSHOTS = "tune"
 """Folder of a study: what Ray Tune keeps while it runs."""
@@ -85,84 +86,99 @@ class OwnRay:
         return [pid for pid, ticks in list(self._seen.items()) if _lives(pid, ticks)]
 
 
-def mark_of(study_dir: Path) -> str:
-    """The value of `MARK` for a study: its place, since a copy of it has the same name and id."""
-    return str(Path(study_dir).resolve())
+def temporary() -> str:
+    """Return the folder in which those of Rays are made, without links: open files of processes show that."""
+    return os.path.realpath(tempfile.gettempdir())
 
 
-def end_marked_rays(mark: str, *, bound_s: float = ENDING_S) -> None:
-    """Kill what the Ray of a dead driver has left: its agents may wait for long for one that is gone.
-
-    Only what is Ray's by its command line as well: a variable may have been inherited by anything. An agent
-    that has given itself a title may have written it over the variables that it was started with; such a one
-    is known by the files that it has open.
+def claim(folder: str, study_dir: Path) -> int:
+    """Claim the temporary folder of a Ray for this process; the lock ends with the process, however it ends.
 
     Args:
-        mark: From `mark_of`; nobody else may drive that study now.
+        folder: Of the Ray that is about to start.
+        study_dir: The study that it is started for.
+
+    Returns:
+        The descriptor that holds the lock. No program that is started inherits it.
+    """
+    # Under another name first: a file of this name without a lock belongs to a dead driver.
+    draft = Path(folder, f"{CLAIM}.part")
+    fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    os.write(fd, os.fsencode(Path(study_dir).resolve()))
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    draft.rename(Path(folder, CLAIM))
+    return fd
+
+
+def end_ray(folder: str, *, bound_s: float = ENDING_S) -> None:
+    """Kill the processes of one Ray of ours: its agents wait up to two minutes for a raylet that is gone.
+
+    Only processes that belong to Ray by their command line as well: any program can inherit a variable. An
+    agent that has set a title may have overwritten its variables; it is identified by its open files.
+
+    Args:
+        folder: The temporary folder of that Ray.
         bound_s: How long to go on until nothing is left.
     """
     until_s = time.monotonic() + bound_s
-    while left := _of(mark):
+    while left := _of(folder):
         sweep.send(left, signal.SIGKILL)
         if time.monotonic() >= until_s:
             return
         time.sleep(_POLL_S)
 
 
-def sign(folder: str, mark: str) -> None:
-    """Note in the folder of a Ray of ours whose it is."""
-    Path(folder, OWNER).write_text(mark, encoding="utf-8", errors="surrogateescape")
-
-
-def remove_marked_folders(mark: str) -> None:
-    """Remove the temporary folders of Rays that a dead driver of this study has left.
-
-    Copies of Tune's snapshots lie in them, with the user's environment as trials were given it.
+def end_abandoned_rays(study_dir: Path | None = None) -> None:
+    """End the Rays of dead drivers on this machine and remove their folders.
 
     Args:
-        mark: From `mark_of`; nothing of these Rays may live any more.
+        study_dir: The Rays of this study are abandoned in any case; no other process may drive it now.
     """
-    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
+    study = b"" if study_dir is None else os.fsencode(Path(study_dir).resolve())
+    for folder in Path(temporary()).glob(f"{FOLDER}*"):
         with contextlib.suppress(OSError):
-            # Anybody may make a folder of such a name, and say that it is ours.
+            # Any user can make a folder of such a name.
             is_own = folder.lstat().st_uid == os.geteuid() and not folder.is_symlink()
-            if is_own and _owner(str(folder)) == mark:
+            if is_own and _is_abandoned(folder, study):
+                end_ray(str(folder))
                 enclosure.remove(folder)
 
 
-def _of(mark: str) -> list[int]:
-    """Living processes of Rays that were started for this study."""
-    marked = {pid for pid in sweep.marked(mark, MARK) if _is_rays(pid)}
+def _is_abandoned(folder: Path, study: bytes) -> bool:
+    """Whether a driver has claimed this folder and is gone.
+
+    Raises:
+        OSError: No driver has claimed it.
+    """
+    # A pipe in place of the file would be waited for.
+    with open_plain(folder / CLAIM) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return bool(study) and file.read() == study
+        return True
+
+
+def _of(folder: str) -> list[int]:
+    """Living processes of the Ray that has this folder."""
+    marked = {pid for pid in sweep.marked(folder, MARK) if _is_rays(pid, folder)}
     titled = [pid for pid in sweep.all_pids() if pid not in marked and _words(pid)[0].startswith(_WORKER)]
-    return [
-        *marked,
-        *(pid for pid in titled if not sweep.is_zombie(pid) and mark in map(_owner, _folders(pid))),
-    ]
+    return [*marked, *(pid for pid in titled if not sweep.is_zombie(pid) and _has_open(pid, folder))]
 
 
-def _folders(pid: int) -> set[str]:
-    """Temporary folders of Rays of ours in which a process has files open."""
-    found: set[str] = set()
+def _has_open(pid: int, folder: str) -> bool:
+    """Whether a process has a file below this folder open."""
     with contextlib.suppress(OSError):
         for file in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
-                before, begins, rest = str(file.readlink()).partition(f"/{FOLDER}")
-                if begins:
-                    found.add(f"{before}{begins}{rest.partition('/')[0]}")
-    return found
+                if str(file.readlink()).startswith(f"{folder}/"):
+                    return True
+    return False
 
 
-def _owner(folder: str) -> str:
-    """The mark of the study whose Ray has this folder, "" where nothing says it."""
-    # Not anything but a file: a pipe that somebody has put there would be waited for.
-    with contextlib.suppress(OSError), open_plain(Path(folder, OWNER)) as file:
-        return file.read().decode("utf-8", errors="surrogateescape")
-    return ""
-
-
-def _is_rays(pid: int) -> bool:
+def _is_rays(pid: int, folder: str) -> bool:
     words = _words(pid)
-    return words[0].startswith(_WORKER) or any(FOLDER in word for word in words)
+    return words[0].startswith(_WORKER) or any(folder in word for word in words)
 
 
 def _lives(pid: int, ticks: int) -> bool:

@@ -12,6 +12,7 @@ import contextlib
 import importlib
 import logging
 import os
+import secrets
 import shlex
 import shutil
 import sys
@@ -32,6 +33,7 @@ os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_
 
 import ray
 from ray import tune
+from ray.experimental.internal_kv import internal_kv_get_gcs_client
 from ray.tune.search import Searcher
 
 from autotune.core import wire
@@ -40,8 +42,9 @@ from autotune.core.redact import redact, redact_args
 from autotune.core.trial import Assignment, Stage
 from autotune.driver.bell import Bell, ring
 from autotune.driver.host_memory import free_memory, node_limit
-from autotune.driver.own_ray import FOLDER, MARK, SNAPSHOTS, OwnRay, end_marked_rays, mark_of, sign
+from autotune.driver.own_ray import FOLDER, MARK, SNAPSHOTS, OwnRay, temporary
 from autotune.driver.ray_head import Head
+from autotune.driver.ray_keeper import Keeper
 from autotune.errors import RayUnavailable
 from autotune.launch import enclosure
 from autotune.launch.process import LocalRunner
@@ -70,6 +73,19 @@ STAGED = "staged"
 
 _STORAGE = "ray.train._internal.storage"
 _NODE = "ray._private.node"
+_SERVICES = "ray._private.services"
+_ACTORS = "ray.tune.execution.class_cache"
+_CONTROLLER = "ray.tune.execution.tune_controller"
+
+LOOPBACK = "127.0.0.1"
+"""Where every process of a Ray of ours listens: all of them run on this machine."""
+
+HANDED_ON = frozenset({"RAY_CHDIR_TO_TRIAL_DIR"})
+"""Variables that Tune may copy from the driver to its workers. Ray logs such copies in a file that every user
+of the machine can read. Tune's own list names AWS credentials. Trials have what `hand_over` gives them."""
+
+ASSIGNMENTS = b"autotune"
+"""Namespace of what `hand_over` keeps in the memory of Ray's head."""
 
 AT_REST = {
     "RAY_worker_niceness": "0",
@@ -110,6 +126,58 @@ def _not_started(*_args: object, **_more: object) -> None:
 
 def _keep() -> None:
     """Handlers of signals stay as they are."""
+
+
+def _same_host(host: str) -> str:
+    """In place of what exchanges a loopback address for one that other machines reach."""
+    return host
+
+
+def _save_nothing(controller: Any) -> None:
+    """In place of what writes the state of Tune's loop, results of trials in it. Tune needs the file."""
+    place = Path(controller.experiment_state_path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("{}", encoding="utf-8")
+
+
+def hand_over(assignment: Assignment) -> str:
+    """Keep an assignment in the memory of Ray's head until its worker collects it.
+
+    It holds the user's environment and the script's arguments. What is given to Tune itself ends up in files:
+    Tune saves the configuration of every trial.
+
+    Returns:
+        The key to collect it by.
+    """
+    key = secrets.token_hex(16)
+    # Variables need not be valid text.
+    text = wire.dumps(assignment).encode(errors="surrogatepass")
+    _memory().internal_kv_put(key.encode(), text, True, ASSIGNMENTS)
+    return key
+
+
+def collect(key: str) -> Assignment:
+    """Return an assignment that was handed over, and remove it from Ray.
+
+    Raises:
+        LookupError: It was collected or withdrawn before.
+    """
+    text = _memory().internal_kv_get(key.encode(), ASSIGNMENTS)
+    if text is None:
+        message = "the assignment of this trial is no longer in Ray's head"
+        raise LookupError(message)
+    withdraw(key)
+    return wire.loads(Assignment, text.decode(errors="surrogatepass"))
+
+
+def withdraw(key: str) -> None:
+    """Remove an assignment from Ray, if it is still there."""
+    _memory().internal_kv_del(key.encode(), False, ASSIGNMENTS)
+
+
+def _memory() -> Any:
+    """Return the client of Ray's head that Tune itself uses for what it hands to its workers."""
+    return internal_kv_get_gcs_client()
 
 
 class _Breaking:
@@ -153,6 +221,8 @@ class SessionSearcher(Searcher):
         self._session = session
         self._arm = arm
         self._open: dict[str, Assignment] = {}
+        self._keys: dict[str, str] = {}
+        """Trial id -> key of what was handed over and is perhaps not collected."""
         self._begun: set[str] = set()
         self.breaking = _Breaking()
         self.bell: Bell | None = None
@@ -178,8 +248,9 @@ class SessionSearcher(Searcher):
         if assignment is None:
             return Searcher.FINISHED if self._session.is_over or self._session.stopping else None
         self._open[trial_id] = assignment
+        self._keys[trial_id] = key = hand_over(assignment)
         trial = next(t for t in self._session.study.trials if t.number == assignment.trial)
-        return {"assignment": wire.dumps(assignment), "confirms": trial.stage is Stage.CONFIRM}
+        return {"assignment": key, "confirms": trial.stage is Stage.CONFIRM}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """One message of the trainable: that it starts, or an outcome."""
@@ -187,6 +258,7 @@ class SessionSearcher(Searcher):
         if assignment is None:
             return
         self._begun.add(trial_id)
+        self._keys.pop(trial_id, None)
         with self.breaking:
             if result.get("begins"):
                 self._session.start(assignment)
@@ -200,10 +272,17 @@ class SessionSearcher(Searcher):
     ) -> None:
         """Carries no data: what was not told by now is lost and asked again."""
         assignment = self._open.pop(trial_id, None)
+        if (key := self._keys.pop(trial_id, None)) is not None:
+            withdraw(key)
         if assignment is not None:
             with self.breaking:
                 self._session.lost(assignment.uid, "the Ray worker that ran it was lost")
         self._woken_s = time.monotonic()
+
+    def withdraw_all(self) -> None:
+        """Remove from Ray what no worker has collected."""
+        while self._keys:
+            withdraw(self._keys.popitem()[1])
 
     def waiting(self) -> bool:
         """Something was asked and has not started."""
@@ -252,7 +331,7 @@ class Launcher(tune.Trainable):
     def _take(self, config: dict[str, Any]) -> None:
         pinned = str(config["pinned_device"]) if config["confirms"] else ""
         self._is_ours = bool(config["is_ours"])
-        assignment = on_our_devices(wire.loads(Assignment, config["assignment"]), pinned)
+        assignment = on_our_devices(collect(str(config["assignment"])), pinned)
         # Whoever made the assignment knows another machine than this one.
         self._assignment = assignment if self._is_ours else on_this_node(assignment, int(config["at_once"]))
         self._outcomes: Iterator[Ended] | None = None
@@ -381,6 +460,7 @@ class RayDriver:
         self._hint = ""
         self._needs = "1 CPU"
         self._own: OwnRay | None = None
+        self._keeper: Keeper | None = None
         self._head: Head | None = None
         self._bell: Bell | None = None
         self._raised = False
@@ -413,20 +493,20 @@ class RayDriver:
     def _start_local(self) -> None:
         # Sockets live below this folder and their paths are limited to 107 bytes. Ray lets everybody write to
         # the folder that it is given (sockets, logs, sessions), so it lies in one that only we may enter.
-        self._temp = tempfile.mkdtemp(prefix=FOLDER)
-        mark = mark_of(self._study_dir)
-        sign(self._temp, mark)
-        os.environ[MARK] = mark
+        self._temp = tempfile.mkdtemp(prefix=FOLDER, dir=temporary())
+        self._keeper = Keeper(self._temp, self._study_dir)
+        os.environ[MARK] = self._temp
         ours = [name for name in AT_REST if name not in os.environ]
         os.environ.update({name: AT_REST[name] for name in ours})
         try:
             with (
                 _replaced("start_api_server", _not_started, owner="Node", module=_NODE),
                 _replaced("start_monitor", _not_started, owner="Node", module=_NODE),
+                _replaced("resolve_ip_for_localhost", _same_host, module=_SERVICES),
             ):
                 self._init_local()
         except BaseException:
-            end_marked_rays(mark, bound_s=LEAVING_S)
+            self._let_go()
             raise
         finally:
             # What is started later in this process is none of Ray's.
@@ -444,6 +524,7 @@ class RayDriver:
             log_to_driver=False,
             logging_level=logging.ERROR,
             object_store_memory=OBJECT_STORE_BYTES,
+            _node_ip_address=LOOPBACK,
             _temp_dir=str(Path(self._temp, "r")),
         )
 
@@ -491,7 +572,12 @@ class RayDriver:
         try:
             self._searcher = searcher
             staged = str(Path(self._snapshots(), STAGED))
-            with _Quiet(), _replaced("_get_ray_train_session_dir", lambda: staged, module=_STORAGE):
+            with (
+                _Quiet(),
+                _replaced("_get_ray_train_session_dir", lambda: staged, module=_STORAGE),
+                _replaced("save_to_dir", _save_nothing, owner="TuneController", module=_CONTROLLER),
+                _replaced("ENV_VARS_TO_PROPAGATE", HANDED_ON, module=_ACTORS),
+            ):
                 tuner.fit()
         except KeyboardInterrupt:
             if searcher.breaking.error is not None:
@@ -501,14 +587,17 @@ class RayDriver:
         finally:
             self._searcher = None
             self._over.set()
+            if self._address and not self._broken:
+                # The memory of a head that is gone is gone as well, and a Ray of ours ends with us.
+                searcher.withdraw_all()
         if self._broken:
             raise RayUnavailable(self._broken, hint=self._hint)
 
     def _snapshots(self) -> str:
-        """A folder that only we may enter, and that goes with us, or else when the study is gone on with.
+        """A folder that only this user can enter, removed with this driver or at the next start.
 
-        Tune writes every assignment, the user's environment in it, into snapshots nobody reads. What it
-        stages them in would be the folder of a Ray's session, which everybody on a machine may read.
+        Tune keeps files of its own that nobody reads, and stages them in the folder of a Ray's session, which
+        every user of a machine can read.
         """
         if not self._scratch:
             place = self._study_dir / SNAPSHOTS
@@ -614,8 +703,15 @@ class RayDriver:
             own.end(LEAVING_S)
         if self._bell is not None:
             self._bell.close()
-        for folder in filter(None, (self._temp, self._scratch)):
-            shutil.rmtree(folder, ignore_errors=True)
+        self._let_go()
+        if self._scratch:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _let_go(self) -> None:
+        """Have what is left of our Ray ended and its folder removed."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.close()
 
 
 def _command_without_secrets() -> contextlib.AbstractContextManager[None]:
@@ -625,7 +721,7 @@ def _command_without_secrets() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _replaced(
-    name: str, stand_in: Callable[..., object], *, module: str = "ray._private.utils", owner: str = ""
+    name: str, stand_in: object, *, module: str = "ray._private.utils", owner: str = ""
 ) -> Generator[None, None, None]:
     """Meanwhile Ray finds this in place of one of its own helpers; nothing happens where it has none such."""
     try:

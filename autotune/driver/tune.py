@@ -22,17 +22,17 @@ from autotune.apply.space import build_space, not_here
 from autotune.clock import SystemClock
 from autotune.core.auto import likely
 from autotune.core.facts import Facts
-from autotune.core.redact import learned, redact, restore
+from autotune.core.redact import learned, redact, secret_variables
 from autotune.core.study import VERIFY, Study
 from autotune.core.trial import Failure, FailureKind
 from autotune.core.wire import to_wire
 from autotune.driver import ray_auth
+from autotune.driver.dead_drivers import clear_up, clear_up_all, missing_variables
 from autotune.driver.dead_trials import end_dead_trials
 from autotune.driver.ending import answer_or_none, exit_code, why_nothing
 from autotune.driver.head_start import QUIET_S, HeadStart
 from autotune.driver.host_memory import free_for, free_memory, trial_limit
 from autotune.driver.inline import InlineDriver
-from autotune.driver.own_ray import SNAPSHOTS, end_marked_rays, mark_of, remove_marked_folders
 from autotune.driver.page import write_report
 from autotune.driver.planner import Planner, dead_ways
 from autotune.driver.session import ENDING_S, Session
@@ -40,7 +40,7 @@ from autotune.driver.signals import breakable, polite_ending
 from autotune.driver.spec import within_job
 from autotune.driver.sync import OPENING_S, Syncer
 from autotune.driver.transfer import gather
-from autotune.driver.unfinished import cut_cycles, is_asked_again, unfinished, waits
+from autotune.driver.unfinished import cut_cycles, is_asked_again, waits
 from autotune.driver.wall import HardWall
 from autotune.driver.watch import ScriptWatch, changed_module, modules_of
 from autotune.errors import (
@@ -61,15 +61,13 @@ from autotune.inspection.script import script_facts
 from autotune.knobs.declared import own_values
 from autotune.knobs.registry import knobs_for
 from autotune.launch import enclosure
-from autotune.launch.forking import FORKS
-from autotune.launch.leftovers import clear_up
 from autotune.launch.load_check import LoadCheck
 from autotune.launch.process import LocalRunner
 from autotune.search.samplers import strategy_for
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.outbox import rows_for
-from autotune.store.paths import default_tracking_uri, make_study_dir
+from autotune.store.paths import DRIVEN_FILE, default_tracking_uri, make_study_dir
 from autotune.store.redact import with_secrets
 
 if TYPE_CHECKING:
@@ -203,6 +201,7 @@ def run_search(
         StoreError, BackendError: As their names say.
     """
     began_s = SystemClock().now_s() - head_start_s
+    clear_up_all()
     environ = _environment(spec)
     if _has_own_ray(spec):
         # Importing Ray takes 1 to 2 s, about as long as inspecting the script.
@@ -242,10 +241,14 @@ def resume_search(
     began_s = SystemClock().now_s()
     journal = Journal.open(directory / "journal.db")
     try:
-        folded = fold(journal.entries())
+        entries = list(journal.entries())
+        folded = fold(entries)
         # Also where it is not gone on with: a secret that is missing now may lie in what is left.
-        _clear_up(directory, journal, folded.spec)
+        clear_up(directory, entries, folded.spec)
         spec = _resumable(folded, budget_s, trials)
+        if missing := missing_variables(entries, os.environ):
+            names = ", ".join(missing)
+            log.warning("set when the search began and not now: %s; trials run without", names)
         if wait_for_quiet_s is not None:
             spec = replace(spec, wait_for_quiet_s=wait_for_quiet_s)
     except BaseException:
@@ -310,6 +313,7 @@ class _Search:
         self._listeners = listeners
         self._clock = SystemClock()
         self._began_s = began_s
+        self._environ = environ
         self._owns_process = owns_process
         self._last_words = last_words
         self._doing = "the search"
@@ -397,6 +401,9 @@ class _Search:
             load=None if self._spec.ray_address else LoadCheck.of_machine(os.environ),
         )
         watch.follow(lambda: modules_of(session.study))
+        driven = self._home / DRIVEN_FILE
+        with suppress(OSError):
+            driven.touch(mode=0o600)
         uri = self._spec.tracking_uri or default_tracking_uri()
         syncer = Syncer(
             self._journal,
@@ -408,6 +415,8 @@ class _Search:
         try:
             return self._search(session, syncer)
         finally:
+            with suppress(OSError):
+                driven.unlink()
             self._journal.close()
 
     def _search(self, session: Session, syncer: Syncer) -> SearchEnd:
@@ -520,7 +529,7 @@ class _Search:
         if not _has_own_ray(self._spec) or isinstance(failed, StudyLocked):
             return
         try:
-            _clear_up(self._home, self._journal, self._spec)
+            clear_up(self._home, list(self._journal.entries()), self._spec)
         except Exception:
             log.exception("what the last trials have left could not be removed; a resume does it")
 
@@ -680,6 +689,7 @@ class _Search:
             "host": platform.node(),
             "pid": os.getpid(),
             "version": self._spec.version,
+            "secrets": secret_variables(self._environ),
         }
         self._append("opened", f"opened/{self._journal.epoch}", data)
 
@@ -693,18 +703,6 @@ class _Search:
                 call(listener)
             except Exception:
                 log.exception("a listener failed; the search goes on")
-
-
-def _clear_up(home: Path, journal: Journal, spec: StudySpec) -> None:
-    """End and remove what a dead driver has left: processes, secrets, scratch. Nobody else drives it now."""
-    # First who supervises: a living worker would go on with the next trial.
-    end_marked_rays(mark_of(home))
-    remove_marked_folders(mark_of(home))
-    words = [restore(word) for word in (*spec.options, *spec.args)]
-    for uid in unfinished(journal.entries(), platform.node()):
-        clear_up(home / "trials" / uid, words, os.environ)
-    for name in (FORKS, SNAPSHOTS):
-        enclosure.remove(home / name)
 
 
 def _refuse_another_script(study: Study, facts: Facts, spec: StudySpec) -> None:
@@ -740,7 +738,8 @@ def _isolation_here(spec: StudySpec) -> enclosure.Isolation:
 
 def _environment(spec: StudySpec) -> dict[str, str]:
     """The user's environment for trials; taken before Ray, which adds variables to this process."""
-    return user_environment(os.environ, keep_loggers=spec.keep_loggers, trial=True)
+    environ = ray_auth.without_ours(os.environ)
+    return user_environment(environ, keep_loggers=spec.keep_loggers, trial=True)
 
 
 def _has_own_ray(spec: StudySpec) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from autotune.launch import guard, owned, sweep, sysv
 from autotune.launch.folders import remove_scratch
-from autotune.launch.output import hide_secrets, trim_logs
+from autotune.launch.output import hide_secrets, remove_output, trim_logs
 from autotune.protocol.lines import open_plain
 
 if TYPE_CHECKING:
@@ -35,18 +35,23 @@ class Swept:
         return Swept(self.processes + other.processes, self.objects + other.objects)
 
 
-def clear_up(folder: Path, words: Sequence[str], environ: Mapping[str, str]) -> None:
+def clear_up(
+    folder: Path, words: Sequence[str], environ: Mapping[str, str], *, knows_all: bool = True
+) -> None:
     """Do for a trial what its launcher did not live to do: end it, hide its secrets, remove its scratch.
 
     Args:
         folder: The trial's; its name is the attempt's uid.
-        words: Of the command that it was started by, which may hold secrets, as far as they are known; its
-            plan may know more.
+        words: Of the command that it was started by, which may hold secrets, as far as they are known; the
+            plan of an older version holds all of them.
         environ: That it had, as far as that is known.
+        knows_all: Whether `words` and `environ` hold every secret that it had. If not, its output is removed.
     """
     end_strays(folder)
     remove_scratch(folder)
-    if folder.is_dir():
+    if not knows_all:
+        remove_output(folder)
+    elif folder.is_dir():
         with (
             contextlib.suppress(OSError, ValueError, KeyError, TypeError),
             open_plain(folder / "plan.json") as file,

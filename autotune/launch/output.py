@@ -110,6 +110,13 @@ def hide_secrets(folder: Path, words: Sequence[str], environ: Mapping[str, str])
             path.unlink(missing_ok=True)
 
 
+def remove_output(folder: Path) -> None:
+    """Remove what a trial has left in words, where the secrets in it are not known."""
+    for name in _TOLD:
+        with contextlib.suppress(OSError):
+            (folder / name).unlink(missing_ok=True)
+
+
 def _clean_json(text: str, environ: Mapping[str, str]) -> str:
     """JSON without secrets, by its fields; what is none is left."""
     try:

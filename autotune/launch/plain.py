@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from autotune.core import wire
 from autotune.launch import library
 from autotune.launch.ports import with_port
-from autotune.launch.prepared import write_private
+from autotune.launch.prepared import without_secrets, write_private
 from autotune.protocol.plan import PLAN_VARIABLE, Plan
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def run_plain(
         own=own or {},
     )
     plan_path = plan_dir / "plan.json"
+    plan, hidden = without_secrets(plan, launch.env)
     write_private(plan_path, wire.dumps(plan))
     folder = library.make(plan_dir / "lib")
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
@@ -67,7 +68,7 @@ def run_plain(
     process = subprocess.Popen(
         [*library.trial_command(launch.python, folder, launch.options)],
         cwd=launch.cwd,
-        env={**library.environment(with_port(launch.env), folder), PLAN_VARIABLE: str(plan_path)},
+        env={**library.environment(with_port(launch.env), folder), **hidden, PLAN_VARIABLE: str(plan_path)},
     )
 
     def forward(number: int, _frame: object) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.apply.command import with_output
 from autotune.core import wire
+from autotune.core.redact import redact_args
 from autotune.launch import caches, enclosure, library
 from autotune.launch.folders import temporary_folder
 from autotune.launch.ports import with_port
-from autotune.protocol.plan import PLAN_VARIABLE, TRIAL_VARIABLE, Plan
+from autotune.protocol.plan import HIDDEN_VARIABLE, PLAN_VARIABLE, TRIAL_VARIABLE, Plan
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from autotune.core.trial import Assignment
@@ -39,11 +42,25 @@ class Prepared:
 
 
 def write_private(path: Path, text: str) -> None:
-    """A plan holds the user's arguments, and these may be secrets."""
+    """Write a file that only this user can read: a plan holds paths and arguments of the user's."""
     path.unlink(missing_ok=True)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(fd, "w", encoding="utf-8") as file:
         file.write(text)
+
+
+def without_secrets(plan: Plan, environ: Mapping[str, str]) -> tuple[Plan, dict[str, str]]:
+    """Return the plan as it is written to its file, and the variables with what that leaves out.
+
+    Args:
+        plan: Of the process that is about to start.
+        environ: The environment of that process.
+    """
+    argv = tuple(redact_args(plan.argv, environ))
+    hidden = {str(place): plan.argv[place] for place, word in enumerate(argv) if word != plan.argv[place]}
+    if not hidden:
+        return plan, {}
+    return replace(plan, argv=argv), {HIDDEN_VARIABLE: json.dumps(hidden)}
 
 
 def prepare(study_dir: Path, assignment: Assignment, isolation: str, our_part: str) -> Prepared:
@@ -74,10 +91,12 @@ def prepare(study_dir: Path, assignment: Assignment, isolation: str, our_part: s
     if launch.output_args:
         output.mkdir()
     plan_path = folder / "plan.json"
-    write_private(plan_path, wire.dumps(_plan(assignment, folder, output, protected, redirect=redirect)))
+    plan, hidden = without_secrets(_plan(assignment, folder, output, protected, redirect=redirect), launch.env)
+    write_private(plan_path, wire.dumps(plan))
     env = {
         **with_port(launch.env),
         **cached.env,
+        **hidden,
         "TMPDIR": str(temporary),
         PLAN_VARIABLE: str(plan_path),
         TRIAL_VARIABLE: assignment.uid,

@@ -1,19 +1,25 @@
 """What the launcher tells a training process before it starts: one JSON file in its directory.
 
-The file is named by ``AUTOTUNE_PLAN`` in the environment; standard library only.
+The file is named by ``AUTOTUNE_PLAN`` in the environment; standard library only. Arguments that are secrets
+are in no file: a second variable holds them.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from autotune.core import wire
 from autotune.core.change import Change
 from autotune.core.config import Value
 from autotune.core.live import Visit
 from autotune.core.trial import Segment
 
 PLAN_VARIABLE = "AUTOTUNE_PLAN"
+HIDDEN_VARIABLE = "AUTOTUNE_HIDDEN"
+"""Arguments that the plan's file does not hold, as JSON: place in `Plan.argv` -> word."""
 TRIAL_VARIABLE = "AUTOTUNE_TRIAL"
 FORKS_VARIABLE = "AUTOTUNE_FORKS"
 """In place of a plan: the connection over which forks are asked for, see `autotune.protocol.forking`."""
@@ -78,3 +84,14 @@ class Plan:
     source: str = ""
     strict: bool = False
     own: Mapping[str, Value] = field(default_factory=dict[str, Value])
+
+
+def load_plan(environ: Mapping[str, str]) -> Plan:
+    """Return the plan of the process with this environment, secrets included.
+
+    Raises:
+        KeyError: The environment names no plan.
+    """
+    plan = wire.loads(Plan, Path(environ[PLAN_VARIABLE]).read_text(encoding="utf-8"))
+    hidden = json.loads(environ.get(HIDDEN_VARIABLE) or "{}")
+    return replace(plan, argv=tuple(hidden.get(str(place), word) for place, word in enumerate(plan.argv)))

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 JOURNAL_FILE = "journal.db"
 LOCK_FILE = "journal.lock"
 BALLAST_FILE = "journal.ballast"
+DRIVEN_FILE = "driven"
+"""In a study while a driver works on it. Beside a journal that is not locked: the driver was killed."""
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _SET_HOME = "Set AUTOTUNE_HOME to a directory that can be written."
 _LABEL = re.compile(r"[A-Za-z0-9._-]{1,64}")

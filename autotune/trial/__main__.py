@@ -21,9 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from autotune.core import wire
 from autotune.protocol.events import Hello
-from autotune.protocol.plan import FORKS_VARIABLE, PLAN_VARIABLE, Plan
+from autotune.protocol.plan import FORKS_VARIABLE, HIDDEN_VARIABLE, PLAN_VARIABLE, Plan, load_plan
 from autotune.trial import constants, ranks
 from autotune.trial.channel import Channel
 from autotune.trial.install import Session
@@ -42,11 +41,10 @@ def main() -> None:
     forks = os.environ.pop(FORKS_VARIABLE, "")
     if forks:
         importlib.import_module("autotune.trial.zygote").serve(int(forks))
-    path = os.environ.get(PLAN_VARIABLE)
-    if not path:
+    if not os.environ.get(PLAN_VARIABLE):
         sys.stderr.write(f"autotune: {PLAN_VARIABLE} names no plan; this module is started by the launcher\n")
         raise SystemExit(2)
-    plan = wire.loads(Plan, Path(path).read_text(encoding="utf-8"))
+    plan = load_plan(os.environ)
     rank = 0
     if plan.ranks > 1:
         number = ranks.own_rank()
@@ -55,6 +53,8 @@ def main() -> None:
         rank = number
         # What is read back is told by one of them.
         plan = replace(plan, status_path="" if rank else plan.status_path)
+    # Not before the ranks are started: they read it as well. Nothing that the script starts does.
+    os.environ.pop(HIDDEN_VARIABLE, None)
     channel = None
     if plan.measure and plan.segments and rank == 0:
         channel = Channel(Path(plan.events_path), plan.nonce)

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,13 +89,13 @@ def test_no_process_of_the_user_or_of_a_trial_is_touched(begun, tmp_path: Path) 
 
 @pytest.fixture
 def marked_as(tmp_path: Path) -> Iterator[Callable[[str, str], subprocess.Popen[bytes]]]:
-    """Starts a process that sleeps, by a name of its own and with the mark of a study."""
+    """Starts a process that sleeps, by a name of its own and with the mark of a Ray."""
     made: list[subprocess.Popen[bytes]] = []
 
-    def begin(name: str, mark: str) -> subprocess.Popen[bytes]:
+    def begin(name: str, folder: str) -> subprocess.Popen[bytes]:
         words = [name, "-S", "-c", SLEEPS]
-        made.append(subprocess.Popen(words, executable=sys.executable, env={own_ray.MARK: mark}))
-        within(lambda: made[-1].pid in sweep.marked(mark, own_ray.MARK))
+        made.append(subprocess.Popen(words, executable=sys.executable, env={own_ray.MARK: folder}))
+        within(lambda: made[-1].pid in sweep.marked(folder, own_ray.MARK))
         return made[-1]
 
     yield begin
@@ -103,40 +104,81 @@ def marked_as(tmp_path: Path) -> Iterator[Callable[[str, str], subprocess.Popen[
         process.wait()
 
 
-def test_a_copy_of_a_study_leaves_the_ray_of_the_first_one_alone(marked_as, tmp_path: Path) -> None:
-    homes = [tmp_path / place / "study" for place in ("here", "copied")]
-    for home in homes:
-        home.mkdir(parents=True)
-    (tmp_path / "link").symlink_to(homes[1])
-    first, second = (marked_as("ray::IDLE", own_ray.mark_of(home)) for home in homes)
-    own_ray.end_marked_rays(own_ray.mark_of(tmp_path / "link"))
+@pytest.fixture
+def rays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """Makes folders of Rays in a temporary folder of the test's own, some of them with a living driver."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    held: list[int] = []
+
+    def make(name: str, *, study: str = "study", is_driven: bool = False) -> str:
+        folder = tmp_path / f"{own_ray.FOLDER}{name}"
+        (folder / "r" / "session").mkdir(parents=True)
+        fd = own_ray.claim(str(folder), tmp_path / study)
+        if is_driven:
+            held.append(fd)
+        else:
+            os.close(fd)
+        return str(folder)
+
+    yield make
+    for fd in held:
+        os.close(fd)
+
+
+def test_the_ray_of_a_living_driver_is_left_alone_and_that_of_a_dead_one_is_ended(
+    marked_as: Any, rays: Any
+) -> None:
+    living, dead = rays("living", is_driven=True), rays("dead")
+    first, second = marked_as("ray::IDLE", living), marked_as("ray::IDLE", dead)
+    own_ray.end_abandoned_rays()
     assert second.wait(30) == -signal.SIGKILL
     assert first.poll() is None
+    assert (Path(living).is_dir(), Path(dead).exists()) == (True, False)
 
 
-def test_what_merely_inherited_the_mark_is_not_killed(marked_as, tmp_path: Path) -> None:
-    mark = own_ray.mark_of(tmp_path)
-    users, rays = marked_as("python", mark), marked_as("ray::Launcher.step", mark)
-    own_ray.end_marked_rays(mark)
-    assert rays.wait(30) == -signal.SIGKILL
+def test_a_study_that_is_gone_on_with_has_no_living_driver_whatever_holds_its_lock(
+    marked_as: Any, rays: Any, tmp_path: Path
+) -> None:
+    """A fork of a killed driver has inherited it. A copy of the study is another study."""
+    folder = rays("left", is_driven=True)
+    process = marked_as("ray::IDLE", folder)
+    own_ray.end_abandoned_rays(tmp_path / "copy" / "study")
+    assert process.poll() is None
+    (tmp_path / "study").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "study")
+    own_ray.end_abandoned_rays(tmp_path / "link")
+    assert process.wait(30) == -signal.SIGKILL
+    assert not Path(folder).exists()
+
+
+def test_what_merely_inherited_the_mark_is_not_killed(marked_as: Any, rays: Any) -> None:
+    folder = rays("mine")
+    users, ray = marked_as("python", folder), marked_as("ray::Launcher.step", folder)
+    own_ray.end_ray(folder)
+    assert ray.wait(30) == -signal.SIGKILL
     assert users.poll() is None
 
 
-def test_an_agent_whose_title_lies_over_its_variables_is_known_by_its_open_files(tmp_path: Path) -> None:
-    folders = [tmp_path / f"{own_ray.FOLDER}{name}" for name in ("mine", "another")]
+def test_what_merely_reads_in_its_folder_is_not_killed(begun: Any, rays: Any) -> None:
+    folder = rays("mine")
+    reader = begun("tail", folder)
+    own_ray.end_ray(folder)
+    assert reader.poll() is None
+
+
+def test_an_agent_whose_title_lies_over_its_variables_is_known_by_its_open_files(rays: Any) -> None:
+    folders = [rays("mine"), rays("another")]
     code = "import sys, time\nfile = open(sys.argv[1], 'w')\nprint(flush=True)\ntime.sleep(120)"
     agents = list[subprocess.Popen[bytes]]()
     for folder in folders:
-        (folder / "session" / "logs").mkdir(parents=True)
-        own_ray.sign(str(folder), own_ray.mark_of(folder))
         # No mark among the variables, and the folder nowhere in the first word.
-        words = ["ray::DashboardAgent", "-S", "-c", code, str(folder / "session" / "logs" / "agent.log")]
+        words = ["ray::DashboardAgent", "-S", "-c", code, str(Path(folder, "r", "session", "agent.log"))]
         agents.append(subprocess.Popen(words, executable=sys.executable, env={}, stdout=subprocess.PIPE))
     try:
         for agent in agents:
             assert agent.stdout is not None
             assert agent.stdout.readline()
-        own_ray.end_marked_rays(own_ray.mark_of(folders[0]))
+        own_ray.end_ray(folders[0])
         assert agents[0].wait(30) == -signal.SIGKILL
         assert agents[1].poll() is None
     finally:
@@ -145,30 +187,22 @@ def test_an_agent_whose_title_lies_over_its_variables_is_known_by_its_open_files
             agent.communicate()
 
 
-def test_folders_of_a_dead_driver_are_removed_and_no_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    mark = own_ray.mark_of(tmp_path / "study")
-    for name, whose in (("mine", mark), ("another", own_ray.mark_of(tmp_path)), ("nobodys", "")):
-        folder = tmp_path / f"{own_ray.FOLDER}{name}"
-        (folder / "r" / "session").mkdir(parents=True)
-        (folder / "r" / "session" / "experiment_state.json").touch()
-        own_ray.sign(str(folder), whose)
-    piped = tmp_path / f"{own_ray.FOLDER}piped"
-    piped.mkdir()
-    os.mkfifo(piped / own_ray.OWNER)
-    (tmp_path / f"{own_ray.FOLDER}link").symlink_to(tmp_path / f"{own_ray.FOLDER}another")
-    own_ray.remove_marked_folders(mark)
+def test_folders_that_no_dead_driver_has_claimed_stay(rays: Any, tmp_path: Path) -> None:
+    rays("dead")
+    for name in ("unclaimed", "piped"):
+        (tmp_path / f"{own_ray.FOLDER}{name}").mkdir()
+    os.mkfifo(tmp_path / f"{own_ray.FOLDER}piped" / own_ray.CLAIM)
+    (tmp_path / f"{own_ray.FOLDER}link").symlink_to(tmp_path / "elsewhere")
+    own_ray.end_abandoned_rays()
     left = {path.name.removeprefix(own_ray.FOLDER) for path in tmp_path.glob(f"{own_ray.FOLDER}*")}
-    assert left == {"another", "nobodys", "piped", "link"}
+    assert left == {"unclaimed", "piped", "link"}
 
 
-def test_what_was_killed_is_waited_for(marked_as, tmp_path: Path) -> None:
-    mark = own_ray.mark_of(tmp_path)
-    marked_as("ray::IDLE", mark)
-    own_ray.end_marked_rays(mark, bound_s=30.0)
-    assert sweep.marked(mark, own_ray.MARK) == []
+def test_what_was_killed_is_waited_for(marked_as: Any, rays: Any) -> None:
+    folder = rays("mine")
+    marked_as("ray::IDLE", folder)
+    own_ray.end_ray(folder, bound_s=30.0)
+    assert sweep.marked(folder, own_ray.MARK) == []
 
 
 def test_a_ray_of_which_nothing_can_be_read_is_not_called_dead(begun, tmp_path: Path, monkeypatch) -> None:

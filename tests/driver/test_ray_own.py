@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -51,8 +52,49 @@ def test_somebody_elses_ray_in_the_environment_is_not_joined(
     one.close()
     assert asked[0]["address"] == "local"
     assert "RAY_ADDRESS" not in os.environ
-    assert os.environ["RAY_AUTH_TOKEN_PATH"] != "theirs"
+    assert os.environ["RAY_AUTH_TOKEN"] != "theirs"
+    assert "RAY_AUTH_TOKEN_PATH" not in os.environ
     assert not Path(asked[0]["_temp_dir"]).exists()
+
+
+def test_the_token_of_our_ray_lies_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed driver removes none."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN"):
+        monkeypatch.setenv(name, "theirs")
+    ray_auth.prepare("")
+    first = os.environ["RAY_AUTH_TOKEN"]
+    ray_auth.prepare("")
+    assert (len(first), os.environ["RAY_AUTH_TOKEN"]) == (64, first), "Ray reads it once in a process"
+    assert list(tmp_path.iterdir()) == []
+    # The trials of a second search in this process do not get it.
+    assert not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN"} & set(ray_auth.without_ours(os.environ))
+    theirs = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "theirs"}
+    assert ray_auth.without_ours(theirs) == theirs
+
+
+def test_a_ray_of_ours_is_asked_to_listen_on_this_machine_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray itself exchanges a loopback address for one that other machines reach."""
+    from ray._private import services
+
+    from autotune.driver import ray_tune
+
+    seen: list[tuple[str, str]] = []
+
+    def init(**asked: Any) -> None:
+        address = asked["_node_ip_address"]
+        seen.append((address, services.resolve_ip_for_localhost(address)))
+
+    monkeypatch.setattr(ray_tune.ray, "init", init)
+    monkeypatch.setattr(ray_tune.ray, "shutdown", lambda: None)
+    before = services.resolve_ip_for_localhost
+    one = driver(tmp_path)
+    one.connect()
+    one.close()
+    assert seen == [("127.0.0.1", "127.0.0.1")]
+    assert services.resolve_ip_for_localhost is before
 
 
 def test_nobody_else_may_enter_the_folder_of_our_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

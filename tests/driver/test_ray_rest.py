@@ -159,8 +159,8 @@ def test_how_nice_trials_are_on_the_ray_of_others_is_told(
     assert [f"niceness of {niceness}" in note for note in notes[1:]] == ([True] if told else [])
 
 
-def test_snapshots_with_the_environment_lie_in_the_study_and_go_with_the_driver(tmp_path: Path) -> None:
-    """Who kills it leaves them there, where a resume and `clean` look."""
+def test_what_tune_writes_lies_in_the_study_and_goes_with_the_driver(tmp_path: Path) -> None:
+    """After a kill it is there, where the next command and `clean` look."""
     from autotune.driver.ray_tune import RayDriver
 
     (tmp_path / "tune" / "of_a_dead_one").mkdir(parents=True)
@@ -171,3 +171,100 @@ def test_snapshots_with_the_environment_lie_in_the_study_and_go_with_the_driver(
     assert place.stat().st_mode & 0o777 == 0o700
     one.close()
     assert not place.exists()
+
+
+@pytest.fixture
+def head(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """The memory of a head of Ray, as far as it holds assignments."""
+    from autotune.driver import ray_tune
+
+    kept: dict[str, bytes] = {}
+
+    class Head:
+        def internal_kv_put(self, key: bytes, value: bytes, overwrite: bool, namespace: bytes) -> None:
+            kept[key.decode()] = value
+
+        def internal_kv_get(self, key: bytes, namespace: bytes) -> bytes | None:
+            return kept.get(key.decode())
+
+        def internal_kv_del(self, key: bytes, del_by_prefix: bool, namespace: bytes) -> None:
+            kept.pop(key.decode(), None)
+
+    monkeypatch.setattr(ray_tune, "internal_kv_get_gcs_client", Head)
+    return kept
+
+
+def an_assignment() -> Any:
+    from autotune.core.config import Config
+    from autotune.core.trial import Assignment, Fidelity, Launch, Segment
+
+    launch = Launch(
+        command=("python", "train.py"),
+        script="/x/train.py",
+        argv=("--password", "CANARY"),
+        python="python",
+        cwd="/x",
+        env={"MY_API_TOKEN": "CANARY \udc80"},
+    )
+    fidelity = Fidelity(
+        min_window_s=1.0, max_window_s=2.0, min_steps=1, target_width=0.1, setup_s=1.0, deadline_s=9.0
+    )
+    segment = Segment(trial=0, config=Config(), fidelity=fidelity)
+    return Assignment(uid="t0000-a1-abcdef", study_id="x", attempt=1, launch=launch, segments=(segment,))
+
+
+def test_an_assignment_is_in_rays_head_until_its_worker_collects_it(head: dict[str, bytes]) -> None:
+    from autotune.driver.ray_tune import collect, hand_over
+
+    key = hand_over(an_assignment())
+    assert "CANARY" not in key
+    assert collect(key) == an_assignment()
+    assert head == {}
+    with pytest.raises(LookupError):
+        collect(key)
+
+
+def test_tune_is_given_a_key_and_what_no_worker_collects_is_withdrawn(head: dict[str, bytes]) -> None:
+    from types import SimpleNamespace
+
+    from autotune.core.trial import Stage
+    from autotune.driver.ray_tune import SessionSearcher, collect
+
+    class Session:
+        study = SimpleNamespace(trials=[SimpleNamespace(number=0, stage=Stage.BASELINE)])
+
+        def ask(self) -> Any:
+            return an_assignment()
+
+        def start(self, assignment: Any) -> None:
+            pass
+
+        def lost(self, uid: str, why: str) -> None:
+            pass
+
+    searcher = SessionSearcher(Session(), lambda: None)
+    given = [searcher.suggest(trial) for trial in ("one", "two", "three")]
+    assert "CANARY" not in str(given)
+    assert len(head) == 3
+    collect(given[0]["assignment"])
+    searcher.on_trial_result("one", {"begins": True})
+    searcher.on_trial_complete("two")
+    assert list(head) == [given[2]["assignment"]]
+    searcher.withdraw_all()
+    assert head == {}
+
+
+def test_tune_copies_no_variable_of_the_driver_but_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray logs them where every user of the machine can read it."""
+    from ray.tune.execution import class_cache
+
+    from autotune.driver import ray_tune
+
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "CANARY")
+    assert "AWS_SECRET_ACCESS_KEY" in class_cache.ENV_VARS_TO_PROPAGATE, "Tune's list has changed"
+    copied: list[Any] = []
+    monkeypatch.setattr(class_cache.ray, "remote", lambda **more: copied.append(more) or (lambda cls: cls))
+    with ray_tune._replaced("ENV_VARS_TO_PROPAGATE", ray_tune.HANDED_ON, module=ray_tune._ACTORS):
+        class_cache._ActorClassCache().get(object)
+    assert copied
+    assert "CANARY" not in str(copied)

@@ -30,7 +30,7 @@ from autotune.report.listener import Listener
 from autotune.search.stages import Staged
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
-from autotune.store.paths import study_dir
+from autotune.store.paths import DRIVEN_FILE, study_dir
 
 SCRIPT = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--fused', type=int, default=0)\n"
 FUSED = DeclaredSpec(name="fused", effect=Effect.NUMERIC, values=(0, 1), spelling=Flag(("--fused",)))
@@ -437,6 +437,31 @@ def test_what_a_dead_driver_has_left_goes_when_its_study_is_gone_on_with(made: M
     assert [p.name for p in (home / "trials" / uid).iterdir()] == ["plan.json"]
     assert "CANARY" not in (home / "trials" / uid / "plan.json").read_text()
     assert not [name for name in ("forks", "tune") if (home / name).exists()]
+
+
+def test_a_study_says_while_it_is_driven_that_it_is(made: Made) -> None:
+    """What a killed driver has left is found by it."""
+    driven = study_dir(made.study_id) / DRIVEN_FILE
+    seen: list[bool] = []
+    made.search(lambda _: seen.append(driven.is_file()))
+    assert set(seen) == {True}
+    assert not driven.exists()
+
+
+def test_a_resume_names_the_secret_variables_that_are_missing(
+    made: Made, caplog: pytest.LogCaptureFixture
+) -> None:
+    made.monkeypatch.setenv("MY_API_TOKEN", "CANARY-variable")
+    with pytest.raises(RuntimeError):
+        made.search(failing(LATE, RuntimeError("killed")))
+    resumed(made, ahead_s=1.0, fails=True)
+    assert "MY_API_TOKEN" not in caplog.text
+    made.monkeypatch.delenv("MY_API_TOKEN")
+    resumed(made, ahead_s=2.0)
+    assert "set when the search began and not now: MY_API_TOKEN" in caplog.text
+    kept = b"".join(p.read_bytes() for p in study_dir(made.study_id).rglob("*") if p.is_file())
+    assert b"MY_API_TOKEN" in kept
+    assert b"CANARY" not in kept
 
 
 def cycles(study: Study) -> dict[int, list[str]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from faultbed import rays
 
-from autotune.driver import tune
-from autotune.driver.own_ray import OwnRay
+from autotune.driver.own_ray import OwnRay, claim
+from autotune.driver.ray_keeper import Keeper
 from autotune.driver.session import Session
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]
@@ -36,10 +38,15 @@ def test_without_looking_at_its_ray_the_search_has_no_answer_when_it_dies(
     assert any("did not end" in note or "answer was not written" in note for note in count.notes), count
 
 
-def test_without_ending_the_ray_of_a_dead_driver_it_lives_on(
+def test_a_killed_driver_leaves_nothing_of_its_ray(injected, is_clean) -> None:
+    is_clean(injected(rays, {"key": "driver", "victim": "driver"}))
+
+
+def test_without_a_keeper_the_ray_of_a_killed_driver_leaves_its_folder(
     injected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tune, "end_marked_rays", lambda *_, **__: None)
+    monkeypatch.setattr(Keeper, "__init__", lambda self, *place: setattr(self, "_claim", claim(*place)))
+    monkeypatch.setattr(Keeper, "close", lambda self: os.close(self._claim))
     count = injected(rays, {"key": "left alone", "victim": "driver"})
     assert not count.survived
-    assert count.survivors, count
+    assert any("a folder" in note for note in count.notes), count

@@ -30,8 +30,8 @@ from autotune.core.facts import RunFacts, LoaderFacts
 from autotune.core.measurement import LossPoint, Reading
 from autotune.protocol.events import Broke, Closed, Compiling, Done, Hello, Seen, StepRow, Steps
 from autotune.protocol.lines import Writer
-from autotune.protocol.plan import Plan
-plan = wire.loads(Plan, Path(os.environ["AUTOTUNE_PLAN"]).read_text())
+from autotune.protocol.plan import load_plan
+plan = load_plan(os.environ)
 writer = Writer(Path(plan.events_path), plan.nonce)
 now = time.perf_counter_ns
 writer.write(Hello(pid=os.getpid(), t_ns=now(), python=sys.version))

@@ -219,9 +219,11 @@ def test_a_forked_trial_sees_what_one_sees_that_is_started_anew(
         "NAMED": "äö",
         "PYTHONPATH": str(tmp_path),
     }
+    argv = ("--a", "b c", "--password", "CANARY of mine")
     cold, *others = compared(
-        tmp_path / "study", runner, lambda uid: assignment(OBSERVES, uid=uid, env=env, argv=("--a", "b c"))
+        tmp_path / "study", runner, lambda uid: assignment(OBSERVES, uid=uid, env=env, argv=argv)
     )
+    assert cold["seen"]["argv"][1:] == list(argv)
     for one in others:
         for what, value in cold["seen"].items():
             assert one["seen"][what] == value, what

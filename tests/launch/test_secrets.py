@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from autotune.core.measurement import Measurement
 from autotune.core.trial import Failure, Launch
 from autotune.launch.output import hide_secrets
+from autotune.launch.plain import run_plain
+from autotune.protocol.plan import HIDDEN_VARIABLE
 
 VARIABLE, OPTION, SHORT = "CANARY-variable", "CANARY-option", "Cs6!"
 
@@ -69,6 +75,41 @@ def test_a_link_that_a_script_has_put_there_is_not_followed(tmp_path: Path) -> N
     (folder / "stdout.log").symlink_to(theirs)
     hide_secrets(folder, launch().command, launch().env)
     assert theirs.read_text() == OPTION
+
+
+def test_the_plan_of_a_running_trial_holds_no_secret_of_its_script(runner: Any, assignment: Any) -> None:
+    words = list(launch().argv)
+    text = (
+        "plan = Path(os.environ['AUTOTUNE_PLAN']).read_text()\n"
+        f"assert sys.argv[1:] == {words!r}, sys.argv\n"
+        f"assert '--pin-token' in plan and {OPTION!r} not in plan and {SHORT!r} not in plan, plan\n"
+        "good()"
+    )
+    (ended,) = runner().run(assignment(text, argv=launch().argv))
+    assert isinstance(ended.outcome, Measurement), ended.outcome
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_secret_arguments_reach_the_script_without_a_file(tmp_path: Path, ranks: int) -> None:
+    """Each of its processes; and nothing that these start has them in its environment."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import json, os, sys\n"
+        "plan = open(os.environ['AUTOTUNE_PLAN']).read()\n"
+        "told = {'argv': sys.argv[1:], 'plan': plan, 'names': sorted(os.environ)}\n"
+        "json.dump(told, open(f\"told.{os.environ.get('RANK', '0')}\", 'w'))\n"
+    )
+    env = {"PATH": os.environ["PATH"], "MY_API_TOKEN": VARIABLE}
+    started = launch(
+        command=(), script=str(script), argv=(*launch().argv, VARIABLE), python=sys.executable,
+        cwd=str(tmp_path), env=env, protect=False, measure=False, ranks=ranks,
+    )  # fmt: skip
+    run_plain(started, tmp_path / "plan")
+    for rank in range(ranks):
+        told = json.loads((tmp_path / f"told.{rank}").read_text())
+        assert told["argv"] == list(started.argv)
+        assert [s for s in (VARIABLE, OPTION, SHORT) if s in told["plan"]] == []
+        assert HIDDEN_VARIABLE not in told["names"]
 
 
 def test_a_real_trial_that_prints_its_secrets_leaves_none(

@@ -43,8 +43,8 @@ from autotune.core.measurement import Reading
 from autotune.launch.fake import WORLDS, World
 from autotune.protocol.events import Broke, Closed, Done, Hello, Seen, StepRow, Steps
 from autotune.protocol.lines import Writer
-from autotune.protocol.plan import Plan
-plan = wire.loads(Plan, Path(os.environ["AUTOTUNE_PLAN"]).read_text())
+from autotune.protocol.plan import load_plan
+plan = load_plan(os.environ)
 writer = Writer(Path(plan.events_path), plan.nonce)
 world = wire.loads(World, {world!r})
 (segment,) = plan.segments
@@ -89,6 +89,7 @@ def open_session(
     python: str = sys.executable,
     trials: int | None = None,
     environ: Mapping[str, str] | None = None,
+    args: tuple[str, ...] = (),
 ) -> tuple[Session, Journal]:
     """A session over a new journal in this folder, wired as a search is, with the real strategy."""
     script = folder / "train.py"
@@ -97,7 +98,7 @@ def open_session(
         study_id=STUDY_ID,
         label="train",
         script=str(script),
-        args=(),
+        args=args,
         cwd=str(folder),
         python=python,
         space=SpaceRequest(name="two", knobs=KNOBS),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.core import wire
+from autotune.driver.own_ray import CLAIM, FOLDER, temporary
 from autotune.launch import sweep
 from autotune.launch.process import LocalRunner
 from faultbed.common import TRIALS, Case, Child, Count, end_all, gone_after, until
@@ -37,6 +38,9 @@ AWAY_S = 5.0
 """So long a lost node stays away; its trial waits for it."""
 
 GONE_S = 30.0
+KEPT_S = 8.0
+"""Ray's own agents take 10 to 108 s to end after a killed driver; the keeper of a Ray of ours ends them."""
+
 WRAPPER = """#!/bin/sh
 [ -n "$AUTOTUNE_PLAN" ] && exec {python} -S {told} {root} '{world}' "$(cat {hangs})"
 exec {python} "$@"
@@ -80,7 +84,10 @@ def run(case: Case, folder: Path, *, end_s: float = END_S) -> Count:
             count.seconds = time.monotonic() - begun
             count.survivors = len(gone_after(uid, GONE_S)[1])
             if victim == "driver":
-                # What waits for its dead Ray is ended by the driver that goes on.
+                until(lambda: not _alive(theirs) and not _folders(home), KEPT_S)
+                count.survivors += len(_alive(theirs))
+                if _folders(home):
+                    count.notes.append("a folder of its Ray stays")
                 with Child(lambda: _life(home), folder / "driver.log") as second:
                     second.wait(END_S)
                     found = second.answer or {}
@@ -274,6 +281,12 @@ def _life(home: Path) -> dict[str, Any]:
         del os.environ[name]
     # Trials run in Ray's own processes; none is made here.
     return lived(home, runner=lambda *_: LocalRunner(study_dir=home))
+
+
+def _folders(home: Path) -> list[Path]:
+    """Temporary folders of the Rays of this study."""
+    claims = Path(temporary()).glob(f"{FOLDER}*/{CLAIM}")
+    return [claim.parent for claim in claims if claim.read_bytes() == os.fsencode(home.resolve())]
 
 
 def _part(victim: str, driver: int) -> int:
