@@ -107,6 +107,8 @@ class MlflowSink:
 
             # The import has just set it to a level that tells of every table made.
             logging.getLogger("mlflow").setLevel(logging.WARNING)
+            # It prints every error of a database with its statement, and raises it as well.
+            logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
 
             if path := sqlite_path(self.tracking_uri):
                 path.parent.mkdir(parents=True, exist_ok=True)

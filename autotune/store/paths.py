@@ -11,13 +11,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.errors import StoreError, StudyNotFound, did_you_mean
+from autotune.errors import AutotuneError, StoreError, StudyNotFound, did_you_mean
+from autotune.shortage import shortage
 
 JOURNAL_FILE = "journal.db"
 LOCK_FILE = "journal.lock"
 BALLAST_FILE = "journal.ballast"
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_SET_HOME = "Set AUTOTUNE_HOME to a directory that can be written."
+SET_HOME = "Set AUTOTUNE_HOME to a directory that can be written."
 _LABEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _ULID = re.compile(rf"[{_ALPHABET}]{{26}}")
 
@@ -35,7 +36,7 @@ def home() -> Path:
         xdg = os.environ.get("XDG_DATA_HOME", "")
         base = Path(xdg) if xdg.startswith("/") else Path.home() / ".local" / "share"
     except RuntimeError as error:
-        raise StoreError("no home directory is known for this user", hint=_SET_HOME) from error
+        raise StoreError("no home directory is known for this user", hint=SET_HOME) from error
     return base / "autotune"
 
 
@@ -49,9 +50,21 @@ def make_study_dir(study_id: str) -> Path:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        message = f"the study directory {path} cannot be made: {error.strerror}"
-        raise StoreError(message, hint=_SET_HOME) from error
+        raise unwritable(f"the study directory {path} cannot be made", path, error, hint=SET_HOME) from error
     return path
+
+
+def unwritable(what: str, path: Path, error: Exception, *, hint: str = "") -> AutotuneError:
+    """The error of a file or folder that cannot be made or written: what this machine lacks, if it is that.
+
+    Args:
+        what: That was tried, with the path.
+        path: Where.
+        error: What it ended with.
+        hint: For any other cause.
+    """
+    reason = getattr(error, "strerror", "") or error
+    return shortage(error, what=what, places=(path,)) or StoreError(f"{what}: {reason}", hint=hint)
 
 
 def is_study_id(text: str) -> bool:
