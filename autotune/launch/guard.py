@@ -631,6 +631,8 @@ class Guard:
                     self.why = "memory_limit"
                     break
             self._wait(min(next_sample_s, self.deadline_s) - time.monotonic(), life=True)
+        # A script that was stopped together with this guard may end before the next sample.
+        self.samples.take(self.script)
 
     def _note_shared(self) -> None:
         """Take note of whose new names in shared memory are: once their owner has crashed nobody can tell."""
