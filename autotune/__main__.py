@@ -7,6 +7,7 @@ import sys
 
 from autotune.core.supported import refusal
 from autotune.errors import BackendError
+from autotune.shortage import shortage
 
 
 def main() -> None:
@@ -15,8 +16,14 @@ def main() -> None:
     if reason:
         sys.stderr.write(f"error: {reason}\n")
         raise SystemExit(BackendError.exit_code)
-    from autotune.cli.main import main as command
-
+    try:
+        from autotune.cli.main import main as command
+    except Exception as error:
+        lacks = shortage(error)
+        if lacks is None:
+            raise
+        sys.stderr.write(f"error: {lacks.message}\nhint: {lacks.hint}\n")
+        raise SystemExit(lacks.exit_code) from None
     command()
 
 

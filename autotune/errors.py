@@ -7,7 +7,8 @@ AutotuneError          exit 70   an internal error; asks for a bug report with `
   UsageError           exit 2    UnknownKnob  InvalidSpace  InvalidBudget
   ScriptError          exit 3    the script fails with its own defaults; shows its last lines
   NothingFeasible      exit 4    every configuration failed; shows the commonest failure
-  StoreError           exit 5    StudyNotFound  StudyLocked  JournalDamaged  DiskFull
+  StoreError           exit 5    StudyNotFound  StudyLocked  JournalDamaged
+    DiskFull DiskFailed  exit 6  like everything that this machine lacks (`autotune.shortage`)
   BackendError         exit 6    RayUnavailable  TrackerUnavailable  NotApplied
 ```
 
@@ -103,7 +104,15 @@ class JournalDamaged(StoreError):
 
 
 class DiskFull(StoreError):
-    """The disk is full; the search was stopped and can be resumed once there is room."""
+    """A disk is full, or a quota is used up; a search that was stopped by it can be resumed."""
+
+    exit_code = 6
+
+
+class DiskFailed(StoreError):
+    """A disk is read-only, or reading and writing on it fail."""
+
+    exit_code = 6
 
 
 class BackendError(AutotuneError):

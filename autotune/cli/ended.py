@@ -22,9 +22,11 @@ from autotune.errors import (
     EXIT_STOPPED,
     EXIT_YES,
     AutotuneError,
+    UsageError,
     notes_of,
 )
 from autotune.report.outlet import EXIT_S, Outlet
+from autotune.shortage import shortage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -84,15 +86,24 @@ def say_error(error: AutotuneError) -> None:
     stderr.drain(EXIT_S)
 
 
+def root_cause(error: AutotuneError) -> AutotuneError:
+    """The same error; what this machine lacks if that caused it, and no mistake of the user."""
+    lacks = shortage(error) if isinstance(error, UsageError) else None
+    return error if lacks is None else lacks
+
+
 @contextmanager
 def guarded(*, as_json: bool, as_lines: bool = False) -> Generator[None]:
     """Within it an error of ours is also told as a JSON object, where JSON was asked for."""
     try:
         yield
     except AutotuneError as error:
+        cause = root_cause(error)
         if as_json or as_lines:
-            print_error(error, line=as_lines)
-        raise
+            print_error(cause, line=as_lines)
+        if cause is error:
+            raise
+        raise cause from error
 
 
 def head_start_s() -> float:

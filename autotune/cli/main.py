@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import errno
 import functools
 import io
 import logging
@@ -11,9 +10,11 @@ import os
 import re
 import select
 import sys
+import tempfile
 import time
 import traceback
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -50,13 +51,13 @@ from autotune.errors import (
     EXIT_INTERRUPTED,
     AutotuneError,
     BackendError,
-    StoreError,
     UsageError,
     add_note,
     did_you_mean,
     notes_of,
 )
 from autotune.report.outlet import visible_streams
+from autotune.shortage import first_line, shortage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -250,7 +251,7 @@ class _Warnings(logging.Handler):
             text = record.getMessage()
             if record.exc_info and record.exc_info[1] is not None:
                 error = record.exc_info[1]
-                text += f": {type(error).__name__}: {error}"
+                text += f": {first_line(error)}"
                 if os.environ.get("AUTOTUNE_DEBUG"):
                     text += "\n" + "".join(traceback.format_exception(error))
             from autotune.report.live import say_above
@@ -280,9 +281,9 @@ def _is_gone(error: BaseException) -> bool:
 
 def _told(error: BaseException, argv: list[str]) -> int:
     """Tell an error in words, and as an object where that was asked for; its exit code."""
-    from autotune.cli.ended import print_error, say_error
+    from autotune.cli.ended import print_error, root_cause, say_error
 
-    ours = _as_ours(error)
+    ours = root_cause(_as_ours(error))
     if isinstance(ours, Interrupted):
         print(ours.message, file=sys.stderr)
     elif ours.message:
@@ -366,13 +367,22 @@ def _of_the_machine(error: BaseException) -> AutotuneError | None:
     """An error of Python's that says something about where we run, and nothing about us."""
     if isinstance(error, FileNotFoundError) and _is_nowhere():
         return BackendError("the current folder does not exist any more", hint="go to one that does: cd ~")
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreError("the disk is full, or nothing more may be written", hint="make room, then again")
     if isinstance(error, RuntimeError) and "home directory" in str(error):
         return BackendError(
             "no home folder is known for this user", hint="set HOME, or AUTOTUNE_HOME for our own files"
         )
-    return None
+    return shortage(error, places=_written_to())
+
+
+def _written_to() -> list[Path]:
+    """Folders that most files of ours go to."""
+    from autotune.store.paths import home
+
+    places: list[Path] = []
+    for place in (home, Path.cwd, tempfile.gettempdir):
+        with suppress(OSError, AutotuneError):
+            places.append(Path(place()))
+    return places
 
 
 def _is_nowhere() -> bool:

@@ -213,14 +213,14 @@ def _written(text: str, name: str, *, open_it: bool) -> None:
 
     from autotune.cli.ended import shown_path
     from autotune.driver.page import write_page
-    from autotune.errors import StoreError
+    from autotune.store.paths import unwritable
 
     path = Path(name).absolute()
     try:
         write_page(path, text)
     except OSError as error:
-        message = f"{path} could not be written: {error.strerror or error}"
-        raise StoreError(message, hint="choose another place: --out FILE") from error
+        what = f"{path} could not be written"
+        raise unwritable(what, path, error, hint="choose another place: --out FILE") from error
     print(shown_path(str(path)))
     if open_it:
         import webbrowser

@@ -20,6 +20,8 @@ CEILINGS: Final = "ceilings"
 """Of `Fidelity.probe`: steps are counted once the segment is measured and sent."""
 AFTER_WINDOW_S: Final = "after_window_s"
 """Of `Measurement.extra`: seconds that counting them took, which no other run pays."""
+STOPPED_S: Final = "stopped_s"
+"""Of `Measurement.extra`: seconds for which the script was stopped; missing if it was not."""
 
 
 class Family(Enum):
@@ -343,8 +345,11 @@ class Trial:
 
     @property
     def own_s(self) -> float:
-        """Wall time of its process without what followed its measurement: a visit, or counting steps."""
+        """Wall time of its process without stops and without what followed its measurement.
+
+        That is a visit, or counting steps.
+        """
         after_s = 0.0 if self.visited is None else self.visited.seconds
         if self.measurement is not None:
-            after_s += self.measurement.extra.get(AFTER_WINDOW_S, 0.0)
+            after_s += sum(self.measurement.extra.get(name, 0.0) for name in (AFTER_WINDOW_S, STOPPED_S))
         return max(0.0, self.seconds - after_s)

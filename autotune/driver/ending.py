@@ -20,12 +20,13 @@ from autotune.errors import (
     EXIT_YES,
     AutotuneError,
     BackendError,
+    DiskFull,
     NothingFeasible,
     ScriptError,
-    StoreError,
     UsageError,
 )
 from autotune.launch.isolation_faults import BOTH_MODES
+from autotune.launch.runner import NOT_BEGUN, REMEDY
 
 if TYPE_CHECKING:
     from autotune.core.answer import Answer
@@ -113,16 +114,18 @@ def why_nothing(study: Study) -> AutotuneError:
         message = f"{script} was run, and nothing in it could be measured"
         return ScriptError(message, hint=_hint_for(study, None))
     tail = str(failed.failure.evidence.get("log_tail", ""))
+    again = f"autotune resume {study.spec.label}"
     if failed.failure.kind is FailureKind.DISK:
-        return StoreError(
-            failed.failure.message, hint="free some space, then: autotune resume " + study.spec.label
-        )
+        return DiskFull(failed.failure.message, hint=f"make room there, then: {again}")
     if failed.failure.evidence.get("error") == UNSUPPORTED:
         hint = "name another interpreter: --python PATH"
         return BackendError(str(failed.failure.evidence.get("traceback", "")), hint=hint)
     if failed.failure.kind in _TAKEN:
         message = f"{script} could not be measured: {failed.failure.message}"
         return BackendError(message, hint=_TAKEN[failed.failure.kind])
+    if NOT_BEGUN in failed.failure.evidence:
+        remedy = str(failed.failure.evidence.get(REMEDY, "mend that"))
+        return BackendError(failed.failure.message, hint=f"{remedy}; then: {again}")
     if ended_by_budget(study, failed):
         seconds = ran_s(failed)
         return _budget_too_small(study, seconds, f"one run takes more than {seconds:.0f} s here", tail)

@@ -154,7 +154,9 @@ def _problem(study: Study, failure: Failure) -> AutotuneError:
     if "--budget" in error.hint:
         error.hint = _MORE_TIME
     elif "autotune resume" in error.hint:
-        error.hint = "free some space, or run nothing: --static"
+        error.hint = error.hint.replace(
+            f"then: autotune resume {study.spec.label}", "or run nothing: --static"
+        )
     return error
 
 

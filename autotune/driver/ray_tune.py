@@ -49,6 +49,7 @@ from autotune.errors import RayUnavailable
 from autotune.launch import enclosure
 from autotune.launch.process import LocalRunner
 from autotune.launch.runner import Ended
+from autotune.shortage import address_space, shortage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -483,11 +484,19 @@ class RayDriver:
         except Exception as error:
             # Ray raises the bare class where its node does not start in time.
             where = redact(self._address) or "a local Ray"
+            lacks = shortage(error, places=(self._temp,) if self._temp else ())
+            limited = address_space()
+            if lacks is not None:
+                raise RayUnavailable(
+                    f"{where} could not be reached: {lacks.message}", hint=lacks.hint
+                ) from error
             message = f"{where} could not be reached: {str(error).splitlines()[0] if str(error) else error!r}"
             mode = os.environ.get("RAY_AUTH_MODE", "unset")
             hint = (
                 f"RAY_AUTH_MODE is {mode} on this side; the cluster's must be the same. Or: --driver inline"
             )
+            if limited and not self._address:
+                hint = f"{limited}, and Ray needs more: ulimit -v unlimited. Or: --driver inline"
             raise RayUnavailable(message, hint=hint) from error
 
     def _start_local(self) -> None:

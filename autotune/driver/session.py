@@ -44,7 +44,7 @@ from autotune.driver.spec import JOB_END
 from autotune.errors import BackendError, DiskFull
 from autotune.knobs.registry import knobs_for
 from autotune.launch.deadline import whole_deadline_s
-from autotune.launch.runner import NOT_BEGUN, Ended, is_of_cold_starts, said_of_cold_starts
+from autotune.launch.runner import NOT_BEGUN, REMEDY, Ended, is_of_cold_starts, said_of_cold_starts
 from autotune.search.costs import Costs
 from autotune.search.forecast import forecast
 from autotune.search.starting import mismatch, refusal, wants_forks
@@ -413,7 +413,8 @@ class Session:
         if has_worked and failure.kind is FailureKind.INFRA_LOST and trial.attempt > failure.kind.repeats:
             self.stop("backend")
             self._requeue(trial, failure.message)
-            raise BackendError(failure.message, hint="mend that, then: autotune resume")
+            remedy = str(failure.evidence.get(REMEDY, "mend that"))
+            raise BackendError(failure.message, hint=f"{remedy}; then: autotune resume")
 
     def _has_others(self, trial: Trial) -> bool:
         """There are devices beside the one that a trial was to have; pairs run on one and the same."""

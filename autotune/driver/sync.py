@@ -19,6 +19,7 @@ from autotune.driver.profiles import profile_files
 from autotune.driver.rebuilt import space_of
 from autotune.errors import AutotuneError, StoreError, UsageError
 from autotune.report.mlflow import MlflowSink, Refused, absolute_uri
+from autotune.shortage import first_line
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.outbox import MLFLOW, OutboxRow
@@ -250,7 +251,7 @@ class Syncer:
             log.debug("still not sent", exc_info=error)
             return
         self._warned = True
-        text = error.message if isinstance(error, AutotuneError) else f"{type(error).__name__}: {error}"
+        text = error.message if isinstance(error, AutotuneError) else first_line(error)
         log.warning(
             "%s. The search goes on; `autotune sync` sends the records later.",
             redact(text, free=True).rstrip("."),

@@ -64,10 +64,11 @@ from autotune.launch import enclosure
 from autotune.launch.load_check import LoadCheck
 from autotune.launch.process import LocalRunner
 from autotune.search.samplers import strategy_for
+from autotune.shortage import shortage
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.outbox import rows_for
-from autotune.store.paths import DRIVEN_FILE, default_tracking_uri, make_study_dir
+from autotune.store.paths import DRIVEN_FILE, default_tracking_uri, make_study_dir, unwritable
 from autotune.store.redact import with_secrets
 
 if TYPE_CHECKING:
@@ -507,12 +508,22 @@ class _Search:
                 arm()
                 driver.run(arm)
         except Exception as error:  # noqa: BLE001 (raised again when the answer is written)
-            session.stop(_why_broken(error))
-            return error
+            failed = self._as_shortage(error)
+            session.stop(_why_broken(failed))
+            return failed
         finally:
             # It came back; what is left to do has bounds of its own.
             self._lose(None)
         return None
+
+    def _as_shortage(self, error: Exception) -> Exception:
+        """The same error; one of ours if this machine lacks something."""
+        lacks = None if isinstance(error, AutotuneError) else shortage(error, places=(self._home,))
+        if lacks is None:
+            return error
+        lacks.hint = f"{lacks.hint}; then: autotune resume {self._spec.label}"
+        lacks.__cause__ = error
+        return lacks
 
     def _lose(self, error: AutotuneError | None) -> None:
         """What runs trials is gone: a call into it may hold the main thread for as long as it likes.
@@ -628,7 +639,7 @@ class _Search:
                 self._written = (study, found)
             study, answer = self._written
             changes_of = self._changes_of(study)
-            problem: StoreError | None = None
+            problem: AutotuneError | None = None
             for path in (self._home / "best.yaml", *([Path(self._spec.out)] if self._spec.out else [])):
                 if path in self._files:
                     continue
@@ -648,10 +659,11 @@ class _Search:
         found = write_report(self._home, study, self._written[1] if self._written is not None else None)
         return {} if found is None else {"report": str(found)}
 
-    def _unwritten(self, path: Path, error: Exception) -> StoreError:
-        reason = getattr(error, "strerror", "") or error
+    def _unwritten(self, path: Path, error: Exception) -> AutotuneError:
         hint = f"the answer is in the study: autotune show {self._spec.label}"
-        problem = StoreError(f"{path} could not be written: {reason}", hint=hint)
+        what = f"{path} could not be written"
+        problem = unwritable(what, path, error, hint=hint)
+        problem.hint = hint if problem.hint == hint else f"{problem.hint}; {hint}"
         problem.__cause__ = error
         return problem
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from autotune.core.break_even import LEAST_COMPILE_S
 from autotune.core.measurement import Contamination
 from autotune.core.trial import Failure, FailureKind
-from autotune.launch.window import LOST_BLOCKS_FRAC
+from autotune.launch.window import FEWEST_STEPS, LOST_BLOCKS_FRAC
 from autotune.protocol.disturbed import touched
 from autotune.protocol.marks import COMPILE
 
@@ -91,8 +91,16 @@ def _is_stopped(window: Window, seen: _Rates) -> bool:
 def lost_to_others(window: Window) -> Failure | None:
     """A Failure where others held the accelerator, or heat its clocks, for most of the window.
 
-    The search itself counts as another process while it starts beside its first trial.
+    The search itself counts as another process while it starts beside its first trial, and so does whatever
+    stopped the script.
     """
+    stopped, kept = sum(window.stopped), len(window.stopped) - sum(window.stopped)
+    if stopped and (kept < FEWEST_STEPS or stopped > LOST_BLOCKS_FRAC * len(window.stopped)):
+        return Failure(
+            kind=FailureKind.CONTENDED,
+            message=f"the script was stopped during {stopped} of {len(window.stopped)} measured steps",
+            evidence={"samples": len(window.stopped), "bad": stopped},
+        )
     starting = touched([r.t_ns for r in window.rows], [r.t_ns for r in window.rows], window.outside.disturbed)
     if sum(starting) > LOST_BLOCKS_FRAC * len(starting):
         return Failure(

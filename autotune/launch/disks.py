@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 from autotune.core.trial import Failure, FailureKind
 from autotune.launch.runner import NOT_BEGUN
+from autotune.shortage import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
 SPACE_FLOOR_BYTES = 2 * 1024**3
+LEAST_FLOOR_BYTES = 32 * 1024**2
+"""On a small disk: the journal's reserve (16 MiB), and the most that one trial's output takes (10 MiB)."""
 SPACE_FLOOR_FRAC = 0.05
 LOW_SPACE_SHARE = 0.25
 """Of the floor: a trial that leaves no more than this is ended, before all else on that disk fails."""
@@ -24,7 +27,7 @@ class SpaceFloor:
     """Less free disk space than this refuses a trial.
 
     Args:
-        own_bytes: On any disk; None for 2 GiB or 5 % of the disk, whichever is less.
+        own_bytes: On any disk; None for 2 GiB or 5 % of the disk, whichever is less, and at least 32 MiB.
     """
 
     own_bytes: int | None = None
@@ -35,10 +38,10 @@ class SpaceFloor:
         free_bytes, floor_bytes = self._space(study_dir)
         if free_bytes >= floor_bytes:
             return None
-        free, needed = free_bytes / 2**30, floor_bytes / 2**30
+        free, needed = size_text(free_bytes), size_text(floor_bytes)
         return Failure(
             kind=FailureKind.DISK,
-            message=f"{free:.2f} GiB are free in {study_dir}, {needed:.2f} GiB are needed",
+            message=f"{free} are free in {study_dir}, {needed} are needed for a trial",
             evidence={"free_bytes": free_bytes, "floor_bytes": floor_bytes, NOT_BEGUN: 1},
         )
 
@@ -56,4 +59,5 @@ class SpaceFloor:
         usage = shutil.disk_usage(place)
         if self.own_bytes is not None:
             return usage.free, self.own_bytes
-        return usage.free, min(SPACE_FLOOR_BYTES, int(usage.total * SPACE_FLOOR_FRAC))
+        share_bytes = int(usage.total * SPACE_FLOOR_FRAC)
+        return usage.free, max(LEAST_FLOOR_BYTES, min(SPACE_FLOOR_BYTES, share_bytes))

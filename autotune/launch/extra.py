@@ -7,6 +7,7 @@ import statistics
 from typing import TYPE_CHECKING
 
 from autotune.core.learning_rate import RATE
+from autotune.core.trial import STOPPED_S
 from autotune.launch.energy import energy_of
 from autotune.protocol.marks import COMPILE, EVALUATION, LOADER
 
@@ -21,6 +22,7 @@ def extra_of(window: Window, rate: float) -> dict[str, float]:
     """Figures by name; `rate` is the window's throughput."""
     closed = window.closed
     counts = closed.evaluation_counts
+    stopped_s = window.outside.stopped_s(window.outside.start_ns, closed.end_ns)
     return {
         **closed.counters,
         **window.told.probed,
@@ -37,6 +39,7 @@ def extra_of(window: Window, rate: float) -> dict[str, float]:
         **_epoch_starts(window.told.rows, closed.begin_ns, closed.end_ns),
         **_step_quantiles([seconds for _, seconds in window.clean_rows()]),
         **_rate(window),
+        **({STOPPED_S: stopped_s} if stopped_s else {}),
     }
 
 

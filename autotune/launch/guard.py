@@ -69,6 +69,15 @@ GAP_S = 2.0
 READING_EACH = 50
 """Times what a reading of shared pages took pass before the next one: 0.2 s for nine processes of 3 GB."""
 
+READING_EACH_NEAR = 4
+"""The same where an estimate is above the limit: the trial may be about to take all memory."""
+
+READ_S = 0.1
+"""Longest part of a reading within one sample: output is drained and children are reaped in between."""
+
+SAMPLE_EACH = 5
+"""Samples are at least this many times as far apart as one takes: with 1,500 processes it takes 0.2 s."""
+
 SLEPT_S = 0.5
 """The machine was suspended where its clock with sleep gained this much on the one without it."""
 
@@ -170,43 +179,75 @@ class Drain:
 class Footprint:
     """Memory of a process tree in which pages that processes share count once (proportional set size).
 
-    The kernel walks all page tables for a reading, so readings take at most one fiftieth of the time. Between
-    them the last one stands, with what each process has grown since. A new process counts with what it has
-    beyond its parent: forked, it shares the rest with it.
+    The kernel walks all page tables for a reading, so readings take at most one fiftieth of the time, and a
+    long one is taken in parts. Between them the last one is used, plus what each process has grown since. A
+    new process counts with what it has beyond its parent: forked, it shares the rest with it. This estimate
+    is an upper bound and no reason to end a trial.
     """
 
     def __init__(self) -> None:
+        self.is_read = False
+        """Whether the last result is a reading that has just been completed, and no estimate."""
         self._bytes = 0
         self._rss: dict[int, int] = {}
+        self._unread: list[int] = []
+        self._part: dict[int, tuple[int, int]] = {}
+        """Of the reading that is under way: pid -> its share and its resident size then."""
         self._read_s = 0.0
         self._cost_s = 0.0
+        self._part_s = 0.0
 
     def of(self, rss: dict[int, int], *, limit_bytes: int = 0) -> int:
-        """Memory of these processes in bytes.
+        """Memory of these processes in bytes; above the limit only where a reading has found that.
 
         Args:
             rss: Resident size of each.
-            limit_bytes: An estimate above it is replaced by a reading; 0: none.
+            limit_bytes: An estimate above it is replaced by a reading, and cut to it until then; 0: none.
         """
-        if not self._rss or time.monotonic() - self._read_s > READING_EACH * self._cost_s:
-            return self._read(rss)
-        grown = (size - self._known(pid, rss) for pid, size in rss.items())
-        estimate = self._bytes + sum(max(0, more) for more in grown)
-        return self._read(rss) if limit_bytes and estimate > limit_bytes else estimate
+        estimate = self._estimate(rss)
+        is_above = 0 < limit_bytes < estimate
+        if not self._unread and self._is_due(READING_EACH_NEAR if is_above else READING_EACH):
+            self._unread, self._part, self._part_s = list(rss), {}, 0.0
+        self.is_read = bool(self._unread) and self._read_on(rss)
+        if self.is_read:
+            return self._bytes
+        return limit_bytes if is_above else estimate
 
-    def _read(self, rss: dict[int, int]) -> int:
+    def _is_due(self, each: int) -> bool:
+        return not self._rss or time.monotonic() - self._read_s > each * self._cost_s
+
+    def _read_on(self, rss: dict[int, int]) -> bool:
+        """Read a part of the processes; True once all of them were read."""
         begun_s = time.monotonic()
-        self._bytes = sum(_pss(pid) or size for pid, size in rss.items())
-        self._rss, self._read_s = dict(rss), time.monotonic()
-        self._cost_s = self._read_s - begun_s
-        return self._bytes
+        while self._unread:
+            pid = self._unread.pop()
+            if pid in rss:
+                share = _pss(pid)
+                self._part[pid] = (self._beyond_parent(pid, rss) if share is None else share, rss[pid])
+            if time.monotonic() - begun_s > READ_S:
+                break
+        self._part_s += time.monotonic() - begun_s
+        if self._unread:
+            return False
+        # The pages of what has ended meanwhile are shared by fewer now. So no page counts more than once; and
+        # where many have ended, the largest process alone is a better lower bound.
+        alive = {pid: seen for pid, seen in self._part.items() if pid in rss}
+        self._bytes = max([sum(share for share, _ in alive.values()), *rss.values()])
+        self._rss = {pid: size for pid, (_, size) in alive.items()}
+        self._read_s, self._cost_s = time.monotonic(), self._part_s
+        return True
 
-    def _known(self, pid: int, rss: dict[int, int]) -> int:
-        """Size of a process that is in the last reading: its own then, or its parent's now."""
-        if pid in self._rss:
-            return self._rss[pid]
+    def _estimate(self, rss: dict[int, int]) -> int:
+        grown = (
+            size - self._rss[pid] if pid in self._rss else self._beyond_parent(pid, rss)
+            for pid, size in rss.items()
+        )
+        return self._bytes + sum(max(0, more) for more in grown)
+
+    def _beyond_parent(self, pid: int, rss: dict[int, int]) -> int:
+        """Resident size of a process beyond that of its parent in the tree; all of it without one."""
         fields = sweep.stat_fields(pid)
-        return rss.get(int(fields[1]), 0) if len(fields) > 1 else 0
+        return max(0, rss[pid] - (rss.get(int(fields[1]), 0) if len(fields) > 1 else 0))
 
 
 class Samples:
@@ -230,6 +271,7 @@ class Samples:
         self._asleep_s = _asleep_s()
         self.alive: list[int] = []
         """Processes of the tree at the last sample."""
+        self._worked_ns = time.process_time_ns()
 
     @property
     def pids(self) -> set[int]:
@@ -241,20 +283,22 @@ class Samples:
 
         Args:
             script: Pid of the script's own process; 0 where there is none yet.
-            limit_bytes: An estimate above it is read anew, so that nothing is ended for an estimate; 0: none.
+            limit_bytes: More than it is only returned where that was read; 0: none.
 
         Pages of files are left out: the kernel takes them back when it needs them, however much of a
         data set is mapped. Shared pages are counted once (`Footprint`); resident size is the same for a
-        single process.
+        single process. The peak is the largest that was read: estimates may count shared pages again.
         """
         pids = self.alive = sweep.descendants(os.getpid())
         rss = {pid: _rss(pid) for pid in pids}
-        total = sum(rss.values())
+        total, is_read = sum(rss.values()), True
         if len(pids) > 1:
             lent = int(self._lent_bytes * LENDERS / (len(pids) + LENDERS))
             most = max(1, limit_bytes - lent) if limit_bytes else 0
             total = min(total, self._footprint.of(rss, limit_bytes=most) + lent)
-        self.peak_bytes = max(self.peak_bytes, total)
+            is_read = self._footprint.is_read
+        if is_read:
+            self.peak_bytes = max(self.peak_bytes, total)
         for pid in pids:
             self._own_s[pid] = max(self._own_s.get(pid, 0.0), sweep.cpu_s(pid))
         if len(self.rows) >= MAX_SAMPLES:
@@ -270,7 +314,10 @@ class Samples:
         was_stopped, self.is_stopped = self.is_stopped, is_stopped(script)
         slept_s, self._asleep_s = -self._asleep_s, _asleep_s()
         slept_s += self._asleep_s
-        since_ns = t_ns - int(self.rows[-1][0] or 0) if self.rows else 0
+        # Long samples of large trees are the guard's own work, and no gap.
+        worked_ns, self._worked_ns = -self._worked_ns, time.process_time_ns()
+        worked_ns += self._worked_ns
+        since_ns = t_ns - int(self.rows[-1][0] or 0) - worked_ns if self.rows else 0
         return was_stopped or self.is_stopped or slept_s > SLEPT_S or since_ns > GAP_S * 1e9
 
     def _tree_s(self, alive: list[int]) -> float:
@@ -322,8 +369,11 @@ def _resident(pid: int) -> int:
         return 0
 
 
-def _pss(pid: int) -> int:
-    """Proportional set size without pages of files; with them on kernels before 5.4."""
+def _pss(pid: int) -> int | None:
+    """Proportional set size without pages of files; with them on kernels before 5.4.
+
+    None where the process lives and may not be read.
+    """
     found: dict[bytes, int] = {}
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb", buffering=0) as file:
@@ -332,10 +382,10 @@ def _pss(pid: int) -> int:
                 if name in (b"Pss", b"Pss_Anon", b"Pss_Shmem"):
                     found[name] = int(rest.split()[0]) * 1024
     except (OSError, IndexError, ValueError):
-        pass
+        return 0 if sweep.is_zombie(pid) else None
     if b"Pss_Anon" in found and b"Pss_Shmem" in found:
         return found[b"Pss_Anon"] + found[b"Pss_Shmem"]
-    return found.get(b"Pss", 0)
+    return found.get(b"Pss")
 
 
 def _usable_cpus() -> int:
@@ -578,12 +628,15 @@ class Guard:
                 used = self.samples.take(self.script, self.memory_limit)
                 self._note_shared()
                 self.owned.take(self.samples.alive, self.samples.pids)
+                took_s = time.monotonic() - now
                 # Late by whole periods rather than in bursts where /proc is slow.
-                next_sample_s = max(next_sample_s, now) + SAMPLE_S
+                next_sample_s = max(next_sample_s, now) + max(SAMPLE_S, min(SAMPLE_EACH * took_s, GAP_S / 2))
                 if self.memory_limit and used > self.memory_limit:
                     self.why = "memory_limit"
                     break
             self._wait(min(next_sample_s, self.deadline_s) - time.monotonic(), life=True)
+        # A script that was stopped together with this guard may end before the next sample.
+        self.samples.take(self.script)
 
     def _note_shared(self) -> None:
         """Take note of whose new names in shared memory are: once their owner has crashed nobody can tell."""

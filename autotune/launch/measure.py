@@ -121,7 +121,10 @@ def _measurement(window: Window) -> Measurement:
     throughput, step_time = estimates_of(window)
     first_ns = closed.first_step_ns or rows[0].t_ns
     compiled_s = window.told.compile_s_before(first_ns)
-    startup_s = max(0.0, (first_ns - window.outside.start_ns) / 1e9 - compiled_s)
+    stopped_s = window.outside.stopped_s
+    startup_s = (first_ns - window.outside.start_ns) / 1e9 - compiled_s
+    startup_s = max(0.0, startup_s - stopped_s(window.outside.start_ns, first_ns))
+    warmup_s = (closed.begin_ns - first_ns) / 1e9 - stopped_s(first_ns, closed.begin_ns)
     import_s = min(startup_s, _import_s(window))
     later_compiled_s = window.told.compile_s_before(closed.begin_ns) - compiled_s
     kept = window.clean_rows()
@@ -143,7 +146,7 @@ def _measurement(window: Window) -> Measurement:
         startup_s=startup_s,
         import_s=import_s,
         setup_s=startup_s - import_s,
-        warmup_s=max(0.0, (closed.begin_ns - first_ns) / 1e9 - later_compiled_s),
+        warmup_s=max(0.0, warmup_s - later_compiled_s),
         warmup_steps=sum(r.t_ns <= closed.begin_ns for r in window.told.rows),
         steps=len(rows),
         window_s=window.seconds,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.core.live import Part, visited
 from autotune.core.trial import CEILINGS, Failure, FailureKind, Family
 from autotune.launch.classify import classify
+from autotune.launch.guard import AWAY_S
 from autotune.launch.measure import measure, visit_part
 from autotune.launch.output import last_text, log_tail
 from autotune.launch.outside import Outside, read_samples
@@ -60,7 +61,7 @@ def outcomes_of(
                 segment.fidelity,
                 progress_limit_s=running.progress_limit_s,
             )
-            failure = _others_memory(failure, running, result)
+            failure = _stopped(_others_memory(failure, running, result), outside)
             extra: dict[str, str | int | float] = {
                 "attempt": assignment.attempt,
                 "dir": str(running.prepared.folder),
@@ -94,6 +95,15 @@ def _others_memory(failure: Failure, running: Running, result: dict[str, Any] | 
         kind=FailureKind.CONTENDED,
         message=f"others had taken memory of this machine: {failure.message}",
     )
+
+
+def _stopped(failure: Failure, outside: Outside) -> Failure:
+    """Not charged to a config where a stop took the time in which the process would have measured."""
+    seconds = outside.stopped_s(outside.start_ns, time.perf_counter_ns())
+    if seconds < AWAY_S or failure.kind not in (FailureKind.WARMUP_SHORT, FailureKind.NO_METRIC):
+        return failure
+    message = f"the script was stopped for {seconds:.0f} s: {failure.message}"
+    return replace(failure, kind=FailureKind.CONTENDED, message=message)
 
 
 def visit_of(

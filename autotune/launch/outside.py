@@ -118,6 +118,10 @@ class Outside:
         """Stretches of time in which the script was stopped, from the sample before to the one after."""
         return tuple((a.t_ns, b.t_ns) for a, b in itertools.pairwise(self.samples) if b.stopped)
 
+    def stopped_s(self, begin_ns: int, end_ns: int) -> float:
+        """Seconds between two moments in which the script was stopped, counted like `stops`."""
+        return sum(max(0, min(b, end_ns) - max(a, begin_ns)) for a, b in self.stops) / 1e9
+
     def until(self, t_ns: int) -> Outside:
         """What had been seen by then; memory is the largest that had been looked at.
 

@@ -91,7 +91,8 @@ def prepare(study_dir: Path, assignment: Assignment, isolation: str, our_part: s
     if launch.output_args:
         output.mkdir()
     plan_path = folder / "plan.json"
-    plan, hidden = without_secrets(_plan(assignment, folder, output, protected, redirect=redirect), launch.env)
+    whole = _plan(assignment, folder, output, protected, redirect=redirect)
+    plan, hidden = without_secrets(whole, launch.env)
     write_private(plan_path, wire.dumps(plan))
     env = {
         **with_port(launch.env),

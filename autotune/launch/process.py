@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from autotune.core.measurement import Measurement
 from autotune.core.trial import Failure, FailureKind, Start
 from autotune.core.writable import writable
 from autotune.devices.energy import Meter
+from autotune.errors import DiskFull
 from autotune.launch import enclosure, isolation_faults, library, sweep
 from autotune.launch.deadline import AGAIN_SHARE, LOCK_SHARE, shortened, whole_deadline_s
 from autotune.launch.device_care import DeviceCare, Held
@@ -25,9 +25,10 @@ from autotune.launch.nsys import linger_s, reported, under_nsys
 from autotune.launch.outcomes import outcomes_of, outside_of, visit_of
 from autotune.launch.output import hide_secrets, trim_logs
 from autotune.launch.prepared import prepare
-from autotune.launch.runner import NOT_BEGUN, Ended, Runner, said_of_cold_starts
+from autotune.launch.runner import NOT_BEGUN, REMEDY, Ended, Runner, said_of_cold_starts
 from autotune.launch.running import Running
 from autotune.launch.told import Told
+from autotune.shortage import shortage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -57,8 +58,7 @@ class LocalRunner(Runner):
         sample_devices: Looks at the accelerators once; called a few times a second while a trial
             runs. None for one of our own where the machine has accelerators.
         command: From the interpreter to the command to run instead of ours; for tests.
-        space_floor_bytes: Less free disk space than this refuses a trial; None for 2 GiB or 5 % of
-            the disk, whichever is less.
+        space_floor_bytes: Less free disk space than this refuses a trial; None for `SpaceFloor`'s own.
         grace_s: From the request to end to the kill.
         witness: Shown everything that was heard and seen of a process once it has ended; for recorders
             that keep more than its outcome.
@@ -134,8 +134,8 @@ class LocalRunner(Runner):
         self._start = Start.COLD
         try:
             outcomes, told = self._run(assignment)
-        except OSError as error:
-            outcomes, told = {assignment.trial: _not_set_up(error)}, Told()
+        except (OSError, MemoryError, RuntimeError) as error:
+            outcomes, told = {assignment.trial: _not_set_up(error, self._study_dir)}, Told()
         finally:
             # Not at the beginning: a signal may come right before it, and must not be forgotten.
             self._stop_wanted = False
@@ -343,12 +343,15 @@ class LocalRunner(Runner):
         return min(allowed or free, free or allowed)
 
 
-def _not_set_up(error: OSError) -> Failure:
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+def _not_set_up(error: Exception, study_dir: Path) -> Failure:
+    """The Failure of a trial for which this machine lacks something; raises what is an error of ours."""
+    lacks = shortage(error, places=(study_dir,))
+    if lacks is None and not isinstance(error, OSError):
+        raise error
     return Failure(
-        kind=FailureKind.DISK if full else FailureKind.INFRA_LOST,
-        message=f"the trial could not be set up: {error}",
-        evidence={NOT_BEGUN: 1},
+        kind=FailureKind.DISK if isinstance(lacks, DiskFull) else FailureKind.INFRA_LOST,
+        message=f"the trial could not be set up: {error if lacks is None else lacks.message}",
+        evidence={NOT_BEGUN: 1} if lacks is None else {NOT_BEGUN: 1, REMEDY: lacks.hint},
     )
 
 

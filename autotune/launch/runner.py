@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 NOT_BEGUN = "not_begun"
 """In the evidence of a failure: no process was started, so its config had no part in it."""
+REMEDY = "remedy"
+"""In the same evidence: what gives the machine what it lacks, as an instruction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

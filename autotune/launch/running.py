@@ -270,8 +270,11 @@ class Running:
             self.energies.append(self.meter.sample())
 
     def _note_own_disturbance(self) -> None:
-        """Add the time since the last look where the search used the machine in it."""
+        """Add the time since the last look where the search used the machine in it, or stood still itself."""
         began_ns, self._looked_ns = self._looked_ns, time.perf_counter_ns()
+        if self._looked_ns - began_ns > guard.GAP_S * 1e9:
+            # Stopped, perhaps with the trial; if so the samples of the guard set the time aside as well.
+            self._teller.tell(began_ns, self._looked_ns)
         before, self._is_disturbed = self._is_disturbed, self.disturbs()
         if before or self._is_disturbed:
             self.disturbed.append((began_ns, self._looked_ns))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 MIN_BLOCK_S = 0.25
 QUEUE_FALL_FRAC = 0.02
 LOST_BLOCKS_FRAC = 0.5
+FEWEST_STEPS = 3
+"""A window that a stop has left fewer steps than these is measured again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,9 @@ class Window:
     rows: tuple[StepRow, ...]
     periods_s: tuple[float, ...]
     trained_s: tuple[float | None, ...]
+    """None for a step that is set aside: no training, or the script was stopped for some of it."""
     dirty: tuple[bool, ...]
+    stopped: tuple[bool, ...]
     counts_samples: bool
 
     @classmethod
@@ -48,19 +52,24 @@ class Window:
         if closed.clock == "device" and rows and min(r.device_ms for r in rows) > 0:
             periods = tuple(r.device_ms / 1e3 for r in rows)
         facts = told.facts
+        trained = trained_s(
+            [r.mark for r in rows],
+            [r.aside_ns for r in rows],
+            periods,
+            counts=closed.evaluation_counts,
+        )
+        stopped = touched(stamps[:-1], stamps[1:], outside.stops)
+        moved = tuple(None if still else s for s, still in zip(trained, stopped, strict=True))
         return cls(
             closed=closed,
             told=told,
             outside=outside,
             rows=rows,
             periods_s=periods,
-            trained_s=trained_s(
-                [r.mark for r in rows],
-                [r.aside_ns for r in rows],
-                periods,
-                counts=closed.evaluation_counts,
-            ),
+            # Without any step left there is no figure; `lost_to_others` refuses such a window.
+            trained_s=moved if any(s is not None for s in moved) else trained,
             dirty=_dirty(stamps, outside),
+            stopped=stopped,
             counts_samples=facts is not None
             and facts.samples_source in COUNTED
             and any(r.samples for r in rows),

@@ -111,6 +111,8 @@ class MlflowSink:
 
             # The import has just set it to a level that tells of every table made.
             logging.getLogger("mlflow").setLevel(logging.WARNING)
+            # It prints every error of a database with its statement, and raises it as well.
+            logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
 
             if self._database is not None:
                 prepare(self._database, _create_database, own=self._own is not None)

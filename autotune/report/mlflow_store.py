@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import TrackerUnavailable
+from autotune.shortage import shortage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -61,6 +62,11 @@ def border(uri: str) -> Generator[None, None, None]:
         raise
     except Exception as error:
         shown = _without_userinfo(uri)
+        path = sqlite_path(uri)
+        lacks = shortage(error, places=() if path is None else (path,))
+        if lacks is not None:
+            message = f"MLflow at {shown} cannot be used: {lacks.message}"
+            raise TrackerUnavailable(message, hint=lacks.hint) from error
         code: Callable[[], Any] | None = getattr(error, "get_http_status_code", None)
         status = int(code()) if code is not None else 0
         # MLflow puts the whole address into its texts, password included.

@@ -39,7 +39,7 @@ from autotune.core.wire import to_wire
 from autotune.core.writable import writable, writable_json
 from autotune.errors import DiskFull, JournalDamaged, StoreError, StudyLocked
 from autotune.store.outbox import OutboxRow
-from autotune.store.paths import BALLAST_FILE, JOURNAL_FILE, LOCK_FILE
+from autotune.store.paths import BALLAST_FILE, JOURNAL_FILE, LOCK_FILE, SET_HOME, unwritable
 from autotune.store.sqlite_file import (
     DAMAGED_HINT,
     SCHEMA,
@@ -54,6 +54,8 @@ from autotune.store.sqlite_file import (
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
+
+    from autotune.errors import AutotuneError
 
 FORMAT = 1
 BALLAST_BYTES = 16 * 1024 * 1024
@@ -153,8 +155,8 @@ class Journal:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            message = f"the study directory {file.parent} cannot be made: {error.strerror}"
-            raise StoreError(message, hint="Set AUTOTUNE_HOME to a directory that can be written.") from error
+            what, hint = f"the study directory {file.parent} cannot be made", SET_HOME
+            raise unwritable(what, file.parent, error, hint=hint) from error
         if file.exists():
             message = f"{file} exists already"
             raise StoreError(message, hint="`autotune resume` goes on with a study.")
@@ -216,10 +218,7 @@ class Journal:
             raise
         except (sqlite3.Error, OSError) as error:
             lock.release()
-            message = f"{file} cannot be opened: {error}"
-            is_full = _is_full(error) or (_is_io(error) and not has_room(file.parent))
-            kind = DiskFull if is_full else StoreError
-            raise kind(message) from error
+            raise _unusable(f"{file} cannot be opened", file, error, probes=True) from error
         ballast = file.with_name(BALLAST_FILE) if ballast_bytes else None
         journal = cls(
             file, connection, lock=lock, clock=clock or SystemClock(), environ=environ, ballast=ballast
@@ -513,17 +512,12 @@ class Journal:
         except sqlite3.Error as error:
             if is_endless(error):
                 raise self._damaged("a statement takes more steps than any of a journal") from error
-            if _is_full(error) or (doing != "read" and _is_io(error) and not has_room(self.file.parent)):
-                message = (
-                    f"the disk of {self.file.parent} is full; the last step of the search was not recorded"
-                )
-                raise DiskFull(message, hint="Make room, then `autotune resume`.") from error
             if isinstance(error, sqlite3.ProgrammingError):
                 message = f"{self.file} was closed"
                 raise StoreError(message) from error
             if isinstance(error, sqlite3.OperationalError) and not _is_corrupt(error):
-                message = f"{self.file} cannot be {_PARTICIPLE[doing]}: {error}"
-                raise StoreError(message, hint="Is its disk there, and may it be written?") from error
+                what = f"{self.file} cannot be {_PARTICIPLE[doing]}"
+                raise _unusable(what, self.file, error, probes=doing != "read") from error
             raise self._damaged(str(error)) from error
         except UnicodeDecodeError as error:
             # SQLite quotes what it found in a damaged schema, and Python cannot read that message.
@@ -573,8 +567,7 @@ class _Lock:
             # Close-on-exec is Python's default: a trial's process must not keep the lock alive.
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
-            message = f"{path} cannot be opened: {error.strerror}"
-            raise StoreError(message) from error
+            raise unwritable(f"{path} cannot be opened", path, error) from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -718,11 +711,25 @@ def _begin(file: Path) -> None:
     part.replace(file)
 
 
-def _is_full(error: sqlite3.Error | OSError) -> bool:
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    name = str(getattr(error, "sqlite_errorname", ""))
-    return name == "SQLITE_FULL" or "disk is full" in str(error)
+def _unusable(what: str, file: Path, error: sqlite3.Error | OSError, *, probes: bool) -> AutotuneError:
+    """The error of a journal that cannot be opened, read or written.
+
+    Args:
+        what: That was tried, with the file.
+        file: The journal.
+        error: SQLite's, which names no quota that is used up.
+        probes: A small file may be written to find that out.
+    """
+    if probes and _is_io(error) and not has_room(file.parent):
+        error = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), str(file))
+    found = unwritable(what, file, error, hint="Is its disk there, and may it be written?")
+    if isinstance(found, DiskFull):
+        found.hint = f"{found.hint}; then `autotune resume` goes on with a search"
+    return found
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
 
 
 def _is_io(error: sqlite3.Error | OSError) -> bool:

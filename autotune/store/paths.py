@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from autotune.errors import StoreError, StudyNotFound, did_you_mean
+from autotune.errors import AutotuneError, StoreError, StudyNotFound, did_you_mean
+from autotune.shortage import shortage
 from autotune.store.owners import foreign
 from autotune.store.sqlite_file import check_schema, connect_to_read
 
@@ -29,7 +30,7 @@ BALLAST_FILE = "journal.ballast"
 DRIVEN_FILE = "driven"
 """In a study while a driver works on it. Beside a journal that is not locked: the driver was killed."""
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_SET_HOME = "Set AUTOTUNE_HOME to a directory that can be written."
+SET_HOME = "Set AUTOTUNE_HOME to a directory that can be written."
 _LABEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _MOST_NAMED: Final = 5
 _YEAR_10000_S: Final = 253_402_300_800.0
@@ -51,7 +52,7 @@ def home() -> Path:
         xdg = os.environ.get("XDG_DATA_HOME", "")
         base = Path(xdg) if xdg.startswith("/") else Path.home() / ".local" / "share"
     except RuntimeError as error:
-        raise StoreError("no home directory is known for this user", hint=_SET_HOME) from error
+        raise StoreError("no home directory is known for this user", hint=SET_HOME) from error
     return base / "autotune"
 
 
@@ -79,9 +80,21 @@ def make_study_dir(study_id: str) -> Path:
         make_home()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        message = f"the study directory {path} cannot be made: {error.strerror}"
-        raise StoreError(message, hint=_SET_HOME) from error
+        raise unwritable(f"the study directory {path} cannot be made", path, error, hint=SET_HOME) from error
     return path
+
+
+def unwritable(what: str, path: Path, error: Exception, *, hint: str = "") -> AutotuneError:
+    """The error of a file or folder that cannot be made or written: what this machine lacks, if it is that.
+
+    Args:
+        what: That was tried, with the path.
+        path: Where.
+        error: What it ended with.
+        hint: For any other cause.
+    """
+    reason = getattr(error, "strerror", "") or error
+    return shortage(error, what=what, places=(path,)) or StoreError(f"{what}: {reason}", hint=hint)
 
 
 def is_study_id(text: str) -> bool:
@@ -223,7 +236,7 @@ def _study_dirs(root: Path | None) -> list[Path]:
         return []
     except OSError as error:
         message = f"{base} cannot be read: {error.strerror}"
-        raise StoreError(message, hint=_SET_HOME) from error
+        raise StoreError(message, hint=SET_HOME) from error
     return sorted(found, key=lambda path: path.name, reverse=True)
 
 

@@ -162,7 +162,7 @@ def test_a_script_that_fails_is_an_error_with_its_study(ended):
 @pytest.mark.parametrize(
     ("error", "code", "kind"),
     [
-        (DiskFull("the disk is full"), 5, "DiskFull"),
+        (DiskFull("the disk is full"), 6, "DiskFull"),
         (BackendError("Ray is gone", hint="start it"), 6, "BackendError"),
     ],
 )

@@ -80,13 +80,13 @@ def test_without_a_home_studies_end_with_5_and_the_rest_works(cli, script, homel
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_output_that_finds_no_room_ends_with_5():
+def test_output_that_finds_no_room_ends_with_6():
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "autotune", "inspect", "--knobs"], stdout=full, stderr=subprocess.PIPE
         )
-    assert done.returncode == 5
-    assert done.stderr.startswith(b"error: the disk is full")
+    assert done.returncode == 6
+    assert done.stderr.startswith(b"error: a disk is full, or a quota is used up")
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])

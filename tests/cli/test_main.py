@@ -86,6 +86,22 @@ def test_an_uncaught_exception_asks_for_a_report_and_keeps_the_traceback(
     assert "canary-secret-1" not in log
 
 
+@pytest.mark.parametrize("more", [[], ["--json"]])
+@pytest.mark.parametrize("cause", [OSError(errno.EMFILE, "Too many open files"), MemoryError()])
+def test_what_the_machine_lacks_is_no_mistake_of_the_user_and_no_bug(cli, script, tune, more, cause):
+    wrong = errors.UsageError("train.py cannot be read: Too many open files")
+    wrong.__cause__ = cause
+    for error in (cause, wrong):
+        tune.end = raising(error)
+        code, out, err = cli(*SEARCH, "--quiet", *more)
+        assert code == 6
+        assert ("too many files are open" in err) is isinstance(cause, OSError)
+        assert "internal error" not in err
+        assert "hint: " in err
+        if more:
+            assert (json.loads(out)["exit"], json.loads(out)["error"]["kind"]) == (6, "BackendError")
+
+
 def test_debug_shows_the_traceback(cli, script, tune, monkeypatch):
     monkeypatch.setenv("AUTOTUNE_DEBUG", "1")
     tune.end = raising(ZeroDivisionError("x"))

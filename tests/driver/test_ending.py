@@ -13,8 +13,9 @@ from autotune.core.facts import Facts, ScriptFacts
 from autotune.core.study import Budget, Study
 from autotune.core.trial import Failure, FailureKind, Stage
 from autotune.driver.ending import exit_code, why_nothing
-from autotune.errors import AutotuneError, BackendError, ScriptError, UsageError
+from autotune.errors import AutotuneError, BackendError, DiskFull, ScriptError, UsageError
 from autotune.launch.isolation_faults import BOTH_MODES
+from autotune.launch.runner import NOT_BEGUN, REMEDY
 from autotune.testing.knobs import CPU_HOST as HOST
 
 
@@ -47,6 +48,17 @@ def test_a_script_that_fails_differently_in_two_modes_of_isolation_is_not_blamed
     assert "without any change of ours" not in error.message
     assert "an overlay (exit code 1: [Errno 18]), nor in redirect mode: exit code 3" in error.message
     assert "run the script by itself first" in error.hint
+
+
+def test_a_run_that_never_began_blames_what_the_machine_lacks_and_not_the_script() -> None:
+    lacks = "the trial could not be set up: too many files are open: this process may open 8"
+    evidence: dict[str, str | int | float] = {NOT_BEGUN: 1, REMEDY: "allow more: ulimit -n 4096"}
+    error = ended(Failure(kind=FailureKind.INFRA_LOST, message=lacks, evidence=evidence))
+    assert type(error) is BackendError
+    assert error.message == lacks
+    assert error.hint == f"allow more: ulimit -n 4096; then: autotune resume {spec().label}"
+    full = ended(Failure(kind=FailureKind.DISK, message="12 bytes are free in /x", evidence={NOT_BEGUN: 1}))
+    assert (type(full), full.exit_code) == (DiskFull, 6)
 
 
 def test_a_script_that_reads_a_pipe_is_told_that_it_cannot_be_repeated() -> None:

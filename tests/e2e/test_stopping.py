@@ -1,11 +1,14 @@
 """Searches that are stopped from outside: answer so far, exit code, and going on without loss."""
 
 import contextlib
+import re
 import signal
 import sqlite3
 import time
 
 import pytest
+
+from autotune.launch import sweep
 
 pytestmark = [pytest.mark.torch, pytest.mark.mlflow, pytest.mark.timeout(300)]
 
@@ -63,3 +66,34 @@ def test_after_a_kill_nothing_that_ended_is_lost_or_run_again(place):
     with contextlib.closing(sqlite3.connect(place.home / "mlflow.db")) as store:
         (runs,) = store.execute("select count(*) from runs").fetchone()
     assert runs == 1 + 3
+
+
+@pytest.mark.slow
+def test_a_whole_job_that_is_stopped_for_a_while_shows_no_absurd_ratio(place):
+    """A scheduler suspends the driver and its trial; that time is no training time."""
+    process = place.begin("plain_loop.py", *LONG)
+    try:
+        until = time.monotonic() + 90
+        while not has_stepped(place):
+            assert time.monotonic() < until, "no trial trains"
+            time.sleep(0.1)
+        time.sleep(1.0)
+        job = [process.pid, *sweep.descendants(process.pid)]
+        sweep.send(job, signal.SIGSTOP)
+        time.sleep(8.0)
+        sweep.send(job, signal.SIGCONT)
+        out, err = process.communicate(timeout=240)
+    finally:
+        process.kill()
+        process.communicate()
+    outcomes = [entry.data["outcome"] for entry in place.journal() if entry.kind == "told"]
+    rates = [outcome["throughput"]["value"] for outcome in outcomes if "throughput" in outcome]
+    assert len(rates) == 3, (out, err)
+    assert max(rates) < 4 * min(rates), "8 s without a step in a window of a few seconds"
+    ratios = [float(text) for text in re.findall(r"(\d+\.\d+)x", out + err)]
+    assert all(ratio < 4 for ratio in ratios), ratios
+
+
+def has_stepped(place):
+    steps = b'"e":"Steps","d":[['
+    return any(steps in path.read_bytes() for path in place.home.glob("studies/*/trials/*/events.jsonl"))

@@ -7,6 +7,7 @@ import contextlib
 import pytest
 from faultbed import writes
 
+from autotune.driver import tune
 from autotune.store.journal import Journal
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -19,10 +20,11 @@ def test_a_failing_disk_stops_the_search_with_what_it_has(injected, is_clean, ca
     is_clean(injected(writes, case))
 
 
-def test_without_the_border_around_sqlite_its_errors_escape(
+def test_without_the_borders_of_journal_and_driver_errors_of_sqlite_escape(
     injected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Journal, "_guarded", lambda journal, doing: contextlib.nullcontext())
+    monkeypatch.setattr(tune._Search, "_as_shortage", lambda search, error: error)
     count = injected(writes, {"key": "statement/ENOSPC", "what": "statement", "error": "ENOSPC"})
     assert not count.survived
     assert "without a word" in count.notes[0]

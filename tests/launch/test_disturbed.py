@@ -101,7 +101,8 @@ def test_cpu_time_is_that_of_the_cpus_that_may_be_used(monkeypatch: pytest.Monke
 def test_the_launcher_tells_while_the_trial_runs_what_it_sees(tmp_path: Path) -> None:
     running = object.__new__(Running)
     running.devices, running.meter, running._teller = [], None, Teller(tmp_path)
-    running.disturbs, running.disturbed, running._is_disturbed, running._looked_ns = bool, [], False, 0
+    running.disturbs, running.disturbed, running._is_disturbed = bool, [], False
+    running._looked_ns = time.perf_counter_ns()
     running._script = lambda: 0  # type: ignore[method-assign]
     looks = [
         DeviceSample(t_ns=1 * S),
@@ -130,6 +131,21 @@ def test_the_start_of_the_search_is_reported_to_the_trial_without_a_gap(
         running._look(None)
     assert list(Listener(str(tmp_path)).spans()) == [(1 * S, 10 * S)]
     assert running.disturbed == [(1 * S, 2 * S), (2 * S, 9 * S), (9 * S, 10 * S)]
+
+
+def test_a_launcher_that_was_stopped_reports_that_time_to_the_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the whole job stopped nobody sees the script stopped; the trial measures longer for it."""
+    running = object.__new__(Running)
+    running.devices, running.meter, running._teller = [], None, Teller(tmp_path)
+    running._script = lambda: 0  # type: ignore[method-assign]
+    running.disturbs, running.disturbed, running._is_disturbed, running._looked_ns = bool, [], False, 1 * S
+    for now_s in (2, 3, 23, 24):
+        monkeypatch.setattr(time, "perf_counter_ns", lambda now_s=now_s: now_s * S)
+        running._look(None)
+    assert list(Listener(str(tmp_path)).spans()) == [(3 * S, 23 * S)]
+    assert running.disturbed == [], "it is no work of the search's"
 
 
 def test_a_link_that_a_trial_has_put_in_the_place_leads_nowhere(tmp_path: Path) -> None:

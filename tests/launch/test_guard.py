@@ -122,7 +122,7 @@ class Tree:
 
     def share(self, pid: int) -> int:
         self.readings += pid == 1
-        self.now_s += 0.02
+        self.now_s += 0.01
         return (3200 * MB) // (len(self.workers) + 1) + self.workers.get(pid, 0) * MB
 
     def rss(self) -> dict[int, int]:
@@ -134,13 +134,13 @@ def test_workers_that_are_forked_anew_for_each_epoch_do_not_count_their_parents_
 ) -> None:
     tree, footprint = Tree(monkeypatch), guard.Footprint()
     found: list[int] = []
-    for epoch in range(20):
+    for epoch in range(16):
         tree.workers = {100 * epoch + 2 + n: 20 for n in range(8)}
         tree.now_s += 0.25
         found.append(footprint.of(tree.rss(), limit_bytes=20_000 * MB) // MB)
     assert min(found) >= 3350
     assert max(found) <= 3200 + 2 * 160, "what has ended counts at most until the next reading"
-    assert tree.readings == 1, "a reading of nine processes takes 0.18 s here, and none is due for 9 s"
+    assert tree.readings == 1, "a reading of nine processes takes 0.09 s here, and none is due for 4.5 s"
 
 
 def test_an_estimate_above_the_limit_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,8 +150,85 @@ def test_an_estimate_above_the_limit_is_read_anew(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(guard.sweep, "stat_fields", lambda _pid: [])
     tree.workers = dict.fromkeys(range(2, 10), 20)
     assert footprint.of(tree.rss()) > 28_000 * MB
+    assert not footprint.is_read
+    tree.now_s += 0.25
     assert footprint.of(tree.rss(), limit_bytes=6000 * MB) <= 3360 * MB
+    assert footprint.is_read
     assert tree.readings == 2
+
+
+def test_a_reading_of_thousands_of_processes_is_taken_in_parts_and_ends_nothing_before_it_is_complete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tree, footprint = Tree(monkeypatch), guard.Footprint()
+    monkeypatch.setattr(guard.sweep, "stat_fields", lambda _pid: [])
+    tree.workers = dict.fromkeys(range(2, 1502), 0)
+    limit = 6000 * MB
+    found: list[int] = []
+    while not footprint.is_read:
+        before_s = tree.now_s
+        found.append(footprint.of(tree.rss(), limit_bytes=limit))
+        assert tree.now_s - before_s <= guard.READ_S + 0.011
+    assert len(found) > 100
+    assert set(found[:-1]) == {limit}, "5,000 GB is an upper bound and no reason to end anything"
+    assert found[-1] // MB in range(3199, 3201)
+    footprint.of(tree.rss(), limit_bytes=limit)
+    assert not footprint.is_read, "the next one is not due for a while"
+
+
+def test_a_tree_that_really_takes_too_much_is_read_to_do_so_within_a_few_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tree, footprint = Tree(monkeypatch), guard.Footprint()
+    tree.workers = dict.fromkeys(range(2, 26), 20)
+    footprint.of(tree.rss(), limit_bytes=6000 * MB)
+    while not footprint.is_read:
+        footprint.of(tree.rss(), limit_bytes=6000 * MB)
+    tree.workers = dict.fromkeys(range(2, 26), 200)
+    for _sample in range(8):
+        tree.now_s += 0.25
+        if footprint.of(tree.rss(), limit_bytes=6000 * MB) > 6000 * MB:
+            break
+    assert footprint.is_read
+    assert footprint.of(tree.rss(), limit_bytes=6000 * MB) >= 6000 * MB
+
+
+def test_workers_that_end_during_a_long_reading_leave_at_least_the_largest_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tree, footprint = Tree(monkeypatch), guard.Footprint()
+    tree.workers = dict.fromkeys(range(2, 22), 20)
+    footprint.of(tree.rss())
+    assert not footprint.is_read
+    tree.workers = dict.fromkeys(range(102, 122), 20)
+    footprint.of(tree.rss())
+    while not footprint.is_read:
+        footprint.of(tree.rss())
+    assert footprint.of(tree.rss()) // MB in range(3200, 3220 + 20 * 20 + 1)
+
+
+@pytest.mark.parametrize("limit_bytes", [0, 30_000 * MB])
+def test_the_peak_is_what_was_read_and_no_estimate(monkeypatch: pytest.MonkeyPatch, limit_bytes: int) -> None:
+    """Workers read a tensor in shared memory page by page: their resident sizes grow, its size does not."""
+    seen_mb, now_s = 0, 100.0
+
+    def share(pid: int) -> int:
+        nonlocal now_s
+        now_s += 0.01
+        return 3200 * MB - 8 * seen_mb * MB // 9 if pid == 1 else seen_mb * MB // 9
+
+    monkeypatch.setattr(guard, "_pss", share)
+    monkeypatch.setattr(guard, "_rss", lambda pid: (3200 if pid == 1 else seen_mb) * MB)
+    monkeypatch.setattr(guard.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(guard.sweep, "descendants", lambda _root: list(range(1, 10)))
+    monkeypatch.setattr(guard.sweep, "stat_fields", lambda pid: [b"S", b"1" if pid > 1 else b"0"])
+    samples = guard.Samples()
+    highest = 0
+    while seen_mb <= 3200:
+        highest = max(highest, samples.take(limit_bytes=limit_bytes))
+        seen_mb, now_s = seen_mb + 200, now_s + 0.25
+    assert highest > 4000 * MB, "what the tree holds is estimated from above between two readings"
+    assert samples.peak_bytes // MB in range(3190, 3201)
 
 
 def test_what_a_process_has_taken_since_the_last_reading_counts_in_full(
@@ -190,6 +267,33 @@ def test_pages_shared_by_fork_count_once_in_a_sample(tmp_path: Path) -> None:
             os.killpg(parent.pid, signal.SIGKILL)
 
 
+def test_idle_forks_by_the_hundred_are_not_taken_for_memory() -> None:
+    """A real tree: a parent with 64 MB, and 300 forks of it that hold nothing of their own."""
+    text = (
+        "import os, time\n"
+        "held = b'x' * (64 << 20)\n"
+        "for _ in range(300):\n"
+        "    if os.fork() == 0:\n"
+        "        time.sleep(60)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    limit = 500 * MB
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", text], stdout=subprocess.PIPE, process_group=0
+    ) as parent:
+        try:
+            assert parent.stdout is not None
+            samples = guard.Samples()
+            found = [samples.take(limit_bytes=limit)]
+            assert parent.stdout.readline() == b"ready\n"
+            found += [samples.take(limit_bytes=limit) for _ in range(8)]
+            assert max(found) <= limit, "their resident sizes are 19 GB together"
+            assert 64 * MB < samples.peak_bytes < limit
+        finally:
+            os.killpg(parent.pid, signal.SIGKILL)
+
+
 def stops(count: int, *stopped: int) -> list[list[float | int | None]]:
     """Samples one second apart; before these the script stood still."""
     return [[n, 0, None, 0.0, None, None, None, int(n in stopped)] for n in range(count)]
@@ -224,6 +328,17 @@ def test_a_sample_after_a_gap_or_a_sleep_says_that_the_trial_stood_still(
         found.append(samples._stood_still(t_ns, 0))
         samples.rows.append([t_ns])
     assert found == [False, False, True, True], "suspended, then held up with all that it watches"
+
+
+def test_the_guards_own_work_on_a_large_tree_is_no_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = guard.Samples()
+    worked = [0, 3_000_000_000, 3_000_000_000]
+    monkeypatch.setattr(guard.time, "process_time_ns", lambda: samples._worked_ns + worked.pop(0))
+    found: list[bool] = []
+    for t_ns in (0, 4_000_000_000, 8_000_000_000 + 4_000_000_000):
+        found.append(samples._stood_still(t_ns, 0))
+        samples.rows.append([t_ns])
+    assert found == [False, False, True]
 
 
 def test_a_process_is_seen_to_be_stopped() -> None:

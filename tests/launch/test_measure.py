@@ -12,7 +12,7 @@ import pytest
 from autotune.core.change import Change, Patch
 from autotune.core.facts import DeviceFacts, LoaderFacts, OptimizerFacts, RunFacts
 from autotune.core.measurement import LossPoint, Measurement, Reading
-from autotune.core.trial import Failure, FailureKind
+from autotune.core.trial import STOPPED_S, Failure, FailureKind
 from autotune.launch.measure import measure
 from autotune.launch.outside import DeviceSample, Outside, Sample, read_samples
 from autotune.launch.told import Told
@@ -503,6 +503,47 @@ def test_time_in_which_the_script_was_stopped_is_set_aside_and_marked() -> None:
     found = fold(told, samples=[*looks[:2], replace(looks[2], stopped=True)])
     assert found.throughput.value == pytest.approx(80.0, rel=0.01)
     assert found.contamination.flags.count("stopped") == 1
+    assert found.extra[STOPPED_S] == pytest.approx(21.1)
+    assert found.extra["step_s_p95"] == pytest.approx(0.1)
+    assert found.extra["aside_s"] == pytest.approx(21.0, abs=0.3)
+
+
+@pytest.mark.parametrize("periods", [[20.0, 0.01], [0.1, 0.1, 20.0], [0.05] * 3 + [20.0] + [0.05] * 4])
+def test_a_window_of_which_a_stop_has_left_hardly_a_step_is_measured_again(periods: list[float]) -> None:
+    """With every step stopped, all counted: the script seemed 100 times slower than what came after it."""
+    told = stream(periods)
+    looks = [
+        Sample(t_ns=int(t * S), bytes=0, busy_s=None, own_s=0.0, pressure_us=None, stopped=t > 11)
+        for t in (9.9, 10.1, 30.5, 31)
+    ]
+    lost = failed(told, close(told), samples=looks)
+    assert lost.kind is FailureKind.CONTENDED
+    assert "stopped" in lost.message
+    assert lost.kind.repeats > 0
+
+
+def test_the_wait_for_data_is_a_share_of_the_time_in_which_the_script_ran() -> None:
+    told = stream([0.1] * 50 + [20.0] + [0.1] * 50)
+    told.rows[:] = [replace(row, wait_ns=S // 20) for row in told.rows]
+    looks = [
+        Sample(t_ns=int(t * S), bytes=0, busy_s=None, own_s=0.0, pressure_us=None, stopped=t > 20)
+        for t in (10, 14.9, 36)
+    ]
+    assert fold(told, samples=looks).data_wait_frac == pytest.approx(0.5, rel=0.02)
+
+
+def test_a_stop_before_the_window_is_no_time_of_start_up_or_warm_up() -> None:
+    told = stream([0.1] * 100)
+    closed = replace(close(told), begin_ns=15 * S)
+    looks = [
+        Sample(t_ns=int(t * S), bytes=0, busy_s=None, own_s=0.0, pressure_us=None, stopped=t in (8, 14))
+        for t in (0, 2, 8, 11, 14, 20)
+    ]
+    found = fold(told, closed, samples=looks)
+    assert found.startup_s == pytest.approx(10 - 6)
+    assert found.warmup_s == pytest.approx(5 - 3)
+    assert found.extra[STOPPED_S] == pytest.approx(9)
+    assert "stopped" not in found.contamination.flags
 
 
 def test_of_what_was_seen_until_a_moment_memory_ends_there_and_a_stop_shows_in_the_sample_after_it() -> None:

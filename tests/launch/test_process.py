@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.core.measurement import Measurement
-from autotune.core.trial import Assignment, Failure, FailureKind, Launch
+from autotune.core.trial import STOPPED_S, Assignment, Failure, FailureKind, Launch
 from autotune.launch import (
     enclosure,
     guard,
@@ -320,6 +320,38 @@ def test_the_memory_limit_counts_the_whole_tree(runner: Any, assignment: Any) ->
     assert "0.20 GiB" in found.message
 
 
+SHARING = """
+import mmap
+kept = mmap.mmap(-1, 200 << 20, {flags}, mmap.PROT_READ | mmap.PROT_WRITE)
+for at in range(0, len(kept), 4096):
+    kept[at] = 1
+ends = []
+for _ in range(8):
+    read, write = os.pipe()
+    if os.fork() == 0:
+        total = sum(kept[at] for at in range(0, len(kept), 4096))
+        os.write(write, b"1")
+        time.sleep(60)
+    ends.append(read)
+for end in ends:
+    os.read(end, 1)
+time.sleep(1.0)
+good()
+"""
+
+
+@pytest.mark.parametrize(
+    "flags", ["mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS", "mmap.MAP_SHARED | mmap.MAP_ANONYMOUS"]
+)
+def test_a_tensor_that_eight_workers_read_is_no_reason_to_end_a_trial_and_counts_once(
+    runner: Any, assignment: Any, flags: str
+) -> None:
+    """Their resident sizes are 1.8 GB together, and three times what the trial may take."""
+    outcome = only(runner(), assignment(SHARING.format(flags=flags), memory=600 << 20)).outcome
+    assert isinstance(outcome, Measurement), outcome
+    assert 200 << 20 < (outcome.memory.pss or 0) < 400 << 20, "what is learnt of its config"
+
+
 def test_a_trial_takes_no_more_than_is_free_when_it_begins(runner: Any, assignment: Any) -> None:
     """Whoever planned it may have done so hours ago, or on another machine."""
     text = "x = b'1' * (300 << 20)\ntime.sleep(60)"
@@ -567,6 +599,32 @@ finish(begin)"""
     assert outcome.throughput.value > 2 * 4 * outcome.steps / outcome.window_s, (
         "without the time it stood still"
     )
+
+
+@pytest.mark.parametrize(("steps", "step_s"), [(100, 0.03), (2, 1.0)], ids=["many steps", "hardly a step"])
+def test_a_stopped_job_is_measured_without_the_stop_or_measured_again(
+    runner: Any, assignment: Any, steps: int, step_s: float
+) -> None:
+    """Guard and script are stopped together inside the window, as a scheduler does with a whole job."""
+    uid = f"t0000-{MINE}"
+    ready = temporary_folder(uid) / "ready"
+    text = f"""step(); time.sleep(1.0); begin = now()
+for n in range({steps}):
+    time.sleep({step_s}); step()
+    if n == {steps} // 4: Path({str(ready)!r}).touch()
+finish(begin)"""
+    own = lambda: sweep.marked(uid, sweep.GUARD_VARIABLE) + sweep.marked(uid)  # noqa: E731
+    with suspended(ready, own, 4.0) as stopped:
+        outcome = only(runner(isolation="redirect"), assignment(text)).outcome
+    assert len(stopped) >= 3
+    if steps > 2:
+        assert isinstance(outcome, Measurement), outcome
+        assert "stopped" in outcome.contamination.flags
+        assert outcome.throughput.value > 0.5 * 4 / step_s, "7 s of which it trained for 3"
+        assert outcome.extra[STOPPED_S] > 3.5
+    else:
+        assert isinstance(outcome, Failure), outcome
+        assert outcome.kind is FailureKind.CONTENDED
 
 
 def test_a_trial_that_stays_stopped_is_ended_when_its_patience_is_used_up(

@@ -106,7 +106,8 @@ class Steady(Runner):
 
     def run(self, assignment: Assignment) -> Iterator[Ended]:
         write_line(self._began, str(assignment.trial))
-        yield from self._inner.run(replace(assignment, uid=f"t{assignment.trial}"))
+        # The world draws another noise for every attempt, and a killed driver leaves attempts behind.
+        yield from self._inner.run(replace(assignment, uid=f"t{assignment.trial}", attempt=1))
 
     def stop(self) -> None:
         self._inner.stop()

@@ -97,7 +97,12 @@ def _lives(case: Case, folder: Path, expected: dict[str, Any]) -> Count:
         count.notes.append("it ended without a word: " + (folder / "driver.log").read_text()[-300:])
     elif "error" not in stopped:
         count.notes.append("no error was met")
-    elif "error" in stopped and stopped["error"] not in ("DiskFull", "StoreError", "JournalDamaged"):
+    elif "error" in stopped and stopped["error"] not in (
+        "DiskFailed",
+        "DiskFull",
+        "StoreError",
+        "JournalDamaged",
+    ):
         count.notes.append(f"{stopped['error']}: {stopped['message']}")
     elif stopped.get("error") == "JournalDamaged":
         count.notes.append(f"a failing disk was called damage: {stopped['message']}")
