@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.options import ExitZero, JsonAtEnd, JsonLines, Python, Quiet, WaitForQuiet
+from autotune.cli.options import ExitZero, JsonAtEnd, JsonLines, Python, Quiet, Share, Wait, WaitForQuiet
 
 
 def search(
@@ -137,6 +137,8 @@ def search(
         ),
     ] = "off",
     wait_for_quiet: WaitForQuiet = "",
+    wait: Wait = "",
+    share: Share = False,
     trials: Annotated[
         int | None, typer.Option(metavar="N", envvar="AUTOTUNE_TRIALS", help="At most this many trials.")
     ] = None,
@@ -229,6 +231,8 @@ def search(
             start=start,
             live=live,
             wait_for_quiet=wait_for_quiet,
+            wait=wait,
+            share=share,
             concurrency=concurrency,
             label=label,
             output_args=tuple(output_args or ()),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autotune.cli.apply import command_of
-from autotune.cli.options import JsonAtEnd, JsonLines, Pick, Python, Quiet
+from autotune.cli.options import JsonAtEnd, JsonLines, Pick, Python, Quiet, Share, Wait
 from autotune.errors import EXIT_INTERRUPTED, EXIT_NO, EXIT_STOPPED, EXIT_YES, UsageError
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ def verify(
             help="Wait up to so long for other processes to end, before the first run.",
         ),
     ] = "",
+    wait: Wait = "",
+    share: Share = False,
     json: JsonAtEnd = False,
     jsonl: JsonLines = False,
     quiet: Quiet = False,
@@ -71,7 +73,7 @@ def verify(
 
     from autotune.cli.ended import guarded, head_start_s, print_json
     from autotune.core.redact import redact
-    from autotune.driver.spec import budget_s, untaken_label, wait_s
+    from autotune.driver.spec import budget_s, wait_s
     from autotune.inspection.command import verify as check
     from autotune.store.paths import new_label
 
@@ -86,7 +88,7 @@ def verify(
             )
         if not at_least > 0:
             raise UsageError(f"--at-least {at_least:g} is no ratio", hint="for example --at-least 1.2")
-        seconds, quiet_s = budget_s(budget), wait_s(wait_for_quiet)
+        seconds, quiet_s, turn_s = budget_s(budget), wait_s(wait_for_quiet), wait_s(wait, "--wait")
         run = command_of(best, command or [], python, Path(file))
         check(run)
         from autotune.driver import verification
@@ -103,13 +105,15 @@ def verify(
             found = verification.verify(
                 chosen,
                 run,
-                label=untaken_label("verify-" + new_label(stem, time.time())),
+                label="verify-" + new_label(stem, time.time()),
                 budget_s=seconds,
                 name=name,
                 pairs=pairs,
                 at_least=at_least,
                 head_start_s=head_start_s(),
-                wait_for_quiet_s=quiet_s,
+                wait_for_quiet_s=quiet_s or 0.0,
+                wait_s=turn_s,
+                share=share,
                 listeners=[progress, Lines(sys.stdout)] if jsonl else [progress],
             )
         finally:

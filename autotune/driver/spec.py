@@ -77,6 +77,8 @@ class SearchOptions:
     transfer: str = SAME_SCRIPT
     live: str = "off"
     wait_for_quiet: str = ""
+    wait: str = ""
+    share: bool = False
 
 
 def version() -> str:
@@ -106,8 +108,8 @@ def budget_s(text: str) -> float:
     return seconds
 
 
-def wait_s(text: str) -> float:
-    """Longest wait for a quiet machine in seconds; 0 for an empty text.
+def wait_s(text: str, option: str = "--wait-for-quiet") -> float | None:
+    """Return a longest wait in seconds; None for an empty text.
 
     Raises:
         UsageError: No duration.
@@ -115,9 +117,9 @@ def wait_s(text: str) -> float:
     from autotune.edge.duration import duration_s
 
     try:
-        return duration_s(text) if text else 0.0
+        return duration_s(text) if text else None
     except InvalidBudget as error:
-        raise UsageError(f"--wait-for-quiet: {error}", hint=error.hint) from error
+        raise UsageError(f"{option}: {error}", hint=error.hint) from error
 
 
 def within_job(seconds: float, *, now_s: float | None = None) -> float:
@@ -332,7 +334,9 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
         objective=objective(options),
         transfer=one_of("--transfer", options.transfer, SETTINGS),
         live=one_of("--live", options.live, SWITCH) == "on",
-        wait_for_quiet_s=wait_s(options.wait_for_quiet),
+        wait_for_quiet_s=wait_s(options.wait_for_quiet) or 0.0,
+        wait_s=wait_s(options.wait, "--wait"),
+        share=options.share,
         constants=constants,
         stdin=redirected_stdin(),
     )

@@ -42,6 +42,8 @@ _KINDS: Final[Mapping[str, str]] = {
     "start": _TEXT,
     "live": _TEXT,
     "wait-for-quiet": _TEXT,
+    "wait": _TEXT,
+    "share": _YES,
     "trials": _NUMBER,
     "seed": _NUMBER,
     "tracking-uri": _TEXT,
@@ -65,7 +67,7 @@ _EXPECTED: Final = {
 }
 KEYS: Final = tuple(_KINDS)
 
-_OTHERS: Final = ("HOME", "DEBUG", "PLAN", "TRIAL", "GUARD", "FORKS")
+_OTHERS: Final = ("HOME", "LOCKS", "DEBUG", "PLAN", "TRIAL", "GUARD", "FORKS")
 """Variables of ours that are no options."""
 
 

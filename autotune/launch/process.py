@@ -178,6 +178,7 @@ class LocalRunner(Runner):
             server = self._server(assignment)
             cut = shortened(assignment, time.monotonic() - begun_s)
             outcomes, told = self._run_held(cut, held, server)
+            self._notes += held.notes
             # Still ours: what is found out now would else be found out of somebody else's trial.
             self._device_care.release(
                 held,
@@ -266,7 +267,7 @@ class LocalRunner(Runner):
                 prepared,
                 run,
                 self._grace_s,
-                tuple(held.locks),
+                held.descriptors,
                 linger_s=linger_s(prepared),
                 disks=self._floor.least_left((prepared.folder, prepared.temporary)),
                 server=server,

@@ -21,6 +21,7 @@ class FakeTune:
     specs: list[Any] = field(default_factory=list)
     resumed: list[Any] = field(default_factory=list)
     waits: list[Any] = field(default_factory=list)
+    turns: list[Any] = field(default_factory=list)
     owned: list[bool] = field(default_factory=list)
 
     def run_search(self, spec, *, listeners=(), head_start_s=0.0, owns_process=True, last_words=None):
@@ -33,10 +34,20 @@ class FakeTune:
         return (self.end or ended)(spec)
 
     def resume_search(
-        self, directory, *, budget_s=None, wait_for_quiet_s=None, trials=None, listeners=(), last_words=None
+        self,
+        directory,
+        *,
+        budget_s=None,
+        wait_for_quiet_s=None,
+        wait_s=None,
+        share=False,
+        trials=None,
+        listeners=(),
+        last_words=None,
     ):
         self.resumed.append((directory, budget_s, trials))
         self.waits.append(wait_for_quiet_s)
+        self.turns.append((wait_s, share))
         for listener in listeners:
             listener.study_began(study())
             listener.study_ended(study())
