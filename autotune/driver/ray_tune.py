@@ -308,7 +308,7 @@ class Launcher(tune.Trainable):
 
 
 def node_request(spec: StudySpec) -> ClaimRequest:
-    """For whom a trial claims the node of a cluster that it runs on; the wait is bounded as for its devices."""
+    """For whom a trial claims the node of a cluster that it runs on; it waits as long as for its devices."""
     request = ClaimRequest.of(spec)
     return request if spec.wait_s is not None else replace(request, wait_s=min(request.wait_s, LOCK_S))
 

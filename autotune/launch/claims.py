@@ -153,7 +153,7 @@ def claim_bytes(request: ClaimRequest, resources: Resources, *, measures: bool) 
 def numbers(folder: Path) -> list[int]:
     """Return the numbers of all claims in ascending order, dead ones included."""
     try:
-        names = os.listdir(folder)  # noqa: PTH208 (the names alone)
+        names = os.listdir(folder)
     except OSError:
         return []
     return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found is not None)

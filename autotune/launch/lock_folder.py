@@ -1,4 +1,4 @@
-"""Where the locks of this machine lie: one folder for all accounts, in which each removes only its own files."""
+"""One folder for the locks of this machine: every account adds files, and removes only its own."""
 
 from __future__ import annotations
 

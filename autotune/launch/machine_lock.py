@@ -1,8 +1,8 @@
 """One search at a time on the same CPUs or accelerators of a machine, whichever account runs it.
 
 A search publishes a claim and waits for live claims with a lower number on the same resources. The kernel
-withdraws a claim with the process that holds it. Claims are advisory: another account can make a search wait up
-to its own bound, and can neither change nor remove its claim.
+withdraws a claim with the process that holds it. Claims are advisory: another account can make a search wait
+up to its own bound, and can neither change nor remove its claim.
 """
 
 from __future__ import annotations

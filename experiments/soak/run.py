@@ -1,8 +1,8 @@
 """Real searches one after the other beside a second account's; what they leave is counted after each.
 
-python experiments/soak/run.py                 # up to three hours of searches in all; goes on where it stopped
-python experiments/soak/run.py --limit 25m     # one piece of at most that length
-python experiments/soak/run.py --list          # the table so far; runs nothing
+python experiments/soak/run.py                # three hours of searches in all; goes on where it stopped
+python experiments/soak/run.py --limit 25m    # one piece of at most that length
+python experiments/soak/run.py --list         # the table so far; runs nothing
 
 Needs root: it creates two accounts, and removes them when it ends.
 """
@@ -12,7 +12,6 @@ import contextlib
 import datetime
 import json
 import os
-import platform
 import pwd
 import shutil
 import signal
@@ -25,18 +24,18 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE.parent / "claims"), str(HERE.parent / "faults")]
 
-import soak_measures as measures
-from faultbed.common import tree_hash
-from proofs import PACKAGE
+import soak_measures as measures  # noqa: E402 (these are found through the line above)
+from faultbed.common import tree_hash  # noqa: E402
+from proofs import machine, sources_sha256  # noqa: E402
 
-from autotune.edge.duration import duration_s
-from autotune.launch.load_check import usable_cpus
+from autotune.edge.duration import duration_s  # noqa: E402
+from autotune.launch.load_check import usable_cpus  # noqa: E402
 
 TARGET = "3h"
 BUDGET = "60s"
 TURN_EVERY = 5
-"""Every fifth search may use all CPUs, so that it and the neighbour's searches have to take turns. All others run
-beside the neighbour, each on CPUs of its own."""
+"""Every fifth search may use all CPUs, so that it and the neighbour's searches have to take turns. All others
+run beside the neighbour, each on CPUs of its own."""
 
 SETTLE_S = 15.0
 """What a search has started is gone by then."""
@@ -46,7 +45,9 @@ SCRIPT = HERE.parent / "faults" / "trials" / "small.py"
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--limit", default=TARGET, help="begin no search after this time: 90s, 25m")
     parser.add_argument("--budget", default=BUDGET, help="of each search")
     parser.add_argument("--list", action="store_true", help="show the table so far; run nothing")
@@ -78,7 +79,7 @@ def two_accounts():
             with contextlib.suppress(KeyError):
                 pwd.getpwnam(name)
                 continue
-            subprocess.run(["useradd", "--system", "--no-create-home", name], check=True)
+            subprocess.run(["useradd", "--system", "--user-group", "--no-create-home", name], check=True)
         yield [pwd.getpwnam(name) for name in NAMES]
     finally:
         for name in NAMES:
@@ -89,6 +90,7 @@ def run_piece(asked, accounts, rows):
     """Search until the limit, or until all pieces together have searched for as long as is wanted."""
     place = prepared(asked.work, accounts)
     piece = max((row["piece"] for row in rows), default=0) + 1
+    sources = sources_sha256(ROOT / "autotune")[:12]
     cpus = sorted(usable_cpus())
     ours, theirs = (cpus[:-1] or cpus), cpus[-1:]
     uids = {account.pw_uid for account in accounts}
@@ -98,7 +100,7 @@ def run_piece(asked, accounts, rows):
             number = len(rows) + 1
             takes_turns = number % TURN_EVERY == 0
             row = one_search(place, accounts[0], cpus if takes_turns else ours, asked.budget, number)
-            row |= {"piece": piece, "number": number, "takes_turns": takes_turns}
+            row |= {"piece": piece, "number": number, "takes_turns": takes_turns, "sources": sources}
             row |= settled({accounts[0].pw_uid}, place / "locks")
             row |= measures.home_bytes(place / NAMES[0] / "home")
             if beside.poll() is None:
@@ -130,8 +132,19 @@ def prepared(work, accounts):
     return work
 
 
-def as_account(place, account, cpus):
-    """How a process of this account is started, in its project."""
+def as_account(account, cpus, *words):
+    """A command line of this account on these CPUs.
+
+    It may read everything: the interpreter may lie in a private folder. It may write what is its own.
+    """
+    ids = [f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]
+    reads = [f"--{kind}-caps=-all,+dac_read_search" for kind in ("inh", "ambient")]
+    on = ["taskset", "--cpu-list", ",".join(map(str, cpus))]
+    return [*on, "setpriv", *ids, *reads, sys.executable, *map(str, words)]
+
+
+def in_project(place, account):
+    """Folder and environment of a process of this account."""
     folder = place / account.pw_name
     kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
     return {
@@ -146,11 +159,7 @@ def as_account(place, account, cpus):
             "RAY_AUTH_MODE": "disabled",
             "MLFLOW_DISABLE_TELEMETRY": "true",
         },
-        "user": account.pw_uid,
-        "group": account.pw_gid,
-        "extra_groups": [],
         "stdin": subprocess.DEVNULL,
-        "preexec_fn": lambda: os.sched_setaffinity(0, cpus),
     }
 
 
@@ -161,8 +170,8 @@ def one_search(place, account, cpus, budget, number):
     words = ["search", "--script", "train.py", "--driver", driver, "--budget", budget, "--trials", "4"]
     words += ["--wait", "1h", "--out", str(folder / "best.yaml"), "--json"]
     before, began_s = tree_hash(folder / "project"), time.monotonic()
-    line = [sys.executable, "-m", "autotune", *words]
-    done = subprocess.run(line, capture_output=True, text=True, **as_account(place, account, cpus))
+    line = as_account(account, cpus, "-m", "autotune", *words)
+    done = subprocess.run(line, capture_output=True, text=True, **in_project(place, account))
     row = {
         "driver": driver,
         "exit": done.returncode,
@@ -183,10 +192,10 @@ def settled(uids, locks):
 
 @contextlib.contextmanager
 def neighbour(place, account, cpus, budget):
-    """The second account's program; it ends as by Ctrl-C, twice where once does not do."""
-    line = [sys.executable, str(HERE / "soak_neighbour.py"), "train.py", budget]
+    """The second account's program; it is ended in the middle of a search."""
+    line = as_account(account, cpus, HERE / "soak_neighbour.py", "train.py", budget)
     with (place / "neighbour.log").open("a") as log:
-        process = subprocess.Popen(line, stdout=log, stderr=log, **as_account(place, account, cpus))
+        process = subprocess.Popen(line, stdout=log, stderr=log, **in_project(place, account))
     try:
         yield process
     finally:
@@ -213,15 +222,17 @@ def reported(rows):
     grown = [name for name, line in found.items() if line["flat"] is False]
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes"),
-        "machine": {"cpus": len(usable_cpus()), "kernel": platform.release(), "python": platform.python_version()},
-        "package": PACKAGE.name,
+        "machine": machine(),
+        "sources": sorted({row["sources"] for row in rows}),
         "searches": len(rows),
         "pieces": len({row["piece"] for row in rows}),
         "searched_hours": round(sum(row["seconds"] for row in rows) / 3600, 2),
         "target": TARGET,
         "waited_for_the_neighbour": sum(row["waited"] for row in rows),
         "trees_identical": sum(row["tree_is_same"] for row in rows),
-        "exits": {str(code): sum(r["exit"] == code for r in rows) for code in sorted({r["exit"] for r in rows})},
+        "exits": {
+            str(code): sum(r["exit"] == code for r in rows) for code in sorted({r["exit"] for r in rows})
+        },
         "broken": len(broken) + len(grown),
         "measures": found,
         "study_bytes_per_search": measures.slope([row["study_bytes"] for row in rows]),
@@ -231,9 +242,9 @@ def reported(rows):
 
 def table(report):
     """For people, in Markdown."""
+    how_far = f"{report['searches']} searches in {report['pieces']} pieces, {report['searched_hours']} h"
     lines = [
-        f"{report['searches']} searches in {report['pieces']} pieces, {report['searched_hours']} of "
-        f"{report['target']}; trees identical: {report['trees_identical']}; exit codes: {report['exits']}",
+        f"{how_far} of {report['target']}; trees identical: {report['trees_identical']}; exits: {report['exits']}",
         "",
         "| measure | first | last | largest | per search | flat |",
         "|---|---|---|---|---|---|",

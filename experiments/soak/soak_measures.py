@@ -1,6 +1,5 @@
 """What accounts leave on a machine, counted by their uids, and whether counts grow from search to search."""
 
-import os
 import stat
 import statistics
 from pathlib import Path
@@ -96,7 +95,7 @@ def process_holds(pid):
     place = Path("/proc", str(pid))
     lines = dict(line.partition(":")[::2] for line in (place / "status").read_text().splitlines())
     return {
-        "neighbour_descriptors": len(os.listdir(place / "fd")),
+        "neighbour_descriptors": len(list((place / "fd").iterdir())),
         "neighbour_threads": int(lines["Threads"]),
         "neighbour_bytes": int(lines["VmRSS"].split()[0]) * 1024,
     }
@@ -118,8 +117,8 @@ def slope(values):
 def judged(rows):
     """A line for each measure: first, last and largest value, slope per search, and whether it is flat.
 
-    A neighbour is a new process in each piece, so its measures have the median of the slopes of pieces. The first
-    row of a piece is warming up.
+    A neighbour is a new process in each piece, so its measures have the median of the slopes of pieces. The
+    first row of a piece is warming up.
     """
     found = {}
     for name, limit in LIMITS.items():

@@ -16,7 +16,9 @@ def main():
     for number in itertools.count(1):
         began_s = time.monotonic()
         try:
-            ended = autotune.tune(script, budget=budget, trials=3, out=f"{script}.best.yaml", wait="1h").reason
+            ended = autotune.tune(
+                script, budget=budget, trials=3, out=f"{script}.best.yaml", wait="1h"
+            ).reason
         except autotune.AutotuneError as error:
             ended = f"{type(error).__name__}: {error}"
         row = {"search": number, "ended": ended, "seconds": round(time.monotonic() - began_s, 1)}

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
 from session_fakes import spec
 
 from autotune.core.config import Config

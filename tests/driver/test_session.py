@@ -758,7 +758,13 @@ class Machine:
 
 
 ANNS = Claim(
-    study_id="x", label="train-1", pid=4711, user="ann", since="2026-11-27 14:02", measures=True, shared="CPUs"
+    study_id="x",
+    label="train-1",
+    pid=4711,
+    user="ann",
+    since="2026-11-27 14:02",
+    measures=True,
+    shared="CPUs",
 )
 BOBS = replace(ANNS, study_id="y", label="train-2", user="bob", pid=4712, measures=False)
 

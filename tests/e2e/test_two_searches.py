@@ -107,9 +107,9 @@ def test_another_accounts_search_is_waited_for_too(held, account: Account, share
     locks.chmod(0o1777)
     shutil.copy(ROOT / "tests" / "scripts" / "plain_loop.py", shared_folder / "train.py")
     held(locks)
+    search = ["search", "--script", "train.py", "--budget", "1m", "--driver", "inline", "--wait", "1s"]
     done = subprocess.run(
-        [sys.executable, "-m", "autotune", "search", "--script", str(shared_folder / "train.py")]
-        + ["--budget", "1m", "--driver", "inline", "--wait", "1s", "--out", str(shared_folder / "best.yaml")],
+        account.command(sys.executable, "-m", "autotune", *search),
         cwd=shared_folder,
         env={
             "PATH": os.environ["PATH"],
@@ -121,9 +121,7 @@ def test_another_accounts_search_is_waited_for_too(held, account: Account, share
         capture_output=True,
         text=True,
         timeout=120,
-        **account.ids,
     )
     assert done.returncode == 6, done.stderr
     assert f"{WAITS} 1 s: study train-1 of " in done.stderr
     assert f"(pid {os.getpid()}) has used the same CPUs since" in done.stderr
-

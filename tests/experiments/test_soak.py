@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-sys.path.append(str(EXPERIMENTS / "soak"))
 import soak_measures as measures
 
 
@@ -43,7 +40,7 @@ def test_too_few_searches_show_nothing() -> None:
 
 
 def test_what_an_account_has_is_counted_and_nothing_of_others(account: Any, shared_folder: Path) -> None:
-    uid = account.ids["user"]
+    uid = account.uid
     empty = measures.accounts_left({uid}, shared_folder)
     assert set(empty.values()) == {0}
     source = (
@@ -61,13 +58,12 @@ def test_what_an_account_has_is_counted_and_nothing_of_others(account: Any, shar
         "libc.shmctl(segment, 0, None)\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", source],
+        account.command(sys.executable, "-c", source),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         cwd="/",
         env={},
-        **account.ids,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "made\n"

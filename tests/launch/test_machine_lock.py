@@ -47,9 +47,8 @@ import sys
 from pathlib import Path
 from autotune.launch.claims import ClaimRequest, Resources
 from autotune.launch.machine_lock import MachineLock
-lock = MachineLock(
-    ClaimRequest(study_id="id-theirs", label="theirs"), Resources(cpus=frozenset((0,))), folder=Path(sys.argv[1])
-)
+request = ClaimRequest(study_id="id-theirs", label="theirs")
+lock = MachineLock(request, Resources(cpus=frozenset((0,))), folder=Path(sys.argv[1]))
 lock.ahead()
 lock.begin()
 print("held", flush=True)
@@ -59,14 +58,14 @@ sys.stdin.read()
 
 def holder(folder: Path, account: Account | None = None) -> subprocess.Popen[str]:
     """Another process that holds CPU 0."""
+    line = [sys.executable, "-c", HOLDER, str(folder)]
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(folder)],
+        line if account is None else account.command(*line),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         cwd="/",
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
-        **({} if account is None else account.ids),
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
@@ -208,7 +207,15 @@ def test_two_that_come_at_once_get_different_numbers(lock: Make, monkeypatch: py
 
 
 def claim(**changed: object) -> dict[str, object]:
-    whole = {"study_id": "x", "label": "theirs", "pid": 1, "since_s": 0, "measures": 1, "cpus": [0], "devices": []}
+    whole = {
+        "study_id": "x",
+        "label": "theirs",
+        "pid": 1,
+        "since_s": 0,
+        "measures": 1,
+        "cpus": [0],
+        "devices": [],
+    }
     return whole | changed
 
 

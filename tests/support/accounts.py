@@ -11,34 +11,45 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+READS_ALL = ("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search")
+"""Where the interpreter lies in a private folder, the account may read, and nothing more."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """Another user."""
+    """Another user.
+
+    Args:
+        name: Of the account.
+        more: Further options of setpriv.
+    """
 
     name: str
+    more: tuple[str, ...] = ()
 
     @property
-    def ids(self) -> dict[str, Any]:
-        """Arguments by which `subprocess` starts a process of this account."""
-        entry = pwd.getpwnam(self.name)
-        return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+    def uid(self) -> int:
+        """Of its processes and files."""
+        return pwd.getpwnam(self.name).pw_uid
+
+    def command(self, *words: str) -> list[str]:
+        """A command line as this account."""
+        ids = (f"--reuid={self.name}", f"--regid={self.name}", "--clear-groups")
+        return ["setpriv", *ids, *self.more, *words]
 
 
 @contextmanager
 def another_account() -> Iterator[Account]:
     """Create an account and remove it afterwards; skips the test where that is not possible."""
-    if os.geteuid() != 0 or shutil.which("useradd") is None:
-        pytest.skip("only root can create a second account, by useradd")
-    account = Account(f"autotune-t{os.getpid() % 10**6}")
+    if os.geteuid() != 0 or not (shutil.which("useradd") and shutil.which("setpriv")):
+        pytest.skip("only root can create a second account, by useradd, and be it, by setpriv")
+    name = f"autotune-t{os.getpid() % 10**6}"
     made = subprocess.run(
-        ["useradd", "--system", "--no-create-home", "--home-dir", "/nonexistent", account.name],
+        ["useradd", "--system", "--user-group", "--no-create-home", name],
         capture_output=True,
         text=True,
         check=False,
@@ -46,12 +57,12 @@ def another_account() -> Iterator[Account]:
     if made.returncode != 0:
         pytest.skip(f"no second account can be created here: {made.stderr.strip()}")
     try:
-        line = [sys.executable, "-c", "import autotune"]
-        reads = subprocess.run(
-            line, cwd="/", env={"PYTHONPATH": str(ROOT)}, capture_output=True, check=False, **account.ids
-        )
-        if reads.returncode != 0:
-            pytest.skip("another account cannot read this checkout or its interpreter")
-        yield account
+        for account in (Account(name), Account(name, READS_ALL)):
+            line = account.command(sys.executable, "-c", "import autotune")
+            environ = {"PYTHONPATH": str(ROOT)}
+            if not subprocess.run(line, cwd="/", env=environ, capture_output=True, check=False).returncode:
+                yield account
+                return
+        pytest.skip("another account cannot read this checkout or its interpreter")
     finally:
-        subprocess.run(["userdel", account.name], capture_output=True, check=False)
+        subprocess.run(["userdel", name], capture_output=True, check=False)
