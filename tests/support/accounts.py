@@ -15,8 +15,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-READS_ALL = ("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search")
-"""Where the interpreter lies in a private folder, the account may read, and nothing more."""
+READS_ALL = (
+    "--securebits=+no_setuid_fixup",
+    "--inh-caps=-all,+dac_read_search",
+    "--ambient-caps=-all,+dac_read_search",
+)
+"""Where the interpreter lies in a private folder, the account may read everything, and no more. By the
+first of them `access` counts capabilities as `open` does."""
+
+READS = "import os, sys, sqlite3, autotune; sys.exit(not os.access(sys.executable, os.X_OK))"
+"""Fails where the account itself cannot start the interpreter; setpriv, which is still root, can."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,7 @@ def another_account() -> Iterator[Account]:
         pytest.skip(f"no second account can be created here: {made.stderr.strip()}")
     try:
         for account in (Account(name), Account(name, READS_ALL)):
-            line = account.command(sys.executable, "-c", "import autotune")
+            line = account.command(sys.executable, "-c", READS)
             environ = {"PYTHONPATH": str(ROOT)}
             if not subprocess.run(line, cwd="/", env=environ, capture_output=True, check=False).returncode:
                 yield account
