@@ -32,7 +32,7 @@ from autotune.edge.duration import duration_s  # noqa: E402
 from autotune.launch.load_check import usable_cpus  # noqa: E402
 
 TARGET = "3h"
-BUDGET = "60s"
+BUDGET = "90s"
 TURN_EVERY = 5
 """Every fifth search may use all CPUs, so that it and the neighbour's searches have to take turns. All others
 run beside the neighbour, each on CPUs of its own."""
@@ -41,6 +41,7 @@ SETTLE_S = 15.0
 """What a search has started is gone by then."""
 
 NAMES = ("autotune-soak-a", "autotune-soak-b")
+CAN_RUN = "import os, sys, autotune, sqlite3; sys.exit(not os.access(sys.executable, os.X_OK))"
 SCRIPT = HERE.parent / "faults" / "trials" / "small.py"
 
 
@@ -80,7 +81,11 @@ def two_accounts():
                 pwd.getpwnam(name)
                 continue
             subprocess.run(["useradd", "--system", "--user-group", "--no-create-home", name], check=True)
-        yield [pwd.getpwnam(name) for name in NAMES]
+        accounts = [pwd.getpwnam(name) for name in NAMES]
+        tries = as_account(accounts[0], usable_cpus(), "-c", CAN_RUN)
+        if subprocess.run(tries, cwd="/", env={"PYTHONPATH": str(ROOT)}).returncode:
+            raise SystemExit(f"other accounts cannot run {sys.executable}, or read {ROOT}")
+        yield accounts
     finally:
         for name in NAMES:
             subprocess.run(["userdel", name], capture_output=True)
@@ -103,10 +108,7 @@ def run_piece(asked, accounts, rows):
             row |= {"piece": piece, "number": number, "takes_turns": takes_turns, "sources": sources}
             row |= settled({accounts[0].pw_uid}, place / "locks")
             row |= measures.home_bytes(place / NAMES[0] / "home")
-            if beside.poll() is None:
-                row |= measures.process_holds(beside.pid)
-            else:
-                row["note"] = f"the neighbour has ended: {beside.returncode}"
+            row |= beside()
             append(asked.work / "rows.jsonl", row)
             rows.append(row)
             print(json.dumps(row), flush=True)
@@ -133,15 +135,10 @@ def prepared(work, accounts):
 
 
 def as_account(account, cpus, *words):
-    """A command line of this account on these CPUs.
-
-    It may read everything: the interpreter may lie in a private folder. It may write what is its own.
-    """
+    """A command line of this account on these CPUs."""
     ids = [f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]
-    reads = [f"--{kind}-caps=-all,+dac_read_search" for kind in ("inh", "ambient")]
-    reads += ["--securebits=+no_setuid_fixup"]  # `access` counts capabilities as `open` does
     on = ["taskset", "--cpu-list", ",".join(map(str, cpus))]
-    return [*on, "setpriv", *ids, *reads, sys.executable, *map(str, words)]
+    return [*on, "setpriv", *ids, sys.executable, *map(str, words)]
 
 
 def in_project(place, account):
@@ -193,12 +190,20 @@ def settled(uids, locks):
 
 @contextlib.contextmanager
 def neighbour(place, account, cpus, budget):
-    """The second account's program; it is ended in the middle of a search."""
+    """The second account's program; what it held after its last search. It is ended in the middle of one."""
     line = as_account(account, cpus, HERE / "soak_neighbour.py", "train.py", budget)
-    with (place / "neighbour.log").open("a") as log:
-        process = subprocess.Popen(line, stdout=log, stderr=log, **in_project(place, account))
+    out = place / "neighbour.jsonl"
+    with out.open("w") as rows, (place / "neighbour.log").open("a") as log:
+        process = subprocess.Popen(line, stdout=rows, stderr=log, **in_project(place, account))
+
+    def last():
+        if process.poll() is not None:
+            return {"note": f"the neighbour has ended: {process.returncode}"}
+        rows = read_rows(out)
+        return {f"neighbour_{name}": value for name, value in rows[-1].items()} if rows else {}
+
     try:
-        yield process
+        yield last
     finally:
         for number in (signal.SIGTERM, signal.SIGKILL):
             process.send_signal(number)
@@ -213,7 +218,8 @@ def append(path, row):
 
 
 def read_rows(path):
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}")]
 
 
 def reported(rows):

@@ -95,9 +95,9 @@ def process_holds(pid):
     place = Path("/proc", str(pid))
     lines = dict(line.partition(":")[::2] for line in (place / "status").read_text().splitlines())
     return {
-        "neighbour_descriptors": len(list((place / "fd").iterdir())),
-        "neighbour_threads": int(lines["Threads"]),
-        "neighbour_bytes": int(lines["VmRSS"].split()[0]) * 1024,
+        "descriptors": len(list((place / "fd").iterdir())),
+        "threads": int(lines["Threads"]),
+        "bytes": int(lines["VmRSS"].split()[0]) * 1024,
     }
 
 

@@ -3,10 +3,13 @@
 python soak_neighbour.py SCRIPT BUDGET
 """
 
+import gc
 import itertools
 import json
+import os
 import sys
-import time
+
+import soak_measures as measures
 
 import autotune
 
@@ -14,14 +17,13 @@ import autotune
 def main():
     script, budget = sys.argv[1:]
     for number in itertools.count(1):
-        began_s = time.monotonic()
         try:
-            ended = autotune.tune(
-                script, budget=budget, trials=3, out=f"{script}.best.yaml", wait="1h"
-            ).reason
+            out = f"{os.environ['HOME']}/best.yaml"
+            ended = autotune.tune(script, budget=budget, trials=3, out=out, wait="1h").reason
         except autotune.AutotuneError as error:
             ended = f"{type(error).__name__}: {error}"
-        row = {"search": number, "ended": ended, "seconds": round(time.monotonic() - began_s, 1)}
+        gc.collect()
+        row = {"search": number, "ended": ended, **measures.process_holds(os.getpid())}
         print(json.dumps(row), flush=True)
 
 

@@ -90,6 +90,6 @@ def test_what_a_process_holds_is_read_from_the_kernel() -> None:
     before = measures.process_holds(os.getpid())
     with Path(os.devnull).open(), Path(os.devnull).open():
         held = measures.process_holds(os.getpid())
-    assert held["neighbour_descriptors"] == before["neighbour_descriptors"] + 2
-    assert held["neighbour_threads"] >= 1
-    assert held["neighbour_bytes"] > 2**20
+    assert held["descriptors"] == before["descriptors"] + 2
+    assert held["threads"] >= 1
+    assert held["bytes"] > 2**20
