@@ -313,13 +313,7 @@ class _Search:
         self._written: tuple[Study, Answer] | None = None
         self._files: list[Path] = []
         self._knobs = knobs_for(spec.space)
-        free_bytes = free_for(spec)
-        self._planner = Planner(
-            knobs=self._knobs,
-            environ=environ,
-            memory_limit_bytes=trial_limit(spec, free_bytes),
-            baseline_limit_bytes=free_bytes,
-        )
+        self._planner = Planner(knobs=self._knobs, environ=environ, memory_limit_bytes=0)
 
     def begin(self, facts: Facts) -> SearchEnd:
         self._append("inspected", "inspected/1", {"facts": facts})
@@ -478,10 +472,13 @@ class _Search:
         """Run to the end; whatever fails on the way costs what was running, not the answer."""
         try:
             with breakable():
-                # Ray and MLflow take CPU time from whoever is waited for; the wall counts from here.
+                # Ray and MLflow would take CPU time from the other search; the wall counts from here.
                 session.await_machine()
                 if session.stopping:
                     return None
+                # Only now: the other search had memory of this machine.
+                free_bytes = free_for(self._spec)
+                self._planner.limit_memory(trial_limit(self._spec, free_bytes), free_bytes)
                 if self._wall is not None:
                     self._wall.start()
                 syncer.start()

@@ -124,10 +124,8 @@ class Verified:
 class FixedPlanner(Planner):
     """Plans the script as it is and one config, whose changes were settled when it was found."""
 
-    def __init__(
-        self, changes: Sequence[Change], effect: Effect, *, environ: Mapping[str, str], memory: int
-    ) -> None:
-        super().__init__(knobs=builtin(), environ=environ, memory_limit_bytes=memory)
+    def __init__(self, changes: Sequence[Change], effect: Effect, *, environ: Mapping[str, str]) -> None:
+        super().__init__(knobs=builtin(), environ=environ, memory_limit_bytes=0)
         self._changes = tuple(changes)
         self._effect = effect
 
@@ -231,7 +229,7 @@ def verify(
         watch.follow(lambda: modules_of(session.study))
         _tell(listeners, lambda listener: listener.study_began(session.study))
         runner = LocalRunner(study_dir=home, isolation=facts.host.isolation, free_memory=free_memory)
-        study = _run(session, runner)
+        study = _run(session, runner, planner)
         _tell(listeners, lambda listener: listener.study_ended(study))
     if not any(trial.measurement for trial in study.baseline):
         raise _why_nothing(study)
@@ -264,7 +262,7 @@ def read_verified(directory: Path) -> Verified:
         pairs=int(data["pairs"]),
         at_least=float(data["at_least"]),
     )
-    planner = FixedPlanner(asked.changes, asked.effect, environ={}, memory=0)
+    planner = FixedPlanner(asked.changes, asked.effect, environ={})
     return _judged(asked, fold(entries, build=planner.space), directory)
 
 
@@ -281,7 +279,7 @@ def _judged(asked: Asked, study: Study, home: Path) -> Verified:
     )
 
 
-def _run(session: Session, runner: LocalRunner) -> Study:
+def _run(session: Session, runner: LocalRunner, planner: FixedPlanner) -> Study:
     """Run to the end; whatever breaks on the way is raised once it is written down how it ended."""
     driver = InlineDriver(session, runner)
 
@@ -292,6 +290,8 @@ def _run(session: Session, runner: LocalRunner) -> Study:
     try:
         with polite_ending(stop) as arm:
             with breakable():
+                session.await_machine()
+                planner.limit_memory(free_memory())
                 driver.run(arm)
             return session.close()
     except BaseException as error:
@@ -341,7 +341,6 @@ def _planner(asked: Asked) -> FixedPlanner:
         asked.changes,
         asked.effect,
         environ=user_environment(os.environ, keep_loggers=False, trial=True),
-        memory=free_memory(),
     )
 
 

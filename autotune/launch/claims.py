@@ -76,7 +76,7 @@ class ClaimRequest:
 
     Args:
         study_id: Claims of one study do not exclude each other.
-        label: Shown to those who wait.
+        label: Shown to searches that wait.
         wait_s: Longest wait for claims that come first.
         share: Measure beside another search after that wait.
     """
@@ -207,7 +207,7 @@ def remove_dead(folder: Path) -> None:
         path = claim_path(folder, number)
         with _opened(path) as fd, contextlib.suppress(OSError):
             is_dead = fd >= 0 and os.fstat(fd).st_uid == os.geteuid() and _taken(fd, fcntl.LOCK_EX)
-            # Under its lock nobody else removes this file, so the name still means it.
+            # Under its lock no other process removes this file, so the name still means it.
             if is_dead and os.path.samestat(os.lstat(path), os.fstat(fd)):
                 path.unlink()
 

@@ -27,7 +27,7 @@ def test_two_that_begin_in_the_same_second_get_different_labels(monkeypatch: pyt
 
     def untaken(label: str) -> str:
         found = real(label)
-        # One at a time: nobody else comes this far meanwhile.
+        # One at a time: the other one does not come this far meanwhile.
         with contextlib.suppress(threading.BrokenBarrierError):
             both_have_looked.wait(0.5)
         return found
@@ -52,7 +52,7 @@ def test_the_first_event_holds_the_settled_label(monkeypatch: pytest.MonkeyPatch
             study = fold(journal.entries())
             assert (study.spec.label, study.created) == (label, 7.0)
             assert study.spec == made
-            assert journal.pending("mlflow"), "the tracker is told"
+            assert journal.pending("mlflow"), "the tracker receives it"
         assert folder.name == made.study_id
 
 

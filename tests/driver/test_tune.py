@@ -267,6 +267,25 @@ def test_nothing_is_started_beside_a_search_that_is_waited_for(made: Made) -> No
     assert started[:2] == ["wall", "tracker"]
 
 
+def test_memory_is_shared_out_after_the_other_search_has_ended(made: Made) -> None:
+    other = another_search()
+    limits: list[int] = []
+
+    class Leaving(SimulatedClock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            other.release()
+
+    made.clock = Leaving()
+    made.monkeypatch.setattr(tune, "free_for", lambda _: GIB if other.descriptors else 7 * GIB)
+    real = FakeRunner.run
+    made.monkeypatch.setattr(
+        FakeRunner, "run", lambda self, a: (limits.append(a.memory_limit_bytes), real(self, a))[1]
+    )
+    made.search()
+    assert set(limits) == {7 * GIB}
+
+
 def test_a_search_that_has_ended_holds_up_nobody(made: Made) -> None:
     made.search()
     another_search().release()

@@ -1,4 +1,4 @@
-"""The soak counts what accounts leave, and tells growth from noise."""
+"""The soak counts what accounts leave, and separates growth from noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searches on the same CPUs or accelerators take turns, across accounts, and a dead one holds up nobody."""
+"""Searches on the same CPUs or accelerators take turns, across accounts; a dead one holds up no other."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_second_search_waits_and_names_the_first(lock: Make) -> None:
     assert ahead is not None
     assert (ahead.label, ahead.user, ahead.pid, ahead.shared) == ("one", US, os.getpid(), "CPUs")
     assert ahead.text.startswith(f"study one of {US} (pid {os.getpid()}) has used the same CPUs since 20")
-    assert first.ahead() is None, "who came later is not waited for"
+    assert first.ahead() is None, "a later search is not waited for"
     first.release()
     assert second.ahead() is None
 
