@@ -92,7 +92,7 @@ def two_accounts():
 
 
 def removed(name):
-    """Remove an account; what still runs under it after an interrupt is ended first, since userdel refuses."""
+    """Remove an account; what an interrupt has left running under it is ended before."""
     with contextlib.suppress(KeyError):
         uid = pwd.getpwnam(name).pw_uid
         end_s = time.monotonic() + SETTLE_S
@@ -249,6 +249,10 @@ def reported(rows):
         "searched_hours": round(sum(row["seconds"] for row in rows) / 3600, 2),
         "target": TARGET,
         "waited_for_the_neighbour": sum(row["waited"] for row in rows),
+        "waits_of_the_neighbour": sum(
+            max(row.get("neighbour_waits", 0) for row in rows if row["piece"] == piece)
+            for piece in {row["piece"] for row in rows}
+        ),
         "trees_identical": sum(row["tree_is_same"] for row in rows),
         "exits": {
             str(code): sum(r["exit"] == code for r in rows) for code in sorted({r["exit"] for r in rows})

@@ -22,7 +22,10 @@ LIMITS = {
 (`other_bytes` is what lies beside the studies); memory of a long-lived process comes in whole pages."""
 
 LEAST_ROWS = 4
-"""With fewer rows of one neighbour there is no slope."""
+"""With fewer rows there is no slope."""
+
+LEAST_MEMORY_ROWS = 20
+"""An allocator takes its arenas over the first searches of a process: with fewer rows its slope is not judged."""
 
 
 def accounts_left(uids, locks):
@@ -132,13 +135,14 @@ def judged(rows):
             warm = [[v for v in piece if v is not None][1:] for piece in pieces.values()]
             slopes = [slope(piece) for piece in warm if len(piece) >= LEAST_ROWS]
             growth = statistics.median(slopes) if slopes else None
+            is_long = name != "neighbour_bytes" or max(map(len, warm)) >= LEAST_MEMORY_ROWS
         else:
-            growth = slope(values) if len(values) >= LEAST_ROWS else None
+            growth, is_long = slope(values) if len(values) >= LEAST_ROWS else None, True
         found[name] = {
             "first": values[0],
             "last": values[-1],
             "largest": max(values),
             "slope": None if growth is None else round(growth, 3),
-            "flat": None if growth is None else growth <= limit,
+            "flat": growth <= limit if growth is not None and is_long else None,
         }
     return found

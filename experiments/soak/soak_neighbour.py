@@ -16,14 +16,16 @@ import autotune
 
 def main():
     script, budget = sys.argv[1:]
+    waits = 0
     for number in itertools.count(1):
         try:
             out = f"{os.environ['HOME']}/best.yaml"
-            ended = autotune.tune(script, budget=budget, trials=3, out=out, wait="1h").reason
+            found = autotune.tune(script, budget=budget, trials=3, out=out, wait="1h")
+            ended, waits = found.reason, waits + (found.study.waited_s > 0.0)
         except autotune.AutotuneError as error:
             ended = f"{type(error).__name__}: {error}"
         gc.collect()
-        row = {"search": number, "ended": ended, **measures.process_holds(os.getpid())}
+        row = {"search": number, "ended": ended, "waits": waits, **measures.process_holds(os.getpid())}
         print(json.dumps(row), flush=True)
 
 

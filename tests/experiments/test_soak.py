@@ -39,6 +39,14 @@ def test_too_few_searches_show_nothing() -> None:
     assert found["processes"] == {"first": 0, "last": 2, "largest": 2, "slope": None, "flat": None}
 
 
+def test_memory_is_judged_once_a_process_has_searched_often_enough() -> None:
+    def judged(count: int) -> Any:
+        return measures.judged(rows(1, count, neighbour_bytes=lambda n: n * 2**20))["neighbour_bytes"]
+
+    assert (judged(9)["slope"], judged(9)["flat"]) == (2**20, None)
+    assert judged(30)["flat"] is False
+
+
 def test_what_an_account_has_is_counted_and_nothing_of_others(account: Any, shared_folder: Path) -> None:
     uid = account.uid
     empty = measures.accounts_left({uid}, shared_folder)
