@@ -2,9 +2,12 @@
 
 import itertools
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
+from accounts import another_account
 
 from autotune.launch.load_check import SAMPLE_S, LoadCheck, Snapshot
 
@@ -18,7 +21,10 @@ def _own_home(tmp_path_factory, monkeypatch):
     for name in [name for name in os.environ if name.startswith("AUTOTUNE_")]:
         monkeypatch.delenv(name)
     # Not by mktemp, which reads through all homes so far for the next number.
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path_factory.getbasetemp() / f"home-{next(_NUMBERS)}"))
+    home = tmp_path_factory.getbasetemp() / f"home-{next(_NUMBERS)}"
+    monkeypatch.setenv("AUTOTUNE_HOME", str(home))
+    # Searches of tests that run beside each other do not wait for each other.
+    monkeypatch.setenv("AUTOTUNE_LOCKS", f"{home}-locks")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
@@ -32,6 +38,22 @@ def _quiet_machine(monkeypatch):
         return LoadCheck(read=lambda _: next(readings), sleep=lambda _: None)
 
     monkeypatch.setattr(LoadCheck, "of_machine", of_machine)
+
+
+@pytest.fixture(scope="session")
+def account():
+    """A second account of this machine."""
+    with another_account() as made:
+        yield made
+
+
+@pytest.fixture
+def shared_folder():
+    """A folder that every account may use, as /run/lock; those of pytest are for one account."""
+    folder = Path(tempfile.mkdtemp(prefix="autotune-shared-"))
+    folder.chmod(0o1777)
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -48,3 +48,19 @@ WaitForQuiet = Annotated[
         help="Longest wait for other processes to end, before the first run and before confirmation.",
     ),
 ]
+Wait = Annotated[
+    str,
+    typer.Option(
+        metavar="30m",
+        envvar="AUTOTUNE_WAIT",
+        help="Wait up to so long for another search on the same CPUs or accelerators; else twice the budget.",
+    ),
+]
+Share = Annotated[
+    bool,
+    typer.Option(
+        "--share",
+        envvar="AUTOTUNE_SHARE",
+        help="Measure beside that search after --wait, at once without it; the answer names it.",
+    ),
+]

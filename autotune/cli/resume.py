@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from autotune.cli.complete import study_labels
-from autotune.cli.options import ExitZero, JsonAtEnd, JsonLines, Quiet, WaitForQuiet
+from autotune.cli.options import ExitZero, JsonAtEnd, JsonLines, Quiet, Share, Wait, WaitForQuiet
 
 
 def resume(
@@ -23,6 +23,8 @@ def resume(
         str, typer.Option(metavar="30m", help="Wall time from now. Default: what is left.")
     ] = "",
     wait_for_quiet: WaitForQuiet = "",
+    wait: Wait = "",
+    share: Share = False,
     trials: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Further trials at most. Default: what is left.")
     ] = None,
@@ -40,7 +42,7 @@ def resume(
 
     with guarded(as_json=json, as_lines=jsonl):
         seconds = budget_s(budget) if budget else None
-        quiet_s = wait_s(wait_for_quiet) if wait_for_quiet else None
+        quiet_s, turn_s = wait_s(wait_for_quiet), wait_s(wait, "--wait")
         from autotune.store.paths import find_study, is_in_home
 
         path = find_study(study, searches=True)
@@ -62,6 +64,8 @@ def resume(
                 path,
                 budget_s=seconds,
                 wait_for_quiet_s=quiet_s,
+                wait_s=turn_s,
+                share=share,
                 trials=trials,
                 listeners=[progress, Lines(sys.stdout)] if jsonl else [progress],
                 last_words=last_words(

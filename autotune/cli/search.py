@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.options import ExitZero, JsonAtEnd, JsonLines, Python, Quiet, WaitForQuiet
+from autotune.cli.options import ExitZero, JsonAtEnd, JsonLines, Python, Quiet, Share, Wait, WaitForQuiet
 
 if TYPE_CHECKING:
     from autotune.report.listener import Listener
@@ -44,6 +44,8 @@ def search(
     ] = "",
     python: Python = "",
     wait_for_quiet: WaitForQuiet = "",
+    wait: Wait = "",
+    share: Share = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and run nothing.")] = False,
     space: Annotated[
         str,
@@ -347,6 +349,8 @@ def search(
             start=start,
             live=live,
             wait_for_quiet=wait_for_quiet,
+            wait=wait,
+            share=share,
             concurrency=concurrency,
             label=label,
             output_args=tuple(output_args or ()),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autotune.cli.options import Allow, JsonAtEnd, JsonLines, Pick, Python, Quiet
+from autotune.cli.options import Allow, JsonAtEnd, JsonLines, Pick, Python, Quiet, Share, Wait
 from autotune.errors import EXIT_INTERRUPTED, EXIT_NO, EXIT_STOPPED, EXIT_YES, UsageError
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ def verify(
             help="Wait at most this long for other processes to end, before the first run.",
         ),
     ] = "",
+    wait: Wait = "",
+    share: Share = False,
     json: JsonAtEnd = False,
     jsonl: JsonLines = False,
     quiet: Quiet = False,
@@ -72,7 +74,7 @@ def verify(
 
     from autotune.cli.ended import guarded, head_start_s, print_json
     from autotune.core.redact import redact
-    from autotune.driver.spec import budget_s, untaken_label, wait_s
+    from autotune.driver.spec import budget_s, wait_s
     from autotune.inspection.command import verify as check
     from autotune.store.paths import new_label
 
@@ -88,7 +90,7 @@ def verify(
             )
         if not at_least > 0:
             raise UsageError(f"--at-least {at_least:g} is no ratio", hint="for example --at-least 1.2")
-        seconds, quiet_s = budget_s(budget), wait_s(wait_for_quiet)
+        seconds, quiet_s, turn_s = budget_s(budget), wait_s(wait_for_quiet), wait_s(wait, "--wait")
         run = given.command(command or [], python)
         check(run)
         changes = given.changes(chosen, run, allow=allow or ())
@@ -107,13 +109,15 @@ def verify(
                 chosen,
                 run,
                 changes=changes,
-                label=untaken_label("verify-" + new_label(stem, time.time())),
+                label="verify-" + new_label(stem, time.time()),
                 budget_s=seconds,
                 name=name,
                 pairs=pairs,
                 at_least=at_least,
                 head_start_s=head_start_s(),
-                wait_for_quiet_s=quiet_s,
+                wait_for_quiet_s=quiet_s or 0.0,
+                wait_s=turn_s,
+                share=share,
                 listeners=[progress, Lines(sys.stdout)] if jsonl else [progress],
             )
         finally:

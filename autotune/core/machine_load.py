@@ -45,6 +45,7 @@ class Culprit:
         cores: CPUs' worth of time that they use together; 0 on an accelerator.
         device: The accelerator that they compute on; empty for CPUs.
         count: Of processes.
+        study: The study and its owner if it is another search on the same CPUs or accelerators, else empty.
     """
 
     name: str
@@ -52,11 +53,12 @@ class Culprit:
     cores: float = 0.0
     device: str = ""
     count: int = 1
+    study: str = ""
 
     @property
     def key(self) -> tuple[str, str]:
         """What makes it the same culprit in a later check."""
-        return self.name, self.device
+        return self.study or self.name, self.device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +87,8 @@ class MachineLoad:
     @property
     def is_busy(self) -> bool:
         """Whether readings taken now would be disturbed."""
-        devices = any(culprit.device for culprit in self.culprits)
-        return devices or bool(self.slowdowns) or self.is_busy_on_cpus
+        known = any(culprit.device or culprit.study for culprit in self.culprits)
+        return known or bool(self.slowdowns) or self.is_busy_on_cpus
 
 
 def named(cores: Sequence[Culprit], foreign_cores: float) -> tuple[Culprit, ...]:
@@ -142,7 +144,7 @@ def summary(loads: Iterable[MachineLoad]) -> list[str]:
             known = largest.get(culprit.key)
             if known is None or culprit.cores > known[0].cores:
                 largest[culprit.key] = culprit, load.cpus
-    rows = sorted(largest.values(), key=lambda row: -row[0].cores)[:MOST_NAMED]
+    rows = sorted(largest.values(), key=lambda row: (not row[0].study, -row[0].cores))[:MOST_NAMED]
     found = [f"The machine was busy: {_uses(culprit, cpus, 'used')}." for culprit, cpus in rows]
     return [*found, *(f"The machine was busy: {_held_down(row, 'were')}." for row in slow)]
 
@@ -150,6 +152,9 @@ def summary(loads: Iterable[MachineLoad]) -> list[str]:
 def _uses(culprit: Culprit, cpus: float, verb: str = "uses") -> str:
     more = f" and {culprit.count - 1} more" if culprit.count > 1 else ""
     where = f" (pid {culprit.pid}{more})" if culprit.pid else ""
+    if culprit.study:
+        measures = "measured" if verb == "used" else "measures"
+        return f"{culprit.study}{where} {measures} on the same {culprit.device or 'CPUs'}"
     name = f'"{culprit.name}"' if culprit.name else "a process without a visible name"
     if culprit.device:
         return f"{name}{where} {'computed' if verb == 'used' else 'computes'} on {culprit.device}"

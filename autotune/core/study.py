@@ -135,6 +135,8 @@ class StudySpec:
         stdin: The file that standard input was redirected from, which every run reads anew; empty for none.
         wait_for_quiet_s: Longest wait for other processes to end, before the first run and before a
             confirmation; 0 for none.
+        wait_s: Longest wait for another search on the same CPUs or accelerators; None for `longest_wait_s`.
+        share: Measure beside such a search after that wait.
     """
 
     study_id: str
@@ -179,6 +181,15 @@ class StudySpec:
     mlflow_parent_run: str = ""
     constants: tuple[str, ...] = ()
     stdin: str = ""
+    wait_s: float | None = None
+    share: bool = False
+
+    @property
+    def longest_wait_s(self) -> float:
+        """Longest wait for another search: `wait_s`, else none to share a machine, else twice the budget."""
+        if self.wait_s is not None:
+            return self.wait_s
+        return 0.0 if self.share else WAIT_BUDGETS * self.budget.seconds
 
     @property
     def inspected(self) -> str:
@@ -199,6 +210,9 @@ class StudySpec:
         """What people call the script: ``train.py``, or ``package.train``."""
         return self.module or PurePath(self.script).name
 
+
+WAIT_BUDGETS = 2.0
+"""Two searches with the same budget fit into the wait for a third one; see decision 114."""
 
 SCRIPT_CHANGED = "script"
 """Why a search stopped whose script, or a module that it imports, was edited meanwhile."""

@@ -187,6 +187,8 @@ def tune(
     start: str = "auto",
     live: bool = False,
     wait_for_quiet: str = "",
+    wait: str = "",
+    share: bool = False,
     tracking_uri: str = "",
     experiment: str = "",
     mlflow_tag: str | Sequence[str] = (),
@@ -237,6 +239,8 @@ def tune(
             that is safe; ``fork`` says where it is not, ``cold`` starts each anew; see docs/search.md.
         live: One process may measure several configurations by switching between steps; see docs/search.md.
         wait_for_quiet: Longest wait for other processes to end, ``10m``; empty waits for nothing.
+        wait: Longest wait for a search on the same CPUs or accelerators, ``30m``; empty for twice the budget.
+        share: Measure beside that search after `wait`, at once without it.
         tracking_uri: MLflow store; a local one where empty.
         experiment: MLflow experiment.
         mlflow_tag: Tags of the study's MLflow run, ``"team=vision"``.
@@ -295,6 +299,8 @@ def tune(
         start=start,
         live="on" if live else "off",
         wait_for_quiet=wait_for_quiet,
+        wait=wait,
+        share=share,
         tracking_uri=tracking_uri,
         experiment=experiment,
         out=os.fspath(out),

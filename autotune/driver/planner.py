@@ -88,10 +88,17 @@ class Planner:
     ) -> None:
         self._knobs = knobs
         self._environ = environ
-        self._memory_limit_bytes = memory_limit_bytes
-        self._baseline_limit_bytes = (
-            memory_limit_bytes if baseline_limit_bytes is None else baseline_limit_bytes
-        )
+        self.limit_memory(memory_limit_bytes, baseline_limit_bytes)
+
+    def limit_memory(self, limit_bytes: int, baseline_bytes: int | None = None) -> None:
+        """Set the limits of the trials to come; those before them may be of another moment.
+
+        Args:
+            limit_bytes: As `memory_limit_bytes`.
+            baseline_bytes: As `baseline_limit_bytes`.
+        """
+        self._memory_limit_bytes = limit_bytes
+        self._baseline_limit_bytes = limit_bytes if baseline_bytes is None else baseline_bytes
 
     def space(
         self, spec: StudySpec, facts: Facts, dead: Dead = frozenset()

@@ -47,6 +47,8 @@ from autotune.driver.ray_head import Head
 from autotune.driver.ray_keeper import Keeper
 from autotune.errors import RayUnavailable
 from autotune.launch import enclosure
+from autotune.launch.claims import ClaimRequest
+from autotune.launch.device_care import LOCK_S, DeviceCare
 from autotune.launch.process import LocalRunner
 from autotune.launch.runner import Ended
 from autotune.shortage import address_space, shortage
@@ -54,6 +56,7 @@ from autotune.shortage import address_space, shortage
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
+    from autotune.core.study import StudySpec
     from autotune.driver.session import Session
 
 log = logging.getLogger(__name__)
@@ -321,7 +324,7 @@ class Launcher(tune.Trainable):
     def setup(self, config: dict[str, Any]) -> None:
         """Called once per actor."""
         self._runner: LocalRunner | None = None
-        self._made_for: tuple[Path, str] | None = None
+        self._made_for: tuple[Path, str, ClaimRequest | None] | None = None
         self._take(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -339,6 +342,7 @@ class Launcher(tune.Trainable):
         self._study_dir = Path(config["study_dir"])
         self._isolation = str(config["isolation"])
         self._bell = str(config["bell"])
+        self._request = wire.loads(ClaimRequest, config["request"]) if config["request"] else None
 
     def step(self) -> dict[str, Any]:
         """The first result says that it begins, the last that it is done, those between are outcomes."""
@@ -358,11 +362,14 @@ class Launcher(tune.Trainable):
 
     def _our_runner(self) -> LocalRunner:
         """One for all that this actor runs: it keeps what trials may be forked from."""
-        wanted = (self._study_dir, self._isolation)
+        wanted = (self._study_dir, self._isolation, self._request)
         if self._runner is None or self._made_for != wanted:
             self.cleanup()
             self._runner = LocalRunner(
-                study_dir=self._study_dir, isolation=self._isolation, free_memory=free_memory
+                study_dir=self._study_dir,
+                isolation=self._isolation,
+                free_memory=free_memory,
+                device_care=DeviceCare(request=self._request),
             )
             self._made_for = wanted
         return self._runner
@@ -378,6 +385,12 @@ class Launcher(tune.Trainable):
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Nothing to load."""
+
+
+def node_request(spec: StudySpec) -> ClaimRequest:
+    """For whom a trial claims the node of a cluster that it runs on; it waits as long as for its devices."""
+    request = ClaimRequest.of(spec)
+    return request if spec.wait_s is not None else replace(request, wait_s=min(request.wait_s, LOCK_S))
 
 
 def said_of_niceness(niceness: int) -> str:
@@ -561,6 +574,8 @@ class RayDriver:
                 "pinned_device": self._pinned_devices(gpus),
                 "bell": "" if self._bell is None else self._bell.path,
                 "is_ours": self._own is not None,
+                # The search has claimed the machine of a Ray of its own.
+                "request": "" if self._own else wire.dumps(node_request(self._session.study.spec)),
                 "at_once": self._slots(gpus),
             },
             tune_config=tune.TuneConfig(

@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 from autotune.apply.space import not_here
 from autotune.clock import SystemClock
@@ -40,7 +40,7 @@ from autotune.core.trial import (
 from autotune.core.wire import to_wire
 from autotune.core.writable import writable
 from autotune.driver.planner import clipped, dead_ways, measured_changes
-from autotune.driver.spec import JOB_END
+from autotune.driver.spec import JOB_END, MIN_BUDGET_S
 from autotune.errors import BackendError, DiskFull
 from autotune.knobs.registry import knobs_for
 from autotune.launch.deadline import whole_deadline_s
@@ -58,12 +58,16 @@ if TYPE_CHECKING:
     from autotune.core.study import Study
     from autotune.core.trial import Outcome
     from autotune.driver.planner import Planner
+    from autotune.launch.claims import Claim
     from autotune.launch.load_check import LoadCheck
+    from autotune.launch.machine_lock import MachineLock
     from autotune.report.listener import Listener
     from autotune.search.strategy import Strategy
     from autotune.store.journal import Journal
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 ENDING_S = 3.0
 """Kept back for the answer, best.yaml and the last events: 0.1 s with the plain loop, and 1.2 to 1.6 s more
@@ -86,7 +90,7 @@ BASELINE_REPEAT_SHARE = 0.4
 """The same for the script's own first runs, which every ratio and the price of every later run rest on."""
 
 QUIET_POLL_S = 2.0
-"""Pause between two load checks while a quiet machine is waited for."""
+"""Pause between two checks while a quiet machine, or the end of another search, is waited for."""
 
 NOTICE_S = 1.0
 """A signal to a whole job may end the trial some moments before the driver has seen its own."""
@@ -120,6 +124,7 @@ class Session:
         watch: Says in a sentence why no trial can be compared with those before any more; empty as
             long as they can. Asked before a trial is planned and before its outcome counts.
         load: Checks the load of the machine that trials run on; None where that is another one.
+        machine: Keeps other searches off that machine; None likewise.
     """
 
     def __init__(
@@ -135,6 +140,7 @@ class Session:
         listeners: Sequence[Listener] = (),
         watch: Callable[[], str] = str,
         load: LoadCheck | None = None,
+        machine: MachineLock | None = None,
     ) -> None:
         self._journal = journal
         self._study = study
@@ -146,6 +152,7 @@ class Session:
         self._listeners = listeners
         self._watch = watch
         self._load = load
+        self._machine = machine
         self._culprits: set[tuple[str, str]] = set()
         """Causes of load that were named in this life."""
         self._has_waited = False
@@ -200,14 +207,25 @@ class Session:
                 return True
             return not self._waiting and self._strategy.is_finished(self._study, self.remaining_s - KILL_S)
 
-    # -- the loop's three calls ---------------------------------------------------------------
+    # -- the loop's calls ---------------------------------------------------------------------
+
+    def await_machine(self) -> None:
+        """Wait for other searches on this machine, then for a quiet machine; a repeat does nothing.
+
+        Raises:
+            BackendError: Another search still uses the machine, and it is not to be shared.
+        """
+        if self._has_waited:
+            return
+        self._has_waited = True
+        # A job's own end does not move, so there this time comes out of the budget.
+        counts = JOB_END in os.environ
+        self._await_turn(counts=counts)
+        self._await_quiet(within_s=self._study.spec.wait_for_quiet_s, counts=counts)
 
     def ask(self) -> Assignment | None:
         """The next process to run, journaled; None when there is none (now, or for good)."""
-        if not self._has_waited:
-            self._has_waited = True
-            # A job's own end does not move, so there this time comes out of the budget.
-            self._await_quiet(within_s=self._study.spec.wait_for_quiet_s, counts=JOB_END in os.environ)
+        self.await_machine()
         with self._lock:
             while not self._stopping and not self._is_another_script():
                 known = self._study.because
@@ -331,7 +349,8 @@ class Session:
         """The next trial, once the load was checked; a confirmation may wait for a quiet machine."""
         if self._load is None or self._running:
             return trial
-        self._name_culprits(self._load.since_last())
+        if (found := self._load.since_last()) is not None:
+            self._name_culprits(self._with_searches(found))
         measured = [t for t in self._study.trials if t.state is TrialState.TOLD and t.stage is not Stage.WHY]
         begins = trial.stage is Stage.CONFIRM and bool(measured) and measured[-1].stage not in _PAIRED
         if not begins or not self._study.spec.wait_for_quiet_s:
@@ -342,6 +361,72 @@ class Session:
         self._await_quiet(within_s=min(self._study.spec.wait_for_quiet_s, spare_s), counts=True)
         return clipped(trial, self.remaining_s - KILL_S)
 
+    def _await_turn(self, *, counts: bool) -> None:
+        """Wait for searches that came before this one on the same CPUs or accelerators; name each once.
+
+        Args:
+            counts: The time comes out of the budget.
+        """
+        machine, spec = self._machine, self._study.spec
+        if machine is None:
+            return
+        named: set[tuple[str, int]] = set()
+        hint = "" if spec.share or spec.wait_s is not None else "; --share measures beside it"
+        within_s = spec.longest_wait_s
+        if counts:
+            within_s = min(within_s, max(0.0, self.remaining_s - MIN_BUDGET_S))
+
+        def first() -> Claim | None:
+            found = machine.ahead()
+            if found is not None and found.key not in named and within_s > 0.0:
+                named.add(found.key)
+                self.note(f"waiting up to {within_s:.0f} s: {found.text}{hint}")
+            return found
+
+        ahead = first()
+        if ahead is not None and within_s > 0.0:
+            ahead, waited_s = self._poll(ahead, first, within_s=within_s, counts=counts)
+            if ahead is None:
+                self.note(f"the other search has ended after {waited_s:.0f} s")
+        if ahead is not None and not spec.share and not self._stopping:
+            raise BackendError(
+                f"{ahead.text}, and it was waited for {within_s:.0f} s",
+                hint="wait longer with --wait 2h, or measure beside it with --share",
+            )
+        machine.begin()
+
+    def _poll(
+        self, found: T | None, blocker: Callable[[], T | None], *, within_s: float, counts: bool
+    ) -> tuple[T | None, float]:
+        """Wait until nothing blocks any more, and journal the wait.
+
+        Args:
+            found: What blocks now.
+            blocker: Returns what blocks, or None.
+            within_s: Longest wait.
+            counts: The time comes out of the budget.
+
+        Returns:
+            What still blocks, and the seconds that were waited.
+        """
+        began_s = at_s = self._clock.now_s()
+        while found is not None and not self._stopping and at_s - began_s < within_s:
+            self._clock.sleep(min(QUIET_POLL_S, within_s - (at_s - began_s)))
+            found = blocker()
+            at_s, before_s = self._clock.now_s(), at_s
+            # At once and not at the end: the wall of the budget is watched by another thread.
+            self._began_s += 0.0 if counts else at_s - before_s
+        waited_s = self._clock.now_s() - began_s
+        data = {"seconds": waited_s, "quiet": found is None, "elapsed_s": self.elapsed_s}
+        self._append("waited", f"{self._journal.epoch}/{self._clock.wall_s()}", data)
+        self._study = replace(self._study, waited_s=self._study.waited_s + waited_s)
+        return found, waited_s
+
+    def _with_searches(self, load: MachineLoad) -> MachineLoad:
+        """The load with the searches that measure on the same CPUs or accelerators."""
+        found = () if self._machine is None else self._machine.beside()
+        return replace(load, culprits=(*found, *load.culprits)) if found else load
+
     def _await_quiet(self, *, within_s: float, counts: bool) -> None:
         """Check the load and name what is busy; wait until it has ended, where that was asked for.
 
@@ -349,37 +434,32 @@ class Session:
             within_s: Longest wait.
             counts: The time comes out of the budget.
         """
-        if self._load is None:
+        if (check := self._load) is None:
             return
-        began_s = self._clock.now_s()
-        load = self._load.now()
+
+        def load_if_busy() -> MachineLoad | None:
+            found = self._with_searches(check.now())
+            return found if found.is_busy else None
+
+        load = load_if_busy()
+        if load is None:
+            return
         self._name_culprits(load)
-        if not load.is_busy or within_s <= 0:
+        if within_s <= 0:
             return
         self.note(f"waiting up to {within_s:.0f} s for a quiet machine")
-        at_s = self._clock.now_s()
-        while load.is_busy and not self._stopping and at_s - began_s < within_s:
-            self._clock.sleep(min(QUIET_POLL_S, within_s - (at_s - began_s)))
-            load = self._load.now()
-            at_s, before_s = self._clock.now_s(), at_s
-            # At once and not at the end: the wall of the budget is watched by another thread.
-            self._began_s += 0.0 if counts else at_s - before_s
-        waited_s = self._clock.now_s() - began_s
-        data = {"seconds": waited_s, "quiet": not load.is_busy, "elapsed_s": self.elapsed_s}
-        self._append("waited", f"{self._journal.epoch}/{self._clock.wall_s()}", data)
-        self._study = replace(self._study, waited_s=self._study.waited_s + waited_s)
-        after = "still busy, the search goes on" if load.is_busy else "the machine is quiet"
+        load, waited_s = self._poll(load, load_if_busy, within_s=within_s, counts=counts)
+        after = "the machine is quiet" if load is None else "still busy, the search goes on"
         self.note(f"{after} after {waited_s:.0f} s")
 
-    def _name_culprits(self, load: MachineLoad | None) -> None:
+    def _name_culprits(self, load: MachineLoad) -> None:
         """One line for each cause of load, once; it is journaled, so that a report has it as well."""
-        found = [] if load is None else news(load, self._culprits)
-        if not found or load is None:
+        if not (found := news(load, self._culprits)):
             return
         data = {"load": load, "elapsed_s": self.elapsed_s}
         self._append("busy", f"{self._journal.epoch}/{self._clock.wall_s()}", data)
         self._study = replace(self._study, busy=(*self._study.busy, load))
-        advises = not self._study.spec.wait_for_quiet_s
+        advises = not (self._study.spec.wait_for_quiet_s or self._study.spec.share)
         for sentence in found:
             text = writable(warning(sentence, advises=advises))
             self._tell_listeners(partial(_note, study=self.study, text=text))
@@ -614,7 +694,8 @@ class Session:
         is_first = trial.stage is Stage.BASELINE
         if seconds > (BASELINE_REPEAT_SHARE if is_first else DISTURBED_REPEAT_SHARE) * self.remaining_s:
             return ""
-        if self._load is not None and not self._running and self._load.now().is_busy:
+        check = None if self._running else self._load
+        if check is not None and self._with_searches(check.now()).is_busy:
             return ""
         self._crowded[trial.number] += 1
         self._set_aside = measured

@@ -79,6 +79,8 @@ class SearchOptions:
     wait_for_quiet: str = ""
     mlflow_tags: tuple[str, ...] = ()
     mlflow_parent_run: str = ""
+    wait: str = ""
+    share: bool = False
 
 
 def version() -> str:
@@ -108,8 +110,8 @@ def budget_s(text: str) -> float:
     return seconds
 
 
-def wait_s(text: str) -> float:
-    """Longest wait for a quiet machine in seconds; 0 for an empty text.
+def wait_s(text: str, option: str = "--wait-for-quiet") -> float | None:
+    """Return a longest wait in seconds; None for an empty text.
 
     Raises:
         UsageError: No duration.
@@ -117,9 +119,9 @@ def wait_s(text: str) -> float:
     from autotune.edge.duration import duration_s
 
     try:
-        return duration_s(text) if text else 0.0
+        return duration_s(text) if text else None
     except InvalidBudget as error:
-        raise UsageError(f"--wait-for-quiet: {error}", hint=error.hint) from error
+        raise UsageError(f"{option}: {error}", hint=error.hint) from error
 
 
 def within_job(seconds: float, *, now_s: float | None = None) -> float:
@@ -334,7 +336,9 @@ def build_spec(command: Command, options: SearchOptions) -> StudySpec:
         objective=objective(options),
         transfer=one_of("--transfer", options.transfer, SETTINGS),
         live=one_of("--live", options.live, SWITCH) == "on",
-        wait_for_quiet_s=wait_s(options.wait_for_quiet),
+        wait_for_quiet_s=wait_s(options.wait_for_quiet) or 0.0,
+        wait_s=wait_s(options.wait, "--wait"),
+        share=options.share,
         mlflow_tags=mlflow_tags(options.mlflow_tags),
         mlflow_parent_run=options.mlflow_parent_run,
         constants=constants,

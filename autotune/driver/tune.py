@@ -33,6 +33,7 @@ from autotune.driver.ending import answer_or_none, exit_code, why_nothing
 from autotune.driver.head_start import QUIET_S, HeadStart
 from autotune.driver.host_memory import free_for, free_memory, trial_limit
 from autotune.driver.inline import InlineDriver
+from autotune.driver.new_study import append_opened, create_study
 from autotune.driver.page import write_report
 from autotune.driver.planner import Planner, dead_ways
 from autotune.driver.session import ENDING_S, Session
@@ -62,13 +63,14 @@ from autotune.knobs.declared import own_values
 from autotune.knobs.registry import knobs_for
 from autotune.launch import enclosure
 from autotune.launch.load_check import LoadCheck
+from autotune.launch.machine_lock import MachineLock
 from autotune.launch.process import LocalRunner
 from autotune.search.samplers import strategy_for
 from autotune.shortage import shortage
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
 from autotune.store.outbox import rows_for
-from autotune.store.paths import DRIVEN_FILE, default_tracking_uri, make_study_dir, unwritable
+from autotune.store.paths import DRIVEN_FILE, default_tracking_uri, unwritable
 from autotune.store.redact import with_secrets
 
 if TYPE_CHECKING:
@@ -209,12 +211,12 @@ def run_search(
         ray_auth.prepare("")
         threading.Thread(target=_import_ray, name="autotune-import-ray", daemon=True).start()
     plan = plan_search(spec)
-    home = make_study_dir(spec.study_id)
-    journal = Journal.create(home / "journal.db")
-    search = _Search(
-        spec, home, journal, listeners, began_s, environ, owns_process=owns_process, last_words=last_words
-    )
     with learned(spec.args):
+        secrets = secret_variables(environ)
+        spec, home, journal = create_study(spec, wall_s=SystemClock().wall_s(), secrets=secrets)
+        search = _Search(
+            spec, home, journal, listeners, began_s, environ, owns_process=owns_process, last_words=last_words
+        )
         return search.begin(plan.facts)
 
 
@@ -223,6 +225,8 @@ def resume_search(
     *,
     budget_s: float | None = None,
     wait_for_quiet_s: float | None = None,
+    wait_s: float | None = None,
+    share: bool = False,
     trials: int | None = None,
     listeners: Sequence[Listener] = (),
     owns_process: bool = True,
@@ -234,6 +238,8 @@ def resume_search(
         directory: Of the study.
         budget_s: Further wall time from now, in seconds; None keeps the old budget.
         wait_for_quiet_s: Longest wait for a quiet machine; None keeps what the search was begun with.
+        wait_s: Longest wait for another search on this machine; None likewise.
+        share: Measure beside it after that wait; False keeps what the search was begun with.
         trials: Further trials of a search that was limited in them; None keeps the old limit.
         listeners: Told as it goes.
         owns_process: As for `run_search`.
@@ -252,6 +258,7 @@ def resume_search(
             log.warning("set when the search began and not now: %s; trials run without", names)
         if wait_for_quiet_s is not None:
             spec = replace(spec, wait_for_quiet_s=wait_for_quiet_s)
+        spec = replace(spec, wait_s=spec.wait_s if wait_s is None else wait_s, share=spec.share or share)
     except BaseException:
         journal.close()
         raise
@@ -325,16 +332,9 @@ class _Search:
         self._written: tuple[Study, Answer] | None = None
         self._files: list[Path] = []
         self._knobs = knobs_for(spec.space)
-        free_bytes = free_for(spec)
-        self._planner = Planner(
-            knobs=self._knobs,
-            environ=environ,
-            memory_limit_bytes=trial_limit(spec, free_bytes),
-            baseline_limit_bytes=free_bytes,
-        )
+        self._planner = Planner(knobs=self._knobs, environ=environ, memory_limit_bytes=0)
 
     def begin(self, facts: Facts) -> SearchEnd:
-        self._append_opened()
         self._append("inspected", "inspected/1", {"facts": facts})
         # As data, and once: a resume believes what this life does, whatever has been searched meanwhile.
         try:
@@ -348,7 +348,8 @@ class _Search:
         return self._run()
 
     def go_on(self) -> SearchEnd:
-        self._append_opened()
+        secrets = secret_variables(self._environ)
+        append_opened(self._journal, self._spec, wall_s=self._clock.wall_s(), secrets=secrets)
         entries = list(self._journal.entries())
         study = fold(entries)
         now = _Now(wall_s=self._clock.wall_s(), up_s=_up_s(), host=platform.node())
@@ -388,6 +389,9 @@ class _Search:
         study = replace(study, spec=replace(self._spec, space=study.spec.space), stopped="")
         spent_s = study.elapsed_s + self._clock.now_s() - self._began_s
         watch = ScriptWatch(self._spec.inspected, study.facts.script.sha256 if study.facts else "")
+        # Of a cluster's nodes nothing is seen from here, and trials claim them.
+        is_here = not self._spec.ray_address
+        machine = MachineLock.of_machine(os.environ, self._spec) if is_here else None
         session = Session(
             journal=self._journal,
             study=study,
@@ -398,8 +402,8 @@ class _Search:
             ending_s=ENDING_S,
             listeners=self._listeners,
             watch=watch,
-            # Of a cluster's nodes nothing is seen from here.
-            load=None if self._spec.ray_address else LoadCheck.of_machine(os.environ),
+            load=LoadCheck.of_machine(os.environ) if is_here else None,
+            machine=machine,
         )
         watch.follow(lambda: modules_of(session.study))
         driven = self._home / DRIVEN_FILE
@@ -418,6 +422,8 @@ class _Search:
         finally:
             with suppress(OSError):
                 driven.unlink()
+            if machine is not None:
+                machine.release()
             self._journal.close()
 
     def _search(self, session: Session, syncer: Syncer) -> SearchEnd:
@@ -435,8 +441,6 @@ class _Search:
             may_exit=self._owns_process,
         )
         self._wall = wall
-        wall.start()
-        syncer.start()
         drivers: list[Driver] = []
 
         def interrupt() -> None:
@@ -498,6 +502,16 @@ class _Search:
         """Run to the end; whatever fails on the way costs what was running, not the answer."""
         try:
             with breakable():
+                # Ray and MLflow would take CPU time from the other search; the wall counts from here.
+                session.await_machine()
+                if session.stopping:
+                    return None
+                # Only now: the other search had memory of this machine.
+                free_bytes = free_for(self._spec)
+                self._planner.limit_memory(trial_limit(self._spec, free_bytes), free_bytes)
+                if self._wall is not None:
+                    self._wall.start()
+                syncer.start()
                 driver = self._driver(session, syncer)
                 drivers.append(driver)
                 closers.callback(driver.close)
@@ -693,17 +707,6 @@ class _Search:
 
     def _changes_of(self, study: Study) -> Callable[[Config], Sequence[Change]]:
         return lambda config: self._planner.changes_in(study, config)[0]
-
-    def _append_opened(self) -> None:
-        data = {
-            "spec": self._spec,
-            "wall_s": self._clock.wall_s(),
-            "host": platform.node(),
-            "pid": os.getpid(),
-            "version": self._spec.version,
-            "secrets": secret_variables(self._environ),
-        }
-        self._append("opened", f"opened/{self._journal.epoch}", data)
 
     def _append(self, kind: str, uid: str, data: Mapping[str, object]) -> None:
         wired: dict[str, object] = to_wire(data)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from autotune.core.wire import from_wire, to_wire
 from autotune.driver.ending import StoppedBySignal, StoppedEarly, why_nothing
 from autotune.driver.host_memory import free_memory
 from autotune.driver.inline import InlineDriver
+from autotune.driver.new_study import create_study
 from autotune.driver.planner import Planner
 from autotune.driver.session import ENDING_S, Session
 from autotune.driver.signals import breakable, polite_ending
@@ -44,11 +44,12 @@ from autotune.inspection.script import script_facts
 from autotune.knobs.registry import builtin
 from autotune.launch import enclosure
 from autotune.launch.load_check import LoadCheck
+from autotune.launch.machine_lock import MachineLock
 from autotune.launch.process import LocalRunner
 from autotune.search.verification import Verification
 from autotune.store.fold import fold
 from autotune.store.journal import Journal
-from autotune.store.paths import JOURNAL_FILE, make_study_dir, new_id
+from autotune.store.paths import JOURNAL_FILE, new_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -122,10 +123,8 @@ class Verified:
 class FixedPlanner(Planner):
     """Plans the unchanged script and one config, whose changes were settled when it was found."""
 
-    def __init__(
-        self, changes: Sequence[Change], effect: Effect, *, environ: Mapping[str, str], memory: int
-    ) -> None:
-        super().__init__(knobs=builtin(), environ=environ, memory_limit_bytes=memory)
+    def __init__(self, changes: Sequence[Change], effect: Effect, *, environ: Mapping[str, str]) -> None:
+        super().__init__(knobs=builtin(), environ=environ, memory_limit_bytes=0)
         self._changes = tuple(changes)
         self._effect = effect
 
@@ -168,6 +167,8 @@ def verify(
     at_least: float = 1.0,
     head_start_s: float = 0.0,
     wait_for_quiet_s: float = 0.0,
+    wait_s: float | None = None,
+    share: bool = False,
     listeners: Sequence[Listener] = (),
 ) -> Verified:
     """Run pairs until the answer is settled, the pairs are used up, or the budget is.
@@ -183,6 +184,8 @@ def verify(
         at_least: The ratio that the lower bound has to clear to be called faster.
         head_start_s: Seconds of the budget already spent when this was called.
         wait_for_quiet_s: Longest wait for other processes to end, before the first run.
+        wait_s: Longest wait for a search on the same CPUs or accelerators; None for twice the budget.
+        share: Measure beside it after that wait.
         listeners: Told as it goes.
 
     Raises:
@@ -199,15 +202,17 @@ def verify(
     asked = Asked(
         pick=name, changes=tuple(changes), effect=Effect[pick.effect], pairs=pairs, at_least=at_least
     )
-    spec = replace(_spec(command, label, budget_s), wait_for_quiet_s=wait_for_quiet_s)
+    spec = _spec(command, label, budget_s)
+    spec = replace(spec, wait_for_quiet_s=wait_for_quiet_s, wait_s=wait_s, share=share)
     facts = _facts(spec, command)
     planner = _planner(asked)
-    home = make_study_dir(spec.study_id)
     with ExitStack() as closers:
         closers.enter_context(learned(spec.args))
-        journal = Journal.create(home / JOURNAL_FILE)
+        spec, home, journal = create_study(spec, wall_s=clock.wall_s())
         closers.callback(journal.close)
-        _open(journal, spec, clock.wall_s(), facts, asked)
+        _append_question(journal, facts, asked)
+        machine = MachineLock.of_machine(os.environ, spec)
+        closers.callback(machine.release)
         watch = ScriptWatch(spec.inspected, facts.script.sha256)
         session = Session(
             journal=journal,
@@ -220,13 +225,14 @@ def verify(
             listeners=listeners,
             watch=watch,
             load=LoadCheck.of_machine(os.environ),
+            machine=machine,
         )
         watch.follow(lambda: modules_of(session.study))
         _tell(listeners, lambda listener: listener.study_began(session.study))
         if text := _isolation_of(spec).note:
             _tell(listeners, lambda listener: listener.note(session.study, text))
         runner = LocalRunner(study_dir=home, isolation=facts.host.isolation, free_memory=free_memory)
-        study = _run(session, runner)
+        study = _run(session, runner, planner)
         _tell(listeners, lambda listener: listener.study_ended(study))
     if not any(trial.measurement for trial in study.baseline):
         raise _why_nothing(study)
@@ -259,7 +265,7 @@ def read_verified(directory: Path) -> Verified:
         pairs=int(data["pairs"]),
         at_least=float(data["at_least"]),
     )
-    planner = FixedPlanner(asked.changes, asked.effect, environ={}, memory=0)
+    planner = FixedPlanner(asked.changes, asked.effect, environ={})
     return _judged(asked, fold(entries, build=planner.space), directory)
 
 
@@ -276,7 +282,7 @@ def _judged(asked: Asked, study: Study, home: Path) -> Verified:
     )
 
 
-def _run(session: Session, runner: LocalRunner) -> Study:
+def _run(session: Session, runner: LocalRunner, planner: FixedPlanner) -> Study:
     """Run to the end; whatever breaks on the way is raised once it is written down how it ended."""
     driver = InlineDriver(session, runner)
 
@@ -287,6 +293,8 @@ def _run(session: Session, runner: LocalRunner) -> Study:
     try:
         with polite_ending(stop) as arm:
             with breakable():
+                session.await_machine()
+                planner.limit_memory(free_memory())
                 driver.run(arm)
             return session.close()
     except BaseException as error:
@@ -339,18 +347,10 @@ def _planner(asked: Asked) -> FixedPlanner:
         asked.changes,
         asked.effect,
         environ=user_environment(os.environ, keep_loggers=False, trial=True),
-        memory=free_memory(),
     )
 
 
-def _open(journal: Journal, spec: StudySpec, wall_s: float, facts: Facts, asked: Asked) -> None:
-    opened = {
-        "spec": spec,
-        "wall_s": wall_s,
-        "host": platform.node(),
-        "pid": os.getpid(),
-        "version": spec.version,
-    }
+def _append_question(journal: Journal, facts: Facts, asked: Asked) -> None:
     question = {
         "pick": asked.pick,
         "changes": asked.changes,
@@ -359,7 +359,6 @@ def _open(journal: Journal, spec: StudySpec, wall_s: float, facts: Facts, asked:
         "at_least": asked.at_least,
     }
     rows: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("opened", opened),
         ("inspected", {"facts": facts}),
         ("verifying", question),
     )

@@ -46,6 +46,8 @@ _KINDS: Final[Mapping[str, str]] = {
     "start": _TEXT,
     "live": _TEXT,
     "wait-for-quiet": _TEXT,
+    "wait": _TEXT,
+    "share": _YES,
     "trials": _NUMBER,
     "seed": _NUMBER,
     "tracking-uri": _TEXT,
@@ -76,7 +78,7 @@ KEYS: Final = tuple(_KINDS)
 _said: set[Path] = set()
 """Files of other accounts that were passed over; each is named once."""
 
-_OTHERS: Final = ("HOME", "DEBUG", "PLAN", "TRIAL", "GUARD", "FORKS")
+_OTHERS: Final = ("HOME", "LOCKS", "DEBUG", "PLAN", "TRIAL", "GUARD", "FORKS")
 """Variables of ours that are no options."""
 
 

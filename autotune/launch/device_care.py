@@ -1,7 +1,8 @@
 """A trial's accelerators: nobody else's while it runs, free again after it, and known to compute.
 
 The lock of a device is a file named after its UUID, the same for every search on this machine, and the
-kernel drops it with the last process that holds it: the trial's guard.
+kernel drops it with the last process that holds it: the trial's guard. On a node of a cluster a trial claims
+the CPUs of the node as well (`autotune.launch.machine_lock`), which on one machine the search does.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import math
 import os
 import signal
 import subprocess
-import tempfile
 import time
 import weakref
 from dataclasses import dataclass, field
@@ -24,6 +24,10 @@ from autotune.core.trial import Failure, FailureKind
 from autotune.devices.bounded import Bounded
 from autotune.devices.find import find_devices
 from autotune.launch import sweep
+from autotune.launch.claims import ClaimRequest, Resources
+from autotune.launch.load_check import usable_cpus
+from autotune.launch.lock_folder import lock_folder, opened
+from autotune.launch.machine_lock import MachineLock
 from autotune.launch.runner import NOT_BEGUN
 
 if TYPE_CHECKING:
@@ -36,7 +40,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CANARY = Path(__file__).resolve().parents[1] / "trial" / "canary.py"
-LOCKS_DIR = "/run/lock"
 LOCK_S = 300.0
 """Longer than another search's trial usually takes."""
 FREE_S = 10.0
@@ -70,14 +73,25 @@ class Held:
     locks: list[int] = field(default_factory=list[int])
     used_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
     """UUID -> memory in use before the trial."""
+    claim: MachineLock | None = None
+    """Of the node's CPUs and devices."""
+    notes: tuple[str, ...] = ()
+    """For people."""
 
     def __post_init__(self) -> None:
         _HELD.add(self)
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """Of all locks; what inherits them holds the devices as well."""
+        return (*self.locks, *(() if self.claim is None else self.claim.descriptors))
 
     def hand_over(self) -> None:
         """Ours go; where a guard lives that has them as well, the devices stay its trial's."""
         while self.locks:
             os.close(self.locks.pop())
+        if self.claim is not None:
+            self.claim.release()
 
 
 def _let_go_of_all() -> None:
@@ -99,6 +113,7 @@ class DeviceCare:
         free_s: At most so long it is waited for memory to come back after a trial.
         cool_s: At most so long it is waited for a device whose clocks are held down by heat.
         probe: Whether the devices of a launch compute, else why not, as a line of text; None: `run_canary`.
+        request: For whom each trial claims this machine; None where the search has claimed it.
     """
 
     def __init__(
@@ -110,8 +125,10 @@ class DeviceCare:
         free_s: float = FREE_S,
         cool_s: float = COOL_S,
         probe: Callable[[Launch], str] | None = None,
+        request: ClaimRequest | None = None,
     ) -> None:
         self._find = find
+        self._request = request
         self._folder = folder
         self._lock_s = lock_s
         self._free_s = free_s
@@ -151,6 +168,9 @@ class DeviceCare:
                 return _lost(why, next(uuid for uuid in uuids if uuid in _BROKEN))
             _BROKEN.difference_update(uuids)
         held = Held(devices)
+        refused = self._claim(held, uuids, stopped, within_s)
+        if refused is not None:
+            return refused
         lock_s = min(self._lock_s, within_s)
         until = time.monotonic() + lock_s
         for uuid in uuids:
@@ -225,6 +245,27 @@ class DeviceCare:
                 return why
         return ""
 
+    def _claim(
+        self, held: Held, uuids: Sequence[str], stopped: Callable[[], bool], within_s: float
+    ) -> Failure | None:
+        """Claim this machine for the trial; why it cannot begin, or None."""
+        if self._request is None:
+            return None
+        resources = Resources(cpus=frozenset(usable_cpus()), devices=frozenset(uuids))
+        claim = held.claim = MachineLock(self._request, resources, folder=self._folder)
+        wait_s = min(self._request.wait_s, within_s)
+        until = time.monotonic() + wait_s
+        while (ahead := claim.ahead()) is not None and time.monotonic() < until and not stopped():
+            time.sleep(_POLL_S)
+        if ahead is not None and not self._request.share:
+            held.hand_over()
+            message = f"{ahead.text}; it was waited for {wait_s:.0f} s"
+            return Failure(kind=FailureKind.CONTENDED, message=message)
+        if ahead is not None:
+            held.notes = (f"measured beside another search: {ahead.study} (pid {ahead.pid})",)
+        claim.begin()
+        return None
+
     def _cool(self, devices: Sequence[Device], stopped: Callable[[], bool], within_s: float) -> None:
         until = time.monotonic() + min(self._cool_s, within_s)
         while any("hw_thermal" in device.sample().slowdowns for device in devices):
@@ -250,7 +291,7 @@ class DeviceCare:
     def _lock(self, uuid: str, until: float, stopped: Callable[[], bool]) -> int | None:
         """A descriptor that holds the lock, None where another has it, -1 where there can be none."""
         try:
-            lock = _opened(self._folder or lock_folder(), f"autotune-{uuid}.lock")
+            lock = opened(self._folder or lock_folder(), f"autotune-{uuid}.lock")
         except OSError as error:
             log.warning("devices cannot be locked here: %s", error)
             return -1
@@ -268,19 +309,6 @@ class DeviceCare:
                 return -1
             else:
                 return lock
-
-
-def lock_folder() -> Path:
-    """Where lock files lie: the system's own place, else one folder below the temporary one."""
-    if os.access(LOCKS_DIR, os.W_OK):
-        return Path(LOCKS_DIR)
-    folder = Path(tempfile.gettempdir(), "autotune-locks")
-    if not folder.is_dir():
-        folder.mkdir(exist_ok=True)
-        with contextlib.suppress(OSError):
-            # Other users lock the same devices.
-            folder.chmod(0o1777)
-    return folder
 
 
 def run_canary(launch: Launch, stopped: Callable[[], bool] = lambda: False, uid: str = "") -> str:
@@ -326,17 +354,6 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     # One that waits inside the driver for ever cannot be reaped, and must not hold us up.
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.communicate(timeout=_KILL_S)
-
-
-def _opened(folder: Path, name: str) -> int:
-    """Opened for reading, which is all a lock needs: the file may be another user's."""
-    path = folder / name
-    # In a folder that everybody writes to there may be a link, or a pipe at which opening would wait.
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        return os.open(path, flags)
-    except FileNotFoundError:
-        return os.open(path, flags | os.O_CREAT, 0o644)
 
 
 def _used(devices: Sequence[Device]) -> dict[str, int]:

@@ -212,7 +212,7 @@ class LoadCheck:
         self._devices = devices
         self._read = read
         self._sleep = sleep
-        self._cpus = _usable_cpus()
+        self._cpus = usable_cpus()
         self._quota = quota.find(len(self._cpus))
         self._before: Snapshot | None = None
 
@@ -264,7 +264,8 @@ class LoadCheck:
         return culprits, tuple(slowdowns)
 
 
-def _usable_cpus() -> set[int]:
+def usable_cpus() -> set[int]:
+    """Return the numbers of the CPUs that this process may use."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 

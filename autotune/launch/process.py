@@ -188,6 +188,7 @@ class LocalRunner(Runner):
             if suspected and launch.protect and isolation == "overlay" and suspected not in self._blamed:
                 cut = shortened(assignment, time.monotonic() - begun_s, AGAIN_SHARE)
                 outcomes, told = self._run_redirected(cut, held, outcomes)
+            self._notes += held.notes
             # Still ours: what is found out now would else be found out of somebody else's trial.
             self._device_care.release(
                 held,
@@ -297,7 +298,7 @@ class LocalRunner(Runner):
                 prepared,
                 run,
                 self._grace_s,
-                tuple(held.locks),
+                held.descriptors,
                 linger_s=linger_s(prepared),
                 disks=self._floor.least_left((prepared.folder, prepared.temporary)),
                 server=server,

@@ -150,6 +150,7 @@ def _begun(suite: ModuleType, case: Any, scratch: Path) -> Child:
 
     def act() -> dict[str, Any]:
         os.environ["AUTOTUNE_HOME"] = str(place / "autotune")
+        os.environ["AUTOTUNE_LOCKS"] = str(place / "locks")  # cases run beside each other
         tree = users_tree(place)
         before = tree_hash(tree.parent)
         count: Count = suite.run(case, place)

@@ -52,7 +52,7 @@ def test_options_reach_the_spec(cli, script, tune):
         "--tracking-uri", "http://x", "--experiment", "e",
         "--sampler", "tpe", "--transfer", "all", "--concurrency", "2", "--keep-loggers", "--start", "fork",
         "--label", "mine", "--out", "sub.yaml", "--output-arg", "--out-dir", "--live", "on",
-        "--wait-for-quiet", "10m",
+        "--wait-for-quiet", "10m", "--wait", "30m", "--share",
     )  # fmt: skip
     (spec,) = tune.specs
     assert spec.space.knobs["num_workers"] == (0, 2)
@@ -66,6 +66,7 @@ def test_options_reach_the_spec(cli, script, tune):
     assert spec.output_args == ("--out-dir",)
     assert spec.live is True
     assert spec.wait_for_quiet_s == 600.0
+    assert (spec.wait_s, spec.share, spec.longest_wait_s) == (1800.0, True, 1800.0)
     assert spec.version
 
 
@@ -88,6 +89,7 @@ def test_options_reach_the_spec(cli, script, tune):
         (["--script", "train.py", "--sampler", "grid"], "--sampler", "staged"),
         (["--script", "train.py", "--start", "warm"], "--start", "auto, fork, cold"),
         (["--script", "train.py", "--wait-for-quiet", "10"], "--wait-for-quiet", "10s"),
+        (["--script", "train.py", "--wait", "soon"], '--wait: "soon" is no duration', "90m"),
         (["--script", "train.py", "--live", "onn"], "--live", 'Did you mean "on"?'),
         (["--script", "train.py", "--effective-batch", "64..16"], "holds no batch", "64..1024"),
         (["--script", "train.py", "--effective-batch", "kep"], "not known", '"keep"'),

@@ -155,7 +155,9 @@ def test_resume_keeps_the_wait_of_the_search_unless_it_is_given_another(cli, scr
     journaled(script)
     cli("resume", "train-1")
     cli("resume", "train-1", "--wait-for-quiet", "2m")
-    assert tune.waits == [None, 120.0]
+    cli("resume", "train-1", "--wait", "30m", "--share")
+    assert tune.waits == [None, 120.0, None]
+    assert tune.turns == [(None, False), (None, False), (1800.0, True)]
     code, _out, err = cli("resume", "train-1", "--wait-for-quiet", "soon")
     assert code == 2
     assert '--wait-for-quiet: "soon" is no duration' in err

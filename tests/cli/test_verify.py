@@ -19,8 +19,10 @@ from autotune.core.measurement import Estimate, LossPoint
 from autotune.core.trial import Failure, FailureKind
 from autotune.driver.verification import Asked, Verified
 from autotune.export.best_config import write_best
+from autotune.launch.claims import ClaimRequest, Resources
 from autotune.launch.fake import COMPUTE_BOUND, FAILS_IN_BASELINE
 from autotune.launch.load_check import LoadCheck
+from autotune.launch.machine_lock import MachineLock
 from autotune.store.journal import Journal
 from autotune.store.paths import find_study, studies
 
@@ -102,6 +104,37 @@ def test_a_busy_machine_is_waited_for_and_named_in_the_answer(cli, best, world, 
     entries, _ = journal()
     kinds = [entry.kind for entry in entries if entry.kind in ("busy", "waited", "started")]
     assert kinds[:3] == ["busy", "waited", "started"]
+
+
+@pytest.fixture
+def other():
+    """Another search that measures on this machine."""
+    request = ClaimRequest(study_id="theirs", label="train-1")
+    lock = MachineLock(request, Resources.of_machine({}))
+    lock.ahead()
+    lock.begin()
+    yield lock
+    lock.release()
+
+
+def test_another_search_is_waited_for_and_the_error_names_it_and_the_ways_on(cli, best, world, other):
+    ran = world(COMPUTE_BOUND)
+    code, out, err = cli("verify", "best.yaml", "--wait", "30s")
+    assert (code, out, ran) == (6, "", [])
+    assert "waiting up to 30 s: study train-1 of " in err
+    assert "error: study train-1 of " in err
+    assert "and it was waited for 30 s" in err
+    assert "hint: wait longer with --wait 2h, or measure beside it with --share" in err
+
+
+def test_a_verification_beside_another_search_names_it_in_its_answer(cli, best, world, other):
+    world(COMPUTE_BOUND)
+    code, out, err = cli("verify", "best.yaml", "--share")
+    assert code == 0, out + err
+    assert "note    The machine was busy: study train-1 of " in out
+    assert "measured on the same CPUs." in out
+    data = json.loads(cli("verify", "best.yaml", "--share", "--json", "--quiet")[1])
+    assert any("measured on the same CPUs" in note for note in data["notes"])
 
 
 @pytest.mark.parametrize(

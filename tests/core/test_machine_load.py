@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autotune.core.machine_load import Culprit, MachineLoad, named, news, quiet_cores, summary, warning
 from autotune.core.wire import from_wire, to_wire
 
@@ -55,6 +57,22 @@ def test_an_accelerator_is_busy_by_a_foreign_process_or_by_its_clocks() -> None:
     assert news(busy, set()) == ['"python3" (pid 7) computes on H100']
     slow = load(cores=0.0, slow=("H100: hw_thermal",))
     assert news(slow, set()) == ["the clocks of H100 are held down (hw_thermal)"]
+
+
+def test_another_search_is_busy_without_any_load_and_named_by_its_study() -> None:
+    other = Culprit(name="", pid=4711, study="study train-1 of ann")
+    beside = load(other, cores=0.0)
+    assert beside.is_busy
+    known: set[tuple[str, str]] = set()
+    assert news(beside, known) == ["study train-1 of ann (pid 4711) measures on the same CPUs"]
+    assert news(beside, known) == []
+    on_gpu = replace(other, device="accelerators")
+    assert news(load(on_gpu), known) == ["study train-1 of ann (pid 4711) measures on the same accelerators"]
+    loads = [load(*(Culprit(name=f"cc{n}", pid=n, cores=1.0) for n in range(1, 4))), beside]
+    assert summary(loads)[0] == (
+        "The machine was busy: study train-1 of ann (pid 4711) measured on the same CPUs."
+    )
+    assert from_wire(MachineLoad, to_wire(beside)) == beside
 
 
 def test_the_notes_of_a_study_name_each_culprit_at_its_largest() -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from session_fakes import spec
 
 from autotune.core.config import Config
 from autotune.core.trial import Assignment, Fidelity, Launch, Segment
@@ -92,3 +93,42 @@ def test_on_a_cluster_a_trial_has_its_share_of_the_memory_of_its_node(
     )
     made = replace(assignment(), memory_limit_bytes=allowed)
     assert ray_tune.on_this_node(made, at_once).memory_limit_bytes == limit
+
+
+@pytest.mark.parametrize(
+    ("asked", "wait_s"),
+    [
+        ({}, 300.0),  # as long as for a device
+        ({"wait_s": 1800.0}, 1800.0),
+        ({"share": True}, 0.0),
+    ],
+)
+def test_on_a_cluster_each_trial_claims_its_node_and_waits_as_for_a_device(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, asked: dict[str, Any], wait_s: float
+) -> None:
+    from autotune.core import wire
+    from autotune.driver import ray_tune
+
+    request = ray_tune.node_request(replace(spec(7200.0), **asked))
+    assert (request.study_id, request.label, request.wait_s) == ("01STUDY", "train", wait_s)
+    made: dict[str, Any] = {}
+    monkeypatch.setattr(ray_tune, "DeviceCare", lambda **more: made.update(more))
+    monkeypatch.setattr(ray_tune, "on_this_node", lambda assignment, _: assignment)
+    config = {
+        "assignment": wire.dumps(assignment()),
+        "confirms": False,
+        "pinned_device": "",
+        "is_ours": False,
+        "at_once": 1,
+        "study_dir": str(tmp_path),
+        "isolation": "redirect",
+        "bell": "",
+        "request": wire.dumps(request),
+    }
+    worker = ray_tune.Launcher.__new__(ray_tune.Launcher)
+    worker.setup(config)
+    worker._our_runner()
+    assert made == {"request": request}
+    worker.setup({**config, "is_ours": True, "request": ""})
+    worker._our_runner()
+    assert made == {"request": None}

@@ -14,6 +14,7 @@ from session_fakes import FIDELITY, RUN_FACTS, Listed, PlainPlanner, facts, meas
 
 from autotune.clock import SimulatedClock
 from autotune.core.config import Config
+from autotune.core.disturbances import busy_notes
 from autotune.core.facts import DeviceFacts
 from autotune.core.machine_load import Culprit, MachineLoad
 from autotune.core.measurement import Contamination, Measurement
@@ -23,7 +24,9 @@ from autotune.core.trial import Failure, FailureKind, Proposal, Stage, Trial, Tr
 from autotune.core.wire import to_wire
 from autotune.driver import session as session_module
 from autotune.driver.session import Session
+from autotune.driver.spec import MIN_BUDGET_S
 from autotune.errors import BackendError, DiskFull
+from autotune.launch.claims import Claim
 from autotune.launch.runner import NOT_BEGUN, Ended
 from autotune.report.listener import Listener
 from autotune.search.costs import Costs
@@ -734,6 +737,134 @@ def test_a_machine_that_stays_busy_is_waited_for_no_longer_than_asked(make_sessi
     assert session.ask() is not None
     assert session._clock.now_s() == pytest.approx(9.0)
     assert heard.notes[-1] == "still busy, the search goes on after 9 s"
+
+
+class Machine:
+    """A machine that other searches use; what is ahead is taken from a list, whose last entry repeats."""
+
+    def __init__(self, *ahead: Claim | None, beside: tuple[Culprit, ...] = ()) -> None:
+        self._ahead = list(ahead)
+        self._beside = beside
+        self.has_begun = False
+
+    def ahead(self) -> Claim | None:
+        return self._ahead.pop(0) if len(self._ahead) > 1 else self._ahead[0]
+
+    def begin(self) -> None:
+        self.has_begun = True
+
+    def beside(self) -> tuple[Culprit, ...]:
+        return self._beside
+
+
+ANNS = Claim(
+    study_id="x",
+    label="train-1",
+    pid=4711,
+    user="ann",
+    since="2026-11-27 14:02",
+    measures=True,
+    shared="CPUs",
+)
+BOBS = replace(ANNS, study_id="y", label="train-2", user="bob", pid=4712, measures=False)
+
+
+def on_machine(session: Session, machine: Machine, **asked: object) -> Heard:
+    session._machine = machine  # type: ignore[assignment]
+    session._study = replace(session._study, spec=replace(session._study.spec, **asked))  # type: ignore[arg-type]
+    session._listeners = (heard := Heard(),)
+    return heard
+
+
+def test_another_search_is_waited_for_named_once_and_costs_no_budget(make_session: MakeSession) -> None:
+    session = make_session([Config()])
+    machine = Machine(BOBS, BOBS, ANNS, ANNS, None)
+    heard = on_machine(session, machine)
+    assert session.ask() is not None
+    assert heard.notes[:3] == [
+        (
+            "waiting up to 600 s: study train-2 of bob (pid 4712) has waited for the same CPUs since "
+            "2026-11-27 14:02; --share measures beside it"
+        ),
+        (
+            "waiting up to 600 s: study train-1 of ann (pid 4711) has used the same CPUs since "
+            "2026-11-27 14:02; --share measures beside it"
+        ),
+        "the other search has ended after 8 s",
+    ]
+    assert (session._clock.now_s(), session.elapsed_s) == (pytest.approx(8.0), pytest.approx(0.0))
+    assert session.study.waited_s == pytest.approx(8.0)
+    assert "waited" in kinds(session)
+    assert machine.has_begun
+
+
+def test_the_wait_for_another_search_has_an_end_and_an_error_that_names_the_ways_on(
+    make_session: MakeSession,
+) -> None:
+    session = make_session([Config()])
+    machine = Machine(ANNS)
+    on_machine(session, machine, wait_s=30.0)
+    with pytest.raises(BackendError, match=r"study train-1 of ann .* and it was waited for 30 s") as told:
+        session.ask()
+    assert session._clock.now_s() == pytest.approx(30.0)
+    assert "--wait" in told.value.hint
+    assert "--share" in told.value.hint
+    assert not machine.has_begun
+
+
+@pytest.mark.parametrize(("asked", "waited_s"), [({}, 0.0), ({"wait_s": 30.0}, 30.0)])
+def test_a_shared_machine_is_measured_on_after_the_wait_that_was_asked_for(
+    make_session: MakeSession, asked: dict[str, float], waited_s: float
+) -> None:
+    session = make_session([Config()])
+    machine = Machine(ANNS, beside=(Culprit(name="", pid=4711, study="study train-1 of ann"),))
+    heard = on_machine(session, machine, share=True, **asked)
+    session._load = Loads(QUIET)  # type: ignore[assignment]
+    assert session.ask() is not None
+    assert session._clock.now_s() == pytest.approx(waited_s)
+    assert machine.has_begun
+    assert heard.notes[-1] == (
+        "busy: study train-1 of ann (pid 4711) measures on the same CPUs; readings will scatter."
+    )
+    assert busy_notes(session.study) == [
+        "The machine was busy: study train-1 of ann (pid 4711) measured on the same CPUs."
+    ]
+
+
+def test_a_search_that_comes_to_share_is_named_by_the_one_that_measures(make_session: MakeSession) -> None:
+    session = make_session([Config(), Config({"workers": 1})])
+    machine = Machine(None)
+    heard = on_machine(session, machine)
+    session._load = Loads(QUIET)  # type: ignore[assignment]
+    tell_next(session, measurement())
+    machine._beside = (Culprit(name="", pid=4712, study="study train-2 of bob"),)
+    tell_next(session, measurement())
+    assert [note for note in heard.notes if note.startswith("busy")] == [
+        (
+            "busy: study train-2 of bob (pid 4712) measures on the same CPUs; readings will scatter. "
+            "Wait for it with --wait-for-quiet 10m."
+        )
+    ]
+
+
+def test_in_a_job_the_wait_for_another_search_counts_and_leaves_the_least_budget(
+    make_session: MakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "1700001000")
+    session = make_session([Config()])
+    left_s = session.remaining_s
+    on_machine(session, Machine(ANNS))
+    with pytest.raises(BackendError):
+        session.ask()
+    assert session.elapsed_s == pytest.approx(left_s - MIN_BUDGET_S)
+
+
+def test_a_stop_ends_the_wait_for_another_search_without_an_error(make_session: MakeSession) -> None:
+    session = make_session([Config()])
+    on_machine(session, Machine(ANNS))
+    session.stop("interrupted")
+    assert session.ask() is None
+    assert session._clock.now_s() == 0.0
 
 
 def test_in_a_job_that_a_scheduler_ends_the_first_wait_comes_out_of_the_budget(

@@ -24,7 +24,9 @@ from autotune.driver.sync import OPENING_S
 from autotune.driver.tune import SearchEnd
 from autotune.errors import BackendError, DiskFull, NothingFeasible, StoreError, UsageError, notes_of
 from autotune.export.best_config import read_best
+from autotune.launch.claims import ClaimRequest, Resources
 from autotune.launch.fake import COMPUTE_BOUND, FakeRunner, World
+from autotune.launch.machine_lock import MachineLock
 from autotune.launch.runner import NOT_BEGUN, Ended
 from autotune.report.listener import Listener
 from autotune.search.stages import Staged
@@ -238,6 +240,76 @@ def test_the_first_trial_does_not_wait_for_the_tracker(made: Made) -> None:
     assert made.runner["disturbs"]() is True
     made.monkeypatch.setattr(NoSync, "is_opening", False)
     assert made.runner["disturbs"]() is False
+
+
+def another_search() -> MachineLock:
+    """One that measures on this machine now."""
+    request = ClaimRequest(study_id="theirs", label="train-1")
+    lock = MachineLock(request, Resources.of_machine(os.environ))
+    assert lock.ahead() is None
+    lock.begin()
+    return lock
+
+
+def test_nothing_is_started_beside_a_search_that_is_waited_for(made: Made) -> None:
+    """MLflow and Ray take CPU time from it, and the wall would end the wait."""
+    started: list[str] = []
+    made.monkeypatch.setattr(NoSync, "start", lambda _: started.append("tracker"))
+    made.monkeypatch.setattr(NoWall, "start", lambda _: started.append("wall"))
+    other = another_search()
+    with pytest.raises(BackendError, match=r"study train-1 of .* has used the same CPUs since"):
+        made.search(lambda _: started.append("trial"))
+    other.release()
+    assert started == []
+    assert made.study().stopped == "backend"
+    assert made.clock.now_s() >= 600.0, "twice the budget"
+    assert resumed(made, ahead_s=1.0).told()
+    assert started[:2] == ["wall", "tracker"]
+
+
+def test_memory_is_shared_out_after_the_other_search_has_ended(made: Made) -> None:
+    other = another_search()
+    limits: list[int] = []
+
+    class Leaving(SimulatedClock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            other.release()
+
+    made.clock = Leaving()
+    made.monkeypatch.setattr(tune, "free_for", lambda _: GIB if other.descriptors else 7 * GIB)
+    real = FakeRunner.run
+    made.monkeypatch.setattr(
+        FakeRunner, "run", lambda self, a: (limits.append(a.memory_limit_bytes), real(self, a))[1]
+    )
+    made.search()
+    assert set(limits) == {7 * GIB}
+
+
+def test_a_search_that_has_ended_holds_up_nobody(made: Made) -> None:
+    made.search()
+    another_search().release()
+
+
+def test_a_search_beside_another_one_names_it_in_its_answer(made: Made) -> None:
+    other = another_search()
+    try:
+        end = made.search(share=True)
+    finally:
+        other.release()
+    assert end.answer is not None
+    (caveat,) = [text for text in end.answer.caveats if "measured on the same CPUs" in text]
+    assert caveat.startswith("The machine was busy: study train-1 of ")
+    assert end.study.waited_s == 0.0
+
+
+def test_a_search_on_a_cluster_leaves_this_machine_to_others(made: Made) -> None:
+    other = another_search()
+    made.monkeypatch.setattr(tune, "_ray_driver_class", lambda _: Cluster)
+    with pytest.raises(StoppedEarly):
+        made.search(driver="ray", ray_address="10.0.0.1:6379")
+    other.release()
+    assert made.heard.notes == ["connected"]
 
 
 class Cluster:

@@ -52,6 +52,7 @@ class Place:
     def __init__(self, folder: Path, store: Path | None = None) -> None:
         self.folder = folder / "user"
         self.home = folder / "home"
+        self.locks = folder / "locks"
         self.folder.mkdir()
         if store is not None:
             self.home.mkdir(mode=0o700)
@@ -62,7 +63,8 @@ class Place:
         kept = {
             k: v for k, v in os.environ.items() if not k.startswith(("AUTOTUNE_", "MLFLOW_", "RAY_", "TUNE_"))
         }
-        return {**kept, "AUTOTUNE_HOME": str(self.home), "MLFLOW_DISABLE_TELEMETRY": "true"}
+        ours = {"AUTOTUNE_HOME": str(self.home), "AUTOTUNE_LOCKS": str(self.locks)}
+        return {**kept, **ours, "MLFLOW_DISABLE_TELEMETRY": "true"}
 
     def script(self, name: str) -> None:
         shutil.copy(SCRIPTS / name, self.folder / name)

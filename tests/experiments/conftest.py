@@ -16,5 +16,6 @@ sys.path[:0] = [
         "coverage",
         "loss_guard",
         "search_replay",
+        "soak",
     )
 ]

@@ -22,7 +22,10 @@ from autotune.devices.bounded import Bounded
 from autotune.devices.common import Device, DeviceSample
 from autotune.devices.nvidia import NvidiaDevices
 from autotune.launch import device_care, sweep
+from autotune.launch.claims import ClaimRequest, Resources
 from autotune.launch.device_care import DeviceCare, Held, run_canary
+from autotune.launch.load_check import usable_cpus
+from autotune.launch.machine_lock import MachineLock
 from autotune.launch.runner import NOT_BEGUN
 from autotune.launch.told import Told
 
@@ -430,6 +433,55 @@ def test_a_device_is_not_waited_for_longer_than_the_trial_may_last(
     assert isinstance(hot, Held)
     hot.hand_over()
     assert time.monotonic() - begun < 60
+
+
+def machine_claim(folder: Path, study: str) -> MachineLock:
+    on = Resources(cpus=frozenset(usable_cpus()))
+    return MachineLock(ClaimRequest(study_id=study, label=study), on, folder=folder)
+
+
+def test_on_a_cluster_a_trial_claims_its_node_and_waits_for_another_search_there(tmp_path: Path) -> None:
+    other = machine_claim(tmp_path, "theirs")
+    other.ahead()
+    other.begin()
+    asked = ClaimRequest(study_id="ours", label="ours", wait_s=0.2)
+    care = DeviceCare(lambda _: (), folder=tmp_path, request=asked)
+    begun = time.monotonic()
+    refused = care.hold(launch(), stopped=lambda: False)
+    assert time.monotonic() - begun >= 0.2
+    assert isinstance(refused, Failure)
+    assert refused.kind is K.CONTENDED
+    assert refused.message.startswith("study theirs of ")
+    assert "has used the same CPUs since" in refused.message
+    other.release()
+    held, beside = hold(care), hold(care)
+    assert len(held.descriptors) == 1, "its guard holds it as well"
+    assert beside.notes == (), "trials of one search run beside each other"
+    for one in (held, beside):
+        one.hand_over()
+    assert other.ahead() is None
+
+
+def test_a_trial_that_shares_its_node_begins_and_notes_the_other_search(tmp_path: Path) -> None:
+    other = machine_claim(tmp_path, "theirs")
+    other.ahead()
+    asked = ClaimRequest(study_id="ours", label="ours", share=True)
+    held = hold(DeviceCare(lambda _: (), folder=tmp_path, request=asked))
+    (note,) = held.notes
+    assert note.startswith("measured beside another search: study theirs of ")
+    held.hand_over()
+    other.release()
+
+
+def test_a_note_of_a_shared_node_reaches_the_outcome(tmp_path: Path, runner: Any, assignment: Any) -> None:
+    other = machine_claim(tmp_path, "theirs")
+    other.ahead()
+    asked = ClaimRequest(study_id="ours", label="ours", share=True)
+    care = DeviceCare(lambda _: (), folder=tmp_path, request=asked)
+    (ended,) = runner(device_care=care).run(assignment("good()", protect=False))
+    other.release()
+    assert isinstance(ended.outcome, Measurement), ended.outcome
+    assert any(note.startswith("measured beside another search") for note in ended.notes)
 
 
 def test_a_broken_device_keeps_a_trial_waiting_and_takes_it_once_it_computes(

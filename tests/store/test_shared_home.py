@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from accounts import acting_as, second_account
+from acting import acting_as, second_account
 from study_fakes import facts
 
 from autotune.cli.main import run

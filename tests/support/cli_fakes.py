@@ -21,6 +21,7 @@ class FakeTune:
     specs: list[Any] = field(default_factory=list)
     resumed: list[Any] = field(default_factory=list)
     waits: list[Any] = field(default_factory=list)
+    turns: list[Any] = field(default_factory=list)
     owned: list[bool] = field(default_factory=list)
 
     def run_search(self, spec, *, listeners=(), head_start_s=0.0, owns_process=True, last_words=None):
@@ -38,6 +39,8 @@ class FakeTune:
         *,
         budget_s=None,
         wait_for_quiet_s=None,
+        wait_s=None,
+        share=False,
         trials=None,
         listeners=(),
         owns_process=True,
@@ -46,6 +49,7 @@ class FakeTune:
         self.owned.append(owns_process)
         self.resumed.append((directory, budget_s, trials))
         self.waits.append(wait_for_quiet_s)
+        self.turns.append((wait_s, share))
         for listener in listeners:
             listener.study_began(study())
             listener.study_ended(study())
