@@ -488,6 +488,8 @@ class RunFacts:
         fixed_steps: A count of steps that does not come from the loader's length, so that another batch of
             the loader would not reach it: ``OneCycleLR of 250 steps (train.py:21)``; empty without one.
         option_batch: Batch size of the script's own option in this run; 0 where that is not known.
+        pass_samples: Samples of a pass over the data, where batches come without a loader and the loop that
+            trains goes over a pass of them, by the size that its source gives a batch; else 0.
     """
 
     loader: LoaderFacts | None = None
@@ -533,6 +535,7 @@ class RunFacts:
     ranks: int = 1
     fixed_steps: str = ""
     option_batch: int = 0
+    pass_samples: int = 0
 
     @property
     def was_seen(self) -> bool:

@@ -326,6 +326,7 @@ class Session:
 
             def loop(frames: Sequence[FrameType]) -> None:
                 self._guarded("schedules", lambda: schedules.note_loop(frames))
+                self._guarded("own_pass", lambda: optimizer.own_pass.note(frames, root.inputs.said))
                 self._guarded("assignments", lambda: self._assigned(loader, frames))
 
             optimizer.on_loop = loop
@@ -696,6 +697,7 @@ class Session:
                 counted=STEP_COUNTED in hazards,
             ),
             option_batch=self.plan.batch,
+            pass_samples=0 if self.plan.changes else optimizer.own_pass_samples(),
         )
 
     def _hazards(self, root: Root, optimizer: Optimizer) -> tuple[str, ...]:

@@ -104,7 +104,8 @@ class Loader(Fetches):
                 hand_back(loader, keyword, value, self._torch)
                 record.usual = None
                 self._keep(record, loader)
-        return patched or keyword in self.searched
+        # Batches that the script makes itself stay what its option or its constant says.
+        return patched or (keyword in self.searched and self.train is not None)
 
     @property
     def changes_batches(self) -> bool:
