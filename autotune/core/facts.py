@@ -146,7 +146,7 @@ class ScriptFacts:
         flags: The script's own options, those that modules beside it declare among them.
         imports: Top-level names of packages that it imports, or its own modules do as they are loaded.
         hazards: Words from a closed list: ``bare_except``, ``own_autocast``, ``own_scaler``,
-            ``own_compile``, ``lbfgs``, ``float64``, ``bce_on_sigmoid``,
+            ``own_compile``, ``own_bf16`` (it names the format), ``lbfgs``, ``float64``, ``bce_on_sigmoid``,
             ``exec_config`` (globals overridden from the command line), ``hf_arguments``
             (options made from dataclasses), ``hidden_state`` (a hidden state sized by the batch),
             ``forks`` (`os.fork` is called), ``stdin`` (standard input is read),
