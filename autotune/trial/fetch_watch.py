@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 from autotune.core.facts import FetchState
 from autotune.trial.forked import answer_of, descriptors, is_read_from
 from autotune.trial.held_state import GENERATOR, OBJECT, Piece, Snapshot, described
-from autotune.trial.objects import held_by, length_of
+from autotune.trial.objects import length_of
+from autotune.trial.samples import digest, seed_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -180,8 +181,8 @@ class FetchWatch:
         if self.state.active:
             self.found[dataset] = held
             return
-        digest = hashlib.sha256(repr(start).encode()).hexdigest()
-        self._send(dataset, start=digest, what=held.what[:500], by=held.by, sure=held.sure)
+        begun = hashlib.sha256(repr(start).encode()).hexdigest()
+        self._send(dataset, start=begun, what=held.what[:500], by=held.by, sure=held.sure)
 
     def report_draws(self, dataset: int) -> None:
         """Note, in a worker, that a fetch drew from a generator that the loader seeds."""
@@ -390,7 +391,7 @@ class _Watched:
         workers = torch.utils.data._utils.worker
         seed = 10 + number
         workers._worker_info = workers.WorkerInfo(id=number, num_workers=2, seed=seed, dataset=self._dataset)
-        _seed(torch, seed)
+        seed_all(torch, seed)
         begin(number)
         return self._snapshot().tokens(paths)
 
@@ -448,14 +449,14 @@ class _Watched:
         self._prepared()
         for container in emptied:
             container.clear()
-        _seed(self._watch.torch, 2)
-        return [_digest(self._original(one), self._watch.torch) for one in asked]
+        seed_all(self._watch.torch, 2)
+        return [digest(self._original(one), self._watch.torch) for one in asked]
 
     def _alone(self, asked: Any) -> tuple[str, bool]:
         """In a child: a sample, and whether its fetch changed anything."""
         before = self._prepared()
-        _seed(self._watch.torch, 2)
-        sample = _digest(self._original(asked), self._watch.torch)
+        seed_all(self._watch.torch, 2)
+        sample = digest(self._original(asked), self._watch.torch)
         return sample, bool(self._snapshot().moved_since(before))
 
     def _later(self, asked: Any, others: Sequence[Any]) -> tuple[str, bool]:
@@ -464,17 +465,17 @@ class _Watched:
         What each fetch overwrites, such as what a transform drew last, does not change then.
         """
         self._prepared()
-        _seed(self._watch.torch, 1)
+        seed_all(self._watch.torch, 1)
         until_s = time.monotonic() + _HISTORY_S
         for number in range(_HISTORY):
             if number >= len(others) and time.monotonic() > until_s:
                 break
             self._original(others[number % len(others)] if others else asked)
         self._original(asked)
-        _seed(self._watch.torch, 2)
-        sample = _digest(self._original(asked), self._watch.torch)
+        seed_all(self._watch.torch, 2)
+        sample = digest(self._original(asked), self._watch.torch)
         before = self._snapshot()
-        _seed(self._watch.torch, 2)
+        seed_all(self._watch.torch, 2)
         self._original(asked)
         return sample, bool(self._snapshot().moved_since(before))
 
@@ -509,49 +510,3 @@ def _file_name(descriptor: int) -> str:
         return f"file ({os.path.basename(os.readlink(f'/proc/self/fd/{descriptor}'))})"
     except OSError:
         return "file"
-
-
-def _seed(torch: Any, number: int) -> None:
-    random.seed(number)
-    numpy = sys.modules.get("numpy.random")
-    if numpy is not None:
-        numpy.seed(number)
-    torch.default_generator.manual_seed(number)
-
-
-def _digest(sample: Any, torch: Any) -> str:
-    found = hashlib.blake2b(digest_size=16)
-    _add(sample, torch, found, 0)
-    return found.hexdigest()
-
-
-def _add(item: Any, torch: Any, found: Any, depth: int) -> None:
-    """Add bytes of a sample.
-
-    Raises:
-        TypeError: It holds something whose content is not known.
-    """
-    kind = type(item)
-    found.update(kind.__qualname__.encode())
-    if depth > 8:
-        message = "a sample that is nested too deeply"
-        raise TypeError(message)
-    if isinstance(item, torch.Tensor):
-        found.update(repr((tuple(item.shape), item.dtype)).encode())
-        found.update(item.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    elif hasattr(item, "tobytes") and hasattr(item, "dtype") and not item.dtype.hasobject:
-        found.update(repr((item.shape, str(item.dtype))).encode() + item.tobytes())
-    elif item is None or kind in (bool, int, float, complex, str, bytes):
-        found.update(repr(item).encode())
-    elif isinstance(item, dict):
-        for key, value in item.items():
-            _add(key, torch, found, depth + 1)
-            _add(value, torch, found, depth + 1)
-    elif isinstance(item, (list, tuple)):
-        for value in item:
-            _add(value, torch, found, depth + 1)
-    elif held_by(item):
-        _add(held_by(item), torch, found, depth + 1)
-    else:
-        message = f"a sample with a {kind.__qualname__} in it"
-        raise TypeError(message)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.trial.calm import CALL, FETCH, FETCHING, OFF
 from autotune.trial.data_sets import shared_handle
-from autotune.trial.fetch_state import changed_key
 from autotune.trial.fetch_watch import FetchWatch
 from autotune.trial.fetches import LOOKED_AT, TIMED, TIMED_EACH, Fetches
 from autotune.trial.loader_facts import batch_size_of, described, settles_at_once, start_method
@@ -496,7 +495,7 @@ class Loader(Fetches):
                 record.random = record.random or self._watch.has_drawn(iterator._dataset)
                 record.shared_handle = record.shared_handle or self._watch.handle_of(iterator._dataset)
             elif record.settings_at == record.fetches and record.changed != INSIDE:
-                key = changed_key(record.settings, held)
+                key = state.changed(record.settings, held)
                 if key is not None:
                     record.note_change(INSIDE if iterator._num_yielded else BETWEEN, state.text(key))
         except Exception as error:
