@@ -186,7 +186,7 @@ def test_a_cache_that_the_training_process_fills_keeps_its_workers(run: Callable
 def test_what_samples_depend_on_withdraws_workers_whoever_fills_it(run: Callable[..., Any], how: str) -> None:
     tuned = run(KEPT, argv=[how], changes=WORKERS[:1], measure=False)
     assert (tuned.code, tuned.faults) == (0, ""), tuned.err
-    assert tuned.told["workers"] == [2] * 5 + [0] * 3
+    assert tuned.told["workers"] == [2] * 4 + [0] * 4
     assert "a dict inside a pass" in tuned.err
 
 
