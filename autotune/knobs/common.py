@@ -137,6 +137,8 @@ def dealt_otherwise(facts: Facts) -> str:
     held = fetch_state_of(facts)
     if held is None or held.apart:
         return ""
+    if held.by == "indices":
+        return f"{sentence(held.what)} as indices are drawn, and workers draw ahead of the loop."
     return f"{sentence(held.what)}, and each worker changes a copy of its own."
 
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
+import multiprocessing
 import os
 import random
 import sys
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from autotune.trial.state import State
     from autotune.trial.undo import Undo
 
+_FIRST: Final = 4
+"""Fetches in a child in place of a worker that is not forked."""
 _LAST_LOOK: Final = 64
 _MOST_LOOKS: Final = 24
 """Fetches of one dataset that are watched, in all passes: each costs two snapshots of some milliseconds."""
@@ -83,6 +87,8 @@ class FetchWatch:
         self._all_looks = 0
         self._alive: dict[int, weakref.ref[Any]] = {}
         self._pipe: tuple[int, int] | None = None
+        self._made: list[dict[str, Any]] | None = None
+        """Reports of a child that fetches in place of a worker."""
         self._reports: dict[int, dict[int, dict[str, Any]]] = {}
 
     def install(self, torch: Any, loaders: Any) -> Callable[[], None]:
@@ -163,6 +169,9 @@ class FetchWatch:
             self.begins[id(dataset)] = begin
         if not loader.num_workers:
             return
+        if not _is_forked(loader):
+            self._fetch_in_child(loader)
+            return
         # They cannot count for each other: those of the first passes watch, later ones do not.
         self.note_looks(id(dataset), _MOST_LOOKS // 3)
         if self.is_on and self._pipe is None:
@@ -170,6 +179,30 @@ class FetchWatch:
                 self._pipe = os.pipe()
                 os.set_blocking(self._pipe[0], False)
                 os.set_blocking(self._pipe[1], False)
+
+    def _fetch_in_child(self, loader: Any) -> None:
+        """Workers that are not forked have none of ours: a child makes the first fetches in their place."""
+        dataset = id(loader.dataset)
+        if self._is_watching() and dataset not in self.looks:
+            self.note_looks(dataset, _FIRST)
+            for report in answer_of(lambda: self._first_fetches(loader), limit_s=_LIMIT_S) or ():
+                self._note_report(report)
+
+    def _first_fetches(self, loader: Any) -> list[dict[str, Any]]:
+        """In the child: what the reports of a worker would say."""
+        self._made = []
+        self.looks.clear()
+        begin_worker(self.torch, loader.dataset, 0, loader.worker_init_fn)
+        made = self.torch.utils.data.dataloader._DatasetKind.create_fetcher(
+            loader._dataset_kind,
+            loader.dataset,
+            loader._auto_collation,
+            loader.collate_fn,
+            loader.drop_last,
+        )
+        for index in itertools.islice(loader._index_sampler, _FIRST):
+            made.fetch(index)
+        return self._made
 
     def note_looks(self, dataset: int, count: int) -> None:
         """So many fetches of a dataset are watched."""
@@ -192,9 +225,13 @@ class FetchWatch:
 
     def _send(self, dataset: int, **found: object) -> None:
         info = self.torch.utils.data.get_worker_info()
-        if self._pipe is None or info is None:
+        if info is None:
             return
         line = {"dataset": dataset, "worker": info.id, **found}
+        if self._made is not None:
+            self._made.append(line)
+        if self._made is not None or self._pipe is None:
+            return
         with contextlib.suppress(OSError):
             os.write(self._pipe[1], json.dumps(line).encode() + b"\n")
 
@@ -237,11 +274,13 @@ class FetchWatch:
             text += part
         for line in text.splitlines():
             with contextlib.suppress(ValueError, KeyError):
-                report = json.loads(line)
-                if report.get("draws"):
-                    self.draws.add(report["dataset"])
-                    continue
-                self._reports.setdefault(report["dataset"], {}).setdefault(report["worker"], report)
+                self._note_report(json.loads(line))
+
+    def _note_report(self, report: dict[str, Any]) -> None:
+        if report.get("draws"):
+            self.draws.add(report["dataset"])
+        else:
+            self._reports.setdefault(report["dataset"], {}).setdefault(report["worker"], report)
 
     # Samplers
 
@@ -255,15 +294,15 @@ class FetchWatch:
             self.state.faults.note("fetch_watch", error)
             return None
 
-    def order_made(self, sampler: Any, before: Snapshot) -> FetchState | None:
-        """What a sampler changed when it was asked for an order, its generators aside."""
+    def order_made(self, sampler: Any, before: Snapshot, *, by: str = "sampler") -> FetchState | None:
+        """What a sampler changed when it was asked for an order, or for indices, its generators aside."""
         try:
             after = Snapshot({"sampler": sampler}, self.torch)
             moved = [piece for piece in after.moved_since(before) if piece.kind != GENERATOR]
             if not moved:
                 return None
             what = described(moved[0], after.codes, self.state.place)
-            return FetchState(what=what, by="sampler", sure=True)
+            return FetchState(what=what, by=by, sure=True)
         except Exception as error:
             self.state.faults.note("fetch_watch", error)
             return None
@@ -387,12 +426,7 @@ class _Watched:
 
     def _begun(self, number: int, begin: Callable[[int], Any], paths: Sequence[str]) -> list[Any]:
         """In a child: begin as this worker, and give the state of these generators."""
-        torch = self._watch.torch
-        workers = torch.utils.data._utils.worker
-        seed = 10 + number
-        workers._worker_info = workers.WorkerInfo(id=number, num_workers=2, seed=seed, dataset=self._dataset)
-        seed_all(torch, seed)
-        begin(number)
+        begin_worker(self._watch.torch, self._dataset, number, begin)
         return self._snapshot().tokens(paths)
 
     # Whether a sample depends on what was fetched before it
@@ -483,6 +517,20 @@ class _Watched:
         # As a worker does: the threads of the parent are not there.
         self._watch.torch.set_num_threads(1)
         return self._snapshot()
+
+
+def _is_forked(loader: Any) -> bool:
+    context: Any = loader.multiprocessing_context or multiprocessing
+    return context.get_start_method() == "fork"
+
+
+def begin_worker(torch: Any, dataset: Any, number: int, begin: Callable[[int], Any] | None) -> None:
+    """In a child: begin as this one of two workers."""
+    workers, seed = torch.utils.data._utils.worker, 10 + number
+    workers._worker_info = workers.WorkerInfo(id=number, num_workers=2, seed=seed, dataset=dataset)
+    seed_all(torch, seed)
+    if begin is not None:
+        begin(number)
 
 
 def _nothing() -> None:

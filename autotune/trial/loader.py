@@ -438,6 +438,7 @@ class Loader(Fetches):
                 state.faults.note("loader", error)
             if looks:
                 self._look_at_data(record, this, before=False)
+                self._look_at_order(record, this)
             return batch
 
         return advance
@@ -500,6 +501,16 @@ class Loader(Fetches):
                     record.note_change(INSIDE if iterator._num_yielded else BETWEEN, state.text(key))
         except Exception as error:
             self._state.faults.note("loader_facts", error)
+
+    def _look_at_order(self, record: Record, iterator: Any) -> None:
+        """Whether the sampler's state moves with the indices of a batch: workers draw some ahead."""
+        if not self.looks_closely or iterator._num_yielded > 2:
+            return
+        sampler = iterator._index_sampler
+        if iterator._num_yielded == 1:
+            record.order = self._watch.order_begins(sampler)
+        elif record.order is not None:
+            self._note_fetch_state(record, self._watch.order_made(sampler, record.order, by="indices"))
 
     def _note_fetch_state(self, record: Record, found: FetchState | None) -> None:
         if found is not None:
