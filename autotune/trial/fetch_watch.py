@@ -284,21 +284,28 @@ class FetchWatch:
 
     # Samplers
 
-    def order_begins(self, sampler: Any) -> Snapshot | None:
-        """State of a sampler that is about to be asked for an order; None where it is not watched."""
+    def order_begins(self, sampler: Any, dataset: Any = None) -> Snapshot | None:
+        """State of a sampler that is about to be asked for an order; None where it is not watched.
+
+        Args:
+            sampler: The sampler.
+            dataset: What is reached from it as well is no state of the sampler.
+        """
         if not self._is_watching():
             return None
         try:
-            return Snapshot({"sampler": sampler}, self.torch)
+            return Snapshot({"dataset": dataset, "sampler": sampler}, self.torch)
         except Exception as error:
             self.state.faults.note("fetch_watch", error)
             return None
 
-    def order_made(self, sampler: Any, before: Snapshot, *, by: str = "sampler") -> FetchState | None:
+    def order_made(
+        self, sampler: Any, before: Snapshot, dataset: Any = None, *, by: str = "sampler"
+    ) -> FetchState | None:
         """What a sampler changed when it was asked for an order, or for indices, its generators aside."""
         try:
-            after = Snapshot({"sampler": sampler}, self.torch)
-            moved = [piece for piece in after.moved_since(before) if piece.kind != GENERATOR]
+            after = Snapshot({"dataset": dataset, "sampler": sampler}, self.torch)
+            moved = [p for p in after.moved_since(before) if p.kind != GENERATOR and p.node.root == "sampler"]
             if not moved:
                 return None
             what = described(moved[0], after.codes, self.state.place)

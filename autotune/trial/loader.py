@@ -506,11 +506,13 @@ class Loader(Fetches):
         """Whether the sampler's state moves with the indices of a batch: workers draw some ahead."""
         if not self.looks_closely or iterator._num_yielded > 2:
             return
-        sampler = iterator._index_sampler
+        sampler, dataset = iterator._index_sampler, iterator._dataset
         if iterator._num_yielded == 1:
-            record.order = self._watch.order_begins(sampler)
+            record.order = self._watch.order_begins(sampler, dataset)
         elif record.order is not None:
-            self._note_fetch_state(record, self._watch.order_made(sampler, record.order, by="indices"))
+            found = self._watch.order_made(sampler, record.order, dataset, by="indices")
+            record.order = None
+            self._note_fetch_state(record, found)
 
     def _note_fetch_state(self, record: Record, found: FetchState | None) -> None:
         if found is not None:
