@@ -183,8 +183,8 @@ class FetchState:
 
     Args:
         what: Start of a sentence: ``your dataset draws from its own generator (rng) at data.py:31``.
-        by: ``dataset``, ``collate_fn`` or ``sampler``: what holds it; ``indices`` for a sampler whose state moves
-            as indices are drawn.
+        by: ``dataset``, ``collate_fn`` or ``sampler``: what holds it; ``indices`` for a sampler whose state
+            moves as indices are drawn.
         sure: A sample depends on earlier fetches; False where that was not found out.
         apart: Each worker was seen to begin with another state, as by a `worker_init_fn` that seeds it.
     """

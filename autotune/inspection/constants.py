@@ -69,4 +69,6 @@ def script_constants(path: str, chosen: Sequence[str] = ()) -> tuple[ScriptConst
 
 def _is_setting(value: Value, *, ordinal: bool) -> bool:
     """Whether a knob may be written so: numbers as a whole number, others as a word or a switch."""
-    return isinstance(value, int) and not isinstance(value, bool) if ordinal else isinstance(value, (bool, str))
+    if ordinal:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, (bool, str))

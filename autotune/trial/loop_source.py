@@ -1,7 +1,7 @@
 """How many items a loop of the script's goes over, worked out from its source for other sizes of a batch.
 
-``range(0, len(x), size)``, ``torch.randperm(n).split(size)``, a generator function with such a loop, and names
-that follow from them. Nothing of the script's is called.
+``range(0, len(x), size)``, ``torch.randperm(n).split(size)``, a generator function with such a loop, and
+names that follow from them. Nothing of the script's is called.
 """
 
 # What scripts hand over is of any type; narrowing it yields partly unknown types.
@@ -261,7 +261,9 @@ def _names_in(node: ast.AST) -> set[str]:
 
 def _last_of(node: ast.AST) -> str:
     match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(value=str() as name)):
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Subscript(slice=ast.Constant(value=str() as name)):
             return name
         case _:
             return ""
