@@ -6,8 +6,9 @@
 
 The loop is the plainest there is (DataLoader, zero_grad, forward, backward, optimizer), with nothing to
 carry out: what every trial pays, the baseline's included. With `--apply` it is a training with workers that
-the search has added: what the script changes of what they have copied is watched to the end. The process's own CPU time is compared, so that
-what others do on the machine counts as little as possible. It needs a quiet machine all the same.
+the search has added: what the script changes of what they have copied is watched to the end. The process's
+own CPU time is compared, so that what others do on the machine counts as little as possible. It needs a quiet
+machine all the same.
 """
 
 import argparse

@@ -350,7 +350,9 @@ told(end=True)
 )
 
 
-@pytest.mark.parametrize(("kind", "what"), [("cursor", "your sampler changes what it holds (at)"), ("plain", "")])
+@pytest.mark.parametrize(
+    ("kind", "what"), [("cursor", "your sampler changes what it holds (at)"), ("plain", "")]
+)
 def test_a_sampler_whose_state_moves_as_indices_are_drawn_is_a_fact(
     run: Callable[..., Any], kind: str, what: str
 ) -> None:

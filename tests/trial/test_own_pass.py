@@ -167,7 +167,9 @@ told(sizes=sizes[:9], steps=int(next(iter(opt.state.values()))["step"]), last=we
 )
 
 
-@pytest.mark.parametrize(("rows", "end"), [(130, "len(x)"), (160, "len(x)"), (150, "len(x) - BATCH_SIZE + 1")])
+@pytest.mark.parametrize(
+    ("rows", "end"), [(130, "len(x)"), (160, "len(x)"), (150, "len(x) - BATCH_SIZE + 1")]
+)
 def test_steps_of_parts_are_those_of_whole_batches_to_the_end_of_each_pass(
     run: Callable[..., Any], rows: int, end: str
 ) -> None:
