@@ -393,7 +393,8 @@ class Root:
         def create_script_module(module: Any, *args: Any, **kwargs: Any) -> Any:
             if self.changes and not self._is_plain and self.on_scripting is not None and self._state.here():
                 try:
-                    if self._holds_root(module):
+                    held = list(module.parameters())
+                    if len(self._unknown(held)) < len(held):
                         self.on_scripting()
                 except Exception as error:
                     self._state.faults.note("exports", error)
@@ -401,10 +402,6 @@ class Root:
                 return original(module, *args, **kwargs)
 
         self._undo.assign(recursive, "create_script_module", create_script_module)
-
-    def _holds_root(self, module: Any) -> bool:
-        roots = {id(call.module()) for call in self.calls}
-        return any(id(part) in roots for part in module.modules())
 
     @contextlib.contextmanager
     def plain(self) -> Generator[None]:
