@@ -61,7 +61,9 @@ class PureBf16(Knob):
         if "own_scaler" in hazards if run is None else run.own_scaler:
             return "The script scales its gradients, which bf16 parameters do not support."
         if "own_bf16" in hazards:
-            return "The script makes bf16 tensors itself, and its files would not tell them from halved weights."
+            return (
+                "The script makes bf16 tensors itself, and its files would not tell them from halved weights."
+            )
         if OWN_AVERAGE in (*hazards, *(() if run is None else run.loop_hazards)):
             return "The script averages weights, which takes the digits that bf16 does not have."
         return None if run is None else self._refuse_run(facts)

@@ -268,6 +268,7 @@ def _is_loader(item: Any, loader: Any) -> bool:
 
 @functools.lru_cache(maxsize=32)
 def tree_of(file: str) -> ast.Module | None:
+    """The syntax tree of a file; None where it cannot be read."""
     return parsed("".join(linecache.getlines(file)))
 
 

@@ -307,6 +307,7 @@ class Backward(Stepping):
         if self._loader.feeds:
             return self._loader.part()
         inputs = self._root.inputs
+        inputs.weighed = True
         if self.own_pass.begins:
             self.own_pass.begin(frames_here(self._torch), inputs.said)
         return self.own_pass.part(inputs.last, inputs.said)

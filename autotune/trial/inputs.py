@@ -53,6 +53,8 @@ class Inputs:
         """Tensor and dimension that samples are counted by."""
         self.last = 0
         """Samples of the last call."""
+        self.weighed = False
+        """Parts of a step are weighed by it, so that calls have to be counted to the end."""
         self.calls = 0
         self._calls_before = 0
         """Calls when the last backward pass ended."""

@@ -118,4 +118,3 @@ class Leaving:
             return original(tensors, *args, **kwargs)
 
         return save
-

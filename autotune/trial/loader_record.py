@@ -12,7 +12,6 @@ from autotune.trial.objects import attribute_of
 if TYPE_CHECKING:
     from autotune.core.facts import LoaderFacts
     from autotune.trial.batches import How
-    from autotune.trial.held_state import Snapshot
 
 _RECENT = 16
 WHOLE: Final = object()
@@ -93,7 +92,7 @@ class Record:
         """Batches that are left in this pass over it; None where its length is not known."""
         self.ahead = 0
         """Batches of this pass that no backward pass was over yet."""
-        self.order: Snapshot | None = None
+        self.order: Any = None
         """State of its sampler after the first batch of a pass."""
         self.settings: dict[tuple[int, str], Any] = {}
         """What a fetch reads, after the last one that was looked at."""

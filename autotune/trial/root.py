@@ -142,7 +142,7 @@ class Root:
     @property
     def stays(self) -> bool:
         """Calls of the roots have to pass through us for as long as the script trains."""
-        return self.changes or self.casts_back or self._compile.replays
+        return self.changes or self.casts_back or self._compile.replays or self.inputs.weighed
 
     @property
     def compiles(self) -> bool:

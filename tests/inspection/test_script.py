@@ -370,7 +370,7 @@ def test_an_autocast_in_a_module_belongs_to_the_option_and_other_hazards_stay_wi
         },
     )
     assert facts.flag("--amp").autocast == "bf16"
-    assert facts.hazards == ("own_autocast",)
+    assert facts.hazards == ("own_autocast", "own_bf16")
 
 
 @pytest.mark.parametrize("source", ["def (", "x = '\x00'", "(" * 3000])
