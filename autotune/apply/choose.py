@@ -119,16 +119,18 @@ def _by_flag(spelling: Flag, knob: Knob, value: Value, facts: Facts) -> Change |
 
 
 def _by_constant(spelling: Constant, knob: Knob, value: Value, facts: Facts) -> Change | str:
-    found = constant_of(spelling, facts.script, knob.own(facts))
+    found = constant_of(spelling, facts.script, knob.own(facts), knob.written)
     if isinstance(found, str):
         return found
-    if type(found.value) is not type(value):
+    literal = knob.written(value, found.value)
+    if literal is None:
         return f"{found.place} cannot be {value}"
     loader = None if facts.run is None else facts.run.loader
     if loader is not None and loader.mp_context in ("spawn", "forkserver") and loader.num_workers:
         return f"loader workers that are not forked would import the script with {found.value} in it"
     meant = Constant((found.name,), file=found.file, line=found.line, was=found.value)
-    return Change(knob=knob.name, value=value, spelling=meant, site=knob.shown_at(facts))
+    text = "" if literal == value else str(literal)
+    return Change(knob=knob.name, value=value, spelling=meant, delivered=text, site=knob.shown_at(facts))
 
 
 def _by_keyword(spelling: Keyword, knob: Knob, value: Value, facts: Facts) -> Change | str:

@@ -118,8 +118,8 @@ class Change:
         knob: Name of the knob.
         value: What is asked for.
         spelling: How it travels. The first name of a `Flag` here is the script's own.
-        delivered: The text handed over for `Flag` and `Env` (``"64"``); empty for a switch
-            option and for the other ways.
+        delivered: The text handed over for `Flag` and `Env` (``"64"``), and what a `Constant` becomes where
+            that is not the value itself (``"float16"``); empty for a switch option and for the other ways.
         site: ``file.py:124`` of the call that a keyword or patch relies on, where known; for an
             option or a constant, where in the running process its value has to show (`InputFacts.place`).
     """
@@ -129,6 +129,13 @@ class Change:
     spelling: Spelling
     delivered: str = ""
     site: str = ""
+
+    @property
+    def literal(self) -> Value:
+        """What is written in the place of a constant."""
+        if not self.delivered or not isinstance(self.spelling, Constant):
+            return self.value
+        return self.delivered == "True" if isinstance(self.spelling.was, bool) else self.delivered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

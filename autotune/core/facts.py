@@ -146,7 +146,7 @@ class ScriptFacts:
         flags: The script's own options, those that modules beside it declare among them.
         imports: Top-level names of packages that it imports, or its own modules do as they are loaded.
         hazards: Words from a closed list: ``bare_except``, ``own_autocast``, ``own_scaler``,
-            ``own_compile``, ``lbfgs``, ``float64``, ``bce_on_sigmoid``,
+            ``own_compile``, ``own_bf16`` (it names the format), ``lbfgs``, ``float64``, ``bce_on_sigmoid``,
             ``exec_config`` (globals overridden from the command line), ``hf_arguments``
             (options made from dataclasses), ``hidden_state`` (a hidden state sized by the batch),
             ``forks`` (`os.fork` is called), ``stdin`` (standard input is read),
@@ -183,7 +183,8 @@ class FetchState:
 
     Args:
         what: Start of a sentence: ``your dataset draws from its own generator (rng) at data.py:31``.
-        by: ``dataset``, ``collate_fn`` or ``sampler``: what holds it.
+        by: ``dataset``, ``collate_fn`` or ``sampler``: what holds it; ``indices`` for a sampler whose state
+            moves as indices are drawn.
         sure: A sample depends on earlier fetches; False where that was not found out.
         apart: Each worker was seen to begin with another state, as by a `worker_init_fn` that seeds it.
     """
@@ -488,6 +489,8 @@ class RunFacts:
         fixed_steps: A count of steps that does not come from the loader's length, so that another batch of
             the loader would not reach it: ``OneCycleLR of 250 steps (train.py:21)``; empty without one.
         option_batch: Batch size of the script's own option in this run; 0 where that is not known.
+        pass_samples: Samples of a pass over the data, where batches come without a loader and the loop that
+            trains goes over a pass of them, by the size that its source gives a batch; else 0.
     """
 
     loader: LoaderFacts | None = None
@@ -533,6 +536,7 @@ class RunFacts:
     ranks: int = 1
     fixed_steps: str = ""
     option_batch: int = 0
+    pass_samples: int = 0
 
     @property
     def was_seen(self) -> bool:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeGuard
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -120,6 +121,27 @@ def written_hazards(tree: ast.Module) -> frozenset[str]:
     return frozenset(found - {OWN_CLIPPING, OWN_DRAWS, COLLECTED})
 
 
+def is_only_pass(frames: Sequence[Frame], modules: Iterable[str] = ()) -> bool:
+    """Whether the loop of a backward pass ends with its own passes over the data alone.
+
+    That loop may count the batches of a pass. No count of steps ends it or a loop around it, and no other
+    loop calls `backward`, which may train over other passes.
+
+    Args:
+        frames: As for `running_hazards`.
+        modules: As there.
+    """
+    trees = {text: parsed(text) for text in {*(frame.source for frame in frames), *modules}}
+    known = [tree for tree in trees.values() if tree is not None]
+    stack = [(tree, f.line, f.function) for f in frames if (tree := trees[f.source]) is not None]
+    placed = _innermost(stack)
+    if placed is None or len(stack) < len(frames) or not isinstance(placed.loop, ast.For):
+        return False
+    calls = Counter(_last(n.func) for tree in known for n in ast.walk(tree) if isinstance(n, ast.Call))
+    names = {"backward", *(str(getattr(function, "name", "")) for function in placed.called)}
+    return all(calls[name] == 1 for name in names) and not _is_left(placed, known)
+
+
 def parsed(source: str) -> ast.Module | None:
     """The tree of a source; None where it has none."""
     try:
@@ -130,13 +152,37 @@ def parsed(source: str) -> ast.Module | None:
 
 def _hazards(stack: Sequence[_Place], trees: Sequence[ast.Module]) -> frozenset[str] | None:
     """Hazards of the innermost loop on this stack; None where there is none on it."""
+    placed = _innermost(stack)
+    return None if placed is None else frozenset(_of_loop(placed, trees))
+
+
+class _Placed(NamedTuple):
+    """A loop that runs once a step.
+
+    Args:
+        loop: The innermost one on a stack.
+        called: Functions on the stack between it and the backward pass.
+        around: Loops that it runs in, innermost first.
+    """
+
+    loop: _Loop
+    called: Sequence[ast.AST]
+    around: Sequence[_Loop]
+
+    @property
+    def once(self) -> list[ast.AST]:
+        """Code that runs once a step."""
+        return [self.loop, *self.called]
+
+
+def _innermost(stack: Sequence[_Place]) -> _Placed | None:
     called: list[ast.AST] = []
     for depth, place in enumerate(stack):
         function, loops = loops_around(*place)
         if loops:
             outside = [loops_around(*further)[1] for further in stack[depth + 1 :]]
             around = [loop for inside_out in (loops[:-1], *outside) for loop in reversed(inside_out)]
-            return frozenset(_of_loop(loops[-1], called, around, trees))
+            return _Placed(loops[-1], called, around)
         called.append(function)
     return None
 
@@ -172,27 +218,16 @@ def _is_loop(node: ast.AST) -> TypeGuard[_Loop]:
     return isinstance(node, (_Statement, _Comprehension))
 
 
-def _of_loop(
-    loop: _Loop, called: Sequence[ast.AST], around: Sequence[_Loop], trees: Sequence[ast.Module]
-) -> Iterator[str]:
+def _of_loop(placed: _Placed, trees: Sequence[ast.Module]) -> Iterator[str]:
     """Hazards of a loop.
 
     Args:
-        loop: Runs once a step.
-        called: Functions on the stack between it and the backward pass.
-        around: Loops that it runs in, innermost first.
+        placed: Where it is.
         trees: Where functions that it calls are looked for.
     """
-    once = [loop, *called]
-    counters = {name for part in once for name in _counters(part)}
+    loop, once = placed.loop, placed.once
     reached = [*once, *_reached(once, trees)]
-    if (
-        (_counts(loop) and not _goes_on(loop, reached, trees))
-        or any(_leaves_at(node, counters, loop) for node in _directly_in(loop))
-        or any(_leaves_at(node, counters, part, returns=False) for part in called for node in ast.walk(part))
-        or any(_ends_by(outer, counters) for outer in around)
-        or any(_epochs_by_steps(tree) for tree in trees)
-    ):
+    if (_counts(loop) and not _goes_on(loop, reached, trees)) or _is_left(placed, trees):
         yield STEP_COUNTED
     if any(_evaluates_at(node, trees) for part in once for node in ast.walk(part)):
         yield STEP_EVALUATED
@@ -209,13 +244,29 @@ def _of_loop(
         yield OWN_RATE
     if _clips_parts(once, trees):
         yield OWN_CLIPPING
-    every = [*once, *around]
+    every = [*once, *placed.around]
     trains = [*every, *_reached(every, trees, evaluates=False)]
     if _collects([node for part in trains for node in ast.walk(part)]):
         yield COLLECTED
 
 
 # Ends by a count
+
+
+def _is_left(placed: _Placed, trees: Sequence[ast.Module]) -> bool:
+    """A count of steps ends the loop, or one around it, whatever the loop itself goes over."""
+    loop = placed.loop
+    counters = {name for part in placed.once for name in _counters(part)}
+    return (
+        any(_leaves_at(node, counters, loop) for node in _directly_in(loop))
+        or any(
+            _leaves_at(node, counters, part, returns=False)
+            for part in placed.called
+            for node in ast.walk(part)
+        )
+        or any(_ends_by(outer, counters) for outer in placed.around)
+        or any(_epochs_by_steps(tree) for tree in trees)
+    )
 
 
 def _counts(loop: _Loop) -> bool:

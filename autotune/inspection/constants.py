@@ -15,6 +15,8 @@ from autotune.knobs.registry import builtin
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autotune.core.config import Value
+
 
 def knobs_by_key() -> dict[str, str]:
     """What a value that a knob can replace is called -> the knob."""
@@ -49,7 +51,7 @@ def script_constants(path: str, chosen: Sequence[str] = ()) -> tuple[ScriptConst
         path: Of the script. One that cannot be read, or is no Python, has none.
         chosen: Names that the user has given as the ones that are meant.
     """
-    script, keys = Path(path), knobs_by_key()
+    script, keys, knobs = Path(path), knobs_by_key(), builtin()
     return tuple(
         ScriptConstant(
             name=found.name,
@@ -61,5 +63,12 @@ def script_constants(path: str, chosen: Sequence[str] = ()) -> tuple[ScriptConst
         )
         for file, tree in sources(script)
         for found in named_values(tree, is_script=file == script)
-        if found.key in keys and isinstance(found.value, int) and not isinstance(found.value, bool)
+        if found.key in keys and _is_setting(found.value, ordinal=knobs[keys[found.key]].ordinal)
     )
+
+
+def _is_setting(value: Value, *, ordinal: bool) -> bool:
+    """Whether a knob may be written so: numbers as a whole number, others as a word or a switch."""
+    if ordinal:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, (bool, str))

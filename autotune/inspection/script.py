@@ -88,7 +88,7 @@ _SETTINGS: Final = frozenset(
 )
 """Calls that may be made once more by every worker that imports the script."""
 _SWITCHES: Final = ("switch", "off_switch", "pair", "bool")
-_OF_MODULES: Final = frozenset({"own_autocast", "own_scaler", "own_compile", "stdin"})
+_OF_MODULES: Final = frozenset({"own_autocast", "own_bf16", "own_scaler", "own_compile", "stdin"})
 """Hazards that a module tells of as well: whether the script comes by there shows when it runs."""
 _FORMATS: Final = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 _DEVICE_FORMATS: Final = {"cuda": "fp16", "cpu": "bf16"}
@@ -596,8 +596,13 @@ def _hazards(node: ast.AST) -> Iterator[str]:
             yield "float64"
         if _is_torch(node.value) and node.attr == "compile":
             yield "own_compile"
+        if node.attr == "bfloat16":
+            yield "own_bf16"
         if node.attr == "stdin" and ast.unparse(node.value) == "sys":
             yield "stdin"
+    elif isinstance(node, ast.Constant):
+        if node.value in ("bfloat16", "torch.bfloat16"):
+            yield "own_bf16"
     elif isinstance(node, ast.ImportFrom):
         if node.module == "torch" and any(alias.name == "compile" for alias in node.names):
             yield "own_compile"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from autotune.core.config import Config, Value
-    from autotune.core.facts import Facts, RunFacts
+    from autotune.core.facts import Facts, LoaderFacts, RunFacts
 
 ACCUMULATION_OPTIONS = flag_variants(
     "gradient-accumulation-steps",
@@ -146,7 +146,7 @@ class Accumulation(Knob):
         if isinstance(spelling, Keyword) and is_row(spelling):
             loops_of_own = {ACCELERATOR: _of_accelerate, DEEPSPEED: _of_deepspeed}
             return refuse_accumulation(spelling, facts) or loops_of_own.get(spelling.target, _written)(facts)
-        return _seams(run) or _mathematics(run) or _loop(facts)
+        return _seams(facts, run) or _mathematics(run) or _loop(facts) or _pass(run)
 
     def idle(self, facts: Facts, varied: Collection[str]) -> str | None:
         if {"batch_size", "effective_batch"} & set(varied):
@@ -246,23 +246,15 @@ def _undivided(run: RunFacts) -> str | None:
     )
 
 
-def _seams(run: RunFacts) -> str | None:
+def _seams(facts: Facts, run: RunFacts) -> str | None:
     """What keeps the step from being deferred."""
     if run.ranks > 1:
         return (
             f"{run.ranks} processes train together and add up their gradients in every backward pass, so "
             f"that a step that is deferred would be paid for in each of its parts."
         )
-    if run.loader is None or run.loader.batch_size is None or run.loader.custom_batch_sampler:
-        return "The micro-batch is not under our control, so the optimizer step cannot be deferred."
-    if run.loader.sizes:
-        sizes = listed(run.loader.sizes)
-        return f"Loaders of {sizes} samples train in turn, and one number of parts would not fit both."
-    if run.loader.changed == "inside":
-        what = run.loader.changed_at or "the data set"
-        return f"The loop changes {what} inside a pass, which would happen once a part of a step."
-    if run.loader.beside:
-        return "Batches of several loaders train, and only those of one would be made of parts."
+    if (reason := batching.unseen(facts) if run.loader is None else _loader(run.loader)) is not None:
+        return reason
     if run.optimizer is None:
         return "No optimizer was seen whose step could be deferred."
     if run.optimizer.count > 1:
@@ -272,6 +264,30 @@ def _seams(run: RunFacts) -> str | None:
     if run.own_scaler:
         return "The script has a gradient scaler of its own, which unscales gradients in place at each step."
     return None
+
+
+def _loader(loader: LoaderFacts) -> str | None:
+    if loader.batch_size is None or loader.custom_batch_sampler:
+        return "The micro-batch is not under our control, so the optimizer step cannot be deferred."
+    if loader.sizes:
+        sizes = listed(loader.sizes)
+        return f"Loaders of {sizes} samples train in turn, and one number of parts would not fit both."
+    if loader.changed == "inside":
+        what = loader.changed_at or "the data set"
+        return f"The loop changes {what} inside a pass, which would happen once a part of a step."
+    if loader.beside:
+        return "Batches of several loaders train, and only those of one would be made of parts."
+    return None
+
+
+def _pass(run: RunFacts) -> str | None:
+    """A step of parts has to end with its pass over the data, as that of a whole batch does."""
+    if run.loader is not None or run.pass_samples:
+        return None
+    return (
+        "How many micro-batches a pass over the data has could not be read off the loop, so a step could not "
+        "end with it."
+    )
 
 
 def _mathematics(run: RunFacts) -> str | None:
@@ -323,6 +339,9 @@ def _loop(facts: Facts, *, scheduled: bool = True) -> str | None:
             "would end early with deferred steps."
         )
     found = {*facts.script.hazards, *(() if facts.run is None else facts.run.loop_hazards)}
+    if facts.run is not None and facts.run.pass_samples:
+        # It counts the batches of a pass, which has as many more as they are smaller.
+        found.discard(loops.STEP_COUNTED)
     hazard = next((words for word, words in _HAZARDS.items() if word in found), None)
     if hazard is None and facts.run is not None and facts.run.averages_apart:
         return "A moving average of the weights is not updated once a step, and its pace would change."

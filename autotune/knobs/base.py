@@ -442,6 +442,15 @@ class Knob(ABC):
             case _:
                 return None
 
+    def written(self, value: Value, was: Value) -> Value | None:
+        """What a constant of the source becomes for a value; None where it cannot hold it.
+
+        Args:
+            value: The knob's.
+            was: What is written there now, by which the notation is known: ``"float32"``, ``False``.
+        """
+        return value if type(value) is type(was) else None
+
     def arguments(self, value: Value, spelling: Keyword) -> Mapping[str, Value | None]:
         """What a framework's callable is called with to have this value; None takes an argument away."""
         return {spelling.name: value}

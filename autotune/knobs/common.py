@@ -9,7 +9,7 @@ from autotune.core.change import Constant, Flag
 from autotune.core.constants import key_of, rank_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from autotune.core.change import Spelling
     from autotune.core.config import Value
@@ -43,18 +43,28 @@ def constants_named(names: Sequence[str], script: ScriptFacts) -> tuple[ScriptCo
     return tuple(constant for constant in found if constant.is_chosen) or found
 
 
-def constant_of(spelling: Constant, script: ScriptFacts, own: Value | None) -> ScriptConstant | str:
+def constant_of(
+    spelling: Constant,
+    script: ScriptFacts,
+    own: Value | None,
+    written: Callable[[Value, Value], Value | None] | None = None,
+) -> ScriptConstant | str:
     """The one constant that holds a knob's value, or why there is none, as a clause.
 
     Args:
         spelling: The names of such a constant.
         script: Its constants.
         own: What the run has; a constant with another value is not the one. None before a run.
+        written: `Knob.written`, where constants hold the value in a notation of their own.
     """
     named = constants_named(spelling.names, script)
     if not named:
         return f"its source writes out no value of {spelling.names[0]}"
-    found = [c for c in named if c.is_chosen or own is None or _is_same(c.value, own)]
+    found = [
+        c
+        for c in named
+        if c.is_chosen or own is None or _is_same(c.value, written(own, c.value) if written else own)
+    ]
     if not found:
         return f"{listed(c.place for c in named)} has another value than the run, {own}"
     first = min(rank_of(c.name) for c in found)
@@ -80,7 +90,7 @@ def is_by_constant(ways: Iterable[Spelling], own: Value | None, script: ScriptFa
     return any(not isinstance(constant_of(way, script, own), str) for way in constants)
 
 
-def _is_same(one: Value, other: Value) -> bool:
+def _is_same(one: Value, other: Value | None) -> bool:
     return type(one) is type(other) and one == other
 
 
@@ -127,6 +137,8 @@ def dealt_otherwise(facts: Facts) -> str:
     held = fetch_state_of(facts)
     if held is None or held.apart:
         return ""
+    if held.by == "indices":
+        return f"{sentence(held.what)} as indices are drawn, and workers draw ahead of the loop."
     return f"{sentence(held.what)}, and each worker changes a copy of its own."
 
 

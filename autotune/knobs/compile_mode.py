@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from autotune.core.change import Keyword, Patch, Spelling
+from autotune.core.change import Constant, Keyword, Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import as_switch, devices_of, flag_variants, trains_on_cuda
@@ -42,6 +42,8 @@ class CompileMode(Knob):
         Keyword(ARGUMENTS, "torch_compile"),
         flag_variants("compile-mode", "torch-compile-mode"),
         flag_variants("compile", "torch-compile", "torchcompile"),
+        Constant(("compile_mode", "torch_compile_mode")),
+        Constant(("compile", "torch_compile", "use_compile", "use_torch_compile", "compile_model")),
         Patch(),
     )
 
@@ -56,7 +58,8 @@ class CompileMode(Knob):
     def resolve(self, wanted: Value, facts: Facts) -> Value | None:
         if wanted == "asis":
             return self.own(facts)
-        mode = "off" if as_switch(wanted) is False else str(wanted)
+        switch = as_switch(wanted)
+        mode = str(wanted) if switch is None else "default" if switch else "off"
         if mode not in _MODES:
             return None
         return mode if mode == self.own(facts) or _no_mode(mode, facts) is None else None
@@ -86,6 +89,11 @@ class CompileMode(Knob):
             return super().option(value == "default", flag) if value in ("off", "default") else None
         spoken = bool(flag.choices) or flag.default in _MODES
         return super().option(value, flag) if spoken else None
+
+    def written(self, value: Value, was: Value) -> Value | None:
+        if isinstance(was, bool):
+            return {"off": False, "default": True}.get(str(value))
+        return value if was in _MODES else None
 
     def arguments(self, value: Value, spelling: Keyword) -> Mapping[str, Value | None]:
         if spelling.target != ARGUMENTS:

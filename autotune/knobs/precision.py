@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from autotune.core.change import Flag, Keyword, Patch, Spelling
+from autotune.core.change import Constant, Flag, Keyword, Patch, Spelling
 from autotune.core.effect import Effect
 from autotune.core.loops import OWN_GRADIENT
 from autotune.knobs.base import Knob, Patches
-from autotune.knobs.common import devices_of, flag_variants, trains_on_cuda
+from autotune.knobs.common import constant_of, devices_of, flag_variants, trains_on_cuda
 from autotune.knobs.frameworks import (
     ACCELERATOR,
     ARGUMENTS,
@@ -60,6 +60,8 @@ class Precision(Knob):
         Flag(("--bf16",)),
         Flag(("--fp16",)),
         _AUTOCAST_OPTIONS,
+        Constant(("precision", "mixed_precision", "amp_dtype", "autocast_dtype", "train_dtype", "dtype")),
+        Constant(("use_amp", "amp", "enable_amp", "use_autocast", "use_mixed_precision")),
         Patch(),
     )
     live: ClassVar[Collection[str]] = ("patch",)
@@ -83,6 +85,8 @@ class Precision(Knob):
     def resolve(self, wanted: Value, facts: Facts) -> Value | None:
         if wanted == "asis":
             return self.own(facts)
+        if isinstance(wanted, bool):
+            wanted = next((f for f in self.domain(facts) if f != "fp32"), "") if wanted else "fp32"
         found = next((f for f, words in _WORDS.items() if str(wanted) in words), None)
         if found is None or found == self.own(facts) or found == "fp32":
             return found
@@ -94,21 +98,26 @@ class Precision(Knob):
         if _no_hardware("bf16", facts) is not None and _no_hardware("fp16", facts) is not None:
             return _no_hardware("bf16", facts)
         offered = any(
-            isinstance(s, Flag) and _has(s, facts) and self.refuse_spelling(s, facts) is None
-            for s in self.spellings
+            self._is_own_way(s, facts) and self.refuse_spelling(s, facts) is None for s in self.spellings
         )
         way = next(iter(rows(self.spellings, facts)), Patch())
         return None if offered else self.refuse_spelling(way, facts)
 
+    def _is_own_way(self, spelling: Spelling, facts: Facts) -> bool:
+        """An option or a constant that the script has."""
+        if isinstance(spelling, Constant):
+            return not isinstance(constant_of(spelling, facts.script, self.own(facts), self.written), str)
+        return isinstance(spelling, Flag) and _has(spelling, facts)
+
     def refuse_spelling(self, spelling: Spelling, facts: Facts) -> str | None:
         written = "own_autocast" in facts.script.hazards
         own = written if facts.run is None else facts.run.own_autocast
-        if isinstance(spelling, Flag):
+        if isinstance(spelling, (Flag, Constant)):
             if own or written:
-                return None
-            return "The script enters no autocast, so its option may turn the weights to half precision."
+                return super().refuse_spelling(spelling, facts)
+            return "The script enters no autocast, so its setting may turn the weights to half precision."
         if own:
-            return "The script enters autocast itself, so only an option of its own could change the format."
+            return "The script enters autocast itself, so only a setting of its own could change the format."
         owned = super().refuse_spelling(spelling, facts)
         refused = owned or _numbers(facts) or _arguments_bound(spelling, facts)
         if refused is None and _no_hardware("bf16", facts) is not None:
@@ -133,6 +142,12 @@ class Precision(Knob):
         vocabulary = flag.choices or _vocabulary(flag.default)
         word = next((w for w in _WORDS.get(value, ()) if w in vocabulary), None)
         return None if word is None else (name, word)
+
+    def written(self, value: Value, was: Value) -> Value | None:
+        if isinstance(was, bool):
+            return value != "fp32"
+        vocabulary = _vocabulary(was)
+        return next((word for word in _WORDS.get(str(value), ()) if word in vocabulary), None)
 
     def arguments(self, value: Value, spelling: Keyword) -> Mapping[str, Value | None]:
         match spelling.target:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from autotune.core.change import Patch, Spelling
 from autotune.core.effect import Effect
+from autotune.core.loops import OWN_AVERAGE
 from autotune.knobs.base import Knob, Patches
 from autotune.knobs.common import (
     as_switch,
@@ -28,7 +29,7 @@ class PureBf16(Knob):
 
     The trained module is converted before its first training call; floating inputs are cast, outputs
     return as float32. Autocast has no effect then. bf16 keeps 8 bits of mantissa: an update below about
-    1/256 of a weight vanishes.
+    1/256 of a weight vanishes. Files, copies and arrays are float32, without those digits.
 
     Effect: TRAINING. Unit: on or off. Source: arXiv 2010.06192 (training with bf16 weights alone).
     """
@@ -59,6 +60,12 @@ class PureBf16(Knob):
             return "The script enters autocast itself, which keeps its parameters in float32 on purpose."
         if "own_scaler" in hazards if run is None else run.own_scaler:
             return "The script scales its gradients, which bf16 parameters do not support."
+        if "own_bf16" in hazards:
+            return (
+                "The script makes bf16 tensors itself, and its files would not tell them from halved weights."
+            )
+        if OWN_AVERAGE in (*hazards, *(() if run is None else run.loop_hazards)):
+            return "The script averages weights, which takes the digits that bf16 does not have."
         return None if run is None else self._refuse_run(facts)
 
     def _refuse_run(self, facts: Facts) -> str | None:

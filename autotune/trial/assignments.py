@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from autotune.trial.fetch_state import FetchState
 
-_MISSING: Final = object()
+MISSING: Final = object()
+"""What `found_in` gives for an expression that it cannot follow."""
 _MOST_CALLS: Final = 3
 """How deep functions that the loop calls are followed."""
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -71,7 +72,7 @@ def find(
         place: Writes a file and a line.
     """
     frames = [frame for frame in frames if is_user_file(frame.f_code.co_filename)]
-    trees = [_tree(frame.f_code.co_filename) for frame in frames]
+    trees = [tree_of(frame.f_code.co_filename) for frame in frames]
     known = [(frame, tree) for frame, tree in zip(frames, trees, strict=True) if tree is not None]
     scopes = [_scope(frame) for frame, _ in known]
     try:
@@ -89,8 +90,8 @@ def find(
         return min(found, key=lambda one: one.when != INSIDE, default=None)
     finally:
         # A tree takes some forty times the memory of its source.
-        _tree.cache_clear()
-        _definition.cache_clear()
+        tree_of.cache_clear()
+        definition_of.cache_clear()
 
 
 class _Search:
@@ -117,7 +118,7 @@ class _Search:
     def _is_read(self, target: Target, scope: _Scope, declared: set[str]) -> bool:
         if target.owner is not None:
             owner = found_in(target.owner, scope.names)
-            return owner is not _MISSING and self._state.reaches(owner, target.name)
+            return owner is not MISSING and self._state.reaches(owner, target.name)
         if scope.is_module or target.name in declared:
             return (id(scope.space), target.name) in self._state.globals
         # A variable of a function that another one, defined in it, reads.
@@ -136,7 +137,7 @@ class _Search:
         named = {k.arg: found_in(k.value, scope.names) for k in node.keywords if k.arg is not None}
         bound = {**dict(zip(code.co_varnames[: code.co_argcount], given, strict=False)), **named}
         key = (id(code), *(id(value) for value in bound.values()))
-        definition = _definition(code.co_filename, code.co_firstlineno, code.co_name)
+        definition = definition_of(code.co_filename, code.co_firstlineno, code.co_name)
         if key in self._known or definition is None:
             return
         self._known.add(key)
@@ -147,7 +148,7 @@ class _Search:
                 continue
         space = called.__globals__
         # A name that the function assigns itself is none of the module's.
-        own = dict.fromkeys(code.co_varnames, _MISSING)
+        own = dict.fromkeys(code.co_varnames, MISSING)
         names = ChainMap(bound, own, space)
         inner = _Scope(code.co_filename, names, space, is_module=False, code=code)
         moving = _stored(definition) | inner.parameters()
@@ -164,26 +165,26 @@ def found_in(node: ast.expr, names: Mapping[str, Any]) -> Any:
     """The object that an expression of names, attributes and constant indices stands for now."""
     match node:
         case ast.Name(id=name):
-            return names.get(name, _MISSING)
+            return names.get(name, MISSING)
         case ast.Attribute(value=inner, attr=name):
             return _attribute(found_in(inner, names), name)
         case ast.Subscript(value=inner, slice=ast.Constant(value=key)):
             owner = found_in(inner, names)
             if type(owner) not in (list, tuple, dict):
-                return _MISSING
+                return MISSING
             try:
                 return owner[key]
             except (LookupError, TypeError):
-                return _MISSING
+                return MISSING
         case ast.Constant(value=value):
             return value
         case _:
-            return _MISSING
+            return MISSING
 
 
 def _attribute(owner: Any, name: str) -> Any:
-    if owner is _MISSING:
-        return _MISSING
+    if owner is MISSING:
+        return MISSING
     held = held_by(owner)
     if name in held:
         return held[name]
@@ -192,8 +193,8 @@ def _attribute(owner: Any, name: str) -> Any:
             value = vars(kind)[name]
             if isinstance(value, FunctionType):
                 return MethodType(value, owner)
-            return _MISSING if hasattr(value, "__get__") else value
-    return _MISSING
+            return MISSING if hasattr(value, "__get__") else value
+    return MISSING
 
 
 def _dead(part: ast.AST, names: Mapping[str, Any], moving: set[str]) -> list[ast.AST]:
@@ -222,19 +223,19 @@ def _holds(test: ast.expr, names: Mapping[str, Any], moving: set[str]) -> bool |
             left=left, ops=[ast.Eq() | ast.Is() | ast.NotEq() | ast.IsNot() as op], comparators=[right]
         ):
             one, other = _setting(left, names, moving), _setting(right, names, moving)
-            if _MISSING in (one, other):
+            if MISSING in (one, other):
                 return None
             return (one == other) is isinstance(op, (ast.Eq, ast.Is))
         case _:
             value = _setting(test, names, moving)
-            return None if value is _MISSING else bool(value)
+            return None if value is MISSING else bool(value)
 
 
 def _setting(node: ast.expr, names: Mapping[str, Any], moving: set[str]) -> Any:
     """A plain value that nothing in the loop changes."""
     value = found_in(node, names)
     is_plain = value is None or type(value) in (bool, int, float, str)
-    return value if is_plain and not _parts(node) & moving else _MISSING
+    return value if is_plain and not _parts(node) & moving else MISSING
 
 
 def _stored(part: ast.AST) -> set[str]:
@@ -266,13 +267,15 @@ def _is_loader(item: Any, loader: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=32)
-def _tree(file: str) -> ast.Module | None:
+def tree_of(file: str) -> ast.Module | None:
+    """The syntax tree of a file; None where it cannot be read."""
     return parsed("".join(linecache.getlines(file)))
 
 
 @functools.lru_cache(maxsize=256)
-def _definition(file: str, line: int, name: str) -> ast.AST | None:
-    tree = _tree(file)
+def definition_of(file: str, line: int, name: str) -> ast.AST | None:
+    """The function of this name whose code begins at a line of a file; None without one."""
+    tree = tree_of(file)
     for node in ast.walk(tree) if tree is not None else ():
         if not isinstance(node, _FUNCTIONS) or node.name != name:
             continue

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from autotune.core.loops import UNREAD
 from autotune.trial.accumulation import RECENT_STEPS
 from autotune.trial.calm import BACKWARD, OFF, PASSING, STEP
-from autotune.trial.loops import Loops
+from autotune.trial.loops import Loops, frames_here
+from autotune.trial.own_pass import OwnPass
 from autotune.trial.stepping import Stepping
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from autotune.trial.loader import Loader
+    from autotune.trial.loader_record import Part
     from autotune.trial.losses import Losses
     from autotune.trial.root import Root, RootCall
     from autotune.trial.state import State
@@ -49,6 +51,8 @@ class Backward(Stepping):
         self._gone = False
         """Nothing is watched any more."""
         self.loops = Loops()
+        self.own_pass = OwnPass()
+        """Where batches come without a loader."""
         self.on_loop: Callable[[list[FrameType]], None] | None = None
         """Receives the frames of a backward pass whose stack was not seen before."""
         self.on_backward: Callable[[], None] | None = None
@@ -287,12 +291,35 @@ class Backward(Stepping):
             # compile it cannot be seen; sums are not accumulated there (`Accumulation.settle`): it is a mean.
             accumulation.give_up(_UNKNOWN_REDUCTION)
             return 1.0
-        weight, others = accumulation.weigh(self._loader.part())
+        part = self._part()
+        if isinstance(part, str):
+            accumulation.give_up(part)
+            return 1.0
+        weight, others = accumulation.weigh(part)
         if reduction == "sum":
             return 1.0
         if others != 1.0:
             self._reweigh(others)
         return weight
+
+    def _part(self) -> Part | str | None:
+        """What the pass is over: a batch of a loader, or one that the script makes in a pass of its own."""
+        if self._loader.feeds:
+            return self._loader.part()
+        inputs = self._root.inputs
+        inputs.weighed = True
+        if self.own_pass.begins:
+            self.own_pass.begin(frames_here(self._torch), inputs.said)
+        return self.own_pass.part(inputs.last, inputs.said)
+
+    def own_pass_samples(self) -> int:
+        """Samples of the script's own passes over its data; 0 where a loop may end otherwise than by them."""
+        try:
+            samples = 0 if self._loader.feeds else self.own_pass.samples
+            return samples if samples and self.loops.has_one_pass() else 0
+        except Exception as error:
+            self._state.faults.note("own_pass", error)
+            return 0
 
     def _reweigh(self, factor: float) -> None:
         """The step turns out to have fewer samples: what its other parts left weighs more."""

@@ -67,7 +67,7 @@ class Constants:
         tree = ast.parse(source, path)
         names = {c.spelling.names[0]: c for c in changes if isinstance(c.spelling, Constant)}
         wanted = {
-            name: (c.spelling.was, c.value) for name, c in names.items() if isinstance(c.spelling, Constant)
+            name: (c.spelling.was, c.literal) for name, c in names.items() if isinstance(c.spelling, Constant)
         }
         for name in rewritten(tree, wanted):
             change = names[name]

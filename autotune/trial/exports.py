@@ -49,6 +49,7 @@ class Exports:
         self._root = root
         self._loader = loader
         self._weights = weights
+        root.on_scripting = functools.partial(self._prepare, "torch.jit.script", batches=False)
         self.on_aside: Callable[[str, bool], None] | None = None
         """Called with what is called, and whether batches are the script's own meanwhile."""
 
@@ -85,6 +86,4 @@ class Exports:
         if self.on_aside is not None:
             self.on_aside(what, batches)
         self._state.calm.leave()
-        if self._weights.wanted:
-            self._weights.restore()
-            self._state.lost("pure_bf16", f"{what} is called, which keeps the weights in their format")
+        self._weights.end(f"{what} is called, which keeps the weights in their format")

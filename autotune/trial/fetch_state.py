@@ -16,6 +16,7 @@ from itertools import islice
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+from autotune.trial.caches import Caches
 from autotune.trial.objects import WIDE, attribute_of, function_of, held_by
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class FetchState:
     """Objects and names that a fetch can come by.
 
     Args:
-        roots: The dataset, the collate function and what initialises workers.
+        roots: The dataset first, the collate function and what initialises workers.
     """
 
     def __init__(self, *roots: Any) -> None:
@@ -49,6 +50,7 @@ class FetchState:
         """Names of plain values in the namespace of a module -> that namespace."""
         self.cells: dict[Key, CellType] = {}
         """Free variables of functions: identity of the code that has them and name -> the cell."""
+        self._caches = Caches(roots[0] if roots else None)
         self._methods: dict[str, list[FunctionType]] = {}
         self._waiting: dict[str, list[Any]] = {}
         self._taken: set[int] = set()
@@ -59,10 +61,24 @@ class FetchState:
                 self._add(self._pending.pop())
 
     def reaches(self, item: Any, name: str) -> bool:
-        """Whether a fetch reads this attribute of an object, or the content of a container (no name)."""
+        """Whether a fetch reads this attribute of an object, or the content of a container (no name).
+
+        That of a cache does not count.
+        """
         if id(item) not in self.objects or self.objects[id(item)] is not item:
             return False
-        return not name or name in self.names
+        return name in self.names if name else not self._caches.holds(item)
+
+    def changed(self, before: Mapping[Key, Any], now: Mapping[Key, Any]) -> Key | None:
+        """What differs between two snapshots, caches aside.
+
+        What is not there any more, or was not there, does not count.
+        """
+        differ = (key for key, value in before.items() if now.get(key, value) != value)
+        return next((key for key in differ if not self._is_cache(key)), None)
+
+    def _is_cache(self, key: Key) -> bool:
+        return not key[1] and self._caches.holds(self.objects[key[0]])
 
     def snapshot(self) -> dict[Key, Any]:
         """What all of it holds now: numbers and texts as they are, the rest by identity.
@@ -165,11 +181,6 @@ class FetchState:
             self.globals[id(space), name] = space
         if not isinstance(value, type):
             self._pending.append(value)
-
-
-def changed_key(before: Mapping[Key, Any], now: Mapping[Key, Any]) -> Key | None:
-    """What differs; what is not there any more, or was not there, does not count."""
-    return next((key for key, value in before.items() if now.get(key, value) != value), None)
 
 
 def _leads_on(item: Any) -> bool:

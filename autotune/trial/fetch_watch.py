@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
+import multiprocessing
 import os
 import random
 import sys
@@ -23,7 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 from autotune.core.facts import FetchState
 from autotune.trial.forked import answer_of, descriptors, is_read_from
 from autotune.trial.held_state import GENERATOR, OBJECT, Piece, Snapshot, described
-from autotune.trial.objects import held_by, length_of
+from autotune.trial.objects import length_of
+from autotune.trial.samples import digest, seed_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from autotune.trial.state import State
     from autotune.trial.undo import Undo
 
+_FIRST: Final = 4
+"""Fetches in a child in place of a worker that is not forked."""
 _LAST_LOOK: Final = 64
 _MOST_LOOKS: Final = 24
 """Fetches of one dataset that are watched, in all passes: each costs two snapshots of some milliseconds."""
@@ -82,6 +87,8 @@ class FetchWatch:
         self._all_looks = 0
         self._alive: dict[int, weakref.ref[Any]] = {}
         self._pipe: tuple[int, int] | None = None
+        self._made: list[dict[str, Any]] | None = None
+        """Reports of a child that fetches in place of a worker."""
         self._reports: dict[int, dict[int, dict[str, Any]]] = {}
 
     def install(self, torch: Any, loaders: Any) -> Callable[[], None]:
@@ -162,6 +169,9 @@ class FetchWatch:
             self.begins[id(dataset)] = begin
         if not loader.num_workers:
             return
+        if not _is_forked(loader):
+            self._fetch_in_child(loader)
+            return
         # They cannot count for each other: those of the first passes watch, later ones do not.
         self.note_looks(id(dataset), _MOST_LOOKS // 3)
         if self.is_on and self._pipe is None:
@@ -169,6 +179,30 @@ class FetchWatch:
                 self._pipe = os.pipe()
                 os.set_blocking(self._pipe[0], False)
                 os.set_blocking(self._pipe[1], False)
+
+    def _fetch_in_child(self, loader: Any) -> None:
+        """Workers that are not forked have none of ours: a child makes the first fetches in their place."""
+        dataset = id(loader.dataset)
+        if self._is_watching() and dataset not in self.looks:
+            self.note_looks(dataset, _FIRST)
+            for report in answer_of(lambda: self._first_fetches(loader), limit_s=_LIMIT_S) or ():
+                self._note_report(report)
+
+    def _first_fetches(self, loader: Any) -> list[dict[str, Any]]:
+        """In the child: what the reports of a worker would say."""
+        self._made = []
+        self.looks.clear()
+        begin_worker(self.torch, loader.dataset, 0, loader.worker_init_fn)
+        made = self.torch.utils.data.dataloader._DatasetKind.create_fetcher(
+            loader._dataset_kind,
+            loader.dataset,
+            loader._auto_collation,
+            loader.collate_fn,
+            loader.drop_last,
+        )
+        for index in itertools.islice(loader._index_sampler, _FIRST):
+            made.fetch(index)
+        return self._made
 
     def note_looks(self, dataset: int, count: int) -> None:
         """So many fetches of a dataset are watched."""
@@ -180,8 +214,8 @@ class FetchWatch:
         if self.state.active:
             self.found[dataset] = held
             return
-        digest = hashlib.sha256(repr(start).encode()).hexdigest()
-        self._send(dataset, start=digest, what=held.what[:500], by=held.by, sure=held.sure)
+        begun = hashlib.sha256(repr(start).encode()).hexdigest()
+        self._send(dataset, start=begun, what=held.what[:500], by=held.by, sure=held.sure)
 
     def report_draws(self, dataset: int) -> None:
         """Note, in a worker, that a fetch drew from a generator that the loader seeds."""
@@ -191,9 +225,13 @@ class FetchWatch:
 
     def _send(self, dataset: int, **found: object) -> None:
         info = self.torch.utils.data.get_worker_info()
-        if self._pipe is None or info is None:
+        if info is None:
             return
         line = {"dataset": dataset, "worker": info.id, **found}
+        if self._made is not None:
+            self._made.append(line)
+        if self._made is not None or self._pipe is None:
+            return
         with contextlib.suppress(OSError):
             os.write(self._pipe[1], json.dumps(line).encode() + b"\n")
 
@@ -236,33 +274,42 @@ class FetchWatch:
             text += part
         for line in text.splitlines():
             with contextlib.suppress(ValueError, KeyError):
-                report = json.loads(line)
-                if report.get("draws"):
-                    self.draws.add(report["dataset"])
-                    continue
-                self._reports.setdefault(report["dataset"], {}).setdefault(report["worker"], report)
+                self._note_report(json.loads(line))
+
+    def _note_report(self, report: dict[str, Any]) -> None:
+        if report.get("draws"):
+            self.draws.add(report["dataset"])
+        else:
+            self._reports.setdefault(report["dataset"], {}).setdefault(report["worker"], report)
 
     # Samplers
 
-    def order_begins(self, sampler: Any) -> Snapshot | None:
-        """State of a sampler that is about to be asked for an order; None where it is not watched."""
+    def order_begins(self, sampler: Any, dataset: Any = None) -> Snapshot | None:
+        """State of a sampler that is about to be asked for an order; None where it is not watched.
+
+        Args:
+            sampler: The sampler.
+            dataset: What is reached from it as well is no state of the sampler.
+        """
         if not self._is_watching():
             return None
         try:
-            return Snapshot({"sampler": sampler}, self.torch)
+            return Snapshot({"dataset": dataset, "sampler": sampler}, self.torch)
         except Exception as error:
             self.state.faults.note("fetch_watch", error)
             return None
 
-    def order_made(self, sampler: Any, before: Snapshot) -> FetchState | None:
-        """What a sampler changed when it was asked for an order, its generators aside."""
+    def order_made(
+        self, sampler: Any, before: Snapshot, dataset: Any = None, *, by: str = "sampler"
+    ) -> FetchState | None:
+        """What a sampler changed when it was asked for an order, or for indices, its generators aside."""
         try:
-            after = Snapshot({"sampler": sampler}, self.torch)
-            moved = [piece for piece in after.moved_since(before) if piece.kind != GENERATOR]
+            after = Snapshot({"dataset": dataset, "sampler": sampler}, self.torch)
+            moved = [p for p in after.moved_since(before) if p.kind != GENERATOR and p.node.root == "sampler"]
             if not moved:
                 return None
             what = described(moved[0], after.codes, self.state.place)
-            return FetchState(what=what, by="sampler", sure=True)
+            return FetchState(what=what, by=by, sure=True)
         except Exception as error:
             self.state.faults.note("fetch_watch", error)
             return None
@@ -386,12 +433,7 @@ class _Watched:
 
     def _begun(self, number: int, begin: Callable[[int], Any], paths: Sequence[str]) -> list[Any]:
         """In a child: begin as this worker, and give the state of these generators."""
-        torch = self._watch.torch
-        workers = torch.utils.data._utils.worker
-        seed = 10 + number
-        workers._worker_info = workers.WorkerInfo(id=number, num_workers=2, seed=seed, dataset=self._dataset)
-        _seed(torch, seed)
-        begin(number)
+        begin_worker(self._watch.torch, self._dataset, number, begin)
         return self._snapshot().tokens(paths)
 
     # Whether a sample depends on what was fetched before it
@@ -448,14 +490,14 @@ class _Watched:
         self._prepared()
         for container in emptied:
             container.clear()
-        _seed(self._watch.torch, 2)
-        return [_digest(self._original(one), self._watch.torch) for one in asked]
+        seed_all(self._watch.torch, 2)
+        return [digest(self._original(one), self._watch.torch) for one in asked]
 
     def _alone(self, asked: Any) -> tuple[str, bool]:
         """In a child: a sample, and whether its fetch changed anything."""
         before = self._prepared()
-        _seed(self._watch.torch, 2)
-        sample = _digest(self._original(asked), self._watch.torch)
+        seed_all(self._watch.torch, 2)
+        sample = digest(self._original(asked), self._watch.torch)
         return sample, bool(self._snapshot().moved_since(before))
 
     def _later(self, asked: Any, others: Sequence[Any]) -> tuple[str, bool]:
@@ -464,17 +506,17 @@ class _Watched:
         What each fetch overwrites, such as what a transform drew last, does not change then.
         """
         self._prepared()
-        _seed(self._watch.torch, 1)
+        seed_all(self._watch.torch, 1)
         until_s = time.monotonic() + _HISTORY_S
         for number in range(_HISTORY):
             if number >= len(others) and time.monotonic() > until_s:
                 break
             self._original(others[number % len(others)] if others else asked)
         self._original(asked)
-        _seed(self._watch.torch, 2)
-        sample = _digest(self._original(asked), self._watch.torch)
+        seed_all(self._watch.torch, 2)
+        sample = digest(self._original(asked), self._watch.torch)
         before = self._snapshot()
-        _seed(self._watch.torch, 2)
+        seed_all(self._watch.torch, 2)
         self._original(asked)
         return sample, bool(self._snapshot().moved_since(before))
 
@@ -482,6 +524,20 @@ class _Watched:
         # As a worker does: the threads of the parent are not there.
         self._watch.torch.set_num_threads(1)
         return self._snapshot()
+
+
+def _is_forked(loader: Any) -> bool:
+    context: Any = loader.multiprocessing_context or multiprocessing
+    return context.get_start_method() == "fork"
+
+
+def begin_worker(torch: Any, dataset: Any, number: int, begin: Callable[[int], Any] | None) -> None:
+    """In a child: begin as this one of two workers."""
+    workers, seed = torch.utils.data._utils.worker, 10 + number
+    workers._worker_info = workers.WorkerInfo(id=number, num_workers=2, seed=seed, dataset=dataset)
+    seed_all(torch, seed)
+    if begin is not None:
+        begin(number)
 
 
 def _nothing() -> None:
@@ -509,49 +565,3 @@ def _file_name(descriptor: int) -> str:
         return f"file ({os.path.basename(os.readlink(f'/proc/self/fd/{descriptor}'))})"
     except OSError:
         return "file"
-
-
-def _seed(torch: Any, number: int) -> None:
-    random.seed(number)
-    numpy = sys.modules.get("numpy.random")
-    if numpy is not None:
-        numpy.seed(number)
-    torch.default_generator.manual_seed(number)
-
-
-def _digest(sample: Any, torch: Any) -> str:
-    found = hashlib.blake2b(digest_size=16)
-    _add(sample, torch, found, 0)
-    return found.hexdigest()
-
-
-def _add(item: Any, torch: Any, found: Any, depth: int) -> None:
-    """Add bytes of a sample.
-
-    Raises:
-        TypeError: It holds something whose content is not known.
-    """
-    kind = type(item)
-    found.update(kind.__qualname__.encode())
-    if depth > 8:
-        message = "a sample that is nested too deeply"
-        raise TypeError(message)
-    if isinstance(item, torch.Tensor):
-        found.update(repr((tuple(item.shape), item.dtype)).encode())
-        found.update(item.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    elif hasattr(item, "tobytes") and hasattr(item, "dtype") and not item.dtype.hasobject:
-        found.update(repr((item.shape, str(item.dtype))).encode() + item.tobytes())
-    elif item is None or kind in (bool, int, float, complex, str, bytes):
-        found.update(repr(item).encode())
-    elif isinstance(item, dict):
-        for key, value in item.items():
-            _add(key, torch, found, depth + 1)
-            _add(value, torch, found, depth + 1)
-    elif isinstance(item, (list, tuple)):
-        for value in item:
-            _add(value, torch, found, depth + 1)
-    elif held_by(item):
-        _add(held_by(item), torch, found, depth + 1)
-    else:
-        message = f"a sample with a {kind.__qualname__} in it"
-        raise TypeError(message)

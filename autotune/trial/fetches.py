@@ -105,6 +105,11 @@ class Fetches:
             samples=last.recent[-1], full=int(kept.batch_size), left=last.left, drop_last=kept.drop_last
         )
 
+    @property
+    def feeds(self) -> bool:
+        """A loader gives the batches that are trained on, as far as is known."""
+        return self.train is not None or self._last is not None
+
     def last_samples(self) -> int:
         """Samples of the batch that the next backward pass is over; 0 where that is not known."""
         last = self._last

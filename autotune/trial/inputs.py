@@ -51,6 +51,10 @@ class Inputs:
         """What the script tells of samples in this run, for each one counted here; 0 where it does not."""
         self._place: tuple[int, int] | None = None
         """Tensor and dimension that samples are counted by."""
+        self.last = 0
+        """Samples of the last call."""
+        self.weighed = False
+        """Parts of a step are weighed by it, so that calls have to be counted to the end."""
         self.calls = 0
         self._calls_before = 0
         """Calls when the last backward pass ended."""
@@ -95,7 +99,8 @@ class Inputs:
         tensor, dim = self._place or (0, 0)
         shape = shapes[tensor] if tensor < len(shapes) else ()
         size = shape[dim] if dim < len(shape) else (1 if self._place is None else 0)
-        return size if isinstance(size, int) else 0
+        self.last = size if isinstance(size, int) else 0
+        return self.last
 
     def backward(self) -> None:
         """A backward pass has ended: what was called since the last one is what it was over."""

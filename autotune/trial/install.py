@@ -296,6 +296,8 @@ class Session:
             exports.on_aside = self._aside
             self._watch_loaders(loader)
         root.on_precision_ended = optimizer.end_scaling
+        average = "The script averages weights, which takes the digits that bf16 does not have."
+        optimizer.on_average = functools.partial(model.weights.end, average)
         self.memory.attach(torch)
         state.capturing = lambda: self.memory.capturing
         self.process.torch_imported()
@@ -326,10 +328,11 @@ class Session:
 
             def loop(frames: Sequence[FrameType]) -> None:
                 self._guarded("schedules", lambda: schedules.note_loop(frames))
+                self._guarded("own_pass", lambda: optimizer.own_pass.note(frames, root.inputs.said))
                 self._guarded("assignments", lambda: self._assigned(loader, frames))
 
             optimizer.on_loop = loop
-        if self.channel is not None or any(change.knob == "pure_bf16" for change in self.plan.changes):
+        if self.channel is not None:
             self._wrap_save(torch)
         self._loader, self._root, self._optimizer = loader, root, optimizer
         self._compile, self._losses, self._model = compiling, losses, model
@@ -446,18 +449,13 @@ class Session:
         )
 
     def _wrap_save(self, torch: Any) -> None:
-        """Show signs of life before a checkpoint, and write it in the script's own format."""
+        """Show signs of life before a checkpoint."""
         original, state = torch.save, self.state
 
         @functools.wraps(original)
         def save(obj: Any, *args: Any, **kwargs: Any) -> Any:
             if state.here():
                 state.alive()
-                if self._model is not None:
-                    try:
-                        obj = self._model.weights.in_own_format(obj)
-                    except Exception as error:
-                        state.faults.note("save", error)
             return original(obj, *args, **kwargs)
 
         self.undo.assign(torch, "save", save)
@@ -696,6 +694,7 @@ class Session:
                 counted=STEP_COUNTED in hazards,
             ),
             option_batch=self.plan.batch,
+            pass_samples=0 if self.plan.changes else optimizer.own_pass_samples(),
         )
 
     def _hazards(self, root: Root, optimizer: Optimizer) -> tuple[str, ...]:

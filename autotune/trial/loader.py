@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.trial.calm import CALL, FETCH, FETCHING, OFF
 from autotune.trial.data_sets import shared_handle
-from autotune.trial.fetch_state import changed_key
 from autotune.trial.fetch_watch import FetchWatch
 from autotune.trial.fetches import LOOKED_AT, TIMED, TIMED_EACH, Fetches
 from autotune.trial.loader_facts import batch_size_of, described, settles_at_once, start_method
@@ -104,7 +103,8 @@ class Loader(Fetches):
                 hand_back(loader, keyword, value, self._torch)
                 record.usual = None
                 self._keep(record, loader)
-        return patched or keyword in self.searched
+        # Batches that the script makes itself stay what its option or its constant says.
+        return patched or (keyword in self.searched and self.train is not None)
 
     @property
     def changes_batches(self) -> bool:
@@ -438,6 +438,7 @@ class Loader(Fetches):
                 state.faults.note("loader", error)
             if looks:
                 self._look_at_data(record, this, before=False)
+                self._look_at_order(record, this)
             return batch
 
         return advance
@@ -495,11 +496,23 @@ class Loader(Fetches):
                 record.random = record.random or self._watch.has_drawn(iterator._dataset)
                 record.shared_handle = record.shared_handle or self._watch.handle_of(iterator._dataset)
             elif record.settings_at == record.fetches and record.changed != INSIDE:
-                key = changed_key(record.settings, held)
+                key = state.changed(record.settings, held)
                 if key is not None:
                     record.note_change(INSIDE if iterator._num_yielded else BETWEEN, state.text(key))
         except Exception as error:
             self._state.faults.note("loader_facts", error)
+
+    def _look_at_order(self, record: Record, iterator: Any) -> None:
+        """Whether the sampler's state moves with the indices of a batch: workers draw some ahead."""
+        if not self.looks_closely or iterator._num_yielded > 2:
+            return
+        sampler, dataset = iterator._index_sampler, iterator._dataset
+        if iterator._num_yielded == 1:
+            record.order = self._watch.order_begins(sampler, dataset)
+        elif record.order is not None:
+            found = self._watch.order_made(sampler, record.order, dataset, by="indices")
+            record.order = None
+            self._note_fetch_state(record, found)
 
     def _note_fetch_state(self, record: Record, found: FetchState | None) -> None:
         if found is not None:

@@ -92,6 +92,8 @@ class Record:
         """Batches that are left in this pass over it; None where its length is not known."""
         self.ahead = 0
         """Batches of this pass that no backward pass was over yet."""
+        self.order: Any = None
+        """State of its sampler after the first batch of a pass."""
         self.settings: dict[tuple[int, str], Any] = {}
         """What a fetch reads, after the last one that was looked at."""
         self.settings_at = 0

@@ -8,7 +8,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.loops import UNREAD, Frame, running_hazards
+from autotune.core.loops import UNREAD, Frame, is_only_pass, running_hazards
 from autotune.trial.state import caller, is_ours, is_user_file
 
 if TYPE_CHECKING:
@@ -40,12 +40,18 @@ class Loops:
         """
         if len(self._stacks) >= _MOST_STACKS:
             return []
-        frames = list(_frames(caller(0), os.path.dirname(torch.__file__) + os.sep))
+        frames = frames_here(torch)
         key = tuple((frame.f_code.co_filename, frame.f_lineno) for frame in frames)
         if key in self._stacks:
             return []
         self._stacks[key] = _read(frames)
         return frames
+
+    def has_one_pass(self) -> bool:
+        """Whether all of them are in one loop, which ends with its passes over the data alone."""
+        modules = list(_user_sources())
+        stacks = self._stacks.values()
+        return bool(stacks) and all(held is not None and is_only_pass(held, modules) for held in stacks)
 
     def hazards(self) -> tuple[str, ...]:
         """Words of `autotune.core.loops` for all of them together; parses sources, so it takes a moment."""
@@ -61,6 +67,11 @@ class Loops:
                 )
             )
         return tuple(sorted(self._hazards))
+
+
+def frames_here(torch: Any) -> list[FrameType]:
+    """Frames of the script, and of libraries that train for it, that lead to here; the innermost first."""
+    return list(_frames(caller(0), os.path.dirname(torch.__file__) + os.sep))
 
 
 def _frames(frame: FrameType | None, torch_folder: str) -> Iterator[FrameType]:

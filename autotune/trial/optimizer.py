@@ -43,6 +43,8 @@ class Optimizer(Backward):
         self._in_scheduler = False
         self._averaged_at: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.averages_apart = False
+        self.on_average: Callable[[], None] | None = None
+        """Called where a moving average of the weights is about to be updated."""
 
     # Installation
 
@@ -224,6 +226,8 @@ class Optimizer(Backward):
                 self.averages_apart = self.averages_apart or since != 1
                 if since == 1 and self.accumulation.waits:
                     return None
+                if self.on_average is not None:
+                    self.on_average()
             return original(this, *args, **kwargs)
 
         self._replace(cls, "update_parameters", update_parameters)

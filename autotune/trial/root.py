@@ -92,6 +92,8 @@ class Root:
         self.on_precision_ended: Callable[[], None] | None = None
         """Called where autocast and scaling of ours end in the middle of a run."""
         compiling.on_ended.append(self._eager)
+        self.on_scripting: Callable[[], None] | None = None
+        """Called where TorchScript is about to read a module, and knobs are in it."""
         self.on_dropped: list[Callable[[], None]] = []
         """Called once nothing of ours may stand in the way of calls any more."""
         self._roots: list[weakref.ref[RootCall]] = []
@@ -140,7 +142,7 @@ class Root:
     @property
     def stays(self) -> bool:
         """Calls of the roots have to pass through us for as long as the script trains."""
-        return self.changes or self.casts_back or self._compile.replays
+        return self.changes or self.casts_back or self._compile.replays or self.inputs.weighed
 
     @property
     def compiles(self) -> bool:
@@ -389,6 +391,13 @@ class Root:
 
         @functools.wraps(original)
         def create_script_module(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.changes and not self._is_plain and self.on_scripting is not None and self._state.here():
+                try:
+                    held = list(module.parameters())
+                    if len(self._unknown(held)) < len(held):
+                        self.on_scripting()
+                except Exception as error:
+                    self._state.faults.note("exports", error)
             with self.plain():
                 return original(module, *args, **kwargs)
 
@@ -738,7 +747,7 @@ class RootCall:
             args, kwargs = part.inputs(args, kwargs)
         context = None
         dtype = root._dtype
-        if dtype is not None:
+        if dtype is not None and self._is_float32():
             torch = root._torch
             context = torch.autocast(self._device(), dtype=dtype)
         return args, kwargs, context, hooks
@@ -779,6 +788,12 @@ class RootCall:
         for parameter in module.parameters():
             return str(parameter.device.type)
         return "cpu"
+
+    def _is_float32(self) -> bool:
+        """Not so once the script has converted the module itself, as for an evaluation in half precision."""
+        module = self.module()
+        first = next(iter(module.parameters()), None) if module is not None else None
+        return first is None or first.dtype == self._root._torch.float32
 
     def _see_inputs(self, args: Any, kwargs: Any) -> None:
         state, root = self._state, self._root

@@ -33,7 +33,7 @@ _EXACT: Final = ("total_steps",)
 """Lengths after which a schedule raises an error."""
 _MOST: Final = 32
 _MOST_NAMES: Final = 200
-_ARITHMETIC: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
+ARITHMETIC: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -156,13 +156,13 @@ class Schedules:
     def _follows(self, node: ast.AST, tree: ast.Module, frame: FrameType) -> bool:
         """Whether an expression comes from the length of a loader, or may do so."""
         names = names_of(frame)
-        values = _values(tree)
+        values = assigned_values(tree)
         pending: list[ast.AST] = [node]
         known: set[str] = set()
         open_ends = False
         while pending and len(known) < _MOST_NAMES:
             for inner in ast.walk(pending.pop()):
-                if isinstance(inner, ast.Call) and _called(inner) == "len" and len(inner.args) == 1:
+                if isinstance(inner, ast.Call) and called_name(inner) == "len" and len(inner.args) == 1:
                     if isinstance(found_in(inner.args[0], names), self._loaders):
                         return True
                     # The length of what is not known here may be that of a loader.
@@ -192,7 +192,7 @@ def _limit(node: ast.expr) -> ast.expr | None:
     """What a loop counts to: ``range(n)``, ``trange(n)`` or ``islice(x, n)``, perhaps in ``tqdm(...)``."""
     if not isinstance(node, ast.Call):
         return None
-    name, given = _called(node), node.args
+    name, given = called_name(node), node.args
     if name in ("range", "trange") and given:
         return given[min(1, len(given) - 1)]
     if name == "islice" and len(given) == 2:
@@ -200,7 +200,8 @@ def _limit(node: ast.expr) -> ast.expr | None:
     return next((found for arg in given if (found := _limit(arg)) is not None), None)
 
 
-def _called(node: ast.Call) -> str:
+def called_name(node: ast.Call) -> str:
+    """``randperm`` of ``torch.randperm(n)``; empty for what has no name."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
@@ -215,10 +216,10 @@ def _number(node: ast.expr, names: Mapping[str, Any]) -> int | None:
 
 
 def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+    if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
         left, right = _value(node.left, names), _value(node.right, names)
         try:
-            return _ARITHMETIC[type(node.op)](left, right)
+            return ARITHMETIC[type(node.op)](left, right)
         except (TypeError, ArithmeticError):
             return None
     value = found_in(node, names)
@@ -252,7 +253,7 @@ def _parameters(frame: FrameType) -> tuple[str, ...]:
     return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
 
-def _values(tree: ast.Module) -> dict[str, list[ast.AST]]:
+def assigned_values(tree: ast.AST) -> dict[str, list[ast.AST]]:
     """What names and attributes are set to, and functions that are defined, anywhere in a file."""
     found: dict[str, list[ast.AST]] = {}
     for node in ast.walk(tree):

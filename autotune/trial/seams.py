@@ -41,7 +41,7 @@ class ModelSeams:
         self.shapes = compiling.shapes
         self.region = compiling.regions
         self.gradients = Gradients(state, undo, root, accumulation)
-        self.weights = Weights(state, undo, root, boundary)
+        self.weights = Weights(state, undo, hooks, root, boundary)
         self.float8 = Float8(state, undo, root, graphs)
         root.parts += [self.weights, self.float8, self.checkpointing]
 

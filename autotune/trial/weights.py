@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import weakref
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from autotune.trial.leaving import Leaving
 
+if TYPE_CHECKING:
+    from autotune.trial.imports import AfterImport
     from autotune.trial.root import Root
     from autotune.trial.state import State
     from autotune.trial.stepping import Boundary
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 class Weights:
     """Implements `WeightsSeam`; a part of the root (`RootPart`)."""
 
-    def __init__(self, state: State, undo: Undo, root: Root, boundary: Boundary) -> None:
+    def __init__(self, state: State, undo: Undo, hooks: AfterImport, root: Root, boundary: Boundary) -> None:
         self._state = state
         self._undo = undo
+        self._hooks = hooks
         self._root = root
         self._boundary = boundary
         self._torch: Any = None
@@ -38,6 +39,8 @@ class Weights:
         self.wanted = True
         self._root.casts_back = True
         self._undo.then(self._release)
+        leaving = Leaving(self._state, self._undo, lambda: self.wanted, self._script_converts)
+        leaving.watch(self._torch, self._hooks)
 
     def observed(self) -> bool | None:
         """Whether parameters, and the floating state kept for them, are bf16; None before a step."""
@@ -67,43 +70,16 @@ class Weights:
         self._release()
         self._root.end_turning()
 
-    def in_own_format(self, item: Any) -> Any:
-        """What is about to be written to a file, with halved tensors in the script's own format.
+    def end(self, reason: str) -> None:
+        """`restore` for something that contradicts halved weights, a sentence, before it happens."""
+        if self.wanted:
+            self.restore()
+            self._state.lost("pure_bf16", reason)
 
-        The digits that bf16 does not have are gone.
-        """
-        if not self.wanted:
-            return item
-        formats = {p.untyped_storage().data_ptr(): dtype for p, dtype in self._halved()}
-        kept = getattr(self._boundary.anchor_optimizer(), "state", {})
-        for parameter, dtype in self._halved():
-            for value in kept.get(parameter, {}).values():
-                if self._is_state(value):
-                    formats[value.untyped_storage().data_ptr()] = dtype
-        return self._written(item, formats)
-
-    def _written(self, item: Any, formats: Mapping[int, Any]) -> Any:
-        if isinstance(item, self._torch.Tensor):
-            is_half = item.dtype == self._torch.bfloat16
-            dtype = formats.get(item.untyped_storage().data_ptr()) if is_half else None
-            return item if dtype is None else item.detach().to(dtype)
-        if type(item) in (list, tuple):
-            return type(item)(self._written(value, formats) for value in item)
-        if isinstance(item, dict):
-            found = copy.copy(item)  # of a class of its own, as those that modules return
-            for key, value in item.items():
-                found[key] = self._written(value, formats)
-            return found
-        return item
-
-    def _halved(self) -> Iterator[tuple[Any, Any]]:
-        for reference, dtype in self._parameters:
-            if (parameter := reference()) is not None:
-                yield parameter, dtype
-        for reference, name, dtype in self._buffers:
-            part = reference()
-            if part is not None and part._buffers.get(name) is not None:
-                yield part._buffers[name], dtype
+    def _script_converts(self, module: Any) -> None:
+        halved = {id(reference()) for reference, _ in self._parameters}
+        if self._parameters and any(id(parameter) in halved for parameter in module.parameters()):
+            self.end("The script converts the model to another number format itself.")
 
     # Root part
 
@@ -117,7 +93,7 @@ class Weights:
             for name, buffer in part._buffers.items():
                 if buffer is not None and buffer.is_floating_point() and buffer.dtype != half:
                     self._buffers.append((weakref.ref(part), name, buffer.dtype))
-        module.to(half)
+        module._apply(lambda held: held.to(half) if held.is_floating_point() else held)
 
     def inputs(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Floating tensors of the root's inputs in bf16."""

@@ -65,7 +65,8 @@ class Withdrawal:
         self.gone |= set(names)
         done = [other for other in names if other not in kept]
         if done:
-            words = f"{self._listed(done)} withdrawn after step {self._state.steps}"
+            stays = f", {self._listed(kept)} cannot be" if kept else ""
+            words = f"{self._listed(done)} withdrawn after step {self._state.steps}{stays}"
         else:
             words = f"{self._listed(kept)} cannot be withdrawn in a running training"
         _warn(f"{words}: {reason.rstrip('.')}. The training goes on.")

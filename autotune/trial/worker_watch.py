@@ -15,7 +15,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.trial.fetch_state import FetchState, changed_key
+from autotune.trial.fetch_state import FetchState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ class _Watched:
     def changed(self) -> Key | None:
         """What a fetch reads otherwise than when the workers were started."""
         begun_ns = time.perf_counter_ns()
-        key = changed_key(self.started, self.state.snapshot())
+        key = self.state.changed(self.started, self.state.snapshot())
         now_ns = time.perf_counter_ns()
         self.due_ns = now_ns + max(_EACH_NS, _SHARE * (now_ns - begun_ns))
         return key

@@ -2,10 +2,13 @@
 
     python run.py                        # steps of 1, 10 and 100 ms, 60 blocks each: about 4 minutes
     python run.py --profile              # which functions of ours the time goes to, at 1 ms; no figures
+    python run.py --apply                # what `apply` leaves in a training with loader workers of ours
 
 The loop is the plainest there is (DataLoader, zero_grad, forward, backward, optimizer), with nothing to
-carry out: what every trial pays, the baseline's included. The process's own CPU time is compared, so that
-what others do on the machine counts as little as possible. It needs a quiet machine all the same.
+carry out: what every trial pays, the baseline's included. With `--apply` it is a training with workers that
+the search has added: what the script changes of what they have copied is watched to the end. The process's
+own CPU time is compared, so that what others do on the machine counts as little as possible. It needs a quiet
+machine all the same.
 """
 
 import argparse
@@ -25,9 +28,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from autotune.core.change import Change, Keyword
 from autotune.core.config import Config
 from autotune.core.trial import Fidelity, Segment
 from autotune.inspection.host import host_facts
+from autotune.knobs.common import LOADER
 from autotune.protocol.plan import Plan
 from autotune.trial import install
 from autotune.trial.channel import Channel
@@ -42,6 +47,13 @@ ABSENT = object()
 # A window that never ends, and is looked at as often as a real one.
 FIDELITY = Fidelity(
     min_window_s=1.0, max_window_s=1e6, min_steps=5, target_width=0.0, setup_s=1e6, deadline_s=1e6
+)
+
+
+# What `apply` watches for as long as the training runs.
+APPLIED = tuple(
+    Change(knob=name, value=value, spelling=Keyword(LOADER, name))
+    for name, value in (("num_workers", 1), ("persistent_workers", True))
 )
 
 
@@ -76,9 +88,9 @@ class Recorded(Undo):
 
 
 class Hooks:
-    """All that a measured trial puts into this process, to be taken out and put in again."""
+    """All that a measured trial, or `apply`, puts into this process, to be taken out and put in again."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, *, apply=False):
         undo = []
         install.Undo = lambda: undo.append(Recorded()) or undo[-1]
         plan = Plan(
@@ -87,12 +99,13 @@ class Hooks:
             argv=(),
             events_path=str(folder / "events.jsonl"),
             trial_dir=str(folder),
-            changes=(),
-            segments=(Segment(trial=0, config=Config(), fidelity=FIDELITY),),
+            changes=APPLIED if apply else (),
+            segments=() if apply else (Segment(trial=0, config=Config(), fidelity=FIDELITY),),
             seed=0,
-            measure=True,
+            measure=not apply,
         )
-        self.session = install.Session(plan, Channel(folder / "events.jsonl", plan.nonce))
+        channel = None if apply else Channel(folder / "events.jsonl", plan.nonce)
+        self.session = install.Session(plan, channel)
         self.session.begin()
         self.undo = undo[0]
         self.taken = []
@@ -123,8 +136,10 @@ class Hooks:
 
     @property
     def measures(self):
-        """The window is open, and nothing of ours has failed."""
-        return self.session.recorder.phase == "window" and not self.session.faults.off
+        """The window is open, or the knobs are read as applied, and nothing of ours has failed."""
+        recorder = self.session.recorder
+        is_ready = recorder.phase == "window" if recorder.measures else recorder._accepted  # noqa: SLF001
+        return is_ready and not self.session.faults.off and not self.session.withdrawal.gone
 
 
 def _put(owner, attribute, value):
@@ -226,13 +241,14 @@ def main():
     parser.add_argument("--block-s", type=float, default=0.5)
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--apply", action="store_true", help="what `apply` watches, in place of a trial")
     options = parser.parse_args()
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
     load_before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
-        hooks = Hooks(Path(folder))
+        hooks = Hooks(Path(folder), apply=options.apply)
         data = TensorDataset(torch.randn(64 * BATCH, WIDTH), torch.randn(64 * BATCH, 1))
         loader = DataLoader(data, batch_size=BATCH, shuffle=True)
         model = Loop()
@@ -251,6 +267,7 @@ def main():
     host = host_facts()
     now = datetime.datetime.now(datetime.timezone.utc)
     told = {
+        "arm": "apply" if options.apply else "trial",
         "created": now.isoformat(timespec="seconds"),
         "cpu": host.cpu_model,
         "cpus": host.cpus,
@@ -260,7 +277,7 @@ def main():
         "steps": rows,
     }
     options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / f"{now:%Y-%m-%d-%H%M}.json"
+    path = options.out / f"{now:%Y-%m-%d-%H%M}{'-apply' if options.apply else ''}.json"
     path.write_text(json.dumps(told, indent=1) + "\n")
     print(f"written: {path.name}")
 

@@ -6,14 +6,16 @@ import pytest
 
 from autotune.apply.choose import choose, way
 from autotune.apply.space import build_space
-from autotune.core.change import Change, Constant, Keyword
+from autotune.core.change import Change, Constant, Keyword, Patch
 from autotune.core.config import Config
 from autotune.core.facts import InputFacts, ScriptConstant, ScriptFlag
 from autotune.core.study import SpaceRequest
 from autotune.core.wire import dumps, loads
 from autotune.knobs.accumulation import Accumulation
 from autotune.knobs.batch_size import BatchSize, said_batch
+from autotune.knobs.compile_mode import CompileMode
 from autotune.knobs.num_workers import NumWorkers
+from autotune.knobs.precision import Precision
 from autotune.knobs.registry import builtin
 from autotune.testing.knobs import CPU_RUN, LOADER, SCRIPT, facts
 
@@ -90,6 +92,19 @@ def test_the_one_that_the_user_has_given_is_taken():
     assert found.spelling.names == ("b.batch_size",)
 
 
+def test_batch_and_accumulation_of_own_batches_move_together():
+    given = having(constant(), run=replace(OWN_BATCHES, pass_samples=960))
+    request = SpaceRequest(name="t", knobs={"batch_size": (), "effective_batch": ()})
+    space, _ = build_space(request, given, builtin())
+    assert {"batch_size", "accumulation", "effective_batch"} <= set(space.dimensions)
+    settled = BatchSize().settle(Config({"batch_size": 8}), given)
+    assert isinstance(settled, Config)
+    assert settled == Config({"batch_size": 8, "accumulation": 4})
+    changes, refusals = choose(settled, given, builtin())
+    assert {c.knob: c.spelling.how for c in changes} == {"batch_size": "constant", "accumulation": "patch"}
+    assert refusals == ()
+
+
 def test_a_constant_that_was_seen_not_to_act_is_not_tried_again():
     dead = frozenset({("batch_size", "constant")})
     found = way(BatchSize(), 16, having(constant()), dead)
@@ -109,6 +124,50 @@ def test_workers_follow_their_constant():
     found = way(NumWorkers(), 2, having(constant("cfg.workers", 0)))
     assert isinstance(found, Change)
     assert found.spelling.names == ("cfg.workers",)
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "name", "was", "literal"),
+    [
+        (Precision(), "bf16", "DTYPE", "float32", "bfloat16"),
+        (Precision(), "bf16", "cfg.mixed_precision", "no", "bf16"),
+        (Precision(), "bf16", "USE_AMP", False, True),
+        (CompileMode(), "default", "COMPILE", False, True),
+    ],
+)
+def test_words_and_switches_are_written_in_the_notation_of_the_source(knob, value, name, was, literal):
+    found = way(knob, value, having(constant(name, was), hazards=("own_autocast",)))
+    assert isinstance(found, Change)
+    assert (found.spelling.names, found.literal) == ((name,), literal)
+    assert loads(Change, dumps(found)).literal == literal
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "name", "was"),
+    [
+        (Precision(), "bf16", "dtype", "int64"),  # a word of something else
+        (Precision(), "bf16", "USE_AMP", True),  # another value than the run
+        (CompileMode(), "max-autotune", "COMPILE", False),  # a switch has no modes
+    ],
+)
+def test_a_constant_that_cannot_hold_the_value_is_passed_by(knob, value, name, was):
+    found = way(knob, value, having(constant(name, was), hazards=("own_autocast",)))
+    assert isinstance(found, Change)
+    assert isinstance(found.spelling, Patch)
+
+
+def test_without_autocast_in_the_source_a_word_may_be_that_of_the_weights():
+    given = having(constant("DTYPE", "float32"))
+    assert "weights" in (Precision().refuse_spelling(Precision.spellings[-3], given) or "")
+    found = way(Precision(), "bf16", given)
+    assert isinstance(found, Change)
+    assert isinstance(found.spelling, Patch)
+
+
+def test_switches_of_the_source_name_values_of_the_knob():
+    given = having(constant("COMPILE", False))
+    assert [CompileMode().resolve(value, given) for value in (True, False)] == ["default", "off"]
+    assert [Precision().resolve(value, given) for value in (True, False)] == ["bf16", "fp32"]
 
 
 def test_a_script_that_accumulates_by_a_constant_is_offered_it():

@@ -18,6 +18,7 @@ from autotune.core.loops import (
     STEP_EVALUATED,
     UNREAD,
     Frame,
+    is_only_pass,
     running_hazards,
     written_hazards,
 )
@@ -348,3 +349,25 @@ def test_other_loops_collect_nothing(step: str, begin: str) -> None:
     """In the last one an environment is stepped to see how good the model is."""
     judged = "def evaluate():\n    state = env.reset()\n    state, reward, over = env.step(1)\n"
     assert COLLECTED not in hazards(acts(step, begin), modules=(judged,))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("for e in range(9):\n    for i in range(0, n, size):\n        loss.backward()", True),
+        ("for x in batches():\n    if step > limit: break\n    loss.backward()", False),
+        ("while True:\n    loss.backward()", False),
+        ("for x in batches():\n    loss.backward()\nfor y in others():\n    loss.backward()", False),
+        ("while steps < n:\n    for x in batches():\n        loss.backward()\n        steps += 1", False),
+    ],
+)
+def test_a_loop_over_passes_alone_is_told_from_one_that_a_count_of_steps_ends(text, is_one):
+    assert is_only_pass([frame(text)]) is is_one
+
+
+def test_a_function_with_the_backward_pass_is_called_from_one_loop():
+    step = frame("def step(x):\n    loss(x).backward()")
+    once = "for x in batches():\n    step(x)"
+    twice = f"{once}\nfor x in range(9):\n    step(x)"
+    assert is_only_pass([step, frame(once, "step(x)")])
+    assert not is_only_pass([step, frame(twice, "step(x)")])

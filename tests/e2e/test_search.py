@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from autotune.inspection.host import host_facts
+
 pytestmark = [pytest.mark.torch, pytest.mark.mlflow, pytest.mark.timeout(400)]
 
 ONE_KNOB = ("--knob", "fused_optimizer")
@@ -111,6 +113,19 @@ def test_a_dry_run_runs_nothing_and_leaves_nothing(place):
     assert "num_workers" in ended.report["knobs"]
     assert [path.name for path in place.folder.iterdir()] == ["writes_everywhere.py"]
     assert not list(place.home.glob("studies/*"))
+
+
+def test_values_of_the_source_are_tried_and_applied_as_constants(place):
+    """Also a half micro-batch with two parts, which keeps the effective batch."""
+    words = ("--knob", "batch_size", "--set", "BATCH_SIZE=32,64", "--knob", "precision")
+    if {"avx512_bf16", "amx_bf16"} & set(host_facts().cpu_flags):
+        words = (*words, "--set", "PRECISION=fp32,bf16")
+    ended = place.search("words_in_source.py", *words, "--trials", "8", "--effective-batch", "keep")
+    assert ended.exit in (0, 1, 8), ended
+    trials = [trial for trial in place.show()["trials"] if "kind" not in trial["outcome"]]
+    tried = [trial["config"] for trial in trials]
+    assert any(config.get("batch_size") == 32 and config.get("accumulation") == 2 for config in tried), ended
+    assert len(words) == 6 or any(config.get("precision") == "bf16" for config in tried), ended
 
 
 # Configurations that fail.

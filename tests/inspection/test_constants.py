@@ -25,6 +25,15 @@ def test_they_are_whole_numbers_under_names_that_knobs_know_with_file_and_line(s
     }
 
 
+def test_words_and_switches_are_those_of_knobs_that_take_them(tmp_path):
+    source = "PRECISION = 'fp32'\nCOMPILE = False\nBATCH_SIZE = True\ncfg = dict(use_amp=False, dtype=3)\n"
+    (tmp_path / "train.py").write_text(source, encoding="utf-8")
+    found = {c.name: c.value for c in script_constants(str(tmp_path / "train.py"))}
+    assert found == {"PRECISION": "fp32", "COMPILE": False, "cfg.use_amp": False}
+    sets, _ = named_by_user(["PRECISION=fp32,bf16", "COMPILE=False,True"], str(tmp_path / "train.py"))
+    assert sets == ("precision=fp32,bf16", "compile_mode=False,True")
+
+
 def test_a_constant_given_by_the_user_is_the_one_that_is_meant(script):
     sets, chosen = named_by_user(["batches(batch_size)=8,16", "precision=bf16"], script)
     assert sets == ("batch_size=8,16", "precision=bf16")

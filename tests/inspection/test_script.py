@@ -223,6 +223,8 @@ def test_constants_are_no_options_without_a_configurator(tmp_path) -> None:
         ("o = torch.optim.LBFGS(p)", "lbfgs"),
         ("x = torch.zeros(1, dtype=torch.float64)", "float64"),
         ("model.double()", "float64"),
+        ("h = {k: v.bfloat16() for k, v in s.items()}", "own_bf16"),
+        ("dtype = 'bfloat16'", "own_bf16"),
         ("l = nn.BCELoss()", "bce_on_sigmoid"),
         ("l = F.binary_cross_entropy(a, b)", "bce_on_sigmoid"),
         ("try: x\nexcept: pass", "bare_except"),
@@ -368,7 +370,7 @@ def test_an_autocast_in_a_module_belongs_to_the_option_and_other_hazards_stay_wi
         },
     )
     assert facts.flag("--amp").autocast == "bf16"
-    assert facts.hazards == ("own_autocast",)
+    assert facts.hazards == ("own_autocast", "own_bf16")
 
 
 @pytest.mark.parametrize("source", ["def (", "x = '\x00'", "(" * 3000])

@@ -8,11 +8,17 @@ from knob_facts import loader, model, optimizer, run
 from autotune.core.change import Patch
 from autotune.core.config import Config
 from autotune.core.effect import Effect
-from autotune.core.facts import FetchState, ModelFacts, ScriptFlag
+from autotune.core.facts import FetchState, InputFacts, ModelFacts, ScriptFlag
 from autotune.knobs.accumulation import ACCUMULATION_OPTIONS, Accumulation
 from autotune.testing.knobs import CPU_RUN, SCRIPT, KnobContract, facts
 
 KNOB = Accumulation()
+
+
+def own_batches(**rest):
+    """A script whose own batches show in what its model is called with."""
+    shown = InputFacts(said=32, dims=(0,), shape=(32, 20))
+    return run(loader=None, samples_source="option", inputs=shown, **rest)
 
 
 class TestAccumulation(KnobContract):
@@ -31,7 +37,9 @@ class TestAccumulation(KnobContract):
         (facts(run=run(own_accumulation=True)), "accumulates by itself"),
         (facts(run=loader(custom_batch_sampler=True)), "not under our control"),
         (facts(run=loader(beside=1)), "several loaders"),
-        (facts(run=run(loader=None)), "not under our control"),
+        (facts(run=run(loader=None)), "No training DataLoader was seen"),
+        (facts(run=own_batches()), "could not be read off the loop"),
+        (facts(run=own_batches(pass_samples=960, scheduler_per_step=True)), "scheduled per step"),
         (facts(run=run(zero_grad_seen=False)), "No zero_grad"),
         (facts(run=run(reduction="unknown")), "reduced over the batch"),
         (facts(run=run(own_scaler=True)), "gradient scaler"),
@@ -58,6 +66,12 @@ def test_the_fact_refuses_the_knob_in_words(given, words) -> None:
 
 def test_without_such_a_fact_the_knob_is_not_refused() -> None:
     assert KNOB.refuse(facts()) is None
+
+
+def test_a_loop_over_a_pass_of_own_batches_counts_no_steps() -> None:
+    seen = own_batches(pass_samples=960, loop_hazards=("step_counted_loop",))
+    assert KNOB.refuse(facts(run=seen)) is None
+    assert "counts steps" in (KNOB.refuse(facts(run=replace(seen, pass_samples=0))) or "")
 
 
 def test_an_option_of_the_script_lifts_what_only_concerns_the_patch() -> None:

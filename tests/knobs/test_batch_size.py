@@ -44,7 +44,7 @@ class TestBatchSize(KnobContract):
         (by_option(samples_source=TOLD, optimizer=CLOSURE), "own affair, so what another batch size does"),
         (by_option(samples_source=TOLD, inputs=InputFacts(said=12)), "what another batch size does cannot"),
         (by_option(samples_source="input", inputs=InputFacts(said=512, rare_frac=0.5)), "only 50 % of the"),
-        (by_option("keep"), "not under our control"),
+        (by_option("keep"), "could not be read off the loop"),
         (by_option(gathers=True), "gathers what it trains on"),
         (facts(run=replace(loader(kind="iterable"), gathers=True)), "gathers what it trains on"),
         (facts(run=run(loader=None, loader_in_thread=True)), "in a thread of its own"),

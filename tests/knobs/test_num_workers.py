@@ -35,6 +35,7 @@ class TestNumWorkers(KnobContract):
             "Your dataset draws from its own generator (rng) at data.py:31",
         ),
         (facts(run=loader(fetch_state=replace(DRAWS, by="sampler"))), "asks for two"),
+        (facts(run=loader(fetch_state=replace(DRAWS, by="indices"))), "workers draw ahead of the loop"),
     ],
 )
 def test_the_fact_refuses_the_knob_in_words(given, words) -> None:

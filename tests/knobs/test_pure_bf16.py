@@ -25,6 +25,8 @@ class TestPureBf16(KnobContract):
         (facts(run=run(own_autocast=True)), "autocast itself"),
         (facts(run=run(own_scaler=True)), "scales its gradients"),
         (facts(run=None, script=replace(SCRIPT, hazards=("own_autocast",))), "autocast itself"),
+        (facts(script=replace(SCRIPT, hazards=("own_bf16",))), "makes bf16 tensors itself"),
+        (facts(run=run(loop_hazards=("own_average",))), "averages weights"),
         (facts(run=run(model=None)), "No trained module"),
         (facts(run=run(owners=("accelerate",))), "belongs to accelerate"),
         (facts(run=run(bce_outside=True)), "saturates"),

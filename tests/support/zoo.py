@@ -513,6 +513,8 @@ class World:
                 return []  # the first batch is another one already
             # Another order is what the knob claims; it says nothing of the first pass, whose order is drawn.
             batches = facts.run.loader.length if facts.run and facts.run.loader else None
+            if facts.run and facts.run.pass_samples and facts.run.inputs:
+                batches = facts.run.pass_samples // facts.run.inputs.said
             whole = batches and facts.run and int(batches / max(1.0, facts.run.backward_per_step))
             at = last_common(seen, self.bare, whole or 1)
         away = distance(seen, self.bare, at)

@@ -137,6 +137,59 @@ def test_nothing_is_said_of_attributes_that_no_worker_reads(run: Callable[..., A
     assert tuned.told["alive"] == [2] * 8
 
 
+KEPT = (
+    PRELUDE
+    + """
+class Data(torch.utils.data.Dataset):
+    def __init__(self):
+        self.kept, self.read = {}, {}
+    def __len__(self):
+        return 64
+    def __getitem__(self, i):
+        if how == "counter":
+            self.read[i] = self.read.get(i, 0) + 1
+            return torch.full((4,), i + 0.1 * self.read[i])
+        if how == "labels":
+            return torch.full((4,), self.kept.get(i, float(i)))
+        if i not in self.kept:
+            self.kept[i] = torch.full((4,), float(i))
+        return self.kept[i]
+how = sys.argv[1]
+torch.manual_seed(0)
+data, net = Data(), nn.Linear(4, 1)
+loader = DataLoader(data, batch_size=8)
+opt = torch.optim.SGD(net.parameters(), lr=1e-5)
+seen, workers = [], []
+for epoch in range(8):
+    for n, x in enumerate(loader):
+        seen.append(x.sum().item())
+        opt.zero_grad(); net(x).square().mean().backward(); opt.step()
+        if epoch > 3 and how == "labels":
+            data.kept[n] = -1.0
+        elif epoch > 3:
+            shown = data[8 * n + epoch]
+    workers.append(loader.num_workers)
+told(seen=seen, workers=workers, last=weights(net))
+"""
+)
+
+
+def test_a_cache_that_the_training_process_fills_keeps_its_workers(run: Callable[..., Any]) -> None:
+    own = run(KEPT, argv=["cache"])
+    assert (own.faults, own.facts.loader.changed) == ("", "")
+    tuned = run(KEPT, argv=["cache"], changes=WORKERS[:1], measure=False)
+    assert (tuned.code, tuned.err, tuned.faults) == (0, "", "")
+    assert tuned.told == {**own.told, "workers": [2] * 8}
+
+
+@pytest.mark.parametrize("how", ["counter", "labels"])
+def test_what_samples_depend_on_withdraws_workers_whoever_fills_it(run: Callable[..., Any], how: str) -> None:
+    tuned = run(KEPT, argv=[how], changes=WORKERS[:1], measure=False)
+    assert (tuned.code, tuned.faults) == (0, ""), tuned.err
+    assert tuned.told["workers"] == [2] * 4 + [0] * 4
+    assert "a dict inside a pass" in tuned.err
+
+
 STAGES = (
     PRELUDE
     + """

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autotune.trial.fetch_state import FetchState, changed_key
+from autotune.trial.fetch_state import FetchState
 
 LEVEL = 0.0
 SETTINGS: dict[str, Any] = {"p": 0.0}
@@ -68,7 +68,7 @@ def scaled(items: list[float], by: Noise) -> list[float]:
 def changes(state: FetchState, change: Any) -> str:
     before = state.snapshot()
     change()
-    key = changed_key(before, state.snapshot())
+    key = state.changed(before, state.snapshot())
     return "" if key is None else state.text(key)
 
 
@@ -116,7 +116,7 @@ def test_globals_closures_and_bound_arguments_of_functions_are_read(monkeypatch:
     inner = FetchState(masked)
     before = inner.snapshot()
     p = 0.4
-    assert inner.text(changed_key(before, inner.snapshot())) == "p"  # pyright: ignore[reportArgumentType]
+    assert inner.text(inner.changed(before, inner.snapshot())) == "p"  # pyright: ignore[reportArgumentType]
 
 
 def test_an_attribute_of_the_class_is_read_as_well(monkeypatch: pytest.MonkeyPatch) -> None:

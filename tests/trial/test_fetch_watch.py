@@ -185,6 +185,22 @@ def test_workers_report_that_a_collate_function_draws(
     assert ran.facts.loader.random is draws
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("kind", ["own", "plain"])
+def test_fetches_of_workers_that_are_not_forked_are_made_in_a_child(
+    run: Callable[..., Any], kind: str
+) -> None:
+    started = KINDS.replace("num_workers=workers,", "num_workers=workers, multiprocessing_context='spawn',")
+    head, loop = started.split("sums = []")
+    loop = "sums = []" + loop.replace("range(3)", "range(1)")
+    body = "if __name__ == '__main__':\n" + "".join(f"    {line}\n" for line in loop.splitlines())
+    ran = run(head + body, argv=[kind, "1"], timeout_s=150)
+    assert ran.faults == ""
+    held = ran.facts.loader.fetch_state
+    assert (held is not None and held.what.startswith(SURE["own"])) is (kind == "own")
+
+
 @pytest.mark.parametrize("kind", SURE)
 def test_samples_that_depend_on_earlier_fetches_are_a_fact_with_its_place(
     run: Callable[..., Any], kind: str
@@ -300,6 +316,53 @@ def test_a_sampler_that_counts_its_passes_is_asked_twice_by_workers(run: Callabl
     assert (held.by, held.sure) == ("sampler", True)
     assert held.what.startswith("your sampler changes what it holds (epoch) at train.py:")
     assert run(EAGER, argv=["lazy"]).facts.loader.fetch_state is None
+
+
+CURSORS = (
+    PRELUDE
+    + """
+class Order(torch.utils.data.Sampler):
+    def __init__(self, data):
+        self.data, self.at = data, 0
+    def __len__(self):
+        return 64
+    def __iter__(self):
+        for i in range(64):
+            self.at = self.at + 1 if sys.argv[1] == "cursor" else 5
+            yield (self.at + i) % 64
+class Data(Dataset):
+    def __init__(self):
+        self.kept = {}
+    def __len__(self):
+        return 64
+    def __getitem__(self, i):
+        if i not in self.kept:
+            self.kept[i] = torch.full((1,), float(i))
+        return self.kept[i]
+data = Data()
+loader = DataLoader(data, batch_size=4, sampler=Order(data))
+model = nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0001)
+for epoch in range(3):
+    for x in loader:
+        optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
+told(end=True)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"), [("cursor", "your sampler changes what it holds (at)"), ("plain", "")]
+)
+def test_a_sampler_whose_state_moves_as_indices_are_drawn_is_a_fact(
+    run: Callable[..., Any], kind: str, what: str
+) -> None:
+    ran = run(CURSORS, argv=[kind])
+    assert ran.faults == ""
+    held = ran.facts.loader.fetch_state
+    assert (held is None) is (not what)
+    if held is not None:
+        assert (held.by, held.sure, held.what.startswith(what)) == ("indices", True, True)
 
 
 HANDLES = (

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import socket
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
+from autotune.trial import forked
 from autotune.trial.forked import answer_of
 
 if TYPE_CHECKING:
@@ -27,6 +32,28 @@ def test_the_answer_comes_back_and_changes_stay_in_the_child() -> None:
 def test_a_child_that_fails_or_takes_too_long_has_no_answer() -> None:
     assert answer_of(lambda: 1 / 0, limit_s=10.0) is None
     assert answer_of(lambda: time.sleep(60), limit_s=0.1) is None
+
+
+def test_a_child_that_takes_too_long_unlocks_what_it_has_locked() -> None:
+    lock = multiprocessing.get_context("fork").Lock()
+
+    def hold() -> None:
+        with lock:
+            time.sleep(60)
+
+    assert answer_of(hold, limit_s=0.2) is None
+    assert lock.acquire(timeout=5.0)
+
+
+def test_a_child_that_does_not_end_when_it_is_asked_to_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forked, "_GRACE_S", 0.1)
+
+    def stubborn() -> None:
+        while True:
+            with contextlib.suppress(BaseException):
+                time.sleep(60)
+
+    assert answer_of(stubborn, limit_s=0.1) is None
 
 
 def test_positions_of_files_are_put_back(tmp_path: Path) -> None:

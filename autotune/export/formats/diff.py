@@ -247,7 +247,7 @@ class _Finder:
         found = [n for n in named_values(source.tree, is_script=is_script) if n.name == constant.names[0]]
         if len(found) != 1 or found[0].value != constant.was:
             return f"{source.name} does not set {constant.names[0]}={constant.was} exactly once"
-        return [_Replaced(source, found[0].node, python_literal(change.value))]
+        return [_Replaced(source, found[0].node, python_literal(change.literal))]
 
     # An argument of a call -----------------------------------------------------------------
 
