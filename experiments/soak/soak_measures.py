@@ -25,7 +25,7 @@ LEAST_ROWS = 4
 """With fewer rows there is no slope."""
 
 LEAST_MEMORY_ROWS = 20
-"""An allocator takes its arenas over the first searches of a process: with fewer rows its slope is not judged."""
+"""An allocator takes its arenas over a process's first searches: a slope of fewer rows is not judged."""
 
 
 def accounts_left(uids, locks):
