@@ -8,11 +8,6 @@ import uuid
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("fastapi", reason="the extra `service` is not installed")
-pytest.importorskip("httpx", reason="the extra `service` is not installed")
-pytest.importorskip("prometheus_client", reason="the extra `service` is not installed")
-
 from service_fakes import Clock, FakeJobs
 
 from autotune.service.bundles import Bundles
