@@ -17,7 +17,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from autotune.service.jobs import BEGAN, ENDED, LOCK, LOG, PLAN
+BEGAN, ENDED, LOCK, LOG, PLAN = "began", "exit", "lock", "output.log", "job.json"
+"""Files of a job's folder."""
 
 MOST_BYTES = 64 * 1024 * 1024
 """Of a job's output; what comes later is counted and dropped."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -12,11 +11,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
+from autotune.service.job import BEGAN, ENDED, LOCK, LOG, PLAN
+from autotune.store.journal import is_locked
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-
-BEGAN, ENDED, LOCK, LOG, PLAN = "began", "exit", "lock", "output.log", "job.json"
 
 
 class JobState(Enum):
@@ -167,27 +167,22 @@ class ProcessJobs(Jobs):
             return
 
     def output(self, job_id: str, offset: int, limit: int) -> bytes:
-        try:
-            with (self._folder / job_id / LOG).open("rb") as stream:
-                stream.seek(offset)
-                return stream.read(limit)
-        except OSError:
-            return b""
+        return _part(self._folder / job_id / LOG, offset, limit)
 
 
 def _is_locked(place: Path) -> bool:
     """Return whether the supervisor of a job lives."""
+    return is_locked(place, LOCK)
+
+
+def _part(path: Path, offset: int, limit: int) -> bytes:
+    """Return a part of a file; empty where it does not exist yet."""
     try:
-        fd = os.open(place / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        with path.open("rb") as stream:
+            stream.seek(offset)
+            return stream.read(limit)
     except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+        return b""
 
 
 class RayJobs(Jobs):
@@ -241,12 +236,7 @@ class RayJobs(Jobs):
         self._asked("POST", f"/api/jobs/{job_id}/stop")
 
     def output(self, job_id: str, offset: int, limit: int) -> bytes:
-        try:
-            with (self._results / job_id / LOG).open("rb") as stream:
-                stream.seek(offset)
-                return stream.read(limit)
-        except OSError:
-            return b""
+        return _part(self._results / job_id / LOG, offset, limit)
 
     def _status(self, job_id: str) -> str | None:
         answer = self._asked("GET", f"/api/jobs/{job_id}")

@@ -638,11 +638,11 @@ def locked(directory: Path) -> Generator[None, None, None]:
         lock.release()
 
 
-def is_locked(directory: Path) -> bool:
-    """Whether somebody writes to this study now; changes nothing and waits for nothing."""
+def is_locked(directory: Path, name: str = LOCK_FILE) -> bool:
+    """Whether somebody holds the lock of this study, or another lock, now; changes nothing and waits for nothing."""
     try:
         # A link would lead elsewhere, and a pipe would be waited for.
-        fd = os.open(directory / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = os.open(directory / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return False
     except OSError:
@@ -726,10 +726,6 @@ def _unusable(what: str, file: Path, error: sqlite3.Error | OSError, *, probes: 
     if isinstance(found, DiskFull):
         found.hint = f"{found.hint}; then `autotune resume` goes on with a search"
     return found
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "backslashreplace")
 
 
 def _is_io(error: sqlite3.Error | OSError) -> bool:

@@ -14,7 +14,7 @@ import inspect
 import math
 from collections import ChainMap, deque
 from types import FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from autotune.core.assignments import nodes_of
 from autotune.core.constants import key_of
@@ -25,7 +25,7 @@ from autotune.trial.schedules import ARITHMETIC, assigned_values, called_name
 from autotune.trial.state import is_user_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping, Sequence, Sized
 
 _KEYS: Final = frozenset(key_of(name) for name in BATCH_CONSTANTS.names)
 _SAME_ITEMS: Final = frozenset({"enumerate", "tqdm", "list", "tuple", "iter", "reversed", "sorted"})
@@ -209,7 +209,7 @@ class LoopSource:
         shape = attribute_of(value, "shape")
         if isinstance(shape, tuple) and shape and type(shape[0]) is int:
             return shape[0]
-        return len(value) if type(value) in _SIZED else None
+        return len(cast("Sized", value)) if type(value) in _SIZED else None
 
     def _once(self, node: ast.AST) -> ast.AST | None:
         """What the source gives a name, where it does so once."""
