@@ -9,8 +9,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from autotune.errors import RayUnavailable
 from autotune.launch import enclosure, guard, sweep
 from autotune.protocol.lines import open_plain
+from autotune.shortage import address_space, address_space_bytes, size_text
 
 MARK = "AUTOTUNE_RAY"
 """Variable of the processes of a Ray of ours: the folder of the study that it was started for."""
@@ -29,6 +31,9 @@ _WORKER = "ray::"
 
 _ESSENTIAL = {"gcs_server": "head", "raylet/raylet": "raylet"}
 _POLL_S = 0.05
+
+ADDRESS_SPACE_BYTES = 3 * 2**30
+"""With 1.4 GiB Ray 2.x aborted this process or did not start; with 3.8 GiB it ran (2026-11-27, 2 cores)."""
 
 ENDING_S = 5.0
 """A killed process is gone within milliseconds; one that waits inside the kernel is not waited for."""
@@ -83,6 +88,20 @@ class OwnRay:
     def _left(self) -> list[int]:
         # Copied: another thread may be looking.
         return [pid for pid, ticks in list(self._seen.items()) if _lives(pid, ticks)]
+
+
+def refuse_small_address_space() -> None:
+    """Refuse to start a Ray that would end this process: its C++ part aborts where it gets no threads.
+
+    Raises:
+        RayUnavailable: The shell's limit is too small for a local Ray.
+    """
+    limit_bytes = address_space_bytes()
+    if limit_bytes is not None and limit_bytes < ADDRESS_SPACE_BYTES:
+        message = f"{address_space()}, and a local Ray needs {size_text(ADDRESS_SPACE_BYTES)}"
+        raise RayUnavailable(
+            message, hint="allow more: ulimit -v unlimited; or do without Ray: --driver inline"
+        )
 
 
 def mark_of(study_dir: Path) -> str:
