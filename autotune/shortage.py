@@ -58,6 +58,11 @@ def size_text(size: float) -> str:
     return f"{size / factor:.1f} {unit}" if unit else f"{size:.0f} bytes"
 
 
+def address_space_bytes() -> int | None:
+    """The limit of this process's address space (``ulimit -v``); None without one."""
+    return _limit(resource.RLIMIT_AS)
+
+
 def address_space() -> str:
     """The limit of this process's address space (``ulimit -v``), as a clause; empty without one."""
     limit = _limit(resource.RLIMIT_AS)

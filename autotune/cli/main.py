@@ -184,7 +184,10 @@ def _run(argv: list[str]) -> int:
             # The reader of our output (`autotune list | head`); the flush at exit would fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
-        return _told(error, argv)
+        try:
+            return _told(error, argv)
+        except Exception as second:  # noqa: BLE001 (without memory even the full message may fail)
+            return _in_short(error, second)
     return code if isinstance(code, int) else 0
 
 
@@ -292,6 +295,14 @@ def _told(error: BaseException, argv: list[str]) -> int:
     if {"--json", "--jsonl"} & set(typed):
         print_error(ours, line="--jsonl" in typed)
     return ours.exit_code
+
+
+def _in_short(error: BaseException, second: Exception) -> int:
+    """Report an error of which the full message could not be made, in one line; its exit code."""
+    lacks = shortage(error) or shortage(second)
+    text = f"internal error: {type(error).__name__}" if lacks is None else lacks.message
+    print(f"error: {text}", file=sys.stderr)
+    return INTERNAL_ERROR if lacks is None else lacks.exit_code
 
 
 class InternalError(AutotuneError):

@@ -10,8 +10,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from autotune.errors import RayUnavailable
 from autotune.launch import enclosure, guard, sweep
 from autotune.protocol.lines import open_plain
+from autotune.shortage import address_space, address_space_bytes, size_text
 
 MARK = "AUTOTUNE_RAY"
 """Variable of the processes of a Ray of ours: its temporary folder."""
@@ -30,6 +32,9 @@ _WORKER = "ray::"
 
 _ESSENTIAL = {"gcs_server": "head", "raylet/raylet": "raylet"}
 _POLL_S = 0.05
+
+ADDRESS_SPACE_BYTES = 3 * 2**30
+"""With 1.4 GiB Ray 2.x aborted this process or did not start; with 3.8 GiB it ran (2026-11-27, 2 cores)."""
 
 ENDING_S = 5.0
 """A killed process is gone within milliseconds; one that waits inside the kernel is not waited for."""
@@ -89,6 +94,20 @@ class OwnRay:
 def temporary() -> str:
     """Return the folder in which those of Rays are made, without links: open files of processes show that."""
     return os.path.realpath(tempfile.gettempdir())
+
+
+def refuse_small_address_space() -> None:
+    """Refuse to start a Ray that would end this process: its C++ part aborts where it gets no threads.
+
+    Raises:
+        RayUnavailable: The shell's limit is too small for a local Ray.
+    """
+    limit_bytes = address_space_bytes()
+    if limit_bytes is not None and limit_bytes < ADDRESS_SPACE_BYTES:
+        message = f"{address_space()}, and a local Ray needs {size_text(ADDRESS_SPACE_BYTES)}"
+        raise RayUnavailable(
+            message, hint="allow more: ulimit -v unlimited; or do without Ray: --driver inline"
+        )
 
 
 def claim(folder: str, study_dir: Path) -> int:

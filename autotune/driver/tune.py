@@ -34,6 +34,7 @@ from autotune.driver.head_start import QUIET_S, HeadStart
 from autotune.driver.host_memory import free_for, free_memory, trial_limit
 from autotune.driver.inline import InlineDriver
 from autotune.driver.new_study import append_opened, create_study
+from autotune.driver.own_ray import refuse_small_address_space
 from autotune.driver.page import write_report
 from autotune.driver.planner import Planner, dead_ways
 from autotune.driver.session import ENDING_S, Session
@@ -207,6 +208,7 @@ def run_search(
     clear_up_all()
     environ = _environment(spec)
     if _has_own_ray(spec):
+        refuse_small_address_space()
         # Importing Ray takes 1 to 2 s, about as long as inspecting the script.
         ray_auth.prepare("")
         threading.Thread(target=_import_ray, name="autotune-import-ray", daemon=True).start()
@@ -588,6 +590,8 @@ class _Search:
         if self._spec.driver != "ray":
             return InlineDriver(session, runner())
         facts = session.study.facts
+        if _has_own_ray(self._spec):
+            refuse_small_address_space()
         if not _has_own_ray(self._spec) or facts is None or facts.run is not None:
             return self._ray_driver(session)
         return HeadStart(

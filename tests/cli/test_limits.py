@@ -153,11 +153,18 @@ def test_a_limit_on_open_files_is_named(folder: Path, tmp_path: Path, most: int)
     assert "ulimit -n" in told
 
 
-@pytest.mark.parametrize("mib", [150, 250, 400])
+@pytest.mark.parametrize("mib", [300, 400])
 def test_a_limit_on_address_space_is_named(folder: Path, tmp_path: Path, mib: int) -> None:
     told = sentence(started(SEARCH, folder, tmp_path / "home", limits={resource.RLIMIT_AS: mib * MIB}))
     assert f"this process may use {mib}.0 MiB of address space" in told
     assert "ulimit -v" in told
+
+
+def test_a_local_ray_is_not_started_where_it_would_end_the_process(folder: Path, tmp_path: Path) -> None:
+    argv = [word for word in SEARCH if word not in ("--driver", "inline")]
+    told = sentence(started(argv, folder, tmp_path / "home", limits={resource.RLIMIT_AS: 1400 * MIB}))
+    assert "may use 1.4 GiB of address space, and a local Ray needs 3.0 GiB" in told
+    assert "--driver inline" in told
 
 
 @pytest.fixture

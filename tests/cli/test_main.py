@@ -102,6 +102,26 @@ def test_what_the_machine_lacks_is_no_mistake_of_the_user_and_no_bug(cli, script
             assert (json.loads(out)["exit"], json.loads(out)["error"]["kind"]) == (6, "BackendError")
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "code", "text"),
+    [
+        (MemoryError(), AttributeError("x"), 6, "error: there is not enough memory"),
+        (KeyError("canary"), MemoryError(), 6, "error: there is not enough memory"),
+        (KeyError("canary"), AttributeError("canary"), 70, "error: internal error: KeyError\n"),
+    ],
+)
+def test_an_error_of_which_the_message_cannot_be_made_is_still_one_line(
+    cli, script, tune, monkeypatch, first, second, code, text
+):
+    tune.end = raising(first)
+    monkeypatch.setattr("autotune.cli.ended.say_error", lambda _: raising(second)(None))
+    got, _out, err = cli(*SEARCH, "--quiet")
+    assert got == code
+    assert err.startswith(text)
+    assert err.count("\n") == 1
+    assert "canary" not in err
+
+
 def test_debug_shows_the_traceback(cli, script, tune, monkeypatch):
     monkeypatch.setenv("AUTOTUNE_DEBUG", "1")
     tune.end = raising(ZeroDivisionError("x"))
