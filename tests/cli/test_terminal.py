@@ -229,4 +229,4 @@ def test_where_nobody_watches_there_are_plain_lines(record, environ):
     recorded = record(columns=200, late_s=0, **environ)
     assert recorded.end()[0] == 0
     assert "\x1b" not in recorded.raw
-    assert "[baseline] trial 0 | as it is" in recorded.raw
+    assert "[baseline] trial 0 | baseline" in recorded.raw

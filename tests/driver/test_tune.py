@@ -422,11 +422,11 @@ def test_a_bound_that_something_fits_into_is_no_failure_and_names_it(made: Made)
     assert told.startswith(
         "Your unchanged script needs 1.75 GiB, more than the 1.66 GiB allowed; the fastest"
     )
-    assert "fits is accumulation=" in told
+    assert "fits is batch_size=" in told
 
 
 def test_a_bound_that_nothing_fits_into_is_one(made: Made) -> None:
-    with pytest.raises(NothingFeasible, match=r"not even train\.py"):
+    with pytest.raises(NothingFeasible, match=r"not even the unchanged train\.py"):
         made.search(world=COMPUTE_BOUND, max_memory_bytes=int(1.1 * GIB), space=SMALLER)
     assert made.out.exists()
 
