@@ -348,7 +348,30 @@ class _Watched:
 
     def _original(self, index: Any) -> Any:
         fetcher = self._fetcher()
-        return type(fetcher).fetch(fetcher, index)
+        try:
+            return type(fetcher).fetch(fetcher, index)
+        except StopIteration:
+            self._pass_ends()
+            raise
+
+    def _pass_ends(self) -> None:
+        """A stream may note at the end of a pass where the next one begins; copies in workers are lost."""
+        try:
+            if self._indexed or self._watch.is_measuring or id(self._dataset) in self._watch.found:
+                return
+            after = self._snapshot()
+            moved = self._of_stream(after.moved_since(self._first))
+            if moved:
+                what = described(moved[0], after.codes, self._watch.state.place)
+                held = FetchState(what=what, by=moved[0].node.root)
+                tokens = self._first.tokens([piece.node.path for piece in moved])
+                self._watch.report(id(self._dataset), held, tokens)
+        except Exception as error:
+            self._watch.state.faults.note("fetch_watch", error)
+
+    def _of_stream(self, moved: Sequence[Piece]) -> list[Piece]:
+        """Without what a pass makes for itself: each worker makes that as well."""
+        return [piece for piece in moved if self._is_old(piece) and piece.kind != OBJECT]
 
     def _fetch(self, index: Any) -> Any:
         self._count += 1
@@ -370,7 +393,7 @@ class _Watched:
         except Exception as error:
             watch.state.faults.note("fetch_watch", error)
             self._detach()
-        if self._count >= _LAST_LOOK:
+        if self._count >= _LAST_LOOK and self._indexed:
             self._detach()
         watch.spent_ns += time.perf_counter_ns() - begin_ns - (fetched_ns - fetch_ns)
         return data
@@ -398,8 +421,7 @@ class _Watched:
         after = self._snapshot()
         moved = [piece for piece in after.moved_since(before) if piece.node.path not in watch.pure]
         if not self._indexed:
-            # What it makes for itself in a pass, each worker makes as well.
-            moved = [piece for piece in moved if self._is_old(piece) and piece.kind != OBJECT]
+            moved = self._of_stream(moved)
         if not moved:
             return
         lazily = not self._is_old(moved[0])

@@ -14,18 +14,18 @@ import inspect
 import math
 from collections import ChainMap, deque
 from types import FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from autotune.core.assignments import nodes_of
 from autotune.core.constants import key_of
 from autotune.knobs.batching import BATCH_CONSTANTS
 from autotune.trial.assignments import MISSING, definition_of, found_in
-from autotune.trial.objects import attribute_of
+from autotune.trial.objects import attribute_of, length_of
 from autotune.trial.schedules import ARITHMETIC, assigned_values, called_name
 from autotune.trial.state import is_user_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence, Sized
+    from collections.abc import Mapping, Sequence
 
 _KEYS: Final = frozenset(key_of(name) for name in BATCH_CONSTANTS.names)
 _SAME_ITEMS: Final = frozenset({"enumerate", "tqdm", "list", "tuple", "iter", "reversed", "sorted"})
@@ -209,7 +209,7 @@ class LoopSource:
         shape = attribute_of(value, "shape")
         if isinstance(shape, tuple) and shape and type(shape[0]) is int:
             return shape[0]
-        return len(cast("Sized", value)) if type(value) in _SIZED else None
+        return length_of(value, None) if type(value) in _SIZED else None
 
     def _once(self, node: ast.AST) -> ast.AST | None:
         """What the source gives a name, where it does so once."""

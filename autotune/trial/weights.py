@@ -94,10 +94,11 @@ class Weights:
                 if buffer is not None and buffer.is_floating_point() and buffer.dtype != half:
                     self._buffers.append((weakref.ref(part), name, buffer.dtype))
 
-        def lowered(held: Any) -> Any:
+        def halved(held: Any) -> Any:
             return held.to(half) if held.is_floating_point() else held
 
-        module._apply(lowered)
+        # Not by `to`, which the script converts its modules with.
+        module._apply(halved)
 
     def inputs(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Floating tensors of the root's inputs in bf16."""

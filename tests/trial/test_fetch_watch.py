@@ -365,6 +365,39 @@ def test_a_sampler_whose_state_moves_as_indices_are_drawn_is_a_fact(
         assert (held.by, held.sure, held.what.startswith(what)) == ("indices", True, True)
 
 
+STREAM = (
+    PRELUDE
+    + """
+from torch.utils.data import IterableDataset, get_worker_info
+class Stream(IterableDataset):
+    def __init__(self):
+        self.at = 0
+    def __iter__(self):
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        for k in range(first, 32, step):
+            yield torch.full((1,), float(self.at + k))
+        if sys.argv[1] == "goes on":
+            self.at += 32
+model = nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+loader = DataLoader(Stream(), batch_size=4)
+for epoch in range(3):
+    for x in loader:
+        optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
+told(end=True)
+"""
+)
+
+
+@pytest.mark.parametrize("kind", ["goes on", "begins anew"])
+def test_a_stream_that_goes_on_with_the_next_pass_is_a_fact(run: Callable[..., Any], kind: str) -> None:
+    ran = run(STREAM, argv=[kind])
+    assert ran.faults == ""
+    held = ran.facts.loader.fetch_state
+    assert (held is not None and "(at) at train.py:" in held.what) is (kind == "goes on")
+
+
 HANDLES = (
     PRELUDE
     + """
