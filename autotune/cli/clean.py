@@ -41,9 +41,9 @@ def clean(
 ) -> int:
     """Remove files that searches left on this machine, after listing them and asking.
 
-    Without a study or an age: trials' folders and compile caches of every study that is not running,
-    and what dead searches left in the temporary folder. Journals, answers, profiles that --profile kept
-    and everything in MLflow stay, so `show` works as before.
+    Without a study or an age, removes folders of trials and compile caches of studies that are not running,
+    and leftovers in the temporary folder. Journals, answers, profiles and MLflow's data stay, so `show`
+    works as before.
     """
     from autotune.cli.ended import guarded
     from autotune.driver.clean import find

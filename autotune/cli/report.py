@@ -49,8 +49,8 @@ def report(
 ) -> int:
     """Write the report of a study as one file, or select again under other limits.
 
-    From the journal alone: nothing is measured, and what only single runs saw is told as an estimate. The
-    HTML file needs nothing else: send it, print it, read it on a phone.
+    Reads the journal only: nothing is measured, and results of single runs are marked as estimates. The
+    HTML file fetches nothing: send it, print it, read it on a phone.
     """
     from autotune.cli.ended import guarded
     from autotune.errors import UsageError

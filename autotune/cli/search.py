@@ -305,8 +305,8 @@ def search(
     autotune search train.py --knob precision --knob num_workers --fix compile_mode=off
 
     The result is best.yaml; `autotune apply best.yaml` trains with it. Each option can also be set by a
-    variable (--max-memory by AUTOTUNE_MAX_MEMORY) and in [tool.autotune] of pyproject.toml; the command line
-    overrides a variable, a variable the file.
+    variable (--max-memory by AUTOTUNE_MAX_MEMORY) and in [tool.autotune] of pyproject.toml. The command
+    line overrides a variable; a variable overrides the file.
 
     Exit codes: 0 faster, confirmed; 1 nothing is faster; 2 usage, or the budget ended before the first run;
     3 the script fails; 4 does not fit into memory; 5 store; 6 machine or backend; 8 inconclusive;
