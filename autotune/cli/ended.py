@@ -236,16 +236,16 @@ def _plan_text(plan: DryRun, knobs: dict[str, Any]) -> str:
 
     refusals, size, own = dict(plan.refusals), plan.space.size_bound(), _unread(plan)
     width = max((len(name) for name in [*knobs, *refusals]), default=0)
-    lines = [f"study {plan.spec.label}: nothing is run", "", space_text(plan.request), ""]
-    lines += ["would be searched, as far as the source tells:"]
+    lines = [f"plan of study {plan.spec.label}; nothing is run", "", space_text(plan.request), ""]
+    lines += ["searched, as far as the source shows:"]
     lines += [
         f"  {name:<{width}}  {', '.join(value_text(v) for v in row['values']) or 'values'}"
-        f"   {row['effect']}   by {row['how'] or 'a way known after the first run'}"
+        f"   {row['effect']}   by {row['how'] or 'a delivery that the first run shows'}"
         + (", delivered, effect not read" if name in own else "")
         for name, row in knobs.items()
     ]
     if refusals:
-        lines += ["", "would be left alone:"]
+        lines += ["", "not used:"]
         lines += [f"  {name:<{width}}  {reason}" for name, reason in refusals.items()]
     if plan.not_here:
         lines += ["", f"not for this script on this machine: {', '.join(plan.not_here)}"]
@@ -262,25 +262,25 @@ def _course_lines(spec: StudySpec) -> list[str]:
     from autotune.search.samplers import PLANNER
 
     known = course(spec)
-    refining = "what promises most by then" if spec.sampler == PLANNER else f"what {spec.sampler} draws"
+    refining = "the most promising ones" if spec.sampler == PLANNER else f"draws of {spec.sampler}"
     words = {
         Stage.BASELINE: f"your unchanged script ({plural(known.baselines, 'run')})",
         Stage.START: "start points and single changes",
         Stage.REFINE: refining,
-        Stage.CONFIRM: "pairs that confirm",
-        Stage.ABLATE: "the winner taken apart where there is room",
+        Stage.CONFIRM: "confirmation in pairs",
+        Stage.ABLATE: "ablation of the winner if time allows",
     }
     kept = (
-        f"once something reads faster, {known.cycles} rounds of your script and the finalists are kept for "
-        f"confirming, up to {known.more_cycles} within {duration_text(known.more_cycles_s)}"
+        f"once something reads faster, time for {known.cycles} rounds of your script and the finalists is kept, "
+        f"up to {known.more_cycles} rounds within {duration_text(known.more_cycles_s)}"
     )
     whole, first = duration_text(spec.budget.seconds), duration_text(known.first_run_s)
     lines = [
         f"order   {', '.join(words[stage] for stage in known.stages)}",
-        f"budget  {whole}: the first run is ended after {first}; {kept}; the rest explores",
+        f"budget  {whole}; the first run ends after {first} at most; {kept}; the rest explores",
     ]
     if known.screened is not None:
-        lines.append(f"trials  {spec.budget.trials}: at most {known.screened} come before confirming")
+        lines.append(f"trials  {spec.budget.trials}: at most {known.screened} before confirmation")
     return lines
 
 
