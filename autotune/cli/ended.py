@@ -271,7 +271,7 @@ def _course_lines(spec: StudySpec) -> list[str]:
         Stage.ABLATE: "ablation of the winner if time allows",
     }
     kept = (
-        f"once something reads faster, time for {known.cycles} rounds of your script and the finalists is kept, "
+        f"once something reads faster, {known.cycles} rounds of script and finalists are reserved, "
         f"up to {known.more_cycles} rounds within {duration_text(known.more_cycles_s)}"
     )
     whole, first = duration_text(spec.budget.seconds), duration_text(known.first_run_s)

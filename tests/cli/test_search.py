@@ -233,9 +233,9 @@ def test_a_dry_run_runs_nothing_and_shows_the_plan(cli, script, tune):
 def test_a_dry_run_says_the_order_and_how_the_budget_is_shared_out(cli, script, tune):
     words = ("search", "--script", "train.py", *REST, "--dry-run")
     out = cli(*words)[1]
-    assert "\norder   your unchanged script (2 runs), start points and single changes, the most promising" in out
-    assert "\nbudget  10 min; the first run ends after 7 min at most; once something reads faster, " in out
-    assert " time for 2 rounds of your script and the finalists is kept, " in out
+    assert "\norder   your unchanged script (2 runs), start points and single changes, the most" in out
+    assert "\nbudget  10 min; the first run ends after 7 min at most; once something" in out
+    assert " 2 rounds of script and finalists are reserved, " in out
     assert "up to 5 rounds within 4 min; the rest explores\n" in out
     out = cli(*words, "--sampler", "tpe", "--trials", "20")[1]
     assert "\norder   your unchanged script (2 runs), draws of tpe, confirmation in pairs" in out
