@@ -7,7 +7,6 @@ import sys
 
 from autotune.core.supported import refusal
 from autotune.errors import BackendError
-from autotune.shortage import shortage
 
 
 def main() -> None:
@@ -19,6 +18,8 @@ def main() -> None:
     try:
         from autotune.cli.main import main as command
     except Exception as error:
+        from autotune.shortage import shortage  # not above: other systems lack what it imports
+
         lacks = shortage(error)
         if lacks is None:
             raise

@@ -216,7 +216,7 @@ def test_a_study_that_is_nearly_named_is_meant(cli, tmp_path, monkeypatch, verb)
 
 def test_an_editor_finds_the_schemas_as_the_documentation_says(cli, script):
     jsonschema = pytest.importorskip("jsonschema", reason="comes with Ray, as it happens")
-    text = (ROOT / "docs" / "starting.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "schemas.md").read_text(encoding="utf-8")
     kept = dict(re.findall(r"^autotune schema (\w+) > (\S+)$", text, re.MULTILINE))
     assert set(kept) == {"space", "config"}
     folder = script.parent

@@ -298,7 +298,7 @@ def test_advice_is_the_same_on_the_screen_the_page_in_markdown_and_for_programs(
     _script, folder, _hints = advised
     (hint,) = advice_of(open_study(folder).study)
     assert hint.place == "train.py:6"
-    assert f"advice  {advice_text(hint)}\n" in cli("show")[1]
+    assert f"advice    {advice_text(hint)}\n" in cli("show")[1]
     for words in (["report", "--md"], ["show", "--md"]):
         assert f"### In your own code\n\n- {advice_text(hint)}\n" in cli(*words)[1]
     told = json.loads(cli("report", "--json")[1])["advice"]
@@ -316,11 +316,11 @@ def test_advice_is_of_the_script_that_was_searched_whatever_became_of_it(cli, ad
     assert said not in cli("show")[1]
     script.write_text("# edited\n" * 20 + SLOW)
     out = cli("show")[1]
-    assert f"advice  {hint.place}: " in out
+    assert f"advice    {hint.place}: " in out
     assert said in out
     script.unlink()
     out = cli("show")[1]
-    assert f"advice  {hint.place}: " in out
+    assert f"advice    {hint.place}: " in out
     assert said in out
 
 

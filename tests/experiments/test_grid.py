@@ -288,7 +288,7 @@ def test_a_header_grows_by_what_a_grid_file_has_more() -> None:
 @pytest.mark.parametrize(
     ("new", "why"),
     [
-        (header(*CONFIGS[1:4]), "your unchanged script"),
+        (header(*CONFIGS[1:4]), "the first of them baseline"),
         (header(*CONFIGS[:2], CONFIGS[5]), CONFIGS[2].text()),
         (header(*CONFIGS[:4], sentinel_every=3), "another way"),
         (header(*CONFIGS[:4], seeds=(1, 0)), "other seeds"),

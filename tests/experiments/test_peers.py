@@ -238,7 +238,7 @@ def test_the_table_names_what_was_found_and_what_trains_differently() -> None:
     state["runs"] = _runs(rates, rates, rates)
     lines = RUN.table(state, "input_cnn")
     mine = next(line for line in lines if "autotune" in line)
-    assert "the unchanged script" in mine
+    assert "the script as it is" in mine
     assert "| 0.20 |" in mine
     theirs = next(line for line in lines if "lightning" in line)
     assert "**trains differently**" in theirs

@@ -163,7 +163,7 @@ def test_every_verb_goes_on_with_the_other_studies(
     assert run(["list", "--json"]) == 0
     rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)["studies"]}
     assert rows[GOOD]["label"] == "train-D"
-    assert rows.get(BAD, {"answer": "unreadable"})["answer"].startswith("unreadable")
+    assert rows.get(BAD, {"state": "unreadable"})["state"] == "unreadable"
     assert run(["show", "train-D"]) == 0
     assert run(["show", str(bad.parent)]) == 5
     assert run(["report", str(bad.parent), "--md"]) == 5

@@ -118,7 +118,7 @@ def test_parts_of_a_loss_that_is_not_known_in_this_run_are_not_weighed_by_a_gues
     state, told = made(), list[tuple[str, str]]()
     state.lost = lambda knob, reason: told.append((knob, reason))
     anything: Any = None
-    loader: Any = SimpleNamespace(part=lambda: None)
+    loader: Any = SimpleNamespace(part=lambda: None, feeds=True)
     losses: Any = SimpleNamespace(reduction=reduction)
     root: Any = SimpleNamespace(compiles=compiles, own_compile=own)
     optimizer: Any = Optimizer(state, anything, anything, loader, root, losses)
