@@ -22,7 +22,7 @@ BANNED = {
     r"re-?deals?|deal(?:s|t) (?:anew|out)": "changes the random streams",
     r"overtake[ns]?|overtook|overtaking": "a challenger replaces a finalist",
     r"chances? of a false (?:win|gain|claim)": "family-wise error rate",
-    r"rounds otherwise|carry marks|no_metric|crash_exit|foretold": "differs by rounding, flags, its message",
+    r"rounds otherwise|were flagged|no_metric|crash_exit|foretold": "differs by rounding, flags, its message",
 }
 """Pattern -> what to write instead."""
 

@@ -192,7 +192,7 @@ def marked_runs(study: Study, configs: Sequence[Config]) -> list[str]:
     counts = {flag: sum(flag in flags for flags in found) for flag in MARKS}
     what = ", ".join(f"{MARKS[flag]} ({count})" for flag, count in counts.items() if count)
     whose = " and ".join(["your script", *(config.text() for config in configs)])
-    verb = "carries a mark" if marked == 1 else "carry marks"
+    verb = "was flagged" if marked == 1 else "were flagged"
     return [f"{marked} of {len(runs)} confirmation runs of {whose} {verb}: {what}."]
 
 
