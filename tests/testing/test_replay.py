@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import golden
 import pytest
 import recorded_world
 
@@ -112,3 +113,12 @@ def test_a_replayed_search_has_start_points_and_order_of_the_preset_that_a_searc
     assert study.space is not None
     assert Config({"precision": "bf16", "channels_last": True}) in study.space.starts
     assert set(study.space.starts) <= set(TABLE.header.configs)
+
+
+def test_searches_of_fixed_seeds_take_the_frozen_course() -> None:
+    lines: list[str] = []
+    for sampler, seed in (("staged", 0), ("staged", 1), ("tpe", 0), ("random", 0)):
+        study = replay(TABLE, budget_s=120, sampler=sampler, seed=seed).study
+        lines += [f"{sampler} seed {seed}: {answer(study).sentence}"]
+        lines += [f"{t.stage.name} {t.config.text()} {t.group} {t.seconds:.6f}" for t in study.trials]
+    golden.check("replayed_searches.txt", "\n".join(lines) + "\n")
